@@ -11,15 +11,18 @@
 //! (names and nodes in memory, shared segments) is charged to the user alone: no process's end
 //! gives it back.
 //!
-//! Each user may have a quarter of what was free when the first process started, all but root together half, root three quarters.
-//! Beyond that the call fails by the error that Linux has for it. Memory of a process itself (pages, page tables, map entries) has no
-//! such bound; it is counted when somebody asks (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are counted by a
-//! [`Quota`] for each process within one for its user, and all users but root may have half of memory and swap so: beyond that
-//! `write` and `fallocate` of a memfd say ENOSPC, a store to one or to a segment gets SIGBUS, and `shmget` of a segment that could
-//! never be filled says ENOSPC. Memory in queues of pipes and sockets is counted by
-//! [`Account::changed`]; memory on its way between them, and what is exported, has a [`Charge`].
+//! Each user may have a quarter of what was free when the first process started, all but root
+//! together half, root three quarters. Beyond that the call fails by the error that Linux has for
+//! it. Memory of a process itself (pages, page tables, map entries) has no such bound; it is
+//! counted when somebody asks (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are
+//! counted by a [`Quota`] for each process within one for its user, and all users but root may have
+//! half of memory and swap so: beyond that `write` and `fallocate` of a memfd say ENOSPC, a store
+//! to one or to a segment gets SIGBUS, and `shmget` of a segment that could never be filled says
+//! ENOSPC. Memory in queues of pipes and sockets is counted by [`Account::changed`]; memory on its
+//! way between them, and what is exported, has a [`Charge`].
 //!
-//! What the pages of unnamed objects are listed in counts by their quota, and is among what is kept.
+//! What the pages of unnamed objects are listed in counts by their quota, and is among what is
+//! kept.
 //!
 //! I1: an account's sum is that of its charges; a user's that of accounts and charges that refer to
 //! it. I2: a process that changes its real user gets a new account and takes its threads along;
@@ -197,7 +200,8 @@ impl User {
         let is_root = self.uid == 0;
         let most = if is_root { &ROOT } else { &EACH };
         add_within(&self.kept, bytes, most.load(Relaxed).saturating_sub(self.memory.heap()))?;
-        let all = if is_root { Ok(()) } else { add_within(&KEPT_BY_OTHERS, bytes, OTHERS.load(Relaxed)) };
+        let all =
+            if is_root { Ok(()) } else { add_within(&KEPT_BY_OTHERS, bytes, OTHERS.load(Relaxed)) };
         all.inspect_err(|_| _ = self.kept.fetch_sub(bytes, Relaxed))
     }
 
@@ -227,7 +231,8 @@ impl User {
     /// What counts the pages of objects that outlive the process that made them.
     pub fn memory(&self) -> &Arc<Quota> {
         let stats = vm::stats();
-        // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private memory.
+        // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private
+        // memory.
         let half = (stats.total_pages + stats.swap_pages) as usize / 2;
         shared_memory().set_most(half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE)));
         &self.memory

@@ -27,13 +27,15 @@ errno! {
     ENOPROTOOPT ENOTCONN EPROTONOSUPPORT EPROTOTYPE ESOCKTNOSUPPORT ETOOMANYREFS
 }
 
-/// A signal cut the call short: run it again if the handler has `SA_RESTART` (or there is none), else `EINTR`.
+/// A signal cut the call short: run it again if the handler has `SA_RESTART` (or there is none),
+/// else `EINTR`.
 pub const ERESTARTSYS: Errno = Errno(512);
 /// Run the call again whatever the handler says.
 pub const ERESTARTNOINTR: Errno = Errno(513);
 /// Run the call again only when no handler ran, else `EINTR`.
 pub const ERESTARTNOHAND: Errno = Errno(514);
-/// As [`ERESTARTNOHAND`], but through `restart_syscall`, by what the thread left in its restart slot.
+/// As [`ERESTARTNOHAND`], but through `restart_syscall`, by what the thread left in its restart
+/// slot.
 pub const ERESTART_RESTARTBLOCK: Errno = Errno(516);
 
 impl From<machine::NoMemory> for Errno {

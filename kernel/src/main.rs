@@ -1,4 +1,5 @@
-//! The reference kernel: a small Linux-compatible kernel whose every page is managed by the UVM library.
+//! The reference kernel: a small Linux-compatible kernel whose every page is managed by the UVM
+//! library.
 //!
 //! | module | what |
 //! |---|---|
@@ -49,7 +50,8 @@ use sync::Once;
 /// What ACPI says about the machine.
 static PLATFORM: Once<acpi::Platform> = Once::new();
 
-/// Brings everything up and becomes the idle task. Runs on the boot stack, with the boot loader's tables.
+/// Brings everything up and becomes the idle task. Runs on the boot stack, with the boot loader's
+/// tables.
 #[allow(unsafe_code)]
 fn start(info: &BootInfo) -> ! {
     // SAFETY: the first CPU, once.

@@ -1,6 +1,8 @@
-//! The end: all other CPUs stop, a message on the control channel, the way that led there, and the power goes off.
+//! The end: all other CPUs stop, a message on the control channel, the way that led there, and the
+//! power goes off.
 //!
-//! The back-trace follows frame pointers, which the whole kernel is built with; the host turns the addresses into names.
+//! The back-trace follows frame pointers, which the whole kernel is built with; the host turns the
+//! addresses into names.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
@@ -18,14 +20,19 @@ const DEPTH: usize = 48;
 fn panic(info: &core::panic::PanicInfo) -> ! {
     let frame: u64;
     // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags))
+    }
     match info.location() {
-        Some(at) => report(format_args!("{} at {}:{}", info.message(), at.file(), at.line()), None, frame),
+        Some(at) => {
+            report(format_args!("{} at {}:{}", info.message(), at.file(), at.line()), None, frame)
+        }
         None => report(format_args!("{}", info.message()), None, frame),
     }
 }
 
-/// Says what is wrong and how it came to that, starting at `rip` and the frame that `rbp` points to; then ends the machine.
+/// Says what is wrong and how it came to that, starting at `rip` and the frame that `rbp` points
+/// to; then ends the machine.
 pub fn report(message: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
     /// The CPU that was first, by its number plus one.
     static FIRST: AtomicUsize = AtomicUsize::new(0);
@@ -67,7 +74,9 @@ pub fn show_stack(rip: u64, rbp: u64) {
 pub fn show_here() {
     let frame: u64;
     // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags))
+    }
     show_stack(show_here as *const () as u64, frame);
 }
 

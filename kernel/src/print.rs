@@ -1,6 +1,7 @@
 //! Text for the host: the control channel, line by line, and the console before a terminal exists.
 
-/// Sends a line on the control channel: `exit`, `panic`, `bt`, `user` or `trace` and what belongs to it.
+/// Sends a line on the control channel: `exit`, `panic`, `bt`, `user` or `trace` and what belongs
+/// to it.
 #[macro_export]
 macro_rules! control {
     ($($arg:tt)*) => {{

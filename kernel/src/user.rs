@@ -1,9 +1,10 @@
 //! User memory, touched only here: checked copies that turn a bad pointer into `EFAULT`.
 //!
-//! A copy checks that its range lies below the user limit and then just copies. A page fault on the way is answered by the VM system
-//! as if the program had touched the page; if that fails, the exception table of `arch::user_access` ends the copy.
-//! A copy may sleep, for a page that has to be read or for memory: never call these with a spin lock held. Builds with
-//! debug assertions check that.
+//! A copy checks that its range lies below the user limit and then just copies. A page fault on the
+//! way is answered by the VM system as if the program had touched the page; if that fails, the
+//! exception table of `arch::user_access` ends the copy. A copy may sleep, for a page that has to
+//! be read or for memory: never call these with a spin lock held. Builds with debug assertions
+//! check that.
 
 use alloc::vec::Vec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -146,13 +147,14 @@ pub fn load_u32(src: u64) -> Result<u32> {
     user_access::load32(check(src, 4)?).map_err(|_| EFAULT)
 }
 
-/// Loads an aligned word of user memory atomically if its page is mapped; else `EFAULT`, and [`load_u32`] may still succeed. May be
-/// called with spin locks held.
+/// Loads an aligned word of user memory atomically if its page is mapped; else `EFAULT`, and
+/// [`load_u32`] may still succeed. May be called with spin locks held.
 pub fn peek_u32(src: u64) -> Result<u32> {
     user_access::peek32(UserRange::new(src, 4).ok_or(EFAULT)?).map_err(|_| EFAULT)
 }
 
-/// Stores `new` in an aligned word of user memory if it is `expected`, atomically; returns what was found.
+/// Stores `new` in an aligned word of user memory if it is `expected`, atomically; returns what was
+/// found.
 pub fn compare_exchange_u32(at: u64, expected: u32, new: u32) -> Result<u32> {
     user_access::exchange32(check(at, 4)?, expected, new).map_err(|_| EFAULT)
 }

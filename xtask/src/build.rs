@@ -1,8 +1,9 @@
 //! Builds the kernel for `x86_64-unknown-none`, with whichever toolchain of this machine can.
 //!
-//! In order: a toolchain that has the target installed (rustup's), else Debian's compiler building `core` and `alloc` from
-//! its packaged source. The kernel is its own workspace whose flags are in its own `.cargo/config.toml`, which cargo reads
-//! only when it runs in that folder: no configuration changes how the rest of the tree is built.
+//! In order: a toolchain that has the target installed (rustup's), else Debian's compiler building
+//! `core` and `alloc` from its packaged source. The kernel is its own workspace whose flags are in
+//! its own `.cargo/config.toml`, which cargo reads only when it runs in that folder: no
+//! configuration changes how the rest of the tree is built.
 
 use crate::image::find_program;
 use crate::ui;
@@ -13,13 +14,17 @@ use std::sync::OnceLock;
 
 pub const TARGET: &str = "x86_64-unknown-none";
 
-/// The top of the source tree: what `./uvm` hands over in `UVM_ROOT`, since the place that was compiled into this program
-/// is another one after the tree was copied or moved; without it, the tree that this program was built in.
+/// The top of the source tree: what `./uvm` hands over in `UVM_ROOT`, since the place that was
+/// compiled into this program is another one after the tree was copied or moved; without it, the
+/// tree that this program was built in.
 pub fn root() -> &'static Path {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     ROOT.get_or_init(|| match std::env::var_os("UVM_ROOT") {
         Some(root) => PathBuf::from(root),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies inside the tree").into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("xtask lies inside the tree")
+            .into(),
     })
 }
 
@@ -39,12 +44,15 @@ enum Toolchain {
 }
 
 fn toolchain() -> Result<Toolchain> {
-    let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("can't run rustc")?;
+    let output =
+        Command::new("rustc").args(["--print", "sysroot"]).output().context("can't run rustc")?;
     let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     if sysroot.join("lib/rustlib").join(TARGET).exists() {
         return Ok(Toolchain::Installed);
     }
-    if Path::new("/usr/lib/rustlib/src/rust/library/core").exists() && Path::new("/usr/bin/cargo").exists() {
+    if Path::new("/usr/lib/rustlib/src/rust/library/core").exists()
+        && Path::new("/usr/bin/cargo").exists()
+    {
         return Ok(Toolchain::Debian);
     }
     bail!("no Rust toolchain here has {TARGET}: run `rustup target add {TARGET}`, or install rustc-web cargo-web rust-web-src lld")
@@ -63,13 +71,17 @@ pub fn cargo(verb: &str, profile: &str) -> Result<Command> {
         }
         Toolchain::Debian => {
             command = Command::new("/usr/bin/cargo");
-            // The features of a bootstrap compiler serve `build-std` only; the sources stay on stable Rust.
-            command.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTUP_TOOLCHAIN");
+            // The features of a bootstrap compiler serve `build-std` only; the sources stay on
+            // stable Rust.
+            command
+                .env("RUSTC", "/usr/bin/rustc")
+                .env("RUSTC_BOOTSTRAP", "1")
+                .env_remove("RUSTUP_TOOLCHAIN");
             command.args([verb, "-Zbuild-std=core,alloc"]);
         }
     }
-    // The flags of a cargo that runs us are not the kernel's. Nor is a target folder of the user's: QEMU loads the kernel
-    // from ours, and would load an old one.
+    // The flags of a cargo that runs us are not the kernel's. Nor is a target folder of the user's:
+    // QEMU loads the kernel from ours, and would load an old one.
     for name in [
         "RUSTFLAGS",
         "CARGO_ENCODED_RUSTFLAGS",
@@ -84,7 +96,8 @@ pub fn cargo(verb: &str, profile: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// The kernel's build profile: `release`, or what `UVM_KERNEL_PROFILE` names (`quick` rebuilds in seconds, for iterating).
+/// The kernel's build profile: `release`, or what `UVM_KERNEL_PROFILE` names (`quick` rebuilds in
+/// seconds, for iterating).
 pub fn profile() -> String {
     std::env::var("UVM_KERNEL_PROFILE").unwrap_or_else(|_| "release".into())
 }
@@ -99,7 +112,9 @@ const COVERAGE: &str = concat!(
 pub fn kernel_with_coverage() -> Result<PathBuf> {
     let folder = root().join("target/kernel-coverage");
     let mut command = cargo("build", "quick")?;
-    command.args(["--quiet", "--features", "coverage", "--config", COVERAGE, "--target-dir"]).arg(&folder);
+    command
+        .args(["--quiet", "--features", "coverage", "--config", COVERAGE, "--target-dir"])
+        .arg(&folder);
     built(command, "building the kernel with counters", folder.join(TARGET).join("quick/kernel"))
 }
 

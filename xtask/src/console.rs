@@ -1,9 +1,11 @@
-//! The host's side of the guest's console: raw mode while the machine runs, and a thread that carries the input.
+//! The host's side of the guest's console: raw mode while the machine runs, and a thread that
+//! carries the input.
 //!
-//! Input starts once the guest runs user code, since a serial port that is being set up loses what came before.
-//! From a terminal every byte goes through as it is (the guest's own terminal echoes, edits, and makes ^C a signal);
-//! Ctrl-A x stops the machine, Ctrl-A Ctrl-A is a Ctrl-A. From a pipe or a file, bytes that the guest's terminal would
-//! take as its own commands are quoted with ^V, and the end becomes ^D at the start of a line.
+//! Input starts once the guest runs user code, since a serial port that is being set up loses what
+//! came before. From a terminal every byte goes through as it is (the guest's own terminal echoes,
+//! edits, and makes ^C a signal); Ctrl-A x stops the machine, Ctrl-A Ctrl-A is a Ctrl-A. From a
+//! pipe or a file, bytes that the guest's terminal would take as its own commands are quoted with
+//! ^V, and the end becomes ^D at the start of a line.
 
 use crate::control::FirstUser;
 use rustix::termios::{self, OptionalActions, Termios};
@@ -15,7 +17,8 @@ const CTRL_A: u8 = 0x01;
 const CTRL_D: u8 = 0x04;
 const CTRL_V: u8 = 0x16;
 
-/// Bytes that a terminal in line mode takes as commands: end, kill, next-is-literal, erase word, reprint, erase (two).
+/// Bytes that a terminal in line mode takes as commands: end, kill, next-is-literal, erase word,
+/// reprint, erase (two).
 const EDITING: [u8; 7] = [CTRL_D, 0x15, CTRL_V, 0x17, 0x12, 0x7f, 0x08];
 
 /// The terminal in raw mode; dropping it (also in a panic) brings the old mode back.
@@ -62,8 +65,9 @@ pub fn words() -> Vec<String> {
     words
 }
 
-/// Carries the guest's output to this process's standard output, from a thread that ends with the output. Sets `unread` when standard
-/// output can't be written any more, as behind a pipe to `head`.
+/// Carries the guest's output to this process's standard output, from a thread that ends with the
+/// output. Sets `unread` when standard output can't be written any more, as behind a pipe to
+/// `head`.
 pub fn carry_output(
     mut guest: impl Read + Send + 'static,
     unread: Arc<AtomicBool>,
@@ -82,8 +86,13 @@ pub fn carry_output(
     })
 }
 
-/// Carries this process's standard input to the guest, from a thread; sets `stop` when the user asks for it.
-pub fn carry_stdin(mut guest: impl Write + Send + 'static, first_user: FirstUser, stop: Arc<AtomicBool>) {
+/// Carries this process's standard input to the guest, from a thread; sets `stop` when the user
+/// asks for it.
+pub fn carry_stdin(
+    mut guest: impl Write + Send + 'static,
+    first_user: FirstUser,
+    stop: Arc<AtomicBool>,
+) {
     std::thread::spawn(move || {
         if !first_user.wait() {
             return;

@@ -1,8 +1,8 @@
 //! The control channel: what the guest tells the host on its second serial port, one line each.
 //!
-//! `user <tsc>` at the first user instruction, `exit <code>`, `panic <message>`, `bt <hex address>` for each frame of a
-//! panic, `trace <text>` for the debug console; `stack <name>` and `at <hex address>` for each frame when a CPU hangs and all
-//! say where they are.
+//! `user <tsc>` at the first user instruction, `exit <code>`, `panic <message>`, `bt <hex address>`
+//! for each frame of a panic, `trace <text>` for the debug console; `stack <name>` and `at <hex
+//! address>` for each frame when a CPU hangs and all say where they are.
 
 use crate::ui;
 use std::io::{BufRead, BufReader};
@@ -76,11 +76,14 @@ impl Control {
         FirstUser { shared: self.shared.clone() }
     }
 
-    /// What was heard by the end. QEMU has ended, so the stream ends too; a guest that never connected is given up soon.
+    /// What was heard by the end. QEMU has ended, so the stream ends too; a guest that never
+    /// connected is given up soon.
     pub fn finish(&self) -> Report {
         let guard = self.shared.report.lock().expect("no reader panics");
         let wait =
-            self.shared.changed.wait_timeout_while(guard, Duration::from_secs(2), |report| !report.closed);
+            self.shared
+                .changed
+                .wait_timeout_while(guard, Duration::from_secs(2), |report| !report.closed);
         wait.expect("no reader panics").0.clone()
     }
 }
@@ -104,22 +107,27 @@ impl Shared {
         let line = line.trim_end_matches('\r');
         let (verb, rest) = line.split_once(' ').unwrap_or((line, ""));
         match verb {
-            "exit" => {
-                self.update(|report| report.exit = rest.trim().parse::<i64>().ok().map(|code| code as u8))
-            }
+            "exit" => self.update(|report| {
+                report.exit = rest.trim().parse::<i64>().ok().map(|code| code as u8)
+            }),
             "panic" => self.update(|report| report.panic = Some(rest.to_owned())),
             "bt" => {
                 if let Some(address) = address(rest) {
                     self.update(|report| report.frames.push(address));
                 }
             }
-            "stack" => {
-                self.update(|report| report.stacks.push(Stack { name: rest.to_owned(), frames: Vec::new() }))
-            }
+            "stack" => self.update(|report| {
+                report.stacks.push(Stack { name: rest.to_owned(), frames: Vec::new() })
+            }),
             "at" => {
                 if let Some(address) = address(rest) {
                     self.update(|report| {
-                        report.stacks.iter_mut().last().into_iter().for_each(|s| s.frames.push(address));
+                        report
+                            .stacks
+                            .iter_mut()
+                            .last()
+                            .into_iter()
+                            .for_each(|s| s.frames.push(address));
                     });
                 }
             }

@@ -1,6 +1,8 @@
-//! Writes a cpio archive in the `newc` form, which is what both kernels unpack as their first root file system.
+//! Writes a cpio archive in the `newc` form, which is what both kernels unpack as their first root
+//! file system.
 //!
-//! One record: a header of 110 ASCII bytes, the name with its zero, padding to 4, the data, padding to 4.
+//! One record: a header of 110 ASCII bytes, the name with its zero, padding to 4, the data, padding
+//! to 4.
 
 use std::io::{Result, Write};
 
@@ -40,7 +42,8 @@ impl<W: Write> Writer<W> {
             entry.gid,
             links,
             entry.mtime,
-            u32::try_from(entry.data.len()).map_err(|_| std::io::Error::other("a file is over 4 GiB"))?,
+            u32::try_from(entry.data.len())
+                .map_err(|_| std::io::Error::other("a file is over 4 GiB"))?,
             0,
             0,
             entry.device.0,
@@ -60,7 +63,15 @@ impl<W: Write> Writer<W> {
     }
 
     pub fn finish(mut self) -> Result<()> {
-        let end = Entry { path: "TRAILER!!!", mode: 0, uid: 0, gid: 0, mtime: 0, device: (0, 0), data: &[] };
+        let end = Entry {
+            path: "TRAILER!!!",
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            device: (0, 0),
+            data: &[],
+        };
         self.add(&end)?;
         self.out.flush()
     }
@@ -78,8 +89,15 @@ mod tests {
     fn records_are_padded_to_four_bytes() {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes);
-        let entry =
-            Entry { path: "a", mode: 0o100644, uid: 0, gid: 0, mtime: 0, device: (0, 0), data: b"hello" };
+        let entry = Entry {
+            path: "a",
+            mode: 0o100644,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            device: (0, 0),
+            data: b"hello",
+        };
         writer.add(&entry).unwrap();
         writer.finish().unwrap();
         assert!(bytes.starts_with(b"070701"));

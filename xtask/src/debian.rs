@@ -1,7 +1,8 @@
-//! Folders with Debian packages unpacked in them, for `--root`: programs as Debian ships them, not as this machine has them.
+//! Folders with Debian packages unpacked in them, for `--root`: programs as Debian ships them, not
+//! as this machine has them.
 //!
-//! Packages are downloaded once and unpacked, never installed: no script of theirs runs. A folder is made whole or not at
-//! all, since it is made under another name first.
+//! Packages are downloaded once and unpacked, never installed: no script of theirs runs. A folder
+//! is made whole or not at all, since it is made under another name first.
 
 use crate::{build, ui};
 use anyhow::{bail, Context, Result};
@@ -14,7 +15,8 @@ const NOT_NEEDED: [&str; 8] =
     ["debconf", "dpkg", "gawk", "install-info", "libperl", "original-awk", "perl", "tar"];
 
 /// What nobody reads in there.
-const NOT_READ: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
+const NOT_READ: [&str; 4] =
+    ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
 
 /// Folders of the root that are links since Debian keeps everything below /usr.
 const MERGED: [&str; 3] = ["bin", "sbin", "lib"];
@@ -30,8 +32,8 @@ pub fn root(packages: &[&str]) -> Result<PathBuf> {
         let what = format!("fetching Debian's {}", packages.join(", "));
         ui::with_progress(&what, || {
             make(&folder, packages).or_else(|_| {
-                // Package lists that are missing or old name what is not there. Where they can't be fetched, the
-                // second try says what is wrong.
+                // Package lists that are missing or old name what is not there. Where they can't be
+                // fetched, the second try says what is wrong.
                 let _ = Command::new("apt-get").arg("update").output();
                 make(&folder, packages)
             })

@@ -46,7 +46,8 @@ fn fuzzer() -> Result<PathBuf> {
     command.args(["build", "--quiet", "--release", "--locked", "--target", HOST, "--target-dir"]);
     command.arg(&folder).current_dir(crate_folder().join("search"));
     command.env_remove("CARGO_ENCODED_RUSTFLAGS").env("RUSTFLAGS", FLAGS);
-    let output = ui::with_progress("building the fuzzer", || command.output()).context("can't run cargo")?;
+    let output =
+        ui::with_progress("building the fuzzer", || command.output()).context("can't run cargo")?;
     if !output.status.success() {
         bail!("the fuzzer does not build:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
@@ -82,14 +83,19 @@ pub fn search(target: &str, minutes: u64, seed: Option<u64>) -> Result<u8> {
         command.args(arguments).args(folders).stderr(output);
         command.status().context("can't run the fuzzer")
     };
-    let mut arguments =
-        vec![format!("-max_total_time={}", (minutes * 60).max(1)), "-print_final_stats=1".to_owned()];
+    let mut arguments = vec![
+        format!("-max_total_time={}", (minutes * 60).max(1)),
+        "-print_final_stats=1".to_owned(),
+    ];
     arguments.extend(seed.map(|seed| format!("-seed={seed}")));
     let before = inputs(&found, target);
     let status = run(&arguments, &[&work, &corpus], Stdio::inherit())?;
     let files = count(&corpus);
-    let merged =
-        run(&["-merge=1".to_owned(), "-use_counters=0".to_owned()], &[&corpus, &work], Stdio::null())?;
+    let merged = run(
+        &["-merge=1".to_owned(), "-use_counters=0".to_owned()],
+        &[&corpus, &work],
+        Stdio::null(),
+    )?;
     ui::say(&format!("corpus {files} -> {} files in {}", count(&corpus), corpus.display()));
     if status.success() {
         if !merged.success() {
@@ -112,11 +118,13 @@ fn count(folder: &Path) -> usize {
 /// Inputs of this target that ended badly.
 fn inputs(folder: &Path, target: &str) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name =
+            path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         name.strip_prefix(target).is_some_and(|rest| rest.starts_with('-'))
     };
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_ours).collect();
+    let mut paths: Vec<PathBuf> =
+        entries.flatten().map(|entry| entry.path()).filter(is_ours).collect();
     paths.sort();
     paths
 }
@@ -126,7 +134,8 @@ pub fn replay(target: &str, file: &Path) -> Result<u8> {
     corpus(target)?;
     let file = fs::canonicalize(file).with_context(|| format!("can't read {}", file.display()))?;
     let mut command = Command::new("cargo");
-    command.args(["test", "--quiet", "-p", "uvm-fuzz", "--test", "replay", "--", "--exact", target]);
+    command
+        .args(["test", "--quiet", "-p", "uvm-fuzz", "--test", "replay", "--", "--exact", target]);
     command.current_dir(build::root()).env("UVM_INPUT", file);
     let status = command.status().context("can't run cargo")?;
     Ok(u8::from(!status.success()))

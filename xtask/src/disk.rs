@@ -62,7 +62,9 @@ impl Disks {
 fn check(image: &Path, access: Access) -> Result<()> {
     let name = image.display();
     let Ok(about) = image.metadata() else {
-        bail!("there is no disk image {name}: `truncate -s 64M {name} && mkfs.ext4 {name}` makes one")
+        bail!(
+            "there is no disk image {name}: `truncate -s 64M {name} && mkfs.ext4 {name}` makes one"
+        )
     };
     if !about.is_file() && !about.file_type().is_block_device() {
         bail!("{name} is neither a file nor a disk");
@@ -141,7 +143,9 @@ mod tests {
     fn what_is_wrong_with_an_image_is_said() {
         let mut disks = Disks::default();
         let said = |result: Result<()>| format!("{:#}", result.unwrap_err());
-        assert!(said(disks.mount("/no/such/image")).contains("there is no disk image /no/such/image"));
+        assert!(
+            said(disks.mount("/no/such/image")).contains("there is no disk image /no/such/image")
+        );
         assert!(said(disks.mount("/tmp")).contains("neither a file nor a disk"));
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");

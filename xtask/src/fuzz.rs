@@ -1,12 +1,14 @@
 //! `./uvm fuzz`: random system calls by two users, guided by what parts of the kernel they reach.
 //!
-//! The kernel is built with counters at every edge of its control flow, and shows them as `/dev/coverage`; the programs are
-//! made, run and kept inside the machine (`xtask/guest/fuzzer.c`). This side boots the machine again and again, keeps what
-//! reached something new in `target/fuzz/corpus`, and writes what ran last before a panic into a file that `--replay` runs.
-//! What needs no machine is searched by `desk`.
+//! The kernel is built with counters at every edge of its control flow, and shows them as
+//! `/dev/coverage`; the programs are made, run and kept inside the machine
+//! (`xtask/guest/fuzzer.c`). This side boots the machine again and again, keeps what reached
+//! something new in `target/fuzz/corpus`, and writes what ran last before a panic into a file that
+//! `--replay` runs. What needs no machine is searched by `desk`.
 //!
-//! `xtask/corpus` has programs that reach different edges, a file each: a search begins with them, and `./uvm test` runs them.
-//! `--merge` adds those of `target/fuzz/corpus` that reach an edge which none in the tree does.
+//! `xtask/corpus` has programs that reach different edges, a file each: a search begins with them,
+//! and `./uvm test` runs them. `--merge` adds those of `target/fuzz/corpus` that reach an edge
+//! which none in the tree does.
 
 use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
 use crate::run::{self, Root};
@@ -39,12 +41,12 @@ pub struct FuzzArgs {
     /// Run the programs of a file, which an earlier search has written.
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// Add what earlier searches have kept to the corpus in the tree, as far as it reaches something new, and say what parts of
-    /// the kernel the corpus reaches.
+    /// Add what earlier searches have kept to the corpus in the tree, as far as it reaches
+    /// something new, and say what parts of the kernel the corpus reaches.
     #[arg(long, conflicts_with_all = ["replay", "desk"])]
     merge: bool,
-    /// Search on the desk, without a machine: library, raw, ext4, elf, cpio, swap, address, tty, settings or control
-    /// (crates/uvm-fuzz); --replay FILE runs an input of such a search.
+    /// Search on the desk, without a machine: library, raw, ext4, elf, cpio, swap, address, tty,
+    /// settings or control (crates/uvm-fuzz); --replay FILE runs an input of such a search.
     #[arg(long, value_name = "TARGET", conflicts_with_all = ["cpus", "mem"])]
     desk: Option<String>,
 }
@@ -94,8 +96,9 @@ fn search(args: &FuzzArgs, kernel: &Path) -> Result<Vec<String>> {
     let corpus = folder.join("corpus");
     let start = folder.join("start");
     let started = Instant::now();
-    let seed =
-        args.seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs()));
+    let seed = args
+        .seed
+        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs()));
     let mut findings = Vec::new();
     for round in 0.. {
         let left = (args.minutes * 60).saturating_sub(started.elapsed().as_secs());
@@ -105,7 +108,10 @@ fn search(args: &FuzzArgs, kernel: &Path) -> Result<Vec<String>> {
         let seconds = left.min(LIFE_MINUTES * 60);
         let seed = seed + round;
         let so_far = findings.len();
-        ui::say(&format!("seed {seed}, {seconds} s, {} s left, {so_far} findings so far", left - seconds));
+        ui::say(&format!(
+            "seed {seed}, {seconds} s, {} s left, {so_far} findings so far",
+            left - seconds
+        ));
         let words = ["/bin/fuzzer", "explore", &seconds.to_string(), &seed.to_string(), WORKERS];
         fs::write(&start, lines(&all_programs(&corpus)?))?;
         let finished = boot(args, kernel, &words, &[(&start, "/fuzz/corpus")], seconds + 120)?;
@@ -127,7 +133,8 @@ pub fn tree_corpus() -> PathBuf {
 fn all_programs(found: &Path) -> Result<Vec<String>> {
     let mut ours = Vec::new();
     for entry in fs::read_dir(tree_corpus()).into_iter().flatten().flatten() {
-        let text = fs::read_to_string(entry.path()).with_context(|| format!("can't read {entry:?}"))?;
+        let text =
+            fs::read_to_string(entry.path()).with_context(|| format!("can't read {entry:?}"))?;
         ours.extend(text.lines().map(str::to_owned));
     }
     let known: BTreeSet<String> = ours.iter().cloned().collect();
@@ -199,7 +206,10 @@ fn boot(
     let fuzzer = guest::compile("fuzzer", guest::Libc::Musl)?;
     let mut add = vec![format!("{}:/bin/fuzzer", fuzzer.display())];
     add.extend(
-        files.iter().filter(|(file, _)| file.exists()).map(|(file, to)| format!("{}:{to}", file.display())),
+        files
+            .iter()
+            .filter(|(file, _)| file.exists())
+            .map(|(file, to)| format!("{}:{to}", file.display())),
     );
     let command: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let root: Root = run::pack(None, &add, &command)?;

@@ -1,4 +1,5 @@
-//! Compiles the C programs that run inside the machine: the tests in `xtask/guest/`, the benchmarks in `bench/`, the examples.
+//! Compiles the C programs that run inside the machine: the tests in `xtask/guest/`, the benchmarks
+//! in `bench/`, the examples.
 
 use crate::build;
 use anyhow::{bail, Context, Result};
@@ -15,17 +16,22 @@ pub enum Libc {
     Host,
 }
 
-/// Compiles `xtask/guest/NAME.c`, `bench/NAME.c` or the example of that name for `crates/uvm-user`, unless that is done already.
+/// Compiles `xtask/guest/NAME.c`, `bench/NAME.c` or the example of that name for `crates/uvm-user`,
+/// unless that is done already.
 pub fn compile(name: &str, libc: Libc) -> Result<PathBuf> {
     let guest = build::root().join("xtask/guest");
-    let folders =
-        [guest.clone(), build::root().join("bench"), build::root().join("crates/uvm-user/examples")];
+    let folders = [
+        guest.clone(),
+        build::root().join("bench"),
+        build::root().join("crates/uvm-user/examples"),
+    ];
     let source = folders
         .iter()
         .map(|folder| folder.join(format!("{name}.c")))
         .find(|path| path.exists())
         .with_context(|| format!("there is no guest program {name}"))?;
-    let (compiler, suffix) = if libc == Libc::Musl { ("musl-gcc", "") } else { ("gcc", "-dynamic") };
+    let (compiler, suffix) =
+        if libc == Libc::Musl { ("musl-gcc", "") } else { ("gcc", "-dynamic") };
     let target = build::scratch("guest")?.join(format!("{name}{suffix}"));
     let calls = build::root().join("crates/uvm-user/include");
     let headers = [
@@ -56,7 +62,8 @@ fn finish(mut command: Command, source: &Path, target: PathBuf) -> Result<PathBu
     let partial = target.with_extension(format!("{}-{attempt}", std::process::id()));
     let output = command.arg("-o").arg(&partial).arg(source).output();
     let compiler = command.get_program().to_string_lossy().into_owned();
-    let output = output.with_context(|| format!("can't run {compiler} (package musl-tools or gcc)"))?;
+    let output =
+        output.with_context(|| format!("can't run {compiler} (package musl-tools or gcc)"))?;
     if !output.status.success() {
         bail!(
             "{} does not compile:\n{}",
@@ -68,7 +75,8 @@ fn finish(mut command: Command, source: &Path, target: PathBuf) -> Result<PathBu
     Ok(target)
 }
 
-/// Compiles a program of `bench/` that runs without a kernel: QEMU loads it as one, on a CPU of 32 bits.
+/// Compiles a program of `bench/` that runs without a kernel: QEMU loads it as one, on a CPU of 32
+/// bits.
 pub fn compile_bare(name: &str) -> Result<PathBuf> {
     let source = build::root().join("bench").join(format!("{name}.c"));
     let target = build::scratch("guest")?.join(format!("{name}-bare"));
@@ -76,7 +84,14 @@ pub fn compile_bare(name: &str) -> Result<PathBuf> {
         return Ok(target);
     }
     let mut command = Command::new("gcc");
-    command.args(["-m32", "-march=i686", "-mgeneral-regs-only", "-ffreestanding", "-fno-pic", "-no-pie"]);
+    command.args([
+        "-m32",
+        "-march=i686",
+        "-mgeneral-regs-only",
+        "-ffreestanding",
+        "-fno-pic",
+        "-no-pie",
+    ]);
     command.args([
         "-fno-stack-protector",
         "-fno-asynchronous-unwind-tables",
@@ -85,7 +100,12 @@ pub fn compile_bare(name: &str) -> Result<PathBuf> {
         "-Wextra",
         "-Werror",
     ]);
-    command.args(["-std=gnu11", "-nostdlib", "-static", "-Wl,--build-id=none,-N,-Ttext=0x100000,-e,start"]);
+    command.args([
+        "-std=gnu11",
+        "-nostdlib",
+        "-static",
+        "-Wl,--build-id=none,-N,-Ttext=0x100000,-e,start",
+    ]);
     finish(command, &source, target)
 }
 

@@ -1,10 +1,12 @@
 //! The guest's root file system: gathered here as a tree of names, written as one cpio archive.
 //!
-//! Files keep the path that they have on this machine, so that programs find what they were built to look for. Symbolic
-//! links on the way are mirrored (`/bin -> usr/bin`), unless the tree has something at that name already.
+//! Files keep the path that they have on this machine, so that programs find what they were built
+//! to look for. Symbolic links on the way are mirrored (`/bin -> usr/bin`), unless the tree has
+//! something at that name already.
 //!
-//! I1: every key of `nodes` is a path without a leading slash whose parents are `Dir` nodes: no key passes through a link.
-//! The map's order puts parents before children, which is the order that an unpacker needs.
+//! I1: every key of `nodes` is a path without a leading slash whose parents are `Dir` nodes: no key
+//! passes through a link. The map's order puts parents before children, which is the order that an
+//! unpacker needs.
 
 use crate::cpio;
 use crate::libs::{self, Kind};
@@ -29,7 +31,8 @@ enum Source {
     Bytes(Vec<u8>),
 }
 
-/// Whether a name that is missing in the tree takes after the host's symbolic link of the same name.
+/// Whether a name that is missing in the tree takes after the host's symbolic link of the same
+/// name.
 #[derive(Clone, Copy, PartialEq)]
 enum Mirror {
     WholePath,
@@ -78,7 +81,11 @@ impl Image {
                     if links > MAX_LINKS {
                         return false;
                     }
-                    at = if target.starts_with('/') { String::new() } else { parent(&at).to_owned() };
+                    at = if target.starts_with('/') {
+                        String::new()
+                    } else {
+                        parent(&at).to_owned()
+                    };
                     pending.extend(reversed_parts(target));
                 }
                 Some(_) => {}
@@ -165,7 +172,8 @@ impl Image {
         self.file(host, guest)
     }
 
-    /// Adds a folder and all that is below it; with `Libraries::Packed`, also what its ELF files need.
+    /// Adds a folder and all that is below it; with `Libraries::Packed`, also what its ELF files
+    /// need.
     pub fn tree(&mut self, host: &Path, guest: &str, libraries: Libraries) -> Result<()> {
         self.dir(guest, host.metadata()?.mode() & 0o7777)?;
         let mut names: Vec<_> = std::fs::read_dir(host)?.collect::<std::io::Result<_>>()?;
@@ -190,9 +198,11 @@ impl Image {
         Ok(())
     }
 
-    /// Puts the host's static busybox at /bin/busybox, and a link for each applet whose name is not taken.
+    /// Puts the host's static busybox at /bin/busybox, and a link for each applet whose name is not
+    /// taken.
     pub fn busybox(&mut self) -> Result<()> {
-        let host = find_program("busybox").context("busybox is not installed (package busybox-static)")?;
+        let host =
+            find_program("busybox").context("busybox is not installed (package busybox-static)")?;
         self.program(Path::new(&host), "/bin/busybox")?;
         let output = Command::new(&host).arg("--list").output().context("can't run busybox")?;
         for applet in String::from_utf8_lossy(&output.stdout).lines() {
@@ -221,7 +231,10 @@ impl Image {
                 let host = PathBuf::from(format!("/{next}"));
                 match std::fs::read_link(&host) {
                     Ok(target) if mirror == Mirror::WholePath || !pending.is_empty() => {
-                        self.nodes.insert(next.clone(), Node::Link(target.to_string_lossy().into_owned()));
+                        self.nodes.insert(
+                            next.clone(),
+                            Node::Link(target.to_string_lossy().into_owned()),
+                        );
                     }
                     _ if pending.is_empty() => return Ok(next),
                     _ => {
@@ -257,7 +270,8 @@ impl Image {
                 Node::Link(target) => std::os::unix::fs::symlink(target, &path)?,
                 Node::File(Source::Bytes(bytes), _) => std::fs::write(&path, bytes)?,
                 Node::File(Source::Host(host), _) => {
-                    std::fs::copy(host, &path).with_context(|| format!("can't copy {}", host.display()))?;
+                    std::fs::copy(host, &path)
+                        .with_context(|| format!("can't copy {}", host.display()))?;
                 }
                 Node::Device { .. } => {}
             }
@@ -267,7 +281,8 @@ impl Image {
 
     /// Writes the archive.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let file = std::fs::File::create(path).with_context(|| format!("can't write {}", path.display()))?;
+        let file = std::fs::File::create(path)
+            .with_context(|| format!("can't write {}", path.display()))?;
         let mut archive = cpio::Writer::new(std::io::BufWriter::with_capacity(1 << 20, file));
         for (name, node) in &self.nodes {
             let mut data = Vec::new();
@@ -284,7 +299,8 @@ impl Image {
                     0o100000 | mode
                 }
                 Node::File(Source::Host(host), mode) => {
-                    data = std::fs::read(host).with_context(|| format!("can't read {}", host.display()))?;
+                    data = std::fs::read(host)
+                        .with_context(|| format!("can't read {}", host.display()))?;
                     mtime = host.metadata()?.mtime().clamp(0, i64::from(u32::MAX)) as u32;
                     0o100000 | mode
                 }
@@ -293,7 +309,15 @@ impl Image {
                     0o020000 | mode
                 }
             };
-            archive.add(&cpio::Entry { path: name, mode, uid: 0, gid: 0, mtime, device, data: &data })?;
+            archive.add(&cpio::Entry {
+                path: name,
+                mode,
+                uid: 0,
+                gid: 0,
+                mtime,
+                device,
+                data: &data,
+            })?;
         }
         Ok(archive.finish()?)
     }
@@ -310,13 +334,20 @@ pub enum Libraries {
 pub fn find_program(name: &str) -> Option<String> {
     const USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let path = std::env::var("PATH").unwrap_or_default();
-    USUAL.split(':').chain(path.split(':')).map(|folder| format!("{folder}/{name}")).find(|candidate| {
-        std::fs::metadata(candidate).is_ok_and(|about| about.is_file() && about.mode() & 0o111 != 0)
-    })
+    USUAL.split(':').chain(path.split(':')).map(|folder| format!("{folder}/{name}")).find(
+        |candidate| {
+            std::fs::metadata(candidate)
+                .is_ok_and(|about| about.is_file() && about.mode() & 0o111 != 0)
+        },
+    )
 }
 
 fn reversed_parts(path: &str) -> Vec<String> {
-    path.split('/').rev().filter(|part| !part.is_empty() && *part != ".").map(str::to_owned).collect()
+    path.split('/')
+        .rev()
+        .filter(|part| !part.is_empty() && *part != ".")
+        .map(str::to_owned)
+        .collect()
 }
 
 fn join(folder: &str, name: &str) -> String {

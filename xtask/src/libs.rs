@@ -1,7 +1,9 @@
-//! What a program needs at run time: the shared libraries and the loader of an ELF file, the interpreter of a script.
+//! What a program needs at run time: the shared libraries and the loader of an ELF file, the
+//! interpreter of a script.
 //!
-//! Libraries are found the way the loader would: the file's own run path, the host's loader cache, the usual folders
-//! (and musl's, for a program of musl's loader). `dlopen` can't be seen from outside; such files come by `--add`.
+//! Libraries are found the way the loader would: the file's own run path, the host's loader cache,
+//! the usual folders (and musl's, for a program of musl's loader). `dlopen` can't be seen from
+//! outside; such files come by `--add`.
 
 use anyhow::{bail, Context, Result};
 use object::elf::{FileHeader64, DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB, PT_LOAD};
@@ -35,7 +37,8 @@ pub fn inspect(path: &Path) -> Result<Kind> {
     let mut head = [0; 256];
     let length = {
         use std::io::Read;
-        let mut file = std::fs::File::open(path).with_context(|| format!("can't read {}", path.display()))?;
+        let mut file =
+            std::fs::File::open(path).with_context(|| format!("can't read {}", path.display()))?;
         file.read(&mut head)?
     };
     let head = &head[..length];
@@ -43,13 +46,17 @@ pub fn inspect(path: &Path) -> Result<Kind> {
         let line = String::from_utf8_lossy(&head[2..]);
         let mut words = line.lines().next().unwrap_or("").trim().splitn(2, char::is_whitespace);
         let interpreter = words.next().unwrap_or("").to_owned();
-        return Ok(Kind::Script { interpreter, argument: words.next().map(|rest| rest.trim().to_owned()) });
+        return Ok(Kind::Script {
+            interpreter,
+            argument: words.next().map(|rest| rest.trim().to_owned()),
+        });
     }
     if !head.starts_with(b"\x7fELF") {
         return Ok(Kind::Other);
     }
     let data = std::fs::read(path)?;
-    // A broken or foreign ELF file is packed as it is: what to say about it is the kernel's to decide.
+    // A broken or foreign ELF file is packed as it is: what to say about it is the kernel's to
+    // decide.
     Ok(parse(&data, path).map_or(Kind::Other, Kind::Elf))
 }
 
@@ -63,7 +70,9 @@ fn parse(data: &[u8], path: &Path) -> object::Result<Needs> {
             needs.interpreter = Some(PathBuf::from(String::from_utf8_lossy(name).into_owned()));
         }
     }
-    let Some(dynamic) = segments.iter().find_map(|segment| segment.dynamic(endian, data).transpose()) else {
+    let Some(dynamic) =
+        segments.iter().find_map(|segment| segment.dynamic(endian, data).transpose())
+    else {
         return Ok(needs);
     };
     let dynamic = dynamic?;
@@ -74,7 +83,8 @@ fn parse(data: &[u8], path: &Path) -> object::Result<Needs> {
     let string = |offset: u64| -> Option<String> {
         let load = segments.iter().find(|segment| {
             let start = segment.p_vaddr(endian);
-            segment.p_type(endian) == PT_LOAD && (start..start + segment.p_filesz(endian)).contains(&address)
+            segment.p_type(endian) == PT_LOAD
+                && (start..start + segment.p_filesz(endian)).contains(&address)
         })?;
         let from = (address - load.p_vaddr(endian) + load.p_offset(endian) + offset) as usize;
         let bytes = data.get(from..)?;
@@ -88,7 +98,9 @@ fn parse(data: &[u8], path: &Path) -> object::Result<Needs> {
             (Some(DT_NEEDED), Some(name)) => needs.libraries.push(name),
             (Some(DT_RPATH | DT_RUNPATH), Some(list)) => {
                 let list = list.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin);
-                needs.run_path.extend(list.split(':').filter(|part| !part.is_empty()).map(PathBuf::from));
+                needs
+                    .run_path
+                    .extend(list.split(':').filter(|part| !part.is_empty()).map(PathBuf::from));
             }
             _ => {}
         }
@@ -96,21 +108,28 @@ fn parse(data: &[u8], path: &Path) -> object::Result<Needs> {
     Ok(needs)
 }
 
-/// Everything that the ELF file at `path` needs, and what that needs in turn: absolute paths on this machine.
+/// Everything that the ELF file at `path` needs, and what that needs in turn: absolute paths on
+/// this machine.
 pub fn closure(path: &Path, needs: Needs) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
-    let musl = needs.interpreter.as_ref().is_some_and(|name| name.to_string_lossy().contains("ld-musl"));
+    let musl =
+        needs.interpreter.as_ref().is_some_and(|name| name.to_string_lossy().contains("ld-musl"));
     let mut pending = vec![(path.to_owned(), needs)];
     while let Some((user, needs)) = pending.pop() {
         let libraries = needs.libraries.iter().map(|name| {
-            locate(name, &needs.run_path, musl)
-                .with_context(|| format!("{} needs {name}, which is not on this machine", user.display()))
+            locate(name, &needs.run_path, musl).with_context(|| {
+                format!("{} needs {name}, which is not on this machine", user.display())
+            })
         });
         let loader = needs.interpreter.iter().cloned().map(Ok);
         for library in loader.chain(libraries) {
             let library = library?;
             if !library.exists() {
-                bail!("{} needs {}, which is not on this machine", user.display(), library.display());
+                bail!(
+                    "{} needs {}, which is not on this machine",
+                    user.display(),
+                    library.display()
+                );
             }
             if found.insert(library.clone()) {
                 if let Kind::Elf(more) = inspect(&library)? {
@@ -130,7 +149,10 @@ fn locate(name: &str, run_path: &[PathBuf], musl: bool) -> Result<PathBuf> {
         ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/lib", "/usr/lib"];
     const MUSL: [&str; 4] = ["/usr/lib/x86_64-linux-musl", "/lib", "/usr/local/lib", "/usr/lib"];
     let in_folders = |folders: &[&str]| {
-        folders.iter().map(|folder| Path::new(folder).join(name)).find(|candidate| candidate.exists())
+        folders
+            .iter()
+            .map(|folder| Path::new(folder).join(name))
+            .find(|candidate| candidate.exists())
     };
     let own = run_path.iter().map(|folder| folder.join(name)).find(|candidate| candidate.exists());
     let rest = || {
@@ -148,7 +170,9 @@ fn loader_cache() -> &'static BTreeMap<String, PathBuf> {
     static CACHE: OnceLock<BTreeMap<String, PathBuf>> = OnceLock::new();
     CACHE.get_or_init(|| {
         let run = |program: &str| Command::new(program).arg("-p").output().ok();
-        let Some(output) = run("ldconfig").or_else(|| run("/sbin/ldconfig")) else { return BTreeMap::new() };
+        let Some(output) = run("ldconfig").or_else(|| run("/sbin/ldconfig")) else {
+            return BTreeMap::new();
+        };
         let mut cache = BTreeMap::new();
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             if let Some((left, path)) = line.split_once(" => ") {

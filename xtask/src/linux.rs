@@ -1,7 +1,9 @@
-//! Debian's Linux as the other kernel: fetched once, never installed, and spoken to in our own kernel's protocol.
+//! Debian's Linux as the other kernel: fetched once, never installed, and spoken to in our own
+//! kernel's protocol.
 //!
-//! A small static program (`guest/linux-init.c`) runs as its first process. It mounts what ours has mounted from the start,
-//! runs the program, and reports on the control channel; so every test and benchmark runs on both kernels unchanged.
+//! A small static program (`guest/linux-init.c`) runs as its first process. It mounts what ours has
+//! mounted from the start, runs the program, and reports on the control channel; so every test and
+//! benchmark runs on both kernels unchanged.
 
 use crate::image::Image;
 use crate::{build, guest, ui};
@@ -16,7 +18,8 @@ pub const COMMAND_LINE: &str =
 
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// The drivers of virtio disks, which Debian builds as modules, in an order in which each finds what it needs.
+/// The drivers of virtio disks, which Debian builds as modules, in an order in which each finds
+/// what it needs.
 const DISK_DRIVERS: [&str; 7] = [
     "virtio/virtio_ring",
     "virtio/virtio",
@@ -45,7 +48,8 @@ fn folder() -> PathBuf {
     build::root().join("target/linux")
 }
 
-/// Makes the folder whole or not at all: under another name first, since another `./uvm` may make it too.
+/// Makes the folder whole or not at all: under another name first, since another `./uvm` may make
+/// it too.
 fn make(folder: &Path) -> Result<()> {
     let partial = tempfile::tempdir_in(build::scratch("")?).context("can't make a folder")?;
     let made = partial.path().join("linux");
@@ -53,28 +57,38 @@ fn make(folder: &Path) -> Result<()> {
     fetch(&made)?;
     match std::fs::rename(&made, folder) {
         Err(_) if image_in(folder).is_some() => Ok(()),
-        renamed => renamed.with_context(|| format!("can't make {}: please remove it", folder.display())),
+        renamed => {
+            renamed.with_context(|| format!("can't make {}: please remove it", folder.display()))
+        }
     }
 }
 
 fn image_in(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder.join("boot")).ok()?;
-    entries.flatten().map(|entry| entry.path()).find(|path| path.to_string_lossy().contains("/vmlinuz-"))
+    entries
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.to_string_lossy().contains("/vmlinuz-"))
 }
 
 /// Downloads the package that the meta package depends on, and unpacks it.
 fn fetch(folder: &Path) -> Result<()> {
     let depends = Command::new("apt-cache").args(["depends", META_PACKAGE]).output();
-    let depends = depends.context("no apt here: put a Linux image at target/linux/boot/vmlinuz-NAME")?;
+    let depends =
+        depends.context("no apt here: put a Linux image at target/linux/boot/vmlinuz-NAME")?;
     let listing = String::from_utf8_lossy(&depends.stdout).into_owned();
     let package = listing
         .lines()
         .filter_map(|line| line.trim().strip_prefix("Depends: "))
         .find(|name| name.starts_with("linux-image-"))
         .with_context(|| format!("apt knows no {META_PACKAGE}: run `apt-get update`"))?;
-    let output = Command::new("apt-get").args(["download", package]).current_dir(folder).output()?;
+    let output =
+        Command::new("apt-get").args(["download", package]).current_dir(folder).output()?;
     if !output.status.success() {
-        bail!("apt-get can't download {package}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "apt-get can't download {package}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     let archive = std::fs::read_dir(folder)?
         .flatten()
@@ -95,7 +109,8 @@ fn keep_drivers(folder: &Path) -> Result<()> {
     let drivers = folder.join("drivers");
     std::fs::create_dir_all(&drivers)?;
     let version = std::fs::read_dir(folder.join("lib/modules"))?.flatten().next();
-    let modules = version.context("the kernel's package has no modules")?.path().join("kernel/drivers");
+    let modules =
+        version.context("the kernel's package has no modules")?.path().join("kernel/drivers");
     for (index, name) in DISK_DRIVERS.iter().enumerate() {
         let from = modules.join(format!("{name}.ko"));
         std::fs::rename(&from, drivers.join(format!("{index}.ko")))

@@ -1,13 +1,15 @@
-//! The engine behind `./uvm`: builds the kernel, packs programs into a root file system, boots it in QEMU, tests, measures.
+//! The engine behind `./uvm`: builds the kernel, packs programs into a root file system, boots it
+//! in QEMU, tests, measures.
 //!
-//! Place: the one front door over every other part of the tree; nothing depends on it.
-//! Reading order: [`run`] is the whole story in one function (build, pack, boot, report); [`image`] and [`libs`] make the
-//! root file system, [`cpio`] writes it, [`qemu`] starts the machine, [`console`] carries the terminal, [`control`] listens
-//! to the kernel's second serial port, [`disk`] makes disks, [`symbols`] names the frames of a panic. [`test`] and [`bench`] are tables on top.
+//! Place: the one front door over every other part of the tree; nothing depends on it. Reading
+//! order: [`run`] is the whole story in one function (build, pack, boot, report); [`image`] and
+//! [`libs`] make the root file system, [`cpio`] writes it, [`qemu`] starts the machine, [`console`]
+//! carries the terminal, [`control`] listens to the kernel's second serial port, [`disk`] makes
+//! disks, [`symbols`] names the frames of a panic. [`test`] and [`bench`] are tables on top.
 //!
-//! Exit codes: the guest program's own; or 1 when a check failed, 2 for a wrong command line, 69 when something needed is
-//! missing, 70 after a kernel panic, 71 when the machine stopped without a word, 72 when it ran out of time, 141 when its
-//! output was closed.
+//! Exit codes: the guest program's own; or 1 when a check failed, 2 for a wrong command line, 69
+//! when something needed is missing, 70 after a kernel panic, 71 when the machine stopped without a
+//! word, 72 when it ran out of time, 141 when its output was closed.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -89,7 +91,8 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Tell where the kernel's instructions go in one row of `bench micro`.
     Profile(bench::ProfileArgs),
-    /// Search for system calls that break the kernel: random programs of two users, guided by what they reach.
+    /// Search for system calls that break the kernel: random programs of two users, guided by what
+    /// they reach.
     Fuzz(fuzz::FuzzArgs),
     /// Build the kernel and print where it is.
     Kernel,
@@ -113,7 +116,9 @@ fn parsed() -> Cli {
     Cli::try_parse().unwrap_or_else(|mut error| {
         let words: Vec<String> = std::env::args().skip(1).collect();
         let unknown = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => word.clone(),
+            Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => {
+                word.clone()
+            }
             _ => error.exit(),
         };
         if let Some(written) = with_dashes(&words, &unknown) {

@@ -1,8 +1,9 @@
 //! One QEMU: its command line, and how it ended.
 //!
-//! The guest's first serial port is the console. The second is the control channel, on which the guest reports its first
-//! user instruction, a panic, and the exit code (see [`crate::control`]); it is a socket that this process listens on.
-//! The guest powers off through isa-debug-exit, whose 7 bits only confirm what the control channel said.
+//! The guest's first serial port is the console. The second is the control channel, on which the
+//! guest reports its first user instruction, a panic, and the exit code (see [`crate::control`]);
+//! it is a socket that this process listens on. The guest powers off through isa-debug-exit, whose
+//! 7 bits only confirm what the control channel said.
 
 use crate::control::{Control, Report, Traces};
 use crate::ui;
@@ -91,7 +92,8 @@ pub enum Access {
     ReadOnly,
 }
 
-/// A disk's limits, which QEMU keeps: they make a disk that is slower than memory, whatever this machine has.
+/// A disk's limits, which QEMU keeps: they make a disk that is slower than memory, whatever this
+/// machine has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
     pub bytes_per_second: u64,
@@ -118,11 +120,14 @@ impl Disk {
                 Fault::WriteOnce(sector) => ("write", sector, "on"),
             };
             let inject = format!("file.inject-error.{index}");
-            drive.push_str(&format!(",{inject}.event=none,{inject}.iotype={kind},{inject}.sector={sector}"));
+            drive.push_str(&format!(
+                ",{inject}.event=none,{inject}.iotype={kind},{inject}.sector={sector}"
+            ));
             drive.push_str(&format!(",{inject}.once={once}"));
         }
         match self.access {
-            // What a guest flushes is safe from its own crash, which is all that a machine in QEMU can test.
+            // What a guest flushes is safe from its own crash, which is all that a machine in QEMU
+            // can test.
             Access::ReadWrite => drive.push_str(",cache=unsafe"),
             Access::ReadOnly => drive.push_str(",readonly=on"),
         }
@@ -184,7 +189,8 @@ impl Machine {
                 push(&["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
                 push(&["-rtc", "base=2026-01-01T00:00:00,clock=vm", "-seed", "42"]);
                 if self.cpus > 1 {
-                    // QEMU runs one CPU until the next timer: without this one, another CPU may not run for long.
+                    // QEMU runs one CPU until the next timer: without this one, another CPU may not
+                    // run for long.
                     push(&["-netdev", "hubport,id=unused,hubid=0"]);
                     push(&["-object", "filter-buffer,id=turns,netdev=unused,interval=20"]);
                 }
@@ -192,7 +198,15 @@ impl Machine {
         }
         push(&["-cpu", self.cpu, "-smp", &self.cpus.to_string(), "-m", &self.memory]);
         push(&["-name", "uvm,debug-threads=on"]);
-        push(&["-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot"]);
+        push(&[
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+            "-no-reboot",
+        ]);
         push(&["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
         push(&["-chardev", &format!("socket,id=control,path={}", control.display())]);
         push(&["-device", "isa-serial,index=1,chardev=control"]);
@@ -203,8 +217,9 @@ impl Machine {
         let bus = if self.board == Board::Q35 { "virtio-blk-pci" } else { "virtio-blk-device" };
         for (index, disk) in self.disks.iter().enumerate() {
             let id = format!("disk{index}");
-            // On microvm places are taken from the last one down unless they are named. The interrupt of the first arrives as
-            // that of the third: QEMU's I/O APIC takes every line 0 for the timer's.
+            // On microvm places are taken from the last one down unless they are named. The
+            // interrupt of the first arrives as that of the third: QEMU's I/O APIC takes every line
+            // 0 for the timer's.
             let place = if self.board == Board::Q35 {
                 String::new()
             } else {
@@ -213,7 +228,12 @@ impl Machine {
             let device = format!("{bus},drive={id}{place},rerror=report,werror=report");
             push(&["-drive", &disk.drive(&id), "-device", &device]);
         }
-        push(&["-kernel", &self.kernel.display().to_string(), "-initrd", &self.initrd.display().to_string()]);
+        push(&[
+            "-kernel",
+            &self.kernel.display().to_string(),
+            "-initrd",
+            &self.initrd.display().to_string(),
+        ]);
         push(&["-append", &self.command_line]);
         if let Some(plugin) = &self.plugin {
             push(&["-plugin", plugin]);
@@ -253,8 +273,9 @@ impl Machine {
     }
 }
 
-/// Keeps each CPU of a machine on a CPU of its own of this one: what two CPUs do together is not to depend on where the host happens to
-/// run them. Where there are fewer here, or QEMU names its threads differently, all stays as it is.
+/// Keeps each CPU of a machine on a CPU of its own of this one: what two CPUs do together is not to
+/// depend on where the host happens to run them. Where there are fewer here, or QEMU names its
+/// threads differently, all stays as it is.
 pub fn keep_cpus_apart(process: u32, cpus: u32) {
     std::thread::spawn(move || {
         let Ok(allowed) = sched_getaffinity(None) else { return };
@@ -282,7 +303,9 @@ pub fn keep_cpus_apart(process: u32, cpus: u32) {
 
 /// QEMU's threads that are CPUs: each CPU's number and the thread.
 fn cpu_threads(process: u32) -> BTreeMap<u32, Pid> {
-    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else { return BTreeMap::new() };
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{process}/task")) else {
+        return BTreeMap::new();
+    };
     let of = |task: std::fs::DirEntry| {
         let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
         let number = name.trim().strip_prefix("CPU ")?.split('/').next()?.parse().ok()?;
@@ -301,8 +324,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits for the end, at most until `limit`, asking `stop` about ten times a second whether the user has had enough.
-    pub fn wait(mut self, limit: Option<Duration>, stop: impl Fn() -> bool) -> Result<(Ending, Report)> {
+    /// Waits for the end, at most until `limit`, asking `stop` about ten times a second whether the
+    /// user has had enough.
+    pub fn wait(
+        mut self,
+        limit: Option<Duration>,
+        stop: impl Fn() -> bool,
+    ) -> Result<(Ending, Report)> {
         let mut pause = Duration::from_millis(1);
         let ending = loop {
             if let Some(status) = self.child.try_wait()? {

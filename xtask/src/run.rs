@@ -87,10 +87,13 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     prepare(&mut machine, args.kernel, root, &words)?;
 
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT] {
+    for signal in
+        [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT]
+    {
         signal_hook::flag::register(signal, stop.clone()).context("can't catch signals")?;
     }
-    // Not inherited: QEMU makes its output non-blocking, and a terminal's input and output are one open file.
+    // Not inherited: QEMU makes its output non-blocking, and a terminal's input and output are one
+    // open file.
     let mut running = machine.start(Stdio::piped(), Traces::Shown)?;
     let guest = running.child.stdin.take().context("QEMU has no standard input")?;
     let unread = Arc::new(AtomicBool::new(false));
@@ -117,7 +120,8 @@ fn disks(args: &RunArgs, folder: &Path) -> Result<Disks> {
         disks.mount(image)?;
     }
     if let Some(size) = &args.swap {
-        let bytes = disk::bytes(size).with_context(|| format!("{size} is more than a disk can have"))?;
+        let bytes =
+            disk::bytes(size).with_context(|| format!("{size} is more than a disk can have"))?;
         disks.swap(folder.join("swap"), bytes)?;
     }
     Ok(disks)
@@ -144,7 +148,9 @@ pub fn explain(ending: &Ending, report: &crate::control::Report, kernel: &Path) 
     }
     match ending {
         Ending::Exited(_) | Ending::Panicked | Ending::Stopped(Stopped::Unread) => {}
-        Ending::Silent { status } => ui::say(&format!("the machine stopped without a word ({status})")),
+        Ending::Silent { status } => {
+            ui::say(&format!("the machine stopped without a word ({status})"))
+        }
         Ending::Stopped(Stopped::ByUser) => ui::say("stopped"),
         Ending::Stopped(Stopped::TimeOut) => ui::say("out of time"),
     }
@@ -158,7 +164,12 @@ pub fn kernel_path(kernel: Kernel) -> Result<PathBuf> {
 }
 
 /// Writes the root file system to `machine.initrd` and completes the command line.
-pub fn prepare(machine: &mut Machine, kernel: Kernel, mut root: Root, words: &[String]) -> Result<()> {
+pub fn prepare(
+    machine: &mut Machine,
+    kernel: Kernel,
+    mut root: Root,
+    words: &[String],
+) -> Result<()> {
     if kernel == Kernel::Linux {
         linux::add_init(&mut root.image)?;
         if !machine.disks.is_empty() {
@@ -233,7 +244,10 @@ fn add_program(image: &mut Image, program: &[String]) -> Result<Vec<String>> {
     let mut command = vec![locate(image, name)?];
     command.extend_from_slice(arguments);
     for (start, companions) in COMPANIONS {
-        if Path::new(&command[0]).file_name().is_some_and(|file| file.to_string_lossy().starts_with(start)) {
+        if Path::new(&command[0])
+            .file_name()
+            .is_some_and(|file| file.to_string_lossy().starts_with(start))
+        {
             for path in companions.iter().flat_map(|pattern| matches_of(pattern)) {
                 let guest = path.to_string_lossy().into_owned();
                 if !image.has(&guest) {
@@ -252,7 +266,9 @@ fn locate(image: &mut Image, name: &str) -> Result<String> {
         return Ok(name.to_owned());
     }
     if !name.contains('/') {
-        if let Some(folder) = APPLET_FOLDERS.iter().find(|folder| image.has(&format!("{folder}/{name}"))) {
+        if let Some(folder) =
+            APPLET_FOLDERS.iter().find(|folder| image.has(&format!("{folder}/{name}")))
+        {
             return Ok(format!("{folder}/{name}"));
         }
     }
@@ -279,7 +295,9 @@ fn locate(image: &mut Image, name: &str) -> Result<String> {
 fn is_applet(name: &str) -> bool {
     let name = name.strip_prefix("/bin/").unwrap_or(name);
     let Some(busybox) = image::find_program("busybox") else { return false };
-    let Ok(output) = std::process::Command::new(busybox).arg("--list").output() else { return false };
+    let Ok(output) = std::process::Command::new(busybox).arg("--list").output() else {
+        return false;
+    };
     String::from_utf8_lossy(&output.stdout).lines().any(|applet| applet == name)
 }
 

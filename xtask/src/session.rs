@@ -1,4 +1,5 @@
-//! A machine that nobody watches: its output is captured, its input comes from a script. Tests and benchmarks run so.
+//! A machine that nobody watches: its output is captured, its input comes from a script. Tests and
+//! benchmarks run so.
 
 use crate::console;
 use crate::control::{Report, Traces};
@@ -32,7 +33,9 @@ impl Input {
     /// Words for the kernel's command line that fit this input.
     pub fn words(self) -> Vec<String> {
         match self {
-            Input::Nothing | Input::Stream(_) => vec!["stdin=pipe".to_owned(), "stdout=pipe".to_owned()],
+            Input::Nothing | Input::Stream(_) => {
+                vec!["stdin=pipe".to_owned(), "stdout=pipe".to_owned()]
+            }
             Input::Keys(_) => vec!["rows=24 cols=80".to_owned()],
         }
     }
@@ -80,7 +83,8 @@ fn follow(mut running: Running, input: Input, limit: Duration) -> Result<Finishe
     let (ending, report) = running.wait(Some(limit), || false)?;
     // The reader ends with QEMU's output; its panic would only lose text.
     let _ = reader.join();
-    let output = String::from_utf8_lossy(&heard.state.lock().expect("no reader panics").bytes).into_owned();
+    let output =
+        String::from_utf8_lossy(&heard.state.lock().expect("no reader panics").bytes).into_owned();
     Ok(Finished { ending, report, output })
 }
 
@@ -129,7 +133,8 @@ impl Heard {
         }
     }
 
-    /// Waits for `text` at or after `from`; returns where it ends, or nothing when the output ends without it.
+    /// Waits for `text` at or after `from`; returns where it ends, or nothing when the output ends
+    /// without it.
     fn wait_for(&self, text: &str, from: usize) -> Option<usize> {
         let find = |bytes: &[u8]| {
             let rest = bytes.get(from..)?;
@@ -137,7 +142,8 @@ impl Heard {
             Some(from + at + text.len())
         };
         let guard = self.state.lock().expect("no reader panics");
-        let guard = self.more.wait_while(guard, |state| !state.ended && find(&state.bytes).is_none());
+        let guard =
+            self.more.wait_while(guard, |state| !state.ended && find(&state.bytes).is_none());
         find(&guard.expect("no reader panics").bytes)
     }
 

@@ -30,7 +30,8 @@ fn describe(kernel: &Path, frames: &[u64]) -> Vec<String> {
 }
 
 fn frame(loader: &Loader, depth: usize, address: u64) -> Vec<String> {
-    // A return address is one past its call: look just before it, except for the frame that stopped.
+    // A return address is one past its call: look just before it, except for the frame that
+    // stopped.
     let probe = if depth == 0 { address } else { address.saturating_sub(1) };
     let mut lines = Vec::new();
     if let Ok(mut frames) = loader.find_frames(probe) {
@@ -49,7 +50,8 @@ fn frame(loader: &Loader, depth: usize, address: u64) -> Vec<String> {
         }
     }
     if lines.is_empty() {
-        let name = loader.find_symbol(probe).map(|name| format!("{:#}", rustc_demangle::demangle(name)));
+        let name =
+            loader.find_symbol(probe).map(|name| format!("{:#}", rustc_demangle::demangle(name)));
         lines.push(format!("{address:#x} {}", name.unwrap_or_else(|| "?".to_owned())));
     }
     lines
@@ -68,17 +70,22 @@ impl Reached {
         let file = object::File::parse(&*bytes)?;
         let symbol = |name: &str| {
             let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
-            symbol.map(|symbol| symbol.address()).with_context(|| format!("the kernel has no {name}"))
+            symbol
+                .map(|symbol| symbol.address())
+                .with_context(|| format!("the kernel has no {name}"))
         };
         let (start, end) = (symbol("__start___sancov_pcs")?, symbol("__stop___sancov_pcs")?);
-        let table = file.sections().find_map(|section| section.data_range(start, end - start).ok().flatten());
+        let table = file
+            .sections()
+            .find_map(|section| section.data_range(start, end - start).ok().flatten());
         let table = table.context("the kernel has no table of edges")?;
         let Ok(loader) = Loader::new(kernel) else { bail!("the kernel has no debug information") };
         let mut lines = BTreeMap::new();
         // A record is an address and flags.
         for (edge, record) in table.chunks_exact(16).enumerate() {
             let address = u64::from_le_bytes(std::array::from_fn(|at| record[at]));
-            let digit = bits.get(edge / 4..=edge / 4).and_then(|digit| u8::from_str_radix(digit, 16).ok());
+            let digit =
+                bits.get(edge / 4..=edge / 4).and_then(|digit| u8::from_str_radix(digit, 16).ok());
             let taken = digit.unwrap_or(0) >> (edge % 4) & 1 != 0;
             let Ok(Some(place)) = loader.find_location(address) else { continue };
             let name = place.file.unwrap_or("?");
@@ -113,7 +120,10 @@ impl Reached {
         files
             .iter()
             .map(|(file, (edges, taken))| {
-                format!("{:5.1} % {taken:5} of {edges:5} {file}\n", *taken as f64 * 100.0 / *edges as f64)
+                format!(
+                    "{:5.1} % {taken:5} of {edges:5} {file}\n",
+                    *taken as f64 * 100.0 / *edges as f64
+                )
             })
             .collect()
     }

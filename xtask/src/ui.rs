@@ -1,4 +1,5 @@
-//! What the user sees: one-line messages on standard error, progress for what takes long, colour only on a terminal.
+//! What the user sees: one-line messages on standard error, progress for what takes long, colour
+//! only on a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -31,8 +32,8 @@ fn paint(code: &str, text: &str) -> String {
 /// Work that takes no longer than this is done silently.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Runs `work`; says `what` once it has taken two seconds, and how long it took last time. On a terminal the line goes on
-/// telling how much is left of that.
+/// Runs `work`; says `what` once it has taken two seconds, and how long it took last time. On a
+/// terminal the line goes on telling how much is left of that.
 pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (done, finished) = std::sync::mpsc::channel::<()>();
     let started = Instant::now();
@@ -47,7 +48,11 @@ pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
             return say(&format!("{message} …{}", left(last, SILENCE)));
         }
         loop {
-            let _ = write!(std::io::stderr(), "\r\x1b[Kuvm: {message} …{}", left(last, started.elapsed()));
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[Kuvm: {message} …{}",
+                left(last, started.elapsed())
+            );
             if finished.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
                 let _ = write!(std::io::stderr(), "\r\x1b[K");
                 return;
@@ -78,7 +83,8 @@ struct Times(PathBuf);
 
 impl Times {
     fn of(what: &str) -> Times {
-        let name: String = what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let name: String =
+            what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         Times(crate::build::root().join("target/times").join(name))
     }
 

@@ -1,6 +1,6 @@
-//! The kernel's parts that touch no machine, tested on the host: the terminal's line discipline, the ring of
-//! a pipe, the archive reader, a set of ranges, the header of a swap area, the garbage collector of sockets. The kernel itself has no test harness; these files
-//! name nothing of it.
+//! The kernel's parts that touch no machine, tested on the host: the terminal's line discipline,
+//! the ring of a pipe, the archive reader, a set of ranges, the header of a swap area, the garbage
+//! collector of sockets. The kernel itself has no test harness; these files name nothing of it.
 
 extern crate alloc;
 
@@ -24,7 +24,8 @@ mod tty {
     pub mod termios;
 }
 
-/// What they name of the kernel's memory: allocations that can fail, of which none does on purpose here.
+/// What they name of the kernel's memory: allocations that can fail, of which none does on purpose
+/// here.
 mod mem {
     pub mod fault {
         use machine::NoMemory;
@@ -160,10 +161,14 @@ fn a_ring_gives_back_what_was_put_in() {
 #[test]
 fn an_archive_is_read_member_by_member() {
     let mut archive = Vec::new();
-    for (name, mode, data) in [("dir", 0o40755, ""), ("dir/file", 0o100644, "hello"), ("TRAILER!!!", 0, "")] {
+    for (name, mode, data) in
+        [("dir", 0o40755, ""), ("dir/file", 0o100644, "hello"), ("TRAILER!!!", 0, "")]
+    {
         let fields = [7, mode, 1, 2, 1, 99, data.len(), 0, 0, 5, 1, name.len() + 1, 0];
         archive.extend_from_slice(b"070701");
-        fields.iter().for_each(|field| archive.extend_from_slice(format!("{field:08x}").as_bytes()));
+        fields
+            .iter()
+            .for_each(|field| archive.extend_from_slice(format!("{field:08x}").as_bytes()));
         archive.extend_from_slice(name.as_bytes());
         archive.push(0);
         archive.resize(archive.len().next_multiple_of(4), 0);
@@ -179,7 +184,9 @@ fn an_archive_is_read_member_by_member() {
 
 #[test]
 fn a_damaged_archive_ends_early() {
-    for text in ["", "070701", "070701zzzzzzzz", &format!("070701{}", "f".repeat(104)), "junk junk junk"] {
+    for text in
+        ["", "070701", "070701zzzzzzzz", &format!("070701{}", "f".repeat(104)), "junk junk junk"]
+    {
         assert_eq!(cpio::Reader::new(text.as_bytes()).count(), 0);
     }
 }
@@ -289,7 +296,8 @@ mod sockets_in_flight {
 
     impl World {
         fn below(&mut self, bound: usize) -> usize {
-            self.seed = self.seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            self.seed =
+                self.seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (self.seed >> 33) as usize % bound
         }
 
@@ -318,7 +326,8 @@ mod sockets_in_flight {
             };
             let held = self.held.get(&file.0).map_or(0, Vec::len);
             match what {
-                // It goes into any queue: a program may have the other end of a socket that none has.
+                // It goes into any queue: a program may have the other end of a socket that none
+                // has.
                 1 | 2 => {
                     let holder = self.below(self.sockets) + 1;
                     if self.closed.contains(&holder) {
@@ -392,9 +401,11 @@ mod sockets_in_flight {
             let mut left: Vec<usize> = self.descriptors.iter().map(|file| file.0).collect();
             while let Some(socket) = left.pop() {
                 if reachable.insert(socket) {
-                    left.extend(self.held.get(&socket).into_iter().flatten().map(|(_, what)| match what {
-                        Held::Message(file) => file.0,
-                        Held::Server(server) => *server,
+                    left.extend(self.held.get(&socket).into_iter().flatten().map(|(_, what)| {
+                        match what {
+                            Held::Message(file) => file.0,
+                            Held::Server(server) => *server,
+                        }
                     }));
                 }
             }

@@ -1,8 +1,9 @@
 //! Addresses and counts, each unit a type of its own, so that a byte is never added to a page.
 //!
-//! The page size is one constant for all ports: 4 KiB, the base page of x86-64, aarch64 and riscv64. A port whose
-//! hardware page is larger gathers several in its pmap, as the VAX did under BSD. The road not taken is a page
-//! size per machine: it would turn every shift into a field load on the fault path for no port at hand.
+//! The page size is one constant for all ports: 4 KiB, the base page of x86-64, aarch64 and
+//! riscv64. A port whose hardware page is larger gathers several in its pmap, as the VAX did under
+//! BSD. The road not taken is a page size per machine: it would turn every shift into a field load
+//! on the fault path for no port at hand.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub, SubAssign};
@@ -21,7 +22,8 @@ pub struct Va(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Pa(pub u64);
 
-/// A page frame: the index of its record in [`Frames`](crate::Frames), dense over all memory segments.
+/// A page frame: the index of its record in [`Frames`](crate::Frames), dense over all memory
+/// segments.
 ///
 /// A mere number: whoever has one proves nothing by it. What reaches a frame's bytes by number asks
 /// [`Frames::bytes_at`](crate::Frames::bytes_at) first whether the frame holds bytes for somebody.

@@ -1,18 +1,19 @@
 //! References to what lives as long as the running thread: its task, and what belongs to that.
 //!
-//! A thread's own code finds its task alive whenever it runs; other threads may find it gone. So a [`Current`] stays with its
-//! thread: it is neither sent nor shared, and what is borrowed from it lives no longer than it does itself. Such a borrow may
-//! be shown to other threads while it lasts, since this thread has not ended then.
+//! A thread's own code finds its task alive whenever it runs; other threads may find it gone. So a
+//! [`Current`] stays with its thread: it is neither sent nor shared, and what is borrowed from it
+//! lives no longer than it does itself. Such a borrow may be shown to other threads while it lasts,
+//! since this thread has not ended then.
 //!
-//! Not taken: a closure that gets the reference, which turns each use inside out; and a reference that is `'static`, which
-//! another thread could keep.
+//! Not taken: a closure that gets the reference, which turns each use inside out; and a reference
+//! that is `'static`, which another thread could keep.
 
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-/// What lives as long as the thread that has this. A host that leaks one (`Box::leak`) makes borrows that outlive it: hosts forbid
-/// themselves that (`clippy.toml`).
+/// What lives as long as the thread that has this. A host that leaks one (`Box::leak`) makes
+/// borrows that outlive it: hosts forbid themselves that (`clippy.toml`).
 ///
 /// ```
 /// use machine::Current;
@@ -68,7 +69,10 @@ impl<T> Current<T> {
     /// A part of it that may not be there.
     #[inline]
     #[must_use]
-    pub fn try_map<U>(self, part: impl for<'a> FnOnce(&'a T) -> Option<&'a U>) -> Option<Current<U>> {
+    pub fn try_map<U>(
+        self,
+        part: impl for<'a> FnOnce(&'a T) -> Option<&'a U>,
+    ) -> Option<Current<U>> {
         part(&self).map(|part| Current(NonNull::from(part), PhantomData))
     }
 }
@@ -78,8 +82,8 @@ impl<T> Deref for Current<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: by the promise of `new`, which holds for each part that is borrowed as long: this is its thread, as it can be no
-        // other's, and that runs.
+        // SAFETY: by the promise of `new`, which holds for each part that is borrowed as long: this
+        // is its thread, as it can be no other's, and that runs.
         unsafe { self.0.as_ref() }
     }
 }

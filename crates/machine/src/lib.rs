@@ -1,21 +1,26 @@
 //! The machine layer: what every VM system in this tree stands on.
 //!
-//! A VM system (`uvm`, or the paper's baseline) is generic over one [`Machine`], which a host supplies: a kernel
-//! for bare metal, the software MMU for tests, a Linux process. This crate holds what they all share and what
-//! knows no VM system:
+//! A VM system (`uvm`, or the paper's baseline) is generic over one [`Machine`], which a host
+//! supplies: a kernel for bare metal, the software MMU for tests, a Linux process. This crate holds
+//! what they all share and what knows no VM system:
 //!
 //! * [`addr`]: addresses, page numbers and page counts as types of their own;
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
 //! * [`shared`]: locks of that order that several CPUs read at once, and share no line in doing so;
 //! * [`magazine`]: free numbers that a CPU has at hand;
-//! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and inactive queues;
+//! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and
+//!   inactive queues;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
-//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`notes`]: how CPUs tell each other;
-//! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without holding a lock.
+//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`notes`]: how
+//!   CPUs tell each other;
+//! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without
+//!   holding a lock.
 //!
-//! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through writing a port.
+//! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through
+//! writing a port.
 //!
-//! Nothing here is unsafe but the lock cells in `order` and `shared`, references to a running task in [`current`], and to let a frame go that the host keeps for itself.
+//! Nothing here is unsafe but the lock cells in `order` and `shared`, references to a running task
+//! in [`current`], and to let a frame go that the host keeps for itself.
 #![no_std]
 
 extern crate alloc;
@@ -23,7 +28,9 @@ extern crate alloc;
 /// What page records are made of; loom's, where a test runs all schedules of them.
 mod atomic {
     #[cfg(not(feature = "loom"))]
-    pub use crate::lines::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+    pub use crate::lines::{
+        AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    };
     #[cfg(feature = "loom")]
     pub use loom::sync::atomic::{
         AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,

@@ -1,17 +1,22 @@
-//! The atomics of the VM system's structures; with the feature `lines`, atomics that count cache lines.
+//! The atomics of the VM system's structures; with the feature `lines`, atomics that count cache
+//! lines.
 //!
-//! What limits a machine of many CPUs is lines that several of them write: each write takes the line from everybody
-//! else. An emulator has no caches to show it, so the feature simulates what there is to know: which line each access
-//! to an atomic and each lock touches, from which CPU, and whether the line was there already (MESI's states, caches
-//! without bounds). What is not atomic is guarded by a lock, whose line moves first; what is read under a
-//! [`Shared`](crate::Shared) lock isn't written.
+//! What limits a machine of many CPUs is lines that several of them write: each write takes the
+//! line from everybody else. An emulator has no caches to show it, so the feature simulates what
+//! there is to know: which line each access to an atomic and each lock touches, from which CPU, and
+//! whether the line was there already (MESI's states, caches without bounds). What is not atomic is
+//! guarded by a lock, whose line moves first; what is read under a [`Shared`](crate::Shared) lock
+//! isn't written.
 
 #[cfg(not(feature = "lines"))]
-pub use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+pub use core::sync::atomic::{
+    AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
 
 #[cfg(feature = "lines")]
 pub use counted::{
-    begin, empty, end, touch, AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+    begin, empty, end, touch, AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize,
+    Ordering,
 };
 
 #[cfg(feature = "lines")]
@@ -38,8 +43,8 @@ mod counted {
         CACHES.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to count all threads' accesses, each as of the CPU that `cpu` names on that thread. Caches keep what they
-    /// have from the last count.
+    /// Begins to count all threads' accesses, each as of the CPU that `cpu` names on that thread.
+    /// Caches keep what they have from the last count.
     pub fn begin(cpu: fn() -> usize) {
         let mut caches = caches();
         let lines = caches.take().map_or_else(BTreeMap::new, |caches| caches.lines);
@@ -55,15 +60,17 @@ mod counted {
     #[must_use]
     pub fn end() -> Vec<(&'static str, u32, u64)> {
         let mut moved: Vec<_> = match &*caches() {
-            Some(caches) => caches.moved.iter().map(|(&(file, at), &times)| (file, at, times)).collect(),
+            Some(caches) => {
+                caches.moved.iter().map(|(&(file, at), &times)| (file, at, times)).collect()
+            }
             None => Vec::new(),
         };
         moved.sort_by_key(|&(.., times)| core::cmp::Reverse(times));
         moved
     }
 
-    /// An access to what lies at an address. A line counts as moved if another CPU has it and this access, or the last
-    /// change, is a write.
+    /// An access to what lies at an address. A line counts as moved if another CPU has it and this
+    /// access, or the last change, is a write.
     #[track_caller]
     pub fn touch<T>(what: &T, writes: bool) {
         let place = Location::caller();

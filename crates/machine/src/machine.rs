@@ -1,37 +1,41 @@
 //! What a host supplies, and how an operation waits.
 //!
 //! # Waiting
-//! An operation is an attempt that never sleeps. Where it must wait (a page is busy with I/O), it reads a
-//! [`Ticket`] under the lock of the page's owner, returns it as an error with every lock released, and the
-//! outermost loop, which holds nothing, calls [`Machine::wait`] and tries again. The ticket carries a sequence
-//! number, so that a wake-up between the unlock and the sleep isn't lost. Sleeping under a lock is a type error,
-//! since `wait` asks for `Held<Nothing>`.
+//! An operation is an attempt that never sleeps. Where it must wait (a page is busy with I/O), it
+//! reads a [`Ticket`] under the lock of the page's owner, returns it as an error with every lock
+//! released, and the outermost loop, which holds nothing, calls [`Machine::wait`] and tries again.
+//! The ticket carries a sequence number, so that a wake-up between the unlock and the sleep isn't
+//! lost. Sleeping under a lock is a type error, since `wait` asks for `Held<Nothing>`.
 //!
 //! # Memory for structures
-//! Operations announce what they will need from the heap ([`Machine::reserve_heap`]) before they change anything;
-//! after that the ordinary containers of `alloc` may be used, which cannot fail. The road not taken is a fallible
-//! twin of every container: it would fork the code for the sake of an error that a reservation gives earlier.
+//! Operations announce what they will need from the heap ([`Machine::reserve_heap`]) before they
+//! change anything; after that the ordinary containers of `alloc` may be used, which cannot fail.
+//! The road not taken is a fallible twin of every container: it would fork the code for the sake of
+//! an error that a reservation gives earlier.
 //!
 //! # Bytes of frames
-//! [`Machine::zero`], [`copy`](Machine::copy), [`read`](Machine::read) and [`write`](Machine::write) are safe functions of a plain
-//! number. So a host checks it: a number of no frame, and bytes beyond the page's end, are a panic and never an access elsewhere;
-//! [`Frames::pa`] refuses such numbers by the comparison that it makes anyway. Whose a frame is they can't know: callers
-//! name frames that [`Frames::alloc`] gave them and that they have not freed. And programs may store to a frame that is read or
-//! written: a host makes no reference to its bytes.
+//! [`Machine::zero`], [`copy`](Machine::copy), [`read`](Machine::read) and
+//! [`write`](Machine::write) are safe functions of a plain number. So a host checks it: a number of
+//! no frame, and bytes beyond the page's end, are a panic and never an access elsewhere;
+//! [`Frames::pa`] refuses such numbers by the comparison that it makes anyway. Whose a frame is
+//! they can't know: callers name frames that [`Frames::alloc`] gave them and that they have not
+//! freed. And programs may store to a frame that is read or written: a host makes no reference to
+//! its bytes.
 
 use crate::frames::{Frames, NoMemory};
 use crate::order::{Held, Nothing, RawLock};
 use crate::{PageNo, Pmap};
 
-/// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`], an object's id, or one of
-/// the constants.
+/// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`], an
+/// object's id, or one of the constants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Channel(pub u64);
 
 impl Channel {
     /// Woken when free pages have fallen under the low water mark: the page daemon's.
     pub const PAGE_DAEMON: Channel = Channel(u64::MAX);
-    /// Woken when pages have been freed, or written out so that they can be: for those who wait for memory.
+    /// Woken when pages have been freed, or written out so that they can be: for those who wait for
+    /// memory.
     pub const MEMORY: Channel = Channel(u64::MAX - 1);
     /// Those who were refused memory and wait for their turn: woken by [`Machine::wake_one`].
     pub const LINE: Channel = Channel(u64::MAX - 3);
@@ -72,8 +76,8 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// Physical memory.
     fn frames(&self) -> &Frames<Self>;
 
-    /// The CPU this thread runs on, below the count that [`Frames::new`] was given. A thread that moves right
-    /// after only loses locality: the number picks a cache, not exclusion.
+    /// The CPU this thread runs on, below the count that [`Frames::new`] was given. A thread that
+    /// moves right after only loses locality: the number picks a cache, not exclusion.
     fn cpu(&self) -> usize;
 
     /// Fills a page with zeroes. The caller owns the frame: no other thread can reach it.
@@ -82,8 +86,8 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// If the frame holds [bytes](Frames::bytes_at) for nobody.
     fn zero(&self, page: PageNo);
 
-    /// Copies all bytes of `from` to `to`. The caller owns `to`; `from` can't be written through any mapping that
-    /// the VM system knows, or its writers accept either value.
+    /// Copies all bytes of `from` to `to`. The caller owns `to`; `from` can't be written through
+    /// any mapping that the VM system knows, or its writers accept either value.
     ///
     /// # Panics
     /// If one of the frames holds [bytes](Frames::bytes_at) for nobody.
@@ -92,18 +96,21 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// Reads bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + buf.len()` is more than a page.
+    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + buf.len()` is more
+    /// than a page.
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]);
 
     /// Writes bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + bytes.len()` is more than a page.
+    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + bytes.len()` is more
+    /// than a page.
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]);
 
-    /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this thread before its
-    /// next call of this function will not fail. What [`Frames::new`] and `Uvm::new` allocate by the machine's size
-    /// comes before all that, in larger pieces, and is an error if it fails.
+    /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this
+    /// thread before its next call of this function will not fail. What [`Frames::new`] and
+    /// `Uvm::new` allocate by the machine's size comes before all that, in larger pieces, and is an
+    /// error if it fails.
     ///
     /// Who gives memory up isn't refused: the end of a space, and the release of what has been
     /// unmapped or replaced, go on after an error, and allocate at most [`UNRESERVED_BYTES`] before
@@ -117,34 +124,38 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// [`NoMemory`] if that can't be promised; nothing has changed.
     fn reserve_heap(&self, bytes: usize) -> Result<(), NoMemory>;
 
-    /// The channel as it is now. Read under the lock that the waker holds when it changes what is waited for.
+    /// The channel as it is now. Read under the lock that the waker holds when it changes what is
+    /// waited for.
     fn ticket(&self, channel: Channel) -> Ticket;
 
-    /// Sleeps until the ticket's channel has been woken since the ticket was read. May return early.
+    /// Sleeps until the ticket's channel has been woken since the ticket was read. May return
+    /// early.
     fn wait(&self, held: &mut Held<'_, Nothing>, ticket: Ticket);
 
-    /// Wakes all that wait on the channel. May be called with locks held and from interrupt handlers.
+    /// Wakes all that wait on the channel. May be called with locks held and from interrupt
+    /// handlers.
     fn wake(&self, channel: Channel);
 
-    /// Wakes the one that has waited longest on the channel, or more. Where it wakes one, a sleeper that returns early
-    /// must not take another's wake-up with it. Only [`Channel::LINE`] is woken so.
+    /// Wakes the one that has waited longest on the channel, or more. Where it wakes one, a sleeper
+    /// that returns early must not take another's wake-up with it. Only [`Channel::LINE`] is woken
+    /// so.
     fn wake_one(&self, channel: Channel) {
         self.wake(channel);
     }
 
-    /// A long operation holds no lock at this moment. A host whose threads aren't preempted takes interrupts and lets other
-    /// threads run; they may change all that the caller has.
+    /// A long operation holds no lock at this moment. A host whose threads aren't preempted takes
+    /// interrupts and lets other threads run; they may change all that the caller has.
     fn pause(&self, _held: &mut Held<'_, Nothing>) {}
 
-    /// Whether the calling thread is being ended. It is then refused memory at once, so that it can leave and give back
-    /// what it has; and who ends a thread ends its `wait`.
+    /// Whether the calling thread is being ended. It is then refused memory at once, so that it can
+    /// leave and give back what it has; and who ends a thread ends its `wait`.
     fn gives_up(&self) -> bool {
         false
     }
 
-    /// Memory and swap have run out for a fault of the calling thread. All others that need memory wait until this
-    /// returns; the host may end a program meanwhile and wait for its end. Says whether it is worth to try again; if
-    /// not, the fault fails.
+    /// Memory and swap have run out for a fault of the calling thread. All others that need memory
+    /// wait until this returns; the host may end a program meanwhile and wait for its end. Says
+    /// whether it is worth to try again; if not, the fault fails.
     fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
         false
     }

@@ -3,11 +3,11 @@
 //! ```text
 //!   take, give <-> Magazine of this CPU <-- HALF at once --> depot of all CPUs, a list through the table itself
 //! ```
-//! An array, so that taking a number reads nothing but the array; and it is exchanged with the depot by halves, so that who
-//! takes and gives in turn comes there once in [`HALF`] calls at most.
+//! An array, so that taking a number reads nothing but the array; and it is exchanged with the
+//! depot by halves, so that who takes and gives in turn comes there once in [`HALF`] calls at most.
 //!
-//! Source: Bonwick and Adams, Magazines and Vmem (USENIX ATC 2001), with a list in the depot in place of their full and
-//! empty magazines: giving back must not need memory.
+//! Source: Bonwick and Adams, Magazines and Vmem (USENIX ATC 2001), with a list in the depot in
+//! place of their full and empty magazines: giving back must not need memory.
 
 /// Numbers that a magazine holds.
 pub const FULL: usize = 64;

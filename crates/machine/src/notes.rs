@@ -1,4 +1,5 @@
-//! How CPUs have each other forget translations: each has a box for notes, which it empties before it uses a translation again.
+//! How CPUs have each other forget translations: each has a box for notes, which it empties before
+//! it uses a translation again.
 //!
 //! ```text
 //!   asker:   lower the tables -> read who holds the space -> leave a note in each one's box, then read its `uses`
@@ -6,24 +7,33 @@
 //!   asked:   uses += 1 (odd) -> is there a note? -- no: use translations -> uses += 1 (even)
 //!                                               `-- yes: uses += 1, forget what the notes say, begin anew
 //! ```
-//! A CPU that runs a kernel's code uses no translation of a program but where it copies to or from the program's memory. So most
-//! CPUs that are asked need no interrupt, and nobody waits for them; and one that must be interrupted has answered by
-//! coming into the kernel at all. Entering and leaving the kernel is what counts `uses`; so is each such copy.
+//! A CPU that runs a kernel's code uses no translation of a program but where it copies to or from
+//! the program's memory. So most CPUs that are asked need no interrupt, and nobody waits for them;
+//! and one that must be interrupted has answered by coming into the kernel at all. Entering and
+//! leaving the kernel is what counts `uses`; so is each such copy.
 //!
-//! Where a table is to be freed that's not enough: a CPU may walk through it ahead of any use, and write accessed bits into it.
-//! Then the asker waits until the CPU has been through its box: [`Left::is_forgotten`].
+//! Where a table is to be freed that's not enough: a CPU may walk through it ahead of any use, and
+//! write accessed bits into it. Then the asker waits until the CPU has been through its box:
+//! [`Left::is_forgotten`].
 //!
-//! I1: a CPU enters a space's set before it can load a translation of the space, and leaves it after it has forgotten all; an asker
-//!     reads the set after it has lowered. Then whoever isn't in the set has seen the lowered tables, or has forgotten since.
-//! I2: `uses` becomes odd before the box is looked into, and a note is left before `uses` is read. Both sides write, then read what
-//!     the other has written, in one order that all CPUs agree on: so the asker finds `uses` odd or the asked finds the note.
-//! I3: notes are taken out before what they say is forgotten, so whoever leaves one has lowered before that.
+//! I1: a CPU enters a space's set before it can load a translation of the space, and leaves it
+//! after it has forgotten all; an asker
+//!     reads the set after it has lowered. Then whoever isn't in the set has seen the lowered
+//!     tables, or has forgotten since.
+//! I2: `uses` becomes odd before the box is looked into, and a note is left before `uses` is read.
+//! Both sides write, then read what
+//!     the other has written, in one order that all CPUs agree on: so the asker finds `uses` odd or
+//!     the asked finds the note.
+//! I3: notes are taken out before what they say is forgotten, so whoever leaves one has lowered
+//! before that.
 //!
-//! `uvm-check/tests/loom/notes.rs` tries all schedules, and breaks each of these laws to see that it is found.
+//! `uvm-check/tests/loom/notes.rs` tries all schedules, and breaks each of these laws to see that
+//! it is found.
 //!
-//! Roads not taken: an interrupt for each CPU and its answer, which costs where CPUs of one space mostly wait for each other in the
-//! kernel; and to let CPUs find out by the next clock tick (Kumar et al., LATR, ASPLOS 2018), since a program could then use
-//! what it has unmapped. The counter of odd and even is that of RCU's extended quiescent states.
+//! Roads not taken: an interrupt for each CPU and its answer, which costs where CPUs of one space
+//! mostly wait for each other in the kernel; and to let CPUs find out by the next clock tick (Kumar
+//! et al., LATR, ASPLOS 2018), since a program could then use what it has unmapped. The counter of
+//! odd and even is that of RCU's extended quiescent states.
 
 use crate::atomic::AtomicU64;
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -36,7 +46,8 @@ const WORDS: usize = 5;
 const LONGEST: u64 = (1 << LENGTH) - 1;
 const LENGTH: u32 = 6;
 
-/// What `waiting` says that isn't a range, as it has no pages: to look at the words; to forget everything.
+/// What `waiting` says that isn't a range, as it has no pages: to look at the words; to forget
+/// everything.
 const MORE: u64 = 1 << LENGTH;
 const EVERYTHING: u64 = 2 << LENGTH;
 
@@ -45,7 +56,8 @@ const EVERYTHING: u64 = 2 << LENGTH;
 pub struct Notes {
     /// Odd while the CPU may use translations. Only that CPU writes it.
     uses: AtomicU64,
-    /// What there is in the box: 0, a range, or one of the words above. There may be more in `words` with any but 0.
+    /// What there is in the box: 0, a range, or one of the words above. There may be more in
+    /// `words` with any but 0.
     waiting: AtomicU64,
     /// Odd while the CPU goes through its box.
     passes: AtomicU64,
@@ -70,7 +82,8 @@ pub struct Left {
 }
 
 impl Left {
-    /// Whether the CPU may be using what the note is about: then it must be interrupted and waited for.
+    /// Whether the CPU may be using what the note is about: then it must be interrupted and waited
+    /// for.
     #[inline]
     #[must_use]
     pub fn was_in_use(self) -> bool {
@@ -84,7 +97,8 @@ impl Left {
         !self.was_in_use() || notes.uses.load(Acquire) != self.uses
     }
 
-    /// Whether the CPU doesn't even know any more what the note is about: a pass that began after the note was left has ended.
+    /// Whether the CPU doesn't even know any more what the note is about: a pass that began after
+    /// the note was left has ended.
     #[inline]
     #[must_use]
     pub fn is_forgotten(self, notes: &Notes) -> bool {
@@ -93,8 +107,8 @@ impl Left {
 }
 
 impl Notes {
-    /// Where assembly finds the number of uses, 64 bits wide: to begin, it adds one by a locked instruction, and looks for notes then;
-    /// to end, it adds one.
+    /// Where assembly finds the number of uses, 64 bits wide: to begin, it adds one by a locked
+    /// instruction, and looks for notes then; to end, it adds one.
     pub const USES: usize = core::mem::offset_of!(Notes, uses);
     /// Where assembly finds whether there are notes, 64 bits wide: other than 0.
     pub const WAITING: usize = core::mem::offset_of!(Notes, waiting);
@@ -118,10 +132,16 @@ impl Notes {
     #[must_use]
     pub fn new() -> Notes {
         let word = || AtomicU64::new(0);
-        Notes { uses: word(), waiting: word(), passes: word(), words: core::array::from_fn(|_| word()) }
+        Notes {
+            uses: word(),
+            waiting: word(),
+            passes: word(),
+            words: core::array::from_fn(|_| word()),
+        }
     }
 
-    /// This CPU may use translations from now on. What it is asked to forget it forgets first, by `forget`.
+    /// This CPU may use translations from now on. What it is asked to forget it forgets first, by
+    /// `forget`.
     #[inline]
     pub fn begin_use(&self, mut forget: impl FnMut(Forget<'_>)) {
         self.begin_use_by(|notes| notes.take(&mut forget));
@@ -156,7 +176,8 @@ impl Notes {
         self.uses.load(Relaxed) % 2 == 1
     }
 
-    /// This CPU goes through its box. Takes no lock, waits for nobody. If the box is empty `forget` isn't called.
+    /// This CPU goes through its box. Takes no lock, waits for nobody. If the box is empty `forget`
+    /// isn't called.
     #[cold]
     pub fn take(&self, mut forget: impl FnMut(Forget<'_>)) {
         let passes = self.passes.load(Relaxed);
@@ -169,7 +190,8 @@ impl Notes {
             ranges[0] = unpack(waiting);
             len = 1;
         }
-        // Who puts a range there behind our look changes `waiting` after that, and it is seen the next time.
+        // Who puts a range there behind our look changes `waiting` after that, and it is seen the
+        // next time.
         for word in self.words.iter().filter(|word| word.load(Relaxed) != 0) {
             ranges[len] = unpack(word.swap(0, AcqRel));
             len += 1;
@@ -182,15 +204,18 @@ impl Notes {
         self.passes.store(passes + 2, Release);
     }
 
-    /// Leaves a note in another CPU's box: to forget `ranges`, of which it holds those of its active tables; `None` means everything.
+    /// Leaves a note in another CPU's box: to forget `ranges`, of which it holds those of its
+    /// active tables; `None` means everything.
     pub fn leave(&self, ranges: Option<&[Stale]>) -> Left {
         // Mostly it is one range, and the box is empty: one access that takes the line.
-        let word = ranges.map_or(0, |ranges| if let [stale] = ranges { pack(stale.range) } else { 0 });
+        let word =
+            ranges.map_or(0, |ranges| if let [stale] = ranges { pack(stale.range) } else { 0 });
         if word == 0 || self.waiting.compare_exchange(0, word, SeqCst, Relaxed).is_err() {
             self.leave_more(ranges);
         }
         loom_fence();
-        // The passes first: a pass that ends between the two readings was perhaps not ours, and then isn't counted.
+        // The passes first: a pass that ends between the two readings was perhaps not ours, and
+        // then isn't counted.
         let passes = self.passes.load(SeqCst);
         Left { uses: self.uses.load(SeqCst), passes }
     }
@@ -205,7 +230,8 @@ impl Notes {
                 (true, 0) => MORE,
                 (true, _) => now,
             };
-            // Written even where it stays: the order of writing and reading `uses` is what counts (I2).
+            // Written even where it stays: the order of writing and reading `uses` is what counts
+            // (I2).
             match self.waiting.compare_exchange(now, new, SeqCst, Relaxed) {
                 Ok(_) => return,
                 Err(other) => now = other,
@@ -267,8 +293,9 @@ mod tests {
     /// Whether all of a note is forgotten by what was taken.
     fn covers(said: &Option<Vec<VaRange>>, note: Option<&[Stale]>) -> bool {
         let Some(said) = said else { return true };
-        let is_said =
-            |range: VaRange| range.is_empty() || said.iter().any(|one| one.intersect(range) == range);
+        let is_said = |range: VaRange| {
+            range.is_empty() || said.iter().any(|one| one.intersect(range) == range)
+        };
         note.is_some_and(|ranges| ranges.iter().all(|stale| is_said(stale.range)))
     }
 
@@ -313,7 +340,8 @@ mod tests {
         ];
         for sequence in 0..kinds.len().pow(4) {
             for len in 1..=4 {
-                let order = || (0..len).map(|at| kinds[sequence / kinds.len().pow(at) % kinds.len()]);
+                let order =
+                    || (0..len).map(|at| kinds[sequence / kinds.len().pow(at) % kinds.len()]);
                 let notes = Notes::new();
                 order().for_each(|note| _ = notes.leave(note));
                 let said = taken(&notes);

@@ -4,14 +4,16 @@
 //!   Nothing -> Line -> Whole -> Map -> Amap -> Object -> Anon -> Registry -> Tier -> Swap -> PageQueues -> PageCache -> FreeList
 //! ```
 //!
-//! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level `M` borrows the
-//! token for as long as the guard lives and gives back a deeper one; `Before` is implemented only for pairs in the
-//! order above, so a wrong order, a second lock of one level, or sleeping under a lock does not compile.
+//! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level
+//! `M` borrows the token for as long as the guard lives and gives back a deeper one; `Before` is
+//! implemented only for pairs in the order above, so a wrong order, a second lock of one level, or
+//! sleeping under a lock does not compile.
 //!
-//! I1: every lock that a thread holds ranks at or above its token. So a thread waits only for locks that rank
-//! below all it holds, wait edges descend, and there is no cycle.
+//! I1: every lock that a thread holds ranks at or above its token. So a thread waits only for locks
+//! that rank below all it holds, wait edges descend, and there is no cycle.
 //!
-//! The road not taken is a run-time witness alone: it finds a wrong order only on the paths that a test walks.
+//! The road not taken is a run-time witness alone: it finds a wrong order only on the paths that a
+//! test walks.
 //!
 //! Wrong order:
 //! ```compile_fail,E0277
@@ -151,12 +153,14 @@ impl<'t, L: Level> Held<'t, L> {
     }
 }
 
-/// One per thread, made by the host at the thread's entry into the VM system; the only source of a root token.
+/// One per thread, made by the host at the thread's entry into the VM system; the only source of a
+/// root token.
 ///
-/// A thread that makes a second one while locks are held gives up the proof above, and no type sees that. So a host makes them in one
-/// place, which checks what it can: the reference kernel's is `arch::machine::unlocked`. It counts, in builds with debug
-/// assertions, the locks that a CPU holds, and looks at its [`Row`]; clippy refuses every other place.
-/// No unsafe code argues by a token: with a forged one threads wait for ever, and read nothing wrong.
+/// A thread that makes a second one while locks are held gives up the proof above, and no type sees
+/// that. So a host makes them in one place, which checks what it can: the reference kernel's is
+/// `arch::machine::unlocked`. It counts, in builds with debug assertions, the locks that a CPU
+/// holds, and looks at its [`Row`]; clippy refuses every other place. No unsafe code argues by a
+/// token: with a forged one threads wait for ever, and read nothing wrong.
 pub struct ThreadCtx(PhantomData<*const ()>);
 
 impl ThreadCtx {
@@ -173,13 +177,14 @@ impl ThreadCtx {
     }
 }
 
-/// A lock without data, supplied by the host: a spin lock, a lock of std, a lock under a schedule checker.
+/// A lock without data, supplied by the host: a spin lock, a lock of std, a lock under a schedule
+/// checker.
 ///
 /// # Safety
 /// From the return of `lock` (or a `try_lock` that said yes) to the call of `unlock`, every other
-/// `lock` waits and every `try_lock` says no; `unlock` makes the holder's writes visible to the next
-/// holder. For [`Shared`](crate::Shared): `rows` returns the same slice at every call on every CPU,
-/// and `wait_until` returns only after its condition has come true.
+/// `lock` waits and every `try_lock` says no; `unlock` makes the holder's writes visible to the
+/// next holder. For [`Shared`](crate::Shared): `rows` returns the same slice at every call on every
+/// CPU, and `wait_until` returns only after its condition has come true.
 pub unsafe trait RawLock: Send + Sync {
     /// A free lock.
     fn new() -> Self;
@@ -211,8 +216,8 @@ pub unsafe trait RawLock: Send + Sync {
     fn cpu() -> usize {
         0
     }
-    /// Returns once `done` does: a writer waits for readers by it. A host whose readers may wait for
-    /// this very CPU answers them meanwhile.
+    /// Returns once `done` does: a writer waits for readers by it. A host whose readers may wait
+    /// for this very CPU answers them meanwhile.
     fn wait_until(mut done: impl FnMut() -> bool) {
         while !done() {
             core::hint::spin_loop();
@@ -228,8 +233,8 @@ pub struct Ordered<L, R, T> {
     level: PhantomData<fn(L)>,
 }
 
-// SAFETY: `T` is reached only between `lock` and `unlock` of `raw`, which excludes all others (RawLock's contract);
-// so sharing the cell moves `T` between threads but never aliases it.
+// SAFETY: `T` is reached only between `lock` and `unlock` of `raw`, which excludes all others
+// (RawLock's contract); so sharing the cell moves `T` between threads but never aliases it.
 unsafe impl<L, R: Sync, T: Send> Sync for Ordered<L, R, T> {}
 
 impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
@@ -238,10 +243,14 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
         Ordered { raw: R::new(), cell: UnsafeCell::new(value), level: PhantomData }
     }
 
-    /// Takes the lock. The parent token stays borrowed until the guard and the child token are gone.
+    /// Takes the lock. The parent token stays borrowed until the guard and the child token are
+    /// gone.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
-    pub fn lock<'a, P: Before<L>>(&'a self, _held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
+    pub fn lock<'a, P: Before<L>>(
+        &'a self,
+        _held: &'a mut Held<'_, P>,
+    ) -> (Guard<'a, R, T>, Held<'a, L>) {
         (self.take(), Held(PhantomData, PhantomData))
     }
 
@@ -321,7 +330,8 @@ impl<R: RawLock, T> Deref for Guard<'_, R, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard exists only while its thread holds `raw`, which excludes every other access.
+        // SAFETY: the guard exists only while its thread holds `raw`, which excludes every other
+        // access.
         unsafe { &*self.cell.get() }
     }
 }
@@ -337,7 +347,8 @@ impl<R: RawLock, T> DerefMut for Guard<'_, R, T> {
 impl<R: RawLock, T> Drop for Guard<'_, R, T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the guard was made by a `lock` that has not been undone; dropping it is the only way to undo it.
+        // SAFETY: the guard was made by a `lock` that has not been undone; dropping it is the only
+        // way to undo it.
         unsafe { self.raw.unlock() }
     }
 }

@@ -1,28 +1,38 @@
 //! The contract with the code that programs the MMU, in the manner of pmap(9).
 //!
-//! A pmap holds translations as a cache of what the VM system knows; the VM system can always make them again.
+//! A pmap holds translations as a cache of what the VM system knows; the VM system can always make
+//! them again.
 //!
 //! # Laws
-//! P1. *What may be forgotten*: any mapping entered with [`Wiring::Pageable`], at any time. A mapping entered with
+//! P1. *What may be forgotten*: any mapping entered with [`Wiring::Pageable`], at any time. A
+//! mapping entered with
 //!     [`Wiring::Wired`] stays until it is removed.
-//! P2. *What must be exact*: after a call that removes or lowers has returned and its [`Shootdown`] has been
+//! P2. *What must be exact*: after a call that removes or lowers has returned and its [`Shootdown`]
+//! has been
 //!     performed, no CPU reads or writes through what was lowered. Until then a CPU may.
-//! P3. *What may be put off*: telling other CPUs, until [`Pmap::flush`]. Raising a permission may stay unknown to
+//! P3. *What may be put off*: telling other CPUs, until [`Pmap::flush`]. Raising a permission may
+//! stay unknown to
 //!     a CPU: it faults once more, and the VM system answers with the same `enter`.
-//! P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and present, since they
-//!     were cleared. A removed mapping's bits are kept with the page. They may be said too often, never too rarely.
-//! P5. A page's mappings are found from the page ([`Pmap::page_protect`]), at a cost of their number.
-//! P6. *What nobody may overtake*: a mapping that has left the tables, or was lowered there, by `enter` too, may be used
-//!     by a CPU until its shootdown is flushed, and whoever looks into the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's
-//!     owner have different locks. So a port counts the shootdowns that are not flushed ([`Shootdown::begin_count`]);
-//!     while there are others, `remove` and `protect` note the whole range, `page_protect` all that CPUs know, and so
-//!     does `clear_modified` where it clears a bit. Else an unmapping would return, or the page daemon free a page,
-//!     while a CPU still reaches it; or a page would count as clean while a CPU whose translation says that it is
-//!     modified already goes on storing to it. A port may leave out what nobody but the lowering CPU itself holds, if nothing runs there before the flush that could use it.
+//! P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and
+//! present, since they
+//!     were cleared. A removed mapping's bits are kept with the page. They may be said too often,
+//!     never too rarely.
+//! P5. A page's mappings are found from the page ([`Pmap::page_protect`]), at a cost of their
+//! number. P6. *What nobody may overtake*: a mapping that has left the tables, or was lowered
+//! there, by `enter` too, may be used
+//!     by a CPU until its shootdown is flushed, and whoever looks into the tables meanwhile finds
+//!     nothing to tell the CPUs. A space's map and a page's owner have different locks. So a port
+//!     counts the shootdowns that are not flushed ([`Shootdown::begin_count`]); while there are
+//!     others, `remove` and `protect` note the whole range, `page_protect` all that CPUs know, and
+//!     so does `clear_modified` where it clears a bit. Else an unmapping would return, or the page
+//!     daemon free a page, while a CPU still reaches it; or a page would count as clean while a CPU
+//!     whose translation says that it is modified already goes on storing to it. A port may leave
+//!     out what nobody but the lowering CPU itself holds, if nothing runs there before the flush
+//!     that could use it.
 //!
 //! # Locks
-//! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes its tables.
-//! It never calls up.
+//! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes
+//! its tables. It never calls up.
 
 use crate::order::{Before, Held, PageCache};
 use crate::{NoMemory, PageNo, Pages, Shootdown, Va, VaRange};
@@ -69,26 +79,28 @@ pub trait Pmap: Send + Sync + Sized {
     /// One address space's tables.
     type Space: Send + Sync;
 
-    /// Bytes, a power of two: what addresses lie apart, in pieces of this size and alignment, so that a CPU which uses one piece may be
-    /// known not to know another.
+    /// Bytes, a power of two: what addresses lie apart, in pieces of this size and alignment, so
+    /// that a CPU which uses one piece may be known not to know another.
     const APART: u64 = 1;
 
-    /// CPUs use addresses [apart](Self::APART) in this space from now on. A port may take notice of who uses which, and tells only those
-    /// then: what this costs is worth while where threads map and unmap side by side.
+    /// CPUs use addresses [apart](Self::APART) in this space from now on. A port may take notice of
+    /// who uses which, and tells only those then: what this costs is worth while where threads map
+    /// and unmap side by side.
     fn use_apart(&self, _space: &Self::Space) {}
 
     /// New, empty tables.
     ///
     /// # Errors
     /// [`NoMemory`]; nothing has changed.
-    fn create<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) -> Result<Self::Space, NoMemory>;
+    fn create<P: Before<PageCache>>(&self, held: &mut Held<'_, P>)
+        -> Result<Self::Space, NoMemory>;
 
     /// Frees the tables. The caller has removed all mappings and no CPU uses them.
     fn destroy<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, space: Self::Space);
 
-    /// Maps `page` at `va`, replacing what was there. `access` is what the CPU is about to do: its referenced bit
-    /// (and for a store the modified bit) counts as set. `access` is part of `prot`, or empty for a mapping made
-    /// ahead of use, which leaves the bits alone.
+    /// Maps `page` at `va`, replacing what was there. `access` is what the CPU is about to do: its
+    /// referenced bit (and for a store the modified bit) counts as set. `access` is part of `prot`,
+    /// or empty for a mapping made ahead of use, which leaves the bits alone.
     ///
     /// Replacing another page, or lowering, is gathered into `down`.
     ///
@@ -107,8 +119,8 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     ) -> Result<(), NoMemory>;
 
-    /// Removes what is mapped at `va`, one page, and returns when no CPU uses it: nor what another CPU
-    /// has removed there and hasn't flushed yet (P6). Flushes all of `down`.
+    /// Removes what is mapped at `va`, one page, and returns when no CPU uses it: nor what another
+    /// CPU has removed there and hasn't flushed yet (P6). Flushes all of `down`.
     ///
     /// A port overrides it that sees in one look that nothing is mapped, as before most stores.
     fn forget<P: Before<PageCache>>(
@@ -122,15 +134,17 @@ pub trait Pmap: Send + Sync + Sized {
         down.flush(self);
     }
 
-    /// Maps pages ahead of use: `pages[i]` at `va` plus `i` pages, with its protection, where nothing is mapped yet;
-    /// where the same page is mapped already its protection is raised; another page's mapping stays. All are
-    /// pageable, with bits clear. A hint: it may do less, allocates no tables, and never lowers. The run lies within
-    /// 16 pages aligned to 16 (so in one table), of which one was just entered.
+    /// Maps pages ahead of use: `pages[i]` at `va` plus `i` pages, with its protection, where
+    /// nothing is mapped yet; where the same page is mapped already its protection is raised;
+    /// another page's mapping stays. All are pageable, with bits clear. A hint: it may do less,
+    /// allocates no tables, and never lowers. The run lies within 16 pages aligned to 16 (so in one
+    /// table), of which one was just entered.
     ///
     /// The locks of the pages' owners may be gone by now. So `may(i)` is asked, under the lock that
-    /// [`page_protect`](Self::page_protect) takes, right before page `i` is entered: whoever takes a page away says so
-    /// in its record first and calls `page_protect` then, and either finds the mapping or prevents it. The same holds for
-    /// whoever lends a page or gives its owner a second reference, which must not be written through a mapping made ahead.
+    /// [`page_protect`](Self::page_protect) takes, right before page `i` is entered: whoever takes
+    /// a page away says so in its record first and calls `page_protect` then, and either finds the
+    /// mapping or prevents it. The same holds for whoever lends a page or gives its owner a second
+    /// reference, which must not be written through a mapping made ahead.
     fn enter_ahead<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -140,7 +154,8 @@ pub trait Pmap: Send + Sync + Sized {
         may: impl Fn(usize) -> bool,
     );
 
-    /// Removes all mappings in the range. Cost: by mappings and table pages that are there, not by span.
+    /// Removes all mappings in the range. Cost: by mappings and table pages that are there, not by
+    /// span.
     fn remove<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -149,11 +164,12 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     );
 
-    /// The memory at `range` of `from` becomes that at `at` of `to`, at the same offsets, with the same rights; nothing is mapped
-    /// there. What was mapped in the range is mapped no more, and may be mapped at its new place. Both spaces' maps are
-    /// locked; they may be one.
+    /// The memory at `range` of `from` becomes that at `at` of `to`, at the same offsets, with the
+    /// same rights; nothing is mapped there. What was mapped in the range is mapped no more, and
+    /// may be mapped at its new place. Both spaces' maps are locked; they may be one.
     ///
-    /// This is the plain way: faults will map it again. A port that can move whole tables saves its programs that.
+    /// This is the plain way: faults will map it again. A port that can move whole tables saves its
+    /// programs that.
     fn pass<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -176,16 +192,17 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     );
 
-    /// Makes the first wired mapping in the range pageable, and says where it is and what it maps. Cost: by mappings
-    /// and table pages up to there, not by span.
+    /// Makes the first wired mapping in the range pageable, and says where it is and what it maps.
+    /// Cost: by mappings and table pages up to there, not by span.
     fn unwire(&self, space: &Self::Space, range: VaRange) -> Option<(Va, PageNo)>;
 
-    /// The end of the first part of a range that takes about so much to remove, as many mappings would that share
-    /// few tables; the range's end if all of it takes less. Cost: by table pages up to there.
+    /// The end of the first part of a range that takes about so much to remove, as many mappings
+    /// would that share few tables; the range's end if all of it takes less. Cost: by table pages
+    /// up to there.
     fn part(&self, space: &Self::Space, range: VaRange, mappings: usize) -> Va;
 
-    /// The end of the first part of a range that so many tables serve, where [`pass`](Self::pass) moves tables; the range's end if all
-    /// of it has fewer. Cost: by table pages up to there.
+    /// The end of the first part of a range that so many tables serve, where [`pass`](Self::pass)
+    /// moves tables; the range's end if all of it has fewer. Cost: by table pages up to there.
     fn tables_part(&self, _space: &Self::Space, range: VaRange, _tables: usize) -> Va {
         range.end
     }
@@ -196,8 +213,8 @@ pub trait Pmap: Send + Sync + Sized {
     /// Mappings in the tables.
     fn resident(&self, space: &Self::Space) -> usize;
 
-    /// Lowers every mapping of a page, in all spaces, to at most `prot`; [`Prot::NONE`] removes them, and the count of
-    /// wired mappings that were removed is returned.
+    /// Lowers every mapping of a page, in all spaces, to at most `prot`; [`Prot::NONE`] removes
+    /// them, and the count of wired mappings that were removed is returned.
     fn page_protect<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -206,32 +223,38 @@ pub trait Pmap: Send + Sync + Sized {
         down: &mut Shootdown,
     ) -> u32;
 
-    /// How many pages that are mapped once take as long as this one to take from all that map it, about.
+    /// How many pages that are mapped once take as long as this one to take from all that map it,
+    /// about.
     fn weight(&self, _page: PageNo) -> usize {
         1
     }
 
-    /// Whether a CPU may reach the page through a mapping: a space has one in its tables, or one has left them and its
-    /// shootdown isn't flushed (P6). A mapping that was forgotten (P1) doesn't count. May say so too often.
+    /// Whether a CPU may reach the page through a mapping: a space has one in its tables, or one
+    /// has left them and its shootdown isn't flushed (P6). A mapping that was forgotten (P1)
+    /// doesn't count. May say so too often.
     fn is_mapped(&self, page: PageNo) -> bool;
 
-    /// Whether the page has been read or written since the bit was cleared. This, and to clear the bit, may be asked of any frame's
-    /// number: the page daemon looks at pages that it has no lock of, and which may be another's by then, or a table's.
+    /// Whether the page has been read or written since the bit was cleared. This, and to clear the
+    /// bit, may be asked of any frame's number: the page daemon looks at pages that it has no lock
+    /// of, and which may be another's by then, or a table's.
     fn is_referenced(&self, page: PageNo) -> bool;
 
-    /// Clears the referenced bit and says what it was. Stale TLB entries may hide later references: that only
-    /// costs a page its second chance.
+    /// Clears the referenced bit and says what it was. Stale TLB entries may hide later references:
+    /// that only costs a page its second chance.
     fn clear_referenced(&self, page: PageNo) -> bool;
 
     /// Whether the page has been written since the bit was cleared.
     fn is_modified(&self, page: PageNo) -> bool;
 
-    /// Clears the modified bit and says what it was. The next store sets it again, once `down` is performed.
+    /// Clears the modified bit and says what it was. The next store sets it again, once `down` is
+    /// performed.
     fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool;
 
-    /// Clears the modified bit of a page that no CPU can reach: nothing maps it, and all that did has been flushed.
+    /// Clears the modified bit of a page that no CPU can reach: nothing maps it, and all that did
+    /// has been flushed.
     fn forget_modified(&self, page: PageNo);
 
-    /// Makes every CPU that may hold them forget the translations gathered in `down`. Returns when all have.
+    /// Makes every CPU that may hold them forget the translations gathered in `down`. Returns when
+    /// all have.
     fn flush(&self, down: &Shootdown);
 }

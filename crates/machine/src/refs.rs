@@ -6,7 +6,8 @@
 //!   detach_if_shared     n -> n - 1        if n is more than 1: no lock
 //!   detach               n -> n - 1        with the lock; the last one is told, and gives up
 //! ```
-//! I1: none becomes one again. So who is told that it was the last gives up what nobody can come to use.
+//! I1: none becomes one again. So who is told that it was the last gives up what nobody can come to
+//! use.
 //!
 //! `uvm-check/tests/loom/refs.rs` tries all schedules, and breaks the law.
 

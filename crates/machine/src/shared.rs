@@ -210,7 +210,10 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// a look at each CPU's row, and the wait for those who read.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
-    pub fn lock<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Guard<'a, R, T>, Held<'a, L>) {
+    pub fn lock<'a, P: Before<L>>(
+        &'a self,
+        held: &'a mut Held<'_, P>,
+    ) -> (Guard<'a, R, T>, Held<'a, L>) {
         (self.lock_now(), held.deeper())
     }
 
@@ -264,7 +267,10 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// the path of each fault, twice.
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
-    pub fn read<'a, P: Before<L>>(&'a self, held: &'a mut Held<'_, P>) -> (Access<'a, R, T>, Held<'a, L>) {
+    pub fn read<'a, P: Before<L>>(
+        &'a self,
+        held: &'a mut Held<'_, P>,
+    ) -> (Access<'a, R, T>, Held<'a, L>) {
         (self.read_now(), held.deeper())
     }
 

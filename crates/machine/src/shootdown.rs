@@ -1,14 +1,16 @@
 //! What an operation lowered, gathered and told to the CPUs once.
 //!
-//! An operation makes one [`Shootdown`], passes it to every pmap call that removes or lowers, puts the pages it
-//! frees into it, and performs it at the end: one round of interrupts at most, and only to CPUs whose TLBs may hold
-//! the translations (the port adds those CPUs when it notes a range). Pages become free only after that, so that no
-//! stale translation reaches a page with a new owner.
+//! An operation makes one [`Shootdown`], passes it to every pmap call that removes or lowers, puts
+//! the pages it frees into it, and performs it at the end: one round of interrupts at most, and
+//! only to CPUs whose TLBs may hold the translations (the port adds those CPUs when it notes a
+//! range). Pages become free only after that, so that no stale translation reaches a page with a
+//! new owner.
 //!
-//! I1: a page gathered here has no owner and no mapping in any table. It is on no queue, and its `next` link is ours; or it
-//! waits for others to leave its queue together with them.
-//! I2: a `Shootdown` that holds anything is performed, not dropped. I3: the thread that gathers doesn't sleep before it has
-//! told the CPUs: it could go on elsewhere, and another program run meanwhile where it was (see pmap law P6).
+//! I1: a page gathered here has no owner and no mapping in any table. It is on no queue, and its
+//! `next` link is ours; or it waits for others to leave its queue together with them. I2: a
+//! `Shootdown` that holds anything is performed, not dropped. I3: the thread that gathers doesn't
+//! sleep before it has told the CPUs: it could go on elsewhere, and another program run meanwhile
+//! where it was (see pmap law P6).
 
 use arrayvec::ArrayVec;
 
@@ -128,8 +130,9 @@ impl Shootdown {
         }
     }
 
-    /// Notes that translations of `range` were lowered in `space`, and that only `cpus` can hold them. A port
-    /// passes the empty set where no CPU can: then nothing is noted. A range next to the last one joins it.
+    /// Notes that translations of `range` were lowered in `space`, and that only `cpus` can hold
+    /// them. A port passes the empty set where no CPU can: then nothing is noted. A range next to
+    /// the last one joins it.
     #[inline]
     pub fn note(&mut self, space: u64, range: VaRange, cpus: CpuSet) {
         if cpus == CpuSet::NONE {
@@ -140,7 +143,8 @@ impl Shootdown {
             return;
         }
         if let Some(last) = self.ranges.last_mut() {
-            if last.space == space && last.range.start <= range.end && range.start <= last.range.end {
+            if last.space == space && last.range.start <= range.end && range.start <= last.range.end
+            {
                 last.range.start = last.range.start.min(range.start);
                 last.range.end = last.range.end.max(range.end);
                 return;
@@ -161,7 +165,8 @@ impl Shootdown {
         }
     }
 
-    /// Has itself counted by a port that has noted something here: whether it must be, and wasn't yet.
+    /// Has itself counted by a port that has noted something here: whether it must be, and wasn't
+    /// yet.
     pub fn begin_count(&mut self) -> bool {
         self.is_needed() && !core::mem::replace(&mut self.counted, true)
     }
@@ -190,7 +195,8 @@ impl Shootdown {
         self.cpus != CpuSet::NONE
     }
 
-    /// Tells the CPUs, then frees the gathered pages. Takes `self` by reference only since a move would copy it.
+    /// Tells the CPUs, then frees the gathered pages. Takes `self` by reference only since a move
+    /// would copy it.
     #[inline]
     pub fn perform<M: Machine, P>(&mut self, machine: &M, held: &mut Held<'_, P>)
     where
@@ -212,8 +218,8 @@ impl Shootdown {
         machine.frames().free_chain(machine, held, freed);
     }
 
-    /// Tells the CPUs now and goes on gathering: for an operation that must know translations gone before its next
-    /// step, such as copying a page that was just write-protected.
+    /// Tells the CPUs now and goes on gathering: for an operation that must know translations gone
+    /// before its next step, such as copying a page that was just write-protected.
     #[inline]
     pub fn flush(&mut self, pmap: &impl Pmap) {
         self.flush_by(|down| pmap.flush(down));
@@ -251,7 +257,11 @@ impl Shootdown {
     }
 
     /// Takes pages off their queues, under one hold of the lock.
-    fn unqueue<M: Machine, P: Before<PageQueues>>(&mut self, frames: &Frames<M>, held: &mut Held<'_, P>) {
+    fn unqueue<M: Machine, P: Before<PageQueues>>(
+        &mut self,
+        frames: &Frames<M>,
+        held: &mut Held<'_, P>,
+    ) {
         if self.queued.is_empty() {
             return;
         }
@@ -278,6 +288,9 @@ impl Default for Shootdown {
 
 impl Drop for Shootdown {
     fn drop(&mut self) {
-        debug_assert!(!self.is_needed() && !self.has_pages(), "a Shootdown was dropped unperformed");
+        debug_assert!(
+            !self.is_needed() && !self.has_pages(),
+            "a Shootdown was dropped unperformed"
+        );
     }
 }

@@ -1,16 +1,20 @@
-//! Shootdowns under way: whether anybody has lowered what CPUs may hold, and has not told them all yet (law P6 of [`crate::pmap`]).
+//! Shootdowns under way: whether anybody has lowered what CPUs may hold, and has not told them all
+//! yet (law P6 of [`crate::pmap`]).
 //!
 //! ```text
 //!   one CPU:    lock -> lower, begin -> unlock ->  tell the CPUs -> end
 //!   another:            lock -> it is lowered already -> unlock -> are others at it? yes: tell them, too
 //! ```
-//! A line for each CPU, which alone writes it: what CPUs do to spaces of their own takes no line from others. Who asks reads them all.
+//! A line for each CPU, which alone writes it: what CPUs do to spaces of their own takes no line
+//! from others. Who asks reads them all.
 //!
-//! I1: a shootdown begins with the lock held under which it lowers. So whoever finds the mapping lowered, under that lock, finds it begun.
-//! I2: it ends after the CPUs were told, with release; whoever doesn't find it any more, with acquire, goes on after that.
-//! I3: it begins and ends on one CPU, whose thread doesn't sleep meanwhile.
+//! I1: a shootdown begins with the lock held under which it lowers. So whoever finds the mapping
+//! lowered, under that lock, finds it begun. I2: it ends after the CPUs were told, with release;
+//! whoever doesn't find it any more, with acquire, goes on after that. I3: it begins and ends on
+//! one CPU, whose thread doesn't sleep meanwhile.
 //!
-//! `uvm-check/tests/loom/unfinished.rs` tries all schedules, and breaks each of these laws to see that it is found.
+//! `uvm-check/tests/loom/unfinished.rs` tries all schedules, and breaks each of these laws to see
+//! that it is found.
 
 use crate::atomic::AtomicU32;
 use crate::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -7,20 +7,23 @@
 //!                         v
 //!   Frames::release(page, down)  -->  down.perform: CPUs are told, then the page is free
 //! ```
-//! That the tables show no mapping is no proof. Another thread may have taken one out a moment ago, and the CPUs not know of it yet
-//! (law P6 of [`crate::pmap`]): [`Pmap::is_mapped`](crate::Pmap::is_mapped) says nothing about who still reaches a page. So it makes no
-//! [`Unmapped`], and what frees a page asks for one.
+//! That the tables show no mapping is no proof. Another thread may have taken one out a moment ago,
+//! and the CPUs not know of it yet (law P6 of [`crate::pmap`]):
+//! [`Pmap::is_mapped`](crate::Pmap::is_mapped) says nothing about who still reaches a page. So it
+//! makes no [`Unmapped`], and what frees a page asks for one.
 
 use crate::order::{Before, Held, PageCache, PageQueues};
 use crate::{Machine, PageNo, Pmap, Prot, Shootdown};
 
-/// See the module. Neither copied nor kept: the owner's lock, or the map's, under which it was made, is held.
+/// See the module. Neither copied nor kept: the owner's lock, or the map's, under which it was
+/// made, is held.
 #[must_use]
 pub struct Unmapped(PageNo);
 
 impl Unmapped {
-    /// A page each of whose mappings lay in a range that its map's owner has removed; the CPUs were told under that map's lock, or
-    /// are told by the `Shootdown` that the page goes into. It is an anon's that nobody refers to any more, or was never mapped.
+    /// A page each of whose mappings lay in a range that its map's owner has removed; the CPUs were
+    /// told under that map's lock, or are told by the `Shootdown` that the page goes into. It is an
+    /// anon's that nobody refers to any more, or was never mapped.
     #[inline]
     pub const fn by_ranges(page: PageNo) -> Unmapped {
         Unmapped(page)
@@ -36,7 +39,12 @@ impl Unmapped {
 
 impl Shootdown {
     /// Takes a page out of all tables, under its owner's lock. Wirings of mappings are given back.
-    pub fn unmap<M: Machine, P>(&mut self, machine: &M, held: &mut Held<'_, P>, page: PageNo) -> Unmapped
+    pub fn unmap<M: Machine, P>(
+        &mut self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) -> Unmapped
     where
         P: Before<PageQueues> + Before<PageCache>,
     {

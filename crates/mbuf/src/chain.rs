@@ -14,8 +14,8 @@ const KEPT: usize = 32;
 
 /// A run of bytes in pieces. See the crate's head.
 ///
-/// A chain that holds pages must end in [`release`](Chain::release) or [`join`](Chain::join): dropping it drops
-/// references to pages without giving them back.
+/// A chain that holds pages must end in [`release`](Chain::release) or [`join`](Chain::join):
+/// dropping it drops references to pages without giving them back.
 #[must_use = "a chain's pages go back by `release`"]
 pub struct Chain<H: Pages> {
     pieces: VecDeque<Piece<H>>,
@@ -77,8 +77,8 @@ impl<H: Pages> Chain<H> {
     }
 
     /// Gives back most of a list that is far too large for the pieces left in it, since `memory`
-    /// counts these alone; without memory it stays as it is. At most an eighth of the list is moved,
-    /// once for all pieces that have gone since. One piece that comes back has room.
+    /// counts these alone; without memory it stays as it is. At most an eighth of the list is
+    /// moved, once for all pieces that have gone since. One piece that comes back has room.
     #[inline]
     fn shrink(&mut self) {
         if self.pieces.capacity() <= KEPT || self.pieces.len() > self.pieces.capacity() / 8 {
@@ -110,9 +110,9 @@ impl<H: Pages> Chain<H> {
         Ok(())
     }
 
-    /// Room behind what is there, for a caller that fills it himself and says so with [`wrote`](Chain::wrote); at
-    /// least a byte. What it holds is left from earlier use. `want` is how much he has, and decides how large a new
-    /// piece is.
+    /// Room behind what is there, for a caller that fills it himself and says so with
+    /// [`wrote`](Chain::wrote); at least a byte. What it holds is left from earlier use. `want` is
+    /// how much he has, and decides how large a new piece is.
     ///
     /// Fails with [`NoMemory`].
     pub fn room<'a>(&'a mut self, pages: &H, want: usize) -> Result<&'a mut [u8], NoMemory> {
@@ -140,8 +140,8 @@ impl<H: Pages> Chain<H> {
         }
     }
 
-    /// Copies `bytes` in before what is there: into room that the first piece has in front, or a piece of their own
-    /// that ends where its storage does, so that more can come in front of it.
+    /// Copies `bytes` in before what is there: into room that the first piece has in front, or a
+    /// piece of their own that ends where its storage does, so that more can come in front of it.
     ///
     /// Fails with [`NoMemory`]; the chain is then as it was.
     pub fn prepend(&mut self, pages: &H, bytes: &[u8]) -> Result<(), NoMemory> {
@@ -176,11 +176,16 @@ impl<H: Pages> Chain<H> {
         Ok(())
     }
 
-    /// Puts `range` of a page that the caller refers to behind what is there; the reference is the chain's then.
+    /// Puts `range` of a page that the caller refers to behind what is there; the reference is the
+    /// chain's then.
     ///
-    /// Fails with [`NoMemory`] and hands the page back. An empty range is refused by panic: it would hold a page for
-    /// nothing.
-    pub fn append_page(&mut self, page: H::Page, range: Range<usize>) -> Result<(), (NoMemory, H::Page)> {
+    /// Fails with [`NoMemory`] and hands the page back. An empty range is refused by panic: it
+    /// would hold a page for nothing.
+    pub fn append_page(
+        &mut self,
+        page: H::Page,
+        range: Range<usize>,
+    ) -> Result<(), (NoMemory, H::Page)> {
         assert!(!range.is_empty(), "a piece holds bytes");
         if self.pieces.try_reserve(1).is_err() {
             return Err((NoMemory, page));
@@ -189,10 +194,16 @@ impl<H: Pages> Chain<H> {
         Ok(())
     }
 
-    /// Puts `range` of the bytes of a run, whose pages are just those, behind what is there; the run is the chain's then.
+    /// Puts `range` of the bytes of a run, whose pages are just those, behind what is there; the
+    /// run is the chain's then.
     ///
-    /// Fails with [`NoMemory`] and hands the run back. An empty range is refused by panic, as for a page.
-    pub fn append_run(&mut self, run: H::Run, range: Range<usize>) -> Result<(), (NoMemory, H::Run)> {
+    /// Fails with [`NoMemory`] and hands the run back. An empty range is refused by panic, as for a
+    /// page.
+    pub fn append_run(
+        &mut self,
+        run: H::Run,
+        range: Range<usize>,
+    ) -> Result<(), (NoMemory, H::Run)> {
         assert!(!range.is_empty(), "a piece holds bytes");
         if self.pieces.try_reserve(1).is_err() {
             return Err((NoMemory, run));
@@ -241,12 +252,18 @@ impl<H: Pages> Chain<H> {
         Ok(())
     }
 
-    /// Moves the first `most` bytes of `other`, or all it has, behind what is there; a page that is cut is in
-    /// both halves from then on. Small parts of pages are copied: so a chain that only grows by this and by copies has a small
-    /// multiple of its bytes as its memory.
+    /// Moves the first `most` bytes of `other`, or all it has, behind what is there; a page that is
+    /// cut is in both halves from then on. Small parts of pages are copied: so a chain that only
+    /// grows by this and by copies has a small multiple of its bytes as its memory.
     ///
-    /// Fails with [`NoMemory`]; what was moved until then is whole, and the rest is in `other`. Cost: the pieces moved.
-    pub fn take_from(&mut self, pages: &H, other: &mut Chain<H>, most: usize) -> Result<(), NoMemory> {
+    /// Fails with [`NoMemory`]; what was moved until then is whole, and the rest is in `other`.
+    /// Cost: the pieces moved.
+    pub fn take_from(
+        &mut self,
+        pages: &H,
+        other: &mut Chain<H>,
+        most: usize,
+    ) -> Result<(), NoMemory> {
         if self.pieces.is_empty() && most >= other.len && !other.is_sparse() {
             core::mem::swap(self, other);
             return Ok(());
@@ -292,10 +309,11 @@ impl<H: Pages> Chain<H> {
         Ok(piece)
     }
 
-    /// Cuts the chain at byte `at`, at most its length; returns what follows. A page that is cut is in
-    /// both halves from then on.
+    /// Cuts the chain at byte `at`, at most its length; returns what follows. A page that is cut is
+    /// in both halves from then on.
     ///
-    /// Fails with [`NoMemory`]; the chain is then as it was. Cost: the pieces that follow, or that stay if those are fewer.
+    /// Fails with [`NoMemory`]; the chain is then as it was. Cost: the pieces that follow, or that
+    /// stay if those are fewer.
     pub fn split_at(&mut self, pages: &H, at: usize) -> Result<Chain<H>, NoMemory> {
         assert!(at <= self.len, "a chain is cut within");
         let (index, within) = self.locate(at);
@@ -317,7 +335,8 @@ impl<H: Pages> Chain<H> {
         Ok(rest)
     }
 
-    /// The piece in which byte `at` lies and where in it; the end is the start of a piece that isn't there.
+    /// The piece in which byte `at` lies and where in it; the end is the start of a piece that
+    /// isn't there.
     fn locate(&self, at: usize) -> (usize, usize) {
         let mut left = at;
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -378,8 +397,8 @@ impl<H: Pages> Chain<H> {
         self.pieces.front().map_or(&[], |piece| piece.bytes_from(pages, 0))
     }
 
-    /// Shows the bytes to `take`, as they lie together, and drops those that it says it has, until it wants fewer than it
-    /// is shown or fails. Pages go back piece by piece.
+    /// Shows the bytes to `take`, as they lie together, and drops those that it says it has, until
+    /// it wants fewer than it is shown or fails. Pages go back piece by piece.
     pub fn consume<E>(
         &mut self,
         pages: &H,
@@ -414,7 +433,8 @@ impl<H: Pages> Chain<H> {
         })
     }
 
-    /// Copies bytes out from byte `at` on and leaves them in the chain; returns how many there were.
+    /// Copies bytes out from byte `at` on and leaves them in the chain; returns how many there
+    /// were.
     pub fn copy_out(&self, pages: &H, at: usize, to: &mut [u8]) -> usize {
         let mut done = 0;
         let mut skip = at;
@@ -442,12 +462,14 @@ impl<H: Pages> Chain<H> {
         self.pop_front()?.into_page()
     }
 
-    /// Bytes of the whole pages with which a run begins that is the first piece: as [`first_page`](Chain::first_page).
+    /// Bytes of the whole pages with which a run begins that is the first piece: as
+    /// [`first_page`](Chain::first_page).
     pub fn first_run(&self) -> usize {
         self.pieces.front().map_or(0, Piece::whole_run)
     }
 
-    /// The run that is the first piece, if it begins with whole pages, and which of its pages those are.
+    /// The run that is the first piece, if it begins with whole pages, and which of its pages those
+    /// are.
     pub fn peek_run(&self) -> Option<(&H::Run, Range<usize>)> {
         let first = self.pieces.front()?;
         let (start, len) = (first.start() / PAGE_SIZE, first.whole_run() / PAGE_SIZE);
@@ -466,7 +488,10 @@ impl<H: Pages> Chain<H> {
     }
 
     /// Shows each run to `f`, until it fails.
-    pub fn try_each_run<E>(&mut self, f: impl FnMut(&mut H::Run) -> Result<(), E>) -> Result<(), E> {
+    pub fn try_each_run<E>(
+        &mut self,
+        f: impl FnMut(&mut H::Run) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.pieces.iter_mut().filter_map(Piece::run_mut).try_for_each(f)
     }
 
@@ -488,6 +513,10 @@ impl<H: Pages> Chain<H> {
     pub fn audit(&self) {
         assert_eq!(self.len, self.pieces.iter().map(Piece::len).sum::<usize>(), "I1: the length");
         assert!(self.pieces.iter().all(|piece| piece.len() > 0), "I1: no piece is empty");
-        assert_eq!(self.memory, self.pieces.iter().map(Piece::memory).sum::<usize>(), "I5: the memory");
+        assert_eq!(
+            self.memory,
+            self.pieces.iter().map(Piece::memory).sum::<usize>(),
+            "I5: the memory"
+        );
     }
 }

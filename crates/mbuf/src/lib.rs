@@ -1,7 +1,8 @@
 //! Chains of buffers, in the manner of BSD's mbufs.
 //!
-//! A [`Chain`] is a run of bytes in pieces. What stands between processes (pipes, sockets) moves bytes by moving
-//! pieces from chain to chain: appending, prepending, joining, splitting and trimming copy no byte that a chain holds.
+//! A [`Chain`] is a run of bytes in pieces. What stands between processes (pipes, sockets) moves
+//! bytes by moving pieces from chain to chain: appending, prepending, joining, splitting and
+//! trimming copy no byte that a chain holds.
 //!
 //! ```text
 //!   Chain   len 1,000,000
@@ -11,19 +12,25 @@
 //!                                    whole pages may be taken as they are    appended to here
 //! ```
 //!
-//! Three kinds of storage: a few bytes in the mbuf itself; a page that the chain asked for (a *cluster*), written
-//! behind what it holds as long as nobody else refers to it; and a run of pages from elsewhere, lent by a process or of a
-//! file, which is one piece however long it is, and is never written. Pages and runs are the host's: see [`Pages`].
+//! Three kinds of storage: a few bytes in the mbuf itself; a page that the chain asked for (a
+//! *cluster*), written behind what it holds as long as nobody else refers to it; and a run of pages
+//! from elsewhere, lent by a process or of a file, which is one piece however long it is, and is
+//! never written. Pages and runs are the host's: see [`Pages`].
 //!
 //! Invariants, checked by [`Chain::audit`]:
 //! * I1: `len` is the sum of the pieces' lengths, and no piece is empty.
-//! * I2: bytes outside `start..end` of a piece are never shown: what a fresh page held stays unseen.
-//! * I3: every page was got by `alloc`, `share` or from the caller, and goes back by `release` once; so do those of runs.
-//! * I4: appending makes no two short pieces in a row, so bytes written one by one cost a small factor of themselves.
-//! * I5: `memory` is the sum of the pieces', each with all pages behind it, those too of which no byte counts any more.
+//! * I2: bytes outside `start..end` of a piece are never shown: what a fresh page held stays
+//!   unseen.
+//! * I3: every page was got by `alloc`, `share` or from the caller, and goes back by `release`
+//!   once; so do those of runs.
+//! * I4: appending makes no two short pieces in a row, so bytes written one by one cost a small
+//!   factor of themselves.
+//! * I5: `memory` is the sum of the pieces', each with all pages behind it, those too of which no
+//!   byte counts any more.
 //!
-//! Locks: none; whoever owns a chain locks it. Source: the paper's section 2.3 (mbufs, external storage), 5.1, 5.2.
-//! The road not taken is a linked list as in BSD: a piece's own allocation for each, where the deque has one for many.
+//! Locks: none; whoever owns a chain locks it. Source: the paper's section 2.3 (mbufs, external
+//! storage), 5.1, 5.2. The road not taken is a linked list as in BSD: a piece's own allocation for
+//! each, where the deque has one for many.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -63,7 +70,8 @@ pub trait Pages {
     /// The page's bytes: [`PAGE_SIZE`] of them.
     fn bytes<'a>(&self, page: &'a Self::Page) -> &'a [u8];
 
-    /// The page's bytes for writing, or `None` if others refer to it or the page isn't the chain's to write.
+    /// The page's bytes for writing, or `None` if others refer to it or the page isn't the chain's
+    /// to write.
     fn bytes_mut<'a>(&self, page: &'a mut Self::Page) -> Option<&'a mut [u8]>;
 
     /// The bytes of a run's page.
@@ -74,7 +82,8 @@ pub trait Pages {
     /// Fails with [`NoMemory`], and nothing has changed then.
     fn share_run(&self, run: &Self::Run, pages: Range<usize>) -> Result<Self::Run, NoMemory>;
 
-    /// Takes the pages from `at` on, which is within the run, out of it. If `both`, the first of them stays there, too.
+    /// Takes the pages from `at` on, which is within the run, out of it. If `both`, the first of
+    /// them stays there, too.
     ///
     /// Fails with [`NoMemory`], and nothing has changed then.
     fn cut_run(&self, run: &mut Self::Run, at: usize, both: bool) -> Result<Self::Run, NoMemory>;

@@ -181,7 +181,8 @@ impl<H: Pages> Piece<H> {
         Ok(Piece::new(storage, range))
     }
 
-    /// Cuts the piece at `at`, which is within it; returns what follows. A page that is cut is in both halves.
+    /// Cuts the piece at `at`, which is within it; returns what follows. A page that is cut is in
+    /// both halves.
     ///
     /// Fails with [`NoMemory`]; nothing has changed then.
     pub(crate) fn cut(&mut self, pages: &H, at: usize) -> Result<Self, NoMemory> {
@@ -214,7 +215,8 @@ impl<H: Pages> Piece<H> {
         }
     }
 
-    /// Bytes of the whole pages that a run begins with; none of another piece, nor of a run that begins within a page.
+    /// Bytes of the whole pages that a run begins with; none of another piece, nor of a run that
+    /// begins within a page.
     pub(crate) fn whole_run(&self) -> usize {
         match self.storage {
             Storage::Run(_) if self.range().start.is_multiple_of(PAGE_SIZE) => {
@@ -255,7 +257,8 @@ impl<H: Pages> Piece<H> {
         }
     }
 
-    /// A piece for bytes to come: inline if `want` fit there and `inline` allows it, else a fresh page.
+    /// A piece for bytes to come: inline if `want` fit there and `inline` allows it, else a fresh
+    /// page.
     pub(crate) fn fresh(pages: &H, want: usize, inline: bool) -> Result<Self, NoMemory> {
         if inline && want <= INLINE {
             return Ok(Self::inline());

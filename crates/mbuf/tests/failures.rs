@@ -1,4 +1,5 @@
-//! Every request for a page fails once: the operation changes nothing, and works when there are pages again.
+//! Every request for a page fails once: the operation changes nothing, and works when there are
+//! pages again.
 
 mod common;
 
@@ -14,7 +15,9 @@ const LONG: [u8; 3 * PAGE_SIZE + 100] = [3; 3 * PAGE_SIZE + 100];
 const OPERATIONS: [(&str, Operation); 9] = [
     ("append", |chain, pages| chain.append(pages, &LONG)),
     ("prepend", |chain, pages| chain.prepend(pages, &LONG)),
-    ("room", |chain, pages| chain.room(pages, PAGE_SIZE).map(|_| ()).map(|()| chain.wrote(pages, 0))),
+    ("room", |chain, pages| {
+        chain.room(pages, PAGE_SIZE).map(|_| ()).map(|()| chain.wrote(pages, 0))
+    }),
     ("append little by little", |chain, pages| {
         let before = chain.len();
         for part in LONG.chunks(100) {
@@ -59,7 +62,8 @@ fn start(pages: &Counted) -> Chain<Counted> {
     let mut chain = Chain::new();
     chain.append(pages, &[1; 40]).unwrap();
     chain.append(pages, &[2; PAGE_SIZE + 8]).unwrap();
-    let row = [Rc::new(vec![4; PAGE_SIZE]), Rc::new(vec![5; PAGE_SIZE]), Rc::new(vec![6; PAGE_SIZE])];
+    let row =
+        [Rc::new(vec![4; PAGE_SIZE]), Rc::new(vec![5; PAGE_SIZE]), Rc::new(vec![6; PAGE_SIZE])];
     assert!(chain.append_run(pages.lend_run(&row), 0..2 * PAGE_SIZE + 100).is_ok());
     chain
 }

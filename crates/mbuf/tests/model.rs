@@ -21,7 +21,8 @@ impl World {
     fn new() -> World {
         let lender = Rc::new((0..PAGE_SIZE).map(|i| (i % 199) as u8).collect());
         let chains = vec![(Chain::new(), Vec::new()), (Chain::new(), Vec::new())];
-        let page = |seed: usize| Rc::new((0..PAGE_SIZE).map(|i| ((i + seed) % 191) as u8).collect());
+        let page =
+            |seed: usize| Rc::new((0..PAGE_SIZE).map(|i| ((i + seed) % 191) as u8).collect());
         World { pages: Counted::new(), lender, row: (1..=20).map(page).collect(), chains, next: 0 }
     }
 
@@ -112,7 +113,8 @@ impl World {
                 let run = self.pages.lend_run(&self.row[..count]);
                 let (chain, model) = &mut self.chains[which];
                 assert!(chain.append_run(run, start..end).is_ok());
-                let all: Vec<u8> = self.row[..count].iter().flat_map(|page| page.iter().copied()).collect();
+                let all: Vec<u8> =
+                    self.row[..count].iter().flat_map(|page| page.iter().copied()).collect();
                 model.extend_from_slice(&all[start..end]);
             }
             10 => {
@@ -131,13 +133,14 @@ impl World {
                 // Somebody has room for so much, and fails when he has it.
                 let (chain, model) = &mut self.chains[which];
                 let mut got = Vec::new();
-                let result = chain.consume(&self.pages, |bytes| match bytes.len().min(amount - got.len()) {
-                    0 => Err("no room"),
-                    n => {
-                        got.extend_from_slice(&bytes[..n]);
-                        Ok(n)
-                    }
-                });
+                let result =
+                    chain.consume(&self.pages, |bytes| match bytes.len().min(amount - got.len()) {
+                        0 => Err("no room"),
+                        n => {
+                            got.extend_from_slice(&bytes[..n]);
+                            Ok(n)
+                        }
+                    });
                 assert!(result.is_ok() || got.len() == amount);
                 let all: Vec<u8> = model.drain(..amount.min(model.len())).collect();
                 assert!(got == all);
@@ -184,7 +187,8 @@ impl World {
 
 const OPS: usize = 13;
 
-/// All sequences of three operations with every other size on one chain (the other takes what is split off).
+/// All sequences of three operations with every other size on one chain (the other takes what is
+/// split off).
 #[test]
 fn all_short_sequences_hold() {
     let steps = OPS * 4;
@@ -312,7 +316,8 @@ fn a_split_page_is_not_written_by_either_half() {
     front.append(&pages, &[8; 600]).unwrap();
     back.prepend(&pages, &[9; 600]).unwrap();
     back.append(&pages, &[10; 600]).unwrap();
-    let bytes = |chain: &Chain<Counted>| chain.pieces(&pages).flatten().copied().collect::<Vec<u8>>();
+    let bytes =
+        |chain: &Chain<Counted>| chain.pieces(&pages).flatten().copied().collect::<Vec<u8>>();
     assert_eq!(bytes(&front), [vec![7; 500], vec![8; 600]].concat());
     assert_eq!(bytes(&back), [vec![9; 600], vec![7; 500], vec![10; 600]].concat());
     front.release(&pages);

@@ -6,7 +6,8 @@ use uvm_soft::Rng;
 
 use crate::model::{Expect, Model, Page};
 use crate::op::{
-    At, Back, Inh, Kind, Op, Rights, Span, Way, DEVICES, LOANS, OBJECTS, PINS, RANGES, SPACES, WINDOW, WORDS,
+    At, Back, Inh, Kind, Op, Rights, Span, Way, DEVICES, LOANS, OBJECTS, PINS, RANGES, SPACES,
+    WINDOW, WORDS,
 };
 
 /// A random list. A model runs along, so that most operations find something to work on.
@@ -14,13 +15,23 @@ pub fn random_list(seed: u64, len: usize) -> Vec<Op> {
     list(seed, len, Paging::None)
 }
 
-/// A random list over all spaces and addresses there are, so that far more pages are written than memory holds.
+/// A random list over all spaces and addresses there are, so that far more pages are written than
+/// memory holds.
 pub fn crowded_list(seed: u64, len: usize) -> Vec<Op> {
     let rng = Rng::new(seed);
     let (window, spaces, paging) = (WINDOW, SPACES as u64, Paging::Works);
     let model = Model::default();
-    Gen { rng, model, window, spaces, habit: Habit::Mixed, paging, fill_one_in: 1, next: VecDeque::new() }
-        .list(len)
+    Gen {
+        rng,
+        model,
+        window,
+        spaces,
+        habit: Habit::Mixed,
+        paging,
+        fill_one_in: 1,
+        next: VecDeque::new(),
+    }
+    .list(len)
 }
 
 /// What a list does about paging.
@@ -49,14 +60,24 @@ fn list(seed: u64, len: usize, paging: Paging) -> Vec<Op> {
         Habit::Sharing => 6,
         Habit::OnePage => 1,
     };
-    Gen { rng, model: Model::default(), window, spaces, habit, paging, fill_one_in: 2, next: VecDeque::new() }
-        .list(len)
+    Gen {
+        rng,
+        model: Model::default(),
+        window,
+        spaces,
+        habit,
+        paging,
+        fill_one_in: 2,
+        next: VecDeque::new(),
+    }
+    .list(len)
 }
 
 struct Gen {
     rng: Rng,
     model: Model,
-    /// Pages from 0 on, and spaces, that this list is about: the fewer, the more its operations meet.
+    /// Pages from 0 on, and spaces, that this list is about: the fewer, the more its operations
+    /// meet.
     window: u64,
     spaces: u64,
     habit: Habit,
@@ -72,10 +93,11 @@ struct Gen {
 enum Habit {
     /// A bit of everything.
     Mixed,
-    /// Memory shared by inheritance that is copied for others: rare by chance, and where most can go wrong.
+    /// Memory shared by inheritance that is copied for others: rare by chance, and where most can
+    /// go wrong.
     Sharing,
-    /// One page of addresses, its inheritance, forks and stores: every way in which a page can have several owners
-    /// that disagree.
+    /// One page of addresses, its inheritance, forks and stores: every way in which a page can have
+    /// several owners that disagree.
     OnePage,
 }
 
@@ -120,7 +142,9 @@ impl Gen {
             34..=35 => Op::Advise { s, span: self.span(s), advice: self.rng.below(3) as u8 },
             36..=39 => Op::Discard { s, span: self.span(s) },
             40 if self.rng.one_in(2) => Op::RemapKeep { s, span: self.span(s), at: self.at(s) },
-            40..=44 => Op::Remap { s, span: self.span(s), new_len: 1 + self.rng.below(10), at: self.at(s) },
+            40..=44 => {
+                Op::Remap { s, span: self.span(s), new_len: 1 + self.rng.below(10), at: self.at(s) }
+            }
             45..=51 => Op::Fork { s, child: self.space() },
             52..=53 if self.rng.one_in(2) => Op::Clear { s },
             52..=54 => Op::Exit { s },
@@ -185,7 +209,8 @@ impl Gen {
         }
     }
 
-    /// Where paging is the point, what has been mapped is often written too: all of it, one page after the other.
+    /// Where paging is the point, what has been mapped is often written too: all of it, one page
+    /// after the other.
     fn fill(&mut self, s: usize, span: Span) {
         if self.paging != Paging::None && self.rng.one_in(self.fill_one_in) {
             let (cpu, word) = (self.cpu(), self.word());
@@ -195,7 +220,8 @@ impl Gen {
 
     /// Makes a space that isn't there: where sharing is the point, mostly a child of another.
     fn first_of(&mut self, s: usize) -> Op {
-        let others: Vec<usize> = (0..SPACES).filter(|&other| self.model.spaces[other].is_some()).collect();
+        let others: Vec<usize> =
+            (0..SPACES).filter(|&other| self.model.spaces[other].is_some()).collect();
         if others.is_empty() || self.habit == Habit::Mixed || self.rng.one_in(8) {
             Op::Spawn { s }
         } else {
@@ -314,7 +340,8 @@ impl Gen {
 
     /// A page that is mapped, mostly.
     fn page(&mut self, s: usize) -> u64 {
-        let mapped: Vec<u64> = self.model.spaces[s].iter().flat_map(|space| space.keys().copied()).collect();
+        let mapped: Vec<u64> =
+            self.model.spaces[s].iter().flat_map(|space| space.keys().copied()).collect();
         if mapped.is_empty() || self.rng.one_in(8) {
             self.rng.below(self.window)
         } else {
@@ -334,8 +361,8 @@ impl Gen {
     }
 }
 
-/// All lists of `len` operations over an alphabet, each after the same beginning. A list with an operation that
-/// concerns nothing is left out: without it, it is the beginning of another.
+/// All lists of `len` operations over an alphabet, each after the same beginning. A list with an
+/// operation that concerns nothing is left out: without it, it is the beginning of another.
 pub fn all_lists<'a>(
     beginning: &'a [Op],
     alphabet: &'a [Op],

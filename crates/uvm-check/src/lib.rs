@@ -1,4 +1,5 @@
-//! The reference model, and the runs that compare it with the VM system: the acceptance test of every operation.
+//! The reference model, and the runs that compare it with the VM system: the acceptance test of
+//! every operation.
 //!
 //! ```text
 //!   gen: a list of operations  --->  model: what ought to be seen      \
@@ -7,9 +8,10 @@
 //!   run: catches what fails, shrinks the list, prints the seed and the list as code
 //! ```
 //!
-//! After every step: the operation's own answer, every translation of every space (its rights, its bytes, and that no
-//! two addresses share a writable page unless the model says they are one), the machine's TLBs, the VM system's own
-//! audit. At the end every page of every space is read as a program would, and all memory must come back.
+//! After every step: the operation's own answer, every translation of every space (its rights, its
+//! bytes, and that no two addresses share a writable page unless the model says they are one), the
+//! machine's TLBs, the VM system's own audit. At the end every page of every space is read as a
+//! program would, and all memory must come back.
 //!
 //! Read `op` for the operations, `model` for their meaning, `world` for the comparison.
 //! `UVM_SEED=n cargo test -p uvm-check` replays the random run from one seed.

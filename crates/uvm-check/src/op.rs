@@ -1,8 +1,8 @@
 //! Operations over a small world: a few spaces, a few objects, a window of addresses.
 //!
-//! Everything is a small number, so that any list makes sense: an operation on a space that isn't there is skipped by
-//! model and system alike, which is what lets a shrinker drop any part of a list. The debug output of a list is the
-//! Rust code that makes it.
+//! Everything is a small number, so that any list makes sense: an operation on a space that isn't
+//! there is skipped by model and system alike, which is what lets a shrinker drop any part of a
+//! list. The debug output of a list is the Rust code that makes it.
 
 /// Spaces that may live at once.
 pub const SPACES: usize = 4;
@@ -16,8 +16,8 @@ pub const PINS: usize = 2;
 pub const RANGES: usize = 2;
 /// Loans that the kernel may have at once.
 pub const LOANS: usize = 3;
-/// Runs of frames that belong to devices, and pages in each: an object that is a device has one of them for as long as
-/// anybody refers to it.
+/// Runs of frames that belong to devices, and pages in each: an object that is a device has one of
+/// them for as long as anybody refers to it.
 pub const RUNS: usize = 6;
 /// See [`RUNS`].
 pub const RUN: u64 = 4;
@@ -111,9 +111,9 @@ impl Span {
     }
 }
 
-/// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU, `d` a swap device, `k` a transfer that
-/// is under way, by age, `p` a set of pinned pages, `l` a loan to the kernel, `r` a detached range; `n` is how many pages a pass should free.
-/// A debugger inspects and patches.
+/// One step of a list. `s` names a space, `o` an object, `cpu` a simulated CPU, `d` a swap device,
+/// `k` a transfer that is under way, by age, `p` a set of pinned pages, `l` a loan to the kernel,
+/// `r` a detached range; `n` is how many pages a pass should free. A debugger inspects and patches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Op {

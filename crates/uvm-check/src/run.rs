@@ -1,4 +1,5 @@
-//! Running a list so that nothing it does can hide: panics are caught, a failing list is shrunk and printed as code.
+//! Running a list so that nothing it does can hide: panics are caught, a failing list is shrunk and
+//! printed as code.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Write};
@@ -33,8 +34,9 @@ impl fmt::Display for Failure {
 
 /// The list as Rust code, for a test.
 pub fn code(list: &[Op]) -> String {
-    let mut out =
-        String::from("use uvm_check::op::{At::*, Back::*, Inh, Kind, Op::*, Span, Way};\nlet list = [\n");
+    let mut out = String::from(
+        "use uvm_check::op::{At::*, Back::*, Inh, Kind, Op::*, Span, Way};\nlet list = [\n",
+    );
     for op in list {
         let _ = writeln!(out, "    {},", qualified(op));
     }
@@ -61,7 +63,8 @@ fn qualified(op: &Op) -> String {
             if name != "None" || !text.starts_with("Map") {
                 text = text.replace(&format!("{field}{name}"), &format!("{field}{owner}{name}"));
             }
-            text = text.replace(&format!("{field}Some({name}"), &format!("{field}Some({owner}{name}"));
+            text =
+                text.replace(&format!("{field}Some({name}"), &format!("{field}Some({owner}{name}"));
         }
     }
     text

@@ -8,15 +8,19 @@ use uvm_check::world::{Memory, Setup, Watch};
 use uvm_soft::Config;
 
 fn check_all(beginning: &[Op], alphabet: &[Op], watch: Watch) {
-    let machine = Config { segments: vec![(machine::Pa(0x10_0000), 96)], cpus: 2, ..Config::default() };
+    let machine =
+        Config { segments: vec![(machine::Pa(0x10_0000), 96)], cpus: 2, ..Config::default() };
     check_all_in(&Setup::new(machine, watch), beginning, alphabet);
 }
 
-/// 20 page frames, a device of few slots, and transfers that end when an operation says so or somebody waits.
+/// 20 page frames, a device of few slots, and transfers that end when an operation says so or
+/// somebody waits.
 fn check_all_paging(beginning: &[Op], alphabet: &[Op]) {
-    let machine = Config { segments: vec![(machine::Pa(0x10_0000), 20)], cpus: 2, ..Config::default() };
+    let machine =
+        Config { segments: vec![(machine::Pa(0x10_0000), 20)], cpus: 2, ..Config::default() };
     let memory = Memory::MayRunOut;
-    let setup = Setup { swaps: [12, 0], manner: Manner::Later, memory, ..Setup::new(machine, Watch::Peek) };
+    let setup =
+        Setup { swaps: [12, 0], manner: Manner::Later, memory, ..Setup::new(machine, Watch::Peek) };
     check_all_in(&setup, beginning, alphabet);
 }
 
@@ -186,7 +190,8 @@ fn all_lists_over_pages_on_swap() {
     check_all_paging(&beginning, &alphabet);
 }
 
-/// Two pages go into the compressed tier, out of it and on to a device, while it comes, goes and has little room.
+/// Two pages go into the compressed tier, out of it and on to a device, while it comes, goes and
+/// has little room.
 #[test]
 fn all_lists_over_pages_in_the_tier() {
     let beginning = [
@@ -250,7 +255,8 @@ fn all_lists_over_a_file_whose_pages_go() {
     check_all_paging(&beginning, &alphabet);
 }
 
-/// Holes of a file on a disk that is full, or has room for a page: who may store there, and what becomes of it.
+/// Holes of a file on a disk that is full, or has room for a page: who may store there, and what
+/// becomes of it.
 #[test]
 fn all_lists_over_a_file_with_holes() {
     let beginning = [
@@ -281,8 +287,8 @@ fn all_lists_over_a_file_with_holes() {
     check_all_paging(&beginning, &alphabet);
 }
 
-/// Objects in memory that share a quota, of which pages are left for some only: who may make one, what gives one back, and that none
-/// is lost or counted twice while pages come and go.
+/// Objects in memory that share a quota, of which pages are left for some only: who may make one,
+/// what gives one back, and that none is lost or counted twice while pages come and go.
 #[test]
 fn all_lists_over_objects_within_a_quota() {
     let beginning = [
@@ -315,7 +321,8 @@ fn all_lists_over_objects_within_a_quota() {
     check_all_paging(&beginning, &alphabet);
 }
 
-/// Pages of a device and a private one that a device transfers to: each may go, be copied or be written meanwhile.
+/// Pages of a device and a private one that a device transfers to: each may go, be copied or be
+/// written meanwhile.
 #[test]
 fn all_lists_over_pinned_pages() {
     let beginning = [
@@ -350,8 +357,8 @@ fn all_lists_over_pinned_pages() {
     check_all(&beginning, &alphabet, Watch::Peek);
 }
 
-/// A debugger looks into and changes a file's page that is mapped private at page 0 and shared at page 1, and a page of zeroes at
-/// page 2, none of which the program may write.
+/// A debugger looks into and changes a file's page that is mapped private at page 0 and shared at
+/// page 1, and a page of zeroes at page 2, none of which the program may write.
 #[test]
 fn all_lists_over_a_debugger() {
     let beginning = [

@@ -1,6 +1,7 @@
 //! The model run: random lists by seed.
 //!
-//! `UVM_SEED=n` runs the random list of one seed only; `UVM_OPS=n` changes how many random operations are run.
+//! `UVM_SEED=n` runs the random list of one seed only; `UVM_OPS=n` changes how many random
+//! operations are run.
 
 use uvm_check::gen::random_list;
 use uvm_check::run::{run_and_shrink, Failure};
@@ -13,10 +14,13 @@ const LIST: usize = 80;
 const OPERATIONS: u64 = 400_000;
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Every third seed forgets mappings, one list in two is looked at after each step, one in five is about submaps.
+/// Every third seed forgets mappings, one list in two is looked at after each step, one in five is
+/// about submaps.
 fn check_seed(seed: u64, plant: Option<Plant>) -> Result<(), Failure> {
     let forget_one_in = if seed.is_multiple_of(3) { 6 } else { 0 };
     let config = Config { seed, forget_one_in, plant, ..Config::default() };
@@ -47,7 +51,9 @@ fn random_lists_agree_with_the_model() {
 fn every_planted_breach_is_found() {
     for plant in Plant::SEQUENTIAL {
         let found = seeds().find_map(|seed| check_seed(seed, Some(plant)).err());
-        let Some(failure) = found else { panic!("{plant:?} was not found in {OPERATIONS} operations") };
+        let Some(failure) = found else {
+            panic!("{plant:?} was not found in {OPERATIONS} operations")
+        };
         let seed = failure.seed.unwrap_or(0);
         println!("{plant:?}: list {seed}, {} operations left: {}", failure.list.len(), failure.why);
     }

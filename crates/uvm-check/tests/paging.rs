@@ -17,11 +17,14 @@ const LIST: usize = 200;
 const OPERATIONS: u64 = 100_000;
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
 /// 20 to 32 page frames, 36 slots or 160; windows of a hundred and more pages are written. One list
-/// in seven has so many slots that pages in memory may keep theirs: with few left, a pass takes them away.
+/// in seven has so many slots that pages in memory may keep theirs: with few left, a pass takes
+/// them away.
 fn setup(seed: u64) -> Setup {
     let roomy = seed % 7 == 5;
     let frames = if roomy { 40 } else { 20 + (seed % 13) as u32 };
@@ -85,10 +88,12 @@ struct Seen {
 }
 
 impl Seen {
-    /// Runs a list in a world that lives long; what fails is shrunk. With a share for the tier, that is never switched off.
+    /// Runs a list in a world that lives long; what fails is shrunk. With a share for the tier,
+    /// that is never switched off.
     fn run(&mut self, seed: u64, tier: Option<u8>) {
         let base = setup(seed);
-        let machine = Config { segments: vec![(machine::Pa(0x10_0000), 20)], ..base.machine.clone() };
+        let machine =
+            Config { segments: vec![(machine::Pa(0x10_0000), 20)], ..base.machine.clone() };
         let setup = Setup { machine, shape: Shape::Flat, swaps: [120, 40], ..base };
         let mut list = crowded_list(seed, LIFE.min(MILLION - self.operations));
         if let Some(percent) = tier {
@@ -126,9 +131,11 @@ impl Seen {
     }
 }
 
-/// A million operations, in worlds that live fifty times as long as the others and have more pages on swap than in memory.
+/// A million operations, in worlds that live fifty times as long as the others and have more pages
+/// on swap than in memory.
 ///
-/// `cargo test --release -p uvm-check --test paging a_million -- --ignored --nocapture` (`./uvm test --long` runs it)
+/// `cargo test --release -p uvm-check --test paging a_million -- --ignored --nocapture` (`./uvm
+/// test --long` runs it)
 #[test]
 #[ignore = "takes minutes"]
 fn a_million_operations_while_most_pages_are_on_swap() {
@@ -147,7 +154,8 @@ fn run_a_million(tier: Option<u8>) {
     for seed in number("UVM_SEED").unwrap_or(0).. {
         seen.run(seed, tier);
         if seed % 10 == 9 || seen.operations == MILLION {
-            let Seen { operations, resident, swapped, outs, ins, packed, unpacked, shortages } = seen;
+            let Seen { operations, resident, swapped, outs, ins, packed, unpacked, shortages } =
+                seen;
             let share = 100 * swapped / (resident + swapped);
             println!(
                 "{operations} operations, {} s: {share}% of the pages on swap, {outs} out, {ins} in, {packed} packed, {unpacked} unpacked, {shortages} without memory",

@@ -1,8 +1,9 @@
-//! Bugs planted in the library: each must be found by the model run, or the run proves nothing about what it guards.
+//! Bugs planted in the library: each must be found by the model run, or the run proves nothing
+//! about what it guards.
 //!
-//! A plant is a change of its text, made in a copy of the crates under `target/plants`, which is built and tested
-//! there: the library itself carries no hook. A plant whose text is no longer found fails here, in every run of the
-//! tests, so that the list follows the code.
+//! A plant is a change of its text, made in a copy of the crates under `target/plants`, which is
+//! built and tested there: the library itself carries no hook. A plant whose text is no longer
+//! found fails here, in every run of the tests, so that the list follows the code.
 //!
 //! `cargo test -p uvm-check --test plants -- --ignored` (ten minutes; `./uvm test --long` runs it).
 //! `UVM_PLANT=words` runs those plants alone whose description has the words.
@@ -18,7 +19,8 @@ struct Plant {
     file: &'static str,
     /// Texts that stand there once, and what takes their place.
     changes: &'static [(&'static str, &'static str)],
-    /// The tests that must find it: arguments for `cargo test`, of `uvm-check` unless they name another package.
+    /// The tests that must find it: arguments for `cargo test`, of `uvm-check` unless they name
+    /// another package.
     found_by: &'static [&'static str],
 }
 
@@ -28,8 +30,13 @@ const FORK_COPIES: &[&str] = &["-p", "uvm", "--test", "maps", "a_fork_copies_few
 const FORK_AGAIN: &[&str] = &["-p", "uvm", "--test", "paging", "a_fork_of_wired_memory"];
 const COMES_FOR_IT: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "let_go_as_the_page_daemon_comes_for_it"];
-const LET_GO_BESIDE: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "a_neighbour_is_let_go_as_it_is_mapped_ahead"];
+const LET_GO_BESIDE: &[&str] = &[
+    "--features",
+    "shuttle",
+    "--test",
+    "schedules",
+    "a_neighbour_is_let_go_as_it_is_mapped_ahead",
+];
 const RENEWED: &[&str] = &["-p", "uvm", "--test", "paging_threads", "a_new_page_is_not_taken"];
 const FORGETTING: &[&str] = &["-p", "uvm-soft", "--test", "mmu", "what_a_cpu_is_about_to_forget"];
 const LINE: &[&str] =
@@ -58,13 +65,28 @@ const BEING_FREED: &[&str] =
 const NO_FRAME: &[&str] = &["--test", "scarcity", "a_missing_frame_changes_nothing"];
 const QUOTA: &[&str] = &["-p", "uvm", "--test", "shared", "objects_with_one_quota"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
-const TRUNCATION: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "a_truncation_meets_a_fault_and_the_page_daemon"];
-const EVICTION: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "an_eviction_meets_a_new_mapping_of_the_same_page"];
+const TRUNCATION: &[&str] = &[
+    "--features",
+    "shuttle",
+    "--test",
+    "schedules",
+    "a_truncation_meets_a_fault_and_the_page_daemon",
+];
+const EVICTION: &[&str] = &[
+    "--features",
+    "shuttle",
+    "--test",
+    "schedules",
+    "an_eviction_meets_a_new_mapping_of_the_same_page",
+];
 const LEAVES: &[&str] = &["-p", "uvm", "--test", "paging", "a_device_is_not_left"];
-const EXIT: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "a_process_ends_while_its_pages_are_written_out"];
+const EXIT: &[&str] = &[
+    "--features",
+    "shuttle",
+    "--test",
+    "schedules",
+    "a_process_ends_while_its_pages_are_written_out",
+];
 const TIER: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "the_tier_is_switched_off_under_load"];
 const ADVICE: &[&str] = &["-p", "uvm", "--test", "paging", "what_will_be_needed"];
@@ -271,7 +293,7 @@ const PLANTS: &[Plant] = &[
         what: "isolation: what an attempt was refused for outlives it",
         file: "uvm/src/fault/mod.rs",
         changes: &[
-            ("        let (result, waited) =\n            self.attempt_counted(", "        let mut kept = None;\n        let (result, waited) =\n            self.attempt_counted("),
+            ("        let (result, waited) = self.attempt_counted(", "        let mut kept = None;\n        let (result, waited) = self.attempt_counted("),
             ("let (ahead, hole) = (fault.ahead, fault.hole);", "let (ahead, hole) = (fault.ahead, fault.hole);\n kept = kept.or(hole);"),
             ("        let result = result.map(|ahead| {", "        if kept.is_some() { return (Err(Refused { why: FaultError::NoSpace, hole: kept }), waited); }\n        let result = result.map(|ahead| {"),
         ],
@@ -343,7 +365,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "loan: a store reaches an object's page that is lent",
         file: "uvm/src/fault/object.rs",
-        changes: &[("entry.writes == Writes::Through && self.frames().loans(page) != 0", "entry.writes == Writes::Through && false")],
+        changes: &[("entry.writes == Writes::Through\n            && self.frames().loans(page) != 0", "entry.writes == Writes::Through\n            && false")],
         found_by: RANDOM,
     },
     Plant {
@@ -566,7 +588,7 @@ const PLANTS: &[Plant] = &[
         what: "an old copy on swap is taken for the page",
         file: "uvm/src/pageout/take.rs",
         changes: &[(
-            "self.frames().flags(page).contains(PageFlags::CLEAN) && !self.machine().pmap().is_modified(page)",
+            "self.frames().flags(page).contains(PageFlags::CLEAN)\n            && !self.machine().pmap().is_modified(page)",
             "self.frames().flags(page).contains(PageFlags::CLEAN)",
         )],
         found_by: PAGING,
@@ -974,7 +996,8 @@ fn root() -> PathBuf {
         .expect("the workspace is there")
 }
 
-/// Makes a folder the copy of another. What is the same already is left alone, so that a build is not thrown away.
+/// Makes a folder the copy of another. What is the same already is left alone, so that a build is
+/// not thrown away.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("the target folder can be written");
     for old in fs::read_dir(to).expect("the target folder can be read").flatten() {
@@ -1009,9 +1032,13 @@ fn workspace() -> PathBuf {
     copy(&root.join("crates"), &to.join("crates"));
     // Loom's tests take these in.
     copy(&root.join("kernel/src/sync"), &to.join("kernel/src/sync"));
-    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
+    let manifest =
+        fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
     replace(&to.join("Cargo.toml"), manifest.replace(", \"xtask\"", ""));
-    replace(&to.join("Cargo.lock"), fs::read_to_string(root.join("Cargo.lock")).expect("it is locked"));
+    replace(
+        &to.join("Cargo.lock"),
+        fs::read_to_string(root.join("Cargo.lock")).expect("it is locked"),
+    );
     to
 }
 
@@ -1026,16 +1053,19 @@ fn run(workspace: &Path, tests: &[&str]) -> (bool, String) {
         .env("CARGO_TARGET_DIR", workspace.join("target"))
         .output()
         .expect("cargo runs");
-    let text =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    let text = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
     (output.status.success(), text)
 }
 
 /// A file's text with a plant in it; else the text that does not stand there once.
 fn planted(plant: &Plant, sound: &str) -> Result<String, &'static str> {
-    plant.changes.iter().try_fold(sound.to_owned(), |text, (from, to)| match text.matches(from).count() {
-        1 => Ok(text.replace(from, to)),
-        _ => Err(*from),
+    plant.changes.iter().try_fold(sound.to_owned(), |text, (from, to)| {
+        match text.matches(from).count() {
+            1 => Ok(text.replace(from, to)),
+            _ => Err(*from),
+        }
     })
 }
 
@@ -1063,12 +1093,16 @@ fn every_planted_bug_is_found() {
         let path = workspace.join("crates").join(plant.file);
         let sound = fs::read_to_string(&path).expect("the file is there");
         let text = planted(plant, &sound);
-        replace(&path, text.unwrap_or_else(|from| panic!("{}: {from} is not there once", plant.what)));
+        replace(
+            &path,
+            text.unwrap_or_else(|from| panic!("{}: {from} is not there once", plant.what)),
+        );
         let (passed, said) = run(&workspace, plant.found_by);
         replace(&path, &sound);
         assert!(said.contains("\nrunning "), "{}: no test was run: {said}", plant.what);
         let why = |word: &str| said.lines().find(|line| line.contains(word)).map(str::trim);
-        let why = if passed { Some("NOT FOUND") } else { why("step ").or_else(|| why("panicked at")) };
+        let why =
+            if passed { Some("NOT FOUND") } else { why("step ").or_else(|| why("panicked at")) };
         println!("{}: {}", plant.what, why.unwrap_or("killed"));
         if passed {
             missed.push(plant.what);

@@ -29,7 +29,14 @@ fn a_sharer_sees_the_first_store_to_an_objects_page() {
     check(&[
         Spawn { s: 2 },
         NewObject { o: 0, kind: Kind::Anon, len: 4 },
-        Map { s: 2, at: Fixed(0), len: 4, back: Private(0, 0), rights: 3, inherit: Some(Inh::Share) },
+        Map {
+            s: 2,
+            at: Fixed(0),
+            len: 4,
+            back: Private(0, 0),
+            rights: 3,
+            inherit: Some(Inh::Share),
+        },
         Fork { s: 2, child: 1 },
         Read { s: 2, page: 0, cpu: 0 },
         Write { s: 1, page: 0, cpu: 1, word: 1 },
@@ -66,8 +73,10 @@ fn wired_memory_without_access_is_wired_again_when_it_is_touched() {
 /// The same with this many page frames and some swap.
 fn check_small(frames: u32, list: &[Op]) {
     for watch in [Watch::Peek, Watch::Look] {
-        let machine = Config { segments: vec![(machine::Pa(0x10_0000), frames)], ..Config::default() };
-        let setup = Setup { swaps: [120, 40], memory: Memory::MayRunOut, ..Setup::new(machine, watch) };
+        let machine =
+            Config { segments: vec![(machine::Pa(0x10_0000), frames)], ..Config::default() };
+        let setup =
+            Setup { swaps: [120, 40], memory: Memory::MayRunOut, ..Setup::new(machine, watch) };
         if let Err(failure) = run(list, &setup) {
             panic!("{frames} frames: {failure}");
         }
@@ -83,7 +92,14 @@ fn a_fork_that_finds_no_memory_begins_anew() {
                 Spawn { s: 0 },
                 Map { s: 0, at: Any, len: 8, back: Zero, rights: 3, inherit: Some(Inh::Copy) },
                 Wire { s: 0, span: Span(44, 3) },
-                Map { s: 0, at: Fixed(3), len: 3, back: Zero, rights: 3, inherit: Some(Inh::Share) },
+                Map {
+                    s: 0,
+                    at: Fixed(3),
+                    len: 3,
+                    back: Zero,
+                    rights: 3,
+                    inherit: Some(Inh::Share),
+                },
                 Fork { s: 0, child: 1 },
                 Fork { s: 1, child: 2 },
             ],
@@ -91,7 +107,8 @@ fn a_fork_that_finds_no_memory_begins_anew() {
     }
 }
 
-/// The page to be copied took the last frame but the copy's; the pass that made room for the copy took it again.
+/// The page to be copied took the last frame but the copy's; the pass that made room for the copy
+/// took it again.
 #[test]
 fn a_read_and_its_copy_do_not_chase_each_other() {
     for frames in 16..32 {
@@ -113,13 +130,15 @@ fn a_read_and_its_copy_do_not_chase_each_other() {
     }
 }
 
-/// A device that is being switched off takes no page. That it could not be emptied is no reason to believe, once it is
-/// on again, that no page can leave memory.
+/// A device that is being switched off takes no page. That it could not be emptied is no reason to
+/// believe, once it is on again, that no page can leave memory.
 #[test]
 fn a_refused_swapoff_does_not_use_memory_up() {
     for frames in 18..28 {
-        let mut list =
-            vec![Spawn { s: 0 }, Map { s: 0, at: Fixed(0), len: 24, back: Zero, rights: 3, inherit: None }];
+        let mut list = vec![
+            Spawn { s: 0 },
+            Map { s: 0, at: Fixed(0), len: 24, back: Zero, rights: 3, inherit: None },
+        ];
         let writes = |word| (0..24).map(move |page| Write { s: 0, page, cpu: 0, word });
         list.extend(writes(0));
         list.push(SwapOff { d: 0 });
@@ -128,7 +147,8 @@ fn a_refused_swapoff_does_not_use_memory_up() {
     }
 }
 
-/// A device's frame that was pinned when its pager went is nobody's then, and no free memory when the pin goes.
+/// A device's frame that was pinned when its pager went is nobody's then, and no free memory when
+/// the pin goes.
 #[test]
 fn a_pinned_frame_of_a_device_outlives_its_pager() {
     check(&[
@@ -145,7 +165,8 @@ fn a_pinned_frame_of_a_device_outlives_its_pager() {
     ]);
 }
 
-/// A page that takes another's place is no new one, though the quota has been lowered under what there is.
+/// A page that takes another's place is no new one, though the quota has been lowered under what
+/// there is.
 #[test]
 fn a_page_is_given_in_place_of_another_where_a_quota_has_been_lowered() {
     check(&[

@@ -1,9 +1,11 @@
-//! Running short: every call that can fail does so, at every step of random lists: once, and for good.
+//! Running short: every call that can fail does so, at every step of random lists: once, and for
+//! good.
 //!
-//! A step is tried with the first reservation (table, frame) failing, then the second, until it needs no more; after
-//! each failure everything must be as it was. Where pages can leave memory a failed step is tried again by the library
-//! itself, so there one call of each step fails, another one at each. Transfers fail over whole lists: the first of a
-//! list, then the second, until the list has no more.
+//! A step is tried with the first reservation (table, frame) failing, then the second, until it
+//! needs no more; after each failure everything must be as it was. Where pages can leave memory a
+//! failed step is tried again by the library itself, so there one call of each step fails, another
+//! one at each. Transfers fail over whole lists: the first of a list, then the second, until the
+//! list has no more.
 
 use uvm_check::gen::{paging_list, random_list, Paging};
 use uvm_check::op::{At, Back, Op, Span};
@@ -106,8 +108,8 @@ fn a_missing_frame_changes_nothing_while_pages_come_and_go() {
     check_paging(Scarce::Frames);
 }
 
-/// The tier is switched on, off and to other shares again and again, with every call that can fail doing so. What it can't
-/// bring home stays where it is, and what it can't get leaves it as it was.
+/// The tier is switched on, off and to other shares again and again, with every call that can fail
+/// doing so. What it can't bring home stays where it is, and what it can't get leaves it as it was.
 #[test]
 fn a_share_of_memory_that_is_refused_changes_nothing() {
     for scarce in [Scarce::Heap, Scarce::Tables, Scarce::Frames] {
@@ -141,7 +143,8 @@ fn a_missing_slot_changes_nothing() {
     for seed in 0..4 * FEW {
         let list = paging_list(seed, 3 * LIST, Paging::Works);
         for slots in 1..8 {
-            shortages += run(seed, &tight(seed, [slots, slots / 2]), &list, |world, _, op| world.step(op));
+            shortages +=
+                run(seed, &tight(seed, [slots, slots / 2]), &list, |world, _, op| world.step(op));
         }
     }
     println!("{shortages} shortages");
@@ -195,8 +198,9 @@ fn a_failed_write_is_told_to_nobody_but_who_asked_for_it() {
     check_transfers(writes, Lasting::ForGood);
 }
 
-/// What a space leaves behind that ends without heap: slots behind the end of another's entry, which shares their leaf with a
-/// third. A mapping that continues the entry shows zeroes and not what lies there.
+/// What a space leaves behind that ends without heap: slots behind the end of another's entry,
+/// which shares their leaf with a third. A mapping that continues the entry shows zeroes and not
+/// what lies there.
 #[test]
 fn what_is_left_behind_without_heap_is_shown_to_nobody() {
     for first in [0, 3, 5] {
@@ -212,7 +216,8 @@ fn what_is_left_behind_without_heap_is_shown_to_nobody() {
         let write = |s, page, word| Op::Write { s, page, cpu: 0, word };
         let mut list = vec![Op::Spawn { s: 0 }, map(Span(first, 4))];
         list.extend((first..first + 4).map(|page| write(0, page, 1)));
-        // The last to fork gets an amap of its own, which shares its leaves with the one of the others.
+        // The last to fork gets an amap of its own, which shares its leaves with the one of the
+        // others.
         list.extend([Op::Fork { s: 0, child: 1 }, Op::Fork { s: 0, child: 2 }, write(2, first, 2)]);
         list.push(Op::Unmap { s: 0, span: gone });
         let mut world = World::new(&Setup::new(Config::default(), Watch::Peek));

@@ -1,7 +1,7 @@
 //! Real threads: programs that fill more memory than there is, a page daemon, and a device.
 //!
-//! Each program knows what it stored, so every load is checked. How the threads meet is the host's doing, unlike under
-//! the schedule checker, and there are more of them.
+//! Each program knows what it stored, so every load is checked. How the threads meet is the host's
+//! doing, unlike under the schedule checker, and there are more of them.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
@@ -38,18 +38,26 @@ impl Program {
 
     fn access(&self, space: &Space<SoftMachine>, page: u64, store: Option<u64>) -> u64 {
         let fault = |va, access| {
-            within_reservation(|| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access)).map(drop)
+            within_reservation(|| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access))
+                .map(drop)
         };
         let (machine, va) = (self.uvm.machine(), START + Pages(page));
         let done: Result<u64, Denied<_>> = match store {
-            Some(n) => machine.store(self.cpu, space.pmap(), va, &n.to_le_bytes(), fault).map(|()| n),
+            Some(n) => {
+                machine.store(self.cpu, space.pmap(), va, &n.to_le_bytes(), fault).map(|()| n)
+            }
             None => machine.load_u64(self.cpu, space.pmap(), va, fault),
         };
         done.unwrap_or_else(|e| panic!("page {page}: {e}"))
     }
 
     fn check(&self, space: &Space<SoftMachine>, page: u64) {
-        assert_eq!(self.access(space, page, None), self.stored[page as usize], "page {page} of {}", self.cpu);
+        assert_eq!(
+            self.access(space, page, None),
+            self.stored[page as usize],
+            "page {page} of {}",
+            self.cpu
+        );
     }
 
     fn run(mut self, seed: u64) {
@@ -71,7 +79,8 @@ impl Program {
 
     /// A child sees what its parent stored, and writes for itself alone.
     fn fork(&mut self, rng: &mut Rng, step: u64) {
-        let forked = within_reservation(|| self.uvm.fork(&mut ThreadCtx::new().held(), &self.space));
+        let forked =
+            within_reservation(|| self.uvm.fork(&mut ThreadCtx::new().held(), &self.space));
         let child = forked.expect("there is memory");
         for _ in 0..24 {
             let (read, written) = (rng.below(PAGES), rng.below(PAGES));
@@ -79,7 +88,11 @@ impl Program {
             self.access(&self.space, written, Some(step));
             let before = std::mem::replace(&mut self.stored[written as usize], step);
             if before != step {
-                assert_eq!(self.access(&child, written, None), before, "the parent wrote to its child");
+                assert_eq!(
+                    self.access(&child, written, None),
+                    before,
+                    "the parent wrote to its child"
+                );
             }
             self.stored[written as usize] = before;
             self.access(&self.space, written, Some(before));
@@ -91,7 +104,10 @@ impl Program {
 }
 
 /// Runs `work` again and again on a thread of its own until told to stop.
-fn until_stopped(stop: &Arc<AtomicBool>, work: impl Fn() + Send + 'static) -> thread::JoinHandle<()> {
+fn until_stopped(
+    stop: &Arc<AtomicBool>,
+    work: impl Fn() + Send + 'static,
+) -> thread::JoinHandle<()> {
     let stop = stop.clone();
     thread::spawn(move || {
         while !stop.load(SeqCst) {
@@ -123,7 +139,9 @@ fn programs_keep_what_they_stored_while_memory_is_short() {
         until_stopped(&stop, move || {
             let frames = daemons.frames();
             if frames.free() < frames.high_water() {
-                within_reservation(|| daemons.pageout(&mut ThreadCtx::new().held(), frames.high_water()));
+                within_reservation(|| {
+                    daemons.pageout(&mut ThreadCtx::new().held(), frames.high_water())
+                });
             }
             thread::yield_now();
         }),
@@ -145,6 +163,10 @@ fn programs_keep_what_they_stored_while_memory_is_short() {
     assert_eq!(uvm.swap_info(&mut ctx.held())[0].used, 0, "slots leaked");
     assert_eq!(uvm.frames().free(), uvm.frames().total(), "pages leaked");
     let stat = uvm.stat();
-    println!("{} pages out, {} in", stat.get(uvm::Counter::SwapOuts), stat.get(uvm::Counter::SwapIns));
+    println!(
+        "{} pages out, {} in",
+        stat.get(uvm::Counter::SwapOuts),
+        stat.get(uvm::Counter::SwapIns)
+    );
     assert!(stat.get(uvm::Counter::SwapIns) > STEPS / 4, "hardly anything was paged");
 }

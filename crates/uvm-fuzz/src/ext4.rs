@@ -25,7 +25,8 @@ struct Image {
 
 /// An image of `images/`: its length in blocks, then blocks with their numbers.
 fn read(file: &'static [u8]) -> Image {
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
+    let number =
+        |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | usize::from(byte));
     let (len, blocks) = file.split_at(4);
     let blocks = blocks.chunks_exact(4 + BLOCK).map(|block| (number(&block[..4]), &block[4..]));
     Image { blocks: blocks.collect(), len: number(len) }
@@ -99,7 +100,9 @@ pub fn target(bytes: &[u8]) {
         disk[number * BLOCK + at % BLOCK] = change[3];
     }
     let mode = if how & 0x80 == 0 { Mode::ReadWrite } else { Mode::ReadOnly };
-    let Ok(mut volume) = Volume::mount(Disk(Arc::new(Mutex::new(disk))), Now, mode, 64) else { return };
+    let Ok(mut volume) = Volume::mount(Disk(Arc::new(Mutex::new(disk))), Now, mode, 64) else {
+        return;
+    };
     let mut seen = walk(&mut volume);
     for call in calls {
         change(&mut volume, &mut seen, call);
@@ -167,7 +170,13 @@ fn change(volume: &mut Volume<Disk>, seen: &mut Seen, call: &[u8]) {
             }
         }
         1 => drop(volume.create(dir, new.as_bytes(), New::Dir, 0o755, (0, 0))),
-        2 => drop(volume.create(dir, new.as_bytes(), New::Symlink(&[b'a'; 200][..c % 200]), 0o777, (0, 0))),
+        2 => drop(volume.create(
+            dir,
+            new.as_bytes(),
+            New::Symlink(&[b'a'; 200][..c % 200]),
+            0o777,
+            (0, 0),
+        )),
         3 => drop(volume.rename(at, &old, dir, new.as_bytes(), Rename::Replace)),
         4 => {
             if volume.unlink(at, &old) == Ok(true) {

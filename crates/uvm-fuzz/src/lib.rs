@@ -72,7 +72,8 @@ mod fs {
 
         impl File {
             pub fn read_kernel(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
-                let from = usize::try_from(offset).ok().and_then(|at| self.0.get(at..)).unwrap_or(&[]);
+                let from =
+                    usize::try_from(offset).ok().and_then(|at| self.0.get(at..)).unwrap_or(&[]);
                 let n = from.len().min(to.len());
                 to[..n].copy_from_slice(&from[..n]);
                 Ok(n)
@@ -123,7 +124,8 @@ mod user {
     }
 }
 
-/// What they name of the kernel's memory: allocations that can fail, of which none does on purpose here.
+/// What they name of the kernel's memory: allocations that can fail, of which none does on purpose
+/// here.
 mod mem {
     pub mod heap {
         pub fn trim() {}
@@ -167,7 +169,8 @@ mod ipc {
             pub segments: u64,
         }
 
-        static LIMITS: Mutex<Limits> = Mutex::new(Limits { max: u64::MAX, all: u64::MAX, segments: 4096 });
+        static LIMITS: Mutex<Limits> =
+            Mutex::new(Limits { max: u64::MAX, all: u64::MAX, segments: 4096 });
 
         pub fn limits() -> Limits {
             *LIMITS.lock().unwrap()

@@ -9,7 +9,8 @@
 use machine::Pa;
 use uvm_check::model::{Expect, Model};
 use uvm_check::op::{
-    At, Back, Inh, Kind, Op, Span, Way, DEVICES, LOANS, OBJECTS, PINS, RANGES, SPACES, WINDOW, WORDS,
+    At, Back, Inh, Kind, Op, Span, Way, DEVICES, LOANS, OBJECTS, PINS, RANGES, SPACES, WINDOW,
+    WORDS,
 };
 use uvm_check::run::run_and_shrink;
 use uvm_check::world::{Memory, Setup, Shape, Watch};
@@ -238,8 +239,10 @@ fn map(s: usize, n: &mut Numbers, model: &Model) -> Op {
         _ => Back::Shared(o, offset),
     };
     // A ROM has no mapping that may write it.
-    let is_rom = |slot: Option<usize>| slot.is_some_and(|object| model.objects[object].kind == Kind::Rom);
+    let is_rom =
+        |slot: Option<usize>| slot.is_some_and(|object| model.objects[object].kind == Kind::Rom);
     let mask = if matches!(back, Back::Shared(..)) && is_rom(model.slots[o]) { 5 } else { 7 };
-    let inherit = [None, Some(Inh::Share), Some(Inh::Copy), Some(Inh::Zero)][usize::from(what >> 3) % 4];
+    let inherit =
+        [None, Some(Inh::Share), Some(Inh::Copy), Some(Inh::Zero)][usize::from(what >> 3) % 4];
     Op::Map { s, at, len, back, rights: rights & mask, inherit }
 }

@@ -32,15 +32,16 @@ pub fn elf(bytes: &[u8]) {
     assert!(image.interpreter.is_none_or(|path| !path.is_empty() && !path.contains(&0)));
 }
 
-/// A socket's address in a program's memory, as its first bytes say where and how long: what is taken is given back as it
-/// was meant, no further than there is room.
+/// A socket's address in a program's memory, as its first bytes say where and how long: what is
+/// taken is given back as it was meant, no further than there is room.
 ///
 /// # Panics
 /// If it isn't.
 pub fn address(bytes: &[u8]) {
     const ROOM: usize = 160;
     let Some((&[family, at, len, room], rest)) = bytes.split_first_chunk::<4>() else { return };
-    let family = [Family::Unix, Family::Inet4, Family::Inet6, Family::Null][usize::from(family) % 4];
+    let family =
+        [Family::Unix, Family::Inet4, Family::Inet6, Family::Null][usize::from(family) % 4];
     // Most lengths are those of what is there; 255 and the like are those of enemies.
     let len = match len {
         0..=140 => u32::from(len),
@@ -49,7 +50,9 @@ pub fn address(bytes: &[u8]) {
     };
     user::MEMORY.set(rest.to_vec());
     let Ok(Some(address)) = Address::get(family, u64::from(at) / 16, len) else { return };
-    assert!(len as usize <= ADDRESS_MAX && u64::from(at) / 16 + u64::from(len) <= rest.len() as u64);
+    assert!(
+        len as usize <= ADDRESS_MAX && u64::from(at) / 16 + u64::from(len) <= rest.len() as u64
+    );
     let told = address.encode(family);
     assert!(told.len() <= ADDRESS_MAX);
     user::MEMORY.set(told.clone());
@@ -69,8 +72,9 @@ pub fn address(bytes: &[u8]) {
     assert_eq!(said, if put.is_ok() { told.len() as i32 } else { signed });
 }
 
-/// Control messages, in a sender's bytes or made of numbers, and a receiver's room for them: they are found
-/// where `CMSG_NXTHDR` finds them, and those that have room are received as they were sent.
+/// Control messages, in a sender's bytes or made of numbers, and a receiver's room for them: they
+/// are found where `CMSG_NXTHDR` finds them, and those that have room are received as they were
+/// sent.
 ///
 /// # Panics
 /// If not.
@@ -86,7 +90,8 @@ pub fn control(bytes: &[u8]) {
         messages.push((kind, data));
         if kind == net::SCM_RIGHTS {
             let (count, most) = (data.len() / 4, control::RIGHTS_MAX);
-            let found = control::descriptors(data, before).map(|found| found.flat_map(i32::to_ne_bytes));
+            let found =
+                control::descriptors(data, before).map(|found| found.flat_map(i32::to_ne_bytes));
             let found = found.map(Vec::from_iter).ok();
             assert_eq!(found, (before + count <= most).then(|| data[..count * 4].to_vec()));
             before += found.map_or(0, |_| count);
@@ -113,8 +118,8 @@ fn control_bytes(numbers: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Level, kind and place of the data of each control message, by the macros' arithmetic, and whether all are
-/// as they should be.
+/// Level, kind and place of the data of each control message, by the macros' arithmetic, and
+/// whether all are as they should be.
 fn control_messages(bytes: &[u8]) -> (Vec<(u32, u32, Range<usize>)>, bool) {
     let mut messages = Vec::new();
     let mut at = 0;
@@ -131,8 +136,8 @@ fn control_messages(bytes: &[u8]) -> (Vec<(u32, u32, Range<usize>)>, bool) {
     (messages, true)
 }
 
-/// Receives control messages at `at` in memory with so much room; none at 0. If the receiver `lies`, it says
-/// that there is more.
+/// Receives control messages at `at` in memory with so much room; none at 0. If the receiver
+/// `lies`, it says that there is more.
 fn receive_control(messages: &[(u32, &[u8])], at: usize, room: usize, lies: bool) {
     const UNTOUCHED: u8 = 0xee;
     let says = if lies { u64::MAX - room as u64 } else { room as u64 };
@@ -142,7 +147,8 @@ fn receive_control(messages: &[(u32, &[u8])], at: usize, room: usize, lies: bool
     for &(kind, data) in messages {
         // Numbers of descriptors are not cut: who has no room for one gets no file.
         let room = put.room().unwrap_or(0);
-        let data = if kind == net::SCM_RIGHTS { &data[..data.len().min(room) / 4 * 4] } else { data };
+        let data =
+            if kind == net::SCM_RIGHTS { &data[..data.len().min(room) / 4 * 4] } else { data };
         if data.is_empty() {
             continue;
         }

@@ -62,11 +62,13 @@ static SETTINGS: [(&Setting, Takes); 23] = [
 ];
 
 /// What texts are made of, beside any bytes.
-const WORDS: &str = "0|1|2|3|4|5|6|7|8|9|10|50|95|100|255|256|1000|32768|4294967296|18446744073709551615|\
+const WORDS: &str =
+    "0|1|2|3|4|5|6|7|8|9|10|50|95|100|255|256|1000|32768|4294967296|18446744073709551615|\
     \x20|\n|\t|\0|+|-|,|0x|never|default|kB|\u{a0}";
 
-/// Writes, each of which says to which setting, how long it is, and whether it is of bytes or of words: what is
-/// no setting changes nothing, and what is one changes that one alone, to what was meant.
+/// Writes, each of which says to which setting, how long it is, and whether it is of bytes or of
+/// words: what is no setting changes nothing, and what is one changes that one alone, to what was
+/// meant.
 ///
 /// # Panics
 /// If not.
@@ -79,7 +81,8 @@ pub fn settings(mut bytes: &[u8]) {
         if len < 128 {
             write(usize::from(which) % SETTINGS.len(), text.0);
         } else {
-            let text: String = text.0.iter().map(|&byte| words[usize::from(byte) % words.len()]).collect();
+            let text: String =
+                text.0.iter().map(|&byte| words[usize::from(byte) % words.len()]).collect();
             write(usize::from(which) % SETTINGS.len(), text.as_bytes());
         }
     }
@@ -115,10 +118,13 @@ fn write(which: usize, bytes: &[u8]) {
     assert_eq!(settings::number(text).ok(), signed);
     let (setting, takes) = SETTINGS[which];
     let before = shown();
-    let number = number(text).filter(|_| !text.trim().starts_with('-')).map(|number| number as u128);
-    let up_to = |most: u64| number.filter(|&number| number <= u128::from(most)).map(|number| number as u64);
+    let number =
+        number(text).filter(|_| !text.trim().starts_with('-')).map(|number| number as u128);
+    let up_to =
+        |most: u64| number.filter(|&number| number <= u128::from(most)).map(|number| number as u64);
     let line = |number: u64| format!("{number}\n");
-    let bytes_line = |bytes: u64| if bytes == u64::MAX { String::from("never\n") } else { line(bytes) };
+    let bytes_line =
+        |bytes: u64| if bytes == u64::MAX { String::from("never\n") } else { line(bytes) };
     let meant = match (takes, text.trim()) {
         (Takes::UpTo(most), _) => up_to(most).map(line),
         (Takes::Within(least, most), _) => up_to(most).filter(|&number| number >= least).map(line),
@@ -128,7 +134,9 @@ fn write(which: usize, bytes: &[u8]) {
         (Takes::Share, _) => up_to(100).map(line),
         (Takes::Pages, _) => up_to(vm::TOTAL + 3).map(|kilobytes| line(kilobytes / 4 * 4)),
         (Takes::Switch, _) => up_to(u64::MAX).map(|number| line(number.min(1))),
-        (Takes::Acts(most), _) => up_to(most).filter(|&number| number != 0).map(|_| before[which].clone()),
+        (Takes::Acts(most), _) => {
+            up_to(most).filter(|&number| number != 0).map(|_| before[which].clone())
+        }
     };
     let is_taken = (setting.set)(text).is_ok();
     let mut after = before;

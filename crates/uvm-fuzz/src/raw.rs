@@ -1,17 +1,18 @@
-//! The library's calls with numbers that no caller has looked at: addresses, sizes, offsets, counts and rights as bytes say
-//! them, unaligned, backwards, at the ends of 64 bits.
+//! The library's calls with numbers that no caller has looked at: addresses, sizes, offsets, counts
+//! and rights as bytes say them, unaligned, backwards, at the ends of 64 bits.
 //!
-//! `library` asks whether sensible operations do what the model says; here nothing is known of an operation but that it
-//! must come back, answer, and leave what all audits accept. Two bytes choose the machine, then each sixteen are a call: which,
-//! on what, and three numbers of four bytes, which say one of 64 bits near a place that matters or far from all.
+//! `library` asks whether sensible operations do what the model says; here nothing is known of an
+//! operation but that it must come back, answer, and leave what all audits accept. Two bytes choose
+//! the machine, then each sixteen are a call: which, on what, and three numbers of four bytes,
+//! which say one of 64 bits near a place that matters or far from all.
 
 use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Class, Held, Pa, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use uvm::{
-    Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Lent, MapRequest, Pager, Pass,
-    Pinned, Place, Quota, RemapPlace, Sharing, Space, SwapId, Uvm,
+    Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Lent, MapRequest, Pager,
+    Pass, Pinned, Place, Quota, RemapPlace, Sharing, Space, SwapId, Uvm,
 };
 use uvm_check::host::{Line, Manner, SwapDisk};
 use uvm_soft::{host, Config, Fate, SoftMachine};
@@ -25,7 +26,8 @@ const CALLS: usize = 60;
 /// How many of each there are.
 const EACH: usize = 3;
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Pages of addresses that may be mapped where all is looked at, and that are locked in memory at once.
+/// Pages of addresses that may be mapped where all is looked at, and that are locked in memory at
+/// once.
 const AUDITED: u64 = 1 << 14;
 /// What the numbers gather around.
 const BASE: u64 = 0x20_0000;
@@ -116,8 +118,10 @@ impl Numbers<'_> {
 
 impl World {
     fn new(held: &mut Held<'_, Nothing>, [machine, end]: [u8; HEADER]) -> World {
-        let config =
-            Config { segments: vec![(Pa(0x10_0000), 24 + u32::from(machine & 63))], ..Config::default() };
+        let config = Config {
+            segments: vec![(Pa(0x10_0000), 24 + u32::from(machine & 63))],
+            ..Config::default()
+        };
         let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).expect("a new machine has memory"));
         let zero = uvm.zero_page(held).expect("a new machine has memory");
         uvm.return_page(held, zero);
@@ -125,7 +129,8 @@ impl World {
         let (free, end) = (uvm.frames().free(), ENDS[usize::from(end) % ENDS.len()]);
         let none = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (spaces, objects, loans, pins, ranges) = none;
-        let mut world = World { uvm, spaces, objects, loans, pins, ranges, swap: None, disk, free, end };
+        let mut world =
+            World { uvm, spaces, objects, loans, pins, ranges, swap: None, disk, free, end };
         world.new_space(held);
         world
     }
@@ -177,8 +182,9 @@ impl World {
                 };
                 // A length that a number of bytes would be is tried too.
                 let len = if how & 0x80 == 0 { Pages(len.0 % 64) } else { len };
-                let is_wired =
-                    uvm.entry_at(held, self.space(who), range.start).is_some_and(|entry| entry.wired);
+                let is_wired = uvm
+                    .entry_at(held, self.space(who), range.start)
+                    .is_some_and(|entry| entry.wired);
                 if !is_wired || len.0 < AUDITED {
                     _ = uvm.remap(held, self.space(who), range, len, place);
                 }
@@ -238,7 +244,10 @@ impl World {
             35 => self.use_object(held, other, how, &mut n),
             36 => {
                 let target = n.next() as usize;
-                uvm.pageout(held, if how & 1 == 0 { target } else { self.uvm.frames().free() + target % 64 });
+                uvm.pageout(
+                    held,
+                    if how & 1 == 0 { target } else { self.uvm.frames().free() + target % 64 },
+                );
             }
             37 => _ = uvm.pageout_range(held, self.space(who), n.range()),
             38 => uvm.cool_range(held, self.space(who), n.range()),
@@ -265,14 +274,27 @@ impl World {
         let len = Pages(if how & 1 == 0 { len } else { len % 64 });
         let made = match how & 2 {
             0 => AnonObject::new(&self.uvm, held, len),
-            _ => AnonObject::within(&self.uvm, held, len, Arc::new(Quota::new(usize::from(how >> 2))), None),
+            _ => AnonObject::within(
+                &self.uvm,
+                held,
+                len,
+                Arc::new(Quota::new(usize::from(how >> 2))),
+                None,
+            ),
         };
         if let Ok(object) = made {
             self.objects.push(object);
         }
     }
 
-    fn map(&mut self, held: &mut Held<'_, Nothing>, who: u8, other: u8, how: u8, n: &mut Numbers<'_>) {
+    fn map(
+        &mut self,
+        held: &mut Held<'_, Nothing>,
+        who: u8,
+        other: u8,
+        how: u8,
+        n: &mut Numbers<'_>,
+    ) {
         let (at, len, offset) = (n.next(), n.next(), n.next());
         let len = Pages(if other & 1 == 0 { len % 64 } else { len });
         let zero = MapRequest::zero(len);
@@ -308,7 +330,13 @@ impl World {
     }
 
     /// Loans, and what becomes of them.
-    fn lend(&mut self, held: &mut Held<'_, Nothing>, what: u8, bytes: [u8; 3], n: &mut Numbers<'_>) {
+    fn lend(
+        &mut self,
+        held: &mut Held<'_, Nothing>,
+        what: u8,
+        bytes: [u8; 3],
+        n: &mut Numbers<'_>,
+    ) {
         let ([who, other, how], uvm) = (bytes, self.uvm.clone());
         let has_room = self.loans.len() < EACH;
         match what {
@@ -356,7 +384,9 @@ impl World {
     fn touch(&self, what: u8, [who, how]: [u8; 2], n: &mut Numbers<'_>) {
         let space = self.space(who);
         let soft = self.uvm.machine();
-        let fault = |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+        let fault = |va, access| {
+            self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ())
+        };
         let (va, cpu) = (Va(n.next()), usize::from(how) % soft.cpus());
         // What crosses the end of all addresses no program can ask for.
         if va.0 > u64::MAX - 8 {
@@ -423,7 +453,8 @@ impl World {
 
     fn audit(&self, held: &mut Held<'_, Nothing>) -> Result<(), String> {
         let _host = host();
-        let spaces: Vec<_> = self.spaces.iter().chain(self.ranges.iter().map(Detached::space)).collect();
+        let spaces: Vec<_> =
+            self.spaces.iter().chain(self.ranges.iter().map(Detached::space)).collect();
         self.uvm.machine().tlb_audit()?;
         let mut pages = 0u64;
         for space in &spaces {
@@ -457,7 +488,11 @@ impl World {
         _ = uvm.set_tier(held, 0);
         // What is being written is freed when that ends.
         while uvm.machine().complete(0, Fate::Works) {}
-        assert_eq!((uvm.frames().free(), uvm.anons()), (self.free, 0), "frames free, and anons, at the end");
+        assert_eq!(
+            (uvm.frames().free(), uvm.anons()),
+            (self.free, 0),
+            "frames free, and anons, at the end"
+        );
     }
 }
 

@@ -10,7 +10,9 @@ use uvm_fuzz::{target, Target};
 use uvm_soft::Rng;
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
 /// Names the input if the target panics.
@@ -25,7 +27,8 @@ impl Drop for Named {
 }
 
 fn run_file(target: &Target, file: &Path) {
-    let bytes = std::fs::read(file).unwrap_or_else(|e| panic!("can't read {}: {e}", file.display()));
+    let bytes =
+        std::fs::read(file).unwrap_or_else(|e| panic!("can't read {}: {e}", file.display()));
     let _named = Named(format!("UVM_INPUT={}", file.display()));
     (target.run)(&bytes);
 }
@@ -55,10 +58,13 @@ fn replay(name: &str) {
         return run_seed(target, seed);
     }
     let started = Instant::now();
-    let folder =
-        Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("corpus").join(name);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("no {}: {e}", folder.display()));
-    let mut files: Vec<_> = entries.map(|entry| entry.expect("the folder can be read").path()).collect();
+    let folder = Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .join("corpus")
+        .join(name);
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("no {}: {e}", folder.display()));
+    let mut files: Vec<_> =
+        entries.map(|entry| entry.expect("the folder can be read").path()).collect();
     files.sort();
     assert!(!files.is_empty(), "{} is empty", folder.display());
     files.iter().for_each(|file| run_file(target, file));

@@ -1,11 +1,13 @@
-//! What a simulated CPU does: look into its TLB, walk the tables on a miss, trap where neither helps.
+//! What a simulated CPU does: look into its TLB, walk the tables on a miss, trap where neither
+//! helps.
 //!
-//! The steps of one access, all under the MMU's lock but the first, and one access of a CPU at a time:
+//! The steps of one access, all under the MMU's lock but the first, and one access of a CPU at a
+//! time:
 //!
 //! 0. The CPU says that it uses its translations, and forgets what others have left notes about.
 //! 1. A TLB entry with enough rights is used, after a check that it is not stale.
-//! 2. One with too few rights is dropped and traps, although the tables may allow the access by now: law P3 lets a
-//!    port leave a raised permission unknown until the CPU faults.
+//! 2. One with too few rights is dropped and traps, although the tables may allow the access by
+//!    now: law P3 lets a port leave a raised permission unknown until the CPU faults.
 //! 3. Without an entry the tables are walked: bits are set, the TLB is filled.
 
 use std::fmt;
@@ -52,7 +54,13 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// [`Trap`].
-    pub fn access(&self, cpu: usize, space: &SoftSpace, va: Va, access: Prot) -> Result<PageNo, Trap> {
+    pub fn access(
+        &self,
+        cpu: usize,
+        space: &SoftSpace,
+        va: Va,
+        access: Prot,
+    ) -> Result<PageNo, Trap> {
         self.with_page(cpu, space, va, access, |page| page)
     }
 
@@ -141,10 +149,13 @@ impl<T: Threads> SoftMachine<T> {
                 Err(Trap::Fault) => fault(va, access).map_err(Denied::Fault)?,
             }
         }
-        Err(Denied::Broken(format!("{access:?} of {va:?} faults for ever: the handler says it's done")))
+        Err(Denied::Broken(format!(
+            "{access:?} of {va:?} faults for ever: the handler says it's done"
+        )))
     }
 
-    /// Runs one instruction on a CPU: one at a time, though several threads may say that they run there.
+    /// Runs one instruction on a CPU: one at a time, though several threads may say that they run
+    /// there.
     fn with_page<R>(
         &self,
         cpu: usize,
@@ -209,7 +220,8 @@ impl<T: Threads> SoftMachine<T> {
         )))
     }
 
-    /// Drops what a CPU's TLB knows of a space, as one without address space numbers does when it switches away.
+    /// Drops what a CPU's TLB knows of a space, as one without address space numbers does when it
+    /// switches away.
     pub fn switch_away(&self, cpu: usize, space: &SoftSpace) {
         let mut state = self.pmap.lock();
         let range = machine::VaRange::new(Va(0), Va(0) + Pages(1 << 51));

@@ -2,7 +2,8 @@
 
 use machine::Pa;
 
-/// How a machine is built. `Config::default()` is 1,024 frames, four CPUs, nothing forgotten, no plant.
+/// How a machine is built. `Config::default()` is 1,024 frames, four CPUs, nothing forgotten, no
+/// plant.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Physical memory: address and frames of each segment.
@@ -43,8 +44,8 @@ impl Default for Config {
 pub enum Stage {
     /// No operation is under way when memory is accessed: any use of a stale entry is an error.
     Sequential,
-    /// An operation on another thread may yet perform its shootdown: a stale entry may be used as long as its page
-    /// has not been freed.
+    /// An operation on another thread may yet perform its shootdown: a stale entry may be used as
+    /// long as its page has not been freed.
     Concurrent,
 }
 

@@ -14,9 +14,9 @@
 //!                                  alloc(800)        -> the operation is at fault
 //! ```
 //!
-//! With `ChargedHeap<true>`, what a thread allocates while it holds a lock of the VM system is charged
-//! without [`charged`], to the last reservation, whichever operation made it. So each test whose
-//! binary names it holds to the promise what operations do under locks, and only that.
+//! With `ChargedHeap<true>`, what a thread allocates while it holds a lock of the VM system is
+//! charged without [`charged`], to the last reservation, whichever operation made it. So each test
+//! whose binary names it holds to the promise what operations do under locks, and only that.
 //!
 //! What is freed isn't given back: a host promises bytes, and those that are freed are anybody's.
 //! Another thread may have them a moment later, and an allocator needn't be able to make one piece
@@ -190,7 +190,9 @@ fn charge(bytes: usize, under_locks: bool) {
         None => {
             let ours = host();
             let callers = callers();
-            if !charge.is_operation && ["audit::", "describe::"].iter().any(|own| callers.contains(own)) {
+            if !charge.is_operation
+                && ["audit::", "describe::"].iter().any(|own| callers.contains(own))
+            {
                 // For tests alone, or what a test does with each entry.
                 drop((callers, ours));
                 return CHARGE.set(Charge { left: usize::MAX, ..charge });

@@ -1,8 +1,8 @@
-//! Code of a test that runs in the middle of an operation: what another thread may do there, done there once, whatever the
-//! schedule.
+//! Code of a test that runs in the middle of an operation: what another thread may do there, done
+//! there once, whatever the schedule.
 //!
-//! A hook is taken out before it runs, and runs with no lock of the machine's held. It may start a thread and wait for its end: what
-//! the operation has locked, that thread must not want.
+//! A hook is taken out before it runs, and runs with no lock of the machine's held. It may start a
+//! thread and wait for its end: what the operation has locked, that thread must not want.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,5 @@
-//! The software machine: a [`Machine`](machine::Machine) and its MMU on a desk, for tests and examples.
+//! The software machine: a [`Machine`](machine::Machine) and its MMU on a desk, for tests and
+//! examples.
 //!
 //! ```text
 //!   test or program
@@ -12,17 +13,19 @@
 //!
 //! It is an adversary that keeps to the letter of the contract (`machine::pmap`):
 //!
-//! * a TLB keeps what an access put there until [`Pmap::flush`](machine::Pmap::flush) names it; an access through an
-//!   entry that the tables no longer imply is a [`Trap::Stale`], and [`SoftMachine::tlb_audit`] finds such entries
-//!   before they are used;
-//! * pageable mappings are forgotten at random (law P1), by seed; pages hold garbage until they are written;
+//! * a TLB keeps what an access put there until [`Pmap::flush`](machine::Pmap::flush) names it; an
+//!   access through an entry that the tables no longer imply is a [`Trap::Stale`], and
+//!   [`SoftMachine::tlb_audit`] finds such entries before they are used;
+//! * pageable mappings are forgotten at random (law P1), by seed; pages hold garbage until they are
+//!   written;
 //! * transfers end in any order, when somebody waits or a test says so, and fail when it says that;
 //! * frames, tables and heap reservations fail at the Nth call, when asked to ([`Injector`]);
 //! * what an operation allocates beyond its reservation is found by a [`ChargedHeap`];
 //! * a [`Plant`] breaks one law on purpose, to prove that a test would see it.
 //!
-//! Read `pmap` for the tables, `tlb` for the caches, `access` for what a CPU does with both, `threads` for locks.
-//! This crate knows no VM system: an access that misses calls a fault handler that the caller passes.
+//! Read `pmap` for the tables, `tlb` for the caches, `access` for what a CPU does with both,
+//! `threads` for locks. This crate knows no VM system: an access that misses calls a fault handler
+//! that the caller passes.
 
 mod access;
 mod config;

@@ -1,6 +1,7 @@
 //! The bytes of every frame, each page behind its own lock, boxed when first written.
 //!
-//! A page that was never written reads as garbage that is not zero, so that a page handed out unzeroed is seen.
+//! A page that was never written reads as garbage that is not zero, so that a page handed out
+//! unzeroed is seen.
 
 use machine::{PageNo, PAGE_SIZE};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,10 @@ impl Memory {
     }
 
     pub(crate) fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]) {
-        assert!(buf.len() <= PAGE_SIZE && offset <= PAGE_SIZE - buf.len(), "bytes beyond a page's end");
+        assert!(
+            buf.len() <= PAGE_SIZE && offset <= PAGE_SIZE - buf.len(),
+            "bytes beyond a page's end"
+        );
         match &*self.lock(page) {
             Some(bytes) => buf.copy_from_slice(&bytes[offset..offset + buf.len()]),
             None => buf.fill(GARBAGE),
@@ -39,7 +43,8 @@ impl Memory {
     }
 
     pub(crate) fn write(&self, page: PageNo, offset: usize, bytes: &[u8]) {
-        self.lock(page).get_or_insert_with(garbage)[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.lock(page).get_or_insert_with(garbage)[offset..offset + bytes.len()]
+            .copy_from_slice(bytes);
     }
 
     fn lock(&self, page: PageNo) -> Own<MutexGuard<'_, Bytes>> {

@@ -1,11 +1,12 @@
 //! The Pmap contract over plain tables.
 //!
-//! One lock guards tables and TLBs of all spaces and CPUs, so that a simulated access (look-up, bits, data) is as
-//! indivisible as an instruction is against an interrupt: `flush` returns only between accesses. The road not taken,
-//! a lock for each space, would buy speed that no test here needs and cost the simple reverse map.
+//! One lock guards tables and TLBs of all spaces and CPUs, so that a simulated access (look-up,
+//! bits, data) is as indivisible as an instruction is against an interrupt: `flush` returns only
+//! between accesses. The road not taken, a lock for each space, would buy speed that no test here
+//! needs and cost the simple reverse map.
 //!
-//! CPUs tell each other what to forget by [`Notes`], as a kernel's do: a CPU uses translations while a thread's access on it lasts
-//! (`access`), and looks into its box before.
+//! CPUs tell each other what to forget by [`Notes`], as a kernel's do: a CPU uses translations
+//! while a thread's access on it lasts (`access`), and looks into its box before.
 //!
 //! Locks: `state` is below every VM lock and held by no caller.
 
@@ -13,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use machine::notes::{Forget, Left};
 use machine::{
-    Before, CpuSet, Held, NoMemory, Notes, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va, VaRange,
-    Wiring, PAGE_SHIFT,
+    Before, CpuSet, Held, NoMemory, Notes, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va,
+    VaRange, Wiring, PAGE_SHIFT,
 };
 
 use crate::config::{Config, Plant};
@@ -154,7 +155,8 @@ impl SoftPmap {
         }
     }
 
-    /// How a CPU could still get at a page, if it can: a mapping, or a translation that no flush has named.
+    /// How a CPU could still get at a page, if it can: a mapping, or a translation that no flush
+    /// has named.
     pub fn reach(&self, page: PageNo) -> Option<String> {
         let state = self.settled();
         if let Some((space, vpn)) = state.tables.reverse[page.0 as usize].first() {
@@ -166,7 +168,8 @@ impl SoftPmap {
             .next()
     }
 
-    /// Checks the tables against the reverse map, and every TLB against the tables. Only between operations.
+    /// Checks the tables against the reverse map, and every TLB against the tables. Only between
+    /// operations.
     ///
     /// # Errors
     /// A sentence that names the first entry that should be gone.
@@ -271,7 +274,8 @@ impl State {
         self.tables.space(space).ptes.range(vpns).map(|(&vpn, _)| (space, vpn)).collect()
     }
 
-    /// Forgets one pageable mapping (law P1), TLBs included, as a port does that recycles a table page.
+    /// Forgets one pageable mapping (law P1), TLBs included, as a port does that recycles a table
+    /// page.
     fn forget_one(&mut self, even_wired: bool) {
         let spots: Vec<Spot> = if even_wired {
             let spaces = self.tables.spaces.iter();
@@ -290,7 +294,9 @@ impl State {
         let tlb = &mut self.tlbs[cpu];
         self.counters.dropped += match what {
             Forget::Everything => tlb.forget_all(),
-            Forget::Ranges(ranges) => ranges.iter().map(|range| tlb.forget_everywhere(*range)).sum(),
+            Forget::Ranges(ranges) => {
+                ranges.iter().map(|range| tlb.forget_everywhere(*range)).sum()
+            }
         };
     }
 
@@ -335,7 +341,10 @@ impl Pmap for SoftPmap {
         let tables = state.tables.spaces.remove(&space.id).expect("a space is destroyed once");
         assert!(tables.ptes.is_empty(), "a space is destroyed with {} mappings", tables.ptes.len());
         for (cpu, tlb) in state.tlbs.iter().enumerate() {
-            assert!(!tlb.knows_space(space.id), "a space is destroyed while cpu {cpu} has its translations");
+            assert!(
+                !tlb.knows_space(space.id),
+                "a space is destroyed while cpu {cpu} has its translations"
+            );
         }
     }
 
@@ -350,7 +359,10 @@ impl Pmap for SoftPmap {
         wiring: Wiring,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
-        assert!(prot.contains(access) && prot != Prot::NONE, "{access:?} of a mapping for {prot:?}");
+        assert!(
+            prot.contains(access) && prot != Prot::NONE,
+            "{access:?} of a mapping for {prot:?}"
+        );
         self.hooks.come(Moment::Mapping);
         let mut state = self.enter_call();
         let spot = spot(space, va);
@@ -527,10 +539,12 @@ impl Pmap for SoftPmap {
             return;
         }
         self.hooks.come(Moment::Flushing);
-        // It takes its time: the longest wait in any operation, so the likeliest place for others to run.
+        // It takes its time: the longest wait in any operation, so the likeliest place for others
+        // to run.
         (0..FLUSH_STEPS).for_each(|_| (self.pause)());
         let here = (self.cpu)() % self.notes.len();
-        let others = down.cpus().without(CpuSet::one(here)).intersection(CpuSet::first(self.notes.len()));
+        let others =
+            down.cpus().without(CpuSet::one(here)).intersection(CpuSet::first(self.notes.len()));
         let others = if self.planted(Plant::SkipRemoteFlush) { CpuSet::NONE } else { others };
         let left: Vec<(usize, Left)> = {
             let _host = host();
@@ -548,7 +562,8 @@ impl Pmap for SoftPmap {
             state.counters.local_flushes += u64::from(down.cpus().contains(here));
             state.counters.remote_flushes += u64::from(!left.is_empty());
             state.counters.told += left.len() as u64;
-            state.counters.interrupts += left.iter().filter(|(_, left)| left.was_in_use()).count() as u64;
+            state.counters.interrupts +=
+                left.iter().filter(|(_, left)| left.was_in_use()).count() as u64;
         }
         for (cpu, left) in left {
             if !self.planted(Plant::SkipWait) {

@@ -1,4 +1,5 @@
-//! A seeded stream of numbers (SplitMix64), the same on every host and in every version, so that a seed replays.
+//! A seeded stream of numbers (SplitMix64), the same on every host and in every version, so that a
+//! seed replays.
 
 /// The stream; its whole state is one word.
 #[derive(Clone, Debug)]

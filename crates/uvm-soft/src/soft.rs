@@ -7,8 +7,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use machine::order::{self, Nothing};
 use machine::shared::Line;
 use machine::{
-    Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, RawLock, Reserve, ThreadCtx, Ticket, Va,
-    UNRESERVED_BYTES,
+    Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, RawLock, Reserve, ThreadCtx, Ticket,
+    Va, UNRESERVED_BYTES,
 };
 
 use crate::access::Denied;
@@ -153,8 +153,8 @@ impl<T: Threads> SoftMachine<T> {
         self.transfers.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Ends the transfer that is the `n`th by age, and says whether there was one. The youngest counts for all that
-    /// are not there.
+    /// Ends the transfer that is the `n`th by age, and says whether there was one. The youngest
+    /// counts for all that are not there.
     pub fn complete(&self, n: usize, fate: Fate) -> bool {
         let transfer = {
             let mut transfers = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,8 @@ impl<T: Threads> SoftMachine<T> {
         })
     }
 
-    /// Begins to count waits anew. A machine with one thread takes a great many in one operation for a circle.
+    /// Begins to count waits anew. A machine with one thread takes a great many in one operation
+    /// for a circle.
     pub fn stir(&self) {
         self.waits.store(0, Relaxed);
     }
@@ -179,8 +180,8 @@ impl<T: Threads> SoftMachine<T> {
         self.complete(n as usize, Fate::Works)
     }
 
-    /// Takes user memory away until just `pages` allocations by the calling CPU can succeed, at most 64.
-    /// [`give_back`](Self::give_back) undoes it.
+    /// Takes user memory away until just `pages` allocations by the calling CPU can succeed, at
+    /// most 64. [`give_back`](Self::give_back) undoes it.
     pub fn leave_free(&self, pages: usize) {
         let mut ctx = ThreadCtx::new();
         let mut held = ctx.held();
@@ -275,11 +276,15 @@ impl<T: Threads> Machine for SoftMachine<T> {
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
         let waits = self.waits.fetch_add(1, Relaxed);
-        assert!(self.stage != Stage::Sequential || waits < CIRCLE, "an operation waits for ever: {ticket:?}");
+        assert!(
+            self.stage != Stage::Sequential || waits < CIRCLE,
+            "an operation waits for ever: {ticket:?}"
+        );
         if self.io == IoBy::Waiters && self.complete_one() {
             return;
         }
-        let alone = self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
+        let alone =
+            self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
         assert!(!alone, "the only thread waits for {ticket:?}, and no transfer is under way");
         let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
         aside(|| self.sleepers.wait(ticket, &|| for_memory && self.gives_up()));

@@ -1,7 +1,9 @@
-//! Page tables of all spaces, the reverse map, and each page's referenced and modified bits: plain data without locks.
+//! Page tables of all spaces, the reverse map, and each page's referenced and modified bits: plain
+//! data without locks.
 //!
-//! I1: `reverse[page]` names a (space, page of addresses) exactly if that space's table maps it to `page`.
-//! I2: a space's `tables` counts, for each 512 pages of addresses, the mappings there; a count of zero is kept until
+//! I1: `reverse[page]` names a (space, page of addresses) exactly if that space's table maps it to
+//! `page`. I2: a space's `tables` counts, for each 512 pages of addresses, the mappings there; a
+//! count of zero is kept until
 //!     `remove` empties it, as a port keeps a table page.
 //! I3: `held_by` holds every CPU whose TLB has an entry of the space.
 
@@ -136,7 +138,10 @@ impl Tables {
             let mut counts = BTreeMap::new();
             for (&vpn, pte) in &space.ptes {
                 if !self.reverse[pte.page.0 as usize].contains(&(id, vpn)) {
-                    return Err(format!("{:?} doesn't know its mapping in space {id} at {vpn:#x}", pte.page));
+                    return Err(format!(
+                        "{:?} doesn't know its mapping in space {id} at {vpn:#x}",
+                        pte.page
+                    ));
                 }
                 *counts.entry(vpn / TABLE_SPAN).or_insert(0u32) += 1;
                 mapped += 1;

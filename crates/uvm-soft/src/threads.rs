@@ -1,7 +1,8 @@
-//! The lock and the sleep behind the machine, for threads of std and, by feature, for tasks of shuttle.
+//! The lock and the sleep behind the machine, for threads of std and, by feature, for tasks of
+//! shuttle.
 //!
-//! The locks inside this crate (tables, frames' bytes) are std's under both: they are held for a few instructions,
-//! never while a VM lock is taken, so a schedule checker need not know them.
+//! The locks inside this crate (tables, frames' bytes) are std's under both: they are held for a
+//! few instructions, never while a VM lock is taken, so a schedule checker need not know them.
 //!
 //! The only unsafe code of the crate is here: `RawLock` is an unsafe trait.
 
@@ -72,7 +73,8 @@ impl Threads for StdThreads {
 /// A lock of `parking_lot`.
 pub struct StdLock(parking_lot::RawMutex);
 
-// SAFETY: `parking_lot::RawMutex` is a mutual exclusion lock with the ordering that `RawLock` asks for.
+// SAFETY: `parking_lot::RawMutex` is a mutual exclusion lock with the ordering that `RawLock` asks
+// for.
 unsafe impl RawLock for StdLock {
     fn new() -> Self {
         StdLock(parking_lot::RawMutex::INIT)
@@ -150,7 +152,12 @@ impl Sleepers for StdSleepers {
     }
 
     fn wake(&self, channel: Channel) {
-        *self.sequences.lock().unwrap_or_else(PoisonError::into_inner).entry(channel).or_insert(0) += 1;
+        *self
+            .sequences
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(channel)
+            .or_insert(0) += 1;
         self.woken.notify_all();
     }
 
@@ -191,8 +198,12 @@ pub(crate) mod shuttle_threads {
         }
 
         fn pause() {
-            // An access to an atomic is a place to switch; a yield would also be a wish to, and cost priority.
-            aside(|| shuttle::sync::atomic::AtomicBool::new(false).load(std::sync::atomic::Ordering::SeqCst));
+            // An access to an atomic is a place to switch; a yield would also be a wish to, and
+            // cost priority.
+            aside(|| {
+                shuttle::sync::atomic::AtomicBool::new(false)
+                    .load(std::sync::atomic::Ordering::SeqCst)
+            });
         }
     }
 
@@ -205,8 +216,9 @@ pub(crate) mod shuttle_threads {
         free: Condvar,
     }
 
-    // SAFETY: `taken` goes from false to true under a mutex only, in `lock` and `try_lock`, and back only in
-    // `unlock`, whose caller is the one holder; the mutex orders the holders' memory accesses.
+    // SAFETY: `taken` goes from false to true under a mutex only, in `lock` and `try_lock`, and
+    // back only in `unlock`, whose caller is the one holder; the mutex orders the holders' memory
+    // accesses.
     unsafe impl RawLock for ShuttleLock {
         fn new() -> Self {
             aside(|| ShuttleLock(Box::new(Flag { taken: Mutex::new(false), free: Condvar::new() })))
@@ -250,10 +262,12 @@ pub(crate) mod shuttle_threads {
         }
     }
 
-    /// What tasks of all tests read: an execution that is abandoned leaves names of locks behind, which cost places.
+    /// What tasks of all tests read: an execution that is abandoned leaves names of locks behind,
+    /// which cost places.
     static ROWS: LazyLock<[Row; 2]> = LazyLock::new(|| [Row::new(), Row::new()]);
 
-    /// Sleeping tasks. One wake-up of one task wakes just one, who came first: what a kernel does, and the harder case.
+    /// Sleeping tasks. One wake-up of one task wakes just one, who came first: what a kernel does,
+    /// and the harder case.
     #[derive(Default)]
     pub struct ShuttleSleepers {
         state: Mutex<Asleep>,

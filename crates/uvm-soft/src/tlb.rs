@@ -1,7 +1,8 @@
-//! One CPU's translation cache: filled by accesses, emptied by flushes that name an entry, by nothing else.
+//! One CPU's translation cache: filled by accesses, emptied by flushes that name an entry, by
+//! nothing else.
 //!
-//! An entry that the tables no longer imply is stale. That is lawful between a lowering and the flush that tells it;
-//! `audit` is for the moments in between operations, when it never is.
+//! An entry that the tables no longer imply is stale. That is lawful between a lowering and the
+//! flush that tells it; `audit` is for the moments in between operations, when it never is.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,8 @@ impl Tlb {
     /// Forgets a range of one space, and says how many entries went.
     pub(crate) fn forget_range(&mut self, stale: &Stale) -> u64 {
         let first = stale.range.start.0 >> PAGE_SHIFT;
-        let end = stale.range.end.page_ceil().map_or(u64::MAX >> PAGE_SHIFT, |va| va.0 >> PAGE_SHIFT);
+        let end =
+            stale.range.end.page_ceil().map_or(u64::MAX >> PAGE_SHIFT, |va| va.0 >> PAGE_SHIFT);
         let doomed: Vec<Spot> =
             self.entries.range((stale.space, first)..(stale.space, end)).map(|(s, _)| *s).collect();
         for spot in &doomed {

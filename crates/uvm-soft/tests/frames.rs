@@ -2,7 +2,9 @@
 
 use machine::frames::{PageFlags, Place, Queue};
 use machine::order::{Held, Nothing};
-use machine::{Channel, Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped};
+use machine::{
+    Channel, Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped,
+};
 use uvm_soft::{Config, SoftMachine};
 
 fn machine(segments: &[(Pa, u32)]) -> SoftMachine {
@@ -32,14 +34,18 @@ fn a_page_has_its_address_in_its_segment() {
     for no in 0..12 {
         assert_eq!(f.page_at(f.pa(PageNo(no))), Some(PageNo(no)));
     }
-    assert_eq!((f.page_at(Pa(0x0fff)), f.page_at(Pa(0x5000)), f.page_at(Pa(0x10_8000))), (None, None, None));
+    assert_eq!(
+        (f.page_at(Pa(0x0fff)), f.page_at(Pa(0x5000)), f.page_at(Pa(0x10_8000))),
+        (None, None, None)
+    );
     assert_eq!(f.page_at(Pa(0x10_0123)), Some(PageNo(0)));
 }
 
 #[test]
 fn memory_that_came_loaded_is_free_once_it_is_freed() {
     let m = small();
-    let (plain, loaded, device) = ([(Pa(0x10_0000), 64)], [(Pa(0x40_0000), 8)], [(Pa(0x80_0000), 2)]);
+    let (plain, loaded, device) =
+        ([(Pa(0x10_0000), 64)], [(Pa(0x40_0000), 8)], [(Pa(0x80_0000), 2)]);
     let frames = Frames::<SoftMachine>::with(&plain, &loaded, &device, 1).expect("there is heap");
     let (mut ctx, first) = (ThreadCtx::new(), frames.page_at(Pa(0x40_0000)).expect("it is memory"));
     let mut h = ctx.held();
@@ -51,7 +57,8 @@ fn memory_that_came_loaded_is_free_once_it_is_freed() {
         assert_eq!(frames.free(), 65 + n as usize);
     }
     frames.audit(&mut h).expect("all lists are whole");
-    let taken: Vec<_> = std::iter::from_fn(|| frames.alloc(&m, &mut h, Reserve::Pageout).ok()).collect();
+    let taken: Vec<_> =
+        std::iter::from_fn(|| frames.alloc(&m, &mut h, Reserve::Pageout).ok()).collect();
     assert_eq!(taken.len(), 72);
     assert!(taken.contains(&first), "it can be had again");
 }
@@ -64,7 +71,8 @@ fn let_go(frames: &Frames<SoftMachine>, page: PageNo) {
 
 /// What each safe function says that is asked for a page of this number.
 fn refused_by(m: &SoftMachine, page: PageNo, other: PageNo) -> Vec<&'static str> {
-    let panics = |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
+    let panics =
+        |act: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err();
     let free = || m.frames().free_page(m, &mut ThreadCtx::new().held(), page);
     let tries: [(&str, &dyn Fn()); 7] = [
         ("zero", &|| m.zero(page)),
@@ -188,7 +196,9 @@ fn the_page_daemon_is_woken_below_its_mark_and_not_above() {
 }
 
 fn in_caches(m: &SoftMachine) -> usize {
-    (0..m.frames().total()).filter(|&no| m.frames().place(PageNo(no as u32)) == Place::Cached).count()
+    (0..m.frames().total())
+        .filter(|&no| m.frames().place(PageNo(no as u32)) == Place::Cached)
+        .count()
 }
 
 #[test]
@@ -236,13 +246,17 @@ fn segments_are_told_in_their_order() {
     let (plain, device) = ([(Pa(0x10_0000), 4), (Pa(0x1000), 2)], [(Pa(0x80_0000), 3)]);
     let f = Frames::<SoftMachine>::with(&plain, &[], &device, 2).expect("there is heap");
     let told: Vec<_> = f.segments().iter().map(|s| (s.start, s.pages, s.first)).collect();
-    let all = [(Pa(0x10_0000), 4, PageNo(0)), (Pa(0x1000), 2, PageNo(4)), (Pa(0x80_0000), 3, PageNo(6))];
+    let all =
+        [(Pa(0x10_0000), 4, PageNo(0)), (Pa(0x1000), 2, PageNo(4)), (Pa(0x80_0000), 3, PageNo(6))];
     assert_eq!((&told[..], f.total(), f.numbers(), f.cpus()), (&all[..], 6, 9, 2));
     assert_eq!((f.pa(PageNo(8)), m.frames().cpus()), (Pa(0x80_2000), 2));
     let none = Frames::<SoftMachine>::with(&[], &plain, &[], 1).expect("there is heap");
     assert_eq!((none.free(), none.total()), (0, 6));
     none.audit(&mut ThreadCtx::new().held()).unwrap();
-    assert!(Frames::<SoftMachine>::new(&[(Pa(0), 1 << 31), (Pa(0), 1)], 1).is_err(), "more than numbers");
+    assert!(
+        Frames::<SoftMachine>::new(&[(Pa(0), 1 << 31), (Pa(0), 1)], 1).is_err(),
+        "more than numbers"
+    );
 }
 
 #[test]
@@ -340,7 +354,8 @@ fn give_at_once(m: &SoftMachine, h: &mut Held<'_, Nothing>, taken: &Used) {
     }
 }
 
-/// Does `test` on a machine whose CPUs have taken memory and given it back by `give`. All lists are whole then and at the end.
+/// Does `test` on a machine whose CPUs have taken memory and given it back by `give`. All lists are
+/// whole then and at the end.
 fn once_used(
     give: fn(&SoftMachine, &mut Held<'_, Nothing>, &Used),
     test: impl FnOnce(&SoftMachine, &mut Held<'_, Nothing>, &Used),
@@ -397,7 +412,9 @@ fn what_one_cpu_gave_back_is_there_for_all() {
 fn a_run_is_found_among_what_all_cpus_gave_back() {
     once_used(give_in_turns, |m, h, _| {
         let free = m.frames().free();
-        m.frames().alloc_run(h, 900).expect("all but a hundred pages are free, and lie side by side");
+        m.frames()
+            .alloc_run(h, 900)
+            .expect("all but a hundred pages are free, and lie side by side");
         assert_eq!(m.frames().free(), free - 900);
     });
 }

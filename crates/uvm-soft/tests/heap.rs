@@ -35,7 +35,9 @@ fn an_operation_may_use_what_it_has_reserved() {
 #[test]
 fn the_first_byte_too_much_is_found() {
     assert!(fault(0, &[1]).unwrap().starts_with("1 bytes allocated unreserved, 0 left"));
-    assert!(fault(300, &[200, 101]).unwrap().starts_with("101 bytes allocated unreserved, 100 left"));
+    assert!(fault(300, &[200, 101])
+        .unwrap()
+        .starts_with("101 bytes allocated unreserved, 100 left"));
 }
 
 #[test]

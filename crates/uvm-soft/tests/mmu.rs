@@ -1,10 +1,12 @@
-//! The Pmap contract and shootdowns, by behaviour: what holds of the software MMU and must hold of every port.
+//! The Pmap contract and shootdowns, by behaviour: what holds of the software MMU and must hold of
+//! every port.
 
 use std::sync::{Arc, Mutex};
 
 use machine::order::{Held, Nothing};
 use machine::{
-    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, ThreadCtx, Unmapped, Va, VaRange, Wiring,
+    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, ThreadCtx, Unmapped, Va,
+    VaRange, Wiring,
 };
 use uvm_soft::{Config, Moment, Plant, SoftMachine, SoftSpace, Trap};
 
@@ -24,9 +26,18 @@ fn page(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> PageNo {
 }
 
 /// Maps and performs at once.
-fn enter(m: &SoftMachine, h: &mut Held<'_, Nothing>, s: &SoftSpace, va: Va, page: PageNo, prot: Prot) {
+fn enter(
+    m: &SoftMachine,
+    h: &mut Held<'_, Nothing>,
+    s: &SoftSpace,
+    va: Va,
+    page: PageNo,
+    prot: Prot,
+) {
     let mut down = Shootdown::new();
-    m.pmap().enter(h, s, va, page, prot, Prot::NONE, Wiring::Pageable, &mut down).expect("there are tables");
+    m.pmap()
+        .enter(h, s, va, page, prot, Prot::NONE, Wiring::Pageable, &mut down)
+        .expect("there are tables");
     down.perform(m, h);
 }
 
@@ -39,7 +50,10 @@ fn a_cpu_uses_what_was_lowered_until_the_shootdown_and_never_after() {
     assert_eq!(m.access(1, &s, VA, Prot::WRITE), Ok(p));
     let mut down = Shootdown::new();
     m.pmap().protect(h, &s, PAGE, Prot::READ, &mut down);
-    assert!(matches!(m.access(1, &s, VA, Prot::WRITE), Err(Trap::Stale(_))), "the TLB still had it");
+    assert!(
+        matches!(m.access(1, &s, VA, Prot::WRITE), Err(Trap::Stale(_))),
+        "the TLB still had it"
+    );
     assert!(m.tlb_audit().is_err());
     down.perform(&m, h);
     assert_eq!(m.tlb_audit(), Ok(()));
@@ -179,9 +193,15 @@ fn a_wired_mapping_is_not_forgotten() {
     m.pmap().enter(h, &s, wired, p, Prot::READ, Prot::READ, Wiring::Wired, &mut down).unwrap();
     down.perform(&m, h);
     m.pmap().forget_all();
-    assert_eq!((m.pmap().extract(&s, VA), m.pmap().extract(&s, wired)), (None, Some((p, Prot::READ))));
+    assert_eq!(
+        (m.pmap().extract(&s, VA), m.pmap().extract(&s, wired)),
+        (None, Some((p, Prot::READ)))
+    );
     let around = VaRange::new(VA, wired + Pages(1));
-    assert_eq!((m.pmap().unwire(&s, around), m.pmap().unwire(&s, around)), (Some((wired, p)), None));
+    assert_eq!(
+        (m.pmap().unwire(&s, around), m.pmap().unwire(&s, around)),
+        (Some((wired, p)), None)
+    );
     m.pmap().forget_all();
     assert_eq!(m.pmap().resident(&s), 0);
 }

@@ -1,4 +1,5 @@
-//! Ordered locks (`machine::order`) with threads of the host: exclusion, trying, pairs, waiting without losing a wake.
+//! Ordered locks (`machine::order`) with threads of the host: exclusion, trying, pairs, waiting
+//! without losing a wake.
 
 use std::sync::Arc;
 

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use machine::frames::{Class, PageFlags, Place, Queue, SCAN};
 use machine::order::{Held, Nothing};
-use machine::{Frames, Machine, NoMemory, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped};
+use machine::{
+    Frames, Machine, NoMemory, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped,
+};
 use uvm_soft::{Config, Rng, SoftMachine};
 
 /// Frames of each segment, and of the devices behind them.
@@ -22,7 +24,12 @@ fn kept_from(reserve: Reserve) -> usize {
 
 fn machine() -> SoftMachine {
     let segments = vec![(Pa(0x100_0000), SEGMENTS[0]), (Pa(0x10_0000), SEGMENTS[1])];
-    SoftMachine::new(Config { segments, devices: vec![(Pa(0x800_0000), 3)], cpus: 2, ..Config::default() })
+    SoftMachine::new(Config {
+        segments,
+        devices: vec![(Pa(0x800_0000), 3)],
+        cpus: 2,
+        ..Config::default()
+    })
 }
 
 /// What has been taken from a machine's free pages, and where it is.
@@ -84,7 +91,8 @@ impl World<'_> {
     }
 
     fn alloc(&mut self, h: &mut Token<'_>) {
-        let reserve = *self.random.pick(&[Reserve::User, Reserve::User, Reserve::Kernel, Reserve::Pageout]);
+        let reserve =
+            *self.random.pick(&[Reserve::User, Reserve::User, Reserve::Kernel, Reserve::Pageout]);
         let count = *self.random.pick(&[1, 1, 5, 31, 32, 33, 90]);
         let (before, refusals) = (self.free(), self.frames().refusals());
         let mut got = Vec::new();
@@ -188,14 +196,18 @@ impl World<'_> {
             if self.below(8) == 0 {
                 f.wire(page);
                 f.activate(self.m, h, page);
-                assert!(!was_idle(self, page) || f.place(page) == Place::Nowhere, "a wired one stays off");
+                assert!(
+                    !was_idle(self, page) || f.place(page) == Place::Nowhere,
+                    "a wired one stays off"
+                );
                 f.unpin(page);
             }
             f.activate(self.m, h, page);
             if was_idle(self, page) {
                 self.forget(page);
                 self.pending.push(page);
-                // A batch that was full has been linked, and maybe an earlier entry for this page with it.
+                // A batch that was full has been linked, and maybe an earlier entry for this page
+                // with it.
                 assert!([Place::Pending, Place::Active].contains(&f.place(page)));
                 self.see_linked(h);
             }
@@ -219,7 +231,8 @@ impl World<'_> {
     /// Those that came into use have been put on the active queue behind all others, or not yet.
     fn see_linked(&mut self, h: &mut Token<'_>) {
         let is_pending = |page: &PageNo| self.m.frames().place(*page) == Place::Pending;
-        let linked: BTreeSet<_> = self.pending.iter().copied().filter(|page| !is_pending(page)).collect();
+        let linked: BTreeSet<_> =
+            self.pending.iter().copied().filter(|page| !is_pending(page)).collect();
         if !linked.is_empty() {
             let order = self.order(h, Queue::Active);
             let (old, new) = order.split_at(self.active.len());
@@ -246,7 +259,8 @@ impl World<'_> {
                 return;
             }
         }
-        for page in pages.into_iter().filter(|page| self.active.contains(page)).collect::<Vec<_>>() {
+        for page in pages.into_iter().filter(|page| self.active.contains(page)).collect::<Vec<_>>()
+        {
             self.forget(page);
             self.inactive.push(page);
         }

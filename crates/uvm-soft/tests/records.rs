@@ -1,4 +1,5 @@
-//! A page's record (`machine::frames`): its owner, what is going on with it and who holds it, against a plain struct of the same.
+//! A page's record (`machine::frames`): its owner, what is going on with it and who holds it,
+//! against a plain struct of the same.
 
 use machine::frames::{Class, Lending, PageFlags, Place, Taken};
 use machine::order::{Held, Nothing};
@@ -7,7 +8,12 @@ use uvm_soft::{Config, Rng, SoftMachine};
 
 fn machine() -> SoftMachine {
     let devices = vec![(Pa(0x800_0000), 2)];
-    SoftMachine::new(Config { segments: vec![(Pa(0x10_0000), 64)], devices, cpus: 1, ..Config::default() })
+    SoftMachine::new(Config {
+        segments: vec![(Pa(0x10_0000), 64)],
+        devices,
+        cpus: 1,
+        ..Config::default()
+    })
 }
 
 fn alloc(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> PageNo {
@@ -69,7 +75,10 @@ impl Record {
         assert_eq!(said, *self);
         assert_eq!(f.is_plain(page), !self.is_busy() && self.loans == 0);
         let lone = matches!(self.owner, Owner::Anon(_)) && !self.is_shared && f.is_plain(page);
-        for anon in OWNERS.iter().filter_map(|&owner| if let Owner::Anon(n) = owner { Some(n) } else { None })
+        for anon in
+            OWNERS
+                .iter()
+                .filter_map(|&owner| if let Owner::Anon(n) = owner { Some(n) } else { None })
         {
             assert_eq!(f.is_alone(page, anon), lone && self.owner == Owner::Anon(anon), "{anon}");
         }
@@ -97,7 +106,13 @@ const OWNERS: [Owner; 9] = [
 ];
 
 /// One step, of those that somebody may take as the page is now; or none.
-fn step(m: &SoftMachine, h: &mut Held<'_, Nothing>, page: PageNo, record: &mut Record, random: &mut Rng) {
+fn step(
+    m: &SoftMachine,
+    h: &mut Held<'_, Nothing>,
+    page: PageNo,
+    record: &mut Record,
+    random: &mut Rng,
+) {
     let f = m.frames();
     match random.below(16) {
         0 => {

@@ -1,7 +1,7 @@
 //! Locks that many read at once (`machine::shared`), by behaviour, on threads of the host.
 //!
-//! That changes exclude readers in all schedules is shown in `uvm-check/tests/loom/shared.rs`; here, when a lock
-//! opens and closes, and who waits for whom.
+//! That changes exclude readers in all schedules is shown in `uvm-check/tests/loom/shared.rs`;
+//! here, when a lock opens and closes, and who waits for whom.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -126,7 +126,10 @@ fn a_lock_opens_after_so_many_reads_without_a_change() {
             assert_eq!(alone, reads.min(QUIET), "of {reads}");
         }
         let before = TAKEN.get();
-        assert!(!reads_alone(&lock, h) && TAKEN.get() == before, "who reads an open lock doesn't take it");
+        assert!(
+            !reads_alone(&lock, h) && TAKEN.get() == before,
+            "who reads an open lock doesn't take it"
+        );
     }
     assert!(ROWS.iter().all(Row::is_empty));
 }
@@ -154,7 +157,11 @@ fn a_change_waits_for_those_who_read() {
             let (lock, other) = (if is_open { open(h) } else { lock() }, lock());
             let (has_changed, reading) = (AtomicBool::new(false), read(&lock, h));
             assert!(!reading.is_alone() && reading.is_crowded() == is_crowded);
-            assert_eq!(ROWS[0].is_empty(), is_crowded, "a row or the count says that somebody reads");
+            assert_eq!(
+                ROWS[0].is_empty(),
+                is_crowded,
+                "a row or the count says that somebody reads"
+            );
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     CPU.set(1);
@@ -236,7 +243,11 @@ fn a_machine_with_one_row_has_plain_locks() {
         let mut lock = Lock::<COUNT>::new(0);
         (0..4 * QUIET).for_each(|_| assert!(reads_alone(&lock, h)));
         for _ in 0..4 * QUIET {
-            assert!(lock.read_beside_if(h, || true).unwrap_or_else(|_| unreachable!()).0.is_alone());
+            assert!(lock
+                .read_beside_if(h, || true)
+                .unwrap_or_else(|_| unreachable!())
+                .0
+                .is_alone());
             let mut guard = lock.read_on(lock.lock(h).0).alone().expect("nobody could be beside");
             *guard += 1;
         }

@@ -4,9 +4,10 @@
 //!   donate_write ---> pipe, socket ---> transfer_read      pages go from program to program
 //!   export ---------> descriptor -----> import             ranges of addresses do, with all that is mapped there
 //! ```
-//! On every other kernel each call fails with [`Errno::NO_SYSTEM_CALL`], so a program can fall back on `read`, `write` and copies.
-//! What each call does, and how it fails, stands in `docs/calls.md`; `include/uvm.h` is the same for C. The calls are unsafe where
-//! they change what an address shows: as with `mmap` and `munmap`, no Rust reference may be left to what goes.
+//! On every other kernel each call fails with [`Errno::NO_SYSTEM_CALL`], so a program can fall back
+//! on `read`, `write` and copies. What each call does, and how it fails, stands in `docs/calls.md`;
+//! `include/uvm.h` is the same for C. The calls are unsafe where they change what an address shows:
+//! as with `mmap` and `munmap`, no Rust reference may be left to what goes.
 //!
 //! Source: Cranor and Parulkar, "Zero-Copy Data Movement Mechanisms for UVM", sections 4.2 and 4.3.
 
@@ -45,7 +46,8 @@ impl Errno {
 /// A file descriptor.
 pub type Fd = i32;
 
-/// Bytes that came by a transfer: `length` of them, from `start` on. The rest of their pages is zero.
+/// Bytes that came by a transfer: `length` of them, from `start` on. The rest of their pages is
+/// zero.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
@@ -95,19 +97,23 @@ pub enum Inherit {
     Zero = 4,
 }
 
-/// Takes up to `most` bytes out of a pipe or socket, in pages that are mapped where the kernel likes; returns how many pieces they
-/// came in, 0 at the end. They are the caller's memory from then on; [`anflush`] gives them back.
+/// Takes up to `most` bytes out of a pipe or socket, in pages that are mapped where the kernel
+/// likes; returns how many pieces they came in, 0 at the end. They are the caller's memory from
+/// then on; [`anflush`] gives them back.
 ///
 /// # Errors
 /// As `read`, and `EINVAL` for no room in `pieces` or a descriptor that has no such bytes.
 pub fn transfer_read(fd: Fd, pieces: &mut [Piece], most: usize) -> Result<usize, Errno> {
     let count = pieces.len().min(u32::MAX as usize);
-    // SAFETY: the kernel writes at most `count` pieces, which are plain data, and maps pages only where nothing was.
-    let result = unsafe { libc::syscall(number::TRANSFER_READ, fd, pieces.as_mut_ptr(), count, most) };
+    // SAFETY: the kernel writes at most `count` pieces, which are plain data, and maps pages only
+    // where nothing was.
+    let result =
+        unsafe { libc::syscall(number::TRANSFER_READ, fd, pieces.as_mut_ptr(), count, most) };
     done(result).map(|pieces| pieces as usize)
 }
 
-/// Gives up the memory of a range: pages that came by a transfer are gone, other private pages read as zeroes again.
+/// Gives up the memory of a range: pages that came by a transfer are gone, other private pages read
+/// as zeroes again.
 ///
 /// # Safety
 /// Nothing in these pages is used any more.
@@ -119,8 +125,8 @@ pub unsafe fn anflush(start: *mut u8, length: usize) -> Result<(), Errno> {
     done(unsafe { libc::syscall(number::ANFLUSH, start, length) }).map(|_| ())
 }
 
-/// Writes bytes whose pages leave the caller; zeroes take their place. `start` is a multiple of the page size; of a last page that
-/// isn't used whole the rest is lost. Returns how many bytes went.
+/// Writes bytes whose pages leave the caller; zeroes take their place. `start` is a multiple of the
+/// page size; of a last page that isn't used whole the rest is lost. Returns how many bytes went.
 ///
 /// # Safety
 /// All of the pages' contents may go: nothing else in them is used any more.
@@ -129,18 +135,26 @@ pub unsafe fn anflush(start: *mut u8, length: usize) -> Result<(), Errno> {
 /// As `write`; `EINVAL` for an address inside a page.
 pub unsafe fn donate_write(fd: Fd, start: *mut u8, length: usize) -> Result<usize, Errno> {
     // SAFETY: the caller has given the pages up.
-    done(unsafe { libc::syscall(number::DONATE_WRITE, fd, start, length) }).map(|bytes| bytes as usize)
+    done(unsafe { libc::syscall(number::DONATE_WRITE, fd, start, length) })
+        .map(|bytes| bytes as usize)
 }
 
-/// Makes a range of whole pages fit to be imported, by whoever has the descriptor that this returns, with at most `protection`
-/// (`PROT_READ` and so on). Closing its last copy takes back what was not imported.
+/// Makes a range of whole pages fit to be imported, by whoever has the descriptor that this
+/// returns, with at most `protection` (`PROT_READ` and so on). Closing its last copy takes back
+/// what was not imported.
 ///
 /// # Safety
 /// A range that is donated isn't used any more, and one that is shared may change at any time.
 ///
 /// # Errors
-/// `EINVAL` for parts of pages, `EACCES` for more protection than the caller has, `ENOMEM`, `EMFILE`.
-pub unsafe fn export(start: *mut u8, length: usize, mode: Export, protection: i32) -> Result<Fd, Errno> {
+/// `EINVAL` for parts of pages, `EACCES` for more protection than the caller has, `ENOMEM`,
+/// `EMFILE`.
+pub unsafe fn export(
+    start: *mut u8,
+    length: usize,
+    mode: Export,
+    protection: i32,
+) -> Result<Fd, Errno> {
     // SAFETY: the caller has given up, or shares, the range.
     done(unsafe { libc::syscall(number::EXPORT, start, length, mode as c_long, protection) })
         .map(|fd| fd as Fd)
@@ -152,7 +166,8 @@ pub unsafe fn export(start: *mut u8, length: usize, mode: Export, protection: i3
 /// As `mmap`: with [`Place::Fixed`] nothing that was there is used any more.
 ///
 /// # Errors
-/// `EBADF` if it isn't an export, `ENODATA` if it was donated and imported before, `ENOMEM`, `EINVAL`.
+/// `EBADF` if it isn't an export, `ENODATA` if it was donated and imported before, `ENOMEM`,
+/// `EINVAL`.
 pub unsafe fn import(fd: Fd, place: Place) -> Result<*mut u8, Errno> {
     const FIXED: c_long = 1;
     let (start, flags) = match place {
@@ -199,7 +214,10 @@ mod tests {
         unsafe {
             assert_eq!(anflush(page.as_mut_ptr(), 4096), Err(Errno::NO_SYSTEM_CALL));
             assert_eq!(donate_write(1, page.as_mut_ptr(), 4096), Err(Errno::NO_SYSTEM_CALL));
-            assert_eq!(export(page.as_mut_ptr(), 4096, Export::Copy, 1), Err(Errno::NO_SYSTEM_CALL));
+            assert_eq!(
+                export(page.as_mut_ptr(), 4096, Export::Copy, 1),
+                Err(Errno::NO_SYSTEM_CALL)
+            );
             assert_eq!(import(0, Place::Anywhere), Err(Errno::NO_SYSTEM_CALL));
         }
         assert_eq!(minherit(page.as_mut_ptr(), 4096, Inherit::Zero), Err(Errno::NO_SYSTEM_CALL));

@@ -1,12 +1,14 @@
 //! A pager of one's own: memory whose pages are computed when they are first touched.
 //!
-//! Here it is a table of squares as long as a terabyte; only the pages that a program looks at are ever made.
-//! `cargo run --example custom_pager`
+//! Here it is a table of squares as long as a terabyte; only the pages that a program looks at are
+//! ever made. `cargo run --example custom_pager`
 
 use std::sync::Arc;
 
 use machine::order::{self, Held};
-use machine::{Machine, PageNo, Pages, Prot, Reserve, Shootdown, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{
+    Machine, PageNo, Pages, Prot, Reserve, Shootdown, ThreadCtx, Va, VaRange, PAGE_SIZE,
+};
 use uvm::{Access, GetError, MapRequest, Object, ObjectBody, Pager, Removed, Sharing, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
@@ -66,15 +68,20 @@ pub fn main() {
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     let terabyte = Pages::floor(1 << 40);
-    let pager: Arc<dyn Pager<SoftMachine>> = Arc::new(Squares { object: Object::new(&uvm, terabyte) });
-    let space = uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 46))).expect("there is memory");
+    let pager: Arc<dyn Pager<SoftMachine>> =
+        Arc::new(Squares { object: Object::new(&uvm, terabyte) });
+    let space =
+        uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 46))).expect("there is memory");
     let request = MapRequest::object(pager.clone(), Pages(0), terabyte, Sharing::Shared);
     let table = uvm.map(h, &space, &request.prot(Prot::READ)).expect("there is room");
 
     for n in [3, 1000, 1001, 4_000_000_000] {
-        let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
-        let square =
-            uvm.machine().load_u64(0, space.pmap(), Va(table.0 + n * 8), fault).expect("it is mapped");
+        let fault =
+            |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
+        let square = uvm
+            .machine()
+            .load_u64(0, space.pmap(), Va(table.0 + n * 8), fault)
+            .expect("it is mapped");
         println!("{n} squared is {square}");
         assert_eq!(square, n * n);
     }

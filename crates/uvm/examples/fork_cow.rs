@@ -1,6 +1,7 @@
 //! Map a file, fork the space, write on both sides, and print what was copied and why.
 //!
-//! The library runs on a desk here: `SoftMachine` is the MMU, the memory and the CPUs. `cargo run --example fork_cow`
+//! The library runs on a desk here: `SoftMachine` is the MMU, the memory and the CPUs. `cargo run
+//! --example fork_cow`
 
 use std::sync::Arc;
 
@@ -31,13 +32,17 @@ type System = Uvm<SoftMachine>;
 fn load(uvm: &System, space: &Space<SoftMachine>, va: Va) -> String {
     let mut bytes = [0; 12];
     let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
-    uvm.machine().load(0, space.pmap(), va, &mut bytes, fault).expect("the address is mapped to read");
+    uvm.machine()
+        .load(0, space.pmap(), va, &mut bytes, fault)
+        .expect("the address is mapped to read");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn store(uvm: &System, space: &Space<SoftMachine>, va: Va, text: &str) {
     let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
-    uvm.machine().store(0, space.pmap(), va, text.as_bytes(), fault).expect("the address is mapped to write");
+    uvm.machine()
+        .store(0, space.pmap(), va, text.as_bytes(), fault)
+        .expect("the address is mapped to write");
 }
 
 /// Prints what the last step copied.
@@ -45,7 +50,9 @@ fn report(uvm: &System, before: &mut [u64; 3], step: &str) {
     let counters = [Counter::FaultsPromoted, Counter::FaultsAnonCopied, Counter::AmapCopies];
     let now = counters.map(|c| uvm.stat().get(c));
     let [file, anon, amap] = std::array::from_fn(|i| now[i] - before[i]);
-    println!("{step:40}pages copied: {file} from the file, {anon} from a sharer; amaps copied: {amap}");
+    println!(
+        "{step:40}pages copied: {file} from the file, {anon} from a sharer; amaps copied: {amap}"
+    );
     *before = now;
 }
 
@@ -54,9 +61,11 @@ pub fn main() {
     let uvm = Uvm::new(SoftMachine::new(Config::default())).expect("a new machine has memory");
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
-    let file = VnodePager::new(&uvm, h, Box::new(Text(b"first words")), Pages(1)).expect("there is memory");
+    let file = VnodePager::new(&uvm, h, Box::new(Text(b"first words")), Pages(1))
+        .expect("there is memory");
     let pager: Arc<dyn Pager<SoftMachine>> = file;
-    let parent = uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 30))).expect("there is memory");
+    let parent =
+        uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 30))).expect("there is memory");
     let request = MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Private);
     let at = uvm.map(h, &parent, &request.prot(Prot::READ_WRITE)).expect("there is room");
 

@@ -4,8 +4,8 @@
 //! cargo build --release -p uvm --example moving_costs
 //! valgrind --tool=callgrind target/release/examples/moving_costs loan 256 100
 //! ```
-//! The difference between two runs, of 100 rounds and of none, is what 100 rounds cost. Pages are neither filled nor read here: what is
-//! counted is what the library does.
+//! The difference between two runs, of 100 rounds and of none, is what 100 rounds cost. Pages are
+//! neither filled nor read here: what is counted is what the library does.
 
 use std::sync::Arc;
 
@@ -64,7 +64,8 @@ pub fn main() {
     run(*round, pages, rounds);
 }
 
-/// Runs so many rounds, after some to warm up, and says how many pages are in use when all memory has been given back.
+/// Runs so many rounds, after some to warm up, and says how many pages are in use when all memory
+/// has been given back.
 pub fn run(round: Round, pages: u64, rounds: usize) -> usize {
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
@@ -78,7 +79,8 @@ pub fn run(round: Round, pages: u64, rounds: usize) -> usize {
 impl World {
     fn new(held: &mut Held<'_, Nothing>, pages: Pages) -> World {
         let frames = pages.0 as u32 * 4 + 4096;
-        let config = Config { segments: vec![(Pa(0x10_0000), frames)], cpus: 1, ..Config::default() };
+        let config =
+            Config { segments: vec![(Pa(0x10_0000), frames)], cpus: 1, ..Config::default() };
         let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
         let space = uvm.space_create(held, BOUNDS).unwrap();
         let start = uvm.map(held, &space, &MapRequest::zero(pages)).unwrap();
@@ -100,7 +102,9 @@ impl World {
         drop(object);
         uvm.audit(held, &[], &[]).unwrap();
         // The page of zeroes stays, where one was lent.
-        uvm.frames().total() - uvm.frames().free() - usize::from(uvm.stat().get(Counter::LoansZero) != 0)
+        uvm.frames().total()
+            - uvm.frames().free()
+            - usize::from(uvm.stat().get(Counter::LoansZero) != 0)
     }
 
     fn pages(&self) -> usize {

@@ -1,7 +1,9 @@
-//! Four times as much memory as there is: pages go to swap and come back, while a page daemon keeps some free.
+//! Four times as much memory as there is: pages go to swap and come back, while a page daemon keeps
+//! some free.
 //!
-//! What a host adds to maps and faults for that: a [`SwapDevice`], here an array; and a thread that waits until free
-//! pages fall under the low water mark and then makes passes. `cargo run --example paging`
+//! What a host adds to maps and faults for that: a [`SwapDevice`], here an array; and a thread that
+//! waits until free pages fall under the low water mark and then makes passes. `cargo run --example
+//! paging`
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -13,12 +15,18 @@ use uvm_soft::{Config, SoftMachine, Stage};
 const FRAMES: u32 = 256;
 const PAGES: u64 = 4 * FRAMES as u64;
 
-/// A disk that is an array: its transfers are over when they return. One that has only begun them would answer
-/// `Started`, and its interrupt handler would call `Uvm::read_done` and `Uvm::write_done`.
+/// A disk that is an array: its transfers are over when they return. One that has only begun them
+/// would answer `Started`, and its interrupt handler would call `Uvm::read_done` and
+/// `Uvm::write_done`.
 struct Disk(Mutex<Vec<u8>>);
 
 impl Disk {
-    fn each(&self, slot: u32, pages: &[PageNo], mut transfer: impl FnMut(PageNo, &mut [u8])) -> Transfer {
+    fn each(
+        &self,
+        slot: u32,
+        pages: &[PageNo],
+        mut transfer: impl FnMut(PageNo, &mut [u8]),
+    ) -> Transfer {
         let mut bytes = self.0.lock().expect("no transfer panics");
         let places = bytes.chunks_exact_mut(PAGE_SIZE).skip(slot as usize);
         pages.iter().zip(places).for_each(|(&page, place)| transfer(page, place));
@@ -40,7 +48,8 @@ impl SwapDevice<SoftMachine> for Disk {
     }
 }
 
-/// The page daemon: sleeps until memory is short, then frees pages until enough are free or on their way out.
+/// The page daemon: sleeps until memory is short, then frees pages until enough are free or on
+/// their way out.
 fn daemon(uvm: &Uvm<SoftMachine>, stop: &AtomicBool) {
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
@@ -78,15 +87,21 @@ pub fn main() {
         std::thread::spawn(move || daemon(&uvm, &stop))
     };
 
-    let space = uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 46))).expect("there is memory");
+    let space =
+        uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 46))).expect("there is memory");
     let start = uvm.map(h, &space, &MapRequest::zero(Pages(PAGES))).expect("there is room");
     let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
     let machine = uvm.machine();
     for n in 0..PAGES {
-        machine.store(0, space.pmap(), start + Pages(n), &n.to_le_bytes(), fault).expect("swap has room");
+        machine
+            .store(0, space.pmap(), start + Pages(n), &n.to_le_bytes(), fault)
+            .expect("swap has room");
     }
     for n in 0..PAGES {
-        assert_eq!(machine.load_u64(0, space.pmap(), start + Pages(n), fault).expect("it comes back"), n);
+        assert_eq!(
+            machine.load_u64(0, space.pmap(), start + Pages(n), fault).expect("it comes back"),
+            n
+        );
     }
     let of = |counter| uvm.stat().get(counter);
     let (slots, used) = uvm.swap_space();
@@ -95,9 +110,13 @@ pub fn main() {
     println!("in: {} pages in {} reads", of(Counter::SwapIns), of(Counter::SwapReads));
     assert!(of(Counter::SwapWrites) * 8 < of(Counter::SwapOuts), "pages leave many at a time");
 
-    // Half of the memory goes, and with it what it had on swap; then the rest fits nearly, but not quite.
+    // Half of the memory goes, and with it what it had on swap; then the rest fits nearly, but not
+    // quite.
     uvm.unmap(h, &space, VaRange::new(start, start + Pages(PAGES / 2))).expect("there is heap");
-    assert!(uvm.swap_off(h, swap).is_err(), "swapoff needs room for all that is there, or changes nothing");
+    assert!(
+        uvm.swap_off(h, swap).is_err(),
+        "swapoff needs room for all that is there, or changes nothing"
+    );
     uvm.space_destroy(h, space);
     assert_eq!(uvm.swap_space().1, 0, "no slot stays taken");
     uvm.swap_off(h, swap).expect("nothing is on it");

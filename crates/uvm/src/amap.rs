@@ -5,17 +5,19 @@
 //!              slot 32          cover  [32, 48) counted once              (per range: cover.rs)
 //! ```
 //!
-//! An entry refers to a range of an amap's slots by an [`ARef`]. Several entries may refer to the same slots: after
-//! fork they wait to copy (`NEEDS_COPY`), after sharing by inheritance they all write. Slots past any reference are
-//! free to grow into, at both ends, so a heap and a stack grow in place.
+//! An entry refers to a range of an amap's slots by an [`ARef`]. Several entries may refer to the
+//! same slots: after fork they wait to copy (`NEEDS_COPY`), after sharing by inheritance they all
+//! write. Slots past any reference are free to grow into, at both ends, so a heap and a stack grow
+//! in place.
 //!
-//! Copies of an amap share its leaves (`slots.rs`) until one of them changes; an anon may be written in place if one
-//! leaf holds it, one amap holds that, and the entry need not copy.
+//! Copies of an amap share its leaves (`slots.rs`) until one of them changes; an anon may be
+//! written in place if one leaf holds it, one amap holds that, and the entry need not copy.
 //!
-//! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is dropped. (A space
-//! that ends when no heap is left may leave slots of a shared leaf behind. The amap is then on a list, whose slots go as
-//! soon as there is heap, or others have let the leaf go: `left.rs`. No entry grows into them.)
-//! I2: an entry without `NEEDS_COPY` whose slots are not exclusive shares them with entries that write too.
+//! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is
+//! dropped. (A space that ends when no heap is left may leave slots of a shared leaf behind. The
+//! amap is then on a list, whose slots go as soon as there is heap, or others have let the leaf go:
+//! `left.rs`. No entry grows into them.) I2: an entry without `NEEDS_COPY` whose slots are not
+//! exclusive shares them with entries that write too.
 //!
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
 
@@ -27,7 +29,9 @@ use arrayvec::ArrayVec;
 use machine::lines::{AtomicBool, Ordering::Relaxed};
 
 use machine::order;
-use machine::{Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT};
+use machine::{
+    Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT,
+};
 
 use crate::anon::{AnonNo, Anons};
 use crate::borrowed::Content;
@@ -72,11 +76,12 @@ pub(crate) struct AmapBody<M: Machine> {
 #[repr(C)]
 pub(crate) struct Amap<M: Machine> {
     pub(crate) body: Shared<order::Amap, M::Lock, AmapBody<M>>,
-    /// Whether any slot may hold a page on loan: `body.borrowed` is not empty. Changes with the body locked; who has the map of an
-    /// entry reads for its slots without.
+    /// Whether any slot may hold a page on loan: `body.borrowed` is not empty. Changes with the
+    /// body locked; who has the map of an entry reads for its slots without.
     pub(crate) borrows: AtomicBool,
-    /// A copy of slots that others write, whose translations of these pages may allow stores yet. Nobody but the thread that makes
-    /// the copy has it then: see [`write_protect_copies`](Uvm::write_protect_copies).
+    /// A copy of slots that others write, whose translations of these pages may allow stores yet.
+    /// Nobody but the thread that makes the copy has it then: see
+    /// [`write_protect_copies`](Uvm::write_protect_copies).
     pub(crate) is_unprotected: AtomicBool,
 }
 
@@ -108,10 +113,11 @@ impl<M: Machine> AmapBody<M> {
         }
     }
 
-    /// Takes slots for an entry that grows into them, if it may: no entry refers to them, and nothing was left behind in them (I1);
-    /// where no `heap` is reserved, it must take none.
+    /// Takes slots for an entry that grows into them, if it may: no entry refers to them, and
+    /// nothing was left behind in them (I1); where no `heap` is reserved, it must take none.
     pub(crate) fn takes(&mut self, range: Range<u64>, heap: Heap) -> bool {
-        let is_free = self.cover.is_unused(range.clone()) && self.slots.range(range.clone()).next().is_none();
+        let is_free =
+            self.cover.is_unused(range.clone()) && self.slots.range(range.clone()).next().is_none();
         let may_grow = is_free && (heap == Heap::Reserved || self.cover.has_room_for(&range));
         if may_grow {
             self.cover.insert(range);
@@ -141,9 +147,9 @@ impl<M: Machine> Clone for ARef<M> {
 }
 
 impl<M: Machine> ARef<M> {
-    /// A new amap for a range of addresses, whose slots, all empty, are referred to once. They have the numbers of the
-    /// range's pages: an entry that grows at either end finds free slots there, and what lies around an address in one
-    /// page of tables lies in one leaf.
+    /// A new amap for a range of addresses, whose slots, all empty, are referred to once. They have
+    /// the numbers of the range's pages: an entry that grows at either end finds free slots there,
+    /// and what lies around an address in one page of tables lies in one leaf.
     pub(crate) fn new(range: VaRange) -> Self {
         Self::with_slots(Slots::new(), Pages(range.start.0 >> PAGE_SHIFT), range.pages())
     }
@@ -175,7 +181,8 @@ impl<M: Machine> ARef<M> {
         self.slot.0..self.slot.0 + len.0
     }
 
-    /// Counts one more reference to the first `len` slots; [`reference_bytes`](Self::reference_bytes) have been reserved.
+    /// Counts one more reference to the first `len` slots;
+    /// [`reference_bytes`](Self::reference_bytes) have been reserved.
     pub(crate) fn reference<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) {
         let (mut body, _) = self.amap.body.lock(held);
         body.cover.add(self.range(len));
@@ -190,9 +197,9 @@ impl<M: Machine> ARef<M> {
         self.amap.body.lock(held).0.cover.add_bytes(&self.range(len))
     }
 
-    /// Drops a reference to the first `len` slots where that takes no heap, as for most entries; says whether it has.
-    /// Anons that lose their last reference are freed, their pages put into `down`; the caller has removed its mappings
-    /// of them.
+    /// Drops a reference to the first `len` slots where that takes no heap, as for most entries;
+    /// says whether it has. Anons that lose their last reference are freed, their pages put into
+    /// `down`; the caller has removed its mappings of them.
     fn release_whole<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -214,8 +221,8 @@ impl<M: Machine> ARef<M> {
         true
     }
 
-    /// The end of a range's first leaves that have as many numbers as are `left`, which becomes what is left then. Less than a
-    /// leaf's is enough for none.
+    /// The end of a range's first leaves that have as many numbers as are `left`, which becomes
+    /// what is left then. Less than a leaf's is enough for none.
     pub(crate) fn few<P: Before<order::Amap>>(
         &self,
         held: &mut Held<'_, P>,
@@ -229,9 +236,13 @@ impl<M: Machine> ARef<M> {
         self.amap.body.lock(held).0.slots.few(range, left)
     }
 
-    /// The end of the first slots of a range to which a reference is dropped in one piece. Where others refer to them too, none is
-    /// looked at.
-    fn few_to_release<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, range: Range<u64>) -> u64 {
+    /// The end of the first slots of a range to which a reference is dropped in one piece. Where
+    /// others refer to them too, none is looked at.
+    fn few_to_release<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        range: Range<u64>,
+    ) -> u64 {
         if range.end - range.start <= SLOTS_AT_ONCE as u64 {
             return range.end;
         }
@@ -242,8 +253,9 @@ impl<M: Machine> ARef<M> {
         body.slots.few(range, &mut { SLOTS_AT_ONCE })
     }
 
-    /// Drops a reference to some of the slots of a range, from its start on, and says where the rest begins. Where `heap`
-    /// isn't reserved, slots may be left (I1): then the caller [notes](Uvm::note_left) it.
+    /// Drops a reference to some of the slots of a range, from its start on, and says where the
+    /// rest begins. Where `heap` isn't reserved, slots may be left (I1): then the caller
+    /// [notes](Uvm::note_left) it.
     fn release_some<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -256,16 +268,17 @@ impl<M: Machine> ARef<M> {
         let AmapBody { slots, cover, .. } = &mut *body;
         let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
         let mut emptied = Emptied::All;
-        let rest =
-            cover.sub_some(range, most, |unused| emptied &= slots.take_range(unused, heap, &mut holders));
+        let rest = cover.sub_some(range, most, |unused| {
+            emptied &= slots.take_range(unused, heap, &mut holders)
+        });
         if body.cover.is_empty() {
             uvm.1.borrowers.leave(&mut h, &mut body);
         }
         (rest, emptied)
     }
 
-    /// Drops a reference to the first `len` slots with a map locked; [`release_bytes`](Self::release_bytes) have been
-    /// reserved.
+    /// Drops a reference to the first `len` slots with a map locked;
+    /// [`release_bytes`](Self::release_bytes) have been reserved.
     pub(crate) fn release_reserved(
         &self,
         uvm: (&M, &Anons<M>),
@@ -273,12 +286,14 @@ impl<M: Machine> ARef<M> {
         len: Pages,
         down: &mut Shootdown,
     ) {
-        let (_, emptied) = self.release_some(uvm, held, (self.range(len), usize::MAX), Heap::Reserved, down);
+        let (_, emptied) =
+            self.release_some(uvm, held, (self.range(len), usize::MAX), Heap::Reserved, down);
         debug_assert_eq!(emptied, Emptied::All);
     }
 
-    /// Heap bytes that dropping references to, or the contents of, some slots may need: a leaf for each end of a part
-    /// in which nobody else has any, where that end lies in a leaf that is shared with copies.
+    /// Heap bytes that dropping references to, or the contents of, some slots may need: a leaf for
+    /// each end of a part in which nobody else has any, where that end lies in a leaf that is
+    /// shared with copies.
     pub(crate) fn release_bytes<P: Before<order::Amap>>(
         &self,
         held: &mut Held<'_, P>,
@@ -289,20 +304,27 @@ impl<M: Machine> ARef<M> {
         let range = self.slot.0 + from.0..self.slot.0 + from.0 + len.0;
         let own = body.cover.runs_in(range.clone()).filter(|&(_, count)| count == 1);
         let leaves: usize = own
-            .map(|(run, _)| body.slots.leaves_cut(run.start.max(range.start)..run.end.min(range.end)))
+            .map(|(run, _)| {
+                body.slots.leaves_cut(run.start.max(range.start)..run.end.min(range.end))
+            })
             .sum();
         body.cover.add_bytes(&range) + leaves * LEAF_BYTES
     }
 
     /// Whether this is the only reference to each of the first `len` slots.
-    pub(crate) fn is_exclusive<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> bool {
+    pub(crate) fn is_exclusive<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        len: Pages,
+    ) -> bool {
         let (body, _) = self.amap.body.lock(held);
         body.cover.is_exclusive(self.range(len))
     }
 
-    /// A fork's copy of the first `len` slots, where it makes one: others write these slots too, and would not ask; or stores have had to
-    /// copy pages of them while its children were there, and would again. As for [`copy`](Self::copy) the caller takes the right to
-    /// write. [`fork_bytes`](Self::fork_bytes) have been reserved.
+    /// A fork's copy of the first `len` slots, where it makes one: others write these slots too,
+    /// and would not ask; or stores have had to copy pages of them while its children were there,
+    /// and would again. As for [`copy`](Self::copy) the caller takes the right to write.
+    /// [`fork_bytes`](Self::fork_bytes) have been reserved.
     pub(crate) fn fork<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -340,9 +362,13 @@ impl<M: Machine> ARef<M> {
         }
     }
 
-    /// Heap bytes that [`copy`](Self::copy) needs, and [`release_reserved`](Self::release_reserved) after it, when copies
-    /// have every leaf.
-    pub(crate) fn copy_bytes<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) -> usize {
+    /// Heap bytes that [`copy`](Self::copy) needs, and [`release_reserved`](Self::release_reserved)
+    /// after it, when copies have every leaf.
+    pub(crate) fn copy_bytes<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        len: Pages,
+    ) -> usize {
         let (body, _) = self.amap.body.lock(held);
         let range = self.range(len);
         let own = body.cover.runs_in(range.clone()).filter(|&(_, count)| count == 1).count();
@@ -350,8 +376,9 @@ impl<M: Machine> ARef<M> {
         body.slots.share_bytes(range) + NEW_BYTES + release
     }
 
-    /// A new amap with the same anons in the same slots, as far as the first `len` go. Cost: by leaves of 64 slots.
-    /// The caller sees to it that no mapping can write the anons that are now shared.
+    /// A new amap with the same anons in the same slots, as far as the first `len` go. Cost: by
+    /// leaves of 64 slots. The caller sees to it that no mapping can write the anons that are now
+    /// shared.
     pub(crate) fn copy<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -365,7 +392,8 @@ impl<M: Machine> ARef<M> {
         Self::with_slots(slots, self.slot, len)
     }
 
-    /// Before a store to an address copies the amap, which others have too: says that it will have to copy the page.
+    /// Before a store to an address copies the amap, which others have too: says that it will have
+    /// to copy the page.
     pub(crate) fn note_rewritten<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, slot: u64) {
         let (body, _) = self.amap.body.lock(held);
         let is_page = body.slots.get(slot).and_then(Content::anon).is_some();
@@ -374,8 +402,9 @@ impl<M: Machine> ARef<M> {
         }
     }
 
-    /// Takes the right to write from every mapping, in any space, of the pages in some slots, until no step is `left`, which is one a
-    /// slot and one a mapping. Returns the first slot that was not looked at, or the end.
+    /// Takes the right to write from every mapping, in any space, of the pages in some slots, until
+    /// no step is `left`, which is one a slot and one a mapping. Returns the first slot that was
+    /// not looked at, or the end.
     pub(crate) fn write_protect<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -402,9 +431,9 @@ impl<M: Machine> ARef<M> {
         range.end
     }
 
-    /// Empties a run of slots from `from` pages on and drops the references, but for slots that other entries refer
-    /// to: memory shared by inheritance is not one entry's to forget. The caller has removed its mappings and
-    /// reserved [`release_bytes`](Self::release_bytes).
+    /// Empties a run of slots from `from` pages on and drops the references, but for slots that
+    /// other entries refer to: memory shared by inheritance is not one entry's to forget. The
+    /// caller has removed its mappings and reserved [`release_bytes`](Self::release_bytes).
     pub(crate) fn discard<P: Before<order::Amap>>(
         &self,
         uvm: (&M, &Anons<M>),
@@ -427,8 +456,9 @@ impl<M: Machine> ARef<M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Drops an entry's reference to its slots, a few parts at a time. Never refused: where no heap is to be had, parts
-    /// of leaves that copies share may be left behind, to be [cleared](Self::clear_left) later.
+    /// Drops an entry's reference to its slots, a few parts at a time. Never refused: where no heap
+    /// is to be had, parts of leaves that copies share may be left behind, to be
+    /// [cleared](Self::clear_left) later.
     pub(crate) fn release_amap(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -1,8 +1,8 @@
 //! Anons: one page of anonymous memory each.
 //!
-//! An anon counts its references and says where its data is: in a page, on swap, or in both. With one reference it
-//! may be written; with more it is copy-on-write (1999, section 5.2). References come from the
-//! leaves of amaps' slots, which copies of an amap share.
+//! An anon counts its references and says where its data is: in a page, on swap, or in both. With
+//! one reference it may be written; with more it is copy-on-write (1999, section 5.2). References
+//! come from the leaves of amaps' slots, which copies of an amap share.
 //!
 //! ```text
 //!   page   swap   flags of the page
@@ -13,16 +13,19 @@
 //!   none   LOST                     it could not be read back
 //! ```
 //!
-//! Anons live in a table of the instance and are named by number, so that an amap slot is four bytes, making one
-//! is taking a number out of a CPU's magazine, and an audit can walk all of them. The table has room for one anon per page
-//! frame and one per slot of the most swap there can be; its chunks are made when first needed and stay. The road not
-//! taken is a counted pointer per anon: twice the size of a slot, and a heap call for each page that is touched.
+//! Anons live in a table of the instance and are named by number, so that an amap slot is four
+//! bytes, making one is taking a number out of a CPU's magazine, and an audit can walk all of them.
+//! The table has room for one anon per page frame and one per slot of the most swap there can be;
+//! its chunks are made when first needed and stay. The road not taken is a counted pointer per
+//! anon: twice the size of a slot, and a heap call for each page that is touched.
 //!
-//! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use has a page, whose
-//! owner is this anon, or a slot, which nobody else holds, or both. I3: a page that is about to be shown by a
-//! translation is on no queue yet, so that nobody takes it away between: whoever makes an anon activates its page when
-//! it has been entered. I4: the page's record is marked as shared exactly if `refs` is more than one, so that whoever maps it
-//! ahead need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's own; the magazines of free numbers and their depot by their own.
+//! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use
+//! has a page, whose owner is this anon, or a slot, which nobody else holds, or both. I3: a page
+//! that is about to be shown by a translation is on no queue yet, so that nobody takes it away
+//! between: whoever makes an anon activates its page when it has been entered. I4: the page's
+//! record is marked as shared exactly if `refs` is more than one, so that whoever maps it ahead
+//! need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's own; the
+//! magazines of free numbers and their depot by their own.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -54,7 +57,8 @@ impl fmt::Display for AnonNo {
 }
 
 impl AnonNo {
-    /// The number, if it is an anon's: one comparison for both, none and [`BORROWED`](crate::borrowed::BORROWED).
+    /// The number, if it is an anon's: one comparison for both, none and
+    /// [`BORROWED`](crate::borrowed::BORROWED).
     #[inline(always)]
     pub(crate) fn new(number: u32) -> Option<AnonNo> {
         if number.cast_signed() > 0 {
@@ -104,7 +108,8 @@ impl AnonBody {
         self.page
     }
 
-    /// One more leaf holds it. The caller sees to it that no mapping can write the page, or has it on loan: then none can.
+    /// One more leaf holds it. The caller sees to it that no mapping can write the page, or has it
+    /// on loan: then none can.
     #[inline]
     pub(crate) fn add_reference<M: Machine>(&mut self, frames: &Frames<M>) {
         if let Some(page) = self.page.filter(|_| self.refs == 1) {
@@ -133,8 +138,8 @@ impl AnonBody {
         self.page = Some(page);
     }
 
-    /// Takes the page away: it is its holder's to free. One that is busy stays so until then, so that nobody who found it here without
-    /// the lock maps it meanwhile ([`Frames::is_alone`]).
+    /// Takes the page away: it is its holder's to free. One that is busy stays so until then, so
+    /// that nobody who found it here without the lock maps it meanwhile ([`Frames::is_alone`]).
     pub(crate) fn take_page<M: Machine>(&mut self, frames: &Frames<M>) {
         if let Some(page) = self.page.take() {
             frames.set_owner(page, Owner::Kernel, 0);
@@ -146,7 +151,8 @@ pub(crate) type Anon<M> = Ordered<order::Anon, <M as Machine>::Lock, AnonBody>;
 
 struct Cell<M: Machine> {
     anon: Anon<M>,
-    /// The next free number of the depot's list, 0 at the end; written by who has the number, or under the depot's lock.
+    /// The next free number of the depot's list, 0 at the end; written by who has the number, or
+    /// under the depot's lock.
     next_free: AtomicU32,
 }
 
@@ -156,8 +162,9 @@ const ROW: usize = HALF;
 type Chunk<M> = Box<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>;
 
 struct Depot {
-    /// For each CPU the first of a list of free numbers that it gave back, linked through their cells; 0 if there is none. What it has
-    /// used is what it gets, so that no two CPUs exchange cells' lines.
+    /// For each CPU the first of a list of free numbers that it gave back, linked through their
+    /// cells; 0 if there is none. What it has used is what it gets, so that no two CPUs exchange
+    /// cells' lines.
     free: Vec<u32>,
     /// Numbers from here on have never been used.
     fresh: u32,
@@ -282,8 +289,8 @@ impl<M: Machine> Anons<M> {
         self.out.load(Relaxed).saturating_sub(near)
     }
 
-    /// A new anon with one reference for a page that is filled and nobody else's. The caller activates the page once
-    /// it has been entered (I3). On an error the page is free again.
+    /// A new anon with one reference for a page that is filled and nobody else's. The caller
+    /// activates the page once it has been entered (I3). On an error the page is free again.
     #[inline]
     pub(crate) fn make<P>(
         &self,
@@ -343,8 +350,15 @@ impl<M: Machine> Anons<M> {
         Ok(())
     }
 
-    /// Takes free numbers that have been used before, so many at most: first those that the CPU gave back.
-    fn take_listed(&self, depot: &mut Depot, cpu: usize, mut count: usize, mut each: impl FnMut(AnonNo)) {
+    /// Takes free numbers that have been used before, so many at most: first those that the CPU
+    /// gave back.
+    fn take_listed(
+        &self,
+        depot: &mut Depot,
+        cpu: usize,
+        mut count: usize,
+        mut each: impl FnMut(AnonNo),
+    ) {
         let (others, own) = depot.free.split_at_mut(cpu);
         for list in own.iter_mut().chain(others) {
             let mut next = AnonNo::new(*list);
@@ -409,10 +423,16 @@ impl<M: Machine> Anons<M> {
         self.depot.lock(held).0.fresh
     }
 
-    /// Drops a reference; the last frees the anon and its slot, and puts its page, which nothing maps any more, into
-    /// `down`. A page that is busy is left to whoever made it so, with its slot.
-    pub(crate) fn release<P>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo, down: &mut Shootdown)
-    where
+    /// Drops a reference; the last frees the anon and its slot, and puts its page, which nothing
+    /// maps any more, into `down`. A page that is busy is left to whoever made it so, with its
+    /// slot.
+    pub(crate) fn release<P>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        no: AnonNo,
+        down: &mut Shootdown,
+    ) where
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache>,
     {
         match self.let_go(machine, held, no, down) {
@@ -424,7 +444,8 @@ impl<M: Machine> Anons<M> {
         self.give_back(machine, held, no);
     }
 
-    /// Drops a reference. With the last the anon is free: the caller gives its number back, and sees to its page.
+    /// Drops a reference. With the last the anon is free: the caller gives its number back, and
+    /// sees to its page.
     #[inline(always)]
     fn let_go<P: Before<order::Anon>>(
         &self,
@@ -482,8 +503,8 @@ impl<M: Machine> Anons<M> {
     }
 }
 
-/// Frees a page that nothing maps any more, or leaves it to whoever has it pinned or on loan. Its owner's lock is held, and the
-/// owner has forgotten it.
+/// Frees a page that nothing maps any more, or leaves it to whoever has it pinned or on loan. Its
+/// owner's lock is held, and the owner has forgotten it.
 #[inline]
 pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
     machine: &M,
@@ -534,7 +555,12 @@ pub(crate) fn leave<M: Machine, P: Before<PageQueues>>(
 }
 
 fn new_chunk<M: Machine>() -> Chunk<M> {
-    const { assert!(size_of::<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>() <= NEW_BYTES, "a machine's lock is small") };
+    const {
+        assert!(
+            size_of::<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>() <= NEW_BYTES,
+            "a machine's lock is small"
+        )
+    };
     let cell = |_| Cell {
         anon: Ordered::new(AnonBody { refs: 0, page: None, swap: None }),
         next_free: AtomicU32::new(0),

@@ -1,18 +1,20 @@
 //! What becomes of an anon's page when its I/O has ended, and of a page whose owner has gone.
 //!
-//! A completion knows pages, nothing else. It reads a page's owner without a lock, takes the owner's lock and looks
-//! again: a busy page changes hands only once, when its owner goes and leaves it an orphan, so a second look finds the
-//! truth. Whoever waits for the page is woken under the owner's lock, after the anon says what became of its data: a
-//! ticket is read under that lock, so no wake-up is lost.
+//! A completion knows pages, nothing else. It reads a page's owner without a lock, takes the
+//! owner's lock and looks again: a busy page changes hands only once, when its owner goes and
+//! leaves it an orphan, so a second look finds the truth. Whoever waits for the page is woken under
+//! the owner's lock, after the anon says what became of its data: a ticket is read under that lock,
+//! so no wake-up is lost.
 //!
 //! # When a transfer fails
-//! A device that fails a transfer of many pages says that one of them is bad, not which. Nobody's data is given up for
-//! a neighbour's: such slots are *doubtful*, and each is tried alone the next time. A slot that fails alone is bad; it
-//! is retired, and a page that was to be read from it is lost: its users get [`FaultError::Io`](crate::FaultError), and
-//! nobody else notices. A page that was to be written stays in memory.
+//! A device that fails a transfer of many pages says that one of them is bad, not which. Nobody's
+//! data is given up for a neighbour's: such slots are *doubtful*, and each is tried alone the next
+//! time. A slot that fails alone is bad; it is retired, and a page that was to be read from it is
+//! lost: its users get [`FaultError::Io`](crate::FaultError), and nobody else notices. A page that
+//! was to be written stays in memory.
 //!
-//! I1: a page that is neither wanted nor changed when its write-out ends is freed; every other one is on a queue
-//! again. I2: `in_flight` counts pages with `PAGEOUT`.
+//! I1: a page that is neither wanted nor changed when its write-out ends is freed; every other one
+//! is on a queue again. I2: `in_flight` counts pages with `PAGEOUT`.
 
 use machine::lines::Ordering::Relaxed;
 
@@ -27,8 +29,8 @@ use crate::swap::Slot;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Ends the I/O of those of `pages` at the front that belong to anons, and says how many. None, if the first one's
-    /// owner has just gone.
+    /// Ends the I/O of those of `pages` at the front that belong to anons, and says how many. None,
+    /// if the first one's owner has just gone.
     pub(crate) fn ended_in_anons(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -57,7 +59,13 @@ impl<M: Machine> Uvm<M> {
         count
     }
 
-    fn anon_read(&self, held: &mut Held<'_, order::Anon>, body: &mut AnonBody, page: PageNo, end: Ended) {
+    fn anon_read(
+        &self,
+        held: &mut Held<'_, order::Anon>,
+        body: &mut AnonBody,
+        page: PageNo,
+        end: Ended,
+    ) {
         let (machine, frames) = (self.machine(), self.frames());
         if end.outcome != Outcome::Failed {
             if let (1, Some(slot)) = (end.pages, body.swap) {
@@ -94,7 +102,13 @@ impl<M: Machine> Uvm<M> {
         Slot::LOST
     }
 
-    fn anon_written(&self, held: &mut Held<'_, order::Anon>, body: &mut AnonBody, page: PageNo, end: Ended) {
+    fn anon_written(
+        &self,
+        held: &mut Held<'_, order::Anon>,
+        body: &mut AnonBody,
+        page: PageNo,
+        end: Ended,
+    ) {
         let (machine, frames) = (self.machine(), self.frames());
         if end.outcome != Outcome::Failed {
             if let (1, Some(slot)) = (end.pages, body.swap) {
@@ -131,7 +145,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Whether a page that was written, and is still busy, can be freed: its owner's lock is held, nothing maps it.
+    /// Whether a page that was written, and is still busy, can be freed: its owner's lock is held,
+    /// nothing maps it.
     pub(crate) fn is_done_with(&self, page: PageNo) -> bool {
         let flags = self.frames().flags(page);
         flags.contains(PageFlags::PAGEOUT | PageFlags::CLEAN)
@@ -186,8 +201,9 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Makes a new page busy that is about to be read, and look untouched to the pmap: the frame's last owner left its bits. Before it has
-    /// an owner: who looks at it under the pmap's lock finds it busy from then on ([`Frames::is_alone`](machine::Frames::is_alone)).
+    /// Makes a new page busy that is about to be read, and look untouched to the pmap: the frame's
+    /// last owner left its bits. Before it has an owner: who looks at it under the pmap's lock
+    /// finds it busy from then on ([`Frames::is_alone`](machine::Frames::is_alone)).
     pub(crate) fn prepare_read(&self, page: PageNo) {
         self.frames().set_flags(page, PageFlags::BUSY);
         self.machine().pmap().forget_modified(page);

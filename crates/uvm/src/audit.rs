@@ -1,8 +1,9 @@
 //! Recounts everything and compares it with what is stored.
 //!
-//! Given all spaces and all objects of an instance, at a moment when nothing runs, an audit walks every map and says
-//! which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1, `anon` I1 and I2, `object` I1 to I3, `writers` I1, `swap`
-//! I1, `loan` I1 and I2, and `machine::frames`' own. Tests run it after every step. Loans are in the hands of those who have
+//! Given all spaces and all objects of an instance, at a moment when nothing runs, an audit walks
+//! every map and says which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1,
+//! `anon` I1 and I2, `object` I1 to I3, `writers` I1, `swap` I1, `loan` I1 and I2, and
+//! `machine::frames`' own. Tests run it after every step. Loans are in the hands of those who have
 //! them: [`Uvm::audit_loans`] counts them when it is shown all.
 
 use alloc::collections::BTreeMap;
@@ -100,7 +101,11 @@ impl<M: Machine> Uvm<M> {
         }
         self.audit_objects(held, objects, &mut count)?;
         let used = self.slots_in_use(held);
-        ensure!(count.slots.len() == used as usize, "{used} slots are taken, {} held", count.slots.len());
+        ensure!(
+            count.slots.len() == used as usize,
+            "{used} slots are taken, {} held",
+            count.slots.len()
+        );
         self.swap().audit_tier(held).map_err(|e| AuditError(e.into()))?;
         self.frames().audit(held).map_err(|e| AuditError(e.into()))
     }
@@ -121,7 +126,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Checks one map and says how many translations lie in its entries; its submaps go on the list.
+    /// Checks one map and says how many translations lie in its entries; its submaps go on the
+    /// list.
     fn audit_map(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -136,18 +142,28 @@ impl<M: Machine> Uvm<M> {
         let mut mapped = 0;
         tree.try_each(map.bounds, &mut |e| {
             let at = e.range;
-            ensure!(!at.is_empty() && at.start >= end && at.end <= map.bounds.end, "entry {at:?} overlaps");
-            ensure!(at.start.is_page_aligned() && at.end.is_page_aligned(), "entry {at:?} is not aligned");
+            ensure!(
+                !at.is_empty() && at.start >= end && at.end <= map.bounds.end,
+                "entry {at:?} overlaps"
+            );
+            ensure!(
+                at.start.is_page_aligned() && at.end.is_page_aligned(),
+                "entry {at:?} is not aligned"
+            );
             ensure!(e.max_prot.contains(e.prot), "entry {at:?} allows more than its most");
             ensure!(
                 e.writes != Writes::Through || e.object.is_some() || e.amap.is_some(),
                 "entry {at:?}: no layer"
             );
-            ensure!(e.writes != Writes::Copied || e.amap.is_some(), "entry {at:?} copies into no amap");
+            ensure!(
+                e.writes != Writes::Copied || e.amap.is_some(),
+                "entry {at:?} copies into no amap"
+            );
             end = at.end;
             if let Some(aref) = &e.amap {
                 let key = Arc::as_ptr(&aref.amap) as usize;
-                let slots = count.amaps.entry(key).or_insert_with(|| (aref.amap.clone(), BTreeMap::new()));
+                let slots =
+                    count.amaps.entry(key).or_insert_with(|| (aref.amap.clone(), BTreeMap::new()));
                 aref.range(e.len()).for_each(|slot| *slots.1.entry(slot).or_insert(0) += 1);
             }
             if let Some(oref) = &e.object {
@@ -165,7 +181,8 @@ impl<M: Machine> Uvm<M> {
         Ok(mapped)
     }
 
-    /// Every translation in an entry shows the page that its layers say, and allows no more than it may.
+    /// Every translation in an entry shows the page that its layers say, and allows no more than it
+    /// may.
     fn audit_translations(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -180,28 +197,44 @@ impl<M: Machine> Uvm<M> {
             mapped += 1;
             let (shown, may_write) = self.shown(held, e, va);
             // A pager may show pages of its own, which are in no table.
-            let chosen = shown.is_none() && e.object.is_some() && self.frames().owner(page) == Owner::Kernel;
-            ensure!(shown == Some(page) || chosen, "{va:?} maps {page:?}, but its layers show {shown:?}");
+            let chosen =
+                shown.is_none() && e.object.is_some() && self.frames().owner(page) == Owner::Kernel;
+            ensure!(
+                shown == Some(page) || chosen,
+                "{va:?} maps {page:?}, but its layers show {shown:?}"
+            );
             ensure!(e.prot.contains(prot), "{va:?} allows {prot:?}, its entry {:?}", e.prot);
             ensure!(
                 may_write || !prot.contains(Prot::WRITE),
                 "{va:?} can be written, and must be copied first"
             );
-            ensure!(!e.wired || self.frames().wire_count(page) > 0, "{va:?} is wired, its page is not");
+            ensure!(
+                !e.wired || self.frames().wire_count(page) > 0,
+                "{va:?} is wired, its page is not"
+            );
             let lent = self.frames().loans(page) != 0;
-            ensure!(!lent || !prot.contains(Prot::WRITE), "{va:?} can be written, and {page:?} is lent");
-            if let (Owner::Object(id), true) = (self.frames().owner(page), prot.contains(Prot::WRITE)) {
+            ensure!(
+                !lent || !prot.contains(Prot::WRITE),
+                "{va:?} can be written, and {page:?} is lent"
+            );
+            if let (Owner::Object(id), true) =
+                (self.frames().owner(page), prot.contains(Prot::WRITE))
+            {
                 let own = e.object.as_ref().filter(|oref| oref.pager.object().name() == id);
                 let is_marked = own.is_none_or(|oref| {
                     oref.pager.object().lock(held).0.is_marked(Pages(self.frames().index(page)))
                 });
-                ensure!(is_marked, "{va:?} can be written, in a leaf of object {id} without a mark");
+                ensure!(
+                    is_marked,
+                    "{va:?} can be written, in a leaf of object {id} without a mark"
+                );
             }
         }
         Ok(mapped)
     }
 
-    /// The page that an entry shows at an address, if it is resident, and whether it may be written in place.
+    /// The page that an entry shows at an address, if it is resident, and whether it may be written
+    /// in place.
     fn shown(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -234,8 +267,13 @@ impl<M: Machine> Uvm<M> {
         let mut leaves = BTreeMap::new();
         for (key, (amap, refs)) in &count.amaps {
             let (body, mut h) = amap.body.lock(held);
-            let covered: usize = body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
-            ensure!(covered == refs.len(), "an amap counts {covered} slots, entries refer to {}", refs.len());
+            let covered: usize =
+                body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
+            ensure!(
+                covered == refs.len(),
+                "an amap counts {covered} slots, entries refer to {}",
+                refs.len()
+            );
             for (run, n) in body.cover.runs() {
                 for slot in run {
                     ensure!(
@@ -250,18 +288,27 @@ impl<M: Machine> Uvm<M> {
                 name => self.anons.borrowers.next(&mut h, name),
             };
             let known = found.is_some_and(|(_, found)| Arc::ptr_eq(&found, amap));
-            ensure!(known == (body.borrower != 0), "an amap is not in the table of those with pages on loan");
+            ensure!(
+                known == (body.borrower != 0),
+                "an amap is not in the table of those with pages on loan"
+            );
             for (slot, number) in body.slots.range(0..u64::MAX >> 1) {
                 let shared = body.slots.is_shared(slot);
                 let no = match Content::of(number) {
                     Content::Anon(no) => no,
                     Content::Borrowed(page) => {
                         let alone = !shared && refs.get(&slot) == Some(&1);
-                        ensure!(alone, "{page:?} is on loan in slot {slot}, which is not one entry's alone");
+                        ensure!(
+                            alone,
+                            "{page:?} is on loan in slot {slot}, which is not one entry's alone"
+                        );
                         let found = known && body.borrowed.contains(&slot);
                         ensure!(found, "{page:?} is on loan in slot {slot}, unknown");
                         ensure!(!self.is_zero_page(page), "slot {slot} has zeroes on loan");
-                        ensure!(self.frames().loans(page) != 0, "slot {slot} has {page:?}, which isn't lent");
+                        ensure!(
+                            self.frames().loans(page) != 0,
+                            "slot {slot} has {page:?}, which isn't lent"
+                        );
                         *count.borrowed.entry(page).or_insert(0) += 1;
                         continue;
                     }
@@ -281,7 +328,11 @@ impl<M: Machine> Uvm<M> {
         ensure!(counted == borrowed, "{counted} slots count as on loan, {borrowed} are");
         for (&no, &refs) in &anons {
             let (anon, _) = self.anons.get(no).lock(held);
-            ensure!(anon.refs() == refs, "anon {no} counts {}, leaves that hold it {refs}", anon.refs());
+            ensure!(
+                anon.refs() == refs,
+                "anon {no} counts {}, leaves that hold it {refs}",
+                anon.refs()
+            );
             let (page, slot) = (anon.page(), anon.swap);
             drop(anon);
             ensure!(page.is_some() || slot.is_some(), "anon {no} has neither page nor slot");
@@ -293,7 +344,12 @@ impl<M: Machine> Uvm<M> {
                 self.audit_slot(held, count, slot, format!("anon {no}"))?;
             }
         }
-        ensure!(anons.len() == self.anons(), "{} anons in use, {} in reach", self.anons(), anons.len());
+        ensure!(
+            anons.len() == self.anons(),
+            "{} anons in use, {} in reach",
+            self.anons(),
+            anons.len()
+        );
         Ok(())
     }
 
@@ -328,10 +384,12 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Counts loans: `lent` is all that the host has on loan from this instance, `spaces` as for [`audit`](Self::audit).
+    /// Counts loans: `lent` is all that the host has on loan from this instance, `spaces` as for
+    /// [`audit`](Self::audit).
     ///
     /// # Errors
-    /// A sentence that names a page that is lent more or less often than its record says, or that nobody holds.
+    /// A sentence that names a page that is lent more or less often than its record says, or that
+    /// nobody holds.
     pub fn audit_loans<'a>(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -359,8 +417,12 @@ impl<M: Machine> Uvm<M> {
             if self.frames().is_left(page) {
                 let (owner, holds) = (self.frames().owner(page), self.frames().wire_count(page));
                 let nobodys = matches!(owner, Owner::Kernel | Owner::Orphan);
-                ensure!(nobodys && holds != 0, "{page:?} was left, is {owner:?}'s and held {holds} times");
-                let seen = self.machine().pmap().is_mapped(page) && !count.borrowed.contains_key(&page);
+                ensure!(
+                    nobodys && holds != 0,
+                    "{page:?} was left, is {owner:?}'s and held {holds} times"
+                );
+                let seen =
+                    self.machine().pmap().is_mapped(page) && !count.borrowed.contains_key(&page);
                 ensure!(!seen, "{page:?} was left, and is mapped where no slot has it on loan");
                 let place = self.frames().place(page);
                 ensure!(place == Place::Nowhere, "{page:?} was left on {place:?}");
@@ -377,7 +439,10 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), AuditError> {
         for page in (0..self.frames().total() as u32).map(PageNo) {
             if self.frames().owner(page) == Owner::Orphan {
-                ensure!(self.frames().flags(page).contains(PageFlags::BUSY), "{page:?} is nobody's and idle");
+                ensure!(
+                    self.frames().flags(page).contains(PageFlags::BUSY),
+                    "{page:?} is nobody's and idle"
+                );
                 if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
                     self.audit_slot(held, count, slot, format!("orphan {page:?}"))?;
                 }
@@ -401,8 +466,12 @@ impl<M: Machine> Uvm<M> {
             next = name + 1;
         }
         for (id, pager) in all {
-            let (counted, writers) = (pager.object().writers(), count.writers.get(&id).copied().unwrap_or(0));
-            ensure!(counted == writers, "object {id} counts {counted} writers, {writers} entries are");
+            let (counted, writers) =
+                (pager.object().writers(), count.writers.get(&id).copied().unwrap_or(0));
+            ensure!(
+                counted == writers,
+                "object {id} counts {counted} writers, {writers} entries are"
+            );
             let mut slots = Vec::new();
             self.audit_pages(held, &*pager, &mut slots)?;
             for (index, slot) in slots {
@@ -414,7 +483,8 @@ impl<M: Machine> Uvm<M> {
 
     fn audit_handle(&self, pager: &dyn Pager<M>, count: &Count<M>) -> Result<(), AuditError> {
         let id = pager.object().id();
-        let (refs, entries) = (pager.object().references(), count.objects.get(&id).copied().unwrap_or(0));
+        let (refs, entries) =
+            (pager.object().references(), count.objects.get(&id).copied().unwrap_or(0));
         ensure!(refs > entries, "object {id} counts {refs}, {entries} entries and a handle refer");
         Ok(())
     }
@@ -453,7 +523,11 @@ impl<M: Machine> Uvm<M> {
             );
         }
         let counts = body.counts();
-        ensure!(counts == (stored, swapped), "object {id} counts {counts:?}, holds {:?}", (stored, swapped));
+        ensure!(
+            counts == (stored, swapped),
+            "object {id} counts {counts:?}, holds {:?}",
+            (stored, swapped)
+        );
         Ok(())
     }
 }

@@ -7,21 +7,23 @@
 //!               slot -> anon of P       | P is an anon's: one more reference, and whoever writes copies
 //!               slot -> anon -> copy    | anything else, as pages of files
 //! ```
-//! Pages that are [transferred](crate::transfer) go into slots as they are: who only reads what it gets, hands it on or
-//! gives it back, pays neither for anons nor for queues, and shares a file's pages with the file. The first store to one *settles* its
-//! slot: that has an anon from then on. Lending such memory again lends the same pages.
+//! Pages that are [transferred](crate::transfer) go into slots as they are: who only reads what it
+//! gets, hands it on or gives it back, pays neither for anons nor for queues, and shares a file's
+//! pages with the file. The first store to one *settles* its slot: that has an anon from then on.
+//! Lending such memory again lends the same pages.
 //!
-//! What is on loan is not paged out. When memory is short the page daemon settles slots, so that what they hold can leave
-//! (`pageout/lent.rs`). That may need heap: so only a part of memory may be in slots like this, the [`PART`]th; what comes beyond is
-//! settled at once.
+//! What is on loan is not paged out. When memory is short the page daemon settles slots, so that
+//! what they hold can leave (`pageout/lent.rs`). That may need heap: so only a part of memory may
+//! be in slots like this, the [`PART`]th; what comes beyond is settled at once.
 //!
-//! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: whoever shares slots, as fork does, settles
-//! them before. I2: a translation may show such a page there, and can't write it; whoever returns the loan has it forgotten by every
-//! CPU before, for the page's owner may write in place from then on. I3: `AmapBody::borrowed` spans all of an amap's such slots;
-//! `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
+//! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: whoever
+//! shares slots, as fork does, settles them before. I2: a translation may show such a page there,
+//! and can't write it; whoever returns the loan has it forgotten by every CPU before, for the
+//! page's owner may write in place from then on. I3: `AmapBody::borrowed` spans all of an amap's
+//! such slots; `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
 //!
-//! Source: 1998, sections 4.1 (loans from objects and anons to anons) and 4.2. The road not taken: an anon for each page as it comes,
-//! which cost as much as a third of its copy.
+//! Source: 1998, sections 4.1 (loans from objects and anons to anons) and 4.2. The road not taken:
+//! an anon for each page as it comes, which cost as much as a third of its copy.
 
 use core::num::NonZeroU32;
 use core::ops::Range;
@@ -143,7 +145,12 @@ impl<M: Machine> AmapBody<M> {
 
 impl<M: Machine> Uvm<M> {
     /// Heap bytes that [`settle_entry`](Self::settle_entry) may need.
-    pub(crate) fn settle_bytes(&self, held: &mut Held<'_, order::Map>, aref: &ARef<M>, len: Pages) -> usize {
+    pub(crate) fn settle_bytes(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        aref: &ARef<M>,
+        len: Pages,
+    ) -> usize {
         if !aref.amap.borrows.load(Relaxed) {
             return 0;
         }
@@ -153,8 +160,8 @@ impl<M: Machine> Uvm<M> {
         crate::anon::many_bytes(all.min((range.end - range.start) as usize))
     }
 
-    /// Gives slots of a range that hold pages on loan anons instead, and says how many pages were copied for it. Heap for chunks of anons
-    /// has been reserved.
+    /// Gives slots of a range that hold pages on loan anons instead, and says how many pages were
+    /// copied for it. Heap for chunks of anons has been reserved.
     ///
     /// # Errors
     /// [`NoMemory`], with some of them settled.
@@ -230,8 +237,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Settles what has just been put into a range, if slots hold more on loan than they may. What can't be settled for lack of
-    /// memory stays as it is.
+    /// Settles what has just been put into a range, if slots hold more on loan than they may. What
+    /// can't be settled for lack of memory stays as it is.
     pub(crate) fn keep_few_borrowed(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -243,7 +250,8 @@ impl<M: Machine> Uvm<M> {
         }
         let bytes = crate::anon::many_bytes(range.pages().0 as usize);
         let _ = self.attempt(held, bytes, |held, _| {
-            let (tree, mut h) = space.map.read_now(self.machine(), held, range.start).map_err(Stop::Wait)?;
+            let (tree, mut h) =
+                space.map.read_now(self.machine(), held, range.start).map_err(Stop::Wait)?;
             tree.try_each(range, &mut |entry| {
                 let Some(aref) = &entry.amap else { return Ok(()) };
                 let slots = entry.slots(aref, entry.range.intersect(range));
@@ -255,7 +263,8 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// An anon for the page on loan in a slot, if it is to be settled; the loan is returned, or goes with `copied`.
+    /// An anon for the page on loan in a slot, if it is to be settled; the loan is returned, or
+    /// goes with `copied`.
     fn anon_for(
         &self,
         held: &mut Held<'_, order::Amap>,

@@ -1,12 +1,14 @@
 //! Which amaps have pages on loan in their slots: so that the page daemon finds those slots.
 //!
-//! A page's record names its owner, and a slot that has the page on loan isn't it. So an amap that gets such a page comes into a
-//! table, by a name of its own, and stays there until nobody refers to its slots.
+//! A page's record names its owner, and a slot that has the page on loan isn't it. So an amap that
+//! gets such a page comes into a table, by a name of its own, and stays there until nobody refers
+//! to its slots.
 //!
 //! I1: an amap with a page on loan in a slot is in the table.
 //!
-//! Locks: the table by its own, of the registry's level; nothing is called under it. Not taken: a walk over all spaces, which the
-//! library doesn't know; the slot's place in the record, which has no room for it, and of which there may be thousands.
+//! Locks: the table by its own, of the registry's level; nothing is called under it. Not taken: a
+//! walk over all spaces, which the library doesn't know; the slot's place in the record, which has
+//! no room for it, and of which there may be thousands.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};

@@ -1,9 +1,12 @@
-//! Whose mappings may hold private copies of an object's pages: families of spaces, each one that was created and all that were
-//! forked from it since. So who cuts an object looks at none of a stranger's entries, unless many have copied from it.
+//! Whose mappings may hold private copies of an object's pages: families of spaces, each one that
+//! was created and all that were forked from it since. So who cuts an object looks at none of a
+//! stranger's entries, unless many have copied from it.
 //!
-//! I1: a space has no copy of an object's page unless its family is here, or there was no room for it.
+//! I1: a space has no copy of an object's page unless its family is here, or there was no room for
+//! it.
 //!
-//! Not taken: the mappings of each object in a list, which each fork and each cut of an entry would have to change.
+//! Not taken: the mappings of each object in a list, which each fork and each cut of an entry would
+//! have to change.
 
 use machine::lines::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use machine::{order, Held, Machine};
@@ -28,7 +31,9 @@ impl Copiers {
     pub(crate) fn add(&self, family: u64) {
         let is_there = |place: &AtomicU64| {
             let put = || {
-                place.compare_exchange(0, family, Relaxed, Relaxed).map_or_else(|now| now == family, |_| true)
+                place
+                    .compare_exchange(0, family, Relaxed, Relaxed)
+                    .map_or_else(|now| now == family, |_| true)
             };
             match place.load(Relaxed) {
                 0 => put(),
@@ -71,7 +76,11 @@ mod tests {
         for family in [1, 2, 1, 3, 4, 4] {
             copiers.add(family);
         }
-        assert!(copiers.are_any() && (1..=4).all(|family| copiers.may_have(family)) && !copiers.may_have(5));
+        assert!(
+            copiers.are_any()
+                && (1..=4).all(|family| copiers.may_have(family))
+                && !copiers.may_have(5)
+        );
         copiers.add(5);
         assert!(copiers.may_have(5) && copiers.may_have(6));
     }

@@ -80,7 +80,9 @@ impl Cover {
             Runs::One(run) if run.count == 1 && range.end == run.start => run.start = range.start,
             _ => {
                 let runs = self.many();
-                match run_before(runs, range.start).filter(|run| run.end == range.start && run.count == 1) {
+                match run_before(runs, range.start)
+                    .filter(|run| run.end == range.start && run.count == 1)
+                {
                     Some(run) => run.end = range.end,
                     None => drop(runs.insert(range.start, Rest { end: range.end, count: 1 })),
                 }
@@ -95,7 +97,8 @@ impl Cover {
     pub(crate) fn has_room_for(&self, range: &Range<u64>) -> bool {
         match &self.runs {
             Runs::One(run) => {
-                run.count == 0 || run.count == 1 && (run.end == range.start || run.start == range.end)
+                run.count == 0
+                    || run.count == 1 && (run.end == range.start || run.start == range.end)
             }
             Runs::Many(runs) => {
                 let before = runs.range(..range.start).next_back();
@@ -230,16 +233,24 @@ impl Cover {
     }
 
     /// The runs that have slots of a range, whole, in order.
-    pub(crate) fn runs_in(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
+    pub(crate) fn runs_in(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = (Range<u64>, u32)> + '_ {
         let (one, many) = match &self.runs {
-            Runs::One(run) => (Some((run.start..run.end, run.count)).filter(|run| run.1 != 0), None),
+            Runs::One(run) => {
+                (Some((run.start..run.end, run.count)).filter(|run| run.1 != 0), None)
+            }
             Runs::Many(runs) => (None, Some(runs)),
         };
         let many = many.into_iter().flat_map({
             let range = range.clone();
             move |runs| {
                 let around = runs.range(..range.start).next_back();
-                around.into_iter().chain(runs.range(range.clone())).map(|(&start, r)| (start..r.end, r.count))
+                around
+                    .into_iter()
+                    .chain(runs.range(range.clone()))
+                    .map(|(&start, r)| (start..r.end, r.count))
             }
         });
         let meets = move |run: &Range<u64>| run.start < range.end && range.start < run.end;
@@ -277,7 +288,8 @@ impl Cover {
         if let Runs::Many(runs) = &self.runs {
             if runs.len() < 2 {
                 let first = runs.first_key_value();
-                let run = first.map(|(&start, rest)| Run { count: rest.count, start, end: rest.end });
+                let run =
+                    first.map(|(&start, rest)| Run { count: rest.count, start, end: rest.end });
                 self.runs = run.map_or(Cover::new().runs, Runs::One);
             }
         }
@@ -385,7 +397,8 @@ mod tests {
         let meets = |run: &Range<u64>| run.start < range.end && range.start < run.end;
         let met: Vec<_> = used.iter().filter(|run| meets(&run.0)).cloned().collect();
         assert_eq!(c.runs_in(range.clone()).collect::<Vec<_>>(), met);
-        let mut gaps: Vec<_> = all.iter().filter(|run| run.1 == 0).map(|run| run.0.clone()).collect();
+        let mut gaps: Vec<_> =
+            all.iter().filter(|run| run.1 == 0).map(|run| run.0.clone()).collect();
         gaps.retain(|gap| gap.end > range.start && gap.end != 40);
         gaps.iter_mut().for_each(|gap| gap.start = gap.start.max(range.start));
         let end = used.last().map_or(0, |run| run.0.end).max(range.start);
@@ -418,7 +431,10 @@ mod tests {
         let mut c = Cover::new();
         c.insert(0..2000);
         assert_eq!((c.add_bytes(&(0..2000)), c.add_bytes(&(0..1999))), (0, 4 * NODE_BYTES));
-        assert_eq!((c.add_bytes(&(1..2000)), c.add_bytes(&(1..3))), (4 * NODE_BYTES, 4 * NODE_BYTES));
+        assert_eq!(
+            (c.add_bytes(&(1..2000)), c.add_bytes(&(1..3))),
+            (4 * NODE_BYTES, 4 * NODE_BYTES)
+        );
         let mut at = 0;
         for (runs, levels) in [(2, 2), (4, 2), (6, 3), (34, 3), (36, 4), (216, 5)] {
             while counts(&c).len() < runs && at < 1000 {
@@ -479,7 +495,8 @@ mod tests {
                 let mut gone = Vec::new();
                 let (mut at, most) = (r.start, (seed >> 50) as usize % 3 + 1);
                 while at < r.end {
-                    let (takes_tree, mut parts) = (counts(&c).len() == 1 && !c.is_whole(&(at..r.end)), 0);
+                    let (takes_tree, mut parts) =
+                        (counts(&c).len() == 1 && !c.is_whole(&(at..r.end)), 0);
                     let mut unused = |part: Range<u64>| {
                         parts += 1;
                         gone.extend(part);

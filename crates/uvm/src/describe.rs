@@ -37,7 +37,8 @@ pub struct EntryInfo {
 pub struct Layers {
     /// Whether an amap must be made or copied before the first store.
     pub needs_copy: bool,
-    /// The amap: the slot of the entry's first page, anons in the entry's range, whether no one else refers to it.
+    /// The amap: the slot of the entry's first page, anons in the entry's range, whether no one
+    /// else refers to it.
     pub amap: Option<(Pages, usize, bool)>,
     /// The object: its kind, id, and its page at the entry's first address.
     pub object: Option<(&'static str, u64, Pages)>,
@@ -65,8 +66,9 @@ pub struct Outline {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Calls `each` with the outline of every entry that overlaps the range, in order of address, under the map's
-    /// lock: `each` must not wait. The lock is held for some entries at a time. Cost: by those entries.
+    /// Calls `each` with the outline of every entry that overlaps the range, in order of address,
+    /// under the map's lock: `each` must not wait. The lock is held for some entries at a time.
+    /// Cost: by those entries.
     pub fn outline(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -77,8 +79,8 @@ impl<M: Machine> Uvm<M> {
         self.each_in_steps(held, space, range, |e, _| each(&outline(e)));
     }
 
-    /// The first entry that overlaps the range: with it a host goes through a range entry by entry and may wait, or
-    /// change them, in between.
+    /// The first entry that overlaps the range: with it a host goes through a range entry by entry
+    /// and may wait, or change them, in between.
     pub fn first_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -100,7 +102,8 @@ impl<M: Machine> Uvm<M> {
         tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
 
-    /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each` must not wait.
+    /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each`
+    /// must not wait.
     pub fn describe(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -143,7 +146,8 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
         let (tree, _) = space.map.read(self.machine(), held, range.start);
-        let may_store = |e: &&Entry<M>| e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
+        let may_store =
+            |e: &&Entry<M>| e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
         let entry = tree.get(range.start).filter(may_store)?;
         let object = entry.object.as_ref()?;
         let shown = Some(entry.range.intersect(range)).filter(|shown| !shown.is_empty())?;
@@ -152,7 +156,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Whether mappings cover the range without a hole.
-    pub fn is_mapped(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> bool {
+    pub fn is_mapped(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> bool {
         space.map.lock(self.machine(), held, range).0.is_covered(range)
     }
 
@@ -173,12 +182,17 @@ impl<M: Machine> Uvm<M> {
         let is_lent = |page| self.frames().loans(page) != 0;
         let above = e.amap.as_ref().map_or(0, |a| {
             let (body, mut h) = a.amap.body.lock(held);
-            let anons = body.slots.range(a.range(e.len())).filter_map(|(_, number)| Content::anon(number));
-            anons.filter(|&no| self.anons.get(no).lock(&mut h).0.page().is_some_and(is_lent)).count()
+            let anons =
+                body.slots.range(a.range(e.len())).filter_map(|(_, number)| Content::anon(number));
+            anons
+                .filter(|&no| self.anons.get(no).lock(&mut h).0.page().is_some_and(is_lent))
+                .count()
         });
         let below = e.object.as_ref().map_or(0, |o| {
             let (body, _) = o.pager.object().lock(held);
-            body.pages(o.offset.0..o.offset.0 + e.len().0).filter(|&(_, page)| is_lent(page)).count()
+            body.pages(o.offset.0..o.offset.0 + e.len().0)
+                .filter(|&(_, page)| is_lent(page))
+                .count()
         });
         above + below
     }

@@ -6,18 +6,19 @@
 //!     Copy          each has its own from now on; copied as it is written
 //!     Donate        from: a hole          DonateZero   from: the same mappings, of zeroes
 //! ```
-//! Both maps are locked at once, so nobody ever sees the memory in neither or, if donated, in both; all that can fail is
-//! reserved before. Translations of donated memory go, or come along where the port can move whole tables
-//! ([`Pmap::pass`]).
+//! Both maps are locked at once, so nobody ever sees the memory in neither or, if donated, in both;
+//! all that can fail is reserved before. Translations of donated memory go, or come along where the
+//! port can move whole tables ([`Pmap::pass`]).
 //!
-//! A [`Detached`] range is one that has been taken and not been given to anybody yet: an address space in which nobody runs. It
-//! can be looked at, lent from, copied or shared again, paged out, and audited like any other.
+//! A [`Detached`] range is one that has been taken and not been given to anybody yet: an address
+//! space in which nobody runs. It can be looked at, lent from, copied or shared again, paged out,
+//! and audited like any other.
 //!
-//! The paper's quick references, with which a map's entries need not be cut for a short look at another's memory, are loans
-//! here: [`Uvm::loan_to_kernel`] cuts nothing.
+//! The paper's quick references, with which a map's entries need not be cut for a short look at
+//! another's memory, are loans here: [`Uvm::loan_to_kernel`] cuts nothing.
 //!
-//! Source: UVM's `uvm_map_extract`; 1998, section 4.3. The road not taken is its reservation in the target map: with two locks
-//! held there is nothing to take back.
+//! Source: UVM's `uvm_map_extract`; 1998, section 4.3. The road not taken is its reservation in the
+//! target map: with two locks held there is nothing to take back.
 
 use alloc::sync::Arc;
 
@@ -35,7 +36,8 @@ use crate::stat::Counter;
 use crate::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::{Space, Stop, Uvm};
 
-/// Entries that are passed at once, at most: nobody sees a part of them passed, so others wait for all.
+/// Entries that are passed at once, at most: nobody sees a part of them passed, so others wait for
+/// all.
 pub const MOST_ENTRIES: usize = 512;
 
 /// How memory is passed.
@@ -117,8 +119,9 @@ enum Target {
 /// How a call ended.
 enum Passed {
     At(Va),
-    /// Nothing was done: the copy is to be made in steps, where no thread has it. It takes too long for one, or other spaces write to
-    /// what is copied, and all mappings of its pages are to be made read-only first.
+    /// Nothing was done: the copy is to be made in steps, where no thread has it. It takes too long
+    /// for one, or other spaces write to what is copied, and all mappings of its pages are to be
+    /// made read-only first.
     Apart,
 }
 
@@ -137,17 +140,20 @@ struct Passing<'a, M: Machine> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Passes what lies in a range of one space to another, or to another place of the same, and says where it lies. Entries
-    /// keep their attributes, but that none is locked in memory at its new place. Cost: by entries; donated memory in
-    /// translations too, where the port can't move tables; copied memory in writable translations.
+    /// Passes what lies in a range of one space to another, or to another place of the same, and
+    /// says where it lies. Entries keep their attributes, but that none is locked in memory at its
+    /// new place. Cost: by entries; donated memory in translations too, where the port can't move
+    /// tables; copied memory in writable translations.
     ///
-    /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does. Of memory that other spaces write too
-    /// a copy has each page as it was at some moment of the call.
+    /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
+    /// Of memory that other spaces write too a copy has each page as it was at some moment of the
+    /// call.
     ///
     /// # Errors
-    /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than [`MOST_ENTRIES`] in the range;
-    /// `Invalid` for an empty, unaligned or outside range, one with a submap, or a donation onto itself; `NoMapping` if nothing
-    /// lies in the range. Nothing has changed then.
+    /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than
+    /// [`MOST_ENTRIES`] in the range; `Invalid` for an empty, unaligned or outside range, one with
+    /// a submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has
+    /// changed then.
     pub fn pass_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -187,8 +193,8 @@ impl<M: Machine> Uvm<M> {
         }
         let (mut is_moved_singly, mut replaces) = (false, NOWHERE);
         if let Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) = place {
-            let new =
-                VaRange::sized(va, range.pages()).filter(|&new| va.is_page_aligned() && inside(new, to));
+            let new = VaRange::sized(va, range.pages())
+                .filter(|&new| va.is_page_aligned() && inside(new, to));
             let new = new.ok_or(MapError::Invalid)?;
             if core::ptr::eq(&*from.map, &*to.map) && !new.intersect(range).is_empty() {
                 return Err(MapError::Invalid);
@@ -207,8 +213,12 @@ impl<M: Machine> Uvm<M> {
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
         let mut passing = Passing { from, range, to, target, mode, down, replaced, half };
         let reserve = Change::MOVE.bytes::<M>();
-        let result =
-            self.attempt_ahead(held, (from, to), &mut ahead, reserve, |held, reserved, lock, ahead| {
+        let result = self.attempt_ahead(
+            held,
+            (from, to),
+            &mut ahead,
+            reserve,
+            |held, reserved, lock, ahead| {
                 let passed = self.pass_once(held, &mut passing, place, reserved, (lock, ahead));
                 if passed.is_err() {
                     // The next attempt begins anew, with the memory that this one took.
@@ -216,7 +226,8 @@ impl<M: Machine> Uvm<M> {
                     passing.down.perform(self.machine(), held);
                 }
                 passed
-            });
+            },
+        );
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.machine(), held);
         let [given, replaced] = ahead;
@@ -227,7 +238,8 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody later.
+    /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody
+    /// later.
     ///
     /// # Errors
     /// See [`pass_range`](Self::pass_range).
@@ -243,15 +255,16 @@ impl<M: Machine> Uvm<M> {
         }
         let space = self.space_create(held, range)?;
         let (target, place) = ((&space, Target::New), Place::FixedNoReplace(range.start));
-        let passed = self.pass_entries(held, (from, range), target, place, mode).and_then(|passed| {
-            if matches!(passed, Passed::Apart) {
-                self.copy_range_in_steps(held, from, range, &space)?;
-            }
-            match mode {
-                Pass::Copy => Ok(self.write_protect_copies(held, &space)?),
-                Pass::Share | Pass::Donate | Pass::DonateZero => Ok(()),
-            }
-        });
+        let passed =
+            self.pass_entries(held, (from, range), target, place, mode).and_then(|passed| {
+                if matches!(passed, Passed::Apart) {
+                    self.copy_range_in_steps(held, from, range, &space)?;
+                }
+                match mode {
+                    Pass::Copy => Ok(self.write_protect_copies(held, &space)?),
+                    Pass::Share | Pass::Donate | Pass::DonateZero => Ok(()),
+                }
+            });
         if let Err(e) = passed {
             self.space_destroy(held, space);
             return Err(e);
@@ -281,7 +294,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Allows at most `prot` in a detached range, for ever. In steps: nobody else has the range yet.
+    /// Allows at most `prot` in a detached range, for ever. In steps: nobody else has the range
+    /// yet.
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
         let (space, pmap) = (&detached.space, self.machine().pmap());
         let mut rest = detached.range();
@@ -293,11 +307,18 @@ impl<M: Machine> Uvm<M> {
                 tree.each_mut(part, |e| {
                     let own = e.range.intersect(part);
                     if !prot.contains(e.prot) {
-                        pmap.protect(&mut h, &space.pmap, own, e.prot.intersection(prot), &mut down);
+                        pmap.protect(
+                            &mut h,
+                            &space.pmap,
+                            own,
+                            e.prot.intersection(prot),
+                            &mut down,
+                        );
                     }
                     // Its last part.
                     if own.end == e.range.end {
-                        if let Some(object) = e.writes_to().filter(|_| !prot.contains(Prot::WRITE)) {
+                        if let Some(object) = e.writes_to().filter(|_| !prot.contains(Prot::WRITE))
+                        {
                             object.leave_writer();
                         }
                         e.max_prot = e.max_prot.intersection(prot);
@@ -313,7 +334,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Names what lies in a detached range.
-    pub fn name(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, name: &Arc<str>) {
+    pub fn name(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        detached: &Detached<M>,
+        name: &Arc<str>,
+    ) {
         let (mut tree, _) = detached.space.map.lock(self.machine(), held, detached.range());
         tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));
     }
@@ -350,7 +376,8 @@ impl<M: Machine> Uvm<M> {
                 from.map.claim(&tree);
             }
             let forking = Forking::of_range();
-            let copied = self.fork_in_steps(held, &source, forking, (copy, &mut entries), &mut down);
+            let copied =
+                self.fork_in_steps(held, &source, forking, (copy, &mut entries), &mut down);
             {
                 let (mut tree, mut h) = from.map.lock_and_unclaim(self.machine(), held);
                 self.join(&mut tree, &mut h, range);
@@ -368,7 +395,8 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// One attempt; `None` if so much is shown of what is given or replaced that the maps are to be claimed first.
+    /// One attempt; `None` if so much is shown of what is given or replaced that the maps are to be
+    /// claimed first.
     fn pass_once(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -387,12 +415,14 @@ impl<M: Machine> Uvm<M> {
             .map_err(Stop::Wait)?;
             (Trees::One(tree), h)
         } else {
-            let (mut a, mut b, mut h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
+            let (mut a, mut b, mut h) =
+                machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
             if lock == Lock::Claimed {
                 from.map.end_claim(self.machine(), &a);
                 to.map.end_claim(self.machine(), &b);
             }
-            let refused = [from, to].into_iter().find_map(|space| space.map.refuses(self.machine()));
+            let refused =
+                [from, to].into_iter().find_map(|space| space.map.refuses(self.machine()));
             if let Some(ticket) = refused {
                 return Err(Stop::Wait(ticket));
             }
@@ -498,7 +528,8 @@ impl<M: Machine> Uvm<M> {
         new: VaRange,
         entries: usize,
     ) -> usize {
-        // Both trees are cut, and a range put into either; several entries are made as a tree, or taken as one.
+        // Both trees are cut, and a range put into either; several entries are made as a tree, or
+        // taken as one.
         let several = usize::from(entries > 1);
         let tallest = trees.from().splice_bytes().max(trees.to().splice_bytes());
         let mut bytes = several * (3 * tallest + built_bytes::<Entry<M>>(entries));
@@ -524,19 +555,22 @@ impl<M: Machine> Uvm<M> {
         let inherit = inheritance(passing.mode).unwrap_or(Inherit::Share);
         tree.each_mut(range, |entry| {
             if result.is_ok() {
-                result = self.fork_entry_as(held, from, entry, inherit, &mut forking, down).map(|e| {
-                    e.into_iter().for_each(|e| made.push(e));
-                });
+                result =
+                    self.fork_entry_as(held, from, entry, inherit, &mut forking, down).map(|e| {
+                        e.into_iter().for_each(|e| made.push(e));
+                    });
             }
         });
         *half = made.finish();
-        // Nobody resolves a copy while a third still writes through the translation that was just lowered.
+        // Nobody resolves a copy while a third still writes through the translation that was just
+        // lowered.
         down.flush(self.machine().pmap());
         result.map_err(|e: NoMemory| Stop::Fail(e.into()))?;
         Ok(core::mem::take(half))
     }
 
-    /// The entries in the range, taken out; zeroes in their place, if that is asked for. Their translations are still there.
+    /// The entries in the range, taken out; zeroes in their place, if that is asked for. Their
+    /// translations are still there.
     fn take_part(
         &self,
         tree: &mut Tree<Entry<M>>,

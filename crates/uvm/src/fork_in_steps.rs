@@ -3,18 +3,22 @@
 //! ```text
 //!   claim the map  ->  private memory read-only, on every CPU  ->  the child's entries  ->  what the fork copies  ->  let others in
 //! ```
-//! The child gets the memory of one moment, that at which the last translation lost the right to write: who stores to memory that is
-//! read-only already waits for the fork's end, as does who maps or unmaps. So a store that is in the child has all those before it, of
-//! all threads, in the child too. Between two steps nothing is locked and other processes run.
+//! The child gets the memory of one moment, that at which the last translation lost the right to
+//! write: who stores to memory that is read-only already waits for the fork's end, as does who maps
+//! or unmaps. So a store that is in the child has all those before it, of all threads, in the child
+//! too. Between two steps nothing is locked and other processes run.
 //!
-//! A fork that fails half-way leaves translations read-only, which costs faults, and entries that wait to copy what nobody
-//! else has. It is not waited for memory here: the attempt ends, and with it the claim.
+//! A fork that fails half-way leaves translations read-only, which costs faults, and entries that
+//! wait to copy what nobody else has. It is not waited for memory here: the attempt ends, and with
+//! it the claim.
 
 use core::ops::Range;
 
 use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange};
+use machine::{
+    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
+};
 
 use crate::amap::{ARef, NEW_BYTES};
 use crate::anon::{many_bytes, AnonNo};
@@ -48,7 +52,10 @@ impl<M: Machine> Source<'_, M> {
 
     /// Whether an entry's pages are copied at once.
     fn is_copied(&self, e: &Entry<M>) -> bool {
-        e.wired && self.inherit(e) == Inherit::Copy && e.writes != Writes::Through && e.amap.is_some()
+        e.wired
+            && self.inherit(e) == Inherit::Copy
+            && e.writes != Writes::Through
+            && e.amap.is_some()
     }
 
     /// Whether an entry is to be prepared: it is locked, or its slots may hold pages on loan.
@@ -121,7 +128,10 @@ impl<M: Machine> Uvm<M> {
         let space = source.space;
         self.in_claimed_steps(held, space, source.range, |h, tree, part, down| {
             tree.each(part, |e| {
-                if e.amap.is_some() && e.writes == Writes::Copied && source.inherit(e) == Inherit::Copy {
+                if e.amap.is_some()
+                    && e.writes == Writes::Copied
+                    && source.inherit(e) == Inherit::Copy
+                {
                     let (own, prot) = (e.range.intersect(part), e.prot.without_write());
                     self.machine().pmap().protect(h, &space.pmap, own, prot, down);
                 }
@@ -130,7 +140,8 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Gives it back to what is wired, which the space has alone again, and costs its program no fault then.
+    /// Gives it back to what is wired, which the space has alone again, and costs its program no
+    /// fault then.
     fn raise_wired(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
@@ -139,7 +150,8 @@ impl<M: Machine> Uvm<M> {
                 let mut part = first_part(&tree, rest);
                 part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
                 tree.each(part, |entry| {
-                    let is_writable = entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
+                    let is_writable =
+                        entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
                     if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
                         self.raise_part(&mut h, space, (entry, aref), entry.range.intersect(part));
                     }
@@ -161,15 +173,19 @@ impl<M: Machine> Uvm<M> {
         let (frames, pmap) = (self.frames(), self.machine().pmap());
         let (body, mut h) = aref.amap.body.lock(held);
         for (slot, number) in body.slots.range(entry.slots(aref, part)) {
-            let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else { continue };
+            let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else {
+                continue;
+            };
             let (anon, mut h) = self.anons.get(no).lock(&mut h);
             let alone = anon.page().filter(|&page| anon.refs() == 1 && frames.loans(page) == 0);
             let va = entry.range.start + Pages(slot - aref.slot.0);
-            let Some(page) = alone.filter(|&p| pmap.extract(&space.pmap, va).is_some_and(|(q, _)| p == q))
+            let Some(page) =
+                alone.filter(|&p| pmap.extract(&space.pmap, va).is_some_and(|(q, _)| p == q))
             else {
                 continue;
             };
-            // A hint is enough, and leaves a translation wired or pageable as it is: what is being wired isn't yet.
+            // A hint is enough, and leaves a translation wired or pageable as it is: what is being
+            // wired isn't yet.
             pmap.enter_ahead(&mut h, &space.pmap, va, &[Some((page, entry.prot))], |_| true);
         }
     }
@@ -185,7 +201,9 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         let (mut rest, mut reserve) = (source.range, STEP_BYTES);
         while !rest.is_empty() {
-            if let Some(first) = self.first_special(held, source, rest).filter(|_| forking.copied.is_none()) {
+            if let Some(first) =
+                self.first_special(held, source, rest).filter(|_| forking.copied.is_none())
+            {
                 self.settle_in_steps(held, source.space, &first)?;
                 if first.is_copied {
                     let len = first.range.pages();
@@ -215,8 +233,8 @@ impl<M: Machine> Uvm<M> {
         first.err().flatten()
     }
 
-    /// Makes the child's entries for the first part of a range. Says where that ends, and what the next step is to reserve: more, if that
-    /// is what the first entry here needs.
+    /// Makes the child's entries for the first part of a range. Says where that ends, and what the
+    /// next step is to reserve: more, if that is what the first entry here needs.
     fn derive_some(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -263,8 +281,9 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// A copy of the slots of a locked entry, made a leaf at a time, with a copy of every page. An anon that is on swap is shared: no
-    /// wired translation shows it, so nothing has to be lowered, and whoever writes it first copies it.
+    /// A copy of the slots of a locked entry, made a leaf at a time, with a copy of every page. An
+    /// anon that is on swap is shared: no wired translation shows it, so nothing has to be lowered,
+    /// and whoever writes it first copies it.
     fn copy_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -276,16 +295,17 @@ impl<M: Machine> Uvm<M> {
         let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
         let mut rest = from.range(len);
         while !rest.is_empty() {
-            let copied = self.machine().reserve_heap(SET_BYTES + many_bytes(LEAF as usize)).and_then(|()| {
-                let (body, mut h) = from.amap.body.lock(held);
-                let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
-                let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
-                if let Some(slots) = copy.own_slots() {
-                    self.copy_slots(&mut h, &body.slots, rest.start..end, slots)?;
-                }
-                rest.start = end;
-                Ok(())
-            });
+            let copied =
+                self.machine().reserve_heap(SET_BYTES + many_bytes(LEAF as usize)).and_then(|()| {
+                    let (body, mut h) = from.amap.body.lock(held);
+                    let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
+                    let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
+                    if let Some(slots) = copy.own_slots() {
+                        self.copy_slots(&mut h, &body.slots, rest.start..end, slots)?;
+                    }
+                    rest.start = end;
+                    Ok(())
+                });
             if let Err(e) = copied.and_then(|()| self.go_on(held)) {
                 self.release_amap(held, &copy, len, down);
                 return Err(e);
@@ -294,8 +314,8 @@ impl<M: Machine> Uvm<M> {
         Ok(copy)
     }
 
-    /// Puts a copy of every page in some slots into others of the same numbers; those before one for which memory is short
-    /// have theirs.
+    /// Puts a copy of every page in some slots into others of the same numbers; those before one
+    /// for which memory is short have theirs.
     fn copy_slots(
         &self,
         held: &mut Held<'_, order::Amap>,
@@ -311,8 +331,13 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// A new anon with the bytes of another; none, and one more reference to that, if it is not resident.
-    fn copy_anon(&self, held: &mut Held<'_, order::Amap>, from: AnonNo) -> Result<Option<AnonNo>, NoMemory> {
+    /// A new anon with the bytes of another; none, and one more reference to that, if it is not
+    /// resident.
+    fn copy_anon(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        from: AnonNo,
+    ) -> Result<Option<AnonNo>, NoMemory> {
         let (machine, frames) = (self.machine(), self.frames());
         let to: PageNo = {
             let (mut anon, mut h) = self.anons.get(from).lock(held);

@@ -5,21 +5,22 @@
 //!   outermost loop, nothing  collect the chain, call the pager or the swap device                  -> Transfer
 //!   completion, nothing      look at each page's owner, lock it, end the I/O, wake who waits
 //! ```
-//! A file system may have to sleep to find its blocks, so I/O is started by the loop that runs the attempts and holds
-//! nothing ([`Stop::Start`](crate::Stop)). An attempt that succeeds may leave a [`Start`] behind as well: read-ahead,
-//! for which nobody waits.
+//! A file system may have to sleep to find its blocks, so I/O is started by the loop that runs the
+//! attempts and holds nothing ([`Stop::Start`](crate::Stop)). An attempt that succeeds may leave a
+//! [`Start`] behind as well: read-ahead, for which nobody waits.
 //!
-//! What belongs to a page under I/O is said by its record alone, so a completion needs no request structure, and
-//! paging allocates none.
+//! What belongs to a page under I/O is said by its record alone, so a completion needs no request
+//! structure, and paging allocates none.
 //!
-//! I1: a page of a chain is BUSY, on no queue, in no translation, and its owner's or an orphan.
-//! I2: who makes a page BUSY for I/O sees to it that [`Uvm::read_done`] or [`Uvm::write_done`] is called for it once.
-//! I3: a page that is written is CLEAN from the start: whoever changes it meanwhile says so, by clearing CLEAN or by
-//! the pmap's modified bit, and a write that fails clears CLEAN.
-//! I4: an owner that goes while I/O has its page makes it an [`Owner::Orphan`], with a wiring that is the I/O's: whoever
-//! takes the last wiring frees it.
+//! I1: a page of a chain is BUSY, on no queue, in no translation, and its owner's or an orphan. I2:
+//! who makes a page BUSY for I/O sees to it that [`Uvm::read_done`] or [`Uvm::write_done`] is
+//! called for it once. I3: a page that is written is CLEAN from the start: whoever changes it
+//! meanwhile says so, by clearing CLEAN or by the pmap's modified bit, and a write that fails
+//! clears CLEAN. I4: an owner that goes while I/O has its page makes it an [`Owner::Orphan`], with
+//! a wiring that is the I/O's: whoever takes the last wiring frees it.
 //!
-//! The road not taken is starting I/O under the owner's lock, which asks of every file system that it never sleep.
+//! The road not taken is starting I/O under the owner's lock, which asks of every file system that
+//! it never sleep.
 
 use machine::lines::Ordering::Relaxed;
 
@@ -34,8 +35,8 @@ use crate::Uvm;
 /// The most pages of one read.
 pub const CLUSTER: usize = 64;
 
-/// Pages that reading ahead leaves to users: who reads a page to copy it needs another beside it, or the page daemon
-/// makes room by taking the first, for ever.
+/// Pages that reading ahead leaves to users: who reads a page to copy it needs another beside it,
+/// or the page daemon makes room by taking the first, for ever.
 pub(crate) const FOR_COPIES: usize = 2;
 
 /// What became of a transfer that a host was asked for.
@@ -43,7 +44,8 @@ pub(crate) const FOR_COPIES: usize = 2;
 pub enum Transfer {
     /// It has been made.
     Done,
-    /// It is on its way: the host calls [`Uvm::read_done`] or [`Uvm::write_done`] for each page, once.
+    /// It is on its way: the host calls [`Uvm::read_done`] or [`Uvm::write_done`] for each page,
+    /// once.
     Started,
     /// It can't be made.
     Failed,
@@ -54,10 +56,12 @@ pub enum Transfer {
 pub enum Outcome {
     /// The bytes are there.
     Done,
-    /// The same of pages that were read, zeroes in them have no room in their file yet, and it may be full: before a
-    /// program stores to such a page through a mapping, [`fill_hole`](crate::Vnode::fill_hole) is asked.
+    /// The same of pages that were read, zeroes in them have no room in their file yet, and it may
+    /// be full: before a program stores to such a page through a mapping,
+    /// [`fill_hole`](crate::Vnode::fill_hole) is asked.
     Hole,
-    /// They are not. Said of several pages at once it means that one of them, at least, could not be read or written.
+    /// They are not. Said of several pages at once it means that one of them, at least, could not
+    /// be read or written.
     Failed,
 }
 
@@ -150,16 +154,22 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Counts pages that have been made busy to be read as coming in, before their owner's lock goes: between this and the
-    /// transfer's start a thread that was refused memory would find nothing to take, and nothing to wait for.
+    /// Counts pages that have been made busy to be read as coming in, before their owner's lock
+    /// goes: between this and the transfer's start a thread that was refused memory would find
+    /// nothing to take, and nothing to wait for.
     pub(crate) fn read_prepared(&self, pages: usize) {
         self.coming_in.fetch_add(pages, Relaxed);
     }
 
-    /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started). The pages may be used,
-    /// or say that they could not be read, and who waits for them is woken. From any thread, or an interrupt handler,
-    /// that holds nothing.
-    pub fn read_done(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], outcome: Outcome) {
+    /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started).
+    /// The pages may be used, or say that they could not be read, and who waits for them is woken.
+    /// From any thread, or an interrupt handler, that holds nothing.
+    pub fn read_done(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pages: &[PageNo],
+        outcome: Outcome,
+    ) {
         self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
         self.coming_in.fetch_sub(pages.len(), Relaxed);
         // Who found nothing to take while these were under way looks again.
@@ -167,7 +177,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Ends a write, as [`read_done`](Self::read_done) ends a read.
-    pub fn write_done(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], outcome: Outcome) {
+    pub fn write_done(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pages: &[PageNo],
+        outcome: Outcome,
+    ) {
         self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
         self.frames().refill_reserves(held);
     }

@@ -5,17 +5,19 @@
 //!             ^
 //!   Uvm::left -> A -> another amap -> none                            linked through the amaps: takes no heap
 //! ```
-//! To drop references to a part of a leaf that hangs in several tables takes a copy of it. A space that ends can't be refused, and most
-//! have nothing of the kind; so it reserves no heap for copies: the slots stay, and the amap is put on a list. It goes through the list
-//! then, as does whoever ends or unmaps next, and the page daemon after each pass: with heap, or where the leaf has lost
-//! its other holders meanwhile, or all that it holds is nobody's, nothing is left.
+//! To drop references to a part of a leaf that hangs in several tables takes a copy of it. A space
+//! that ends can't be refused, and most have nothing of the kind; so it reserves no heap for
+//! copies: the slots stay, and the amap is put on a list. It goes through the list then, as does
+//! whoever ends or unmaps next, and the page daemon after each pass: with heap, or where the leaf
+//! has lost its other holders meanwhile, or all that it holds is nobody's, nothing is left.
 //!
-//! Not taken: leaves made beforehand, of which each entry could need two, one at either end; a mask for each table that
-//! holds a leaf, which would leave numbers that no mask shows.
+//! Not taken: leaves made beforehand, of which each entry could need two, one at either end; a mask
+//! for each table that holds a leaf, which would leave numbers that no mask shows.
 //!
 //! I1: a slot outside its amap's cover is in an amap on the list.
 //!
-//! Locks: an amap's place on the list by its own lock, the list's head by one of the registry's level.
+//! Locks: an amap's place on the list by its own lock, the list's head by one of the registry's
+//! level.
 
 use alloc::sync::Arc;
 
@@ -71,7 +73,8 @@ impl<M: Machine> Uvm<M> {
     /// Frees what spaces that ended have left in amaps that others still refer to, and says whether
     /// nothing is left of it. Cost: a load, where nothing is.
     ///
-    /// The library does it when a space is unmapped or ends, and after the page daemon's passes; a host need not.
+    /// The library does it when a space is unmapped or ends, and after the page daemon's passes; a
+    /// host need not.
     pub fn clear_left(&self, held: &mut Held<'_, order::Nothing>) -> bool {
         if !self.left.is_any.load(Relaxed) {
             return true;
@@ -92,7 +95,8 @@ impl<M: Machine> Uvm<M> {
         emptied == Emptied::All
     }
 
-    /// The same for one amap, which is off the list then, a few gaps at a time; and the one that followed it.
+    /// The same for one amap, which is off the list then, a few gaps at a time; and the one that
+    /// followed it.
     fn clear_left_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -109,7 +113,8 @@ impl<M: Machine> Uvm<M> {
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
             let (mut body, mut h) = amap.body.lock(held);
             let AmapBody { slots, cover, .. } = &mut *body;
-            let mut holders = AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down };
+            let mut holders =
+                AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down };
             for (n, gap) in (1..).zip(cover.gaps(from)) {
                 at = Some(gap.end).filter(|_| n == GAPS);
                 emptied &= slots.take_range(gap, heap, &mut holders);

@@ -1,12 +1,13 @@
 //! UVM: virtual memory after Cranor and Parulkar, as a library.
 //!
 //! # Theory
-//! A *map* says what lies where in an address space, by *entries*. An entry has two layers: above, an *amap* of
-//! *anons*, each one page of memory that has been written privately; below, an *object*, a file's or a shared
-//! segment's pages, which a *pager* brings in. There are never more than two, so a look-up ends after two steps, and
-//! reference counts alone say when a page may be written in place and when it must be freed. The *pmap* caches what
-//! the maps say for the MMU and may forget it. When memory is short the page daemon takes pages from their owners, who
-//! find them again on swap or in their files.
+//! A *map* says what lies where in an address space, by *entries*. An entry has two layers: above,
+//! an *amap* of *anons*, each one page of memory that has been written privately; below, an
+//! *object*, a file's or a shared segment's pages, which a *pager* brings in. There are never more
+//! than two, so a look-up ends after two steps, and reference counts alone say when a page may be
+//! written in place and when it must be freed. The *pmap* caches what the maps say for the MMU and
+//! may forget it. When memory is short the page daemon takes pages from their owners, who find them
+//! again on swap or in their files.
 //!
 //! ```text
 //!   Space ── Map ── Entry ─┬─ ARef ── Amap ── slots ── Anon ── page
@@ -15,19 +16,20 @@
 //! ```
 //!
 //! # Using it
-//! A host implements [`machine::Machine`] and [`machine::Pmap`] (see `docs/porting.md`), makes one [`Uvm`], and
-//! calls it for every memory system call and page fault. `examples/` runs it on a desk.
+//! A host implements [`machine::Machine`] and [`machine::Pmap`] (see `docs/porting.md`), makes one
+//! [`Uvm`], and calls it for every memory system call and page fault. `examples/` runs it on a
+//! desk.
 //!
 //! # Reading order
-//! [`map`](mod@map) (entries and what is done to them), [`space`](mod@space) (fork), [`fault`](mod@fault) (the four
-//! cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how a page is read and written),
-//! [`pageout`](mod@pageout) and [`swap`](mod@swap) (how one leaves; `docs/paging.md` follows it), then `audit`, which
-//! checks the invariants that the others state.
+//! [`map`](mod@map) (entries and what is done to them), [`space`](mod@space) (fork),
+//! [`fault`](mod@fault) (the four cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how
+//! a page is read and written), [`pageout`](mod@pageout) and [`swap`](mod@swap) (how one leaves;
+//! `docs/paging.md` follows it), then `audit`, which checks the invariants that the others state.
 //!
 //! # Laws
-//! * No unsafe code. * No operation sleeps but by [`machine::Machine::wait`], with nothing locked. * What can fail is
-//!   reserved before anything changes; out of memory is an error. * The order of locks is a matter of types
-//!   (`machine::order`).
+//! * No unsafe code. * No operation sleeps but by [`machine::Machine::wait`], with nothing locked.
+//!   * What can fail is reserved before anything changes; out of memory is an error. * The order of
+//!   locks is a matter of types (`machine::order`).
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -35,7 +37,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-/// What leaves are made of and counted by. A schedule checker puts its own in its place: `uvm-check/tests/loom`.
+/// What leaves are made of and counted by. A schedule checker puts its own in its place:
+/// `uvm-check/tests/loom`.
 mod counted {
     pub(crate) use alloc::sync::Arc;
     pub(crate) use core::sync::atomic::fence;
@@ -90,13 +93,15 @@ pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use loan::{Lent, LentPage};
-pub use map::{Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing};
+pub use map::{
+    Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing,
+};
 pub use object::{Object, ObjectBody, ObjectGuard, Removed};
 pub use object_io::Intent;
 pub use pageout::{BadShare, Knobs, Progress};
 pub use pager::{
-    Access, AnonObject, Attached, DevicePager, GetError, IoError, Launder, Pager, Put, Quota, Vnode,
-    VnodePager,
+    Access, AnonObject, Attached, DevicePager, GetError, IoError, Launder, Pager, Put, Quota,
+    Vnode, VnodePager,
 };
 pub use pin::Pinned;
 pub use space::Space;
@@ -179,8 +184,8 @@ impl<M: Machine> Uvm<M> {
         self.anons.in_use()
     }
 
-    /// Heap bytes of the table of anons, which only grows, as far as the most anons there were at once made it. Cost: by the most
-    /// anons that there can be.
+    /// Heap bytes of the table of anons, which only grows, as far as the most anons there were at
+    /// once made it. Cost: by the most anons that there can be.
     pub fn anon_table_bytes(&self) -> usize {
         self.anons.heap_bytes()
     }

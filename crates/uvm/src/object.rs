@@ -1,18 +1,22 @@
 //! Memory objects: the head that is embedded in whatever owns the data.
 //!
-//! An object is no thing of its own (1999, section 4): it sits inside a vnode's pager, a shared segment, a device,
-//! and gives the VM system a lock and the table of resident pages. Everything else is the pager's business.
+//! An object is no thing of its own (1999, section 4): it sits inside a vnode's pager, a shared
+//! segment, a device, and gives the VM system a lock and the table of resident pages. Everything
+//! else is the pager's business.
 //!
-//! I1: a page in `pages` at index `i` has owner `Object(id)` and index `i`. I2: no page lies at or past `len`.
-//! I3: `refs` counts map entries and the handles that the host keeps; a pager may free its pages when it drops to
-//! none, which it does under the lock. It is counted without it: a fork counts itself in each file that its parent maps, and who
-//! locks an object to change it keeps all others from reading it side by side. I4: an index without a page may have a
-//! place on swap; one with a page keeps that place in the page's record, until the page is written elsewhere or removed.
-//! So where a page goes when it leaves is written where it was found, and paging out needs no memory for it.
+//! I1: a page in `pages` at index `i` has owner `Object(id)` and index `i`. I2: no page lies at or
+//! past `len`. I3: `refs` counts map entries and the handles that the host keeps; a pager may free
+//! its pages when it drops to none, which it does under the lock. It is counted without it: a fork
+//! counts itself in each file that its parent maps, and who locks an object to change it keeps all
+//! others from reading it side by side. I4: an index without a page may have a place on swap; one
+//! with a page keeps that place in the page's record, until the page is written elsewhere or
+//! removed. So where a page goes when it leaves is written where it was found, and paging out needs
+//! no memory for it.
 //!
-//! I5: a leaf of `pages` is marked if one of its pages is dirty, or a file's page in it may be written through a mapping: those are marked
-//! when the translation is entered, and stay so until a write-back finds all of the leaf clean and mapped nowhere. So a write-back looks
-//! at what may be dirty, whatever else is in memory.
+//! I5: a leaf of `pages` is marked if one of its pages is dirty, or a file's page in it may be
+//! written through a mapping: those are marked when the translation is entered, and stay so until a
+//! write-back finds all of the leaf clean and mapped nowhere. So a write-back looks at what may be
+//! dirty, whatever else is in memory.
 //!
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
@@ -26,7 +30,8 @@ use machine::order;
 use machine::refs::Refs;
 use machine::shared::Access;
 use machine::{
-    Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Shared, Shootdown, Ticket, Unmapped,
+    Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Shared, Shootdown, Ticket,
+    Unmapped,
 };
 
 use crate::anon::{drop_page, leave};
@@ -119,7 +124,8 @@ impl<M: Machine> Object<M> {
         self.id
     }
 
-    /// Its name in page records, which have room for no more: of its number the lower half. See [`Uvm::register`] for two of one name.
+    /// Its name in page records, which have room for no more: of its number the lower half. See
+    /// [`Uvm::register`] for two of one name.
     pub fn name(&self) -> u32 {
         self.id as u32
     }
@@ -134,14 +140,16 @@ impl<M: Machine> Object<M> {
         self.refs.attach();
     }
 
-    /// The same, if the object has a reference still; says whether. An object without any has given its pages up.
+    /// The same, if the object has a reference still; says whether. An object without any has given
+    /// its pages up.
     #[must_use]
     pub fn attach_if_used(&self) -> bool {
         self.refs.attach_if_used()
     }
 
-    /// Counts one who is about to map the object so that stores reach it, or to change it as if he had, until he says
-    /// [`leave_writer`](Self::leave_writer): the mapping counts itself. `false`: [denied](Self::deny_writers).
+    /// Counts one who is about to map the object so that stores reach it, or to change it as if he
+    /// had, until he says [`leave_writer`](Self::leave_writer): the mapping counts itself. `false`:
+    /// [denied](Self::deny_writers).
     #[must_use]
     pub fn admit_writer(&self) -> bool {
         self.writers.admit()
@@ -172,19 +180,21 @@ impl<M: Machine> Object<M> {
         self.writers.pins()
     }
 
-    /// Mappings whose stores reach the object, or may be allowed to, in whatever space, and those about to be made; a moment's value.
+    /// Mappings whose stores reach the object, or may be allowed to, in whatever space, and those
+    /// about to be made; a moment's value.
     pub fn writers(&self) -> usize {
         self.writers.count()
     }
 
-    /// Denies all mappings from now on whose stores would reach the object, if there is none, and no page that is pinned to be
-    /// stored to through one; says whether.
+    /// Denies all mappings from now on whose stores would reach the object, if there is none, and
+    /// no page that is pinned to be stored to through one; says whether.
     #[must_use]
     pub fn deny_writers(&self) -> bool {
         self.writers.deny()
     }
 
-    /// Denies new ones beside those that there are. Children inherit these, and whoever one is passed to has it.
+    /// Denies new ones beside those that there are. Children inherit these, and whoever one is
+    /// passed to has it.
     pub fn deny_new_writers(&self) {
         self.writers.deny_new();
     }
@@ -222,8 +232,9 @@ impl<M: Machine> Object<M> {
         self.body.lock(held).0.stored
     }
 
-    /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its pages is left: a
-    /// vnode may be recycled then, and one with pages is worth keeping, as memory alone bounds the cache of files.
+    /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its
+    /// pages is left: a vnode may be recycled then, and one with pages is worth keeping, as memory
+    /// alone bounds the cache of files.
     pub fn is_idle<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
         self.refs.count() <= 1 && self.stored(held) == 0
     }
@@ -233,8 +244,9 @@ impl<M: Machine> Object<M> {
         self.body.lock(held).0.len
     }
 
-    /// Makes `page`, which is filled, the object's page at `index`, under the object's lock, and puts it on its way to
-    /// the active queue. The heap must have been reserved: `Uvm` does so before it calls a pager.
+    /// Makes `page`, which is filled, the object's page at `index`, under the object's lock, and
+    /// puts it on its way to the active queue. The heap must have been reserved: `Uvm` does so
+    /// before it calls a pager.
     pub fn insert(
         &self,
         machine: &M,
@@ -248,8 +260,8 @@ impl<M: Machine> Object<M> {
         machine.frames().activate(machine, held, page);
     }
 
-    /// Makes `page` the object's page at `index` and busy: its read is to be started, with those before it in `chain`.
-    /// It comes on a queue when the read ends.
+    /// Makes `page` the object's page at `index` and busy: its read is to be started, with those
+    /// before it in `chain`. It comes on a queue when the read ends.
     pub(crate) fn insert_busy(
         &self,
         machine: &M,
@@ -263,10 +275,17 @@ impl<M: Machine> Object<M> {
     }
 
     /// The same for a page that is in no chain.
-    pub(crate) fn insert_reading(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
+    pub(crate) fn insert_reading(
+        &self,
+        machine: &M,
+        body: &mut ObjectBody,
+        index: Pages,
+        page: PageNo,
+    ) {
         self.enter(machine, body, index, page);
         machine.frames().set_flags(page, PageFlags::CLEAN | PageFlags::BUSY);
-        // Bits that whoever had the frame before left behind would make the page look dirty. Nothing maps it.
+        // Bits that whoever had the frame before left behind would make the page look dirty.
+        // Nothing maps it.
         machine.pmap().forget_modified(page);
         machine.pmap().clear_referenced(page);
     }
@@ -286,8 +305,8 @@ impl<M: Machine> Object<M> {
         machine.frames().set_flags(page, body.class);
     }
 
-    /// Takes note that programs run what the object holds: its pages are a class of their own for the page daemon, if
-    /// they are a file's.
+    /// Takes note that programs run what the object holds: its pages are a class of their own for
+    /// the page daemon, if they are a file's.
     pub(crate) fn runs<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) {
         let (mut body, _) = self.body.lock(held);
         if body.class == PageFlags::FILE {
@@ -361,7 +380,8 @@ impl ObjectBody {
         self.pages.get(index.0).is_none()
     }
 
-    /// Where the page at an index lies on swap, if it is not resident; [`Slot::LOST`] if it can't be read.
+    /// Where the page at an index lies on swap, if it is not resident; [`Slot::LOST`] if it can't
+    /// be read.
     pub fn slot(&self, index: Pages) -> Option<Slot> {
         match stored(self.pages.get(index.0)?) {
             Stored::Slot(slot) => Some(slot),
@@ -374,7 +394,8 @@ impl ObjectBody {
         self.pages.range(from.0..u64::MAX >> 1).next().map(|(index, _)| Pages(index))
     }
 
-    /// The end of a range's first leaves that have as many pages as are `left`, which becomes what is left then.
+    /// The end of a range's first leaves that have as many pages as are `left`, which becomes what
+    /// is left then.
     pub(crate) fn few(&self, range: core::ops::Range<u64>, left: &mut usize) -> u64 {
         self.pages.few(range, left)
     }
@@ -388,7 +409,10 @@ impl ObjectBody {
     }
 
     /// Resident pages in a range of indices, in order.
-    pub fn pages(&self, range: core::ops::Range<u64>) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
+    pub fn pages(
+        &self,
+        range: core::ops::Range<u64>,
+    ) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
         let pages = |(i, number)| match stored(number) {
             Stored::Page(page) => Some((Pages(i), page)),
             Stored::Slot(_) => None,
@@ -396,7 +420,8 @@ impl ObjectBody {
         self.pages.range(range).filter_map(pages)
     }
 
-    /// The page at an index becomes dirty, or may, through a translation that is about to be entered.
+    /// The page at an index becomes dirty, or may, through a translation that is about to be
+    /// entered.
     #[inline]
     pub(crate) fn mark(&self, index: Pages) {
         self.pages.mark(index.0);
@@ -407,8 +432,12 @@ impl ObjectBody {
         self.pages.is_marked(index.0)
     }
 
-    /// Resident pages in a range of indices among which all are that are dirty or being written, in order.
-    pub(crate) fn marked(&self, range: core::ops::Range<u64>) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
+    /// Resident pages in a range of indices among which all are that are dirty or being written, in
+    /// order.
+    pub(crate) fn marked(
+        &self,
+        range: core::ops::Range<u64>,
+    ) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
         let pages = |(i, number)| match stored(number) {
             Stored::Page(page) => Some((Pages(i), page)),
             Stored::Slot(_) => None,
@@ -416,8 +445,13 @@ impl ObjectBody {
         self.pages.marked(range).filter_map(pages)
     }
 
-    /// Takes the marks of leaves away that lie in a range and of which each resident page is `settled`.
-    pub(crate) fn unmark(&mut self, range: core::ops::Range<u64>, settled: impl Fn(PageNo) -> bool) {
+    /// Takes the marks of leaves away that lie in a range and of which each resident page is
+    /// `settled`.
+    pub(crate) fn unmark(
+        &mut self,
+        range: core::ops::Range<u64>,
+        settled: impl Fn(PageNo) -> bool,
+    ) {
         self.pages.unmark_if(range, |number| match stored(number) {
             Stored::Page(page) => settled(page),
             Stored::Slot(_) => true,
@@ -430,14 +464,20 @@ impl ObjectBody {
     }
 
     /// What to read for a page that is missing.
-    pub(crate) fn plan<M: Machine>(&mut self, machine: &M, index: Pages, access: pager::Access) -> Plan {
+    pub(crate) fn plan<M: Machine>(
+        &mut self,
+        machine: &M,
+        index: Pages,
+        access: pager::Access,
+    ) -> Plan {
         let pages = &self.pages;
         let touched = |page| {
             let host = machine.frames().flags(page).contains(PageFlags::TOUCHED);
             host || machine.pmap().is_referenced(page)
         };
         self.ahead.miss(index.0, access, self.len.0, |read, wanted| {
-            let page = |number: NonZeroU32| Some(page_no(number)).filter(|_| number.get() < ON_SWAP);
+            let page =
+                |number: NonZeroU32| Some(page_no(number)).filter(|_| number.get() < ON_SWAP);
             pages.range(read).any(|(i, number)| i != wanted && page(number).is_some_and(touched))
         })
     }
@@ -448,8 +488,8 @@ impl ObjectBody {
         self.pages.window(start, out)
     }
 
-    /// Takes a page out of the object and frees it by `down`, with its place on swap. A page that is wired for I/O stays
-    /// allocated, without an owner, and is freed with its last wiring.
+    /// Takes a page out of the object and frees it by `down`, with its place on swap. A page that
+    /// is wired for I/O stays allocated, without an owner, and is freed with its last wiring.
     pub(crate) fn remove<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
@@ -480,8 +520,9 @@ impl ObjectBody {
         }
     }
 
-    /// Takes the page at `index`, which is clean and mapped nowhere, from the object and leaves in its place where it lies
-    /// on swap; nothing, if it is its pager's to read again. The page is the caller's.
+    /// Takes the page at `index`, which is clean and mapped nowhere, from the object and leaves in
+    /// its place where it lies on swap; nothing, if it is its pager's to read again. The page is
+    /// the caller's.
     pub(crate) fn evict<M: Machine>(&mut self, frames: &Frames<M>, index: Pages, page: PageNo) {
         match Slot::new(frames.slot(page)) {
             Some(slot) => self.set_slot(index, slot),
@@ -491,7 +532,8 @@ impl ObjectBody {
         }
     }
 
-    /// Puts another page, which is filled and dirty, where `old` is; that one is the caller's, and nobody's.
+    /// Puts another page, which is filled and dirty, where `old` is; that one is the caller's, and
+    /// nobody's.
     pub(crate) fn exchange<M: Machine>(&mut self, frames: &Frames<M>, old: PageNo, new: PageNo) {
         let index = frames.index(old);
         self.set(Pages(index), number(new));
@@ -513,7 +555,8 @@ impl ObjectBody {
         self.set(index, on_swap(slot));
     }
 
-    /// Removes some of all there is, for [`last_reference`](crate::Pager::last_reference): a page that I/O has is left to it.
+    /// Removes some of all there is, for [`last_reference`](crate::Pager::last_reference): a page
+    /// that I/O has is left to it.
     pub fn remove_some<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
@@ -540,10 +583,12 @@ impl ObjectBody {
         }
     }
 
-    /// Removes every page in the range and all its mappings; the pages are free once `down` is performed.
+    /// Removes every page in the range and all its mappings; the pages are free once `down` is
+    /// performed.
     ///
     /// # Errors
-    /// A ticket of a page that is busy: those before it are gone, it and those behind are as they were.
+    /// A ticket of a page that is busy: those before it are gone, it and those behind are as they
+    /// were.
     pub fn remove_range<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
@@ -558,7 +603,8 @@ impl ObjectBody {
         Ok(())
     }
 
-    /// The same for the first pages of the range, as many as may be removed under one lock; the range becomes what is left.
+    /// The same for the first pages of the range, as many as may be removed under one lock; the
+    /// range becomes what is left.
     ///
     /// # Errors
     /// As [`remove_range`](Self::remove_range).

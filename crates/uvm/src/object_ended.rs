@@ -12,7 +12,8 @@ use crate::swap::Slot;
 use crate::{Counter, Uvm};
 
 impl<M: Machine> Uvm<M> {
-    /// Ends the I/O of those of `pages` at the front that belong to the object with this name, and says how many.
+    /// Ends the I/O of those of `pages` at the front that belong to the object with this name, and
+    /// says how many.
     pub(crate) fn ended_in_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -61,7 +62,8 @@ impl<M: Machine> Uvm<M> {
                     body.reset_slot(index, self.unreadable(held, slot, end));
                 }
                 None => {
-                    // One of them is bad, nobody knows which: each is read by itself when it is asked for.
+                    // One of them is bad, nobody knows which: each is read by itself when it is
+                    // asked for.
                     body.ahead.failed(index.0);
                     body.evict(frames, index, page);
                 }
@@ -108,7 +110,8 @@ impl<M: Machine> Uvm<M> {
                 body.mark(Pages(frames.index(page)));
                 frames.set_flags(page, PageFlags::UNWRITTEN);
                 if end.pages > 1 {
-                    // One of them is bad, nobody knows which: each is written by itself the next time.
+                    // One of them is bad, nobody knows which: each is written by itself the next
+                    // time.
                     body.parted_writes += 1;
                 } else {
                     body.write_errors += 1;

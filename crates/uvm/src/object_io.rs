@@ -1,8 +1,9 @@
-//! What a host does with an object besides mapping it: read and write its pages, change its length, let it go.
+//! What a host does with an object besides mapping it: read and write its pages, change its length,
+//! let it go.
 //!
-//! A page is pinned by a wiring while the host copies, not marked busy: the copy's other end may be user memory that
-//! maps the same page, and its fault must not wait for the copy that waits for it. A pinned page that is truncated
-//! meanwhile leaves the object and is freed when the pin goes.
+//! A page is pinned by a wiring while the host copies, not marked busy: the copy's other end may be
+//! user memory that maps the same page, and its fault must not wait for the copy that waits for it.
+//! A pinned page that is truncated meanwhile leaves the object and is freed when the pin goes.
 
 use alloc::sync::Arc;
 use machine::lines::Ordering::Relaxed;
@@ -26,9 +27,9 @@ pub enum Intent {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Makes the page at `index` resident, pins it, calls `work` with it and no lock held, and unpins it. `None`
-    /// without calling `work` if the host only wants to read and the pager knows nothing but zeroes there. A host that
-    /// writes to a file has found room for it there before.
+    /// Makes the page at `index` resident, pins it, calls `work` with it and no lock held, and
+    /// unpins it. `None` without calling `work` if the host only wants to read and the pager knows
+    /// nothing but zeroes there. A host that writes to a file has found room for it there before.
     ///
     /// # Errors
     /// [`GetError`]: past the end, I/O, no space, or no memory; never `Wait` or `Start`.
@@ -70,7 +71,8 @@ impl<M: Machine> Uvm<M> {
         ahead: &mut Option<Start>,
     ) -> Result<Option<PageNo>, Stop<GetError>> {
         let (mut body, mut h) = oref.pager.object().lock(held);
-        if intent == Intent::Read && body.page(index).is_none() && oref.pager.is_hole(&body, index) {
+        if intent == Intent::Read && body.page(index).is_none() && oref.pager.is_hole(&body, index)
+        {
             return Ok(None);
         }
         let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
@@ -95,8 +97,9 @@ impl<M: Machine> Uvm<M> {
         Ok(Some(page))
     }
 
-    /// Ends a wiring of a page that [`with_page`](Self::with_page) handed out and its `work` made for longer than the
-    /// call. If the page has left the object meanwhile and this was its last wiring, it is freed.
+    /// Ends a wiring of a page that [`with_page`](Self::with_page) handed out and its `work` made
+    /// for longer than the call. If the page has left the object meanwhile and this was its last
+    /// wiring, it is freed.
     pub fn unpin(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -109,7 +112,8 @@ impl<M: Machine> Uvm<M> {
             if let Owner::Object(_) = self.frames().owner(page) {
                 body.mark(Pages(self.frames().index(page)));
             }
-            // Again: a write that began since the pin may have taken the page as it was before the work.
+            // Again: a write that began since the pin may have taken the page as it was before the
+            // work.
             self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
         if let Owner::Object(_) = self.frames().owner(page) {
@@ -119,10 +123,15 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Sets an object's length. What lies behind a shorter length is freed, and its mappings fault with `Bus`.
-    /// The bytes behind the end in its last page are the host's to clear. Waits for I/O of pages that go. A host changes
-    /// the length of one object in one thread at a time.
-    pub fn truncate(&self, held: &mut Held<'_, order::Nothing>, pager: &Arc<dyn Pager<M>>, len: Pages) {
+    /// Sets an object's length. What lies behind a shorter length is freed, and its mappings fault
+    /// with `Bus`. The bytes behind the end in its last page are the host's to clear. Waits for I/O
+    /// of pages that go. A host changes the length of one object in one thread at a time.
+    pub fn truncate(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        len: Pages,
+    ) {
         let mut rest = len.0..len.0;
         self.remove_in_steps(held, pager, |body, h, down| {
             rest.end = rest.end.max(core::mem::replace(&mut body.len, len).0);
@@ -174,7 +183,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Gives a handle on a pager's object back; with the last reference its pager frees what it will.
+    /// Gives a handle on a pager's object back; with the last reference its pager frees what it
+    /// will.
     pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
         let mut down = Shootdown::new();
         self.detach_into(held, pager, &mut down);

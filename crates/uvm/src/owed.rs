@@ -24,7 +24,8 @@ pub(crate) enum Owed {
     Range,
 }
 
-const WHAT: [&str; 3] = ["a page on loan was dropped", "pins were dropped", "a detached range was dropped"];
+const WHAT: [&str; 3] =
+    ["a page on loan was dropped", "pins were dropped", "a detached range was dropped"];
 
 static DROPPED: [AtomicBool; WHAT.len()] = [const { AtomicBool::new(false) }; WHAT.len()];
 

@@ -1,15 +1,18 @@
 //! Pages pinned for a device: physio's transient wiring.
 //!
-//! A raw read or write moves bytes between a device and a program's pages, which must stay where they are meanwhile.
-//! That is no property of the mapping, so the map isn't told: no entry is split, none is marked, and nobody looks one
-//! up to take it back. What is pinned stands in a value on the caller's stack (1999, section 3.2).
+//! A raw read or write moves bytes between a device and a program's pages, which must stay where
+//! they are meanwhile. That is no property of the mapping, so the map isn't told: no entry is
+//! split, none is marked, and nobody looks one up to take it back. What is pinned stands in a value
+//! on the caller's stack (1999, section 3.2).
 //!
-//! A pinned page may be unmapped, truncated or replaced meanwhile: it then has no owner any more, and is freed with
-//! its last pin. A child that is forked meanwhile shares a pinned private page until one of them writes.
+//! A pinned page may be unmapped, truncated or replaced meanwhile: it then has no owner any more,
+//! and is freed with its last pin. A child that is forked meanwhile shares a pinned private page
+//! until one of them writes.
 //!
 //! I1: each page of a [`Pinned`] has one wiring that is the value's; it is given back once, by
-//! [`Uvm::unwire_pages`]. I2: an object counts those of its pages that are pinned to be stored to through a shared mapping
-//! (`writers` I3): a file that is sealed against stores gets none from a device either.
+//! [`Uvm::unwire_pages`]. I2: an object counts those of its pages that are pinned to be stored to
+//! through a shared mapping (`writers` I3): a file that is sealed against stores gets none from a
+//! device either.
 //!
 //! Locks: a fault's, one page at a time; then each page's owner's.
 
@@ -28,8 +31,8 @@ use crate::owed::Owed;
 use crate::pager::Pager;
 use crate::{Space, Uvm};
 
-/// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not, panics
-/// with debug assertions, and fails every [audit](Uvm::audit) from then on.
+/// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not,
+/// panics with debug assertions, and fails every [audit](Uvm::audit) from then on.
 #[must_use = "pages stay pinned until `unwire_pages` gets this back"]
 pub struct Pinned<M: Machine> {
     pages: ArrayVec<PageNo, CLUSTER>,
@@ -56,9 +59,10 @@ impl<M: Machine> Drop for Pinned<M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Makes the pages of a range resident, as an access would, and pins them: at most [`CLUSTER`] pages, else as many
-    /// as that from the range's start. `access` is what the device will do: [`Prot::READ`], or [`Prot::WRITE`] into
-    /// them. No entry of the map changes. Cost: a fault for each page.
+    /// Makes the pages of a range resident, as an access would, and pins them: at most [`CLUSTER`]
+    /// pages, else as many as that from the range's start. `access` is what the device will do:
+    /// [`Prot::READ`], or [`Prot::WRITE`] into them. No entry of the map changes. Cost: a fault for
+    /// each page.
     ///
     /// # Errors
     /// [`FaultError`], as for a program's access; nothing is pinned then.
@@ -72,9 +76,10 @@ impl<M: Machine> Uvm<M> {
         self.pin_pages(held, space, range, access, Reach::AsProgram)
     }
 
-    /// The same for a debugger's look or change: the paper's quick reference to another's memory. It may read what the program can't,
-    /// and write private memory that the program can't write, as far as the mapping could be made to allow it; the program sees
-    /// what was written, and may do no more than before.
+    /// The same for a debugger's look or change: the paper's quick reference to another's memory.
+    /// It may read what the program can't, and write private memory that the program can't write,
+    /// as far as the mapping could be made to allow it; the program sees what was written, and may
+    /// do no more than before.
     ///
     /// # Errors
     /// [`FaultError`]; nothing is pinned then.
@@ -133,28 +138,36 @@ impl<M: Machine> Uvm<M> {
         self.pages_may_go();
     }
 
-    /// Takes one wiring of a page back, whoever owns it by now: its owner may let it go at this moment, and one of the
-    /// two frees it.
+    /// Takes one wiring of a page back, whoever owns it by now: its owner may let it go at this
+    /// moment, and one of the two frees it.
     pub(crate) fn unwire_page<P>(&self, held: &mut Held<'_, P>, page: PageNo)
     where
-        P: Before<order::Object> + Before<order::Anon> + Before<order::Registry> + Before<order::PageQueues>,
+        P: Before<order::Object>
+            + Before<order::Anon>
+            + Before<order::Registry>
+            + Before<order::PageQueues>,
         P: Before<order::PageCache>,
     {
         while !self.unpin_owned(held, page, false) {}
         self.pages_may_go();
     }
 
-    /// Takes one pin back under the lock of the page's owner. Says no if the owner has just gone: look again.
+    /// Takes one pin back under the lock of the page's owner. Says no if the owner has just gone:
+    /// look again.
     fn unpin_owned<P>(&self, held: &mut Held<'_, P>, page: PageNo, changed: bool) -> bool
     where
-        P: Before<order::Object> + Before<order::Anon> + Before<order::Registry> + Before<order::PageQueues>,
+        P: Before<order::Object>
+            + Before<order::Anon>
+            + Before<order::Registry>
+            + Before<order::PageQueues>,
         P: Before<order::PageCache>,
     {
         let frames = self.frames();
         let flags = if changed { PageFlags::CLEAN } else { PageFlags::empty() };
         match frames.owner(page) {
             Owner::Object(id) => {
-                // A mapped object is known; one that is not has just lost its last reference, and its pages their owner.
+                // A mapped object is known; one that is not has just lost its last reference, and
+                // its pages their owner.
                 let Some(pager) = self.pager(held, id) else { return false };
                 let (body, mut h) = pager.object().lock(held);
                 if frames.owner(page) != Owner::Object(id) {

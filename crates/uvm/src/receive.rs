@@ -1,14 +1,17 @@
 //! Whether a reader gets pages in place of copies of them.
 //!
-//! Who reads into whole pages of its memory can have them mapped as they came, if they are pages that nobody is going to write: of
-//! files, or nobody's. A program's own pages are copied: it fills its buffer again, most likely, and then would pay for a copy
-//! and a fault, where the reader saves a copy.
+//! Who reads into whole pages of its memory can have them mapped as they came, if they are pages
+//! that nobody is going to write: of files, or nobody's. A program's own pages are copied: it fills
+//! its buffer again, most likely, and then would pay for a copy and a fault, where the reader saves
+//! a copy.
 //!
-//! That pays as long as the reader doesn't store into what it reads, and the memory that it reads into can take pages at all. Both
-//! are known only afterwards, so each space has its patience: it grows with pages received, shrinks by what came of it, and while it
-//! is below 0 reads are copied and it recovers.
+//! That pays as long as the reader doesn't store into what it reads, and the memory that it reads
+//! into can take pages at all. Both are known only afterwards, so each space has its patience: it
+//! grows with pages received, shrinks by what came of it, and while it is below 0 reads are copied
+//! and it recovers.
 //!
-//! Source: 1998, section 4.2, where programs ask for it. The road not taken is a mode that programs set.
+//! Source: 1998, section 4.2, where programs ask for it. The road not taken is a mode that programs
+//! set.
 
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -20,8 +23,8 @@ use crate::{Space, Uvm};
 
 /// What it is at most: then a reader that begins to store is noticed soon.
 const MOST: i32 = 64;
-/// By how much a page shrinks it that was received and then copied, since it was stored into: that costs ten times what receiving a
-/// page saves.
+/// By how much a page shrinks it that was received and then copied, since it was stored into: that
+/// costs ten times what receiving a page saves.
 const STORED: i32 = 16;
 /// And pages that could not be received.
 const REFUSED: i32 = 64;
@@ -49,8 +52,9 @@ impl Patience {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// How many of some pages on loan, from the first on, a space had better [receive](Self::receive) than copy; `least` or more,
-    /// or none. A guess that costs some steps a page. For each read that might receive pages it is asked once.
+    /// How many of some pages on loan, from the first on, a space had better
+    /// [receive](Self::receive) than copy; `least` or more, or none. A guess that costs some steps
+    /// a page. For each read that might receive pages it is asked once.
     pub fn worth_receiving(&self, space: &Space<M>, pages: &[LentPage], least: usize) -> usize {
         if pages.len() < least {
             return 0;
@@ -59,11 +63,13 @@ impl<M: Machine> Uvm<M> {
             space.patience.grow(1);
             return 0;
         }
-        let is_kept = |page: &&LentPage| !matches!(self.frames().owner(page.page()), Owner::Anon(_));
+        let is_kept =
+            |page: &&LentPage| !matches!(self.frames().owner(page.page()), Owner::Anon(_));
         Some(pages.iter().take_while(is_kept).count()).filter(|&count| count >= least).unwrap_or(0)
     }
 
-    /// Puts pages on loan where a program reads to, in place of what is there: see [`transfer`](Self::transfer).
+    /// Puts pages on loan where a program reads to, in place of what is there: see
+    /// [`transfer`](Self::transfer).
     ///
     /// # Errors
     /// [`TransferError`], and the pages again, to be copied.

@@ -1,10 +1,11 @@
 //! Which pager an object's name stands for.
 //!
-//! Page records and the starts of I/O name objects by number. A completion, the page daemon and `swapoff` come from
-//! there and find the pager here.
+//! Page records and the starts of I/O name objects by number. A completion, the page daemon and
+//! `swapoff` come from there and find the pager here.
 //!
-//! I1: an object is entered once it can do I/O, and taken out when its last reference goes. I2: of two objects that are alive and have
-//! one name, names being the lower 32 bits of ids, the second is not entered: no I/O and no page is ever taken for another's.
+//! I1: an object is entered once it can do I/O, and taken out when its last reference goes. I2: of
+//! two objects that are alive and have one name, names being the lower 32 bits of ids, the second
+//! is not entered: no I/O and no page is ever taken for another's.
 //!
 //! Locks: the table by its own, which ranks below the objects'; nothing is called under it.
 
@@ -47,20 +48,25 @@ impl<M: Machine> Registry<M> {
         pagers.range(id..).find_map(|(&id, pager)| Some((id, pager.upgrade()?)))
     }
 
-    fn get<P: Before<order::Registry>>(&self, held: &mut Held<'_, P>, id: u32) -> Option<Arc<dyn Pager<M>>> {
+    fn get<P: Before<order::Registry>>(
+        &self,
+        held: &mut Held<'_, P>,
+        id: u32,
+    ) -> Option<Arc<dyn Pager<M>>> {
         self.pagers.lock(held).0.get(&id)?.upgrade()
     }
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Makes a pager known by its object's name: what a pager that does I/O needs before its first page. The first
-    /// mapping does so for all others. It is forgotten with its object's last reference.
+    /// Makes a pager known by its object's name: what a pager that does I/O needs before its first
+    /// page. The first mapping does so for all others. It is forgotten with its object's last
+    /// reference.
     ///
     /// Where I/O ends the library may be the last to hold the pager: dropping one must not sleep.
     ///
     /// # Errors
-    /// [`NoMemory`] if the heap has no room; or 2^32 objects have been made since one that is alive got the same name (I2): the next
-    /// has another.
+    /// [`NoMemory`] if the heap has no room; or 2^32 objects have been made since one that is alive
+    /// got the same name (I2): the next has another.
     pub fn register(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -80,7 +86,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// The same for one that may be known: who takes a wiring of a page back finds its owner's lock by the name.
+    /// The same for one that may be known: who takes a wiring of a page back finds its owner's lock
+    /// by the name.
     pub(crate) fn make_known(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -123,7 +130,10 @@ mod tests {
         let refused = again.and_then(|again| uvm.register(held, &again));
         assert_eq!(refused, Err(NoMemory));
         let known = uvm.pager(held, 77).unwrap();
-        assert!(core::ptr::addr_eq(Arc::as_ptr(&known), Arc::as_ptr(&first)), "the name is the second's");
+        assert!(
+            core::ptr::addr_eq(Arc::as_ptr(&known), Arc::as_ptr(&first)),
+            "the name is the second's"
+        );
         // The id is nobody else's.
         uvm.next_object.store(77 + (2 << 32), Relaxed);
         let third = Object::new(&uvm, Pages(1));

@@ -4,17 +4,20 @@
 //!   fork:  leaves shared, those slots left out  ->  the parent's translations read-only  ->  every CPU has forgotten them  ->  copy
 //!          ->  the parent's writable again, and the child's
 //! ```
-//! After most forks the parent stores to the same few pages, its stack above all, and the child to the same; a C library's child also
-//! to the descriptors of threads that it doesn't have. Each such page then costs a fault and a copy in one of them and a fault in
-//! the other, each time; and with several threads, each of whose forks takes the right to write from all, in every thread. So an amap
-//! remembers the slots whose pages a store had to copy because parent and child had them. The next forks give the child copies of
-//! these from the start, mapped, and the parent's page stays the parent's.
+//! After most forks the parent stores to the same few pages, its stack above all, and the child to
+//! the same; a C library's child also to the descriptors of threads that it doesn't have. Each such
+//! page then costs a fault and a copy in one of them and a fault in the other, each time; and with
+//! several threads, each of whose forks takes the right to write from all, in every thread. So an
+//! amap remembers the slots whose pages a store had to copy because parent and child had them. The
+//! next forks give the child copies of these from the start, mapped, and the parent's page stays
+//! the parent's.
 //!
-//! Nobody can write such a page between the loss of its translations and the copy, so the child gets the memory of one moment,
-//! as by any fork: the copy is the one that a store would have made, made at once.
+//! Nobody can write such a page between the loss of its translations and the copy, so the child
+//! gets the memory of one moment, as by any fork: the copy is the one that a store would have made,
+//! made at once.
 //!
-//! What was learned may be true no more, and no fault will say so. Thus a space's every [`FORKS`]th fork forgets it, and it is learned
-//! anew at the cost of a fault.
+//! What was learned may be true no more, and no fault will say so. Thus a space's every [`FORKS`]th
+//! fork forgets it, and it is learned anew at the cost of a fault.
 //!
 //! Slots are noted by stores beside each other; all else has the amap locked.
 
@@ -22,7 +25,9 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};
-use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange, Wiring};
+use machine::{
+    order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange, Wiring,
+};
 
 use crate::amap::ARef;
 use crate::anon::{many_bytes, AnonNo};
@@ -100,8 +105,11 @@ impl<M: Machine> Forking<M> {
             rewritten.slots.iter().for_each(|place| place.store(NONE, Relaxed));
         }
         let mut chosen = Slots::new();
-        for slot in
-            rewritten.slots.iter().map(|place| place.load(Relaxed)).filter(|slot| range.contains(slot))
+        for slot in rewritten
+            .slots
+            .iter()
+            .map(|place| place.load(Relaxed))
+            .filter(|slot| range.contains(slot))
         {
             let is_new = chosen.iter().all(|&(known, _)| known != slot);
             if is_new && chosen.len() < self.places.remaining_capacity() {
@@ -127,7 +135,8 @@ impl Rewritten {
         Rewritten { slots: core::array::from_fn(|_| AtomicU64::new(NONE)) }
     }
 
-    /// Says that a store to a slot had to copy what others have too. Stores that do so at once may leave one slot in two places.
+    /// Says that a store to a slot had to copy what others have too. Stores that do so at once may
+    /// leave one slot in two places.
     #[inline]
     pub(crate) fn note(&self, slot: u64) {
         for place in &self.slots {
@@ -164,8 +173,9 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Gives a child its copies, and the parent what it had. No CPU knows a writable translation of the pages any more. What can't be had
-    /// is shared and left to the stores. The heap has been reserved, [`BYTES`] for each amap.
+    /// Gives a child its copies, and the parent what it had. No CPU knows a writable translation of
+    /// the pages any more. What can't be had is shared and left to the stores. The heap has been
+    /// reserved, [`BYTES`] for each amap.
     pub(crate) fn copy_rewritten(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -188,18 +198,20 @@ impl<M: Machine> Uvm<M> {
                 self.anons.reference(self.frames(), &mut h, original);
                 continue;
             };
-            // What no access is allowed to isn't mapped; and where there is no memory for tables, the first access maps it.
+            // What no access is allowed to isn't mapped; and where there is no memory for tables,
+            // the first access maps it.
             if !to.prot.is_empty() {
                 let wiring = Wiring::Pageable;
-                let _ = pmap.enter(&mut h, &child.pmap, va, page, to.prot, Prot::NONE, wiring, down);
+                let _ =
+                    pmap.enter(&mut h, &child.pmap, va, page, to.prot, Prot::NONE, wiring, down);
             }
             self.frames().activate(machine, &mut h, page);
             self.stat().add(machine.cpu(), Counter::CopiedAtFork, 1);
         }
     }
 
-    /// A copy of a parent's page, which the parent may write again if nobody else has it. None, and nothing has changed, if the page
-    /// is not at hand or memory is short.
+    /// A copy of a parent's page, which the parent may write again if nobody else has it. None, and
+    /// nothing has changed, if the page is not at hand or memory is short.
     fn copy_for_child(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -224,7 +236,8 @@ impl<M: Machine> Uvm<M> {
         let is_own = anon.refs() == 1 && !is_shared;
         if is_own && pmap.extract(&parent.pmap, va).is_some_and(|(mapped, _)| mapped == from) {
             let wiring = Wiring::Pageable;
-            let _ = pmap.enter(&mut h, &parent.pmap, va, from, entry.prot, Prot::NONE, wiring, down);
+            let _ =
+                pmap.enter(&mut h, &parent.pmap, va, from, entry.prot, Prot::NONE, wiring, down);
         }
         Some((copy, to))
     }
@@ -237,8 +250,12 @@ mod tests {
     #[test]
     fn a_slot_that_was_noted_twice_is_chosen_once() {
         let rewritten = Rewritten::new();
-        [7, 3, 7, 9].iter().zip(&rewritten.slots).for_each(|(&slot, place)| place.store(slot, Relaxed));
-        let holds = |slot| core::num::NonZeroU32::new(slot as u32).and_then(crate::borrowed::Content::anon);
+        [7, 3, 7, 9]
+            .iter()
+            .zip(&rewritten.slots)
+            .for_each(|(&slot, place)| place.store(slot, Relaxed));
+        let holds =
+            |slot| core::num::NonZeroU32::new(slot as u32).and_then(crate::borrowed::Content::anon);
         let chosen = |forking: Forking<uvm_soft::SoftMachine>, range| -> std::vec::Vec<u64> {
             forking.choose(&rewritten, &range, holds).iter().map(|&(slot, _)| slot).collect()
         };

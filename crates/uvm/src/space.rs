@@ -5,10 +5,11 @@
 //!   parent entry  Copied, amap A            parent  NeedCopy --> A <-- NeedCopy  child      (cover of A: 2)
 //!   and its translations writable    ==>    translations read-only
 //! ```
-//! A fork costs by entries: amaps are shared until somebody writes, and only the parent's translations are lowered.
-//! Whoever writes first copies the amap, by sharing its leaves, and then the one leaf and the one page; the last one
-//! left finds its slots exclusive and takes them over without copying anything (1999, sections 5.2 and 5.4). What the parent stores to
-//! while its children are there a fork copies itself (`rewritten.rs`).
+//! A fork costs by entries: amaps are shared until somebody writes, and only the parent's
+//! translations are lowered. Whoever writes first copies the amap, by sharing its leaves, and then
+//! the one leaf and the one page; the last one left finds its slots exclusive and takes them over
+//! without copying anything (1999, sections 5.2 and 5.4). What the parent stores to while its
+//! children are there a fork copies itself (`rewritten.rs`).
 
 use alloc::sync::Arc;
 
@@ -70,7 +71,8 @@ impl<M: Machine> Uvm<M> {
         family: u64,
     ) -> Result<Space<M>, NoMemory> {
         debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
-        self.machine().reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
+        self.machine()
+            .reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
         let pmap = Arc::new(self.machine().pmap().create(held)?);
         Ok(Space { map: Arc::new(Map::new(bounds)), pmap, patience: Patience::default(), family })
     }
@@ -83,13 +85,14 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Gives a free range of `space` a map of its own, with its own lock and bounds: what a kernel does for a region
-    /// whose users should not wait for those of the rest. The result is used like a space; faults in the range find
-    /// it. A child does not inherit it. Unmapping the range from `space` takes it out of reach.
+    /// Gives a free range of `space` a map of its own, with its own lock and bounds: what a kernel
+    /// does for a region whose users should not wait for those of the rest. The result is used like
+    /// a space; faults in the range find it. A child does not inherit it. Unmapping the range from
+    /// `space` takes it out of reach.
     ///
     /// # Errors
-    /// [`MapError::Exists`] if something is mapped in the range, [`MapError::Invalid`] for a range that is empty,
-    /// unaligned or outside, [`MapError::NoMemory`].
+    /// [`MapError::Exists`] if something is mapped in the range, [`MapError::Invalid`] for a range
+    /// that is empty, unaligned or outside, [`MapError::NoMemory`].
     pub fn submap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -102,7 +105,8 @@ impl<M: Machine> Uvm<M> {
         }
         let map_bytes = size_of::<Map<M>>() + 64;
         self.attempt(held, map_bytes + Change::ADD.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, _) =
+                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             if !tree.is_free(range) {
                 return Err(MapError::Exists.into());
             }
@@ -117,22 +121,27 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the parent's writable
-    /// translations.
+    /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the
+    /// parent's writable translations.
     ///
-    /// Copies of wired memory are made at once, since a wired translation must not be lowered to fault later. A
-    /// shared object inherited as a copy is copied page by page at the child's writes; until then the child sees the
-    /// object change.
-    /// The child has private memory as it was at one moment. Of memory that other spaces write too ([`Inherit::Share`]) it has each
-    /// page as it was at some moment of the call.
+    /// Copies of wired memory are made at once, since a wired translation must not be lowered to
+    /// fault later. A shared object inherited as a copy is copied page by page at the child's
+    /// writes; until then the child sees the object change. The child has private memory as it was
+    /// at one moment. Of memory that other spaces write too ([`Inherit::Share`]) it has each page
+    /// as it was at some moment of the call.
     ///
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
-    pub fn fork(&self, held: &mut Held<'_, order::Nothing>, parent: &Space<M>) -> Result<Space<M>, NoMemory> {
+    pub fn fork(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        parent: &Space<M>,
+    ) -> Result<Space<M>, NoMemory> {
         let child = self.space_of(held, parent.map.bounds, parent.family)?;
         let mut down = Shootdown::new();
         let mut entries = Tree::new();
-        // A little more than the last one needed, if it can be had at once: then the map is looked through only once.
+        // A little more than the last one needed, if it can be had at once: then the map is looked
+        // through only once.
         let last = parent.map.fork_bytes.load(Relaxed);
         let mut guess = last + last / 4;
         let result = self.attempt(held, 0, |held, mut reserved| {
@@ -140,10 +149,11 @@ impl<M: Machine> Uvm<M> {
             if guessed != 0 && self.machine().reserve_heap(guessed).is_ok() {
                 reserved = guessed;
             }
-            let forked = self.fork_entries(held, parent, reserved, (&child, &mut entries), &mut down);
+            let forked =
+                self.fork_entries(held, parent, reserved, (&child, &mut entries), &mut down);
             if forked.is_err() {
-                // The next attempt begins anew, with the memory that this one took: all of it, the copies too that
-                // were given up on the way.
+                // The next attempt begins anew, with the memory that this one took: all of it, the
+                // copies too that were given up on the way.
                 self.drop_half(held, &mut entries, &mut down);
             }
             forked
@@ -181,13 +191,15 @@ impl<M: Machine> Uvm<M> {
             parent.map.claim(&tree);
             drop(tree);
             let source = Source { space: parent, range: parent.map.bounds, inherit: None };
-            let result = self.fork_in_steps(held, &source, Forking::new(nth), (child, entries), down);
+            let result =
+                self.fork_in_steps(held, &source, Forking::new(nth), (child, entries), down);
             parent.map.unclaim(self.machine(), held);
             // Those who waited, before this thread forks again.
             self.machine().pause(held);
             return Ok(result?);
         }
-        let (mut result, mut need, mut forking) = (Ok(()), built_bytes::<Entry<M>>(0), Forking::new(nth));
+        let (mut result, mut need, mut forking) =
+            (Ok(()), built_bytes::<Entry<M>>(0), Forking::new(nth));
         *entries = tree.derive(parent.map.bounds, |entry| {
             if result.is_err() {
                 return None;
@@ -205,11 +217,12 @@ impl<M: Machine> Uvm<M> {
             })
         });
         self.protect_rewritten(&mut h, (parent, &tree), &forking, down);
-        // Under the lock: another thread of the parent must not resolve a copy while a third still writes through the
-        // translation that was just lowered.
+        // Under the lock: another thread of the parent must not resolve a copy while a third still
+        // writes through the translation that was just lowered.
         down.flush(self.machine().pmap());
         if let Err(Stop::Heap(_)) = result {
-            // At least what it came to here: entries of one amap need more as the others' references are counted.
+            // At least what it came to here: entries of one amap need more as the others'
+            // references are counted.
             need = need.max(self.fork_bytes(&tree, &mut h));
             result = Err(Stop::Heap(need));
         }
@@ -253,14 +266,16 @@ impl<M: Machine> Uvm<M> {
         };
         let bytes = match inherit {
             Inherit::Share if e.writes == Writes::NeedCopy => aref.copy_bytes(held, e.len()),
-            Inherit::Copy if e.writes != Writes::Through => aref.fork_bytes(held, e.len(), e.writes),
+            Inherit::Copy if e.writes != Writes::Through => {
+                aref.fork_bytes(held, e.len(), e.writes)
+            }
             _ => aref.reference_bytes(held, e.len()),
         };
         self.settle_bytes(held, aref, e.len()) + bytes
     }
 
-    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. A fork copies some pages itself:
-    /// [`copy_rewritten`](Self::copy_rewritten).
+    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. A fork
+    /// copies some pages itself: [`copy_rewritten`](Self::copy_rewritten).
     pub(crate) fn fork_entry_as(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -337,7 +352,8 @@ impl<M: Machine> Uvm<M> {
             forking.copies = Copies::Unprotected;
         }
         if !forked.rewritten.is_empty() {
-            // Its time comes when all else is done, so that other threads find it read-only for a short time.
+            // Its time comes when all else is done, so that other threads find it read-only for a
+            // short time.
             forking.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
         } else if !is_lowered {
             self.write_protect(held, parent, entry, down);
@@ -357,11 +373,17 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         down: &mut Shootdown,
     ) {
-        self.machine().pmap().protect(held, &space.pmap, entry.range, entry.prot.without_write(), down);
+        self.machine().pmap().protect(
+            held,
+            &space.pmap,
+            entry.range,
+            entry.prot.without_write(),
+            down,
+        );
     }
 
-    /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if nobody else refers
-    /// to its slots, or a copy. The heap has been reserved.
+    /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if
+    /// nobody else refers to its slots, or a copy. The heap has been reserved.
     pub(crate) fn copy_amap(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
         let len = entry.len();
         match &entry.amap {
@@ -381,9 +403,15 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Heap bytes that [`copy_amap`](Self::copy_amap) needs.
-    pub(crate) fn copy_amap_bytes(&self, held: &mut Held<'_, order::Map>, entry: &Entry<M>) -> usize {
+    pub(crate) fn copy_amap_bytes(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+    ) -> usize {
         match &entry.amap {
-            Some(aref) if !aref.is_exclusive(held, entry.len()) => aref.copy_bytes(held, entry.len()),
+            Some(aref) if !aref.is_exclusive(held, entry.len()) => {
+                aref.copy_bytes(held, entry.len())
+            }
             _ => crate::amap::NEW_BYTES,
         }
     }

@@ -152,7 +152,9 @@ pub struct Stat {
 
 impl Stat {
     pub(crate) fn new(cpus: usize) -> Stat {
-        Stat { cpus: (0..cpus).map(|_| PerCpu(core::array::from_fn(|_| AtomicU64::new(0)))).collect() }
+        Stat {
+            cpus: (0..cpus).map(|_| PerCpu(core::array::from_fn(|_| AtomicU64::new(0)))).collect(),
+        }
     }
 
     #[inline]

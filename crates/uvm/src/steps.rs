@@ -20,8 +20,8 @@ use crate::{Space, Stop, Uvm};
 pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
 pub(crate) const TRANSLATIONS: usize = if cfg!(feature = "small-leaves") { 1 } else { 2048 };
-/// Pages whose translations one step takes without a look at how long that takes: each page may have thousands of mappings, among which
-/// a port may search.
+/// Pages whose translations one step takes without a look at how long that takes: each page may
+/// have thousands of mappings, among which a port may search.
 pub(crate) const PAGES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 2 } else { 64 };
 /// Mappings that lose the right to write under one hold of a lock, summed over pages by
 /// [`Pmap::weight`].
@@ -35,8 +35,8 @@ const MOST_TABLES: usize = 2048;
 const NEAR: Pages = Pages(1 << 25);
 /// Slots of a step that are emptied.
 pub(crate) const SLOTS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
-/// Pages of a step whose slots are counted, whatever leaves they have: by leaf, so that it takes as long as to look at
-/// fewer slots.
+/// Pages of a step whose slots are counted, whatever leaves they have: by leaf, so that it takes as
+/// long as to look at fewer slots.
 const COUNTED: usize = 32 * SLOTS;
 /// Wired ones, whose pages are unwired one by one.
 pub(crate) const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
@@ -44,7 +44,8 @@ pub(crate) const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 5
 /// What was done ahead to a range whose translations are to be taken away.
 pub(crate) struct Ahead {
     range: VaRange,
-    /// The part whose pages are not wired any more, to be [wired again](Uvm::wire_again) if the change is refused.
+    /// The part whose pages are not wired any more, to be [wired again](Uvm::wire_again) if the
+    /// change is refused.
     pub(crate) unwired: VaRange,
     left: Left,
 }
@@ -91,7 +92,8 @@ pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> V
     VaRange::new(range.start, last.err().map_or(range.end, |end| end.min(range.end)))
 }
 
-/// A range up to where an entry in it is to be cut, which `end` says for what each of them has in it.
+/// A range up to where an entry in it is to be cut, which `end` says for what each of them has in
+/// it.
 fn cut<M: Machine>(
     tree: &Tree<Entry<M>>,
     range: VaRange,
@@ -107,7 +109,8 @@ fn cut<M: Machine>(
     VaRange::new(range.start, cut.err().unwrap_or(range.end))
 }
 
-/// The end of the first part of an entry's part that has as many slots in use as are `left`: see [`ARef::few`](crate::amap::ARef::few).
+/// The end of the first part of an entry's part that has as many slots in use as are `left`: see
+/// [`ARef::few`](crate::amap::ARef::few).
 fn few_slots<M: Machine>(
     held: &mut Held<'_, order::Map>,
     e: &Entry<M>,
@@ -144,7 +147,8 @@ fn part_to_count<M: Machine>(
 
 /// The first part of a range that is wired, and is one entry's.
 fn first_wired<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Option<VaRange> {
-    tree.try_each(range, &mut |e| if e.wired { Err(e.range.intersect(range)) } else { Ok(()) }).err()
+    tree.try_each(range, &mut |e| if e.wired { Err(e.range.intersect(range)) } else { Ok(()) })
+        .err()
 }
 
 impl<M: Machine> Uvm<M> {
@@ -157,11 +161,17 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(&Entry<M>, &mut Held<'_, order::Map>),
     ) {
-        self.in_steps(held, space, range, |_, tree, rest| first_part(tree, rest), |e, _, h| each(e, h));
+        self.in_steps(
+            held,
+            space,
+            range,
+            |_, tree, rest| first_part(tree, rest),
+            |e, _, h| each(e, h),
+        );
     }
 
-    /// Calls `each` likewise with each part of an entry that one step looks at: what lies in its layers is as much as
-    /// [`part_to_look_at`](Self::part_to_look_at) says.
+    /// Calls `each` likewise with each part of an entry that one step looks at: what lies in its
+    /// layers is as much as [`part_to_look_at`](Self::part_to_look_at) says.
     pub(crate) fn each_part_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -169,10 +179,17 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
     ) {
-        self.in_steps(held, space, range, |h, tree, rest| self.part_to_look_at(h, tree, rest), each);
+        self.in_steps(
+            held,
+            space,
+            range,
+            |h, tree, rest| self.part_to_look_at(h, tree, rest),
+            each,
+        );
     }
 
-    /// Sums up what `count` says of each part of an entry with an amap, which one step at a time counts the slots of.
+    /// Sums up what `count` says of each part of an entry with an amap, which one step at a time
+    /// counts the slots of.
     pub(crate) fn count_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -189,8 +206,8 @@ impl<M: Machine> Uvm<M> {
         sum
     }
 
-    /// Calls `each` with each entry's part of a range, under the map's lock. The lock is held for as much as `part` says
-    /// of what is left of the range.
+    /// Calls `each` with each entry's part of a range, under the map's lock. The lock is held for
+    /// as much as `part` says of what is left of the range.
     fn in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -214,7 +231,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// The part of a range that one step empties: of some thousands of translations, and as much as one looks at.
+    /// The part of a range that one step empties: of some thousands of translations, and as much as
+    /// one looks at.
     pub(crate) fn part_to_empty(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -231,8 +249,8 @@ impl<M: Machine> Uvm<M> {
         cut(tree, part, |e, own| few_slots(held, e, own, &mut left))
     }
 
-    /// The part of a range that one step looks at: some entries, and some slots and some of their objects' pages, or leaves of few of
-    /// these.
+    /// The part of a range that one step looks at: some entries, and some slots and some of their
+    /// objects' pages, or leaves of few of these.
     pub(crate) fn part_to_look_at(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -254,9 +272,10 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Takes back the wiring of a range's pages, and their translations, a part at a time, before the range goes: the
-    /// step that takes it finds few. The entries stay wired, so what is touched meanwhile is wired then. Returns what it
-    /// has looked at: if the change is refused, that is [wired again](Self::wire_again).
+    /// Takes back the wiring of a range's pages, and their translations, a part at a time, before
+    /// the range goes: the step that takes it finds few. The entries stay wired, so what is touched
+    /// meanwhile is wired then. Returns what it has looked at: if the change is refused, that is
+    /// [wired again](Self::wire_again).
     pub(crate) fn unwire_ahead(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -282,8 +301,9 @@ impl<M: Machine> Uvm<M> {
         VaRange::new(range.start, rest.start)
     }
 
-    /// Forgets most of a range's translations, before what they show goes, so that the step that takes it finds few. Nobody may rely on
-    /// one that isn't wired (pmap law P1), and none is left that is but by who wires it now.
+    /// Forgets most of a range's translations, before what they show goes, so that the step that
+    /// takes it finds few. Nobody may rely on one that isn't wired (pmap law P1), and none is left
+    /// that is but by who wires it now.
     #[inline]
     pub(crate) fn forget_ahead(
         &self,
@@ -299,7 +319,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     #[inline(never)]
-    fn forget_many(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> VaRange {
+    fn forget_many(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> VaRange {
         let unwired = self.unwire_ahead(held, space, range);
         let mut rest = range;
         while !rest.is_empty() {
@@ -308,7 +333,8 @@ impl<M: Machine> Uvm<M> {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let end = self.machine().pmap().part(&space.pmap, rest, TRANSLATIONS);
                 let part = VaRange::new(rest.start, end);
-                let may_be_wired = space.map.was_wired.load(Relaxed) && first_wired(&tree, part).is_some();
+                let may_be_wired =
+                    space.map.was_wired.load(Relaxed) && first_wired(&tree, part).is_some();
                 if part.end == rest.end || may_be_wired {
                     break;
                 }
@@ -336,16 +362,22 @@ impl<M: Machine> Uvm<M> {
         Ahead { range, unwired, left: Left::Tables }
     }
 
-    /// Runs attempts of a change that takes away what some ranges show, which was [forgotten ahead](Self::forget_ahead): the first in
-    /// the first space, the others in the second. One that finds [too much](Self::is_refilled) says `None`, and is made again with that
-    /// forgotten and the maps claimed: threads that touch it again and again don't make it longer.
+    /// Runs attempts of a change that takes away what some ranges show, which was [forgotten
+    /// ahead](Self::forget_ahead): the first in the first space, the others in the second. One that
+    /// finds [too much](Self::is_refilled) says `None`, and is made again with that forgotten and
+    /// the maps claimed: threads that touch it again and again don't make it longer.
     pub(crate) fn attempt_ahead<T, E: From<NoMemory> + PartialEq>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         spaces: (&Space<M>, &Space<M>),
         ahead: &mut [Ahead],
         reserve: usize,
-        mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize, Lock, &[Ahead]) -> Result<Option<T>, Stop<E>>,
+        mut once: impl FnMut(
+            &mut Held<'_, order::Nothing>,
+            usize,
+            Lock,
+            &[Ahead],
+        ) -> Result<Option<T>, Stop<E>>,
     ) -> Result<T, E> {
         let mut lock = Lock::Unclaimed;
         self.attempt(held, reserve, |held, reserved| {
@@ -359,8 +391,8 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Claims the maps of both spaces, which may be one, and forgets what is shown in their ranges: in order of address, so that of two
-    /// threads that want the same two maps one gets both.
+    /// Claims the maps of both spaces, which may be one, and forgets what is shown in their ranges:
+    /// in order of address, so that of two threads that want the same two maps one gets both.
     #[inline(never)]
     fn claim_and_forget<E: From<NoMemory>>(
         &self,
@@ -384,7 +416,8 @@ impl<M: Machine> Uvm<M> {
             }
             claimed += 1;
         }
-        let result = result.and_then(|()| Ok(self.machine().reserve_heap(reserved).map_err(E::from)?));
+        let result =
+            result.and_then(|()| Ok(self.machine().reserve_heap(reserved).map_err(E::from)?));
         if result.is_err() {
             let spaces = parts.iter().take(claimed);
             spaces.for_each(|(space, _)| space.map.unclaim(self.machine(), held));
@@ -392,7 +425,8 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Whether so much is shown of some ranges that to take it away takes longer than a step. The map's lock is held.
+    /// Whether so much is shown of some ranges that to take it away takes longer than a step. The
+    /// map's lock is held.
     #[inline]
     pub(crate) fn is_refilled(
         &self,
@@ -407,7 +441,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     #[inline(never)]
-    fn is_full(&self, space: &Space<M>, tree: &Tree<Entry<M>>, &Ahead { range, left, .. }: &Ahead) -> bool {
+    fn is_full(
+        &self,
+        space: &Space<M>,
+        tree: &Tree<Entry<M>>,
+        &Ahead { range, left, .. }: &Ahead,
+    ) -> bool {
         let is_wired = || space.map.was_wired.load(Relaxed) && first_wired(tree, range).is_some();
         match left {
             Left::Tables if !is_wired() => self.is_better_forgotten(space, range),
@@ -468,8 +507,9 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Calls `step` with one part of a range after another, of some entries and some thousands of translations, with the claimed map's
-    /// lock held. It says where it ended; what it took away is flushed before the lock goes.
+    /// Calls `step` with one part of a range after another, of some entries and some thousands of
+    /// translations, with the claimed map's lock held. It says where it ended; what it took away is
+    /// flushed before the lock goes.
     pub(crate) fn in_claimed_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -493,9 +533,10 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Takes the right to write from all mappings of what a space has as copies of memory that others write too, in steps. No thread has
-    /// the space yet: until then a store through such a mapping changes the copy too, and a fault for a store copies the page once every
-    /// mapping is gone.
+    /// Takes the right to write from all mappings of what a space has as copies of memory that
+    /// others write too, in steps. No thread has the space yet: until then a store through such a
+    /// mapping changes the copy too, and a fault for a store copies the page once every mapping is
+    /// gone.
     ///
     /// # Errors
     /// [`NoMemory`] if the thread is being ended: the space is to be destroyed.
@@ -511,12 +552,19 @@ impl<M: Machine> Uvm<M> {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let (part, mut left) = (first_part(&tree, rest), MAPPINGS_OF_A_STEP);
                 let part = cut(&tree, part, |e, own| {
-                    let Some(aref) = e.amap.as_ref().filter(|aref| aref.amap.is_unprotected.load(Relaxed))
+                    let Some(aref) =
+                        e.amap.as_ref().filter(|aref| aref.amap.is_unprotected.load(Relaxed))
                     else {
                         return own.end;
                     };
                     let slots = e.slots(aref, own);
-                    let end = aref.write_protect(self.parts(), &mut h, slots.clone(), &mut left, &mut down);
+                    let end = aref.write_protect(
+                        self.parts(),
+                        &mut h,
+                        slots.clone(),
+                        &mut left,
+                        &mut down,
+                    );
                     let end = end_of(own, end - slots.start, slots.end - slots.start);
                     aref.amap.is_unprotected.store(end != e.range.end, Relaxed);
                     end
@@ -533,14 +581,16 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Whether a range has so many tables, some of few translations each, or pages that so many others
-    /// map, that its translations are better forgotten than moved.
+    /// Whether a range has so many tables, some of few translations each, or pages that so many
+    /// others map, that its translations are better forgotten than moved.
     pub(crate) fn is_better_forgotten(&self, space: &Space<M>, range: VaRange) -> bool {
         let pmap = self.machine().pmap();
         let few = Pages(range.pages().0.min(TRANSLATIONS as u64 / 4));
         let few = VaRange::new(range.start, range.start + few);
         // So few take more than a step only where many others map the same pages.
-        if range.pages().0 > PAGES_AT_ONCE as u64 && pmap.part(&space.pmap, few, TRANSLATIONS) != few.end {
+        if range.pages().0 > PAGES_AT_ONCE as u64
+            && pmap.part(&space.pmap, few, TRANSLATIONS) != few.end
+        {
             return true;
         }
         let part = VaRange::new(range.start, pmap.tables_part(&space.pmap, range, TABLES));

@@ -1,6 +1,8 @@
-//! Where a space's memory is: in memory, on swap, mapped. For mincore, `/proc`, and the choice of who has to go.
+//! Where a space's memory is: in memory, on swap, mapped. For mincore, `/proc`, and the choice of
+//! who has to go.
 //!
-//! All of it is counted when asked for, under the map's lock: nothing is kept up to date for it on the way of a fault.
+//! All of it is counted when asked for, under the map's lock: nothing is kept up to date for it on
+//! the way of a fault.
 
 use core::num::NonZeroU32;
 
@@ -23,13 +25,19 @@ pub struct Tally {
     pub swapped_share: usize,
     /// Pages of objects that translations in the range lead to.
     pub mapped: usize,
-    /// Heap bytes of the entries that reach into the range, and of their amaps' slots, divided likewise.
+    /// Heap bytes of the entries that reach into the range, and of their amaps' slots, divided
+    /// likewise.
     pub heap: usize,
 }
 
 impl<M: Machine> Uvm<M> {
     /// Counts a range's pages, some at a time. Cost: by pages that are there, not by addresses.
-    pub fn tally(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) -> Tally {
+    pub fn tally(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Tally {
         let mut sum = Tally::default();
         self.each_part_in_steps(held, space, range, |e, part, h| {
             // Once for each entry, at its first part.
@@ -42,8 +50,8 @@ impl<M: Machine> Uvm<M> {
         sum
     }
 
-    /// Pages of anonymous memory in a range's amaps, in memory or on swap: the sum of a [tally](Self::tally)'s
-    /// `anonymous` and `swapped`. Cost: by leaves of slots.
+    /// Pages of anonymous memory in a range's amaps, in memory or on swap: the sum of a
+    /// [tally](Self::tally)'s `anonymous` and `swapped`. Cost: by leaves of slots.
     pub fn anonymous_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -53,8 +61,9 @@ impl<M: Machine> Uvm<M> {
         self.count_in_steps(held, space, range, |_, slots, body| body.slots.count(slots))
     }
 
-    /// The same, with room that others may fill yet: where they share the amap itself, as those do who were given the memory by
-    /// [`Pass::Share`](crate::Pass::Share), all of its addresses count. What lies in a detached range comes to no more.
+    /// The same, with room that others may fill yet: where they share the amap itself, as those do
+    /// who were given the memory by [`Pass::Share`](crate::Pass::Share), all of its addresses
+    /// count. What lies in a detached range comes to no more.
     pub fn anonymous_room_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -82,7 +91,8 @@ impl<M: Machine> Uvm<M> {
         let slots = e.slots(aref, e.range.intersect(range));
         let (body, mut h) = aref.amap.body.lock(held);
         for (run, entries) in body.cover.runs_in(slots.clone()) {
-            let (run, entries) = (run.start.max(slots.start)..run.end.min(slots.end), entries as usize);
+            let (run, entries) =
+                (run.start.max(slots.start)..run.end.min(slots.end), entries as usize);
             for (number, tables, heap) in body.slots.shares(run) {
                 sum.heap += heap / entries;
                 let (is_resident, leaves) = self.holds(&mut h, number);
@@ -119,8 +129,8 @@ impl<M: Machine> Uvm<M> {
         sum.mapped += there.filter(maps).count();
     }
 
-    /// Which pages of a range are in memory, as mincore reports: `each` gets every such page's place in the range.
-    /// Says whether the range has no hole.
+    /// Which pages of a range are in memory, as mincore reports: `each` gets every such page's
+    /// place in the range. Says whether the range has no hole.
     pub fn resident(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -153,7 +163,11 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Whether what a slot holds is in memory, and how many leaves hold it.
-    fn holds<P: Before<order::Anon>>(&self, held: &mut Held<'_, P>, number: NonZeroU32) -> (bool, usize) {
+    fn holds<P: Before<order::Anon>>(
+        &self,
+        held: &mut Held<'_, P>,
+        number: NonZeroU32,
+    ) -> (bool, usize) {
         match Content::of(number) {
             Content::Anon(no) => {
                 let (anon, _) = self.anons.get(no).lock(held);

@@ -126,7 +126,8 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let reserve = put_bytes(lent.len() as u64) + ENTER_BYTES;
         let result = self.attempt(held, reserve, |held, reserved| {
-            let put = self.put_pages(held, &mut Transfer { space, lent, at, down: &mut down }, reserved);
+            let put =
+                self.put_pages(held, &mut Transfer { space, lent, at, down: &mut down }, reserved);
             if put.is_err() {
                 down.perform(self.machine(), held);
             }
@@ -145,7 +146,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, NoMemory> {
         let mut any = false;
         for page in lent.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
-            let own = self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
+            let own = self
+                .attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
             self.machine().zero(own.page());
             core::mem::replace(page, own).into_page();
             any = true;
@@ -219,8 +221,14 @@ impl<M: Machine> Uvm<M> {
             let part = entry.range.intersect(range);
             let shared = entry.writes == Writes::Copied && !has_alone(held, entry, part);
             let is_zeroes = |page: &LentPage| self.is_zero_page(page.page());
-            let zeroes = entry.object.is_some() && lent.pages()[indices(part, range)].iter().any(is_zeroes);
-            if entry.submap.is_some() || entry.wired || entry.writes == Writes::Through || shared || zeroes {
+            let zeroes =
+                entry.object.is_some() && lent.pages()[indices(part, range)].iter().any(is_zeroes);
+            if entry.submap.is_some()
+                || entry.wired
+                || entry.writes == Writes::Through
+                || shared
+                || zeroes
+            {
                 return Err(TransferError::Unsuitable);
             }
             bytes += put_bytes(part.pages().0) + ENTER_BYTES;
@@ -295,8 +303,8 @@ impl<M: Machine> Uvm<M> {
         let len = if pages > AREA { pages } else { AREA };
         let (bounds, anywhere) = (space.map.bounds, Place::Anywhere);
         let chosen = choose_place(tree, bounds, len, anywhere).map(|start| (start, len));
-        let chosen =
-            chosen.or_else(|_| choose_place(tree, bounds, pages, anywhere).map(|start| (start, pages)));
+        let chosen = chosen
+            .or_else(|_| choose_place(tree, bounds, pages, anywhere).map(|start| (start, pages)));
         let Ok((start, len)) = chosen else { return Err(TransferError::NoSpace.into()) };
         let name = space.map.area_name.call_once(|| Arc::from("transfer")).clone();
         let area = VaRange::new(start, start + len);
@@ -322,7 +330,11 @@ impl<M: Machine> Uvm<M> {
         mut lent: Lent,
     ) -> Result<(), (GetError, Lent)> {
         if lent.len() > PAGES_AT_ONCE {
-            self.unmap_ahead(held, pager.object(), index.0..index.0.saturating_add(lent.len() as u64));
+            self.unmap_ahead(
+                held,
+                pager.object(),
+                index.0..index.0.saturating_add(lent.len() as u64),
+            );
         }
         let is_owned = |page: &LentPage| !self.frames().is_left(page.page());
         let mut others = lent.pages.iter().position(is_owned);
@@ -353,9 +365,15 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Unmaps the pages of an object in a range that many map, some at a time, before all that lies there is replaced
-    /// under one lock. Whoever uses one meanwhile maps it again. Pages that are wired stay mapped, since the replacement may be refused.
-    fn unmap_ahead(&self, held: &mut Held<'_, order::Nothing>, object: &Object<M>, mut range: Range<u64>) {
+    /// Unmaps the pages of an object in a range that many map, some at a time, before all that lies
+    /// there is replaced under one lock. Whoever uses one meanwhile maps it again. Pages that are
+    /// wired stay mapped, since the replacement may be refused.
+    fn unmap_ahead(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        object: &Object<M>,
+        mut range: Range<u64>,
+    ) {
         let machine = self.machine();
         while !range.is_empty() {
             let (mut down, mut left) = (Shootdown::new(), MAPPINGS_OF_A_STEP);
@@ -364,8 +382,9 @@ impl<M: Machine> Uvm<M> {
                 if range.end > body.length().0 {
                     return;
                 }
-                let weighed =
-                    body.pages(range.clone()).map(|(index, page)| (index, page, machine.pmap().weight(page)));
+                let weighed = body
+                    .pages(range.clone())
+                    .map(|(index, page)| (index, page, machine.pmap().weight(page)));
                 range.start = range.end;
                 for (index, page, weight) in weighed.filter(|&(.., weight)| weight > 1) {
                     if left == 0 {
@@ -374,7 +393,8 @@ impl<M: Machine> Uvm<M> {
                     }
                     left = left.saturating_sub(weight);
                     let frames = machine.frames();
-                    if !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0 {
+                    if !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0
+                    {
                         let _mapped_again_by_faults = down.unmap(machine, &mut h, page);
                     }
                 }
@@ -385,8 +405,13 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Puts a copy in the place of a page on loan.
-    fn make_own(&self, held: &mut Held<'_, order::Nothing>, page: &mut LentPage) -> Result<(), NoMemory> {
-        let copy = self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
+    fn make_own(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: &mut LentPage,
+    ) -> Result<(), NoMemory> {
+        let copy =
+            self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
         self.machine().copy(page.page(), copy.page());
         self.stat().add(self.machine().cpu(), Counter::TransfersCopied, 1);
         self.return_page(held, core::mem::replace(page, copy));
@@ -397,7 +422,8 @@ impl<M: Machine> Uvm<M> {
     /// has pinned it, or it comes twice.
     fn take_over_all(&self, lent: &Lent) -> Option<usize> {
         let frames = self.frames();
-        let refused = lent.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
+        let refused =
+            lent.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
         self.let_go_all(&lent.pages()[..refused]);
         Some(refused)
     }

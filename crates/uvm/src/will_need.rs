@@ -1,7 +1,8 @@
 //! Reading before anybody asks, on request: MADV_WILLNEED, posix_fadvise and readahead.
 //!
-//! Reads are started and not waited for, as many as memory has room for above its low water mark: advice takes no page
-//! from anybody. A driver whose queue is full may make the caller wait, as it does everybody.
+//! Reads are started and not waited for, as many as memory has room for above its low water mark:
+//! advice takes no page from anybody. A driver whose queue is full may make the caller wait, as it
+//! does everybody.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -14,8 +15,8 @@ use crate::pager::{Access, GetError, Pager};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
-    /// Starts reading what a range of addresses will need: pages of objects, and private memory that is on swap.
-    /// Holes are passed by.
+    /// Starts reading what a range of addresses will need: pages of objects, and private memory
+    /// that is on swap. Holes are passed by.
     pub fn will_need(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut rest = range;
         while !rest.is_empty() && self.may_read_ahead() {
@@ -31,8 +32,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Starts reading an object's pages in a range that are missing and not known to be zeroes. The caller keeps a
-    /// reference to the object.
+    /// Starts reading an object's pages in a range that are missing and not known to be zeroes. The
+    /// caller keeps a reference to the object.
     pub fn read_ahead(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -41,9 +42,10 @@ impl<M: Machine> Uvm<M> {
     ) {
         let mut rest = range;
         while self.may_read_ahead() {
-            let next: Result<_, NoMemory> = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
-                self.next_missing(held, &**pager, rest.clone()).map_err(Stop::Fail)
-            });
+            let next: Result<_, NoMemory> =
+                self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+                    self.next_missing(held, &**pager, rest.clone()).map_err(Stop::Fail)
+                });
             let Ok(Some((start, next))) = next else { return };
             self.start(held, start);
             rest.start = next;
@@ -73,11 +75,13 @@ impl<M: Machine> Uvm<M> {
                 continue;
             }
             let pages = (end - at).min(CLUSTER as u64) as u32;
-            match pager.get(self, &mut body, &mut h, Pages(at), Access::Call(Advice::Random, pages)) {
+            match pager.get(self, &mut body, &mut h, Pages(at), Access::Call(Advice::Random, pages))
+            {
                 Err(GetError::Start(start)) => return Ok(Some((start, at + 1))),
                 Err(GetError::NoMemory) => return Ok(None),
                 // It was there at once, or can't be had: whoever needs it will be told.
-                Ok(_) | Err(GetError::Wait(_) | GetError::PastEnd | GetError::Io | GetError::NoSpace) => {
+                Ok(_)
+                | Err(GetError::Wait(_) | GetError::PastEnd | GetError::Io | GetError::NoSpace) => {
                     at += 1
                 }
             }

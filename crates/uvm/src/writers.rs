@@ -1,17 +1,19 @@
 //! Through how many mappings an object can be stored to, and whether there may be more.
 //!
-//! Who has others rely on an object's contents asks that nobody stores to it through a mapping any more: a file in memory that is
-//! sealed. To look for such mappings is not enough, as one may come to be behind the look: by a call on its way, or by a
-//! mapping that is passed from space to space. So they are counted.
+//! Who has others rely on an object's contents asks that nobody stores to it through a mapping any
+//! more: a file in memory that is sealed. To look for such mappings is not enough, as one may come
+//! to be behind the look: by a call on its way, or by a mapping that is passed from space to space.
+//! So they are counted.
 //!
-//! I1: the count is that of the map entries whose stores reach the object, or may be allowed to by `protect`, wherever they are,
-//! and of the host's [holds](crate::Object::admit_writer). I2: once new ones are denied, entries come to be beside one
-//! that is counted only, as part of it or a child's; so if the count is none then, it stays none. I3: pages that are
-//! [pinned](crate::Pinned) to be stored to through such an entry are counted too, apart from entries: a device may store to them
-//! after the entry has gone.
+//! I1: the count is that of the map entries whose stores reach the object, or may be allowed to by
+//! `protect`, wherever they are, and of the host's [holds](crate::Object::admit_writer). I2: once
+//! new ones are denied, entries come to be beside one that is counted only, as part of it or a
+//! child's; so if the count is none then, it stays none. I3: pages that are [pinned](crate::Pinned)
+//! to be stored to through such an entry are counted too, apart from entries: a device may store to
+//! them after the entry has gone.
 //!
-//! Locks: none. An entry is added beside another or a hold, which is counted as long as that goes on; a pin is added beside
-//! its entry, with the map locked.
+//! Locks: none. An entry is added beside another or a hold, which is counted as long as that goes
+//! on; a pin is added beside its entry, with the map locked.
 
 use machine::lines::AtomicUsize;
 use machine::lines::Ordering::{AcqRel, Acquire};
@@ -107,7 +109,10 @@ mod tests {
         assert!(!writers.deny(), "the old one is there still");
         writers.pin();
         writers.remove();
-        assert!(!writers.deny() && (writers.count(), writers.pins()) == (0, 1), "a device may store yet");
+        assert!(
+            !writers.deny() && (writers.count(), writers.pins()) == (0, 1),
+            "a device may store yet"
+        );
         writers.unpin();
         assert!(writers.deny() && writers.count() == 0);
         assert!(!writers.admit());

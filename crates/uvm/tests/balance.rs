@@ -1,4 +1,5 @@
-//! Whose pages go first: second chances, and the shares of anonymous memory, files and programs. On the software machine.
+//! Whose pages go first: second chances, and the shares of anonymous memory, files and programs. On
+//! the software machine.
 
 mod stores;
 
@@ -49,8 +50,9 @@ impl Desk {
     }
 
     fn touch(&self, cpu: usize, va: Va, access: Prot) {
-        let fault =
-            |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), &self.space, va, access).map(drop);
+        let fault = |va, access| {
+            self.uvm.fault(&mut ThreadCtx::new().held(), &self.space, va, access).map(drop)
+        };
         let (machine, pmap) = (self.uvm.machine(), self.space.pmap());
         match access {
             Prot::WRITE => machine.store(cpu, pmap, va, &[1], fault).unwrap(),
@@ -92,10 +94,14 @@ fn the_oldest_pages_go_first_and_what_was_used_again_has_a_second_chance() {
     used().for_each(|n| desk.touch(1, va + Pages(n), Prot::READ));
     desk.free(held, 4);
     let gone = desk.gone(held, va);
-    assert!((17..24).step_by(2).all(|n| gone.contains(&n)) && used().all(|n| !gone.contains(&n)), "{gone:?}");
+    assert!(
+        (17..24).step_by(2).all(|n| gone.contains(&n)) && used().all(|n| !gone.contains(&n)),
+        "{gone:?}"
+    );
 }
 
-/// Of 256 frames 80 are a third: more than each kind's least share, and less than its most, at first.
+/// Of 256 frames 80 are a third: more than each kind's least share, and less than its most, at
+/// first.
 #[test]
 fn a_kind_under_its_least_share_is_kept() {
     let mut ctx = ThreadCtx::new();
@@ -104,7 +110,11 @@ fn a_kind_under_its_least_share_is_kept() {
     let (file, _pager) = desk.file(held, Prot::READ);
     let anonymous = desk.anonymous(held);
     desk.free(held, 16);
-    assert_eq!((desk.gone(held, file).len(), desk.gone(held, anonymous).len()), (16, 0), "it is older");
+    assert_eq!(
+        (desk.gone(held, file).len(), desk.gone(held, anonymous).len()),
+        (16, 0),
+        "it is older"
+    );
     desk.set(Class::File, 40, 50);
     desk.free(held, 16);
     assert_eq!((desk.gone(held, file).len(), desk.gone(held, anonymous).len()), (16, 16));
@@ -153,7 +163,8 @@ fn shares_that_cannot_be_are_refused() {
     assert_eq!(knobs.set_shares(Class::File, 80, 100), Ok(()));
 }
 
-/// The host's page daemon sleeps until free pages fall under the low water mark, wherever that is set.
+/// The host's page daemon sleeps until free pages fall under the low water mark, wherever that is
+/// set.
 #[test]
 fn the_page_daemon_is_woken_at_the_low_water_mark() {
     for low in [20, 50] {

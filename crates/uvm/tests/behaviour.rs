@@ -1,12 +1,13 @@
-//! What the paper says of anonymous memory, maps and pagers, each in a test of its own on the software machine.
+//! What the paper says of anonymous memory, maps and pagers, each in a test of its own on the
+//! software machine.
 
 use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use uvm::{
-    AnonObject, Counter, FaultError, Inherit, MapError, MapRequest, Pager, Place, RangeError, RemapPlace,
-    Sharing, Space, Uvm,
+    AnonObject, Counter, FaultError, Inherit, MapError, MapRequest, Pager, Place, RangeError,
+    RemapPlace, Sharing, Space, Uvm,
 };
 use uvm_soft::{Config, SoftMachine};
 
@@ -64,7 +65,10 @@ fn the_last_writer_after_a_fork_copies_nothing() {
     // Figure 3: the child writes the middle page too, in place.
     store(&uvm, &child, va + Pages(1), 3).unwrap();
     assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.anons()), (copied, 4));
-    assert_eq!((load(&uvm, &parent, va + Pages(1)), load(&uvm, &child, va + Pages(1))), (Ok(2), Ok(3)));
+    assert_eq!(
+        (load(&uvm, &parent, va + Pages(1)), load(&uvm, &child, va + Pages(1))),
+        (Ok(2), Ok(3))
+    );
     uvm.space_destroy(held, child);
     assert_eq!(uvm.anons(), 3);
     audit(&uvm, held, &[&parent]);
@@ -101,8 +105,10 @@ fn a_heap_grows_in_place_as_one_entry() {
     let held = &mut ctx.held();
     let s = space(&uvm, held);
     for i in 0..16 {
-        let at =
-            MapRequest { place: Place::FixedNoReplace(Va(0x10000 + i * PAGE)), ..MapRequest::zero(Pages(1)) };
+        let at = MapRequest {
+            place: Place::FixedNoReplace(Va(0x10000 + i * PAGE)),
+            ..MapRequest::zero(Pages(1))
+        };
         uvm.map(held, &s, &at).unwrap();
         store(&uvm, &s, Va(0x10000 + i * PAGE), 7).unwrap();
     }
@@ -177,7 +183,10 @@ fn a_child_inherits_nothing_or_zeroes_if_told_so() {
     uvm.inherit(held, &a, VaRange::new(va, va + Pages(1)), Inherit::None).unwrap();
     uvm.inherit(held, &a, VaRange::new(va + Pages(1), va + Pages(2)), Inherit::Zero).unwrap();
     let b = uvm.fork(held, &a).unwrap();
-    assert_eq!((load(&uvm, &b, va), load(&uvm, &b, va + Pages(1))), (Err(FaultError::NoMapping), Ok(0)));
+    assert_eq!(
+        (load(&uvm, &b, va), load(&uvm, &b, va + Pages(1))),
+        (Err(FaultError::NoMapping), Ok(0))
+    );
     [a, b].into_iter().for_each(|s| uvm.space_destroy(held, s));
 }
 
@@ -234,15 +243,17 @@ fn a_truncated_object_faults_and_a_pinned_page_lives_until_unpinned() {
     let s = space(&uvm, held);
     let object = AnonObject::new(&uvm, held, Pages(2)).unwrap();
     let pager: Arc<dyn Pager<SoftMachine>> = object.clone();
-    let va =
-        uvm.map(held, &s, &MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared)).unwrap();
+    let va = uvm
+        .map(held, &s, &MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared))
+        .unwrap();
     store(&uvm, &s, va + Pages(1), 6).unwrap();
-    let seen = uvm.with_page(held, &pager, Pages(1), uvm::Intent::Read, uvm::Access::PAGE, |m, page| {
-        uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(1));
-        let mut byte = [0];
-        m.read(page, 0, &mut byte);
-        byte[0]
-    });
+    let seen =
+        uvm.with_page(held, &pager, Pages(1), uvm::Intent::Read, uvm::Access::PAGE, |m, page| {
+            uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(1));
+            let mut byte = [0];
+            m.read(page, 0, &mut byte);
+            byte[0]
+        });
     assert_eq!((seen, load(&uvm, &s, va + Pages(1))), (Ok(Some(6)), Err(FaultError::Bus)));
     uvm.audit(held, &[&s], std::slice::from_ref(&pager)).unwrap();
     uvm.space_destroy(held, s);
@@ -261,7 +272,10 @@ fn a_submap_has_its_own_entries_and_faults_through_its_space() {
     let va = uvm.map(held, &sub, &MapRequest::zero(Pages(2))).unwrap();
     assert!(range.contains(va));
     store(&uvm, &s, va, 3).unwrap();
-    assert_eq!((load(&uvm, &sub, va), load(&uvm, &s, Va(0x100000))), (Ok(3), Err(FaultError::NoMapping)));
+    assert_eq!(
+        (load(&uvm, &sub, va), load(&uvm, &s, Va(0x100000))),
+        (Ok(3), Err(FaultError::NoMapping))
+    );
     let child = uvm.fork(held, &s).unwrap();
     assert_eq!(load(&uvm, &child, va), Err(FaultError::NoMapping));
     audit(&uvm, held, &[&s, &child]);

@@ -1,5 +1,5 @@
-//! Values that have to be given back, dropped. What is noted then is noted for the whole program: so
-//! there is one test here, and no other test drops any.
+//! Values that have to be given back, dropped. What is noted then is noted for the whole program:
+//! so there is one test here, and no other test drops any.
 
 mod lending;
 

@@ -1,16 +1,26 @@
-//! The file pager on a desk: what it reads and when, what it writes and when, and what becomes of errors.
+//! The file pager on a desk: what it reads and when, what it writes and when, and what becomes of
+//! errors.
 
 mod disk;
 
 use disk::{Answers, Desk};
 use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
-use uvm::{Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Pass, Place, Sharing};
+use uvm::{
+    Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Pass, Place,
+    Sharing,
+};
 use uvm_soft::{Config, Fate, SoftMachine};
 
 #[global_allocator]
 static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
-fn map(desk: &Desk, space: &uvm::Space<SoftMachine>, len: u64, sharing: Sharing, advice: Advice) -> Va {
+fn map(
+    desk: &Desk,
+    space: &uvm::Space<SoftMachine>,
+    len: u64,
+    sharing: Sharing,
+    advice: Advice,
+) -> Va {
     let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(len), sharing);
     desk.uvm.map(&mut ThreadCtx::new().held(), space, &MapRequest { advice, ..request }).unwrap()
 }
@@ -52,7 +62,10 @@ fn the_device_has_the_next_window_before_this_one_is_used_up() {
     for n in 0..300 {
         desk.load(&space, va + Pages(n)).unwrap();
         let asked = desk.disk.state().reads.iter().map(|r| r.end).max().unwrap();
-        assert!(n < 24 || asked > n + 8, "page {n} is in use, and only {asked} pages were asked for");
+        assert!(
+            n < 24 || asked > n + 8,
+            "page {n} is in use, and only {asked} pages were asked for"
+        );
     }
     desk.close(held, vec![space]);
 }
@@ -62,7 +75,8 @@ fn a_sequential_reader_by_calls_is_read_ahead_for_too() {
     let (desk, mut ctx) = (Desk::new(Answers::Later, 300), ThreadCtx::new());
     let held = &mut ctx.held();
     for n in 0..300 {
-        let seen = desk.uvm.with_page(held, &desk.pager, Pages(n), Intent::Read, Access::PAGE, byte);
+        let seen =
+            desk.uvm.with_page(held, &desk.pager, Pages(n), Intent::Read, Access::PAGE, byte);
         assert_eq!(seen, Ok(Some(n as u8)));
     }
     let reads = desk.disk.take_reads();
@@ -115,7 +129,8 @@ fn a_bad_page_fails_alone() {
             let ought = if n == 21 { Err(FaultError::Io) } else { Ok(n as u8) };
             assert_eq!(desk.load(&space, va + Pages(n)), ought, "page {n}");
         }
-        let read = desk.uvm.with_page(held, &desk.pager, Pages(21), Intent::Read, Access::PAGE, byte);
+        let read =
+            desk.uvm.with_page(held, &desk.pager, Pages(21), Intent::Read, Access::PAGE, byte);
         assert_eq!(read, Err(GetError::Io));
         desk.disk.state().bad.clear();
         assert_eq!(desk.load(&space, va + Pages(21)), Ok(21));
@@ -123,7 +138,8 @@ fn a_bad_page_fails_alone() {
     }
 }
 
-/// A page that was read unasked and could not be has a frame, and nobody may ever come for it: it goes like any other.
+/// A page that was read unasked and could not be has a frame, and nobody may ever come for it: it
+/// goes like any other.
 #[test]
 fn pages_that_could_not_be_read_keep_no_frame_from_others() {
     let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
@@ -334,7 +350,8 @@ fn files_that_nobody_maps_stay_until_memory_is_short_and_are_idle_then() {
     // The second pass over the file does no I/O.
     desk.disk.take_reads();
     for n in 0..100 {
-        let seen = desk.uvm.with_page(held, &desk.pager, Pages(n), Intent::Read, Access::PAGE, byte);
+        let seen =
+            desk.uvm.with_page(held, &desk.pager, Pages(n), Intent::Read, Access::PAGE, byte);
         assert_eq!(seen, Ok(Some(n as u8)));
     }
     assert_eq!((desk.disk.take_reads(), desk.pager.object().is_idle(held)), (vec![], false));
@@ -446,7 +463,10 @@ fn private_copies_behind_the_end_of_a_shorter_file_are_forgotten_everywhere() {
     }
     // What is there again is the file's, not what was copied.
     desk.uvm.truncate(held, &desk.pager, Pages(16));
-    assert_eq!((desk.load(&parent, va + Pages(12)), desk.load(&child, va + Pages(9))), (Ok(12), Ok(9)));
+    assert_eq!(
+        (desk.load(&parent, va + Pages(12)), desk.load(&child, va + Pages(9))),
+        (Ok(12), Ok(9))
+    );
     desk.close(held, vec![parent, child, stranger]);
 }
 
@@ -546,7 +566,10 @@ fn pages_that_the_file_got_past_them_are_read_again() {
         let seen: Vec<u8> = (0..8).map(|n| desk.load(&space, va + Pages(n)).unwrap()).collect();
         assert_eq!(seen, [90, 91, 7, 93, 94, 95, 6, 7]);
         desk.file.clean(&desk.uvm, held, 0..8).unwrap();
-        assert!(desk.file.invalidate(&desk.uvm, held, 0..8) && desk.load(&space, va + Pages(6)) == Ok(96));
+        assert!(
+            desk.file.invalidate(&desk.uvm, held, 0..8)
+                && desk.load(&space, va + Pages(6)) == Ok(96)
+        );
         desk.close(held, vec![space]);
     }
 }
@@ -561,7 +584,10 @@ fn a_store_to_a_hole_of_a_full_file_system_is_refused_and_dirties_nothing() {
         let space = desk.space(held);
         let va = map(&desk, &space, 16, Sharing::Shared, Advice::Normal);
         assert_eq!(desk.store(&space, va + Pages(2), 1), Err(FaultError::NoSpace));
-        assert_eq!((desk.load(&space, va + Pages(2)), desk.store(&space, va + Pages(4), 1)), (Ok(0), Ok(())));
+        assert_eq!(
+            (desk.load(&space, va + Pages(2)), desk.store(&space, va + Pages(4), 1)),
+            (Ok(0), Ok(()))
+        );
         assert_eq!(desk.store(&space, va + Pages(2), 1), Err(FaultError::NoSpace));
         // What was lent before is no way round it.
         let lent = desk.uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();

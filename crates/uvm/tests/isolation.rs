@@ -1,4 +1,5 @@
-//! What one program stores, another doesn't see: at the moments where a page is on its way from the one to the other.
+//! What one program stores, another doesn't see: at the moments where a page is on its way from the
+//! one to the other.
 
 mod lending;
 
@@ -14,8 +15,8 @@ static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 type S = Space<SoftMachine>;
 
-/// One test at a time: the rows in which threads say what they read are the process's, and whoever finds none free wants a
-/// lock alone, for which the hook's thread would wait.
+/// One test at a time: the rows in which threads say what they read are the process's, and whoever
+/// finds none free wants a lock alone, for which the hook's thread would wait.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -25,7 +26,8 @@ fn page(at: Va, n: u64) -> VaRange {
     VaRange::new(at + Pages(n), at + Pages(n + 1))
 }
 
-/// A space with four pages written and none of them mapped, whose locks are open to several readers.
+/// A space with four pages written and none of them mapped, whose locks are open to several
+/// readers.
 fn unmapped(uvm: &World) -> (Arc<S>, Va) {
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
@@ -41,7 +43,8 @@ fn unmapped(uvm: &World) -> (Arc<S>, Va) {
     (Arc::new(space), at)
 }
 
-/// Lends a page, moves it into another space and has that fork: the anon has a second reference, and no loan.
+/// Lends a page, moves it into another space and has that fork: the anon has a second reference,
+/// and no loan.
 fn share(uvm: &World, from: &S, to: &S, range: VaRange) -> (Va, S) {
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();

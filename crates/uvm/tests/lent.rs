@@ -13,7 +13,8 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
 use uvm::{
-    Advice, AnonObject, At, Counter, FaultError, Inherit, Lent, MapRequest, Pager, Pinned, Sharing, Space,
+    Advice, AnonObject, At, Counter, FaultError, Inherit, Lent, MapRequest, Pager, Pinned, Sharing,
+    Space,
 };
 use uvm_soft::{within_reservation, Fate, Rng, SoftMachine};
 
@@ -148,7 +149,8 @@ impl<'u> State<'u> {
                 Kind::Submap => {
                     let (first, rest) = (Pages(GAP), Pages(RUN - GAP - 1));
                     uvm.map(held, &submap, &MapRequest::zero(first).at(place)).unwrap();
-                    uvm.map(held, &submap, &MapRequest::zero(rest).at(place + Pages(GAP + 1))).unwrap();
+                    uvm.map(held, &submap, &MapRequest::zero(rest).at(place + Pages(GAP + 1)))
+                        .unwrap();
                     continue;
                 }
                 Kind::OfObject => {
@@ -176,8 +178,10 @@ impl<'u> State<'u> {
             if kind == Kind::Parted {
                 // The amap has become one before.
                 store(uvm, &space, place, 0);
-                uvm.protect(held, &space, VaRange::new(place, place + Pages(5)), Prot::READ).unwrap();
-                uvm.protect(held, &space, VaRange::new(place, place + Pages(5)), Prot::READ_WRITE).unwrap();
+                uvm.protect(held, &space, VaRange::new(place, place + Pages(5)), Prot::READ)
+                    .unwrap();
+                uvm.protect(held, &space, VaRange::new(place, place + Pages(5)), Prot::READ_WRITE)
+                    .unwrap();
             }
             for n in 0..RUN {
                 let byte = random.below(180) as u8;
@@ -250,14 +254,17 @@ impl<'u> State<'u> {
         let (uvm, (first, end)) = (self.uvm, self.range());
         let pages = first..end.min(first + 4);
         let (side, by_child) = self.side();
-        if let Ok(pinned) = uvm.wire_pages(held, &side.space, range_of(pages.clone()), Prot::WRITE) {
+        if let Ok(pinned) = uvm.wire_pages(held, &side.space, range_of(pages.clone()), Prot::WRITE)
+        {
             self.pins.push(Pins { pinned, pages, by_child });
         }
     }
 
     fn unpin(&mut self, held: &mut Held<'_, Nothing>, which: impl Fn(&Pins) -> bool) {
         let uvm = self.uvm;
-        self.pins.extract_if(.., |pins| which(pins)).for_each(|pins| uvm.unwire_pages(held, pins.pinned));
+        self.pins
+            .extract_if(.., |pins| which(pins))
+            .for_each(|pins| uvm.unwire_pages(held, pins.pinned));
     }
 
     /// The devices write.
@@ -270,7 +277,9 @@ impl<'u> State<'u> {
                 written.push((page, pins.by_child, byte));
             }
         }
-        written.into_iter().for_each(|(page, by_child, byte)| self.note_store(page, by_child, byte));
+        written
+            .into_iter()
+            .for_each(|(page, by_child, byte)| self.note_store(page, by_child, byte));
     }
 
     fn is_pinned(&self, page: u64, is_child: bool) -> bool {
@@ -310,13 +319,20 @@ impl<'u> State<'u> {
         assert_eq!((bytes(uvm, &lent), expected), (showed.clone(), None), "{first} to {end}");
         assert_eq!(counted() - before.0, end - first, "each page that is lent is counted once");
         let pinned = (first..end).filter(|&page| self.is_pinned(page, is_child));
-        assert_eq!(copied() - before.1, pinned.count() as u64, "pages of devices are copied, no others");
+        assert_eq!(
+            copied() - before.1,
+            pinned.count() as u64,
+            "pages of devices are copied, no others"
+        );
         for (page, lent) in (first..end).zip(lent.pages()) {
             let Some((shown, _)) = pmap.extract(side.space.pmap(), at(page)) else { continue };
             assert_eq!(shown != lent.page(), self.is_pinned(page, is_child), "page {page}");
         }
         let still = writable();
-        assert!(before.2.iter().all(|va| still.contains(va)), "what isn't lent is stored to as before");
+        assert!(
+            before.2.iter().all(|va| still.contains(va)),
+            "what isn't lent is stored to as before"
+        );
         self.lent.push((lent, showed));
     }
 
@@ -339,7 +355,8 @@ impl<'u> State<'u> {
         let showed = side.bytes[first as usize..end as usize].to_vec();
         assert_eq!(bytes(uvm, &lent), showed);
         for page in first..end {
-            let below = if kind(page) == Kind::OfObject { object[(page % RUN) as usize] } else { 0 };
+            let below =
+                if kind(page) == Kind::OfObject { object[(page % RUN) as usize] } else { 0 };
             side.bytes[page as usize] = below;
         }
         self.lent.push((lent, showed));
@@ -354,7 +371,8 @@ impl<'u> State<'u> {
         let Some((lent, showed)) = self.lent.pop() else { return };
         let frames = self.uvm.frames();
         // What is locked in memory elsewhere would be copied like a device's from then on.
-        let is_locked = |page: &uvm::LentPage| frames.wire_count(page.page()) != frames.loans(page.page());
+        let is_locked =
+            |page: &uvm::LentPage| frames.wire_count(page.page()) != frames.loans(page.page());
         if showed.len() > RUN as usize || showed.is_empty() || lent.pages().iter().any(is_locked) {
             return self.uvm.return_loan(held, lent);
         }
@@ -445,7 +463,11 @@ impl<'u> State<'u> {
         for (side, is_child) in sides.into_iter().zip([false, true]) {
             let (Some(side), page) = (side, self.random.below(ALL)) else { continue };
             if can_load(page, is_child) {
-                assert_eq!(load(self.uvm, &side.space, at(page)), side.bytes[page as usize], "page {page}");
+                assert_eq!(
+                    load(self.uvm, &side.space, at(page)),
+                    side.bytes[page as usize],
+                    "page {page}"
+                );
             }
         }
     }
@@ -468,7 +490,10 @@ fn loans_show_what_loads_showed_whatever_is_stored_since() {
         let State { parent, submap, child, shared, lent, .. } = state;
         lent.into_iter().for_each(|(lent, _)| uvm.return_loan(held, lent));
         uvm.space_destroy(held, submap);
-        [Some(parent), child].into_iter().flatten().for_each(|side| uvm.space_destroy(held, side.space));
+        [Some(parent), child]
+            .into_iter()
+            .flatten()
+            .for_each(|side| uvm.space_destroy(held, side.space));
         uvm.detach(held, &*shared);
         drop(shared);
         audit(&uvm, held, &[], &[]);
@@ -502,7 +527,8 @@ fn what_was_written_out_is_brought_in_to_be_lent_or_given() {
     for out in [0..0, 0..1, 3..4, 1..3] {
         (0..4).for_each(|n| store(&uvm, &space, range.start + Pages(n), 50 + n as u8));
         write_out(held, out.start, out.end);
-        let given = uvm.give_to_kernel(held, &space, range).unwrap().expect("two are brought in at most");
+        let given =
+            uvm.give_to_kernel(held, &space, range).unwrap().expect("two are brought in at most");
         assert_eq!(bytes(&uvm, &given), [50, 51, 52, 53]);
         uvm.return_loan(held, given);
     }
@@ -531,7 +557,10 @@ fn a_loan_that_makes_room_in_the_middle_goes_on_where_it_was() {
     uvm.lend_range(held, &space, range, &mut lent).unwrap();
     uvm.machine().give_back();
     assert!(uvm.stat().get(Counter::PagesFreed) > 0, "what others have was written out");
-    assert_eq!((bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![3, 1, 2, 3, 4], 2));
+    assert_eq!(
+        (bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)),
+        (vec![3, 1, 2, 3, 4], 2)
+    );
     audit(&uvm, held, &[&space, &other], &[&lent]);
     uvm.unwire_pages(held, pinned);
     uvm.return_loan(held, lent);

@@ -9,7 +9,9 @@ use disk::{Answers, Desk, World};
 use lending::bytes;
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
-use uvm::{Advice, Counter, DevicePager, FaultError, GetError, Lent, MapRequest, Pager, Sharing, Space};
+use uvm::{
+    Advice, Counter, DevicePager, FaultError, GetError, Lent, MapRequest, Pager, Sharing, Space,
+};
 use uvm_soft::{Config, SoftMachine};
 
 fn map(
@@ -19,7 +21,8 @@ fn map(
     pager: &Arc<dyn Pager<SoftMachine>>,
 ) -> Va {
     let len = pager.object().len(held);
-    uvm.map(held, space, &MapRequest::object(pager.clone(), Pages(0), len, Sharing::Shared)).unwrap()
+    uvm.map(held, space, &MapRequest::object(pager.clone(), Pages(0), len, Sharing::Shared))
+        .unwrap()
 }
 
 #[test]
@@ -36,7 +39,10 @@ fn pages_that_are_being_read_are_lent_once_they_are() {
     assert!(uvm.machine().under_way() > 0);
     assert_eq!(uvm.lend_object(held, &desk.pager, Pages(40), 4, &mut lent), Ok(4));
     assert_eq!(bytes(uvm, &lent), [20, 21, 22, 23, 40, 41, 42, 43]);
-    assert_eq!((uvm.stat().get(Counter::LoansObject), uvm.stat().get(Counter::LoansCopied)), (8, 0));
+    assert_eq!(
+        (uvm.stat().get(Counter::LoansObject), uvm.stat().get(Counter::LoansCopied)),
+        (8, 0)
+    );
     uvm.return_loan(held, lent);
     desk.close(held, vec![space]);
 }

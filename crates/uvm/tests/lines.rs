@@ -1,7 +1,8 @@
 //! Which cache lines 64 CPUs move between them, by operation: the table of `docs/locking.md`.
 //!
-//! The CPUs take turns, so the count repeats exactly: a line that an operation writes, and that another CPU had since,
-//! moves at each turn. What the MMU's own code touches is the port's and not counted here.
+//! The CPUs take turns, so the count repeats exactly: a line that an operation writes, and that
+//! another CPU had since, moves at each turn. What the MMU's own code touches is the port's and not
+//! counted here.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,8 +15,9 @@ use machine::{Pa, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{AnonObject, MapRequest, Pager, Sharing, Space, Uvm};
 use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
 
-/// A heap as a kernel's: small blocks begin with a cache line, and each CPU, which is a thread here, gets back what it gave back. With the
-/// host's, two CPUs' blocks may share a line, or one get another's.
+/// A heap as a kernel's: small blocks begin with a cache line, and each CPU, which is a thread
+/// here, gets back what it gave back. With the host's, two CPUs' blocks may share a line, or one
+/// get another's.
 struct Heap;
 
 /// Bytes of the smallest block, and of the largest in these, of those that are kept.
@@ -32,7 +34,8 @@ fn block(layout: Layout) -> (usize, Layout) {
     (block.size() / LINE, block)
 }
 
-// SAFETY: what the system gives is handed on, and kept until somebody asks for a block of the same size again.
+// SAFETY: what the system gives is handed on, and kept until somebody asks for a block of the same
+// size again.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (size, block) = block(layout);
@@ -104,7 +107,8 @@ impl World {
         self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).unwrap();
     }
 
-    /// Counts what `each` moves, called by every CPU in turn, once locks have opened and caches are filled.
+    /// Counts what `each` moves, called by every CPU in turn, once locks have opened and caches are
+    /// filled.
     fn count(&self, each: impl Fn(&World, usize, u64) + Sync) -> Moved {
         let (turn, moved) = (Mutex::new(0u64), Condvar::new());
         std::thread::scope(|scope| {
@@ -216,8 +220,8 @@ fn map_touch_unmap_together() -> Moved {
     })
 }
 
-/// Filling and giving back more than a CPU keeps at hand, each CPU in a space of its own; lines for each page. Downwards: upwards
-/// several pages come at once.
+/// Filling and giving back more than a CPU keeps at hand, each CPU in a space of its own; lines for
+/// each page. Downwards: upwards several pages come at once.
 fn fill_and_discard() -> Moved {
     const MUCH: u64 = 512;
     let w = World::new();
@@ -260,7 +264,8 @@ fn fork_and_exit() -> Moved {
 
 /// The most lines that an operation may move.
 const NONE: f64 = 0.0;
-/// A few for each batch of 32 pages or numbers, and for each branch of slots; sixteen pages are made at once.
+/// A few for each batch of 32 pages or numbers, and for each branch of slots; sixteen pages are
+/// made at once.
 const BATCHES: f64 = 0.1;
 /// The same, and a look at all CPUs' rows by who changes a map that was read: 63 for 512 pages.
 const CHANGE: f64 = 0.2;
@@ -275,7 +280,11 @@ fn cpus_that_fault_on_different_resident_pages_share_no_line() {
         ("first touch, one mapping of one space", first_touch(true), BATCHES),
         ("mmap, touch, munmap; a space for each CPU", map_touch_unmap(), NONE),
         ("mmap, touch, munmap; one space", map_touch_unmap_together(), NONE),
-        ("a page filled, of 512 that are given back then; a space for each CPU", fill_and_discard(), CHANGE),
+        (
+            "a page filled, of 512 that are given back then; a space for each CPU",
+            fill_and_discard(),
+            CHANGE,
+        ),
         ("fork of 16 pages, exit; a space for each CPU", fork_and_exit(), NONE),
     ];
     println!("{:60} {:>8}", "lines that move between 64 CPUs", "each");

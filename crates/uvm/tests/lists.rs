@@ -4,7 +4,9 @@ mod lending;
 
 use lending::{audit, load, store, world, written, BOUNDS};
 use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
-use uvm::{Advice, AnonObject, FaultError, GetError, Inherit, Lent, MapRequest, Pager, RangeError, Sharing};
+use uvm::{
+    Advice, AnonObject, FaultError, GetError, Inherit, Lent, MapRequest, Pager, RangeError, Sharing,
+};
 use uvm_soft::within_reservation;
 
 /// What an operation allocates beyond its reservation fails the test.
@@ -124,7 +126,8 @@ fn a_range_that_ends_inside_a_page_or_before_its_start_is_refused() {
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
     let (start, end) = (range.start.0, range.end.0);
-    for (from, to) in [(start + 1, end), (start, end - 1), (end, start), (end - 4096, start + 4096)] {
+    for (from, to) in [(start + 1, end), (start, end - 1), (end, start), (end - 4096, start + 4096)]
+    {
         let bad = VaRange::new(Va(from), Va(to));
         let answers = [
             uvm.unmap(held, &space, bad),
@@ -136,13 +139,17 @@ fn a_range_that_ends_inside_a_page_or_before_its_start_is_refused() {
             uvm.wire_as_touched(held, &space, bad),
             uvm.unwire(held, &space, bad),
         ];
-        assert!(answers.iter().all(|&answer| answer == Err(RangeError::Invalid)), "{bad:?}: {answers:?}");
+        assert!(
+            answers.iter().all(|&answer| answer == Err(RangeError::Invalid)),
+            "{bad:?}: {answers:?}"
+        );
         audit(&uvm, held, &[&space], &[]);
     }
     assert_eq!((space.map().entries(held), load(&uvm, &space, range.start)), (1, 1));
     // A loan is of whole pages, from that of its start on.
-    let lent =
-        uvm.loan_to_kernel(held, &space, VaRange::new(Va(start + 100), Va(start + 8192 + 100))).unwrap();
+    let lent = uvm
+        .loan_to_kernel(held, &space, VaRange::new(Va(start + 100), Va(start + 8192 + 100)))
+        .unwrap();
     assert_eq!(lent.len(), 2);
     audit(&uvm, held, &[&space], &[&lent]);
     uvm.return_loan(held, lent);

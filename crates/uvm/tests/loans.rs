@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use lending::{audit, bytes, load, store, world, written, BOUNDS};
 use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
-use uvm::{AnonObject, Backing, Counter, FaultError, Inherit, Intent, Lent, MapRequest, Pager, Sharing};
+use uvm::{
+    AnonObject, Backing, Counter, FaultError, Inherit, Intent, Lent, MapRequest, Pager, Sharing,
+};
 use uvm_soft::SoftMachine;
 
 #[global_allocator]
@@ -25,7 +27,10 @@ fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
     assert!(lines.len() == 1 && lines[0].ends_with(" | lent=4"), "{lines:?}");
     store(&uvm, &space, range.start + Pages(1), 77);
     audit(&uvm, held, &[&space], &[&lent]);
-    assert_eq!((bytes(&uvm, &lent), load(&uvm, &space, range.start + Pages(1))), (vec![1, 2, 3, 4], 77));
+    assert_eq!(
+        (bytes(&uvm, &lent), load(&uvm, &space, range.start + Pages(1))),
+        (vec![1, 2, 3, 4], 77)
+    );
     assert_eq!(uvm.stat().get(Counter::LoansBroken), 1);
     assert_eq!((space.map().entries(held), uvm.anons()), (1, 4));
     let before = uvm.frames().free();
@@ -71,7 +76,8 @@ fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 3);
     let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
-    let twice = Lent::from(lent.pages().iter().map(|p| uvm.lend_again(p).unwrap()).collect::<Vec<_>>());
+    let twice =
+        Lent::from(lent.pages().iter().map(|p| uvm.lend_again(p).unwrap()).collect::<Vec<_>>());
     uvm.space_destroy(held, space);
     audit(&uvm, held, &[], &[&lent, &twice]);
     let tail = lent.split_off(1);
@@ -208,7 +214,8 @@ fn a_page_is_lent_30000_times_and_then_copied() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 1);
-    let all: Vec<Lent> = (0..30_002).map(|_| uvm.loan_to_kernel(held, &space, range).unwrap()).collect();
+    let all: Vec<Lent> =
+        (0..30_002).map(|_| uvm.loan_to_kernel(held, &space, range).unwrap()).collect();
     assert_eq!(uvm.stat().get(Counter::LoansCopied), 2);
     assert!(uvm.lend_again(&all[0].pages()[0]).is_none());
     audit(&uvm, held, &[&space], &all.iter().collect::<Vec<_>>());

@@ -21,8 +21,9 @@ fn mapped(desk: &Desk, pages: u64, advice: Advice) -> (Arc<Space<SoftMachine>>, 
     (Arc::new(space), va)
 }
 
-/// A file's pages are dropped from the cache while an unmapping has taken a translation from the tables and told no CPU yet:
-/// the page isn't free before it is out of every CPU's reach, and can be dropped then.
+/// A file's pages are dropped from the cache while an unmapping has taken a translation from the
+/// tables and told no CPU yet: the page isn't free before it is out of every CPU's reach, and can
+/// be dropped then.
 #[test]
 fn a_dropped_page_is_out_of_every_cpus_reach() {
     let desk = Desk::new(Answers::AtOnce, 16);
@@ -31,7 +32,8 @@ fn a_dropped_page_is_out_of_every_cpus_reach() {
     let page = desk.uvm.machine().pmap().extract(space.pmap(), va).unwrap().0;
     let seen = Arc::new(Mutex::new(None));
     let meanwhile = {
-        let (uvm, file, space, seen) = (desk.uvm.clone(), desk.file.clone(), space.clone(), seen.clone());
+        let (uvm, file, space, seen) =
+            (desk.uvm.clone(), desk.file.clone(), space.clone(), seen.clone());
         move || {
             let mut ctx = ThreadCtx::new();
             let held = &mut ctx.held();
@@ -44,7 +46,8 @@ fn a_dropped_page_is_out_of_every_cpus_reach() {
                     break;
                 }
             }
-            // The CPU that has not been told yet. The machine says so itself where a stale translation is used.
+            // The CPU that has not been told yet. The machine says so itself where a stale
+            // translation is used.
             let no = |_, _: Prot| Err::<(), ()>(());
             let looked = uvm.machine().load(0, space.pmap(), va, &mut [0], no);
             *seen.lock().unwrap() = Some((is_free, !matches!(looked, Err(Denied::Fault(())))));
@@ -62,7 +65,8 @@ fn a_dropped_page_is_out_of_every_cpus_reach() {
     assert_eq!(desk.uvm.frames().owner(page), Owner::Free);
 }
 
-/// A store to a hole with a mark to read on, into whose file another finds room while that read begins.
+/// A store to a hole with a mark to read on, into whose file another finds room while that read
+/// begins.
 #[test]
 fn a_pin_of_a_hole_that_another_fills_is_one_pin() {
     let desk = Desk::new(Answers::AtOnce, 400);
@@ -76,14 +80,17 @@ fn a_pin_of_a_hole_that_another_fills_is_one_pin() {
             let (body, _) = desk.pager.object().lock(held);
             let both = PageFlags::AHEAD | PageFlags::HOLE;
             let is_marked = |n: &u64| {
-                body.page(Pages(*n)).is_some_and(|page| desk.uvm.frames().flags(page).contains(both))
+                body.page(Pages(*n))
+                    .is_some_and(|page| desk.uvm.frames().flags(page).contains(both))
             };
             (at + 1..400).find(is_marked)
         })
         .expect("sequential loads leave a mark ahead");
     *desk.disk.on_read.lock().unwrap() = Some({
         let (uvm, pager) = (desk.uvm.clone(), desk.pager.clone());
-        Box::new(move || pager.fill_hole(&uvm, &mut ThreadCtx::new().held(), Pages(marked)).unwrap())
+        Box::new(move || {
+            pager.fill_hole(&uvm, &mut ThreadCtx::new().held(), Pages(marked)).unwrap()
+        })
     });
     let range = VaRange::new(va + Pages(marked), va + Pages(marked + 1));
     let pinned = desk.uvm.wire_pages(held, &space, range, Prot::WRITE).unwrap();
@@ -93,7 +100,8 @@ fn a_pin_of_a_hole_that_another_fills_is_one_pin() {
     assert_eq!((during, desk.uvm.frames().wire_count(page)), (1, 0));
 }
 
-/// A pass takes clean pages, and meets dirty ones of a file, which their host writes at once and may sleep meanwhile.
+/// A pass takes clean pages, and meets dirty ones of a file, which their host writes at once and
+/// may sleep meanwhile.
 #[test]
 fn a_pass_writes_a_file_with_nothing_busy_and_no_cpu_to_tell() {
     let config = Config { segments: vec![(Pa(0), 256)], ..Config::default() };
@@ -118,7 +126,11 @@ fn a_pass_writes_a_file_with_nothing_busy_and_no_cpu_to_tell() {
         desk.uvm.pageout(&mut ctx.held(), 10_000);
     }
     // The four are the write's own.
-    assert_eq!(*seen.lock().unwrap(), [(0, 4)], "shootdowns that are open, and busy pages, at each write");
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [(0, 4)],
+        "shootdowns that are open, and busy pages, at each write"
+    );
 }
 
 #[test]
@@ -139,5 +151,9 @@ fn page_out_on_request_leaves_what_others_use() {
     let va = desk.uvm.map(held, &space, &MapRequest { advice: Advice::Random, ..request }).unwrap();
     let range = VaRange::new(va, va + Pages(16));
     (0..16).for_each(|n| assert!(desk.load(&space, va + Pages(n)).is_ok()));
-    assert_eq!(desk.uvm.pageout_range(held, &space, range).freed, 0, "a file that the caller can't write");
+    assert_eq!(
+        desk.uvm.pageout_range(held, &space, range).freed,
+        0,
+        "a file that the caller can't write"
+    );
 }

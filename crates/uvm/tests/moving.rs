@@ -8,8 +8,8 @@ use lending::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
-    AnonObject, At, Counter, GetError, Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Place,
-    Sharing, TransferError,
+    AnonObject, At, Counter, GetError, Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass,
+    Place, Sharing, TransferError,
 };
 use uvm_soft::SoftMachine;
 
@@ -41,7 +41,10 @@ fn pages_of_the_kernels_become_a_programs_and_are_not_copied() {
     let seen: Vec<u8> = range.iter_pages().map(|va| load(&uvm, &space, va)).collect();
     assert_eq!(seen, [1, 50, 51, 4]);
     store(&uvm, &space, range.start + Pages(1), 60);
-    assert_eq!(uvm.stat().get(Counter::FaultsAnonCopied) + uvm.stat().get(Counter::TransfersCopied), 0);
+    assert_eq!(
+        uvm.stat().get(Counter::FaultsAnonCopied) + uvm.stat().get(Counter::TransfersCopied),
+        0
+    );
     assert_eq!(space.map().entries(held), 1);
     uvm.space_destroy(held, space);
     assert_eq!(uvm.frames().free(), free);
@@ -177,7 +180,10 @@ fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
         n => n,
     };
     assert_eq!(seen, (1..=48).map(expected).collect::<Vec<_>>());
-    assert_eq!(uvm.stat().get(Counter::TransfersCopied) + uvm.stat().get(Counter::FaultsAnonCopied), 0);
+    assert_eq!(
+        uvm.stat().get(Counter::TransfersCopied) + uvm.stat().get(Counter::FaultsAnonCopied),
+        0
+    );
     audit(&uvm, held, &[&space], &[]);
     uvm.space_destroy(held, space);
     assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
@@ -235,7 +241,9 @@ fn what_is_pushed_down_into_an_object_is_read_by_both() {
             m.read(page, 0, &mut byte);
             byte[0]
         };
-        uvm.with_page(held, &pager, Pages(n), Intent::Read, uvm::Access::PAGE, read).unwrap().unwrap()
+        uvm.with_page(held, &pager, Pages(n), Intent::Read, uvm::Access::PAGE, read)
+            .unwrap()
+            .unwrap()
     };
     for n in 0..4 {
         assert_eq!(
@@ -319,7 +327,10 @@ fn pages_of_objects_are_shared_until_they_are_written() {
     // The object's page is its own again, and written in place.
     let lent_before = uvm.stat().get(Counter::LoansBroken);
     write(held, 5, 78);
-    assert_eq!((load(&uvm, &space, va + Pages(5)), uvm.stat().get(Counter::LoansBroken)), (61, lent_before));
+    assert_eq!(
+        (load(&uvm, &space, va + Pages(5)), uvm.stat().get(Counter::LoansBroken)),
+        (61, lent_before)
+    );
     uvm.truncate(held, &pager, Pages(20));
     uvm.detach(held, &*pager);
     drop(pager);
@@ -372,7 +383,10 @@ fn memory_that_a_program_maps_where_the_area_was_is_not_transferred_to() {
     store(&uvm, &space, own, 5);
     let lent = filled(&uvm, held, &[2]);
     let next = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
-    assert!(VaRange::new(next, next + Pages(1)).intersect(area).is_empty(), "{next:?} is the program's own");
+    assert!(
+        VaRange::new(next, next + Pages(1)).intersect(area).is_empty(),
+        "{next:?} is the program's own"
+    );
     audit(&uvm, held, &[&space], &[]);
 }
 
@@ -423,7 +437,11 @@ fn a_refused_push_into_an_object_leaves_what_is_mapped() {
     let (e, lent) = uvm.give_to_object(held, &pager, Pages(1), lent).unwrap_err();
     assert_eq!(e, GetError::PastEnd);
     for space in &spaces {
-        assert!(range.iter_pages().all(|va| uvm.machine().pmap().extract(space.pmap(), va).is_some()));
+        assert!(range.iter_pages().all(|va| uvm
+            .machine()
+            .pmap()
+            .extract(space.pmap(), va)
+            .is_some()));
     }
     uvm.return_loan(held, lent);
     audit(&uvm, held, &[&spaces[0], &spaces[1]], &[]);
@@ -473,13 +491,18 @@ fn donated_memory_moves_and_is_not_copied() {
     audit(&uvm, held, &[&a, &b, taken.space()], &[]);
     assert!(!uvm.is_mapped(held, &a, range));
     // It can be looked at where it is.
-    let lent =
-        uvm.loan_to_kernel(held, taken.space(), VaRange::new(range.start, range.start + Pages(2))).unwrap();
+    let lent = uvm
+        .loan_to_kernel(held, taken.space(), VaRange::new(range.start, range.start + Pages(2)))
+        .unwrap();
     uvm.return_loan(held, lent);
-    let Err((MapError::Invalid, taken)) = uvm.attach_range(held, &b, taken, Place::Fixed(Va(1 << 40))) else {
+    let Err((MapError::Invalid, taken)) =
+        uvm.attach_range(held, &b, taken, Place::Fixed(Va(1 << 40)))
+    else {
         panic!("there is no room behind the end")
     };
-    let va = uvm.attach_range(held, &b, taken, Place::Anywhere).unwrap_or_else(|_| panic!("there is room"));
+    let va = uvm
+        .attach_range(held, &b, taken, Place::Anywhere)
+        .unwrap_or_else(|_| panic!("there is room"));
     assert_eq!(va.0 % (2 << 20), range.start.0 % (2 << 20), "it keeps its place in its tables");
     assert!((0..1024).all(|n| load(&uvm, &b, va + Pages(n)) == (n % 200) as u8 + 1));
     store(&uvm, &b, va, 99);

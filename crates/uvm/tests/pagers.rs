@@ -9,8 +9,8 @@ use machine::frames::Place;
 use machine::order::{self, Held};
 use machine::{Machine, Owner, Pa, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
 use uvm::{
-    Access, Advice, DevicePager, FaultError, GetError, MapRequest, Object, ObjectBody, Pager, Removed,
-    Sharing, Space, Uvm, CLUSTER,
+    Access, Advice, DevicePager, FaultError, GetError, MapRequest, Object, ObjectBody, Pager,
+    Removed, Sharing, Space, Uvm, CLUSTER,
 };
 use uvm_soft::{Config, SoftMachine};
 
@@ -22,7 +22,12 @@ fn space(uvm: &World) -> Space<SoftMachine> {
     uvm.space_create(&mut ThreadCtx::new().held(), bounds).unwrap()
 }
 
-fn map(uvm: &World, space: &Space<SoftMachine>, pager: &Arc<dyn Pager<SoftMachine>>, sharing: Sharing) -> Va {
+fn map(
+    uvm: &World,
+    space: &Space<SoftMachine>,
+    pager: &Arc<dyn Pager<SoftMachine>>,
+    sharing: Sharing,
+) -> Va {
     let len = pager.object().len(&mut ThreadCtx::new().held());
     let request = MapRequest::object(pager.clone(), Pages(0), len, sharing);
     uvm.map(&mut ThreadCtx::new().held(), space, &request).unwrap()
@@ -35,9 +40,11 @@ fn a_device_is_mapped_by_many_and_never_freed() {
     let held = &mut ctx.held();
     let first = uvm.frames().page_at(Pa(1 << 32)).unwrap();
     assert_eq!((uvm.frames().total(), uvm.frames().numbers()), (1024, 1056));
-    let pager: Arc<dyn Pager<SoftMachine>> = DevicePager::new(&uvm, held, first, Pages(32)).unwrap();
+    let pager: Arc<dyn Pager<SoftMachine>> =
+        DevicePager::new(&uvm, held, first, Pages(32)).unwrap();
     let (a, b) = (space(&uvm), space(&uvm));
-    let (at, bt) = (map(&uvm, &a, &pager, Sharing::Shared), map(&uvm, &b, &pager, Sharing::Private));
+    let (at, bt) =
+        (map(&uvm, &a, &pager, Sharing::Shared), map(&uvm, &b, &pager, Sharing::Private));
     for n in 0..32 {
         store(&uvm, &a, at + Pages(n), n as u8 + 1).unwrap();
         assert_eq!(load(&uvm, &b, bt + Pages(n)), Ok(n as u8 + 1));
@@ -59,13 +66,16 @@ fn a_device_is_mapped_by_many_and_never_freed() {
     let again: Arc<dyn Pager<SoftMachine>> = DevicePager::new(&uvm, held, first, Pages(1)).unwrap();
     let c = space(&uvm);
     let ct = map(&uvm, &c, &again, Sharing::Shared);
-    assert_eq!((load(&uvm, &c, ct), load(&uvm, &c, ct + Pages(1))), (Ok(1), Err(FaultError::NoMapping)));
+    assert_eq!(
+        (load(&uvm, &c, ct), load(&uvm, &c, ct + Pages(1))),
+        (Ok(1), Err(FaultError::NoMapping))
+    );
     uvm.space_destroy(held, c);
     uvm.detach(held, &*again);
 }
 
-/// The paper's case of a pager that chooses its own pages: a ROM, whose pages are there already and show again and
-/// again: page 2 of the object is chip 0, page 3 is chip 1, page 4 chip 0 in turn.
+/// The paper's case of a pager that chooses its own pages: a ROM, whose pages are there already and
+/// show again and again: page 2 of the object is chip 0, page 3 is chip 1, page 4 chip 0 in turn.
 struct Rom {
     object: Object<SoftMachine>,
     chips: Vec<PageNo>,
@@ -122,7 +132,10 @@ fn a_pager_may_choose_its_pages_itself() {
     let s = space(&uvm);
     let shared = map(&uvm, &s, &rom, Sharing::Shared);
     let private = map(&uvm, &s, &rom, Sharing::Private);
-    assert!(uvm.pager(held, rom.object().name()).is_some(), "who takes a pin back finds the owner's lock");
+    assert!(
+        uvm.pager(held, rom.object().name()).is_some(),
+        "who takes a pin back finds the owner's lock"
+    );
     let free = uvm.frames().free();
     for n in 0..6 {
         assert_eq!(load(&uvm, &s, shared + Pages(n)), Ok(chips[n as usize % 2].0 as u8));

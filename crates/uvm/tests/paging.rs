@@ -1,4 +1,5 @@
-//! Anonymous memory larger than the machine: page-out, page-in, swap devices, what fails. On the software machine.
+//! Anonymous memory larger than the machine: page-out, page-in, swap devices, what fails. On the
+//! software machine.
 
 mod stores;
 
@@ -10,8 +11,8 @@ use stores::file::TestFile;
 use stores::{Mode, SwapDisk};
 use uvm::pageout::Last;
 use uvm::{
-    Advice, At, Counter, FaultError, FaultKind, Lent, MapRequest, Pager, Sharing, Space, SwapError, SwapId,
-    Uvm, VnodePager,
+    Advice, At, Counter, FaultError, FaultKind, Lent, MapRequest, Pager, Sharing, Space, SwapError,
+    SwapId, Uvm, VnodePager,
 };
 use uvm_soft::{Config, Fate, SoftMachine};
 
@@ -28,14 +29,24 @@ fn world(frames: u32) -> World {
     Arc::new(Uvm::new(SoftMachine::new(config)).unwrap())
 }
 
-fn swap_on(uvm: &World, held: &mut Held<'_, Nothing>, slots: u32, mode: Mode) -> (Arc<SwapDisk>, SwapId) {
+fn swap_on(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    slots: u32,
+    mode: Mode,
+) -> (Arc<SwapDisk>, SwapId) {
     let disk = SwapDisk::new(uvm, slots, mode);
     let id = uvm.swap_on(held, disk.clone(), 0).unwrap();
     (disk, id)
 }
 
 /// A fault, by a program on a machine whose page daemon keeps up with it.
-fn fault(uvm: &World, space: &Space<SoftMachine>, va: Va, access: Prot) -> Result<FaultKind, FaultError> {
+fn fault(
+    uvm: &World,
+    space: &Space<SoftMachine>,
+    va: Va,
+    access: Prot,
+) -> Result<FaultKind, FaultError> {
     let mut ctx = ThreadCtx::new();
     if uvm.frames().free() < uvm.frames().low_water() && uvm.pages_in_flight() == 0 {
         uvm.pageout(&mut ctx.held(), uvm.frames().high_water());
@@ -118,7 +129,11 @@ fn a_bad_slot_loses_its_page_and_nothing_else() {
         let lost: Vec<u64> =
             (0..512).filter(|&i| load(&uvm, &s, va + Pages(i)) == Err(FaultError::Io)).collect();
         let spoilt = used.iter().filter(|&&slot| slot % 50 == 7).count();
-        assert!(!lost.is_empty() && lost.len() <= spoilt, "{} pages lost in {spoilt} slots", lost.len());
+        assert!(
+            !lost.is_empty() && lost.len() <= spoilt,
+            "{} pages lost in {spoilt} slots",
+            lost.len()
+        );
         for i in (0..512).filter(|i| !lost.contains(i)) {
             assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8));
         }
@@ -150,8 +165,9 @@ fn a_failed_write_costs_a_slot_and_nobody_a_page() {
     }
 }
 
-/// Half of swap is bad, the half that fills first, and says so at once: passes free nothing and start nothing that could be
-/// waited for. Whoever is refused memory has the slots tried one by one and is not told that memory has run out.
+/// Half of swap is bad, the half that fills first, and says so at once: passes free nothing and
+/// start nothing that could be waited for. Whoever is refused memory has the slots tried one by one
+/// and is not told that memory has run out.
 #[test]
 fn writes_that_fail_at_once_end_no_operation() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
@@ -161,7 +177,8 @@ fn writes_that_fail_at_once_end_no_operation() {
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(200))).unwrap();
     for i in 0..200 {
-        let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &s, va, access).map(|_| ());
+        let fault =
+            |va, access| uvm.fault(&mut ThreadCtx::new().held(), &s, va, access).map(|_| ());
         let stored = uvm.machine().store(0, s.pmap(), va + Pages(i), &[i as u8], fault);
         assert!(stored.is_ok(), "page {i}: {stored:?}");
     }
@@ -171,7 +188,8 @@ fn writes_that_fail_at_once_end_no_operation() {
     assert_empty(&uvm);
 }
 
-/// With memory and swap full a refusal costs no look at all of memory, until something changes: programs go, or let go.
+/// With memory and swap full a refusal costs no look at all of memory, until something changes:
+/// programs go, or let go.
 #[test]
 fn a_full_machine_refuses_without_looking_again() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
@@ -179,7 +197,8 @@ fn a_full_machine_refuses_without_looking_again() {
     swap_on(&uvm, held, 64, Mode::AtOnce);
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
-    let full = (0..400).find(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_err()).expect("it is full");
+    let full =
+        (0..400).find(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_err()).expect("it is full");
     assert!(full > 256 + 64 - 20, "refused with {full} pages");
     let scanned = uvm.stat().get(Counter::Scanned);
     for _ in 0..100 {
@@ -194,7 +213,8 @@ fn a_full_machine_refuses_without_looking_again() {
     assert_empty(&uvm);
 }
 
-/// Pages that come back from swap after memory had run out, and keep their places there, can go again.
+/// Pages that come back from swap after memory had run out, and keep their places there, can go
+/// again.
 #[test]
 fn what_was_read_back_makes_room_after_memory_had_run_out() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
@@ -202,7 +222,8 @@ fn what_was_read_back_makes_room_after_memory_had_run_out() {
     swap_on(&uvm, held, 64, Mode::AtOnce);
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
-    let full = (0..400).find(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_err()).expect("it is full");
+    let full =
+        (0..400).find(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_err()).expect("it is full");
     uvm.unmap(held, &s, VaRange::new(va + Pages(full - 30), va + Pages(full))).unwrap();
     let ins = uvm.stat().get(Counter::SwapIns);
     check(&uvm, &s, va, 20);
@@ -214,8 +235,8 @@ fn what_was_read_back_makes_room_after_memory_had_run_out() {
     assert_empty(&uvm);
 }
 
-/// With all but seven frames wired no pass can reach the low water mark; with room on swap the three that the kernel does not
-/// keep for itself serve a program all the same.
+/// With all but seven frames wired no pass can reach the low water mark; with room on swap the
+/// three that the kernel does not keep for itself serve a program all the same.
 #[test]
 fn a_few_frames_are_enough_to_go_on_with() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
@@ -237,8 +258,8 @@ fn a_few_frames_are_enough_to_go_on_with() {
     assert_empty(&uvm);
 }
 
-/// Who was refused a frame, and comes to its turn when there is one again, takes it: that nothing can be taken from others is
-/// no reason to be refused.
+/// Who was refused a frame, and comes to its turn when there is one again, takes it: that nothing
+/// can be taken from others is no reason to be refused.
 #[test]
 fn what_was_given_back_before_ones_turn_is_found() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
@@ -259,14 +280,17 @@ fn what_was_given_back_before_ones_turn_is_found() {
     assert_empty(&uvm);
 }
 
-/// The last pass writes a file's pages that were in use, which is done at once: they are clean then, and no reason to give up.
+/// The last pass writes a file's pages that were in use, which is done at once: they are clean
+/// then, and no reason to give up.
 #[test]
 fn pages_of_files_that_the_last_pass_has_written_can_be_taken() {
     let (uvm, mut ctx) = (world(20), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
-    let file = VnodePager::new(&uvm, held, Box::new(TestFile::new(&uvm, Mode::AtOnce)), Pages(10)).unwrap();
-    // Every second page of it: none is written along with another, to be found clean in the same pass.
+    let file = VnodePager::new(&uvm, held, Box::new(TestFile::new(&uvm, Mode::AtOnce)), Pages(10))
+        .unwrap();
+    // Every second page of it: none is written along with another, to be found clean in the same
+    // pass.
     let request = MapRequest::object(file.clone(), Pages(0), Pages(10), Sharing::Shared);
     let mapped = uvm.map(held, &s, &MapRequest { advice: Advice::Random, ..request }).unwrap();
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(12))).unwrap();
@@ -277,14 +301,17 @@ fn pages_of_files_that_the_last_pass_has_written_can_be_taken() {
     uvm.frames().flush_pending(held);
     (0..5).for_each(|n| store(mapped + Pages(2 * n)).unwrap());
     assert_eq!(uvm.frames().for_users(), 0);
-    assert!(store(va + Pages(11)).is_ok(), "twelve pages fit into 20 frames of which 8 are kept free");
+    assert!(
+        store(va + Pages(11)).is_ok(),
+        "twelve pages fit into 20 frames of which 8 are kept free"
+    );
     uvm.space_destroy(held, s);
     uvm.detach(held, &*file);
     assert_empty(&uvm);
 }
 
-/// swapoff takes all frames that it can get. What a pass frees for it must fill the reserve first, from which the tier gets
-/// frames, or all of memory is used up while the tier has room.
+/// swapoff takes all frames that it can get. What a pass frees for it must fill the reserve first,
+/// from which the tier gets frames, or all of memory is used up while the tier has room.
 #[test]
 fn the_reserve_is_filled_before_swapoff_takes_what_a_pass_has_freed() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
@@ -300,7 +327,8 @@ fn the_reserve_is_filled_before_swapoff_takes_what_a_pass_has_freed() {
     assert_empty(&uvm);
 }
 
-/// A fork needs a frame for each wired page at once: what its attempts have got and given up again is there for the next one.
+/// A fork needs a frame for each wired page at once: what its attempts have got and given up again
+/// is there for the next one.
 #[test]
 fn a_fork_of_wired_memory_gets_all_that_can_be_free() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
@@ -326,7 +354,8 @@ fn pages_that_are_let_go_are_found_after_memory_had_run_out() {
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
     let range = |pages| VaRange::new(va, va + Pages(pages));
     let most = (0..256).rev().find(|&pages| uvm.wire(held, &s, range(pages)).is_ok()).unwrap();
-    let refused = (most..400).find(|&i| store(&uvm, &s, va + Pages(i), 1) == Err(FaultError::NoMemory));
+    let refused =
+        (most..400).find(|&i| store(&uvm, &s, va + Pages(i), 1) == Err(FaultError::NoMemory));
     let refused = refused.unwrap_or_else(|| panic!("{most} wired pages leave room for all others"));
     uvm.unwire(held, &s, range(most)).unwrap();
     (refused..400).for_each(|i| store(&uvm, &s, va + Pages(i), 1).unwrap());
@@ -386,7 +415,8 @@ fn dirty_pages_leave_in_large_writes_and_come_back_in_large_reads() {
         let (disk, _) = swap_on(&uvm, held, 32768, mode);
         let (s, va) = filled(&uvm, held, 16384);
         let mean = |log: &[stores::Request], write: bool| {
-            let lens: Vec<usize> = log.iter().filter(|r| r.write == write).map(|r| r.pages.len()).collect();
+            let lens: Vec<usize> =
+                log.iter().filter(|r| r.write == write).map(|r| r.pages.len()).collect();
             lens.iter().sum::<usize>() / lens.len().max(1)
         };
         let log = disk.take_log();
@@ -395,7 +425,10 @@ fn dirty_pages_leave_in_large_writes_and_come_back_in_large_reads() {
         let log = disk.take_log();
         assert!(mean(&log, false) >= 32, "mean read: {} pages", mean(&log, false));
         let stat = uvm.stat();
-        assert!(stat.get(Counter::SwapAhead) * 2 > stat.get(Counter::SwapIns), "half comes in unasked");
+        assert!(
+            stat.get(Counter::SwapAhead) * 2 > stat.get(Counter::SwapIns),
+            "half comes in unasked"
+        );
         uvm.space_destroy(held, s);
         assert_empty(&uvm);
     }
@@ -415,7 +448,8 @@ fn random_advice_brings_in_single_pages() {
     assert_empty(&uvm);
 }
 
-/// MADV_WILLNEED: what lies on swap in a range comes in by large reads that nobody waits for, and nothing else does.
+/// MADV_WILLNEED: what lies on swap in a range comes in by large reads that nobody waits for, and
+/// nothing else does.
 #[test]
 fn what_will_be_needed_is_read_from_swap_before_it_is_touched() {
     for mode in [Mode::AtOnce, Mode::Later] {
@@ -501,7 +535,8 @@ fn a_full_swap_is_an_error_and_loses_nothing() {
     swap_on(&uvm, held, 100, Mode::Later);
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(1024))).unwrap();
-    let stored = (0..1024).take_while(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_ok()).count() as u64;
+    let stored =
+        (0..1024).take_while(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_ok()).count() as u64;
     assert!((320..=356).contains(&stored), "{stored} pages of 256 and 100 slots");
     assert_eq!(store(&uvm, &s, va + Pages(stored), 1), Err(FaultError::NoMemory));
     audit(&uvm, held, &[&s]);
@@ -584,7 +619,8 @@ fn a_page_wanted_while_it_is_written_stays() {
     let (s, va) = filled(&uvm, held, 200);
     let progress = uvm.pageout(held, 160);
     let (reads, freed) = (uvm.stat().get(Counter::SwapReads), uvm.frames().free());
-    // The oldest page is among them: the fault waits for the write, and finds the page where it was.
+    // The oldest page is among them: the fault waits for the write, and finds the page where it
+    // was.
     store(&uvm, &s, va, 77).unwrap();
     assert_eq!((uvm.stat().get(Counter::SwapReads), load(&uvm, &s, va)), (reads, Ok(77)));
     while uvm.machine().complete(0, Fate::Works) {}
@@ -603,7 +639,11 @@ fn a_device_is_not_left_while_pages_are_written_to_it() {
     let progress = uvm.pageout(held, 200);
     assert!(progress.started > 0 && uvm.machine().under_way() > 0, "{progress:?}");
     uvm.swap_off(held, id).unwrap();
-    assert_eq!((uvm.machine().under_way(), uvm.pages_in_flight()), (0, 0), "its writes are under way yet");
+    assert_eq!(
+        (uvm.machine().under_way(), uvm.pages_in_flight()),
+        (0, 0),
+        "its writes are under way yet"
+    );
     audit(&uvm, held, &[&s]);
     check(&uvm, &s, va, 100);
     uvm.space_destroy(held, s);
@@ -619,7 +659,10 @@ fn wired_pages_stay_in_memory() {
     uvm.wire(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
     let (t, there) = filled(&uvm, held, 512);
     for i in 0..32 {
-        assert!(uvm.machine().pmap().extract(s.pmap(), va + Pages(i)).is_some(), "page {i} was taken");
+        assert!(
+            uvm.machine().pmap().extract(s.pmap(), va + Pages(i)).is_some(),
+            "page {i} was taken"
+        );
     }
     uvm.unwire(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
     check(&uvm, &t, there, 512);
@@ -668,7 +711,9 @@ fn a_wired_fork_shares_what_is_not_resident() {
     uvm.wire(held, &parent, range).unwrap();
     let child = uvm.fork(held, &parent).unwrap();
     audit(&uvm, held, &[&parent, &child, &other]);
-    [&parent, &child].into_iter().for_each(|s| uvm.protect(held, s, range, Prot::READ_WRITE).unwrap());
+    [&parent, &child]
+        .into_iter()
+        .for_each(|s| uvm.protect(held, s, range, Prot::READ_WRITE).unwrap());
     store(&uvm, &child, va, 99).unwrap();
     check(&uvm, &parent, va, 16);
     assert_eq!(load(&uvm, &child, va), Ok(99));
@@ -709,7 +754,10 @@ fn devices_fill_by_priority_and_take_turns() {
         .into();
     let (s, va) = filled(&uvm, held, 380);
     let info = uvm.swap_info(held);
-    assert_eq!(info.iter().map(|d| (d.priority, d.slots)).collect::<Vec<_>>(), [(9, 100), (5, 64), (5, 64)]);
+    assert_eq!(
+        info.iter().map(|d| (d.priority, d.slots)).collect::<Vec<_>>(),
+        [(9, 100), (5, 64), (5, 64)]
+    );
     assert!(info[0].used > 90 && info[1].used > 0 && info[2].used > 0, "{info:?}");
     assert!(disks.iter().all(|d| !d.take_log().is_empty()));
     check(&uvm, &s, va, 380);
@@ -721,8 +769,9 @@ fn devices_fill_by_priority_and_take_turns() {
 fn too_much_swap_is_refused_in_a_sentence() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
-    let on =
-        |held: &mut Held<'_, Nothing>, slots| uvm.swap_on(held, SwapDisk::new(&uvm, slots, Mode::AtOnce), 0);
+    let on = |held: &mut Held<'_, Nothing>, slots| {
+        uvm.swap_on(held, SwapDisk::new(&uvm, slots, Mode::AtOnce), 0)
+    };
     assert_eq!(on(held, 0), Err(SwapError::Empty));
     assert_eq!(on(held, 8 * 256 + 1), Err(SwapError::TooMuch));
     on(held, 8 * 256).unwrap();
@@ -740,7 +789,10 @@ fn swapoff_brings_everything_home() {
         uvm.unmap(held, &s, VaRange::new(va + Pages(380), va + Pages(640))).unwrap();
         assert!(uvm.swap_space().1 > 100);
         uvm.swap_off(held, small).unwrap();
-        assert_eq!((uvm.swap_space(), uvm.swap_off(held, small)), ((0, 0), Err(SwapError::NotFound)));
+        assert_eq!(
+            (uvm.swap_space(), uvm.swap_off(held, small)),
+            ((0, 0), Err(SwapError::NotFound))
+        );
         check(&uvm, &s, va, 380);
         audit(&uvm, held, &[&s]);
         uvm.space_destroy(held, s);
@@ -840,13 +892,17 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
             uvm.machine().write(page.page(), 0, &[77]);
         }
         let (lender, from) = filled(&uvm, held, 5);
-        lent.append(uvm.loan_to_kernel(held, &lender, VaRange::new(from, from + Pages(5))).unwrap());
+        lent.append(
+            uvm.loan_to_kernel(held, &lender, VaRange::new(from, from + Pages(5))).unwrap(),
+        );
         let file = TestFile::new(&uvm, mode);
         let pager = VnodePager::new(&uvm, held, Box::new(file.clone()), Pages(5)).unwrap();
         let mapper = space(&uvm, held);
         let request = MapRequest::object(pager.clone(), Pages(0), Pages(5), Sharing::Shared);
         let mapped = uvm.map(held, &mapper, &request).unwrap();
-        (0..4).for_each(|i| assert_eq!(load(&uvm, &mapper, mapped + Pages(i)), Ok(TestFile::byte(i))));
+        (0..4).for_each(|i| {
+            assert_eq!(load(&uvm, &mapper, mapped + Pages(i)), Ok(TestFile::byte(i)))
+        });
         store(&uvm, &mapper, mapped + Pages(4), 99).unwrap();
         let lendable: Arc<dyn Pager<_>> = pager.clone();
         assert_eq!(uvm.lend_object(held, &lendable, Pages(0), 5, &mut lent), Ok(5));
@@ -855,17 +911,23 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
         let of_file = || (0..4).map(TestFile::byte).chain([99]);
         let check_all = || {
             let bytes = [77; 5].into_iter().chain(0..5).chain(of_file());
-            bytes
-                .zip(0..)
-                .for_each(|(byte, i)| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(byte), "page {i}"));
+            bytes.zip(0..).for_each(|(byte, i)| {
+                assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(byte), "page {i}")
+            });
             let bytes = of_file().zip(0..);
-            bytes.for_each(|(byte, i)| assert_eq!(load(&uvm, &mapper, mapped + Pages(i)), Ok(byte)));
+            bytes
+                .for_each(|(byte, i)| assert_eq!(load(&uvm, &mapper, mapped + Pages(i)), Ok(byte)));
         };
         check_all();
         assert_eq!(borrowed(&uvm, held, &s), 15);
-        // The first pass finds the file's pages in use, the second takes its own from it; neither frees any.
+        // The first pass finds the file's pages in use, the second takes its own from it; neither
+        // frees any.
         assert_eq!((uvm.pageout(held, 1).freed, borrowed(&uvm, held, &s)), (0, 5));
-        assert_eq!((uvm.pageout(held, 1).freed, borrowed(&uvm, held, &s)), (0, 1), "or a store is lost");
+        assert_eq!(
+            (uvm.pageout(held, 1).freed, borrowed(&uvm, held, &s)),
+            (0, 1),
+            "or a store is lost"
+        );
         audit(&uvm, held, &[&s, &lender, &mapper]);
         check_all();
         let (other, at) = filled(&uvm, held, 600);

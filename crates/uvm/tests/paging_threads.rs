@@ -1,5 +1,6 @@
-//! Paging under several threads at once: programs that store, fork, discard and exit on four CPUs with more memory than
-//! there is, a page daemon, a disk that ends transfers in its own order, and swap that is switched off and on.
+//! Paging under several threads at once: programs that store, fork, discard and exit on four CPUs
+//! with more memory than there is, a page daemon, a disk that ends transfers in its own order, and
+//! swap that is switched off and on.
 
 mod stores;
 
@@ -56,7 +57,9 @@ impl Program {
     fn store(&mut self, page: usize, byte: u8) {
         let va = self.va + Pages(page as u64);
         let machine = self.uvm.machine();
-        machine.store(self.cpu, self.space.pmap(), va, &[byte], |va, access| self.fault(va, access)).unwrap();
+        machine
+            .store(self.cpu, self.space.pmap(), va, &[byte], |va, access| self.fault(va, access))
+            .unwrap();
         self.holds[page] = byte;
     }
 
@@ -78,7 +81,13 @@ impl Program {
 
     fn fork(&self) -> Program {
         let space = self.uvm.fork(&mut ThreadCtx::new().held(), &self.space).unwrap();
-        Program { uvm: self.uvm.clone(), cpu: self.cpu, space, va: self.va, holds: self.holds.clone() }
+        Program {
+            uvm: self.uvm.clone(),
+            cpu: self.cpu,
+            space,
+            va: self.va,
+            holds: self.holds.clone(),
+        }
     }
 
     fn step(&mut self, rng: &mut Rng) {
@@ -160,7 +169,8 @@ fn programs_keep_their_bytes_while_everything_moves() {
     let segments = vec![(Pa(0x10_0000), 224)];
     let config = Config { segments, stage: Stage::Concurrent, io: IoBy::Test, ..Config::default() };
     let uvm: World = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
-    let (first, second) = (SwapDisk::new(&uvm, 1000, Mode::Later), SwapDisk::new(&uvm, 700, Mode::Later));
+    let (first, second) =
+        (SwapDisk::new(&uvm, 1000, Mode::Later), SwapDisk::new(&uvm, 700, Mode::Later));
     uvm.swap_on(&mut ThreadCtx::new().held(), first, 1).unwrap();
     let (stop, idle) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let spawn = |work: Box<dyn FnOnce() + Send>| thread::spawn(work);
@@ -199,10 +209,12 @@ fn programs_keep_their_bytes_while_everything_moves() {
     assert!(uvm.stat().get(Counter::SwapIns) > 1000 && uvm.stat().get(Counter::SwapOuts) > 1000);
 }
 
-/// Pages that a pass takes at once on a machine of this size: it has numbers of more when it tells the CPUs.
+/// Pages that a pass takes at once on a machine of this size: it has numbers of more when it tells
+/// the CPUs.
 const AT_ONCE: u64 = 16;
 
-/// A page is freed, and is a new one that is about to be mapped by the time that a pass, which has its number, looks at it.
+/// A page is freed, and is a new one that is about to be mapped by the time that a pass, which has
+/// its number, looks at it.
 #[test]
 fn a_new_page_is_not_taken_before_it_is_mapped() {
     let segments = vec![(Pa(0x10_0000), 224)];
@@ -216,7 +228,8 @@ fn a_new_page_is_not_taken_before_it_is_mapped() {
     let store = {
         let (uvm, space) = (uvm.clone(), space.clone());
         move |va, byte| {
-            let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
+            let fault =
+                |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
             uvm.machine().store(1, space.pmap(), va, &[byte], fault).unwrap();
         }
     };
@@ -231,7 +244,8 @@ fn a_new_page_is_not_taken_before_it_is_mapped() {
             let (about_to_map, comes) = mpsc::channel();
             *program.lock().unwrap() = Some(thread::spawn(move || {
                 uvm.machine().run_on(1);
-                uvm.discard(&mut ThreadCtx::new().held(), &space, VaRange::new(renewed, next)).unwrap();
+                uvm.discard(&mut ThreadCtx::new().held(), &space, VaRange::new(renewed, next))
+                    .unwrap();
                 let world = uvm.clone();
                 uvm.machine().pmap().hooks.at_next(Moment::Mapping, move || {
                     about_to_map.send(()).unwrap();

@@ -50,14 +50,16 @@ impl World {
     }
 
     fn store(&self, va: Va, n: u64) {
-        let fault =
-            |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), &self.space, va, access).map(drop);
+        let fault = |va, access| {
+            self.uvm.fault(&mut ThreadCtx::new().held(), &self.space, va, access).map(drop)
+        };
         let machine = self.uvm.machine();
         machine.store(machine.cpu(), self.space.pmap(), va, &n.to_le_bytes(), fault).unwrap();
     }
 
     fn load(&self, space: &Space<SoftMachine>, va: Va) -> u64 {
-        let fault = |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
+        let fault =
+            |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
         let machine = self.uvm.machine();
         machine.load_u64(machine.cpu(), space.pmap(), va, fault).unwrap()
     }
@@ -103,8 +105,9 @@ fn what_lies_in_parts_is_described_in_order_and_forked() {
 #[test]
 fn what_is_for_all_lies_in_no_part() {
     let (w, own) = World::parted();
-    let common =
-        |cpu| w.try_map(cpu, &MapRequest { place: Place::Common, ..MapRequest::zero(Pages(2)) }).unwrap();
+    let common = |cpu| {
+        w.try_map(cpu, &MapRequest { place: Place::Common, ..MapRequest::zero(Pages(2)) }).unwrap()
+    };
     let made = [common(0), common(1)];
     assert_eq!(made[0], made[1] + Pages(2));
     assert!(own.iter().all(|va| va.0 / SLICE != made[0].0 / SLICE), "{own:?} {made:?}");
@@ -128,7 +131,10 @@ fn a_range_over_parts_is_one_range() {
     assert_eq!(own.map(|va| w.load(&w.space, va)), [0, 0], "what was there is gone");
     w.uvm.protect(&mut held.held(), &w.space, all, Prot::READ).unwrap();
     assert_eq!(
-        w.try_map(1, &MapRequest { place: Place::FixedNoReplace(low), ..MapRequest::zero(Pages(1)) }),
+        w.try_map(
+            1,
+            &MapRequest { place: Place::FixedNoReplace(low), ..MapRequest::zero(Pages(1)) }
+        ),
         Err(MapError::Exists)
     );
     w.audit();
@@ -143,8 +149,13 @@ fn a_hint_and_a_move_see_what_lies_in_parts() {
     assert_ne!(w.try_map(0, &hint), Ok(own[1]), "the place is taken");
     w.store(own[0], 9);
     let old = VaRange::new(own[0], own[0] + Pages(1));
-    let moved =
-        w.uvm.remap(&mut ThreadCtx::new().held(), &w.space, old, Pages(40), RemapPlace::Fixed(own[1]));
+    let moved = w.uvm.remap(
+        &mut ThreadCtx::new().held(),
+        &w.space,
+        old,
+        Pages(40),
+        RemapPlace::Fixed(own[1]),
+    );
     assert_eq!(moved, Ok(own[1]), "it moves to the other part, in place of what was there");
     assert_eq!(w.load(&w.space, own[1]), 9);
     w.audit();

@@ -1,4 +1,5 @@
-//! Anonymous objects larger than the machine: shared memory goes to swap and comes back, and leaves nothing there.
+//! Anonymous objects larger than the machine: shared memory goes to swap and comes back, and leaves
+//! nothing there.
 
 mod stores;
 
@@ -8,8 +9,8 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
 use uvm::{
-    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Lent, MapRequest, Pager, Quota,
-    Sharing, Space, SwapId, Uvm,
+    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Lent, MapRequest, Pager,
+    Quota, Sharing, Space, SwapId, Uvm,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
@@ -79,7 +80,9 @@ impl World {
 
     fn audit(&self) {
         let held = &mut ThreadCtx::new();
-        self.uvm.audit(&mut held.held(), &[&self.space], std::slice::from_ref(&self.pager)).unwrap();
+        self.uvm
+            .audit(&mut held.held(), &[&self.space], std::slice::from_ref(&self.pager))
+            .unwrap();
         self.uvm.machine().tlb_audit().unwrap();
     }
 
@@ -118,7 +121,9 @@ fn shared_memory_three_times_as_large_keeps_its_contents() {
         (0..LEN).rev().for_each(|n| assert_eq!(w.load(n), Ok(n as u8)));
         let log = w.disk.take_log();
         let (writes, reads): (Vec<_>, Vec<_>) = log.iter().partition(|r| r.write);
-        let mean = |list: &[&stores::Request]| list.iter().map(|r| r.pages.len()).sum::<usize>() / list.len();
+        let mean = |list: &[&stores::Request]| {
+            list.iter().map(|r| r.pages.len()).sum::<usize>() / list.len()
+        };
         assert!(mean(&writes) >= 8 && mean(&reads) >= 4, "{} and {}", mean(&writes), mean(&reads));
         w.close();
     }
@@ -246,7 +251,8 @@ fn advice_says_how_much_comes_back() {
     }
 }
 
-/// Two objects with one quota, in a world of their own: what one holds the other can't have, in memory or on swap.
+/// Two objects with one quota, in a world of their own: what one holds the other can't have, in
+/// memory or on swap.
 #[test]
 fn objects_with_one_quota_hold_no_more_together() {
     let w = World::new(Mode::AtOnce, Advice::Normal);
@@ -271,8 +277,12 @@ fn objects_with_one_quota_hold_no_more_together() {
     assert_eq!((stored, quota.used()), (100, 300));
     assert_eq!(store(second + Pages(100)), Err(FaultError::NoSpace));
     w.push_out(held);
-    assert_eq!((store(first + Pages(7)), store(first + Pages(200))), (Ok(()), Err(FaultError::NoSpace)));
-    // A host is told too, and pages that it gives an object count; those that take the place of others don't.
+    assert_eq!(
+        (store(first + Pages(7)), store(first + Pages(200))),
+        (Ok(()), Err(FaultError::NoSpace))
+    );
+    // A host is told too, and pages that it gives an object count; those that take the place of
+    // others don't.
     let write = |held: &mut Held<'_, Nothing>, n| {
         uvm.with_page(held, &one, Pages(n), Intent::Write, Access::PAGE, |_, _| ())
     };
@@ -290,7 +300,10 @@ fn objects_with_one_quota_hold_no_more_together() {
     uvm.truncate(held, &one, Pages(190));
     assert_eq!((quota.used(), store(second), quota.used()), (280, Ok(()), 281));
     quota.set_most(100);
-    assert_eq!((store(second + Pages(1)), store(second + Pages(50))), (Err(FaultError::NoSpace), Ok(())));
+    assert_eq!(
+        (store(second + Pages(1)), store(second + Pages(50))),
+        (Err(FaultError::NoSpace), Ok(()))
+    );
     for (va, pager) in [(first, one), (second, other)] {
         uvm.unmap(held, &w.space, VaRange::new(va, va + Pages(LEN))).unwrap();
         uvm.detach(held, &*pager);

@@ -1,4 +1,5 @@
-//! The compressed tier: pages that are kept in memory, small, with a device behind it or none. On the software machine.
+//! The compressed tier: pages that are kept in memory, small, with a device behind it or none. On
+//! the software machine.
 
 mod stores;
 
@@ -8,8 +9,8 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use stores::{Mode, SwapDisk};
 use uvm::{
-    AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, TierInfo, Uvm,
-    MOST_TIER,
+    AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError,
+    TierInfo, Uvm, MOST_TIER,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
@@ -79,7 +80,11 @@ impl World {
 
     fn map(&mut self, pages: u64) -> Va {
         self.uvm
-            .map(&mut self.ctx.held(), self.space.as_ref().unwrap(), &MapRequest::zero(Pages(pages)))
+            .map(
+                &mut self.ctx.held(),
+                self.space.as_ref().unwrap(),
+                &MapRequest::zero(Pages(pages)),
+            )
             .unwrap()
     }
 
@@ -189,8 +194,9 @@ fn what_does_not_get_small_goes_to_the_device() {
 fn noise_without_a_device_runs_out_of_memory_and_loses_nothing() {
     let mut w = World::new(256, 40);
     let va = w.map(512);
-    let stored =
-        (0..512).take_while(|&n| w.store(va + Pages(n), &Fill::Noise.bytes(n)).is_ok()).count() as u64;
+    let stored = (0..512)
+        .take_while(|&n| w.store(va + Pages(n), &Fill::Noise.bytes(n)).is_ok())
+        .count() as u64;
     assert!((200..256).contains(&stored), "{stored} pages were stored");
     w.audit();
     w.check(va, stored, Fill::Noise);
@@ -206,7 +212,11 @@ fn a_full_tier_sends_its_oldest_pages_to_the_device() {
     let (info, moved) = (w.info(), w.count(Counter::TierMoved));
     assert!(info.frames <= 25 && info.pages > 200, "{info:?}");
     assert!(moved > 500, "{moved} pages were moved");
-    assert_eq!(w.count(Counter::SwapOuts), moved, "only what was in the tier leaves for the device");
+    assert_eq!(
+        w.count(Counter::SwapOuts),
+        moved,
+        "only what was in the tier leaves for the device"
+    );
     let writes = w.count(Counter::SwapWrites);
     assert!(moved >= 8 * writes, "{moved} pages were moved in {writes} writes");
     let ins = w.count(Counter::TierIns);
@@ -246,7 +256,8 @@ fn what_has_been_read_leaves_the_tier_and_may_be_written() {
         }
         w.store(va + Pages(n), &Fill::Text.bytes(n + 1000)).unwrap();
     }
-    (0..400).for_each(|n| assert!(w.load(va + Pages(n)) == Ok(Fill::Text.bytes(n + 1000)), "page {n}"));
+    (0..400)
+        .for_each(|n| assert!(w.load(va + Pages(n)) == Ok(Fill::Text.bytes(n + 1000)), "page {n}"));
     w.audit();
     w.end();
 }
@@ -297,19 +308,25 @@ fn its_share_is_a_limit_that_can_be_changed() {
     w.end();
 }
 
-/// A page whose bytes can't be unpacked is lost to who has it, and nobody else notices. Switching the tier off goes on
-/// past it.
+/// A page whose bytes can't be unpacked is lost to who has it, and nobody else notices. Switching
+/// the tier off goes on past it.
 #[test]
 fn what_can_not_be_unpacked_is_lost_alone() {
     let mut w = World::new(512, 30);
     let va = w.filled(700, Fill::Text);
     let frames = w.uvm.frames();
-    let of_tier = |&page: &PageNo| frames.owner(page) == Owner::Kernel && frames.wire_count(page) == 0;
+    let of_tier =
+        |&page: &PageNo| frames.owner(page) == Owner::Kernel && frames.wire_count(page) == 0;
     let spoilt: Vec<PageNo> = (0..512).map(PageNo).filter(of_tier).step_by(9).collect();
     spoilt.iter().for_each(|&page| w.uvm.machine().write(page, 0, &[0xff; PAGE_SIZE]));
     let lost = |n: &u64| w.load(va + Pages(*n)) == Err(FaultError::Io);
     let lost: Vec<u64> = (0..700).filter(lost).collect();
-    assert!(!lost.is_empty() && lost.len() <= 16 * spoilt.len(), "{} pages in {}", lost.len(), spoilt.len());
+    assert!(
+        !lost.is_empty() && lost.len() <= 16 * spoilt.len(),
+        "{} pages in {}",
+        lost.len(),
+        spoilt.len()
+    );
     let kept = |w: &World| {
         (0..300).filter(|n| !lost.contains(n)).for_each(|n| {
             assert!(w.load(va + Pages(n)) == Ok(Fill::Text.bytes(n)), "page {n}");
@@ -340,7 +357,10 @@ fn shared_memory_goes_there_and_back() {
     let va = uvm.map(&mut ThreadCtx::new().held(), w.space(), &request).unwrap();
     (0..800).for_each(|n| w.store(va + Pages(n), &Fill::Text.bytes(n)).unwrap());
     let (outs, moved) = (w.count(Counter::SwapOuts), w.count(Counter::TierMoved));
-    assert!(moved > 100 && outs == moved && w.info().pages > 0, "{moved} of {outs} pages were moved");
+    assert!(
+        moved > 100 && outs == moved && w.info().pages > 0,
+        "{moved} of {outs} pages were moved"
+    );
     w.check(va, 800, Fill::Text);
     let space = w.space.as_ref().unwrap();
     uvm.audit(&mut w.ctx.held(), &[space], std::slice::from_ref(&pager)).unwrap();

@@ -1,16 +1,18 @@
 //! Groups' bitmaps, made what the crate takes them for before it reads their descriptors.
 //!
-//! A group of which nothing was ever used may have bitmaps that were never written: its descriptor says so. At the first use the crate
-//! begins such a bitmap with zeroes, also behind its end, where ones belong. So while a volume is mounted for writing,
-//! [`Groups`] writes these bitmaps as the descriptor is read, and the crate is shown a descriptor of a group in use. Nobody
-//! reads the bitmaps before a descriptor is written that counts on them.
+//! A group of which nothing was ever used may have bitmaps that were never written: its descriptor
+//! says so. At the first use the crate begins such a bitmap with zeroes, also behind its end, where
+//! ones belong. So while a volume is mounted for writing, [`Groups`] writes these bitmaps as the
+//! descriptor is read, and the crate is shown a descriptor of a group in use. Nobody reads the
+//! bitmaps before a descriptor is written that counts on them.
 //!
-//! On a volume without a journal that nobody unmounted, a bitmap and its checksum in the descriptor may be of different times. What the
-//! bitmap says is as good as anything else there, so the checksum is made to agree, where the crate would refuse the volume; and
-//! a list of orphans that leads nowhere is forgotten. `e2fsck` is still the one to ask about such a volume.
+//! On a volume without a journal that nobody unmounted, a bitmap and its checksum in the descriptor
+//! may be of different times. What the bitmap says is as good as anything else there, so the
+//! checksum is made to agree, where the crate would refuse the volume; and a list of orphans that
+//! leads nowhere is forgotten. `e2fsck` is still the one to ask about such a volume.
 //!
-//! The road not taken: to set the bits in what the crate writes. It writes bitmaps by way of the journal, whose blocks have
-//! checksums.
+//! The road not taken: to set the bits in what the crate writes. It writes bitmaps by way of the
+//! journal, whose blocks have checksums.
 
 use alloc::vec::Vec;
 
@@ -39,7 +41,8 @@ pub(crate) fn superblock<D: Device>(device: &mut D) -> Option<Ext4Superblock> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read(SUPERBLOCK_OFFSET, &mut bytes).ok()?;
     let superblock = Ext4Superblock::from_disk_bytes(&bytes);
-    let fits = |block_size: u32| superblock.blocks_count() <= device.bytes() / u64::from(block_size);
+    let fits =
+        |block_size: u32| superblock.blocks_count() <= device.bytes() / u64::from(block_size);
     let is_good = superblock.is_valid()
         && superblock.verify_superblock().is_ok()
         && superblock.validate_geometry().is_ok()
@@ -47,7 +50,8 @@ pub(crate) fn superblock<D: Device>(device: &mut D) -> Option<Ext4Superblock> {
     is_good.then_some(superblock)
 }
 
-/// Has a volume without a journal forget which inodes have no name, if it names some; whether it did.
+/// Has a volume without a journal forget which inodes have no name, if it names some; whether it
+/// did.
 pub(crate) fn forget_orphans<D: Device>(device: &mut D) -> bool {
     let Some(mut superblock) = superblock(device) else { return false };
     if superblock.has_journal() || superblock.s_last_orphan == 0 {
@@ -91,8 +95,11 @@ impl<D: Device> Groups<'_, D> {
         let last = (at + bytes.len() as u64).saturating_sub(table) / size;
         for number in first..last.min(u64::from(count)) {
             let start = (table + number * size - at) as usize;
-            let mut group =
-                Group { superblock, number: number as u32, record: &mut bytes[start..start + size as usize] };
+            let mut group = Group {
+                superblock,
+                number: number as u32,
+                record: &mut bytes[start..start + size as usize],
+            };
             let Ok(found) = Ext4GroupDesc::decode_checked(group.record) else { continue };
             self.tables.add(superblock, found.inode_table());
             if self.mode == Mode::ReadWrite {
@@ -113,8 +120,11 @@ struct Group<'a> {
 impl Group<'_> {
     fn complete<D: Device>(&mut self, device: &mut D, group: &Ext4GroupDesc) -> Result<()> {
         let has_sum = has_sums(self.superblock)
-            || self.superblock.has_feature_ro_compat(Ext4Superblock::EXT4_FEATURE_RO_COMPAT_GDT_CSUM);
-        // Without a checksum the flags mean nothing; with a wrong one nothing does, and the crate is to find that.
+            || self
+                .superblock
+                .has_feature_ro_compat(Ext4Superblock::EXT4_FEATURE_RO_COMPAT_GDT_CSUM);
+        // Without a checksum the flags mean nothing; with a wrong one nothing does, and the crate
+        // is to find that.
         if !has_sum || self.sum() != u16::from_le_bytes([self.record[SUM], self.record[SUM + 1]]) {
             return Ok(());
         }
@@ -167,14 +177,16 @@ impl Group<'_> {
         bytes
     }
 
-    /// The block bitmap: what the group keeps of the volume's own, and what isn't there behind its end.
+    /// The block bitmap: what the group keeps of the volume's own, and what isn't there behind its
+    /// end.
     fn blocks(&self, group: &Ext4GroupDesc) -> Vec<u8> {
         let superblock = self.superblock;
         let per_group = u64::from(superblock.s_blocks_per_group);
         let start = u64::from(superblock.s_first_data_block) + u64::from(self.number) * per_group;
         let end = (start + per_group).min(superblock.blocks_count());
         let mut bitmap = self.bitmap(self.copies(), end - start);
-        let tables = u64::from(superblock.s_inodes_per_group) * u64::from(superblock.inode_size().max(128));
+        let tables =
+            u64::from(superblock.s_inodes_per_group) * u64::from(superblock.inode_size().max(128));
         let tables = tables.div_ceil(superblock.block_size());
         for (first, count) in
             [(group.block_bitmap(), 1), (group.inode_bitmap(), 1), (group.inode_table(), tables)]
@@ -192,12 +204,14 @@ impl Group<'_> {
             let powers = core::iter::successors(Some(base), |power| power.checked_mul(base));
             powers.take_while(|&power| power <= self.number).any(|power| power == self.number)
         };
-        let is_sparse = superblock.has_feature_ro_compat(Ext4Superblock::EXT4_FEATURE_RO_COMPAT_SPARSE_SUPER);
-        let has_copy = if superblock.has_feature_compat(Ext4Superblock::EXT4_FEATURE_COMPAT_SPARSE_SUPER2) {
-            self.number == 0 || superblock.s_backup_bgs.contains(&self.number)
-        } else {
-            !is_sparse || self.number <= 1 || [3, 5, 7].into_iter().any(is_power_of)
-        };
+        let is_sparse =
+            superblock.has_feature_ro_compat(Ext4Superblock::EXT4_FEATURE_RO_COMPAT_SPARSE_SUPER);
+        let has_copy =
+            if superblock.has_feature_compat(Ext4Superblock::EXT4_FEATURE_COMPAT_SPARSE_SUPER2) {
+                self.number == 0 || superblock.s_backup_bgs.contains(&self.number)
+            } else {
+                !is_sparse || self.number <= 1 || [3, 5, 7].into_iter().any(is_power_of)
+            };
         if !has_copy {
             return 0;
         }
@@ -208,8 +222,8 @@ impl Group<'_> {
 
     /// Where a block lies on the disk, if it is the volume's.
     fn place(&self, block: u64) -> Result<u64> {
-        let is_inside =
-            block > u64::from(self.superblock.s_first_data_block) && block < self.superblock.blocks_count();
+        let is_inside = block > u64::from(self.superblock.s_first_data_block)
+            && block < self.superblock.blocks_count();
         if is_inside {
             Ok(block * self.superblock.block_size())
         } else {

@@ -1,23 +1,26 @@
 //! Names of large directories that have no index on the disk.
 //!
-//! A directory that was filled by `mke2fs -d` or `debugfs`, or on a volume without `dir_index`, is a list: a look-up reads and
-//! checks half of its blocks, so that opening all files of such a directory takes time by the square of their number. What is
-//! found by one walk is remembered here, a piece of the walk at each look-up, so that no call needs much memory at once.
+//! A directory that was filled by `mke2fs -d` or `debugfs`, or on a volume without `dir_index`, is
+//! a list: a look-up reads and checks half of its blocks, so that opening all files of such a
+//! directory takes time by the square of their number. What is found by one walk is remembered
+//! here, a piece of the walk at each look-up, so that no call needs much memory at once.
 //!
-//! I1: a name that is remembered leads to its inode on the volume too: [`crate::Volume`] says what a name leads to after each
-//! change of it, and after each that failed. I2: when the walk of a directory is over, a name that is not remembered is not there.
-//! I3: all directories together take no more than `room` bytes: the one not used for longest goes first; one that is too large
-//! alone keeps what fits, and says nothing of other names.
+//! I1: a name that is remembered leads to its inode on the volume too: [`crate::Volume`] says what
+//! a name leads to after each change of it, and after each that failed. I2: when the walk of a
+//! directory is over, a name that is not remembered is not there. I3: all directories together take
+//! no more than `room` bytes: the one not used for longest goes first; one that is too large alone
+//! keeps what fits, and says nothing of other names.
 //!
-//! The road not taken: to give the directory an index on the disk, as `e2fsck -D` does. That writes the whole of it in one
-//! transaction, for a volume that may be mounted read-only.
+//! The road not taken: to give the directory an index on the disk, as `e2fsck -D` does. That writes
+//! the whole of it in one transaction, for a volume that may be mounted read-only.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use crate::{Cursor, Entry};
 
-/// What a name takes beside its own bytes: its part of a node of the tree, and what the heap rounds up.
+/// What a name takes beside its own bytes: its part of a node of the tree, and what the heap rounds
+/// up.
 const NAME: usize = 48;
 
 /// What is known of a name.
@@ -63,7 +66,8 @@ impl Index {
 
     /// Begins to remember a directory's names.
     pub(crate) fn begin(&mut self, dir: u32) {
-        let new = Directory { names: BTreeMap::new(), bytes: 0, walk: Walk::At(Cursor::Start), used: 0 };
+        let new =
+            Directory { names: BTreeMap::new(), bytes: 0, walk: Walk::At(Cursor::Start), used: 0 };
         self.directories.insert(dir, new);
     }
 

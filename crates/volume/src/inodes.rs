@@ -1,8 +1,9 @@
 //! Where the inodes lie, and what no inode may say.
 //!
-//! The crate makes room for as many bytes as a symbolic link's inode says that its target has, in 64 bits, and shows 32 of them. A
-//! target is shorter than a block, so the other half means nothing: it is taken out as inodes are read from the disk. On a volume
-//! with checksums the crate finds the damage then.
+//! The crate makes room for as many bytes as a symbolic link's inode says that its target has, in
+//! 64 bits, and shows 32 of them. A target is shorter than a block, so the other half means
+//! nothing: it is taken out as inodes are read from the disk. On a volume with checksums the crate
+//! finds the damage then.
 
 use alloc::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! An ext4 volume whose file data is moved by its host.
 //!
-//! `rsext4` keeps the metadata: names, inodes, extents, bitmaps, the journal. It would also copy every byte of every
-//! file through a buffer of its own, one request at a time. A kernel with a page cache wants something else: to be told
-//! where a range of a file lies on the disk, and to move pages there and back by itself, many at once. [`Volume`] turns
-//! the one into the other:
+//! `rsext4` keeps the metadata: names, inodes, extents, bitmaps, the journal. It would also copy
+//! every byte of every file through a buffer of its own, one request at a time. A kernel with a
+//! page cache wants something else: to be told where a range of a file lies on the disk, and to
+//! move pages there and back by itself, many at once. [`Volume`] turns the one into the other:
 //!
 //! ```text
 //!   host: page cache --- data, asynchronous, in clusters ------------------+
@@ -11,16 +11,18 @@
 //!   Volume --- rsext4 --- Shadow (what it writes of files goes nowhere) ---+--- disk
 //! ```
 //!
-//! Writing goes in this order: [`Volume::reserve`] says where a range lies, allocating what it lacks and calling it
-//! written; the host writes its pages there; a later [`Volume::sync`] commits. The journal's commit begins with
-//! [`Device::flush`], which must wait for the data that was reserved before: then no committed extent ever shows what
-//! the disk held before (ext4's `data=ordered`).
+//! Writing goes in this order: [`Volume::reserve`] says where a range lies, allocating what it
+//! lacks and calling it written; the host writes its pages there; a later [`Volume::sync`] commits.
+//! The journal's commit begins with [`Device::flush`], which must wait for the data that was
+//! reserved before: then no committed extent ever shows what the disk held before (ext4's
+//! `data=ordered`).
 //!
-//! I1: rsext4 never changes a file's blocks on the disk (see `shadow`). I2: a block that was freed is not given to
-//! another file before the freeing is committed, since the other file's data is not in the journal.
+//! I1: rsext4 never changes a file's blocks on the disk (see `shadow`). I2: a block that was freed
+//! is not given to another file before the freeing is committed, since the other file's data is not
+//! in the journal.
 //!
-//! The road not taken: the crate's own `write_inode`, with a copy of each byte, under the file system's lock, and a
-//! request per run that waits for the disk.
+//! The road not taken: the crate's own `write_inode`, with a copy of each byte, under the file
+//! system's lock, and a request per run that waits for the disk.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -39,8 +41,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use rsext4::{
-    ErrorContext, Ext4, Ext4Error, FileExtentState, FileExtentTarget, FileName, InodeNumber, MountOptions,
-    MountServices, MountedServices, NoopObserver, PreallocationOptions, RangeOperation, ZeroRangeOptions,
+    ErrorContext, Ext4, Ext4Error, FileExtentState, FileExtentTarget, FileName, InodeNumber,
+    MountOptions, MountServices, MountedServices, NoopObserver, PreallocationOptions,
+    RangeOperation, ZeroRangeOptions,
 };
 use spin::Mutex;
 
@@ -65,7 +68,8 @@ const FREED_AT_ONCE: u64 = 96;
 /// Blocks that are given out in one step, and holes that are filled.
 const BLOCKS_AT_ONCE: u64 = 8192;
 const HOLES_AT_ONCE: usize = 4;
-/// Blocks that an extent tree has at least if an inner node of it isn't the inode's: two such nodes with a leaf each.
+/// Blocks that an extent tree has at least if an inner node of it isn't the inode's: two such nodes
+/// with a leaf each.
 const DEEP_TREE: u64 = 4;
 
 /// Blocks that a file can have.
@@ -79,7 +83,8 @@ const SECTOR: u64 = 512;
 #[derive(Debug)]
 pub struct DeviceError;
 
-/// The disk, for metadata. Offsets and lengths are multiples of 512 bytes. Calls may sleep. Clones are the same disk.
+/// The disk, for metadata. Offsets and lengths are multiples of 512 bytes. Calls may sleep. Clones
+/// are the same disk.
 pub trait Device: Clone + Send {
     /// The length.
     fn bytes(&self) -> u64;
@@ -94,7 +99,8 @@ pub trait Device: Clone + Send {
     /// [`DeviceError`]: any part may have been written.
     fn write(&mut self, at: u64, from: &[u8]) -> core::result::Result<(), DeviceError>;
 
-    /// Waits for the host's own data writes to reserved ranges, then makes all that was written durable.
+    /// Waits for the host's own data writes to reserved ranges, then makes all that was written
+    /// durable.
     ///
     /// # Errors
     /// [`DeviceError`]: nothing is known of what was written.
@@ -153,7 +159,8 @@ fn kind(error: Ext4Error) -> ErrorKind {
 
 /// Whether a change was refused since it is more than the journal can take at once.
 fn is_of_journal(error: Ext4Error) -> bool {
-    let is_journals = |context| matches!(context, ErrorContext::Operation { op } if op.starts_with("jbd2:"));
+    let is_journals =
+        |context| matches!(context, ErrorContext::Operation { op } if op.starts_with("jbd2:"));
     error.kind() == ErrorKind::NoSpace && error.context().is_some_and(is_journals)
 }
 
@@ -162,12 +169,13 @@ fn number(ino: u32) -> Result<InodeNumber> {
 }
 
 impl<D: Device> Volume<D> {
-    /// Mounts the volume on `device`, replaying its journal and finishing what a crash interrupted. `cache_lines` is
-    /// how many blocks of 4 KiB of metadata are remembered; names may take as much again.
+    /// Mounts the volume on `device`, replaying its journal and finishing what a crash interrupted.
+    /// `cache_lines` is how many blocks of 4 KiB of metadata are remembered; names may take as much
+    /// again.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidMagic`] and the like: there is no such volume; [`ErrorKind::UnsupportedFeature`]: it has a
-    /// feature that is not known here.
+    /// [`ErrorKind::InvalidMagic`] and the like: there is no such volume;
+    /// [`ErrorKind::UnsupportedFeature`]: it has a feature that is not known here.
     pub fn mount<C: Clock + Clone + Send + 'static>(
         mut device: D,
         clock: C,
@@ -192,7 +200,8 @@ impl<D: Device> Volume<D> {
         let read_only = device.is_read_only();
         let mut state = State::new(STEP as usize, cache_lines);
         let writes = if read_only { Mode::ReadOnly } else { mode };
-        state.mounting = groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
+        state.mounting =
+            groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
         let state = Arc::new(Mutex::new(state));
         let shadow = Shadow { device, state: state.clone() };
         let options = match mode {
@@ -203,7 +212,8 @@ impl<D: Device> Volume<D> {
                 ..MountOptions::read_only_no_journal_replay()
             },
         };
-        let fs = Ext4::mount(shadow, MountServices::new(clock, (), NoopObserver), options).map_err(kind)?;
+        let fs = Ext4::mount(shadow, MountServices::new(clock, (), NoopObserver), options)
+            .map_err(kind)?;
         let block_size = fs.statfs().block_size;
         {
             let mut state = state.lock();
@@ -240,11 +250,12 @@ impl<D: Device> Volume<D> {
         self.state.lock().most_pieces = most;
     }
 
-    /// Where the file's bytes in `at..at + len` lie, as far as they are allocated and below its size.
+    /// Where the file's bytes in `at..at + len` lie, as far as they are allocated and below its
+    /// size.
     ///
     /// # Errors
-    /// I/O and damage; [`ErrorKind::NoMemory`] if the whole file lies in [too many pieces](Self::limit_pieces). Cost: the whole of
-    /// the file's extent tree.
+    /// I/O and damage; [`ErrorKind::NoMemory`] if the whole file lies in [too many
+    /// pieces](Self::limit_pieces). Cost: the whole of the file's extent tree.
     pub fn extents(&mut self, ino: u32, at: u64, len: u64) -> Result<Vec<Run>> {
         if len == 0 {
             return Ok(Vec::new());
@@ -256,20 +267,23 @@ impl<D: Device> Volume<D> {
         let map = self.fs.inode_extents(inode, at, len, FileExtentTarget::Data, usize::MAX);
         self.state.lock().pieces_left = None;
         let map = map.map_err(kind)?;
-        let runs = map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
-            at: e.logical_start,
-            disk: e.physical_start,
-            len: e.length,
-            unwritten: e.state == FileExtentState::Unwritten,
-        });
+        let runs =
+            map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
+                at: e.logical_start,
+                disk: e.physical_start,
+                len: e.length,
+                unwritten: e.state == FileExtentState::Unwritten,
+            });
         Ok(runs.filter_map(|run| clip(run, at, at + len)).collect())
     }
 
-    /// Gives the file its size on the disk, and makes sure that the range, which must lie below it, is allocated and
-    /// counts as written; says where. The host writes its data there before it says that anything is committed.
+    /// Gives the file its size on the disk, and makes sure that the range, which must lie below it,
+    /// is allocated and counts as written; says where. The host writes its data there before it
+    /// says that anything is committed.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`]: as if never called, except that the size may be the new one and blocks may be reserved.
+    /// [`ErrorKind::NoSpace`]: as if never called, except that the size may be the new one and
+    /// blocks may be reserved.
     pub fn reserve(&mut self, ino: u32, size: u64, at: u64, len: u64) -> Result<Vec<Run>> {
         let end = (at + len).min(size).max(at);
         let (at, full_end) = (self.floor(at), self.ceil(end));
@@ -298,7 +312,8 @@ impl<D: Device> Volume<D> {
         }
     }
 
-    /// Turns an unwritten run into a written one: lets the crate write blanks there, which the shadow drops.
+    /// Turns an unwritten run into a written one: lets the crate write blanks there, which the
+    /// shadow drops.
     fn call_written(&mut self, ino: u32, run: Run, end: u64) -> Result<()> {
         let stop = (run.at + run.len).min(end);
         let mut at = run.at;
@@ -350,8 +365,8 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds behind the size is the
-    /// host's to clear.
+    /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds
+    /// behind the size is the host's to clear.
     ///
     /// # Errors
     /// I/O and damage; [`ErrorKind::FileTooLarge`].
@@ -364,8 +379,9 @@ impl<D: Device> Volume<D> {
         self.resize_now(ino, size)
     }
 
-    /// Frees most of the blocks between a size and the end that a file has, from that end on, in steps
-    /// that may be committed apart. After a crash the file has any size between, or zeroes at its end.
+    /// Frees most of the blocks between a size and the end that a file has, from that end on, in
+    /// steps that may be committed apart. After a crash the file has any size between, or zeroes at
+    /// its end.
     fn shrink(&mut self, ino: u32, size: u64, old: u64) -> Result<()> {
         let (from, to, step) = (self.ceil(size), self.ceil(old), self.freed_at_once());
         let mut runs = self.extents(ino, 0, to)?;
@@ -397,16 +413,18 @@ impl<D: Device> Volume<D> {
         FREED_AT_ONCE / (scale * scale) * self.block_size
     }
 
-    /// Blocks that a file has beside those of these runs: of its extent tree, set aside behind its end, of attributes.
+    /// Blocks that a file has beside those of these runs: of its extent tree, set aside behind its
+    /// end, of attributes.
     fn tree_blocks(&mut self, ino: u32, runs: &[Run]) -> Result<u64> {
         let held: u64 = runs.iter().map(|run| run.len).sum();
         let all = self.fs.inode(number(ino)?).map_err(kind)?.blocks * SECTOR;
         Ok(all.saturating_sub(held) / self.block_size)
     }
 
-    /// Frees the blocks of a range of whole blocks below the size. The crate refuses to take the last child from an inner
-    /// node of the extent tree, unless that is the inode's: it can't write an empty one. So blocks stay
-    /// in the first round, few of them; the tree is built anew, where they share nodes, and they go in the next.
+    /// Frees the blocks of a range of whole blocks below the size. The crate refuses to take the
+    /// last child from an inner node of the extent tree, unless that is the inode's: it can't write
+    /// an empty one. So blocks stay in the first round, few of them; the tree is built anew, where
+    /// they share nodes, and they go in the next.
     fn free(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
         let mut before = usize::MAX;
         loop {
@@ -422,8 +440,8 @@ impl<D: Device> Volume<D> {
         }
     }
 
-    /// Frees what can be freed of a range, from its end on, in steps that may be committed apart. Returns how
-    /// many pieces stay.
+    /// Frees what can be freed of a range, from its end on, in steps that may be committed apart.
+    /// Returns how many pieces stay.
     fn free_most(&mut self, ino: u32, from: u64, to: u64) -> Result<usize> {
         let runs = self.extents(ino, from, to - from)?;
         let (mut end, mut kept, mut steps) = (to, 0, 0);
@@ -449,15 +467,16 @@ impl<D: Device> Volume<D> {
         }
     }
 
-    /// Has the crate build a file's extent tree anew, by a block that is put in before its last one and taken
-    /// out again. Both are committed together.
+    /// Has the crate build a file's extent tree anew, by a block that is put in before its last one
+    /// and taken out again. Both are committed together.
     fn rebuild(&mut self, ino: u32) -> Result<()> {
         self.sync()?;
         self.make_log_room();
         let inode = number(ino)?;
         let (size, block) = (self.fs.inode(inode).map_err(kind)?.size, self.block_size);
         let runs = self.extents(ino, 0, self.ceil(size))?;
-        // The new tree is built while the old one is there, twice, and neither's blocks come back before the commit.
+        // The new tree is built while the old one is there, twice, and neither's blocks come back
+        // before the commit.
         if self.space().free < 2 * self.tree_blocks(ino, &runs)? + runs.len() as u64 / 8 + 16 {
             return Err(ErrorKind::NoSpace);
         }
@@ -484,7 +503,8 @@ impl<D: Device> Volume<D> {
         self.attempt(|fs| fs.truncate_inode(ino, size))
     }
 
-    /// Frees the blocks that lie wholly in the range; it reads as zeroes then. The rest is the host's to clear.
+    /// Frees the blocks that lie wholly in the range; it reads as zeroes then. The rest is the
+    /// host's to clear.
     ///
     /// # Errors
     /// I/O and damage.
@@ -512,9 +532,10 @@ impl<D: Device> Volume<D> {
         self.attempt(|fs| fs.operate_inode_range(ino, from, to - from, RangeOperation::PunchHole))
     }
 
-    /// Makes extents begin and end where a range does. The crate can't take blocks out of an extent's middle if the node that the
-    /// extent is in has no room for one more. It makes room where blocks change between written and unwritten, so that is
-    /// what blocks of the range do, which are about to go.
+    /// Makes extents begin and end where a range does. The crate can't take blocks out of an
+    /// extent's middle if the node that the extent is in has no room for one more. It makes room
+    /// where blocks change between written and unwritten, so that is what blocks of the range do,
+    /// which are about to go.
     fn set_apart(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
         for run in self.extents(ino, from, to - from)? {
             if run.unwritten {
@@ -528,8 +549,9 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// Frees what is set aside and was never written of a file that has just lost its last name, behind its size too: mounting again
-    /// after a crash would lose these blocks. What it reads as stays. Nothing is committed between the name's end and this.
+    /// Frees what is set aside and was never written of a file that has just lost its last name,
+    /// behind its size too: mounting again after a crash would lose these blocks. What it reads as
+    /// stays. Nothing is committed between the name's end and this.
     fn drop_unwritten(&mut self, ino: u32) -> Result<()> {
         let file = self.attributes(ino)?;
         if file.mode & 0o170000 != 0o100000 || file.blocks == 0 || !file.has_extents {
@@ -550,7 +572,8 @@ impl<D: Device> Volume<D> {
         self.resize_now(ino, file.size)
     }
 
-    /// The name is gone, whatever becomes of the rest: blocks that can't be freed now are freed by [`reap`](Self::reap).
+    /// The name is gone, whatever becomes of the rest: blocks that can't be freed now are freed by
+    /// [`reap`](Self::reap).
     pub(crate) fn lost_last_name(&mut self, ino: u32) {
         let _ = self.drop_unwritten(ino);
     }
@@ -570,8 +593,8 @@ impl<D: Device> Volume<D> {
         self.index.forget(ino);
         let inode = number(ino)?;
         if is_file && info.blocks > 0 {
-            // Blocks that were set aside and never written, maybe behind the size, go by a truncation only: the crate loses them
-            // with the inode else.
+            // Blocks that were set aside and never written, maybe behind the size, go by a
+            // truncation only: the crate loses them with the inode else.
             let most = MOST_BLOCKS * self.block_size;
             self.attempt(|fs| fs.truncate_inode(inode, most))?;
             self.shrink(ino, 0, most)?;
@@ -593,8 +616,8 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// Before a change: commits if there were many since the last time, since the crate copies the whole of what is not
-    /// committed at each change, to be able to take it back.
+    /// Before a change: commits if there were many since the last time, since the crate copies the
+    /// whole of what is not committed at each change, to be able to take it back.
     fn settle(&mut self) -> Result<()> {
         self.changes += 1;
         if self.changes > MAX_CHANGES {
@@ -604,7 +627,8 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// [`settle`](Self::settle) before the next step of one long change: most steps change what the one before has changed.
+    /// [`settle`](Self::settle) before the next step of one long change: most steps change what the
+    /// one before has changed.
     fn settle_sometimes(&mut self, steps: u32) -> Result<()> {
         if steps.is_multiple_of(MAX_CHANGES) {
             self.settle()?;
@@ -612,8 +636,9 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// Makes a change. The crate reckons in advance what one writes to the journal, but not what leaves its caches meanwhile. If that
-    /// makes it too much, all is committed, after which the caches are clean, and the change is made anew.
+    /// Makes a change. The crate reckons in advance what one writes to the journal, but not what
+    /// leaves its caches meanwhile. If that makes it too much, all is committed, after which the
+    /// caches are clean, and the change is made anew.
     pub(crate) fn attempt<T>(
         &mut self,
         change: impl Fn(&mut Ext4<Shadow<D>, Services>) -> core::result::Result<T, Ext4Error>,
@@ -631,9 +656,9 @@ impl<D: Device> Volume<D> {
 
     /// Before anything after a commit: lets the crate make room in its journal.
     ///
-    /// It does so when a transaction begins, but refuses (`Busy`) if what begins it is a single block, which it has in
-    /// its hands then: a superblock, an inode that leaves its cache. A link to a directory begins a transaction
-    /// properly, is refused in it, and leaves nothing behind.
+    /// It does so when a transaction begins, but refuses (`Busy`) if what begins it is a single
+    /// block, which it has in its hands then: a superblock, an inode that leaves its cache. A link
+    /// to a directory begins a transaction properly, is refused in it, and leaves nothing behind.
     fn make_log_room(&mut self) {
         if !core::mem::take(&mut self.fresh) || self.mode == Mode::ReadOnly {
             return;
@@ -686,7 +711,12 @@ impl<D: Device> Volume<D> {
 /// The part of a run in `from..to`.
 fn clip(run: Run, from: u64, to: u64) -> Option<Run> {
     let (start, end) = (run.at.max(from), (run.at + run.len).min(to));
-    (start < end).then(|| Run { at: start, disk: run.disk + (start - run.at), len: end - start, ..run })
+    (start < end).then(|| Run {
+        at: start,
+        disk: run.disk + (start - run.at),
+        len: end - start,
+        ..run
+    })
 }
 
 /// Where the last `most` bytes of the runs below `end` begin.

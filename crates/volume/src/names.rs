@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use rsext4::{
-    DeviceNumber, DirectoryEntryType, FileName, FilePermissions, InodeFlags, InodeInfo, InodeMetadataUpdate,
-    InodeNumber, MutationContext, RenameOptions, SpecialInodeKind,
+    DeviceNumber, DirectoryEntryType, FileName, FilePermissions, InodeFlags, InodeInfo,
+    InodeMetadataUpdate, InodeNumber, MutationContext, RenameOptions, SpecialInodeKind,
 };
 
 use crate::index::{is_dots, Known};
@@ -142,8 +142,9 @@ impl<D: Device> Volume<D> {
     /// The inode that has a name in a directory.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; I/O and damage: a name of an inode without links is that too. A machine that went off leaves such
-    /// names on a volume without a journal, and what the inode says of itself is of a file that was freed, or of none.
+    /// [`ErrorKind::NotFound`]; I/O and damage: a name of an inode without links is that too. A
+    /// machine that went off leaves such names on a volume without a journal, and what the inode
+    /// says of itself is of a file that was freed, or of none.
     pub fn lookup(&mut self, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.make_log_room();
         let found = match self.known(dir, text)? {
@@ -174,7 +175,8 @@ impl<D: Device> Volume<D> {
         }
         if !self.index.has(dir) {
             let info = self.fs.inode(number(dir)?).map_err(kind)?;
-            let is_walked = info.is_directory() && !info.flags.contains(InodeFlags::DIRECTORY_INDEX);
+            let is_walked =
+                info.is_directory() && !info.flags.contains(InodeFlags::DIRECTORY_INDEX);
             if !is_walked || info.size <= FEW_BLOCKS * self.block_size {
                 return Ok(Known::Unknown);
             }
@@ -252,15 +254,21 @@ impl<D: Device> Volume<D> {
         let device = |major, minor| DeviceNumber::new(major, minor).map_err(kind);
         let special = match new {
             New::File => {
-                return Ok(self.attempt(|fs| fs.create_regular_file(who, parent, text, perm))?.into());
+                return Ok(self
+                    .attempt(|fs| fs.create_regular_file(who, parent, text, perm))?
+                    .into());
             }
-            New::Dir => return Ok(self.attempt(|fs| fs.create_directory(who, parent, text, perm))?.into()),
+            New::Dir => {
+                return Ok(self.attempt(|fs| fs.create_directory(who, parent, text, perm))?.into())
+            }
             New::Symlink(target) => {
                 return Ok(self.attempt(|fs| fs.create_symlink(who, parent, text, target))?.into());
             }
             New::Fifo => SpecialInodeKind::Fifo,
             New::Socket => SpecialInodeKind::Socket,
-            New::CharDevice(major, minor) => SpecialInodeKind::CharacterDevice(device(major, minor)?),
+            New::CharDevice(major, minor) => {
+                SpecialInodeKind::CharacterDevice(device(major, minor)?)
+            }
             New::BlockDevice(major, minor) => SpecialInodeKind::BlockDevice(device(major, minor)?),
         };
         Ok(self.attempt(|fs| fs.create_special_inode(who, parent, text, perm, special))?.into())
@@ -269,7 +277,8 @@ impl<D: Device> Volume<D> {
     /// Gives an inode that isn't a directory another name.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::TooManyLinks`], [`ErrorKind::NoSpace`]; I/O and damage.
+    /// [`ErrorKind::AlreadyExists`], [`ErrorKind::TooManyLinks`], [`ErrorKind::NoSpace`]; I/O and
+    /// damage.
     pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.settle()?;
         let (inode, parent, called) = (number(ino)?, number(dir)?, name(text)?);
@@ -281,8 +290,9 @@ impl<D: Device> Volume<D> {
         Ok(linked?.into())
     }
 
-    /// Takes away a name of something that isn't a directory. `true`: it was the last, and the inode is the host's to
-    /// [reap](Volume::reap); a file has lost the blocks that were never written, which read as zeroes as before.
+    /// Takes away a name of something that isn't a directory. `true`: it was the last, and the
+    /// inode is the host's to [reap](Volume::reap); a file has lost the blocks that were never
+    /// written, which read as zeroes as before.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; I/O and damage.
@@ -304,7 +314,8 @@ impl<D: Device> Volume<D> {
     /// Takes away an empty directory, which is the host's to [reap](Volume::reap).
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::NotDirectory`], [`ErrorKind::NotEmpty`]; I/O and damage.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::NotDirectory`], [`ErrorKind::NotEmpty`]; I/O and
+    /// damage.
     pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
         self.settle()?;
         let (parent, called) = (number(dir)?, name(text)?);
@@ -316,8 +327,8 @@ impl<D: Device> Volume<D> {
         gone.map(|_| ())
     }
 
-    /// Moves a name. Returns the inode that lost its last name by it, which is the host's to [reap](Volume::reap), as after
-    /// [`unlink`](Self::unlink).
+    /// Moves a name. Returns the inode that lost its last name by it, which is the host's to
+    /// [reap](Volume::reap), as after [`unlink`](Self::unlink).
     ///
     /// # Errors
     /// As `rename(2)` says; I/O and damage.
@@ -335,7 +346,8 @@ impl<D: Device> Volume<D> {
             Rename::NoReplace => RenameOptions::NO_REPLACE,
             Rename::Exchange => RenameOptions::EXCHANGE,
         };
-        let (parent, old, new_parent, new) = (number(dir)?, name(text)?, number(to_dir)?, name(to)?);
+        let (parent, old, new_parent, new) =
+            (number(dir)?, name(text)?, number(to_dir)?, name(to)?);
         let mut moved = self.attempt(|fs| fs.rename(parent, old, new_parent, new, options));
         // What the crate finds where the name was depends on what the split has put there.
         let may_split = dir == to_dir && how != Rename::Exchange;
@@ -353,10 +365,12 @@ impl<D: Device> Volume<D> {
         Ok(gone)
     }
 
-    /// Moves a name within a directory of which a block must be split for the new one: a leaf of the index, or the only block, which
-    /// becomes an index. The crate looks for the old name's place first, splits the block that it lies in, and finds nothing
-    /// there, or an index. So something empty is made under the new name, which splits what must be split, and the name is moved
-    /// onto that. Both changes are committed together, but for a journal that fills up in between.
+    /// Moves a name within a directory of which a block must be split for the new one: a leaf of
+    /// the index, or the only block, which becomes an index. The crate looks for the old name's
+    /// place first, splits the block that it lies in, and finds nothing there, or an index. So
+    /// something empty is made under the new name, which splits what must be split, and the name is
+    /// moved onto that. Both changes are committed together, but for a journal that fills up in
+    /// between.
     fn rename_after_split(
         &mut self,
         dir: u32,
@@ -369,7 +383,8 @@ impl<D: Device> Volume<D> {
         let who = MutationContext::new(0, 0, 0, 0);
         let made = self.create_in(parent, name(to)?, new, permissions(0)?, who)?;
         let (old, target) = (name(text)?, name(to)?);
-        let moved = self.attempt(|fs| fs.rename(parent, old, parent, target, RenameOptions::REPLACE));
+        let moved =
+            self.attempt(|fs| fs.rename(parent, old, parent, target, RenameOptions::REPLACE));
         if moved.is_err() {
             match new {
                 New::Dir => _ = self.attempt(|fs| fs.remove_empty_directory(parent, target)),

@@ -1,15 +1,18 @@
 //! The device as rsext4 sees it: metadata goes through, file data stays behind.
 //!
-//! The crate believes that it writes file data; here nothing else does than the host. Whatever it writes of a file is
-//! of two kinds, and both end here:
+//! The crate believes that it writes file data; here nothing else does than the host. Whatever it
+//! writes of a file is of two kinds, and both end here:
 //!
-//! - whole blocks, which it is given as slices of [`State::blank`] and passes on as they are: known by their address;
-//! - a file's last, partial block, which it reads, zeroes behind the end and keeps in a cache of its own, to be
-//!   written at any later time: known by its block number, in [`State::shielded`].
+//! - whole blocks, which it is given as slices of [`State::blank`] and passes on as they are: known
+//!   by their address;
+//! - a file's last, partial block, which it reads, zeroes behind the end and keeps in a cache of
+//!   its own, to be written at any later time: known by its block number, in [`State::shielded`].
 //!
-//! Everything else is metadata: it is read through a small cache of blocks and written through it at once.
+//! Everything else is metadata: it is read through a small cache of blocks and written through it
+//! at once.
 //!
-//! I1: a block is shielded only while a file owns it; [`crate::Volume`] lifts the shield before it frees one.
+//! I1: a block is shielded only while a file owns it; [`crate::Volume`] lifts the shield before it
+//! frees one.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -30,16 +33,19 @@ pub(crate) const LINE: usize = 4096;
 
 /// What [`crate::Volume`] and the device share.
 pub(crate) struct State {
-    /// Bytes of nothing in particular: what the crate is given to write where the host will write the data.
+    /// Bytes of nothing in particular: what the crate is given to write where the host will write
+    /// the data.
     pub(crate) blank: Box<[u8]>,
     /// Where they are, for the time of such a write.
     blank_at: Range<usize>,
     /// Blocks of files that the crate may hold copies of.
     pub(crate) shielded: BTreeSet<u64>,
     pub(crate) block_size: u64,
-    /// While a volume is mounted: groups are made known, and completed if it is for writing, as their descriptors are read.
+    /// While a volume is mounted: groups are made known, and completed if it is for writing, as
+    /// their descriptors are read.
     pub(crate) mounting: Option<(Mode, Box<Ext4Superblock>)>,
-    /// Pieces that a file may lie in where they are listed, which the crate does in one piece of memory.
+    /// Pieces that a file may lie in where they are listed, which the crate does in one piece of
+    /// memory.
     pub(crate) most_pieces: usize,
     /// While they are: how many more may come.
     pub(crate) pieces_left: Option<usize>,
@@ -61,7 +67,12 @@ impl State {
             most_pieces: usize::MAX,
             pieces_left: None,
             tables: Tables::default(),
-            cache: Cache { lines: BTreeMap::new(), ages: BTreeMap::new(), clock: 0, limit: cache_lines },
+            cache: Cache {
+                lines: BTreeMap::new(),
+                ages: BTreeMap::new(),
+                clock: 0,
+                limit: cache_lines,
+            },
         }
     }
 
@@ -71,7 +82,8 @@ impl State {
         self.blank_at = start..start + blank.len();
     }
 
-    /// Counts the pieces in a block that was read, if it is a leaf of an extent tree and they are being listed.
+    /// Counts the pieces in a block that was read, if it is a leaf of an extent tree and they are
+    /// being listed.
     fn count_pieces(&mut self, block: &[u8]) -> Ext4Result<()> {
         if let (Some(left), Some(&[a, b, low, high, _, _, 0, 0])) =
             (&mut self.pieces_left, block.first_chunk())
@@ -94,7 +106,8 @@ impl State {
 
     /// The next part of `at..end` that is all shielded or all not, and which it is.
     fn part(&self, at: u64, end: u64) -> (u64, bool) {
-        if self.shielded.range(at / self.block_size..=(end - 1) / self.block_size).next().is_none() {
+        if self.shielded.range(at / self.block_size..=(end - 1) / self.block_size).next().is_none()
+        {
             return (end, false);
         }
         let kind = self.is_shielded(at);
@@ -212,8 +225,12 @@ impl<D: Device> BlockIo for Shadow<D> {
         let mounting = self.state.lock().mounting.clone();
         if let Some((mode, superblock)) = mounting {
             let mut tables = core::mem::take(&mut self.state.lock().tables);
-            let mut groups =
-                Groups { device: &mut self.device, superblock: &superblock, tables: &mut tables, mode };
+            let mut groups = Groups {
+                device: &mut self.device,
+                superblock: &superblock,
+                tables: &mut tables,
+                mode,
+            };
             let read = groups.read(start, buffer);
             self.state.lock().tables = tables;
             read.map_err(|_| Ext4Error::io())?;

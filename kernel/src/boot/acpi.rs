@@ -1,7 +1,10 @@
-//! The few things the kernel wants from ACPI: where CPUs, interrupt controllers and virtio devices are, and how to power off.
+//! The few things the kernel wants from ACPI: where CPUs, interrupt controllers and virtio devices
+//! are, and how to power off.
 //!
-//! A table walk of two tables (MADT, FADT), a search for one package (`_S5_`) and one for a device's name (`LNRO0005`, QEMU's
-//! virtio-mmio) need no interpreter; a machine without ACPI tables gets the PC's defaults. All addresses come from firmware, so each is checked to lie in the direct map before it is read.
+//! A table walk of two tables (MADT, FADT), a search for one package (`_S5_`) and one for a
+//! device's name (`LNRO0005`, QEMU's virtio-mmio) need no interpreter; a machine without ACPI
+//! tables gets the PC's defaults. All addresses come from firmware, so each is checked to lie in
+//! the direct map before it is read.
 
 use arrayvec::ArrayVec;
 
@@ -74,7 +77,11 @@ pub fn read(rsdp: u64) -> Platform {
         cpus: ArrayVec::new(),
         unused_cpus: 0,
         io_apics: ArrayVec::new(),
-        overrides: core::array::from_fn(|n| Source { gsi: n as u32, level: false, active_low: false }),
+        overrides: core::array::from_fn(|n| Source {
+            gsi: n as u32,
+            level: false,
+            active_low: false,
+        }),
         virtio: ArrayVec::new(),
         power_off: None,
     };
@@ -96,7 +103,11 @@ fn read_tables(rsdp: u64, platform: &mut Platform) {
     };
     let length = u64::from(get::<u32>(table + 4));
     for entry in (36..length).step_by(width) {
-        let at = if width == 8 { get::<u64>(table + entry) } else { u64::from(get::<u32>(table + entry)) };
+        let at = if width == 8 {
+            get::<u64>(table + entry)
+        } else {
+            u64::from(get::<u32>(table + entry))
+        };
         match &get::<[u8; 4]>(at) {
             b"APIC" => read_madt(at, platform),
             b"FACP" => {
@@ -128,15 +139,19 @@ fn read_madt(table: u64, platform: &mut Platform) {
         let entry = table + at;
         match get::<u8>(entry) {
             // A CPU is enabled or not; a place for one that can be plugged in is not.
-            0 if get::<u32>(entry + 4) & 1 != 0 => platform.add_cpu(u32::from(get::<u8>(entry + 3))),
+            0 if get::<u32>(entry + 4) & 1 != 0 => {
+                platform.add_cpu(u32::from(get::<u8>(entry + 3)))
+            }
             9 if get::<u32>(entry + 8) & 1 != 0 => platform.add_cpu(get(entry + 4)),
             1 => {
-                let _ =
-                    platform.io_apics.try_push(IoApic { address: get(entry + 4), first_gsi: get(entry + 8) });
+                let _ = platform
+                    .io_apics
+                    .try_push(IoApic { address: get(entry + 4), first_gsi: get(entry + 8) });
             }
             2 => {
                 let flags = get::<u16>(entry + 8);
-                if let Some(source) = platform.overrides.get_mut(usize::from(get::<u8>(entry + 3))) {
+                if let Some(source) = platform.overrides.get_mut(usize::from(get::<u8>(entry + 3)))
+                {
                     *source = Source {
                         gsi: get(entry + 4),
                         level: flags >> 2 & 3 == 3,
@@ -150,32 +165,40 @@ fn read_madt(table: u64, platform: &mut Platform) {
     }
 }
 
-/// `_S5_` in the DSDT is a package whose first element is the sleep type to write; see ACPI 6.5, 7.4.2 and 4.8.3.2.
+/// `_S5_` in the DSDT is a package whose first element is the sleep type to write; see ACPI 6.5,
+/// 7.4.2 and 4.8.3.2.
 fn read_fadt(table: u64) -> Option<PowerOff> {
     let dsdt = u64::from(get::<u32>(table + 40));
     let length = u64::from(get::<u32>(dsdt + 4));
-    let at = (36..length.saturating_sub(12)).find(|&n| &get::<[u8; 4]>(dsdt + n) == b"_S5_")? + dsdt + 4;
-    // PackageOp, length (one to four bytes), element count, then the number with or without its byte prefix.
+    let at =
+        (36..length.saturating_sub(12)).find(|&n| &get::<[u8; 4]>(dsdt + n) == b"_S5_")? + dsdt + 4;
+    // PackageOp, length (one to four bytes), element count, then the number with or without its
+    // byte prefix.
     let value = at + 2 + u64::from(get::<u8>(at + 1) >> 6) + 1;
     let sleep_type = if get::<u8>(value) == 0x0a { get::<u8>(value + 1) } else { get::<u8>(value) };
     if get::<u32>(table + 112) & 1 << 20 != 0 {
-        return Some(PowerOff::Sleep { address: get(table + 248), value: sleep_type << 2 | 1 << 5 });
+        return Some(PowerOff::Sleep {
+            address: get(table + 248),
+            value: sleep_type << 2 | 1 << 5,
+        });
     }
     let port = get::<u32>(table + 64) as u16;
     (port != 0).then_some(PowerOff::Pm1 { port, value: u16::from(sleep_type) << 10 | 1 << 13 })
 }
 
-/// Each virtio-mmio device of the DSDT is its name, then a resource template with one range of memory and one interrupt; see ACPI
-/// 6.5, 6.4.3.4 and 6.4.3.6.
+/// Each virtio-mmio device of the DSDT is its name, then a resource template with one range of
+/// memory and one interrupt; see ACPI 6.5, 6.4.3.4 and 6.4.3.6.
 fn find_virtio(dsdt: u64, platform: &mut Platform) {
-    /// A 32-bit fixed memory range, and an extended interrupt with one number: tag and length of each.
+    /// A 32-bit fixed memory range, and an extended interrupt with one number: tag and length of
+    /// each.
     const MEMORY: [u8; 3] = [0x86, 9, 0];
     const INTERRUPT: [u8; 3] = [0x89, 6, 0];
     /// Bytes behind the name in which the template lies.
     const NEAR: u64 = 128;
     let length = u64::from(get::<u32>(dsdt + 4));
     let find = |from: u64, tag: [u8; 3]| {
-        (from..(from + NEAR).min(length.saturating_sub(12))).find(|&n| get::<[u8; 3]>(dsdt + n) == tag)
+        (from..(from + NEAR).min(length.saturating_sub(12)))
+            .find(|&n| get::<[u8; 3]>(dsdt + n) == tag)
     };
     let mut at = 36;
     while at + 8 <= length {
@@ -183,10 +206,13 @@ fn find_virtio(dsdt: u64, platform: &mut Platform) {
         if &get::<[u8; 8]>(dsdt + at) != b"LNRO0005" {
             continue;
         }
-        let (Some(memory), Some(interrupt)) = (find(at, MEMORY), find(at, INTERRUPT)) else { continue };
+        let (Some(memory), Some(interrupt)) = (find(at, MEMORY), find(at, INTERRUPT)) else {
+            continue;
+        };
         let (memory, interrupt) = (dsdt + memory, dsdt + interrupt);
         let flags: u8 = get(interrupt + 3);
-        let source = Source { gsi: get(interrupt + 5), level: flags & 2 == 0, active_low: flags & 4 != 0 };
+        let source =
+            Source { gsi: get(interrupt + 5), level: flags & 2 == 0, active_low: flags & 4 != 0 };
         let device = VirtioMmio { address: get(memory + 4), length: get(memory + 8), source };
         if platform.virtio.try_push(device).is_err() {
             return;

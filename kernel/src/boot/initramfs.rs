@@ -1,6 +1,7 @@
 //! The archive that the boot loader put into memory, which goes back to the machine as it is read.
 //!
-//! I1: the frames of whole pages from `at` on are the kernel's and hold the archive; nobody else knows them.
+//! I1: the frames of whole pages from `at` on are the kernel's and hold the archive; nobody else
+//! knows them.
 
 use machine::{Machine, Pa, PAGE_SIZE};
 
@@ -18,7 +19,8 @@ impl Initramfs {
     /// The archive in a range of physical memory; there may be none.
     ///
     /// # Safety
-    /// The range is what the boot loader filled, its whole pages came to the frames as loaded, and this is called once.
+    /// The range is what the boot loader filled, its whole pages came to the frames as loaded, and
+    /// this is called once.
     pub unsafe fn new(range: &Range) -> Initramfs {
         Initramfs { at: range.start, end: range.end }
     }
@@ -27,7 +29,10 @@ impl Initramfs {
     pub fn rest(&self) -> &[u8] {
         // SAFETY: I1; the borrow ends before anything is freed.
         unsafe {
-            core::slice::from_raw_parts(layout::direct(self.at) as *const u8, (self.end - self.at) as usize)
+            core::slice::from_raw_parts(
+                layout::direct(self.at) as *const u8,
+                (self.end - self.at) as usize,
+            )
         }
     }
 

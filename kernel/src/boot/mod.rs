@@ -1,7 +1,8 @@
 //! From the boot loader's hands to `main::start`: the PVH entry and what it hands over.
 //!
-//! QEMU's `-kernel` finds the Xen note of `boot.s` and enters there; the start-info structure names the command line, one module (the
-//! initramfs), the memory map and the ACPI root.  Everything is read through the direct map, which the boot tables already have.
+//! QEMU's `-kernel` finds the Xen note of `boot.s` and enters there; the start-info structure names
+//! the command line, one module (the initramfs), the memory map and the ACPI root. Everything is read
+//! through the direct map, which the boot tables already have.
 
 pub mod acpi;
 mod initramfs;
@@ -81,7 +82,8 @@ pub struct BootInfo {
 /// First Rust code: runs on the boot stack, boot tables active, interrupts off.
 #[no_mangle]
 extern "C" fn boot_main(info: u64) -> ! {
-    // SAFETY: PVH's contract: EBX held the address of the structure, below 4 GiB, where the boot tables map it.
+    // SAFETY: PVH's contract: EBX held the address of the structure, below 4 GiB, where the boot
+    // tables map it.
     let start: StartInfo = unsafe { at(info) };
     assert!(start.magic == 0x336e_c578, "not started by a PVH boot loader");
     let mut module = Range { start: 0, end: 0 };

@@ -1,8 +1,10 @@
-//! The memory of a display (QEMU's `-device bochs-display`), as `/dev/fb0`: device memory that programs map.
+//! The memory of a display (QEMU's `-device bochs-display`), as `/dev/fb0`: device memory that
+//! programs map.
 //!
-//! Nothing here sets a picture mode. What matters is whose the memory is: the card's, at an address that the firmware
-//! chose, outside everything that the page allocator has. Its frames get numbers when memory is handed over, before
-//! anything else runs, so it is looked for that early; afterwards a device pager shows them.
+//! Nothing here sets a picture mode. What matters is whose the memory is: the card's, at an address
+//! that the firmware chose, outside everything that the page allocator has. Its frames get numbers
+//! when memory is handed over, before anything else runs, so it is looked for that early;
+//! afterwards a device pager shows them.
 //!
 //! I1: the frames are shown by one pager for ever; descriptors and mappings share it.
 
@@ -34,8 +36,9 @@ static OBJECT: Once<Object> = Once::new();
 /// Looks for a display. Start-up only, before memory is handed over.
 pub fn find() -> Option<(Pa, u32)> {
     let mut root = PciRoot::new(Ports);
-    let mut displays =
-        root.enumerate_bus(0).filter(|(_, info)| (info.vendor_id, info.device_id) == (VENDOR, DEVICE));
+    let mut displays = root
+        .enumerate_bus(0)
+        .filter(|(_, info)| (info.vendor_id, info.device_id) == (VENDOR, DEVICE));
     let (function, _) = displays.next()?;
     let (_, command) = root.get_status_command(function);
     root.set_command(function, command | Command::MEMORY_SPACE);
@@ -104,7 +107,8 @@ impl Inode for FrameBuffer {
         if len == 0 && from.left() != 0 {
             return Err(ENOSPC);
         }
-        let result = vm::object_io(object, at, len, Dir::Write, &mut |_, bytes| from.get_page(bytes));
+        let result =
+            vm::object_io(object, at, len, Dir::Write, &mut |_, bytes| from.get_page(bytes));
         let done = outcome(from.done() - start, result)?;
         Ok((done, at + done as u64))
     }

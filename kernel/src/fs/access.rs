@@ -80,7 +80,10 @@ pub fn birth(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
         new.gid = dir.gid;
         if kind == Kind::Dir {
             new.perm |= abi::S_ISGID;
-        } else if perm & GROUP_EXECUTES == GROUP_EXECUTES && !by.in_group(dir.gid) && !by.has(Caps::FSETID) {
+        } else if perm & GROUP_EXECUTES == GROUP_EXECUTES
+            && !by.in_group(dir.gid)
+            && !by.has(Caps::FSETID)
+        {
             new.perm &= !abi::S_ISGID;
         }
     }
@@ -133,7 +136,8 @@ pub fn may_rename(
     if !core::ptr::addr_eq(from, to) {
         // A directory that gets another parent is written to: its `..` changes.
         let back = replaced.as_ref().filter(|_| mode == RenameMode::Exchange);
-        let mut dirs = [Some(&moved), back].into_iter().flatten().filter(|node| node.kind == Kind::Dir);
+        let mut dirs =
+            [Some(&moved), back].into_iter().flatten().filter(|node| node.kind == Kind::Dir);
         dirs.try_for_each(|dir| check(by, dir, WRITE))?;
     }
     if [Some(node), target].into_iter().flatten().any(|node| node.is_mount_point()) {
@@ -189,7 +193,12 @@ pub fn change_mode(by: &Cred, node: &Ownership, mode: u32) -> Result<SetAttr> {
 ///
 /// # Errors
 /// `EPERM`.
-pub fn change_owner(by: &Cred, node: &Ownership, uid: Option<u32>, gid: Option<u32>) -> Result<SetAttr> {
+pub fn change_owner(
+    by: &Cred,
+    node: &Ownership,
+    uid: Option<u32>,
+    gid: Option<u32>,
+) -> Result<SetAttr> {
     let own = by.fsuid == node.uid;
     let user = uid.is_none_or(|uid| own && uid == node.uid);
     let group = gid.is_none_or(|gid| own && (gid == node.gid || by.in_group(gid)));
@@ -210,7 +219,8 @@ pub fn change_owner(by: &Cred, node: &Ownership, uid: Option<u32>, gid: Option<u
 
 /// The set-id bits that go when the node is changed by `by`.
 fn set_ids_lost(by: &Cred, node: &Ownership) -> u32 {
-    let group_stays = node.perm & abi::S_IXGRP == 0 && (by.in_group(node.gid) || by.has(Caps::FSETID));
+    let group_stays =
+        node.perm & abi::S_IXGRP == 0 && (by.in_group(node.gid) || by.has(Caps::FSETID));
     node.perm & if group_stays { abi::S_ISUID } else { SET_IDS }
 }
 

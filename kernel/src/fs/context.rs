@@ -1,4 +1,5 @@
-//! What a process takes for granted in paths: its root, its working directory, its file creation mask.
+//! What a process takes for granted in paths: its root, its working directory, its file creation
+//! mask.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,7 +21,10 @@ struct Dirs {
 impl FsContext {
     /// The first process's: both directories at `root`.
     pub fn new(root: InodeRef) -> FsContext {
-        FsContext { dirs: SpinLock::new(Dirs { cwd: root.clone(), root }), umask: AtomicU32::new(0o022) }
+        FsContext {
+            dirs: SpinLock::new(Dirs { cwd: root.clone(), root }),
+            umask: AtomicU32::new(0o022),
+        }
     }
 
     /// A copy for `fork`.

@@ -58,8 +58,9 @@ enum Memory {
     Random,
     /// `/dev/kmsg`: writes go to the debug console.
     Log,
-    /// `/dev/coverage`: a read of the first eight bytes says how many edges of the kernel were taken as often as never before;
-    /// behind them stands a byte for each edge, not zero if it was. A write has all forgotten.
+    /// `/dev/coverage`: a read of the first eight bytes says how many edges of the kernel were
+    /// taken as often as never before; behind them stands a byte for each edge, not zero if it was.
+    /// A write has all forgotten.
     #[cfg(feature = "coverage")]
     Coverage,
 }
@@ -165,7 +166,12 @@ pub fn create() -> Result<InodeRef> {
         root.create(b"fb0", NewNode::Special(Kind::Char, framebuffer::NUMBER), 0o660, by)?;
     }
     for disk in block::disks() {
-        root.create(disk.name().as_bytes(), NewNode::Special(Kind::Block, disk.number()), 0o660, by)?;
+        root.create(
+            disk.name().as_bytes(),
+            NewNode::Special(Kind::Block, disk.number()),
+            0o660,
+            by,
+        )?;
     }
     let links = [
         ("fd", "/proc/self/fd"),

@@ -5,16 +5,19 @@
 //!   file ------------- watched --->   |                       first --> Entry <--> Entry <-- last     those that may be ready
 //!                      <------weak----+                       asked: those that only a look tells of
 //! ```
-//! A wake-up of a file's queue puts its entry on the list, and who waits for the set looks at what is on the list and at nothing else.
-//! An entry that is reported goes back on it, if it is level-triggered: it stays as long as each look finds it ready. An
-//! edge-triggered one comes back by the next wake-up.
+//! A wake-up of a file's queue puts its entry on the list, and who waits for the set looks at what
+//! is on the list and at nothing else. An entry that is reported goes back on it, if it is
+//! level-triggered: it stays as long as each look finds it ready. An edge-triggered one comes back
+//! by the next wake-up.
 //!
-//! Whether a signalfd is ready depends on who asks, so each wait looks at those of the set: they are level-triggered always.
+//! Whether a signalfd is ready depends on who asks, so each wait looks at those of the set: they
+//! are level-triggered always.
 //!
-//! I1: the set holds weak references: a closed file leaves it by itself. I2: no file is polled with the set locked. I3: an entry
-//! whose file has become ready since it was looked at last is on the list. I4: a watcher is on its file's list and queues until its entry
-//! goes, by whichever of [`Set::remove`] and the file's end comes first.
-//! Locks: a wait queue's lock, then a set's items, then nothing. `control` sleeps, and comes first.
+//! I1: the set holds weak references: a closed file leaves it by itself. I2: no file is polled with
+//! the set locked. I3: an entry whose file has become ready since it was looked at last is on the
+//! list. I4: a watcher is on its file's list and queues until its entry goes, by whichever of
+//! [`Set::remove`] and the file's end comes first. Locks: a wait queue's lock, then a set's items,
+//! then nothing. `control` sleeps, and comes first.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
@@ -45,7 +48,8 @@ const LOOK: usize = 128;
 /// What it takes to remove an entry and its watcher, likewise.
 const REMOVAL: usize = 8 * LOOK;
 
-/// A descriptor and its file, by address: the weak reference of the entry keeps that from being used again.
+/// A descriptor and its file, by address: the weak reference of the entry keeps that from being
+/// used again.
 type Key = (i32, usize);
 
 /// What a file tells of its wake-ups and of its end.
@@ -120,12 +124,16 @@ impl Items {
 
     /// The place of an entry that a neighbour names.
     fn place(&mut self, key: Key) -> &mut Place {
-        self.all.get_mut(&key).and_then(|entry| entry.place.as_mut()).expect("neighbours are on the list")
+        self.all
+            .get_mut(&key)
+            .and_then(|entry| entry.place.as_mut())
+            .expect("neighbours are on the list")
     }
 
     /// Takes an entry off the list, if it is there.
     fn unlist(&mut self, key: Key) {
-        let Some(Place { previous, next }) = self.all.get_mut(&key).and_then(|entry| entry.place.take())
+        let Some(Place { previous, next }) =
+            self.all.get_mut(&key).and_then(|entry| entry.place.take())
         else {
             return;
         };
@@ -152,7 +160,8 @@ impl Items {
         Some(Look { key, file: entry.watch.file.clone(), events: entry.events })
     }
 
-    /// An entry was found ready as it was looked at: what to report. Nothing if it has changed since.
+    /// An entry was found ready as it was looked at: what to report. Nothing if it has changed
+    /// since.
     fn report(&mut self, look: &Look) -> Option<u64> {
         let is_asked = self.asked.contains(&look.key);
         let entry = self.all.get_mut(&look.key).filter(|entry| entry.events == look.events)?;
@@ -188,7 +197,9 @@ impl Look {
         if self.events & !MODES == 0 {
             return 0;
         }
-        self.file.upgrade().map_or(0, |file| file.poll() & (self.events | abi::EPOLLERR | abi::EPOLLHUP))
+        self.file
+            .upgrade()
+            .map_or(0, |file| file.poll() & (self.events | abi::EPOLLERR | abi::EPOLLHUP))
     }
 }
 
@@ -219,7 +230,8 @@ impl Set {
         true
     }
 
-    /// Calls `each` with what is on the list and takes that off it, then with what has to be asked, until it has enough.
+    /// Calls `each` with what is on the list and takes that off it, then with what has to be asked,
+    /// until it has enough.
     fn look_at_all(&self, mut each: impl FnMut(&Look) -> bool) {
         // What comes back on the list meanwhile is not looked at twice.
         let listed = self.items.lock().listed;
@@ -286,7 +298,8 @@ impl Set {
     }
 }
 
-/// Gives way to other threads after some looks. Whether the caller is being ended, and need look at no more.
+/// Gives way to other threads after some looks. Whether the caller is being ended, and need look at
+/// no more.
 fn is_cut_short() -> bool {
     sched::work_done(LOOK) && proc::is_leaving()
 }
@@ -323,7 +336,8 @@ impl Epoll {
             asked: BTreeSet::new(),
             charge: charge::take(0).map_err(|_| ENFILE)?,
         };
-        let set = Set { items: SpinLock::new(items), changed: WaitQueue::new(), control: Mutex::new(()) };
+        let set =
+            Set { items: SpinLock::new(items), changed: WaitQueue::new(), control: Mutex::new(()) };
         File::anonymous(
             Arc::new(Epoll { set: Arc::new(set), ino: super::new_ino(), _charge: charge }),
             abi::O_RDWR,

@@ -81,7 +81,9 @@ impl Inode for EventFd {
         let taken = match (self.try_take(), Blocking::of(file)) {
             (Some(taken), _) => taken,
             (None, Blocking::No) => return Err(EAGAIN),
-            (None, Blocking::Yes) => self.readers.wait_intr(None, || self.try_take()).map_err(interrupted)?,
+            (None, Blocking::Yes) => {
+                self.readers.wait_intr(None, || self.try_take()).map_err(interrupted)?
+            }
         };
         self.writers.wake_all();
         to.put(&taken.to_ne_bytes())

@@ -1,9 +1,11 @@
 //! File descriptors: the small numbers of a process and the open files behind them.
 //!
-//! Invariants: I1: a new descriptor is the lowest free number. I2: `lowest` is at most the lowest free
-//! number. I3: no reference to a file is dropped with the table locked, since that may close it. I4: a number is given to a program
-//! before its file is: a call that has to copy the number out [reserves](FdTable::reserve) it, and opens it when that has succeeded. So
-//! no other thread sees a descriptor that its call takes back, and none is closed by a number that is another file's by then.
+//! Invariants: I1: a new descriptor is the lowest free number. I2: `lowest` is at most the lowest
+//! free number. I3: no reference to a file is dropped with the table locked, since that may close
+//! it. I4: a number is given to a program before its file is: a call that has to copy the number
+//! out [reserves](FdTable::reserve) it, and opens it when that has succeeded. So no other thread
+//! sees a descriptor that its call takes back, and none is closed by a number that is another
+//! file's by then.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -127,7 +129,13 @@ impl FdTable {
     }
 
     /// Gives `file` the lowest free descriptor that is at least `from` and below `limit`.
-    pub fn insert_from(&self, file: Arc<File>, on_exec: OnExec, from: usize, limit: usize) -> Result<i32> {
+    pub fn insert_from(
+        &self,
+        file: Arc<File>,
+        on_exec: OnExec,
+        from: usize,
+        limit: usize,
+    ) -> Result<i32> {
         let mut inner = self.inner.lock();
         let fd = inner.find(from, limit)?;
         inner.slots[fd] = Place::Open(Slot { file, on_exec });
@@ -147,7 +155,8 @@ impl FdTable {
         self.insert_from(file, on_exec, 0, super::current::fd_limit())
     }
 
-    /// Makes `fd` refer to `file`; returns what it referred to. `EBUSY` while another call is about to open `fd`.
+    /// Makes `fd` refer to `file`; returns what it referred to. `EBUSY` while another call is about
+    /// to open `fd`.
     pub fn replace(&self, fd: i32, file: Arc<File>, on_exec: OnExec) -> Result<Option<Arc<File>>> {
         let index = fd as u32 as usize;
         if index >= super::current::fd_limit().min(MAX_FDS) {
@@ -158,7 +167,8 @@ impl FdTable {
         if matches!(inner.slots[index], Place::Reserved) {
             return Err(EBUSY);
         }
-        let old = core::mem::replace(&mut inner.slots[index], Place::Open(Slot { file, on_exec })).take();
+        let old =
+            core::mem::replace(&mut inner.slots[index], Place::Open(Slot { file, on_exec })).take();
         Ok(old.map(|slot| slot.file))
     }
 
@@ -177,7 +187,8 @@ impl FdTable {
 
     pub fn set_on_exec(&self, fd: i32, on_exec: OnExec) -> Result<()> {
         let mut inner = self.inner.lock();
-        let slot = inner.slots.get_mut(fd as u32 as usize).and_then(Place::open_mut).ok_or(EBADF)?;
+        let slot =
+            inner.slots.get_mut(fd as u32 as usize).and_then(Place::open_mut).ok_or(EBADF)?;
         slot.on_exec = on_exec;
         Ok(())
     }
@@ -189,7 +200,8 @@ impl FdTable {
         Some(from + at)
     }
 
-    /// A copy for `fork`, with the same files behind the same numbers, charged to `account`. What is reserved here is free there.
+    /// A copy for `fork`, with the same files behind the same numbers, charged to `account`. What
+    /// is reserved here is free there.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -223,7 +235,9 @@ impl FdTable {
     pub fn cloexec_range(&self, first: usize, last: usize) {
         let mut inner = self.inner.lock();
         let end = last.saturating_add(1).min(inner.slots.len());
-        for slot in inner.slots.get_mut(first..end).into_iter().flatten().filter_map(Place::open_mut) {
+        for slot in
+            inner.slots.get_mut(first..end).into_iter().flatten().filter_map(Place::open_mut)
+        {
             slot.on_exec = OnExec::Close;
         }
     }

@@ -1,12 +1,12 @@
 //! Open files: what a descriptor refers to, shared by `dup` and `fork`.
 //!
-//! A [`File`] has the node that `stat` sees, the node that serves its transfers (the same but for devices
-//! and generated files), a position and status flags.
+//! A [`File`] has the node that `stat` sees, the node that serves its transfers (the same but for
+//! devices and generated files), a position and status flags.
 //!
-//! Invariants: I1: the position's lock is held through a transfer that moves it, so that two writers that
-//! share a file don't overwrite each other; files without positions never take it and so may block.
-//! I2: `release` runs once, when the last reference goes, and never under a spin lock: whoever removes a
-//! descriptor lets its reference go after unlocking the table.
+//! Invariants: I1: the position's lock is held through a transfer that moves it, so that two
+//! writers that share a file don't overwrite each other; files without positions never take it and
+//! so may block. I2: `release` runs once, when the last reference goes, and never under a spin
+//! lock: whoever removes a descriptor lets its reference go after unlocking the table.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -28,7 +28,8 @@ use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
 use crate::vm;
 
 /// The status flags that `F_SETFL` changes.
-const SETTABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME | abi::FASYNC;
+const SETTABLE: u32 =
+    abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME | abi::FASYNC;
 
 const RANDOM: u8 = 1;
 const SEQUENTIAL: u8 = 2;
@@ -116,8 +117,14 @@ impl File {
         Ok(Self::with_io(Place::anonymous(inode.clone()), inode, flags, charge))
     }
 
-    fn with_io(place: Place, io: InodeRef, flags: u32, (charge, count): (Charge, Opened)) -> Arc<File> {
-        let kept = flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
+    fn with_io(
+        place: Place,
+        io: InodeRef,
+        flags: u32,
+        (charge, count): (Charge, Opened),
+    ) -> Arc<File> {
+        let kept =
+            flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
         let seekable = io.seekable();
         // What nobody has been told of is for the next one who looks, though he came later.
         let errors_told = AtomicU64::new(io.write_errors_seen());
@@ -219,7 +226,8 @@ impl File {
         Ok(n)
     }
 
-    /// What a read of up to `most` bytes would get, moved out: see [`Inode::take`](super::inode::Inode::take).
+    /// What a read of up to `most` bytes would get, moved out: see
+    /// [`Inode::take`](super::inode::Inode::take).
     pub fn take(&self, most: usize) -> Result<Chain> {
         if !self.is_readable() {
             return Err(EBADF);
@@ -240,7 +248,8 @@ impl File {
         self.io.untake(self, chain);
     }
 
-    /// What [`take`](Self::take) would give, which stays: see [`Inode::look`](super::inode::Inode::look).
+    /// What [`take`](Self::take) would give, which stays: see
+    /// [`Inode::look`](super::inode::Inode::look).
     pub fn look(&self, most: usize) -> Result<Chain> {
         if !self.is_readable() {
             return Err(EBADF);
@@ -297,14 +306,16 @@ impl File {
 
     /// Carries what was written to the file to stable storage.
     ///
-    /// Fails if data written since this file was opened could not be carried there: once, whoever has tried.
+    /// Fails if data written since this file was opened could not be carried there: once, whoever
+    /// has tried.
     pub fn sync(&self) -> Result<()> {
         let synced = self.io.sync();
         self.check_written()?;
         synced
     }
 
-    /// Fails if data written to the node could not be carried to its disk and this file hasn't been told.
+    /// Fails if data written to the node could not be carried to its disk and this file hasn't been
+    /// told.
     pub fn check_written(&self) -> Result<()> {
         let errors = self.io.write_errors();
         if self.errors_told.swap(errors, Ordering::Relaxed) == errors {
@@ -348,7 +359,8 @@ impl File {
     /// Tells a watcher of changes of what [`poll`](Self::poll) says, and of the file's end.
     ///
     /// # Errors
-    /// `ENOSPC`: so many watch it that it would take too long, or its user has as many as may be; `ENOMEM`.
+    /// `ENOSPC`: so many watch it that it would take too long, or its user has as many as may be;
+    /// `ENOMEM`.
     pub fn watch(&self, watch: &Arc<Watch>) -> Result<()> {
         {
             let mut watched = self.watched.lock();
@@ -391,8 +403,9 @@ impl File {
 
     /// The memory that a mapping of this file shows.
     ///
-    /// Fails with `EACCES` if the file isn't open for reading, or not for writing and `writable_share`
-    /// asks for a mapping that writes through; with `ENODEV` if it can't be mapped.
+    /// Fails with `EACCES` if the file isn't open for reading, or not for writing and
+    /// `writable_share` asks for a mapping that writes through; with `ENODEV` if it can't be
+    /// mapped.
     pub fn mmap_object(&self, access: MapAccess) -> Result<vm::Object> {
         if self.is_path_only() {
             return Err(EBADF);

@@ -1,12 +1,13 @@
 //! What a file system is made of: nodes, and what can be asked of them.
 //!
-//! Everything that a path or a file descriptor can name is an [`Inode`]: directories and files of tmpfs,
-//! devices, pipes, sockets, the generated files of `/proc`. One trait serves them all, and its defaults
-//! are the errors that Linux gives for a node of the wrong kind, so an implementation is only what it can
-//! do. There is no name cache: directories find names themselves, and know their own parent and name.
+//! Everything that a path or a file descriptor can name is an [`Inode`]: directories and files of
+//! tmpfs, devices, pipes, sockets, the generated files of `/proc`. One trait serves them all, and
+//! its defaults are the errors that Linux gives for a node of the wrong kind, so an implementation
+//! is only what it can do. There is no name cache: directories find names themselves, and know
+//! their own parent and name.
 //!
-//! Invariants: I1: `lookup` never sees `.` or `..` (the path walk does those). I2: a node's `ident` is unique
-//! among live nodes and constant. I3: no method is called with a spin lock held.
+//! Invariants: I1: `lookup` never sees `.` or `..` (the path walk does those). I2: a node's `ident`
+//! is unique among live nodes and constant. I3: no method is called with a spin lock held.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -262,7 +263,8 @@ pub trait Inode: Any + Send + Sync {
         access::check(by, &self.ownership(), mask)
     }
 
-    /// Changes attributes as `change` says, which sees whom the node belongs to with the node locked; it must not sleep.
+    /// Changes attributes as `change` says, which sees whom the node belongs to with the node
+    /// locked; it must not sleep.
     fn set_attr(&self, _change: Decide<'_>) -> Result<()> {
         Err(EPERM)
     }
@@ -277,8 +279,8 @@ pub trait Inode: Any + Send + Sync {
         Err(ENOTDIR)
     }
 
-    /// Makes a node, which belongs to `by` from its first moment. Whether that is allowed is judged in the step that makes it; so it is
-    /// with the other operations on names.
+    /// Makes a node, which belongs to `by` from its first moment. Whether that is allowed is judged
+    /// in the step that makes it; so it is with the other operations on names.
     fn create(&self, _name: &[u8], _new: NewNode<'_>, _perm: u32, _by: &Cred) -> Result<InodeRef> {
         Err(if self.kind() == Kind::Dir { EPERM } else { ENOTDIR })
     }
@@ -360,13 +362,14 @@ pub trait Inode: Any + Send + Sync {
         Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
     }
 
-    /// What a read of up to `most` bytes would get, moved out instead of copied; nothing at the end. Waits as a read does.
+    /// What a read of up to `most` bytes would get, moved out instead of copied; nothing at the
+    /// end. Waits as a read does.
     fn take(&self, _file: &File, _most: usize) -> Result<Chain> {
         Err(EINVAL)
     }
 
-    /// Moves all of `chain` in, as a write would copy it, and returns how much that was. What there was no room for
-    /// stays in `chain`, which is the caller's to release. Waits as a write does.
+    /// Moves all of `chain` in, as a write would copy it, and returns how much that was. What there
+    /// was no room for stays in `chain`, which is the caller's to release. Waits as a write does.
     fn give(&self, _file: &File, _chain: &mut Chain) -> Result<usize> {
         Err(EINVAL)
     }
@@ -381,15 +384,18 @@ pub trait Inode: Any + Send + Sync {
         Err(EINVAL)
     }
 
-    /// Waits until what was written is on stable storage; a node without any has nothing to wait for.
+    /// Waits until what was written is on stable storage; a node without any has nothing to wait
+    /// for.
     fn sync(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Where on disks its pages lie, in order, for swapping on it past its file system; pages that lie in parts are left out. It
-    /// stays so, and nobody writes or truncates it, until `swap_release`.
+    /// Where on disks its pages lie, in order, for swapping on it past its file system; pages that
+    /// lie in parts are left out. It stays so, and nobody writes or truncates it, until
+    /// `swap_release`.
     ///
-    /// Fails with `EINVAL` if it can't be swapped on, with `EBUSY` if somebody does or has its disk for himself.
+    /// Fails with `EINVAL` if it can't be swapped on, with `EBUSY` if somebody does or has its disk
+    /// for himself.
     fn swap_extents(&self) -> Result<Vec<Extent>> {
         Err(EINVAL)
     }
@@ -457,7 +463,8 @@ pub trait Inode: Any + Send + Sync {
         abi::POLLIN | abi::POLLOUT | abi::POLLRDNORM | abi::POLLWRNORM
     }
 
-    /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never changes.
+    /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never
+    /// changes.
     fn queues<'a>(&'a self, _file: &File, _out: &mut Vec<&'a WaitQueue>) {}
 
     /// Whether it depends on who asks: it is announced to each process in its `signal_readers`.

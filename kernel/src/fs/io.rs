@@ -1,11 +1,12 @@
 //! Where the bytes of a read go and the bytes of a write come from.
 //!
-//! A [`Sink`] or [`Source`] is one pass over a user buffer, a user `iovec` array or kernel memory. File
-//! types copy straight between it and their own pages; no byte goes through a buffer in between.
+//! A [`Sink`] or [`Source`] is one pass over a user buffer, a user `iovec` array or kernel memory.
+//! File types copy straight between it and their own pages; no byte goes through a buffer in
+//! between.
 //!
-//! Invariants: I1: `done` counts only bytes that were copied whole; a bad pointer stops the pass and what
-//! was not copied is not counted, so a pipe or file can leave it where it was. I2: user memory may fault
-//! and sleep, so no spin lock is held by a caller.
+//! Invariants: I1: `done` counts only bytes that were copied whole; a bad pointer stops the pass
+//! and what was not copied is not counted, so a pipe or file can leave it where it was. I2: user
+//! memory may fault and sleep, so no spin lock is held by a caller.
 
 use crate::arch::bytes::PageBytes;
 use crate::errno::{Errno, Result, EFAULT};
@@ -70,7 +71,8 @@ impl<'a> Sink<'a> {
         self.done
     }
 
-    /// Copies as much of `bytes` as there is room for; returns how much that was. Fails only if nothing was.
+    /// Copies as much of `bytes` as there is room for; returns how much that was. Fails only if
+    /// nothing was.
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize> {
         let want = bytes.len().min(self.left);
         if let Target::User(addr) = self.target {
@@ -98,8 +100,8 @@ impl<'a> Sink<'a> {
         })
     }
 
-    /// The whole pages of user memory that come next, if the next byte goes to the start of one: their address and
-    /// number. For a device that fills them itself.
+    /// The whole pages of user memory that come next, if the next byte goes to the start of one:
+    /// their address and number. For a device that fills them itself.
     pub fn whole_pages(&self) -> Option<(u64, u64)> {
         match self.target {
             Target::User(addr) => whole_pages(addr + self.done as u64, self.left),
@@ -115,7 +117,9 @@ impl<'a> Sink<'a> {
     pub fn is_multiple_of(&self, unit: usize) -> bool {
         match self.target {
             Target::User(addr) => is_multiple(addr + self.done as u64, self.left, unit),
-            Target::Vector(vector) => vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit)),
+            Target::Vector(vector) => {
+                vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit))
+            }
             Target::Kernel(_) => true,
         }
     }
@@ -143,7 +147,11 @@ impl<'a> Sink<'a> {
     }
 
     /// Calls `f` for each piece of the next `want` bytes with the piece and its offset in them.
-    fn pieces(&mut self, want: usize, mut f: impl FnMut(Piece<'_>, usize) -> Result<()>) -> Result<usize> {
+    fn pieces(
+        &mut self,
+        want: usize,
+        mut f: impl FnMut(Piece<'_>, usize) -> Result<()>,
+    ) -> Result<usize> {
         let mut at = 0;
         while at < want {
             let done = self.done;
@@ -208,7 +216,9 @@ impl<'a> Source<'a> {
     pub fn run(&self) -> Option<(u64, usize)> {
         match self.origin {
             Origin::User(addr) => Some((addr + self.done as u64, self.left)),
-            Origin::Vector(vector) => locate(vector, self.done).map(|(addr, len)| (addr, len.min(self.left))),
+            Origin::Vector(vector) => {
+                locate(vector, self.done).map(|(addr, len)| (addr, len.min(self.left)))
+            }
             Origin::Kernel(_) => None,
         }
     }
@@ -229,7 +239,9 @@ impl<'a> Source<'a> {
     pub fn is_multiple_of(&self, unit: usize) -> bool {
         match self.origin {
             Origin::User(addr) => is_multiple(addr + self.done as u64, self.left, unit),
-            Origin::Vector(vector) => vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit)),
+            Origin::Vector(vector) => {
+                vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit))
+            }
             Origin::Kernel(_) => true,
         }
     }
@@ -290,8 +302,13 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// Calls `f` for each piece of the next `want` bytes, as far as there are any, with the piece and its offset in them.
-    fn pieces(&mut self, want: usize, mut f: impl FnMut(Bytes<'a>, usize) -> Result<()>) -> Result<usize> {
+    /// Calls `f` for each piece of the next `want` bytes, as far as there are any, with the piece
+    /// and its offset in them.
+    fn pieces(
+        &mut self,
+        want: usize,
+        mut f: impl FnMut(Bytes<'a>, usize) -> Result<()>,
+    ) -> Result<usize> {
         let want = want.min(self.left);
         let mut at = 0;
         while at < want {

@@ -1,19 +1,23 @@
-//! Advisory locks: `flock`, and record locks of processes (`F_SETLK`) and of open files (`F_OFD_SETLK`).
+//! Advisory locks: `flock`, and record locks of processes (`F_SETLK`) and of open files
+//! (`F_OFD_SETLK`).
 //!
-//! One table holds, for each file with locks, its ranges. `flock` is a lock of the whole file in a space of
-//! its own, owned by the open file. Owners of process locks are process ids.
+//! One table holds, for each file with locks, its ranges. `flock` is a lock of the whole file in a
+//! space of its own, owned by the open file. Owners of process locks are process ids.
 //!
-//! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different owners in one
-//! space overlap only if both are shared. I3: a file without locks and without those who wait for them has no entry in the table.
-//! I4: whoever waits for a lock of a file stands in a line there. What is given back is offered to the first one whose lock lies
-//! there, who tries, and offers it to the next one whose lock may stand beside what was got. So an offer wakes one at a time, it
-//! goes along the line once, and it isn't lost with one who gives up.
+//! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different
+//! owners in one space overlap only if both are shared. I3: a file without locks and without those
+//! who wait for them has no entry in the table. I4: whoever waits for a lock of a file stands in a
+//! line there. What is given back is offered to the first one whose lock lies there, who tries, and
+//! offers it to the next one whose lock may stand beside what was got. So an offer wakes one at a
+//! time, it goes along the line once, and it isn't lost with one who gives up.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use super::file::File;
 use crate::charge::{self, Charge};
@@ -113,7 +117,9 @@ struct Waiter {
 impl Waiter {
     fn is_asked(&self, hole: &Range) -> bool {
         let wanted = &self.wanted;
-        wanted.owner.is_flock() == hole.owner.is_flock() && wanted.start < hole.end && hole.start < wanted.end
+        wanted.owner.is_flock() == hole.owner.is_flock()
+            && wanted.start < hole.end
+            && hole.start < wanted.end
     }
 
     fn offer(&self, hole: &Range) {
@@ -139,11 +145,12 @@ const LOOK: usize = 16;
 const PIECE: usize = 256;
 
 static LOCKS: SpinLock<BTreeMap<FileId, Locks>> = SpinLock::new(BTreeMap::new());
-/// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table locked.
+/// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table
+/// locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
-/// The most ranges of one user on one file: no user has what others could. The table is walked while it is locked, so what all
-/// users have is bounded by how many of them there are.
+/// The most ranges of one user on one file: no user has what others could. The table is walked
+/// while it is locked, so what all users have is bounded by how many of them there are.
 const MAX_RANGES: usize = 4096;
 
 fn id(file: &File) -> FileId {
@@ -161,7 +168,8 @@ pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
 /// Takes a lock, replacing what the owner had in the range.
 ///
 /// # Errors
-/// `EAGAIN` if another owner is in the way; `ENOLCK` if there are too many, or the user has all that it may.
+/// `EAGAIN` if another owner is in the way; `ENOLCK` if there are too many, or the user has all
+/// that it may.
 pub fn set(file: &File, wanted: Range) -> Result<()> {
     attempt(id(file), wanted, None)
 }
@@ -181,7 +189,8 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
             return Err(EAGAIN);
         }
         // One that takes the place of another is no more.
-        let is_replaced = |held: &Held| held.range.owner == wanted.owner && held.range.is_within(&wanted);
+        let is_replaced =
+            |held: &Held| held.range.owner == wanted.owner && held.range.is_within(&wanted);
         if count_of(ranges, charge.uid()) >= MAX_RANGES && !ranges.iter().any(is_replaced) {
             return Err(ENOLCK);
         }
@@ -241,10 +250,11 @@ fn leave_line(id: FileId, place: u64) {
     drop(waiter);
 }
 
-/// Offers what was given back to the next who waits for a lock there, from a place in the line on (I4), that may stand beside one
-/// that another has got.
+/// Offers what was given back to the next who waits for a lock there, from a place in the line on
+/// (I4), that may stand beside one that another has got.
 fn offer(id: FileId, hole: &Range, from: u64, got: Option<&Range>) {
-    let all = |got: &Range| got.mode == Mode::Exclusive && got.start <= hole.start && hole.end <= got.end;
+    let all =
+        |got: &Range| got.mode == Mode::Exclusive && got.start <= hole.start && hole.end <= got.end;
     if got.is_some_and(all) {
         return;
     }
@@ -308,8 +318,8 @@ fn clear_with(file: &File, range: &Range, spare: &mut Option<Charge>) -> Result<
     Ok(())
 }
 
-/// Cuts `hole` out of its owner's ranges; whether there was something there. At most one of them (I1) becomes two, for which there
-/// is room and a charge.
+/// Cuts `hole` out of its owner's ranges; whether there was something there. At most one of them
+/// (I1) becomes two, for which there is room and a charge.
 fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) -> bool {
     let (mut index, mut gives) = (0, false);
     while index < ranges.len() {
@@ -330,10 +340,12 @@ fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) -> bo
     gives
 }
 
-/// A process has ended: all its record locks go, a file's at a time. One that never had any has nothing to look for.
+/// A process has ended: all its record locks go, a file's at a time. One that never had any has
+/// nothing to look for.
 pub fn process_ended(process: &Process) {
     let mut from = Bound::Unbounded;
-    let hole = Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner: Owner::Process(process.pid) };
+    let hole =
+        Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner: Owner::Process(process.pid) };
     while in_use() && process.has_locked.load(Relaxed) {
         let mut table = LOCKS.lock();
         let Some((&id, locks)) = table.range_mut((from, Bound::Unbounded)).next() else {
@@ -362,7 +374,8 @@ fn in_use() -> bool {
 
 fn clear_owner(file: &File, owner: Owner) {
     // Whole ranges go, which needs nothing.
-    let _ = clear_with(file, &Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner }, &mut None);
+    let _ =
+        clear_with(file, &Range { start: 0, end: u64::MAX, mode: Mode::Shared, owner }, &mut None);
 }
 
 /// The last reference to an open file goes: so do its locks.

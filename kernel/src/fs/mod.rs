@@ -81,8 +81,8 @@ pub fn memory_pages() -> (u64, u64) {
     (stats.total_pages, stats.free_pages)
 }
 
-/// Makes the tree: an empty root, the initramfs in it, `/dev` and `/proc`. Returns how many members of the
-/// archive could not be unpacked.
+/// Makes the tree: an empty root, the initramfs in it, `/dev` and `/proc`. Returns how many members
+/// of the archive could not be unpacked.
 pub fn init(initramfs: Initramfs) -> Result<usize> {
     boot_time();
     let unlimited = tmpfs::Options { perm: Some(0o755), ..tmpfs::Options::UNLIMITED };
@@ -103,7 +103,8 @@ pub fn init(initramfs: Initramfs) -> Result<usize> {
     Ok(failed)
 }
 
-/// Mounts what the command line names by `mount=DEVICE:FOLDER[:ro]`; in a thread, since it waits for disks.
+/// Mounts what the command line names by `mount=DEVICE:FOLDER[:ro]`; in a thread, since it waits
+/// for disks.
 pub fn mount_named(cmdline: &str) {
     for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
         let Some(what) = word.strip_prefix("mount=") else { continue };

@@ -1,7 +1,7 @@
 //! What is mounted where: one table for the whole system.
 //!
-//! Invariants: I1: a directory's mount mark is set exactly while the table has an entry that covers it, so
-//! that the path walk looks here only when there is something to find.
+//! Invariants: I1: a directory's mount mark is set exactly while the table has an entry that covers
+//! it, so that the path walk looks here only when there is something to find.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -51,7 +51,12 @@ pub fn root() -> InodeRef {
 /// # Errors
 /// `ELOOP` if a walk from `root` through what is mounted would come by `covered`, and never end;
 /// `ENOSPC`, `EINVAL`.
-pub fn mount(covered: InodeRef, root: InodeRef, source: String, fs_type: &'static str) -> Result<()> {
+pub fn mount(
+    covered: InodeRef,
+    root: InodeRef,
+    source: String,
+    fs_type: &'static str,
+) -> Result<()> {
     let mut mounts = MOUNTS.lock();
     if mounts.len() >= MAX_MOUNTS {
         return Err(ENOSPC);

@@ -1,11 +1,11 @@
 //! From a path to a node.
 //!
-//! [`walk`] goes through a path one component at a time, following symbolic links (at most 40) and mounts,
-//! and stops at the last name, which may or may not exist: all calls that create, remove or open things
-//! start from what it found. [`resolve`] is for calls that want the node itself.
+//! [`walk`] goes through a path one component at a time, following symbolic links (at most 40) and
+//! mounts, and stops at the last name, which may or may not exist: all calls that create, remove or
+//! open things start from what it found. [`resolve`] is for calls that want the node itself.
 //!
-//! A [`Place`] remembers where a node was found, so that its path can be told later; directories know their
-//! own. A renamed file's old name isn't tracked: its path then reads as deleted.
+//! A [`Place`] remembers where a node was found, so that its path can be told later; directories
+//! know their own. A renamed file's old name isn't tracked: its path then reads as deleted.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -50,7 +50,8 @@ impl Place {
         Place { inode, parent: None, name: name.into_boxed_slice() }
     }
 
-    /// The path from the root of everything, with ` (deleted)` behind it if it no longer leads here.
+    /// The path from the root of everything, with ` (deleted)` behind it if it no longer leads
+    /// here.
     pub fn path(&self) -> Vec<u8> {
         const DELETED: &[u8] = b" (deleted)";
         if self.inode.kind() == Kind::Dir {
@@ -71,8 +72,8 @@ impl Place {
     }
 }
 
-/// A directory's path up to `root`, or to the root of everything; `None` if it was removed. Of a path that no call could pass, only
-/// the end: somewhat more than [`PATH_MAX`] bytes.
+/// A directory's path up to `root`, or to the root of everything; `None` if it was removed. Of a
+/// path that no call could pass, only the end: somewhat more than [`PATH_MAX`] bytes.
 pub fn dir_path(dir: &InodeRef, root: Option<&InodeRef>) -> Option<Vec<u8>> {
     let mut backwards: Vec<u8> = Vec::new();
     let mut at = dir.clone();
@@ -175,7 +176,13 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             if dir.kind() != Kind::Dir {
                 return Err(ENOTDIR);
             }
-            return Ok(Found { inode: Some(dir.clone()), dir, name: None, wants_dir: true, jumped: None });
+            return Ok(Found {
+                inode: Some(dir.clone()),
+                dir,
+                name: None,
+                wants_dir: true,
+                jumped: None,
+            });
         };
         at = step.after;
         if restricted && dir.kind() == Kind::Dir {
@@ -248,8 +255,10 @@ struct Step<'a> {
 impl<'a> Step<'a> {
     fn next(text: &'a [u8], from: usize) -> Option<Step<'a>> {
         let begin = from + text[from..].iter().position(|&byte| byte != b'/')?;
-        let end = text[begin..].iter().position(|&byte| byte == b'/').map_or(text.len(), |n| begin + n);
-        let after = text[end..].iter().position(|&byte| byte != b'/').map_or(text.len(), |n| end + n);
+        let end =
+            text[begin..].iter().position(|&byte| byte == b'/').map_or(text.len(), |n| begin + n);
+        let after =
+            text[end..].iter().position(|&byte| byte != b'/').map_or(text.len(), |n| end + n);
         let last = after == text.len();
         Some(Step { name: &text[begin..end], end, after, last, slash: after > end })
     }

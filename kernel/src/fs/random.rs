@@ -1,5 +1,5 @@
-//! Random bytes for `getrandom`, `/dev/urandom` and `AT_RANDOM`: ChaCha20, keyed at boot from the CPU's
-//! generator where it has one, and from the clock and cycle counter.
+//! Random bytes for `getrandom`, `/dev/urandom` and `AT_RANDOM`: ChaCha20, keyed at boot from the
+//! CPU's generator where it has one, and from the clock and cycle counter.
 
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha20Rng;
@@ -22,7 +22,8 @@ pub fn fill(buf: &mut [u8]) {
 fn seeded() -> ChaCha20Rng {
     let mut seed = [0; 32];
     for (index, word) in seed.chunks_mut(8).enumerate() {
-        let clock = sched::wall().wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(index as u32 * 16);
+        let clock =
+            sched::wall().wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(index as u32 * 16);
         word.copy_from_slice(&(cpu::entropy() ^ clock).to_le_bytes());
     }
     ChaCha20Rng::from_seed(seed)

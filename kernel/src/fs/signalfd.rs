@@ -1,7 +1,9 @@
-//! `signalfd`: signals that are read like a file. Whoever reads takes the signals of its own thread and process.
+//! `signalfd`: signals that are read like a file. Whoever reads takes the signals of its own thread
+//! and process.
 //!
-//! A signal that some thread would take at once is not for a file. One that all block wakes the threads of its process that wait for
-//! signals by files (`Process::signal_readers`), and each looks again.
+//! A signal that some thread would take at once is not for a file. One that all block wakes the
+//! threads of its process that wait for signals by files (`Process::signal_readers`), and each
+//! looks again.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,11 @@
 //! `timerfd`: a timer that is read like a file.
 //!
-//! One that repeats is set anew when it is read: what has passed by then is counted, not waited for. So it costs no more than its reader.
+//! One that repeats is set anew when it is read: what has passed by then is counted, not waited
+//! for. So it costs no more than its reader.
 //!
-//! Invariants: I1: a timer that is set has exactly one kernel timer with its current `serial`, older ones find theirs stale; or it has run
-//! out, which nobody has read. I2: the kernel timer holds a weak reference, so a closed file's goes off for nobody.
+//! Invariants: I1: a timer that is set has exactly one kernel timer with its current `serial`,
+//! older ones find theirs stale; or it has run out, which nobody has read. I2: the kernel timer
+//! holds a weak reference, so a closed file's goes off for nobody.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -24,7 +26,8 @@ use crate::sync::{SpinLock, WaitQueue};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
     Monotonic,
-    /// Time of day, which nothing changes here; a deadline on it is turned into monotonic time when it is set.
+    /// Time of day, which nothing changes here; a deadline on it is turned into monotonic time when
+    /// it is set.
     Wall,
 }
 
@@ -178,7 +181,9 @@ impl Inode for TimerFd {
         let count = match (self.try_take(), Blocking::of(file)) {
             (Some(count), _) => count,
             (None, Blocking::No) => return Err(EAGAIN),
-            (None, Blocking::Yes) => self.readers.wait_intr(None, || self.try_take()).map_err(interrupted)?,
+            (None, Blocking::Yes) => {
+                self.readers.wait_intr(None, || self.try_take()).map_err(interrupted)?
+            }
         };
         to.put(&count.to_ne_bytes())
     }

@@ -11,7 +11,8 @@ use super::tmpfs::TmpNode;
 use crate::boot::Initramfs;
 use crate::errno::*;
 
-/// Unpacks `archive` below `root`, and frees its memory on the way; members that can't be made are left out and counted.
+/// Unpacks `archive` below `root`, and frees its memory on the way; members that can't be made are
+/// left out and counted.
 pub fn unpack(mut archive: Initramfs, root: &InodeRef) -> usize {
     let start = Start::kernel(root.clone());
     let mut links: HashMap<u32, InodeRef> = HashMap::new();
@@ -77,7 +78,8 @@ fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -
 
 /// Makes the directories that lead to `name`, for archives that don't list them.
 fn make_parents(start: &Start, name: &[u8]) -> Result<()> {
-    let slashes: Vec<usize> = name.iter().enumerate().filter(|(_, &b)| b == b'/').map(|(at, _)| at).collect();
+    let slashes: Vec<usize> =
+        name.iter().enumerate().filter(|(_, &b)| b == b'/').map(|(at, _)| at).collect();
     for at in slashes {
         if at == 0 {
             continue;

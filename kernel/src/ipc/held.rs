@@ -4,14 +4,16 @@
 //!   first out   | front: put back | ring: copied bytes | behind: pages moved in, and bytes after them |   last in
 //! ```
 //!
-//! Copies go into the ring, in at most two pieces a call. The ring starts small and takes its full size when a writer
-//! first finds it full, so that the many pipes that only carry a line cost a page. Pages that come as they are go behind
-//! it; what a mover took and couldn't place comes back in front.
+//! Copies go into the ring, in at most two pieces a call. The ring starts small and takes its full
+//! size when a writer first finds it full, so that the many pipes that only carry a line cost a
+//! page. Pages that come as they are go behind it; what a mover took and couldn't place comes back
+//! in front.
 //!
-//! Invariants: H1: `moved` is the length of `front` and `behind` together. H2: nothing is copied into the ring while `moved`
-//! isn't 0, so bytes leave in the order they came. H3: `charged`, the memory of the ring and of the chains, is what the totals of
-//! the pipe's maker know of. H4: `ranges` is how many donated ranges are in `behind`; they are made loans before it is read,
-//! cut, or moved, and nothing is there in front of the first that leaves as it is.
+//! Invariants: H1: `moved` is the length of `front` and `behind` together. H2: nothing is copied
+//! into the ring while `moved` isn't 0, so bytes leave in the order they came. H3: `charged`, the
+//! memory of the ring and of the chains, is what the totals of the pipe's maker know of. H4:
+//! `ranges` is how many donated ranges are in `behind`; they are made loans before it is read, cut,
+//! or moved, and nothing is there in front of the first that leaves as it is.
 
 use alloc::sync::Arc;
 
@@ -125,8 +127,9 @@ impl Held {
         Ok(())
     }
 
-    /// Moves a range out of a program's memory in, however large it is, if it can be [donated](vm::to_donate): when there is a place for
-    /// it, so that it never has to go back to where another thread may have mapped something since.
+    /// Moves a range out of a program's memory in, however large it is, if it can be
+    /// [donated](vm::to_donate): when there is a place for it, so that it never has to go back to
+    /// where another thread may have mapped something since.
     ///
     /// # Errors
     /// `ENOBUFS`, `ENOMEM`; nothing has changed.
@@ -144,7 +147,8 @@ impl Held {
         Ok(true)
     }
 
-    /// Has `map` take what comes first, if it is a donated range of at most `most` bytes; what `map` has made of it, and its length.
+    /// Has `map` take what comes first, if it is a donated range of at most `most` bytes; what
+    /// `map` has made of it, and its length.
     ///
     /// # Errors
     /// Those of `map`: the range stays.
@@ -167,13 +171,15 @@ impl Held {
         Ok(Some((mapped, len)))
     }
 
-    /// Copies in what there is room for, of `capacity` in all; lends pages where that pays, of up to `most` in all.
+    /// Copies in what there is room for, of `capacity` in all; lends pages where that pays, of up
+    /// to `most` in all.
     #[inline(always)]
     pub fn fill(&mut self, capacity: usize, most: usize, from: &mut Source<'_>) -> Result<()> {
         let room = capacity - self.len();
         let lends = PIPE_LOAN.lends(from.left(), room);
         if self.moved != 0 || lends != Lends::Nothing {
-            let is_whole = lends != Lends::Nothing && from.run().is_some_and(|(_, len)| len >= 4 * PAGE);
+            let is_whole =
+                lends != Lends::Nothing && from.run().is_some_and(|(_, len)| len >= 4 * PAGE);
             let room = if is_whole { most - self.len() } else { room };
             return self.with_moved(|held| append(&mut held.behind, from, room, lends));
         }
@@ -200,7 +206,9 @@ impl Held {
     /// Moves in what there is room for, of `most` in all.
     pub fn give(&mut self, most: usize, chain: &mut Chain) -> Result<()> {
         let room = most - self.len();
-        self.with_moved(|held| held.behind.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS))
+        self.with_moved(|held| {
+            held.behind.take_from(&Clusters, chain, room).map_err(|NoMemory| ENOBUFS)
+        })
     }
 
     /// Moves up to `most` bytes to `to`; those of the ring are copied.
@@ -226,9 +234,11 @@ impl Held {
     /// Puts back what was taken, in front of all else.
     pub fn untake(&mut self, mut chain: Chain) {
         let _ = self.with_moved(|held| {
-            // Only a second mover finds something here. Nothing may be lost: somebody is ended before this fails.
-            let joined =
-                vm::with_room_at_any_cost(|| chain.take_from(&Clusters, &mut held.front, usize::MAX));
+            // Only a second mover finds something here. Nothing may be lost: somebody is ended
+            // before this fails.
+            let joined = vm::with_room_at_any_cost(|| {
+                chain.take_from(&Clusters, &mut held.front, usize::MAX)
+            });
             if joined.is_err() {
                 held.front.clear(&Clusters);
             }

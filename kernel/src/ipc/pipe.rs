@@ -1,18 +1,20 @@
 //! Pipes and fifos.
 //!
-//! Bytes are in one place (`held`), user memory is copied straight into it and out of it, and pages can be moved in and
-//! out as they are.
+//! Bytes are in one place (`held`), user memory is copied straight into it and out of it, and pages
+//! can be moved in and out as they are.
 //!
-//! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring stops being
-//! empty, and when it has room for a whole `PIPE_BUF` again.
+//! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring
+//! stops being empty, and when it has room for a whole `PIPE_BUF` again.
 //!
-//! Invariants: I1: `len` and `capacity` change only with `held` locked; polls read them without. I2: `held`
-//! is a sleeping lock and is held over user copies: transfers of up to `PIPE_BUF` are in one piece. I3: a
-//! byte leaves only once it was copied out whole. I4: a pipe that nobody has open holds nothing. I5: `over` is the turn of a
-//! writer that put more into the pipe than it is to hold, and waits until that is so no longer; nobody else writes meanwhile.
+//! Invariants: I1: `len` and `capacity` change only with `held` locked; polls read them without.
+//! I2: `held` is a sleeping lock and is held over user copies: transfers of up to `PIPE_BUF` are in
+//! one piece. I3: a byte leaves only once it was copied out whole. I4: a pipe that nobody has open
+//! holds nothing. I5: `over` is the turn of a writer that put more into the pipe than it is to
+//! hold, and waits until that is so no longer; nobody else writes meanwhile.
 //!
-//! I5 is for pages that are lent: they need no room, so a large write puts all of them where the reader finds them at
-//! once, and still ends no sooner than if they had been copied in little by little.
+//! I5 is for pages that are lent: they need no room, so a large write puts all of them where the
+//! reader finds them at once, and still ends no sooner than if they had been copied in little by
+//! little.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -39,8 +41,9 @@ const MAX_CAPACITY: usize = 1 << 20;
 /// What a pipe gets when its user's pipes may hold much already.
 const LEAST_CAPACITY: usize = 2 * PAGE;
 
-/// Pages that all pipes of a user may hold: from the first on, new ones get little and none grows, from the second on there are no new
-/// ones. 0 for no bound. `/proc/sys/fs/pipe-user-pages-soft` and `-hard`.
+/// Pages that all pipes of a user may hold: from the first on, new ones get little and none grows,
+/// from the second on there are no new ones. 0 for no bound. `/proc/sys/fs/pipe-user-pages-soft`
+/// and `-hard`.
 pub static SOFT: AtomicUsize = AtomicUsize::new(16384);
 pub static HARD: AtomicUsize = AtomicUsize::new(0);
 
@@ -152,7 +155,8 @@ impl Pipe {
         Ok((end(abi::O_RDONLY)?, end(abi::O_WRONLY)?))
     }
 
-    /// Opens a fifo, which waits for the other side as `open` has it; returns the node for the transfers.
+    /// Opens a fifo, which waits for the other side as `open` has it; returns the node for the
+    /// transfers.
     pub fn open_fifo(pipe: &Arc<Pipe>, flags: u32) -> Result<InodeRef> {
         let access = flags & abi::O_ACCMODE;
         let nonblocking = flags & abi::O_NONBLOCK != 0;
@@ -170,8 +174,9 @@ impl Pipe {
             } else {
                 (&pipe.writers, &pipe.readers, before.0)
             };
-            let met =
-                here.wait.wait_intr(None, || (there.is_open() || there.opened() != before).then_some(()));
+            let met = here
+                .wait
+                .wait_intr(None, || (there.is_open() || there.opened() != before).then_some(()));
             if met.is_err() {
                 pipe.leave(access);
                 return Err(ERESTARTSYS);
@@ -213,7 +218,8 @@ impl Pipe {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// How much a writer may fill the pipe to: a page, once the user's queues hold all that they may.
+    /// How much a writer may fill the pipe to: a page, once the user's queues hold all that they
+    /// may.
     fn limit(&self) -> usize {
         if self.user.is_full() {
             return PAGE;
@@ -267,7 +273,8 @@ impl Pipe {
         outcome(chain.len(), result).map(|_| chain)
     }
 
-    /// As [`take`](Pipe::take), but what comes first may be memory that somebody gave away as it was, which `map` takes.
+    /// As [`take`](Pipe::take), but what comes first may be memory that somebody gave away as it
+    /// was, which `map` takes.
     pub fn take_any(
         &self,
         blocking: Blocking,
@@ -288,12 +295,18 @@ impl Pipe {
         }
     }
 
-    /// Moves memory in that a program gives away as it is, once there is some room; that it needs none itself. Says whether it is such
-    /// memory: else nothing has changed.
+    /// Moves memory in that a program gives away as it is, once there is some room; that it needs
+    /// none itself. Says whether it is such memory: else nothing has changed.
     ///
     /// # Errors
     /// As for a write; nothing has changed.
-    pub fn give_range(&self, blocking: Blocking, space: &Space, addr: u64, pages: u64) -> Result<bool> {
+    pub fn give_range(
+        &self,
+        blocking: Blocking,
+        space: &Space,
+        addr: u64,
+        pages: u64,
+    ) -> Result<bool> {
         let (mut given, mut result) = (None, Ok(()));
         while given.is_none() && result.is_ok() {
             result = self.put(blocking, PIPE_BUF, |held, _| {
@@ -326,7 +339,8 @@ impl Pipe {
         Ok(chain)
     }
 
-    /// Runs `get` once on what is held, when there is something; waits for that, and gives up at the end.
+    /// Runs `get` once on what is held, when there is something; waits for that, and gives up at
+    /// the end.
     #[inline(always)]
     fn get(&self, blocking: Blocking, get: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
         loop {
@@ -385,8 +399,9 @@ impl Pipe {
         turn
     }
 
-    /// Waits until the pipe holds no more than it is to. A writer that is interrupted has not written what is too much, of what is its
-    /// own: it had written `start` bytes before. Others may have [put back](Self::untake) what they took.
+    /// Waits until the pipe holds no more than it is to. A writer that is interrupted has not
+    /// written what is too much, of what is its own: it had written `start` bytes before. Others
+    /// may have [put back](Self::untake) what they took.
     #[cold]
     fn settle(&self, turn: u64, from: &mut Source<'_>, start: usize) -> Result<()> {
         let is_over = || self.over.load(Ordering::SeqCst) == turn;
@@ -407,14 +422,15 @@ impl Pipe {
         waited.and(Err(EPIPE))
     }
 
-    /// As a write of all of `chain`, which is moved: what was not written stays in it. Pages of it need no room, so it doesn't wait
-    /// until the pipe holds no more than it is to.
+    /// As a write of all of `chain`, which is moved: what was not written stays in it. Pages of it
+    /// need no room, so it doesn't wait until the pipe holds no more than it is to.
     pub fn give(&self, blocking: Blocking, chain: &mut Chain) -> Result<usize> {
         let whole = chain.len();
         let needed = if whole <= PIPE_BUF { whole } else { 1 };
         let mut result = Ok(());
         while !chain.is_empty() && result.is_ok() {
-            result = self.put(blocking, needed, |held, limit| held.give(self.most(blocking, limit), chain));
+            result = self
+                .put(blocking, needed, |held, limit| held.give(self.most(blocking, limit), chain));
         }
         outcome(whole - chain.len(), told(result))
     }
@@ -458,7 +474,8 @@ impl Pipe {
         self.writers.wait.wait_intr(None, ready).map_err(interrupted)
     }
 
-    /// How many bytes have room; waits until some do, if it may. Raises `SIGPIPE` when no reader is left.
+    /// How many bytes have room; waits until some do, if it may. Raises `SIGPIPE` when no reader is
+    /// left.
     pub fn wait_for_room(&self, blocking: Blocking) -> Result<usize> {
         loop {
             if !self.readers.is_open() {
@@ -584,7 +601,8 @@ impl Inode for PipeInode {
         change(&self.ownership()).map(|_| ())
     }
 
-    /// Only a descriptor's name in /proc leads here: the pipe has been open, so there is nobody to wait for.
+    /// Only a descriptor's name in /proc leads here: the pipe has been open, so there is nobody to
+    /// wait for.
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
         self.pipe.enter(flags & abi::O_ACCMODE);
         Ok(Some(Arc::new(PipeInode { pipe: self.pipe.clone(), ino: self.ino, owner: self.owner })))

@@ -5,8 +5,8 @@
 //!                 ^head           ^head+len
 //! ```
 //!
-//! A reader that empties it moves it back to the start: the next write is one piece again, in memory that is
-//! still in the cache.
+//! A reader that empties it moves it back to the start: the next write is one piece again, in
+//! memory that is still in the cache.
 //!
 //! Invariants: I1: `head < buf.len()`, or both are 0; `len <= buf.len()`.
 

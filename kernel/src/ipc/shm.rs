@@ -5,17 +5,19 @@
 //!                     segment: a handle, until it is removed
 //!                     remnant: finds it as long as somebody has it attached }
 //! ```
-//! The VM system counts attachments: a mapping is a reference of the segment's object, whether it came by `shmat`,
-//! by fork or by a split, and however it goes. So nothing here is told of exit, exec or unmapping, and the memory of
-//! a removed segment is freed with its last mapping. Its slot is found empty later: whoever makes a segment looks at [`AT_ONCE`]
-//! removed ones, each in its turn, and at all of them only before it is refused.
+//! The VM system counts attachments: a mapping is a reference of the segment's object, whether it
+//! came by `shmat`, by fork or by a split, and however it goes. So nothing here is told of exit,
+//! exec or unmapping, and the memory of a removed segment is freed with its last mapping. Its slot
+//! is found empty later: whoever makes a segment looks at [`AT_ONCE`] removed ones, each in its
+//! turn, and at all of them only before it is refused.
 //!
-//! I1: a slot's number is its index plus its sequence times `SLOTS`, so a reused slot has a new number.
-//! I2: a removed segment has no key. I3: handles on memory and what is known of it are let go with `TABLE` unlocked. I4: no more
-//! than one segment is looked at while `TABLE` is locked.
+//! I1: a slot's number is its index plus its sequence times `SLOTS`, so a reused slot has a new
+//! number. I2: a removed segment has no key. I3: handles on memory and what is known of it are let
+//! go with `TABLE` unlocked. I4: no more than one segment is looked at while `TABLE` is locked.
 //! Locks: `TABLE`, a leaf but for the VM system's object locks.
 //!
-//! Not as on Linux: the time and process of a detachment are those of the last `shmdt`; ends of processes leave them.
+//! Not as on Linux: the time and process of a detachment are those of the last `shmdt`; ends of
+//! processes leave them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
@@ -93,11 +95,13 @@ impl Owner {
     }
 }
 
-/// What a segment costs besides its pages: itself, in tree nodes that may be half empty, and what its memory is known by.
+/// What a segment costs besides its pages: itself, in tree nodes that may be half empty, and what
+/// its memory is known by.
 const SEGMENT: usize = 2 * core::mem::size_of::<Shm>() + 640;
 /// What it takes to look at a segment: the work of copying so many bytes.
 const LOOK: usize = 256;
-/// Removed segments that the making of one looks at: more than one, so that they don't become more and more.
+/// Removed segments that the making of one looks at: more than one, so that they don't become more
+/// and more.
 const AT_ONCE: usize = 2;
 
 struct Shm {
@@ -338,7 +342,8 @@ impl Table {
         let pages = self.pages.checked_add(size.div_ceil(PAGE)).ok_or(ENOSPC)?;
         let (most, taken) = (limits.segments.min(SLOTS as u64) as usize, self.slots.len());
         let count = |uid| self.users.get(&uid).copied().unwrap_or(0);
-        let is_free = taken < most && charge::may_take_place(uid, count(uid), taken - count(0), most);
+        let is_free =
+            taken < most && charge::may_take_place(uid, count(uid), taken - count(0), most);
         if pages > limits.all || !is_free {
             return Err(ENOSPC);
         }
@@ -349,7 +354,8 @@ impl Table {
     }
 }
 
-/// Looks at so many removed segments, each in its turn, and empties the slots of those that are gone.
+/// Looks at so many removed segments, each in its turn, and empties the slots of those that are
+/// gone.
 fn sweep(count: usize) {
     for _ in 0..count {
         let mut table = TABLE.lock();
@@ -389,7 +395,8 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
     let segment = Segment::new(request.size, user.memory())?;
     let (remnant, object) = (segment.remnant(), segment.id());
     let mut table = TABLE.lock();
-    // Another call may have made it meanwhile; the lock goes before the segment that is one too many.
+    // Another call may have made it meanwhile; the lock goes before the segment that is one too
+    // many.
     if let Some(found) = table.existing(request, cred)? {
         return Ok(found);
     }
@@ -422,7 +429,8 @@ pub struct Attachment {
     pub key: i32,
 }
 
-/// `shmat`'s look-up: a handle on the memory, if the caller has the rights. The handle keeps it until it is mapped.
+/// `shmat`'s look-up: a handle on the memory, if the caller has the rights. The handle keeps it
+/// until it is mapped.
 pub fn attach(id: i32, wanted: u32, cred: &Cred) -> Result<Attachment> {
     let mut table = TABLE.lock();
     let (_, shm) = table.find(id)?;
@@ -553,7 +561,9 @@ pub fn lock(id: i32, cred: &Cred, limit: u64) -> Result<()> {
         if most == 0 {
             return Err(EPERM);
         }
-        let Some(segment) = shm.segment.as_ref().filter(|_| shm.locked.is_none()) else { return Ok(()) };
+        let Some(segment) = shm.segment.as_ref().filter(|_| shm.locked.is_none()) else {
+            return Ok(());
+        };
         // Threads that lock it at once count it once.
         let count = shm.counted.upgrade().map_or_else(
             || {

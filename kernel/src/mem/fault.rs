@@ -88,7 +88,9 @@ impl Drop for Nth {
 /// [`NoMemory`].
 #[inline]
 pub fn point() -> Result<(), NoMemory> {
-    if ARMED.load(Relaxed) != 0 && proc::running_thread().is_some_and(|thread| thread.fail_nth.strikes()) {
+    if ARMED.load(Relaxed) != 0
+        && proc::running_thread().is_some_and(|thread| thread.fail_nth.strikes())
+    {
         return Err(NoMemory);
     }
     Ok(())
@@ -231,7 +233,8 @@ impl Taken {
 /// Runs foreign code that allocates as it likes, for a reason that the caller gives: its
 /// allocations aren't reported. The code may sleep.
 pub fn excused<T>(code: impl FnOnce() -> T) -> T {
-    let excuse = |is| proc::running_thread().is_some_and(|thread| thread.taken.is_excused.swap(is, Relaxed));
+    let excuse =
+        |is| proc::running_thread().is_some_and(|thread| thread.taken.is_excused.swap(is, Relaxed));
     let before = excuse(true);
     let result = code();
     excuse(before);

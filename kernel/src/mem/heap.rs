@@ -132,8 +132,13 @@ struct Front(UnsafeCell<[Row; cpu::MAX_CPUS]>);
 // SAFETY: each CPU touches only its own row, and the kernel runs with interrupts off.
 unsafe impl Sync for Front {}
 
-const EMPTY: Lists =
-    Lists { head: ptr::null_mut(), len: 0, spare: ptr::null_mut(), pool: pools::ROOT, batch: LEAST_BATCH };
+const EMPTY: Lists = Lists {
+    head: ptr::null_mut(),
+    len: 0,
+    spare: ptr::null_mut(),
+    pool: pools::ROOT,
+    batch: LEAST_BATCH,
+};
 
 static FRONT: Front = Front(UnsafeCell::new([const { Row([EMPTY; SIZES.len()]) }; cpu::MAX_CPUS]));
 
@@ -149,7 +154,8 @@ struct Depot {
 unsafe impl Send for Depot {}
 
 static DEPOTS: [[SpinLock<Depot>; SIZES.len()]; POOLS] =
-    [const { [const { SpinLock::new(Depot { first: ptr::null_mut(), whole: 0 }) }; SIZES.len()] }; POOLS];
+    [const { [const { SpinLock::new(Depot { first: ptr::null_mut(), whole: 0 }) }; SIZES.len()] };
+        POOLS];
 /// Runs that each class has.
 static RUNS_OF: [AtomicUsize; SIZES.len()] = [const { AtomicUsize::new(0) }; SIZES.len()];
 /// Whole runs that a depot keeps: root's, and another's.
@@ -544,7 +550,8 @@ pub fn give_back() -> bool {
         loop {
             // SAFETY: nobody has the piece but this.
             let unmap = |va| unsafe { tables::unmap(va) };
-            let frames: ArrayVec<u64, BATCH> = pages.by_ref().take(BATCH).filter_map(unmap).collect();
+            let frames: ArrayVec<u64, BATCH> =
+                pages.by_ref().take(BATCH).filter_map(unmap).collect();
             if frames.is_empty() {
                 break;
             }
@@ -643,7 +650,9 @@ impl Back {
         let mut pages = PIECE;
         while pages >= LEAST_PIECE && !low.is_full() {
             // SAFETY: the size is not zero.
-            let Some(block) = (unsafe { self.talc.try_allocate(Piece { first: 0, pages }.layout()) }) else {
+            let Some(block) =
+                (unsafe { self.talc.try_allocate(Piece { first: 0, pages }.layout()) })
+            else {
                 pages /= 2;
                 continue;
             };
@@ -665,11 +674,12 @@ impl Back {
         self.freed_unmelted += core::mem::take(&mut self.freed);
     }
 
-    /// Gives talc some small pieces behind page `from`, with frames again: they part what has become
-    /// free beside them, and together there may be larger ones. False if there are none, no frames,
-    /// or little was freed since the last time.
+    /// Gives talc some small pieces behind page `from`, with frames again: they part what has
+    /// become free beside them, and together there may be larger ones. False if there are none, no
+    /// frames, or little was freed since the last time.
     fn melt(&mut self, from: &mut u32) -> bool {
-        let small = self.balloon.iter().map(|piece| piece.pages).filter(|&pages| pages < LARGE_PIECE);
+        let small =
+            self.balloon.iter().map(|piece| piece.pages).filter(|&pages| pages < LARGE_PIECE);
         let cost = u64::from(small.sum::<u32>()) * PAGE_SIZE as u64 / 8;
         if !self.has_more_than(MUCH) || *from == 0 && self.freed_unmelted <= cost {
             return false;
@@ -714,15 +724,16 @@ impl Back {
         }
     }
 
-    /// Gives talc `bytes`, or `STEP` if that is more and there, out of a piece of the balloon. False
-    /// if there is none like it, or no frames.
+    /// Gives talc `bytes`, or `STEP` if that is more and there, out of a piece of the balloon.
+    /// False if there is none like it, or no frames.
     #[cold]
     fn deflate(&mut self, bytes: u64) -> bool {
         const SMALLEST: u64 = LEAST_PIECE as u64;
         // The end of what stays takes a little of it; beside a whole piece there may be a little
         // free already.
         let least = bytes / PAGE_SIZE as u64 + 1;
-        let Some(at) = self.balloon.iter().rposition(|piece| u64::from(piece.pages) + 2 >= least) else {
+        let Some(at) = self.balloon.iter().rposition(|piece| u64::from(piece.pages) + 2 >= least)
+        else {
             return false;
         };
         let piece = self.balloon[at];
@@ -750,7 +761,8 @@ impl Back {
         true
     }
 
-    /// Gives talc `bytes` more, or `STEP` if that is more and there. What may be refused leaves what is promised to all CPUs.
+    /// Gives talc `bytes` more, or `STEP` if that is more and there. What may be refused leaves
+    /// what is promised to all CPUs.
     fn claim(&mut self, bytes: u64, refusal: Refusal) -> Result<(), NoMemory> {
         let kept = match refusal {
             Refusal::Taken => OWED.load(Relaxed),
@@ -845,7 +857,8 @@ const RUNS: u64 = {
 };
 
 fn run_layout(class: usize) -> Layout {
-    Layout::from_size_align(SPANS[class] - RUN_EDGES / 2, SPANS[class]).expect("a span is a power of two")
+    Layout::from_size_align(SPANS[class] - RUN_EDGES / 2, SPANS[class])
+        .expect("a span is a power of two")
 }
 
 /// A block that no class has.
@@ -896,8 +909,13 @@ fn new_run(class: usize, pool: Pool) -> (*mut Block, usize) {
     // SAFETY: the run is ours, and a `Run` fits into its edge; block `n` lies in it, and a `Block`
     // fits into the smallest class.
     unsafe {
-        let head =
-            Run { free: ptr::null_mut(), count: 0, pool, next: ptr::null_mut(), previous: ptr::null_mut() };
+        let head = Run {
+            free: ptr::null_mut(),
+            count: 0,
+            pool,
+            next: ptr::null_mut(),
+            previous: ptr::null_mut(),
+        };
         run.cast::<Run>().write(head);
         for n in (0..blocks).rev() {
             let block = run.add(RUN_EDGES / 2 + n * size).cast::<Block>();

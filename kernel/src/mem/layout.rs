@@ -9,7 +9,8 @@
 
 pub use crate::arch::tables::is_mapped;
 
-/// First address no program may map: the last page below the hole stays free, so that `sysret` can't land in it.
+/// First address no program may map: the last page below the hole stays free, so that `sysret`
+/// can't land in it.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
 /// Where physical address zero is mapped.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;

@@ -1,8 +1,9 @@
 //! Physical memory at boot, and the kernel's own use of it: tables, stacks, heap.
 //!
-//! Until [`Frames`](machine::Frames) exists, page frames come from the start of the largest memory range, upwards. Then the rest is
-//! handed over and every frame comes from there. Memory below 1 MiB and the image are never handed over; the initramfs comes along as
-//! loaded, and is freed while it is unpacked.
+//! Until [`Frames`](machine::Frames) exists, page frames come from the start of the largest memory
+//! range, upwards. Then the rest is handed over and every frame comes from there. Memory below 1
+//! MiB and the image are never handed over; the initramfs comes along as loaded, and is freed while
+//! it is unpacked.
 
 pub mod fault;
 pub mod heap;
@@ -25,7 +26,8 @@ const RANGES: usize = 16;
 /// The ranges not yet used, largest first, while frames are taken from its start.
 static EARLY: SpinLock<ArrayVec<Range, RANGES>> = SpinLock::new(ArrayVec::new_const());
 
-/// Heap for every page frame's records, here and in `machine`, beside `HEAP_START` for what start-up needs.
+/// Heap for every page frame's records, here and in `machine`, beside `HEAP_START` for what
+/// start-up needs.
 const RECORD: usize = 64;
 const HEAP_START: usize = 1 << 20;
 
@@ -82,7 +84,8 @@ fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
     free
 }
 
-/// A page frame for the kernel itself, with whatever it held, from as deep in the last pages as `reserve` allows.
+/// A page frame for the kernel itself, with whatever it held, from as deep in the last pages as
+/// `reserve` allows.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -93,7 +96,8 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
         return Ok(frames.pa(page).0);
     }
     let mut ranges = EARLY.lock();
-    let range = ranges.first_mut().filter(|r| r.end - r.start > PAGE_SIZE as u64).ok_or(NoMemory)?;
+    let range =
+        ranges.first_mut().filter(|r| r.end - r.start > PAGE_SIZE as u64).ok_or(NoMemory)?;
     range.start += PAGE_SIZE as u64;
     Ok(range.start - PAGE_SIZE as u64)
 }

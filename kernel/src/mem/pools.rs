@@ -38,9 +38,9 @@ struct State {
     pages: AtomicUsize,
 }
 
-static STATES: [State; POOLS] =
-    [const { State { uid: AtomicU32::new(0), users: AtomicUsize::new(0), pages: AtomicUsize::new(0) } };
-        POOLS];
+static STATES: [State; POOLS] = [const {
+    State { uid: AtomicU32::new(0), users: AtomicUsize::new(0), pages: AtomicUsize::new(0) }
+}; POOLS];
 
 /// A byte for each page of the heap, which is its pool.
 const MARKS: u64 = layout::HEAP + (1 << 38);

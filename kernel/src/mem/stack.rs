@@ -1,10 +1,14 @@
-//! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not a corruption.
+//! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not
+//! a corruption.
 //!
-//! A library that was written for a desk needs more: [`Stack::large`] is for [`on_stack`](crate::arch::switch::on_stack).
+//! A library that was written for a desk needs more: [`Stack::large`] is for
+//! [`on_stack`](crate::arch::switch::on_stack).
 //!
-//! A stack's pages stay mapped when it is given back, and the next task takes it over: making a task costs no table work, and no CPU
-//! has to forget a kernel translation. Only when far more are free than are kept, after a crowd of threads, the page daemon takes the
-//! pages of most of them back ([`give_back`]): all CPUs forget them, a batch at a time, and the addresses wait for the next crowd.
+//! A stack's pages stay mapped when it is given back, and the next task takes it over: making a
+//! task costs no table work, and no CPU has to forget a kernel translation. Only when far more are
+//! free than are kept, after a crowd of threads, the page daemon takes the pages of most of them
+//! back ([`give_back`]): all CPUs forget them, a batch at a time, and the addresses wait for the
+//! next crowd.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,7 +37,8 @@ const LIMIT: u64 = (1 << 39) / STRIDE;
 
 /// Free stacks that keep their pages.
 const KEPT: usize = 64;
-/// Stacks whose pages are given back at a time. The page daemon is woken when so many more than are kept are free.
+/// Stacks whose pages are given back at a time. The page daemon is woken when so many more than are
+/// kept are free.
 const BATCH: usize = 64;
 
 struct Pool {
@@ -49,11 +54,16 @@ struct Pool {
     larges: u64,
 }
 
-static POOL: SpinLock<Pool> =
-    SpinLock::new(Pool { free: Vec::new(), bare: Vec::new(), large: Vec::new(), made: 0, larges: 0 });
+static POOL: SpinLock<Pool> = SpinLock::new(Pool {
+    free: Vec::new(),
+    bare: Vec::new(),
+    large: Vec::new(),
+    made: 0,
+    larges: 0,
+});
 
-/// The stack that was given back last on each CPU, or 0: most of it is in that CPU's cache. Only that CPU looks; the kernel isn't
-/// preempted.
+/// The stack that was given back last on each CPU, or 0: most of it is in that CPU's cache. Only
+/// that CPU looks; the kernel isn't preempted.
 static NEAR: [Line<AtomicU64>; cpu::MAX_CPUS] = [const { Line(AtomicU64::new(0)) }; cpu::MAX_CPUS];
 
 /// A kernel stack; goes back to the pool when dropped.
@@ -142,11 +152,13 @@ impl Drop for Stack {
     }
 }
 
-/// Gives the pages of free stacks back, but for those that are kept. The page daemon's; it waits for all CPUs, with nothing locked.
+/// Gives the pages of free stacks back, but for those that are kept. The page daemon's; it waits
+/// for all CPUs, with nothing locked.
 pub fn give_back() {
     while let Some(batch) = take_batch() {
-        let pages =
-            || batch.iter().flat_map(|&top| (1..=PAGES).map(move |page| top - page * PAGE_SIZE as u64));
+        let pages = || {
+            batch.iter().flat_map(|&top| (1..=PAGES).map(move |page| top - page * PAGE_SIZE as u64))
+        };
         // SAFETY: the stacks are free, and in no list while this has them.
         let unmap = |va| unsafe { tables::unmap(va) };
         let frames: ArrayVec<u64, { BATCH * PAGES as usize }> = pages().filter_map(unmap).collect();
@@ -200,7 +212,8 @@ pub fn in_use() -> u64 {
     pool.made - (pool.free.len() + pool.bare.len() + near) as u64 - LARGE * pool.large.len() as u64
 }
 
-/// Heap bytes of the lists of free stacks, which only grow, with the most stacks that there were at once.
+/// Heap bytes of the lists of free stacks, which only grow, with the most stacks that there were at
+/// once.
 pub fn list_bytes() -> usize {
     let pool = POOL.lock();
     (pool.free.capacity() + pool.bare.capacity() + pool.large.capacity()) * size_of::<u64>()

@@ -52,7 +52,8 @@ impl Family {
     }
 }
 
-/// An internet address: version 6's form, in which version 4's have their place (RFC 4291, 2.5.5.2).
+/// An internet address: version 6's form, in which version 4's have their place (RFC 4291,
+/// 2.5.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ip(pub u128);
 
@@ -98,8 +99,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// Reads the address of `len` bytes at `addr` for a socket of `family`. `None`: it is of no family
-    /// (`AF_UNSPEC`).
+    /// Reads the address of `len` bytes at `addr` for a socket of `family`. `None`: it is of no
+    /// family (`AF_UNSPEC`).
     ///
     /// Fails with `EINVAL` for a wrong length, `EAFNOSUPPORT` for another family.
     pub fn get(family: Family, addr: u64, len: u32) -> Result<Option<Address>> {

@@ -109,7 +109,8 @@ impl Socket {
         }
     }
 
-    /// The other end of the connection has closed; with bytes unread (`reset`) that is an error here.
+    /// The other end of the connection has closed; with bytes unread (`reset`) that is an error
+    /// here.
     pub(super) fn peer_went(&self, reset: bool) {
         let both = self.family == Family::Unix || reset;
         if reset {

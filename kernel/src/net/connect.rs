@@ -129,7 +129,8 @@ impl Socket {
         let result = self.connect_stream(name, blocking);
         if let Err(errno) = result {
             let mut ends = self.ends.lock();
-            // An accept may have completed it meanwhile; who still waits in the listener's row stays in it.
+            // An accept may have completed it meanwhile; who still waits in the listener's row
+            // stays in it.
             if matches!(ends.phase, Phase::Connecting) && errno != EINPROGRESS {
                 ends.phase = Phase::Fresh;
             }
@@ -204,8 +205,8 @@ impl Socket {
         matches!(&ends.phase, Phase::Listening(listener) if listener.pending.len() <= listener.backlog)
     }
 
-    /// Makes the server's end and puts it into the listener's row. With `stay`, who finds the row full is remembered
-    /// and taken in later.
+    /// Makes the server's end and puts it into the listener's row. With `stay`, who finds the row
+    /// full is remembered and taken in later.
     ///
     /// Fails with `ECONNREFUSED`, `EAGAIN`, or `ENOBUFS` without memory.
     fn join(&self, listener: &Socket, name: &Address, stay: bool) -> Result<()> {
@@ -254,10 +255,18 @@ impl Socket {
         (own, Address::Inet { ip, port })
     }
 
-    fn become_connected(&self, server: Arc<Socket>, own: Address, name: Address, cred: Ucred, is_news: bool) {
+    fn become_connected(
+        &self,
+        server: Arc<Socket>,
+        own: Address,
+        name: Address,
+        cred: Ucred,
+        is_news: bool,
+    ) {
         let mut ends = self.ends.lock();
         if matches!(ends.phase, Phase::Ended) {
-            // Released meanwhile by another thread: the server's end sees a connection that is over.
+            // Released meanwhile by another thread: the server's end sees a connection that is
+            // over.
             drop(ends);
             server.peer_went(false);
             return;
@@ -343,7 +352,9 @@ impl Socket {
             Some(_) => return Err(EINVAL),
         };
         let mut ends = self.ends.lock();
-        if let (Address::Inet { ip: own, port }, Some(Address::Inet { ip, .. })) = (&ends.name, &name) {
+        if let (Address::Inet { ip: own, port }, Some(Address::Inet { ip, .. })) =
+            (&ends.name, &name)
+        {
             if own.is_any() {
                 ends.name = Address::Inet { ip: *ip, port: *port };
             }

@@ -26,7 +26,8 @@ pub struct Header {
     pub kind: u32,
 }
 
-/// Takes the first of the control messages in `rest`: its header and its data; none behind the last.
+/// Takes the first of the control messages in `rest`: its header and its data; none behind the
+/// last.
 ///
 /// Fails with `EINVAL` if it is shorter than its header, or longer than what is there.
 pub fn next<'a>(rest: &mut &'a [u8]) -> Result<Option<(Header, &'a [u8])>> {
@@ -58,7 +59,8 @@ pub struct PutControl {
 }
 
 impl PutControl {
-    /// Bytes of data that have room behind a header; `None` if that has none, or the receiver no memory for it.
+    /// Bytes of data that have room behind a header; `None` if that has none, or the receiver no
+    /// memory for it.
     pub fn room(&self) -> Option<usize> {
         (self.left as usize).checked_sub(HEADER).filter(|_| self.at != 0)
     }

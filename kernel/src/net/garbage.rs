@@ -11,7 +11,8 @@
 //! Roots are sockets that a socket not in flight holds, and those whose file has more references
 //! than edges: a descriptor's, or a system call's. Marking goes in steps; other threads change the
 //! graph between them. Each change does [`SHARE`] steps itself, more than it can add, so that no
-//! threads keep a cycle from its end, and what they add to its list stays a part of the graph's size.
+//! threads keep a cycle from its end, and what they add to its list stays a part of the graph's
+//! size.
 //!
 //! Invariants: G1: garbage stays garbage, since no thread can receive or accept it. G2 (the write
 //! barrier): while a cycle marks, the socket of each edge that begins or ends is marked, and so is
@@ -144,8 +145,8 @@ impl<F> InFlight<F> {
         }
     }
 
-    /// Goes on with the cycle, or begins one, by at most `steps` edges and vertices. Files of garbage
-    /// come to `garbage` as far as it has room. Returns whether the cycle is over.
+    /// Goes on with the cycle, or begins one, by at most `steps` edges and vertices. Files of
+    /// garbage come to `garbage` as far as it has room. Returns whether the cycle is over.
     pub fn step(&mut self, steps: usize, garbage: &mut Vec<Arc<F>>) -> bool {
         if matches!(self.phase, Phase::Idle) {
             self.cycle += 1;
@@ -188,7 +189,9 @@ impl<F> InFlight<F> {
     }
 
     fn mark_referenced(&mut self, from: Key) -> Phase {
-        let Some((&socket, vertex)) = self.vertices.range(from..).next() else { return Phase::Marked };
+        let Some((&socket, vertex)) = self.vertices.range(from..).next() else {
+            return Phase::Marked;
+        };
         if vertex.file.strong_count() > vertex.edges {
             self.mark(socket);
         }
@@ -218,7 +221,9 @@ impl<F> InFlight<F> {
     }
 
     fn sweep(&mut self, from: Key, garbage: &mut Vec<Arc<F>>) -> Phase {
-        let Some((&socket, vertex)) = self.vertices.range(from..).next() else { return Phase::Idle };
+        let Some((&socket, vertex)) = self.vertices.range(from..).next() else {
+            return Phase::Idle;
+        };
         if vertex.marked != self.cycle && garbage.len() < garbage.capacity() {
             garbage.extend(vertex.file.upgrade());
         }

@@ -1,8 +1,9 @@
 //! Ports of the loopback addresses.
 //!
-//! A socket is bound to an address (or any) and a port of its protocol. Two may share a port if their addresses don't
-//! meet; if both have SO_REUSEADDR and neither listens; or if both have SO_REUSEPORT and are one user's: nobody takes
-//! over another user's connections. There is no state behind a closed connection that would keep a port.
+//! A socket is bound to an address (or any) and a port of its protocol. Two may share a port if
+//! their addresses don't meet; if both have SO_REUSEADDR and neither listens; or if both have
+//! SO_REUSEPORT and are one user's: nobody takes over another user's connections. There is no state
+//! behind a closed connection that would keep a port.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -226,15 +227,20 @@ fn bound_to(kind: Kind, ip: Ip, port: u16) -> Result<Vec<Arc<Socket>>> {
 ///
 /// Fails with `ECONNREFUSED` or `ENOBUFS`.
 pub fn listener(ip: Ip, port: u16) -> Result<Arc<Socket>> {
-    bound_to(Kind::Stream, ip, port)?.into_iter().find(|socket| socket.is_listening()).ok_or(ECONNREFUSED)
+    bound_to(Kind::Stream, ip, port)?
+        .into_iter()
+        .find(|socket| socket.is_listening())
+        .ok_or(ECONNREFUSED)
 }
 
-/// The socket that gets datagrams from `from` to an address: the one connected to the sender before others.
+/// The socket that gets datagrams from `from` to an address: the one connected to the sender before
+/// others.
 ///
 /// Fails with `ENOBUFS`.
 pub fn receiver(ip: Ip, port: u16, from: &Address) -> Result<Option<Arc<Socket>>> {
     let found = bound_to(Kind::Datagram, ip, port)?;
     let mut sockets = found.iter();
-    let connected = sockets.clone().find(|socket| socket.peer_name().is_ok_and(|peer| peer == *from));
+    let connected =
+        sockets.clone().find(|socket| socket.peer_name().is_ok_and(|peer| peer == *from));
     Ok(connected.or_else(|| sockets.find(|socket| socket.peer_name().is_err())).cloned())
 }

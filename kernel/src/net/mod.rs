@@ -12,12 +12,13 @@
 //!   Chain of pages (mbuf, pages)
 //! ```
 //!
-//! Every socket has one queue, its own incoming one; sending puts bytes into the peer's. There is no protocol in
-//! between: a TCP connection over loopback is a pair of queues like any other, with TCP's rules for names, errors
-//! and ends. What goes in by a page comes out by a page, and bytes are copied in and out once each.
+//! Every socket has one queue, its own incoming one; sending puts bytes into the peer's. There is
+//! no protocol in between: a TCP connection over loopback is a pair of queues like any other, with
+//! TCP's rules for names, errors and ends. What goes in by a page comes out by a page, and bytes
+//! are copied in and out once each.
 //!
-//! Locks: a queue's lock sleeps and is held over user copies; everything else is a spin lock held for a few
-//! instructions. No thread holds two sockets' locks at once.
+//! Locks: a queue's lock sleeps and is held over user copies; everything else is a spin lock held
+//! for a few instructions. No thread holds two sockets' locks at once.
 
 pub mod address;
 mod close;

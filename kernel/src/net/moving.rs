@@ -3,8 +3,9 @@
 //! ```text
 //!   write   .....PPPP|PPPPPPPP|PPPPPPPP|PPP....      copied | lent | lent | copied
 //! ```
-//! Whole pages of a large write are lent: the chain refers to the program's own pages, which change no more (`uvm::loan`). What is
-//! smaller, and what is left at both ends, is copied. From which size on that pays was measured: see docs/moving.md.
+//! Whole pages of a large write are lent: the chain refers to the program's own pages, which change
+//! no more (`uvm::loan`). What is smaller, and what is left at both ends, is copied. From which
+//! size on that pays was measured: see docs/moving.md.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -45,8 +46,9 @@ impl Threshold {
         self.from.load(Relaxed).div_ceil(PAGE_SIZE).max(1)
     }
 
-    /// What a write of `bytes` lends where there is room for `room`. One that finds room is copied: its writer goes on, and may
-    /// store into what nobody has read, which costs more than a copy. One that doesn't waits for the reader anyway.
+    /// What a write of `bytes` lends where there is room for `room`. One that finds room is copied:
+    /// its writer goes on, and may store into what nobody has read, which costs more than a copy.
+    /// One that doesn't waits for the reader anyway.
     pub fn lends(&self, bytes: usize, room: usize) -> Lends {
         if self.allows(PAGE_SIZE) {
             Lends::Pages
@@ -72,7 +74,8 @@ pub enum Lends {
 pub static LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
 /// The same for pipes.
 pub static PIPE_LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
-/// From how many bytes on a read takes the pages that it finds, if nobody is going to write them, in place of copies.
+/// From how many bytes on a read takes the pages that it finds, if nobody is going to write them,
+/// in place of copies.
 pub static RECEIVE: Threshold = Threshold::new(16 * PAGE_SIZE);
 
 /// Puts up to `most` bytes of `from` behind what `chain` has.
@@ -98,7 +101,8 @@ pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, lends: Lend
     Ok(())
 }
 
-/// Whole pages among the next `left` bytes that are worth lending: how many bytes come before, where they are, how many.
+/// Whole pages among the next `left` bytes that are worth lending: how many bytes come before,
+/// where they are, how many.
 fn pages_ahead(from: &Source<'_>, left: usize, lends: Lends) -> Option<(usize, u64, usize)> {
     let fewest = match lends {
         Lends::Nothing => return None,
@@ -142,7 +146,8 @@ fn copy(chain: &mut Chain, from: &mut Source<'_>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Puts `len` bytes of whole pages from `addr` on behind what `chain` has, without copying; fewer if not all can be read.
+/// Puts `len` bytes of whole pages from `addr` on behind what `chain` has, without copying; fewer
+/// if not all can be read.
 ///
 /// Fails with `EFAULT` if the first can't be, with `ENOBUFS`.
 pub fn lend_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<()> {
@@ -157,7 +162,8 @@ pub fn lend_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Re
     append_lent(chain, lent, 0..len)
 }
 
-/// The same of pages that leave the program, of which [`take_back`] gives it back what is left. Says no if they must be lent.
+/// The same of pages that leave the program, of which [`take_back`] gives it back what is left.
+/// Says no if they must be lent.
 ///
 /// Fails with `EFAULT`, `ENOBUFS`.
 pub fn give_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<bool> {
@@ -172,8 +178,8 @@ pub fn give_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Re
     })
 }
 
-/// Charges the running process for pages in its hands, which are in no queue while it waits for room in one, and need not be in
-/// its memory any more.
+/// Charges the running process for pages in its hands, which are in no queue while it waits for
+/// room in one, and need not be in its memory any more.
 ///
 /// # Errors
 /// `ENOBUFS`: it has all that it may.
@@ -188,7 +194,8 @@ fn pages_of(addr: u64, len: usize) -> Result<u64> {
     end.filter(|&end| end <= USER_END).map(|_| pages as u64).ok_or(EFAULT)
 }
 
-/// Puts what is left of a chain of [given pages](give_pages) back where the program had it: whole pages from `addr` on.
+/// Puts what is left of a chain of [given pages](give_pages) back where the program had it: whole
+/// pages from `addr` on.
 pub fn take_back(mut chain: Chain, space: &Space, addr: u64) {
     let mut at = addr;
     let _ = chain.try_each_run(|run| {
@@ -210,11 +217,14 @@ pub struct Piece {
     pub len: usize,
 }
 
-/// Makes a chain whole pages, in at most `most` pieces: pages of which every byte counts stay what they are, the others are copied,
-/// with zeroes behind.
+/// Makes a chain whole pages, in at most `most` pieces: pages of which every byte counts stay what
+/// they are, the others are copied, with zeroes behind.
 ///
 /// Fails with `ENOBUFS` and the chain, as far as memory allows.
-pub fn to_pages(mut chain: Chain, most: usize) -> core::result::Result<(Lent, Vec<Piece>), (Errno, Chain)> {
+pub fn to_pages(
+    mut chain: Chain,
+    most: usize,
+) -> core::result::Result<(Lent, Vec<Piece>), (Errno, Chain)> {
     let mut made = Made { pages: Vec::new(), open: None, pieces: Vec::new() };
     while !chain.is_empty() {
         if made.add(&mut chain, most).is_err() {
@@ -295,7 +305,8 @@ impl Made {
         }
     }
 
-    /// Copies bytes that lie together into the page that has room, or a new one, with zeroes behind them.
+    /// Copies bytes that lie together into the page that has room, or a new one, with zeroes behind
+    /// them.
     fn copy(&mut self, chain: &mut Chain) -> Result<()> {
         if self.open.is_none() {
             self.reserve(0)?;
@@ -324,8 +335,9 @@ impl Made {
 /// Bytes copied before interrupts that wait are taken.
 const WINDOW: usize = 64 * 1024;
 
-/// Moves a chain's bytes out as far as there is room, and drops them from it: first as the pages that they are on, as long as the reader
-/// has whole pages for them and that pays; then copied. The caller holds no spin lock.
+/// Moves a chain's bytes out as far as there is room, and drops them from it: first as the pages
+/// that they are on, as long as the reader has whole pages for them and that pays; then copied. The
+/// caller holds no spin lock.
 pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
     while hand_over(chain, to) {}
     let mut window = to.done() + WINDOW;
@@ -347,7 +359,8 @@ fn hand_over(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
 
 #[cold]
 fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
-    let (Some((addr, room)), Some((Run::Lent(lent), whole))) = (to.whole_pages(), chain.peek_run()) else {
+    let (Some((addr, room)), Some((Run::Lent(lent), whole))) = (to.whole_pages(), chain.peek_run())
+    else {
         return false;
     };
     let Some(space) = proc::current_thread().space() else { return false };
@@ -368,7 +381,8 @@ fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
         Err(mut front) => {
             core::mem::swap(chain, &mut front);
             // Nothing may be lost: somebody is ended before this fails.
-            let _ = vm::with_room_at_any_cost(|| chain.take_from(&Clusters, &mut front, usize::MAX));
+            let _ =
+                vm::with_room_at_any_cost(|| chain.take_from(&Clusters, &mut front, usize::MAX));
             front.release(&Clusters);
             false
         }

@@ -1,8 +1,9 @@
-//! The null protocol: a sink for what is sent and a source of what is received, through the same chains as everything
-//! else. For measurements: what a transfer between a program and the kernel costs by itself (1998, 5.1, 5.2).
+//! The null protocol: a sink for what is sent and a source of what is received, through the same
+//! chains as everything else. For measurements: what a transfer between a program and the kernel
+//! costs by itself (1998, 5.1, 5.2).
 //!
-//! The source has a stock of pages with noise in them, and lends them again and again, as a server does with the pages of a
-//! file that everybody asks for.
+//! The source has a stock of pages with noise in them, and lends them again and again, as a server
+//! does with the pages of a file that everybody asks for.
 
 use linux_raw_sys::general as abi;
 
@@ -81,8 +82,8 @@ fn fill(chain: &mut Chain, len: usize) -> Result<()> {
     for seed in STOCK - missing..STOCK {
         stock.push(noise(seed)?);
     }
-    let lent =
-        lend_all_again(len.div_ceil(PAGE_SIZE), |index| stock[index % STOCK].page()).map_err(|_| ENOBUFS)?;
+    let lent = lend_all_again(len.div_ceil(PAGE_SIZE), |index| stock[index % STOCK].page())
+        .map_err(|_| ENOBUFS)?;
     append_lent(chain, lent, 0..len)
 }
 

@@ -1,7 +1,7 @@
 //! What `setsockopt` sets and `getsockopt` tells.
 //!
-//! Options that change nothing here (a loopback has no delay to avoid and loses no connection to keep alive) are kept
-//! and told again, since programs check.
+//! Options that change nothing here (a loopback has no delay to avoid and loses no connection to
+//! keep alive) are kept and told again, since programs check.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -19,7 +19,8 @@ use crate::sched::Nanos;
 use crate::sync::SpinLock;
 use crate::user;
 
-/// The size of a buffer in each direction, and the most that may be asked for (what is kept is twice that, as on Linux).
+/// The size of a buffer in each direction, and the most that may be asked for (what is kept is
+/// twice that, as on Linux).
 const BUFFER: usize = 212_992;
 /// The most for those who may ask for more.
 const FORCED_MAX: usize = i32::MAX as usize / 2;
@@ -147,7 +148,9 @@ impl Options {
 
     fn keep(&self, level: u32, name: u32, value: i32) -> Result<()> {
         let mut kept = self.kept.lock();
-        if let Some(entry) = kept.values.iter_mut().find(|entry| (entry.0, entry.1) == (level, name)) {
+        if let Some(entry) =
+            kept.values.iter_mut().find(|entry| (entry.0, entry.1) == (level, name))
+        {
             entry.2 = value;
             return Ok(());
         }
@@ -162,7 +165,8 @@ impl Options {
     }
 }
 
-/// The value before anybody sets it, of options that are kept and change nothing; `None` if there is no such option.
+/// The value before anybody sets it, of options that are kept and change nothing; `None` if there
+/// is no such option.
 fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
     let inet = socket.family.is_inet();
     let stream = socket.kind == Kind::Stream;
@@ -181,7 +185,8 @@ fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
             | net::SO_MARK
             | net::SO_BUSY_POLL,
         ) => Some(0),
-        // TOS, TTL, PKTINFO, MTU_DISCOVER, RECVERR, RECVTTL, RECVTOS, MULTICAST_TTL, MULTICAST_LOOP.
+        // TOS, TTL, PKTINFO, MTU_DISCOVER, RECVERR, RECVTTL, RECVTOS, MULTICAST_TTL,
+        // MULTICAST_LOOP.
         (IPPROTO_IP, 2 | 32 | 33) if inet => Some(64),
         (IPPROTO_IP, 1 | 8 | 10 | 11 | 12 | 13) if inet => Some(0),
         (IPPROTO_IP, 34) if inet => Some(1),
@@ -336,10 +341,16 @@ fn value_of(socket: &Socket, level: u32, name: u32) -> Result<Vec<u8>> {
             Ok([on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
         }
         (SOL_SOCKET, net::SO_PEERCRED) => {
-            let cred = if socket.is_listening() { *socket.cred.lock() } else { socket.ends.lock().peer_cred };
+            let cred = if socket.is_listening() {
+                *socket.cred.lock()
+            } else {
+                socket.ends.lock().peer_cred
+            };
             Ok(zerocopy::IntoBytes::as_bytes(&cred).to_vec())
         }
-        (IPPROTO_IPV6, net::IPV6_V6ONLY) if socket.family == Family::Inet6 => int(i32::from(options.only6())),
+        (IPPROTO_IPV6, net::IPV6_V6ONLY) if socket.family == Family::Inet6 => {
+            int(i32::from(options.only6()))
+        }
         _ => {
             let default = kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
             int(options.kept(level, name).unwrap_or(default))

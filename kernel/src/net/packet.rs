@@ -24,8 +24,8 @@ const UDP_MAX: usize = 65507;
 const OVERHEAD: usize = 32;
 
 impl Socket {
-    /// Sends `from` as one message, to `dest` or the peer; waits for room, except over UDP, where a message without
-    /// room is lost.
+    /// Sends `from` as one message, to `dest` or the peer; waits for room, except over UDP, where a
+    /// message without room is lost.
     pub(super) fn send_packet(
         &self,
         dest: Option<&Address>,
@@ -40,7 +40,8 @@ impl Socket {
             return Err(EPIPE);
         }
         let len = from.left();
-        let most = if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
+        let most =
+            if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
         if len > most {
             return Err(EMSGSIZE);
         }
@@ -66,7 +67,8 @@ impl Socket {
             return Err(EPIPE);
         }
         let len = chain.len();
-        let most = if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
+        let most =
+            if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
         if len > most {
             return Err(EMSGSIZE);
         }
@@ -103,8 +105,9 @@ impl Socket {
     /// As a look at up to `most` bytes of the next message: a chain on the same pages.
     pub(super) fn look_packet(&self, most: usize, blocking: Blocking) -> Result<Chain> {
         let how = How { blocking, peek: Peek::Yes, wait_all: false };
-        let look =
-            |socket: &Socket| socket.incoming.with(|queue| (!queue.is_empty()).then(|| queue.refer(most)));
+        let look = |socket: &Socket| {
+            socket.incoming.with(|queue| (!queue.is_empty()).then(|| queue.refer(most)))
+        };
         Ok(self.next_packet(how, look)?.unwrap_or_default())
     }
 
@@ -158,8 +161,14 @@ impl Socket {
         }
     }
 
-    /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is left with him.
-    fn deliver(&self, receiver: &Socket, record: &mut Option<Record>, blocking: Blocking) -> Result<()> {
+    /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is
+    /// left with him.
+    fn deliver(
+        &self,
+        receiver: &Socket,
+        record: &mut Option<Record>,
+        blocking: Blocking,
+    ) -> Result<()> {
         let charge = record.as_ref().map_or(0, Record::charge);
         let limit = self.limit_at(receiver);
         loop {
@@ -222,7 +231,12 @@ impl Socket {
     }
 
     /// Receives one message; what doesn't fit of it is lost.
-    pub(super) fn receive_packet(&self, to: &mut Sink<'_>, how: How, got: &mut Got) -> Result<Received> {
+    pub(super) fn receive_packet(
+        &self,
+        to: &mut Sink<'_>,
+        how: How,
+        got: &mut Got,
+    ) -> Result<Received> {
         let taken = self.next_packet(how, |socket| match how.peek {
             Peek::Yes => socket.look_at_packet(to, got),
             Peek::No => socket.take_packet(to, got),
@@ -282,7 +296,8 @@ impl Socket {
                 }
             }
             got.cred = Some(record.extra.cred);
-            got.files = record.extra.rights.as_ref().map(|rights| rights.copy()).unwrap_or_default();
+            got.files =
+                record.extra.rights.as_ref().map(|rights| rights.copy()).unwrap_or_default();
             let (whole, from) = (record.chain.len(), Some(record.from.clone()));
             Some(Ok(Received { copied: to.done() - before, whole, from }))
         })

@@ -20,8 +20,8 @@ pub struct Clusters;
 pub enum Run {
     /// On loan.
     Lent(Lent),
-    /// Memory that a program has given away as it was: for one that takes it the same way. Only pipes hold such, and make a
-    /// loan of it before anything else is done with it (`ipc::held`).
+    /// Memory that a program has given away as it was: for one that takes it the same way. Only
+    /// pipes hold such, and make a loan of it before anything else is done with it (`ipc::held`).
     Range(Arc<Export>),
 }
 
@@ -134,7 +134,8 @@ pub fn lend_all_again<'a>(
     Ok(lent)
 }
 
-/// Puts `range` of the bytes of pages on loan, which are just those, behind what a chain has; gives them back if it can't.
+/// Puts `range` of the bytes of pages on loan, which are just those, behind what a chain has; gives
+/// them back if it can't.
 ///
 /// # Errors
 /// `ENOBUFS`.

@@ -8,13 +8,15 @@
 //!               sender's name, credentials, files
 //! ```
 //!
-//! A stream's bytes are in one record as long as nothing but bytes comes along; a message with files starts a new one,
-//! so that a receiver gets them with the bytes they were sent with. Of other sockets each record is a message.
+//! A stream's bytes are in one record as long as nothing but bytes comes along; a message with
+//! files starts a new one, so that a receiver gets them with the bytes they were sent with. Of
+//! other sockets each record is a message.
 //!
-//! Invariants: I1: the atomics change only with the queue locked. I2: `used` is the sum of the records' charges: bytes
-//! of a stream, memory of a message. I3: nothing comes in after `close`. I4: who finds no room sets `is_wanted` before
-//! he looks again or sleeps, and who makes room looks at it after: so nobody sleeps beside room. I5: `memory` is the sum of
-//! all records' memory, and what the totals of the socket's maker know of.
+//! Invariants: I1: the atomics change only with the queue locked. I2: `used` is the sum of the
+//! records' charges: bytes of a stream, memory of a message. I3: nothing comes in after `close`.
+//! I4: who finds no room sets `is_wanted` before he looks again or sleeps, and who makes room looks
+//! at it after: so nobody sleeps beside room. I5: `memory` is the sum of all records' memory, and
+//! what the totals of the socket's maker know of.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -107,7 +109,12 @@ impl Incoming {
     /// An empty queue that counts for the running process.
     pub fn new() -> Incoming {
         Incoming {
-            queue: Mutex::new(Queue { records: VecDeque::new(), used: 0, memory: 0, is_closed: false }),
+            queue: Mutex::new(Queue {
+                records: VecDeque::new(),
+                used: 0,
+                memory: 0,
+                is_closed: false,
+            }),
             used: AtomicUsize::new(0),
             records: AtomicUsize::new(0),
             is_wanted: AtomicBool::new(false),
@@ -150,7 +157,8 @@ impl Incoming {
         result
     }
 
-    /// Puts a record of `chain` in front of the others. Nothing may be lost: somebody is ended before this fails.
+    /// Puts a record of `chain` in front of the others. Nothing may be lost: somebody is ended
+    /// before this fails.
     pub fn untake(&self, chain: Chain, is_stream: bool) {
         if chain.is_empty() && is_stream {
             return;
@@ -224,7 +232,8 @@ impl Queue {
         self.records.iter().map(|record| record.chain.len()).sum()
     }
 
-    /// Copies up to `room` bytes of `from` in behind what is there; the files of `extra` go with the first of them.
+    /// Copies up to `room` bytes of `from` in behind what is there; the files of `extra` go with
+    /// the first of them.
     ///
     /// Fails with `EFAULT` or `ENOBUFS`, after what could be copied.
     pub fn fill(&mut self, from: &mut Source<'_>, room: usize, extra: &mut Extra) -> Result<()> {
@@ -255,8 +264,8 @@ impl Queue {
         result
     }
 
-    /// Takes bytes of a stream out: those that belong together, as far as there is room. What came along with them
-    /// goes to `extra`; returns whether a receiver who wants more may go on.
+    /// Takes bytes of a stream out: those that belong together, as far as there is room. What came
+    /// along with them goes to `extra`; returns whether a receiver who wants more may go on.
     pub fn drain(&mut self, to: &mut Sink<'_>, peek: Peek, got: &mut Got) -> Result<Flow> {
         if peek == Peek::Yes {
             return self.look(to, got);
@@ -336,10 +345,16 @@ impl Queue {
         result
     }
 
-    /// Moves up to `most` bytes of a stream to `to`: of the first record, whose files go to `rights`.
+    /// Moves up to `most` bytes of a stream to `to`: of the first record, whose files go to
+    /// `rights`.
     ///
     /// Fails with `ENOBUFS`, after what could be moved.
-    pub fn take(&mut self, to: &mut Chain, most: usize, rights: &mut Option<Box<Rights>>) -> Result<()> {
+    pub fn take(
+        &mut self,
+        to: &mut Chain,
+        most: usize,
+        rights: &mut Option<Box<Rights>>,
+    ) -> Result<()> {
         let Some(record) = self.records.front_mut() else { return Ok(()) };
         let (before, memory) = (record.chain.len(), record.chain.memory());
         let result = to.take_from(&Clusters, &mut record.chain, most).map_err(|NoMemory| ENOBUFS);

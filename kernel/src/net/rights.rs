@@ -1,13 +1,13 @@
 //! Descriptors on their way in messages (`SCM_RIGHTS`).
 //!
 //! A message holds the open files themselves. A socket in flight may hold, in its queue, a message
-//! with a socket in flight, and so on round; so may a connection that waits in a listener's backlog.
-//! [`collect`] finds cycles that no descriptor leads to ([`super::garbage`]), and empties the queues
-//! and backlogs of their sockets.
+//! with a socket in flight, and so on round; so may a connection that waits in a listener's
+//! backlog. [`collect`] finds cycles that no descriptor leads to ([`super::garbage`]), and empties
+//! the queues and backlogs of their sockets.
 //!
 //! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after
-//! the other, so a long row of them costs no stack. A thread closes what it lets go itself. Garbage,
-//! which may be any user's and large files, is closed by a kernel thread.
+//! the other, so a long row of them costs no stack. A thread closes what it lets go itself.
+//! Garbage, which may be any user's and large files, is closed by a kernel thread.
 //!
 //! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
 //! files were taken from it; so a file's passages are never fewer than the messages that hold it.
@@ -78,8 +78,8 @@ pub struct Rights {
     _charge: Charge,
 }
 
-/// What a file in a message costs: a place in its list, which may be twice as large as it has to be,
-/// and an edge to it.
+/// What a file in a message costs: a place in its list, which may be twice as large as it has to
+/// be, and an edge to it.
 const PASSAGE: usize = 2 * size_of::<Arc<File>>() + garbage::EDGE;
 
 struct Registry {
@@ -88,8 +88,10 @@ struct Registry {
     users: Option<HashMap<u32, usize>>,
 }
 
-static REGISTRY: SpinLock<Registry> = SpinLock::new(Registry { in_flight: InFlight::new(), users: None });
-/// How many edges a garbage collection looks at; 0 if no message has files, and there is no garbage.
+static REGISTRY: SpinLock<Registry> =
+    SpinLock::new(Registry { in_flight: InFlight::new(), users: None });
+/// How many edges a garbage collection looks at; 0 if no message has files, and there is no
+/// garbage.
 static EDGES: AtomicUsize = AtomicUsize::new(0);
 
 impl Registry {
@@ -150,8 +152,8 @@ impl Drop for Place {
 impl Rights {
     /// Enters files that go into the queue of `holder`.
     ///
-    /// Fails with `ETOOMANYREFS` when the user has too many on their way, and with `EINTR` at a signal
-    /// that came while it was seen how many of them are garbage.
+    /// Fails with `ETOOMANYREFS` when the user has too many on their way, and with `EINTR` at a
+    /// signal that came while it was seen how many of them are garbage.
     pub fn enter(files: Vec<Arc<File>>, holder: &Socket) -> Result<Box<Rights>> {
         let process = proc::current_process();
         let user = process.cred().uid;
@@ -159,7 +161,8 @@ impl Rights {
         if is_full(user, files.len(), limit) {
             collect_now()?;
         }
-        let _charge = charge::take(size_of::<Rights>() + files.len() * PASSAGE).map_err(|_| ENOBUFS)?;
+        let _charge =
+            charge::take(size_of::<Rights>() + files.len() * PASSAGE).map_err(|_| ENOBUFS)?;
         let mut registry = REGISTRY.lock();
         let count = registry.passages_of(user) + files.len();
         if count > limit {
@@ -287,8 +290,8 @@ fn ask() -> u64 {
     cycle
 }
 
-/// Sees to it that garbage is collected in time: each call saves up for a share of the edges, and the
-/// one that finds that enough is saved for all of them asks for a cycle.
+/// Sees to it that garbage is collected in time: each call saves up for a share of the edges, and
+/// the one that finds that enough is saved for all of them asks for a cycle.
 #[inline]
 pub fn collect() {
     const SHARE: usize = 16;
@@ -300,8 +303,8 @@ pub fn collect() {
     }
 }
 
-/// Waits until what is garbage now is collected, or a signal is pending. Not with a lock held. Cost:
-/// by the sockets in flight, and by what garbage holds; other threads run in between.
+/// Waits until what is garbage now is collected, or a signal is pending. Not with a lock held.
+/// Cost: by the sockets in flight, and by what garbage holds; other threads run in between.
 pub fn collect_now() -> Result<()> {
     let cycle = ask();
     ENDED.wait_intr(None, || (CYCLES.lock().ended >= cycle).then_some(())).map_err(|_| EINTR)
@@ -330,8 +333,8 @@ fn collect_garbage() {
     }
 }
 
-/// Marks files of which a thread has taken a copy out of a message. It calls this while it holds the
-/// socket that they came through, which keeps them reachable until then.
+/// Marks files of which a thread has taken a copy out of a message. It calls this while it holds
+/// the socket that they came through, which keeps them reachable until then.
 pub fn seen(files: &[Arc<File>]) {
     let mut registry = REGISTRY.lock();
     for socket in files.iter().filter_map(|file| local_socket(file)) {

@@ -51,7 +51,8 @@ pub fn inet(kind: Kind, version: Version, spot: Spot, out: &mut Text) -> Result<
     }
     let Some((number, socket)) = inet::BOUND.next(spot.key) else { return Ok(None) };
     let is_v4 = version == Version::Four;
-    let wanted = |socket: &Arc<Socket>| socket.kind == kind && (socket.family == Family::Inet4) == is_v4;
+    let wanted =
+        |socket: &Arc<Socket>| socket.kind == kind && (socket.family == Family::Inet4) == is_v4;
     let Some(socket) = socket.filter(wanted) else { return Ok(Some(number + 1)) };
     let state = match socket.ends.lock().phase {
         Phase::Listening(_) => 0x0a,
@@ -62,7 +63,8 @@ pub fn inet(kind: Kind, version: Version, spot: Spot, out: &mut Text) -> Result<
     let nobody = Address::Inet { ip: if is_v4 { Ip::ANY4 } else { Ip::ANY6 }, port: 0 };
     let peer = socket.peer_name().unwrap_or(nobody);
     let (own, peer) = (end(&socket.name(), is_v4), end(&peer, is_v4));
-    let (sent, waiting) = (socket.peer().map_or(0, |peer| peer.incoming.used()), socket.incoming.used());
+    let (sent, waiting) =
+        (socket.peer().map_or(0, |peer| peer.incoming.used()), socket.incoming.used());
     let uid = socket.cred.lock().uid;
     let line = spot.line - 1;
     writeln!(

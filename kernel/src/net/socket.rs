@@ -7,11 +7,12 @@
 //!          (queue of the listener full: the caller waits, or is Connecting until an accept makes room)
 //! ```
 //!
-//! A connection is made whole by `connect`: the server's end exists from then on and waits in the listener's row. So
-//! data can be sent before anybody accepts, as between two machines.
+//! A connection is made whole by `connect`: the server's end exists from then on and waits in the
+//! listener's row. So data can be sent before anybody accepts, as between two machines.
 //!
-//! Invariants: S1: `ends` is held for a few instructions and never with another socket's. S2: two connected sockets refer to
-//! each other until one is released, which takes both references back. S3: `shut` only gains bits.
+//! Invariants: S1: `ends` is held for a few instructions and never with another socket's. S2: two
+//! connected sockets refer to each other until one is released, which takes both references back.
+//! S3: `shut` only gains bits.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
@@ -277,7 +278,8 @@ impl Socket {
         self.error.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether a stream's sender has room in `peer`: a quarter of the limit, so that he isn't woken for each byte.
+    /// Whether a stream's sender has room in `peer`: a quarter of the limit, so that he isn't woken
+    /// for each byte.
     pub fn has_room_in(&self, peer: &Socket) -> bool {
         peer.incoming.used() * 4 <= self.options.send_limit() * 3
     }
@@ -292,8 +294,14 @@ impl Socket {
 
     /// Waits in `queue` until `ready`, for at most `timeout` (0: for good).
     ///
-    /// Fails with `EAGAIN` when the time is over, `ERESTARTSYS` or, with a time, `EINTR` for a signal.
-    pub fn wait(&self, queue: &WaitQueue, timeout: Nanos, mut ready: impl FnMut() -> bool) -> Result<()> {
+    /// Fails with `EAGAIN` when the time is over, `ERESTARTSYS` or, with a time, `EINTR` for a
+    /// signal.
+    pub fn wait(
+        &self,
+        queue: &WaitQueue,
+        timeout: Nanos,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<()> {
         let deadline = (timeout != 0).then(|| sched::now().saturating_add(timeout));
         match queue.wait_intr(deadline, || ready().then_some(())) {
             Ok(()) => Ok(()),

@@ -14,7 +14,8 @@ use crate::ipc::pipe::Blocking;
 enum Put {
     /// They are in the peer's queue, or may be tried again.
     There,
-    /// The peer of a TCP connection has gone: what is sent first is lost on the way, and the next call hears of it.
+    /// The peer of a TCP connection has gone: what is sent first is lost on the way, and the next
+    /// call hears of it.
     Lost,
 }
 
@@ -62,7 +63,8 @@ impl Socket {
         outcome(whole - chain.len(), result)
     }
 
-    /// Runs `fill` once on the peer's queue with the room there is; without any, waits until there is some.
+    /// Runs `fill` once on the peer's queue with the room there is; without any, waits until there
+    /// is some.
     fn put(
         &self,
         peer: &Socket,
@@ -138,7 +140,12 @@ impl Socket {
     }
 
     /// Receives what there is; waits while there is nothing and the peer may send.
-    pub(super) fn receive_stream(&self, to: &mut Sink<'_>, how: How, got: &mut Got) -> Result<usize> {
+    pub(super) fn receive_stream(
+        &self,
+        to: &mut Sink<'_>,
+        how: How,
+        got: &mut Got,
+    ) -> Result<usize> {
         if !self.is_connected() {
             if let Some(errno) = self.take_error() {
                 return Err(errno);
@@ -195,8 +202,13 @@ impl Socket {
         Ok(chain)
     }
 
-    /// Runs `drain` once on the queue, when something is in it; waits for that. `None`: nothing more comes.
-    fn get(&self, how: How, mut drain: impl FnMut(&mut Queue) -> Result<Flow>) -> Result<Option<Flow>> {
+    /// Runs `drain` once on the queue, when something is in it; waits for that. `None`: nothing
+    /// more comes.
+    fn get(
+        &self,
+        how: How,
+        mut drain: impl FnMut(&mut Queue) -> Result<Flow>,
+    ) -> Result<Option<Flow>> {
         loop {
             let taken = self.incoming.with(|queue| (!queue.is_empty()).then(|| drain(queue)));
             if let Some(taken) = taken {

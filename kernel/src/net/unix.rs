@@ -1,7 +1,7 @@
 //! Names of local sockets: files of type socket, and abstract names.
 //!
-//! A file's socket is found by its node's numbers; the socket keeps the node, so they stay its own until it closes,
-//! whatever becomes of the name.
+//! A file's socket is found by its node's numbers; the socket keeps the node, so they stay its own
+//! until it closes, whatever becomes of the name.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

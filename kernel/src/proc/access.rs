@@ -51,7 +51,8 @@ fn allowed(is: bool) -> Result<()> {
 
 /// Whether all user and group ids of `target` are these two.
 fn all_ids_are(target: &Cred, uid: u32, gid: u32) -> bool {
-    [target.uid, target.euid, target.suid] == [uid; 3] && [target.gid, target.egid, target.sgid] == [gid; 3]
+    [target.uid, target.euid, target.suid] == [uid; 3]
+        && [target.gid, target.egid, target.sgid] == [gid; 3]
 }
 
 /// Whether the running process may read and change what is in another one.
@@ -125,8 +126,8 @@ pub fn may_schedule(target: &Process) -> Result<()> {
     may_renice(target, None)
 }
 
-/// Gives a thread another scheduling policy. One that is to run when nothing else does goes on so, and
-/// one whose children begin anew keeps that.
+/// Gives a thread another scheduling policy. One that is to run when nothing else does goes on so,
+/// and one whose children begin anew keeps that.
 ///
 /// # Errors
 /// `EPERM`.

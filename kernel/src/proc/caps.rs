@@ -167,7 +167,8 @@ impl Cred {
         }
         let by_id = if root { self.caps.bounding | self.caps.inheritable } else { Caps::empty() };
         new.caps.permitted = by_id | new.caps.ambient;
-        new.caps.effective = if counts && self.euid == 0 { new.caps.permitted } else { new.caps.ambient };
+        new.caps.effective =
+            if counts && self.euid == 0 { new.caps.permitted } else { new.caps.ambient };
         let more = self.has_other_ids() || !self.caps.permitted.contains(new.caps.permitted);
         if more && gains == Gains::Refused {
             (new.euid, new.egid) = (new.uid, new.gid);
@@ -199,9 +200,11 @@ impl Cred {
     /// `EPERM` for what the process may not give itself.
     pub fn set_caps(&mut self, effective: Caps, permitted: Caps, inheritable: Caps) -> Result<()> {
         let old = self.caps;
-        let free = self.has(Caps::SETPCAP) || (old.inheritable | old.permitted).contains(inheritable);
+        let free =
+            self.has(Caps::SETPCAP) || (old.inheritable | old.permitted).contains(inheritable);
         let bounded = (old.inheritable | old.bounding).contains(inheritable);
-        if !free || !bounded || !old.permitted.contains(permitted) || !permitted.contains(effective) {
+        if !free || !bounded || !old.permitted.contains(permitted) || !permitted.contains(effective)
+        {
             return Err(EPERM);
         }
         let ambient = old.ambient & permitted & inheritable;

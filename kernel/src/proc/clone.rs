@@ -1,7 +1,7 @@
 //! New threads and processes: fork, vfork, clone, clone3 in one.
 //!
-//! Everything that can fail is made first; then the child is entered in the table and started. On failure all that was
-//! made is dropped again and nothing has changed.
+//! Everything that can fail is made first; then the child is entered in the table and started. On
+//! failure all that was made is dropped again and nothing has changed.
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -46,7 +46,8 @@ bitflags! {
     }
 }
 
-/// What a process and another thread are charged for: kernel stack, vector state, records, the first tables.
+/// What a process and another thread are charged for: kernel stack, vector state, records, the
+/// first tables.
 const THREAD: usize = stack::SIZE as usize + size_of::<Thread>() + 4096;
 const PROCESS: usize = THREAD + size_of::<Process>() + size_of::<Timers>() + 8192;
 
@@ -72,7 +73,14 @@ impl Request {
     /// Plain fork.
     pub fn fork() -> Request {
         let flags = Flags::empty();
-        Request { flags, exit_signal: SIGCHLD.number(), stack: 0, tls: 0, parent_tid: 0, child_tid: 0 }
+        Request {
+            flags,
+            exit_signal: SIGCHLD.number(),
+            stack: 0,
+            tls: 0,
+            parent_tid: 0,
+            child_tid: 0,
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -94,7 +102,8 @@ impl Request {
     }
 }
 
-/// Makes a thread or process that goes on from `regs` with 0 in `rax`. Returns its number to the caller.
+/// Makes a thread or process that goes on from `regs` with 0 in `rax`. Returns its number to the
+/// caller.
 pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
     let caller = &current_thread();
@@ -148,7 +157,12 @@ fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {
     }
 }
 
-fn new_thread(caller: &Arc<Thread>, request: &Request, tid: Pid, holding: Holding) -> Result<Arc<Thread>> {
+fn new_thread(
+    caller: &Arc<Thread>,
+    request: &Request,
+    tid: Pid,
+    holding: Holding,
+) -> Result<Arc<Thread>> {
     let process = &caller.process;
     let mm = mm_for(caller, request.flags)?;
     let (mask, comm) = (caller.mask(), caller.comm_bytes());
@@ -175,9 +189,11 @@ fn new_process(
         holding,
     };
     let mm = mm_for(caller, flags)?;
-    // A sibling is announced to the common parent as the caller will be, not by a signal that the caller chooses.
+    // A sibling is announced to the common parent as the caller will be, not by a signal that the
+    // caller chooses.
     let sibling = flags.contains(Flags::PARENT);
-    let exit_signal = if sibling { parent.exit_signal.load(Ordering::Relaxed) } else { request.exit_signal };
+    let exit_signal =
+        if sibling { parent.exit_signal.load(Ordering::Relaxed) } else { request.exit_signal };
     let process = Process::new(pid, exit_signal, from);
     process.pgid.store(parent.pgid(), Ordering::Relaxed);
     process.sid.store(parent.sid(), Ordering::Relaxed);
@@ -199,7 +215,8 @@ fn inherited_actions(parent: &Process, flags: Flags) -> Arc<Actions> {
     actions
 }
 
-/// How many processes and threads the user may have, by `RLIMIT_NPROC`; root, and who may exceed limits, as many as there can be.
+/// How many processes and threads the user may have, by `RLIMIT_NPROC`; root, and who may exceed
+/// limits, as many as there can be.
 fn most_tasks(parent: &Process) -> usize {
     let cred = parent.cred();
     let free = cred.uid == 0 || cred.has(Caps::SYS_RESOURCE) || cred.has(Caps::SYS_ADMIN);
@@ -255,8 +272,9 @@ fn start(
     Ok(tid)
 }
 
-/// Enters the child in its group and in the table. A thread can't join a process that ends, or in which another thread is in exec:
-/// the caller is to go too, and its call isn't finished. A process that ends has no more children either.
+/// Enters the child in its group and in the table. A thread can't join a process that ends, or in
+/// which another thread is in exec: the caller is to go too, and its call isn't finished. A process
+/// that ends has no more children either.
 fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Birth) -> Result<()> {
     let process = &child.process;
     if flags.contains(Flags::THREAD) {

@@ -21,8 +21,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Room for so many groups, to be filled by `each`; they are the user's who sets them, who need not have the process that has
-    /// them last.
+    /// Room for so many groups, to be filled by `each`; they are the user's who sets them, who need
+    /// not have the process that has them last.
     ///
     /// # Errors
     /// `ENOMEM`, or what `each` says.

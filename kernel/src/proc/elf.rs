@@ -1,7 +1,7 @@
 //! Reading ELF files: what a program or interpreter wants mapped where.
 //!
-//! Everything is checked here, before exec gives anything up: a file that passes can be mapped as it says, but for lack
-//! of memory. Field access is the `elf` crate's.
+//! Everything is checked here, before exec gives anything up: a file that passes can be mapped as
+//! it says, but for lack of memory. Field access is the `elf` crate's.
 
 use alloc::vec::Vec;
 
@@ -82,7 +82,8 @@ impl Image {
     /// First and last address that the segments cover, in whole pages.
     pub fn span(&self) -> (u64, u64) {
         let first = self.segments.first().map_or(0, |segment| segment.va & !(PAGE - 1));
-        let end = self.segments.iter().map(|segment| segment.va + segment.mem_len).max().unwrap_or(0);
+        let end =
+            self.segments.iter().map(|segment| segment.va + segment.mem_len).max().unwrap_or(0);
         (first, end.next_multiple_of(PAGE))
     }
 }
@@ -127,7 +128,13 @@ pub fn read(file: &File, start: &[u8], size: u64) -> Result<Image> {
     finish(image, header.e_phoff)
 }
 
-fn take(image: &mut Image, file: &File, start: &[u8], size: u64, entry: &ProgramHeader) -> Result<()> {
+fn take(
+    image: &mut Image,
+    file: &File,
+    start: &[u8],
+    size: u64,
+    entry: &ProgramHeader,
+) -> Result<()> {
     match entry.p_type {
         abi::PT_LOAD if entry.p_memsz > 0 => image.segments.push(segment(entry, size)?),
         abi::PT_INTERP if image.interpreter.is_none() => {
@@ -177,8 +184,10 @@ fn finish(mut image: Image, headers_at: u64) -> Result<Image> {
         return Err(EINVAL);
     }
     let length = image.headers * ENTRY_SIZE as u64;
-    let holds = |s: &&Segment| headers_at >= s.offset && headers_at - s.offset + length <= s.file_len;
-    image.headers_va = image.segments.iter().find(holds).map_or(0, |s| s.va + (headers_at - s.offset));
+    let holds =
+        |s: &&Segment| headers_at >= s.offset && headers_at - s.offset + length <= s.file_len;
+    image.headers_va =
+        image.segments.iter().find(holds).map_or(0, |s| s.va + (headers_at - s.offset));
     Ok(image)
 }
 

@@ -1,8 +1,8 @@
 //! Running another program in a process.
 //!
-//! Order matters: the new program is found, checked, and built in an address space of its own, stack and all; only when
-//! nothing can fail any more do the other threads go, and only then does the old space. Whatever goes wrong before
-//! leaves the caller as it was.
+//! Order matters: the new program is found, checked, and built in an address space of its own,
+//! stack and all; only when nothing can fail any more do the other threads go, and only then does
+//! the old space. Whatever goes wrong before leaves the caller as it was.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -65,7 +65,8 @@ impl Strings {
         if self.bytes.capacity() - self.bytes.len() >= more {
             return Ok(());
         }
-        let grown = (2 * self.bytes.capacity()).max(self.bytes.len() + more) - self.bytes.capacity();
+        let grown =
+            (2 * self.bytes.capacity()).max(self.bytes.len() + more) - self.bytes.capacity();
         match &mut self.charge {
             Some(charge) => charge.grow(grown).map_err(|_| ENOMEM)?,
             None => self.charge = Some(charge::take(grown).map_err(|_| ENOMEM)?),
@@ -147,9 +148,14 @@ enum Openness {
     Hidden,
 }
 
-/// Runs `file` in the running process. `path` is what the program is told it was started as. On success the registers
-/// are those of the new program; on failure nothing has changed.
-pub fn exec(regs: &mut UserRegs, file: Arc<File>, path: &[u8], mut arguments: Arguments) -> Result<()> {
+/// Runs `file` in the running process. `path` is what the program is told it was started as. On
+/// success the registers are those of the new program; on failure nothing has changed.
+pub fn exec(
+    regs: &mut UserRegs,
+    file: Arc<File>,
+    path: &[u8],
+    mut arguments: Arguments,
+) -> Result<()> {
     let own = super::current_process();
     if own.exceeds_nproc.swap(false, Ordering::Relaxed) {
         let tasks = own.account().user().count(Counted::Tasks) as u64;
@@ -261,10 +267,11 @@ fn program(file: Arc<File>, head: &[u8]) -> Result<Program> {
             let file = open(path)?;
             let mut head = [0; HEAD];
             let length = file.read_kernel(0, &mut head)?;
-            let image = elf::read(&file, &head[..length], size(&file)?).map_err(|errno| match errno {
-                ENOEXEC => ELIBBAD,
-                other => other,
-            })?;
+            let image =
+                elf::read(&file, &head[..length], size(&file)?).map_err(|errno| match errno {
+                    ENOEXEC => ELIBBAD,
+                    other => other,
+                })?;
             if image.placement == Placement::Fixed {
                 return Err(ELIBBAD);
             }
@@ -295,15 +302,22 @@ fn build(
     let before = thread.process.cred();
     let cred = before.after_exec(gains(thread));
     let mm = Mm::new(space, layout);
-    let readable = fs::access::check(&cred, &program.file.inode().ownership(), fs::access::READ).is_ok();
+    let readable =
+        fs::access::check(&cred, &program.file.inode().ownership(), fs::access::READ).is_ok();
     // Not while descriptors are open that the old program's end closes.
     mm.set_dumpable(false);
-    let openness = if readable && !before.has_other_ids() { Openness::Dumpable } else { Openness::Hidden };
+    let openness =
+        if readable && !before.has_other_ids() { Openness::Dumpable } else { Openness::Hidden };
     let old = thread.replace_mm(Some(mm.clone()));
     vm::activate(&mm.space);
     *thread.pending_mm.lock() = old;
-    let startup =
-        Startup { path, argv: &arguments.argv, envp: &arguments.envp, cred: &cred, before: &before };
+    let startup = Startup {
+        path,
+        argv: &arguments.argv,
+        envp: &arguments.envp,
+        cred: &cred,
+        before: &before,
+    };
     let written = image::clear_tails(&program.image, interpreter.map(|(_, image)| image), &loaded)
         .and_then(|()| image::write_stack(&loaded, &startup));
     match written {
@@ -328,7 +342,8 @@ fn switch_back(thread: &Thread, new: Option<Arc<Mm>>) {
     }
 }
 
-/// Sends the other threads of the process away, waits until they are gone, and takes the number of the process.
+/// Sends the other threads of the process away, waits until they are gone, and takes the number of
+/// the process.
 fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
     let process = &thread.process;
     {
@@ -340,10 +355,15 @@ fn detach_threads(thread: &Arc<Thread>) -> Result<()> {
             return Ok(());
         }
         group.exec = Some(thread.tid());
-        group.threads.iter().filter(|other| !Arc::ptr_eq(other, thread)).for_each(|other| other.kill());
+        group
+            .threads
+            .iter()
+            .filter(|other| !Arc::ptr_eq(other, thread))
+            .for_each(|other| other.kill());
     }
     let alone = || (process.group.lock().threads.len() == 1).then_some(());
-    let outcome = super::signal::deliver::killable(thread, || process.thread_gone.wait_intr(None, alone));
+    let outcome =
+        super::signal::deliver::killable(thread, || process.thread_gone.wait_intr(None, alone));
     process.group.lock().exec = None;
     if outcome.is_err() {
         return Err(EAGAIN);
@@ -369,7 +389,8 @@ fn gains(thread: &Thread) -> Gains {
     }
 }
 
-/// The descriptors of the process, or a copy if it shares them with another one; `None` if it is past its end.
+/// The descriptors of the process, or a copy if it shares them with another one; `None` if it is
+/// past its end.
 fn own_files(thread: &Thread) -> Result<Option<Arc<FdTable>>> {
     let Ok(files) = thread.process.files() else { return Ok(None) };
     // The process's reference and this one.
@@ -378,7 +399,12 @@ fn own_files(thread: &Thread) -> Result<Option<Arc<FdTable>>> {
 }
 
 /// Everything that a new program finds fresh.
-fn commit(thread: &Thread, name: &[u8], files: Option<Arc<FdTable>>, (mm, openness): (&Mm, Openness)) {
+fn commit(
+    thread: &Thread,
+    name: &[u8],
+    files: Option<Arc<FdTable>>,
+    (mm, openness): (&Mm, Openness),
+) {
     let process = &thread.process;
     exit::finish_vfork(thread);
     {

@@ -1,9 +1,9 @@
 //! The end of threads and processes.
 //!
-//! A thread leaves in [`leave`]: it tells whom it promised to (`clear_child_tid`, robust mutexes, a vfork parent),
-//! leaves its address space and its group. The last one of a group ends the process: files are closed, children go to
-//! a reaper, and the node in the table becomes a zombie that the parent collects, or goes at once if the parent
-//! doesn't care.
+//! A thread leaves in [`leave`]: it tells whom it promised to (`clear_child_tid`, robust mutexes, a
+//! vfork parent), leaves its address space and its group. The last one of a group ends the process:
+//! files are closed, children go to a reaper, and the node in the table becomes a zombie that the
+//! parent collects, or goes at once if the parent doesn't care.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -138,8 +138,10 @@ fn hand_over_children(process: &Arc<Process>) {
     loop {
         let (children, heir, mut groups) = table::with(|tree| {
             let children = tree.orphan_children(process.pid);
-            let heir =
-                children.first().and_then(|&child| tree.node(child)).map(|child| child.process.parent());
+            let heir = children
+                .first()
+                .and_then(|&child| tree.node(child))
+                .map(|child| child.process.parent());
             let heir = heir.and_then(|heir| tree.node(heir)).map(|heir| heir.process.clone());
             let nodes = children.iter().filter_map(|&child| tree.node(child));
             let linked = nodes.filter(|node| links(&node.process)).map(|node| node.process.pgid());
@@ -149,11 +151,15 @@ fn hand_over_children(process: &Arc<Process>) {
         if children.is_empty() {
             break;
         }
-        let found =
-            |pid| table::with(|tree| tree.node(pid).map(|node| (node.process.clone(), node.ended.is_some())));
+        let found = |pid| {
+            table::with(|tree| {
+                tree.node(pid).map(|node| (node.process.clone(), node.ended.is_some()))
+            })
+        };
         for (child, ended) in children.into_iter().filter_map(found) {
-            let signal =
-                child.leader().map_or(0, |thread| thread.parent_death_signal.load(Ordering::Relaxed));
+            let signal = child
+                .leader()
+                .map_or(0, |thread| thread.parent_death_signal.load(Ordering::Relaxed));
             if let Ok(signal) = Signal::new(signal) {
                 let _ = send::send_to_process(&child, SigInfo::kernel(signal));
             }
@@ -174,14 +180,17 @@ fn hand_over_children(process: &Arc<Process>) {
     }
 }
 
-/// Makes the process a zombie and tells the parent, or removes it at once if the parent ignores its children.
+/// Makes the process a zombie and tells the parent, or removes it at once if the parent ignores its
+/// children.
 ///
-/// All in one look at the table: a parent that ends at this moment has either handed the child on already, or finds a zombie to hand
-/// on; and one that collects the child has been sent the signal before.
+/// All in one look at the table: a parent that ends at this moment has either handed the child on
+/// already, or finds a zombie to hand on; and one that collects the child has been sent the signal
+/// before.
 pub fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
     let (parent, report) = table::with(|tree| {
         let signal = process.exit_signal.load(Ordering::Relaxed);
-        let info = Signal::new(signal).ok().map(|signal| child_info(process, process.pid, signal, status));
+        let info =
+            Signal::new(signal).ok().map(|signal| child_info(process, process.pid, signal, status));
         let parent = tree.node(process.parent()).map(|node| node.process.clone());
         let action = parent.as_ref().map(|parent| parent.group.lock().actions.get(SIGCHLD));
         let quiet = action.is_some_and(|action| action.handler == SIG_IGN);
@@ -193,7 +202,9 @@ pub fn notify_parent(process: &Arc<Process>, status: ExitStatus) {
             tree.set_ended(process.pid, status, Collector::Parent);
         }
         let report = match (&parent, info) {
-            (Some(parent), Some(info)) if !(quiet && is_usual) => send::post(parent, None, info, None).1,
+            (Some(parent), Some(info)) if !(quiet && is_usual) => {
+                send::post(parent, None, info, None).1
+            }
             _ => None,
         };
         (parent, report)
@@ -225,12 +236,13 @@ pub fn child_info(process: &Process, ended: Pid, signal: Signal, status: ExitSta
     SigInfo { signal, code, detail }
 }
 
-/// A group loses a link to the session by the end of a process. If it was the last one, and a member is stopped, all get SIGHUP and
-/// SIGCONT.
+/// A group loses a link to the session by the end of a process. If it was the last one, and a
+/// member is stopped, all get SIGHUP and SIGCONT.
 fn release_orphans(pgid: Pid, ending: Pid) {
     let wakes = table::with(|tree| {
         let is_stopped = |process: &Process| process.group.lock().stop.is_some();
-        tree.is_orphaned_group(pgid, Some(ending)) && tree.group(pgid).any(|node| is_stopped(&node.process))
+        tree.is_orphaned_group(pgid, Some(ending))
+            && tree.group(pgid).any(|node| is_stopped(&node.process))
     });
     if wakes {
         send::send_to_group(pgid, SIGHUP);

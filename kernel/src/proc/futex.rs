@@ -15,7 +15,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::current_thread;
 use super::thread::Restart;
-use crate::errno::{Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT};
+use crate::errno::{
+    Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT,
+};
 use crate::mem::fault::{self, Room};
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinGuard, SpinLock, WaitQueue, Woken};
@@ -144,7 +146,13 @@ fn withdraw(waiter: &Arc<Waiter>) -> bool {
 }
 
 /// Sleeps while the word is `expected`, until woken, `deadline` (monotonic), or a signal.
-fn wait(va: u64, scope: Scope, expected: u32, deadline: Option<Nanos>, bits: u32) -> Result<(), Stop> {
+fn wait(
+    va: u64,
+    scope: Scope,
+    expected: u32,
+    deadline: Option<Nanos>,
+    bits: u32,
+) -> Result<(), Stop> {
     if bits == 0 {
         return Err(Stop::Errno(EINVAL));
     }
@@ -203,7 +211,13 @@ impl From<crate::errno::Errno> for Stop {
 }
 
 /// A wait as the system call makes it: a signal restarts it with what is left of its time.
-fn wait_call(va: u64, scope: Scope, expected: u32, deadline: Option<Nanos>, bits: u32) -> Result<u64> {
+fn wait_call(
+    va: u64,
+    scope: Scope,
+    expected: u32,
+    deadline: Option<Nanos>,
+    bits: u32,
+) -> Result<u64> {
     match wait(va, scope, expected, deadline, bits) {
         Ok(()) => Ok(0),
         Err(Stop::Errno(errno)) => Err(errno),
@@ -250,9 +264,16 @@ impl Both {
     }
 }
 
-/// Wakes `wake` waiters of one word and moves up to `requeue` others to another, if the first word is `expected`. Returns how many it
-/// touched; `ENOMEM` where the other's bucket has no room for them.
-fn requeue(va: u64, keys: (Key, Key), wake: usize, requeue: usize, expected: Option<u32>) -> Result<usize> {
+/// Wakes `wake` waiters of one word and moves up to `requeue` others to another, if the first word
+/// is `expected`. Returns how many it touched; `ENOMEM` where the other's bucket has no room for
+/// them.
+fn requeue(
+    va: u64,
+    keys: (Key, Key),
+    wake: usize,
+    requeue: usize,
+    expected: Option<u32>,
+) -> Result<usize> {
     let (from, to) = keys;
     let lock = || Both::lock(from, to);
     let mut both = match expected {
@@ -358,7 +379,10 @@ pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) 
             let expected = (command == 4).then_some(value3);
             Ok(requeue(va, (from, to), count(value), count(second), expected)? as u64)
         }
-        5 => Ok(wake_op(Key::of(va, scope)?, va2, scope, (count(value), count(second)), value3)? as u64),
+        5 => {
+            Ok(wake_op(Key::of(va, scope)?, va2, scope, (count(value), count(second)), value3)?
+                as u64)
+        }
         _ => Err(ENOSYS),
     }
 }

@@ -8,8 +8,8 @@
 //!   0x0000_7fff_ffff_f000  stack, down to its limit
 //! ```
 //!
-//! [`map`] maps segments and stack and touches no user memory. [`clear_tails`] and [`write_stack`] do, in the new space,
-//! which the caller has entered by then.
+//! [`map`] maps segments and stack and touches no user memory. [`clear_tails`] and [`write_stack`]
+//! do, in the new space, which the caller has entered by then.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,7 +30,8 @@ const PAGE: u64 = 4096;
 const PROGRAM_BASE: u64 = 0x5555_5555_4000;
 /// Interpreters end below this.
 const INTERP_TOP: u64 = 0x7fff_f7ff_f000;
-/// The highest stack address. A page below the end, since nobody wants to be the neighbour of the hole.
+/// The highest stack address. A page below the end, since nobody wants to be the neighbour of the
+/// hole.
 const STACK_TOP: u64 = USER_END;
 /// Bounds of the room for the stack, whatever its limit says.
 const STACK_MIN: u64 = 128 << 10;
@@ -101,7 +102,9 @@ pub fn map(
 
 fn prot_of(rights: Rights) -> Prot {
     let one = |right, prot| if right == Right::Yes { prot } else { Prot::NONE };
-    one(rights.read, Prot::READ) | one(rights.write, Prot::WRITE) | one(rights.execute, Prot::EXECUTE)
+    one(rights.read, Prot::READ)
+        | one(rights.write, Prot::WRITE)
+        | one(rights.execute, Prot::EXECUTE)
 }
 
 fn map_segments(space: &Space, (file, image): Part<'_>, bias: u64) -> Result<()> {
@@ -110,8 +113,11 @@ fn map_segments(space: &Space, (file, image): Part<'_>, bias: u64) -> Result<()>
     for segment in &image.segments {
         let va = segment.va.wrapping_add(bias);
         let start = va & !(PAGE - 1);
-        let file_end =
-            if segment.file_len == 0 { start } else { (va + segment.file_len).next_multiple_of(PAGE) };
+        let file_end = if segment.file_len == 0 {
+            start
+        } else {
+            (va + segment.file_len).next_multiple_of(PAGE)
+        };
         let end = (va + segment.mem_len).next_multiple_of(PAGE);
         let prot = prot_of(segment.rights);
         if file_end > start {
@@ -235,8 +241,13 @@ fn pointers(strings: &Strings, mut at: u64, word: &mut impl FnMut(u64)) {
     word(0);
 }
 
-/// The auxiliary vector; the addresses are those of the platform's name, the random bytes and the path.
-fn auxiliary(loaded: &Loaded, startup: &Startup<'_>, [platform, random, path]: [u64; 3]) -> [(u32, u64); 20] {
+/// The auxiliary vector; the addresses are those of the platform's name, the random bytes and the
+/// path.
+fn auxiliary(
+    loaded: &Loaded,
+    startup: &Startup<'_>,
+    [platform, random, path]: [u64; 3],
+) -> [(u32, u64); 20] {
     let cred = startup.cred;
     [
         (auxvec::AT_HWCAP, u64::from(crate::arch::cpu::features())),

@@ -1,7 +1,8 @@
 //! Process 1: how it starts and what happens when it ends.
 //!
-//! It starts as a thread with an empty address space whose first act, in its own context, is to exec the program that
-//! the command line names. When it ends the machine goes off with its exit code.
+//! It starts as a thread with an empty address space whose first act, in its own context, is to
+//! exec the program that the command line names. When it ends the machine goes off with its exit
+//! code.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -41,7 +42,8 @@ struct Request {
     cwd: Option<Vec<u8>>,
 }
 
-/// Memory for each thread that may exist: what the kernel itself needs for one takes up no more than a part of memory.
+/// Memory for each thread that may exist: what the kernel itself needs for one takes up no more
+/// than a part of memory.
 const PAGES_PER_THREAD: u64 = 32;
 
 /// The kernel's command line.
@@ -89,11 +91,13 @@ pub fn start_init(cmdline: &str) -> Result<()> {
     Ok(())
 }
 
-/// The first act of process 1: console, folder, program. Failure ends it with the exit code a shell would give.
+/// The first act of process 1: console, folder, program. Failure ends it with the exit code a shell
+/// would give.
 pub fn exec_first(regs: &mut UserRegs) {
     let Some(request) = REQUEST.get() else { return };
     if let Err(errno) = try_exec(regs, request) {
-        let name = request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+        let name =
+            request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
         match errno {
             ENOENT => crate::println!("uvm: can't run {name}: no such file"),
             EACCES => crate::println!("uvm: can't run {name}: permission denied"),
@@ -139,8 +143,10 @@ fn find_program(name: &[u8], env: &[Vec<u8>]) -> Result<Vec<u8>> {
     if name.contains(&b'/') {
         return Ok(name.to_vec());
     }
-    let path =
-        env.iter().find_map(|word| word.strip_prefix(b"PATH=")).unwrap_or(b"/usr/bin:/bin:/sbin:/usr/sbin");
+    let path = env
+        .iter()
+        .find_map(|word| word.strip_prefix(b"PATH="))
+        .unwrap_or(b"/usr/bin:/bin:/sbin:/usr/sbin");
     for folder in path.split(|&byte| byte == b':') {
         let candidate = [folder, b"/", name].concat();
         if exec::open(&candidate).is_ok() {
@@ -167,7 +173,8 @@ pub fn finish(status: ExitStatus) -> ! {
 
 fn parse(cmdline: &str) -> Request {
     let mut words = cmdline.split_ascii_whitespace();
-    let mut request = Request { cmdline: cmdline.into(), argv: Vec::new(), env: Vec::new(), cwd: None };
+    let mut request =
+        Request { cmdline: cmdline.into(), argv: Vec::new(), env: Vec::new(), cwd: None };
     for word in words.by_ref() {
         if word == "--" {
             break;
@@ -184,10 +191,13 @@ fn parse(cmdline: &str) -> Request {
     }
     request.argv = words.map(decode).collect();
     if request.env.is_empty() {
-        request.env =
-            ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "TERM=linux"]
-                .map(|word| word.as_bytes().to_vec())
-                .into();
+        request.env = [
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME=/",
+            "TERM=linux",
+        ]
+        .map(|word| word.as_bytes().to_vec())
+        .into();
     }
     if request.argv.is_empty() {
         request.argv.push(b"/init".to_vec());
@@ -195,7 +205,8 @@ fn parse(cmdline: &str) -> Request {
     request
 }
 
-/// Undoes percent-encoding; a bad escape is taken as it stands. No word has a zero byte: one is how an empty word is given.
+/// Undoes percent-encoding; a bad escape is taken as it stands. No word has a zero byte: one is how
+/// an empty word is given.
 fn decode(word: &str) -> Vec<u8> {
     let bytes = word.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,6 +1,7 @@
-//! Resource limits. `NOFILE` is enforced by the files, `STACK` and the size of arguments at exec, `AS` and `DATA` by
-//! the memory calls, `NPROC` at fork and in `charge`, `SIGPENDING` where signals are queued, `FSIZE` by the file systems
-//! ([`file_room`]), `CPU` by the ticks of `timer`, `CORE` trivially (no core is ever written).
+//! Resource limits. `NOFILE` is enforced by the files, `STACK` and the size of arguments at exec,
+//! `AS` and `DATA` by the memory calls, `NPROC` at fork and in `charge`, `SIGPENDING` where signals
+//! are queued, `FSIZE` by the file systems ([`file_room`]), `CPU` by the ticks of `timer`, `CORE`
+//! trivially (no core is ever written).
 
 use alloc::sync::Arc;
 
@@ -31,7 +32,9 @@ pub const NOFILE_MAX: u64 = 1 << 20;
 const STACK_DEFAULT: u64 = 8 << 20;
 
 /// A soft and a hard limit, as in user memory.
-#[derive(Clone, Copy, PartialEq, Eq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
+)]
 #[repr(C)]
 pub struct Limit {
     pub soft: u64,

@@ -1,7 +1,7 @@
 //! An address space as processes know it: the VM's space, and what exec put where.
 //!
-//! `users` counts the threads that run in it. The last one to leave empties the space at once, so that a zombie holds
-//! no memory; the space's own tables go when the last reference does.
+//! `users` counts the threads that run in it. The last one to leave empties the space at once, so
+//! that a zombie holds no memory; the space's own tables go when the last reference does.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -37,7 +37,8 @@ const ON_TOUCH: u8 = 2;
 pub struct Mm {
     pub space: Arc<Space>,
     users: AtomicUsize,
-    /// `mlockall(MCL_FUTURE)` is in force: one of the words below. Not in `layout`, as each new mapping looks at it.
+    /// `mlockall(MCL_FUTURE)` is in force: one of the words below. Not in `layout`, as each new
+    /// mapping looks at it.
     lock_future: AtomicU8,
     /// Processes with the ids of this one may look into it.
     dumpable: AtomicBool,
@@ -105,8 +106,9 @@ impl Mm {
         self.clone()
     }
 
-    /// A thread of `process` leaves it; the last one notes how much was resident, by a walk over all tables, and empties it. The
-    /// caller runs elsewhere already, or will never touch user memory again.
+    /// A thread of `process` leaves it; the last one notes how much was resident, by a walk over
+    /// all tables, and empties it. The caller runs elsewhere already, or will never touch user
+    /// memory again.
     pub fn leave(self: Arc<Mm>, process: &Process) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             let resident = vm::resident_pages(&self.space);

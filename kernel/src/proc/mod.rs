@@ -9,11 +9,12 @@
 //!      sched::Task
 //! ```
 //!
-//! Reading order: `process`, `thread`, `table`; then the life of a process: `clone`, `exec`, `exit`, `wait`;
-//! then `signal`, `futex`, `timer`, `trace`. `trap` is what the trap code calls.
+//! Reading order: `process`, `thread`, `table`; then the life of a process: `clone`, `exec`,
+//! `exit`, `wait`; then `signal`, `futex`, `timer`, `trace`. `trap` is what the trap code calls.
 //!
-//! Locks, outermost first: `Process::tracees`, `table` (TREE), `Process::group`, a thread's `pending`, a thread's `trace`, the leaves. None is held
-//! while user memory is touched or while sleeping. Wait queues may be woken under any of them.
+//! Locks, outermost first: `Process::tracees`, `table` (TREE), `Process::group`, a thread's
+//! `pending`, a thread's `trace`, the leaves. None is held while user memory is touched or while
+//! sleeping. Wait queues may be woken under any of them.
 
 pub mod access;
 pub mod caps;
@@ -54,7 +55,8 @@ pub use trap::{kernel_page_fault, user_exception, user_page_fault};
 
 use crate::sched::{self, Work};
 
-/// The thread that runs on this CPU. Only called on behalf of a user thread: system calls and their traps.
+/// The thread that runs on this CPU. Only called on behalf of a user thread: system calls and their
+/// traps.
 pub fn current_thread() -> Current<Arc<Thread>> {
     sched::current().map(|task| task.user().expect("a kernel task has no user thread"))
 }

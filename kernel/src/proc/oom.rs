@@ -1,13 +1,15 @@
 //! Memory and swap have run out: a process is killed (the OOM killer).
 //!
-//! What a process has ([`Size`]): its memory, in pages and on swap, its page tables and map, and what it has the kernel keep; what
-//! several have, each by its share, so that the sizes of all add up to what there is. `oom_score_adj` adds to that or takes from it.
-//! The user is looked for who has most, by processes and by what outlives them, and of that one's the process that has most is killed: to
-//! spread memory over many processes is no gain. Root's processes count each for itself. Never the first process. It may be the one that asks. Who asks is the head of
-//! the library's line of those who wait for memory, so there is one at a time: it waits until its victim has left its
-//! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer (`Machine::gives_up`) and may
-//! take of the kernel's reserve to leave. One line on the debug console says who it was. Nothing here allocates more than
-//! a place in a wait queue.
+//! What a process has ([`Size`]): its memory, in pages and on swap, its page tables and map, and
+//! what it has the kernel keep; what several have, each by its share, so that the sizes of all add
+//! up to what there is. `oom_score_adj` adds to that or takes from it. The user is looked for who
+//! has most, by processes and by what outlives them, and of that one's the process that has most is
+//! killed: to spread memory over many processes is no gain. Root's processes count each for itself.
+//! Never the first process. It may be the one that asks. Who asks is the head of the library's line
+//! of those who wait for memory, so there is one at a time: it waits until its victim has left its
+//! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer
+//! (`Machine::gives_up`) and may take of the kernel's reserve to leave. One line on the debug
+//! console says who it was. Nothing here allocates more than a place in a wait queue.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -62,7 +64,8 @@ pub fn make_room() -> bool {
     let end = |worst: Arc<Process>| if is_leaving(&worst) { worst } else { kill(worst) };
     let Some(victim) = worst().map(end).or_else(leaving) else {
         let is_alone = table::processes().all(|other| other.pid == 1 || has_gone(&other));
-        // What the first process has for itself never comes back, so the machine ends with it; but memory may be on its way.
+        // What the first process has for itself never comes back, so the machine ends with it; but
+        // memory may be on its way.
         let waited = WAITED_ALONE.load(Relaxed);
         if is_alone && waited != 0 && sched::now() - waited < PATIENCE {
             kill((*current_process()).clone());
@@ -95,7 +98,8 @@ fn kill(victim: Arc<Process>) -> Arc<Process> {
     let space = victim.space();
     let shares = |other: &Arc<Process>| {
         let theirs = other.space();
-        other.pid != 1 && space.as_ref().zip(theirs.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+        other.pid != 1
+            && space.as_ref().zip(theirs.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
     };
     for other in table::processes().filter(shares) {
         send::kill_all(&mut other.group.lock(), ExitStatus::Killed(SIGKILL));
@@ -124,7 +128,8 @@ pub struct Adjustment {
     now: AtomicI32,
     /// The least that may be set without `CAP_SYS_RESOURCE`: what was set with it last.
     least: AtomicI32,
-    /// How good it would have been to end the process when somebody had to go last; for who chooses, one at a time.
+    /// How good it would have been to end the process when somebody had to go last; for who
+    /// chooses, one at a time.
     judged: AtomicI64,
 }
 
@@ -164,7 +169,8 @@ impl Adjustment {
     }
 }
 
-/// A process's part of all that is in use, in pages. What it shares with others is divided by those who have it.
+/// A process's part of all that is in use, in pages. What it shares with others is divided by those
+/// who have it.
 #[derive(Clone, Copy, Default)]
 pub struct Size {
     /// Its anonymous memory.
@@ -175,7 +181,8 @@ pub struct Size {
     tables: u64,
     /// Heap for its map.
     map: u64,
-    /// What the kernel keeps for the process (`charge`), what it exported, unnamed memory and queues that it made.
+    /// What the kernel keeps for the process (`charge`), what it exported, unnamed memory and
+    /// queues that it made.
     kept: u64,
 }
 
@@ -210,8 +217,9 @@ fn all_pages() -> i64 {
     (stats.total_pages + stats.swap_pages) as i64
 }
 
-/// How good it would be to end a process, and its size; `None` if that is out of the question: the first process, with which the
-/// machine would go, one that runs in its parent's memory yet, and those that were excepted.
+/// How good it would be to end a process, and its size; `None` if that is out of the question: the
+/// first process, with which the machine would go, one that runs in its parent's memory yet, and
+/// those that were excepted.
 fn badness(process: &Process, all: i64) -> Option<(i64, Size)> {
     let adjustment = process.oom.get();
     if process.pid == 1 || adjustment == NEVER || borrows_memory(process) {
@@ -221,12 +229,13 @@ fn badness(process: &Process, all: i64) -> Option<(i64, Size)> {
     Some((size.total() as i64 + i64::from(adjustment) * (all / 1000), size))
 }
 
-/// Whether a process runs in the memory of its parent, which waits for that in vfork. A child with memory of its own may have
-/// such a parent too.
+/// Whether a process runs in the memory of its parent, which waits for that in vfork. A child with
+/// memory of its own may have such a parent too.
 fn borrows_memory(process: &Process) -> bool {
     let is_waited_for = process.leader().is_some_and(|thread| thread.vfork.lock().is_some());
     let parents = || table::process(process.parent())?.space();
-    is_waited_for && process.space().zip(parents()).is_some_and(|(own, parents)| Arc::ptr_eq(&own, &parents))
+    is_waited_for
+        && process.space().zip(parents()).is_some_and(|(own, parents)| Arc::ptr_eq(&own, &parents))
 }
 
 /// `/proc/PID/oom_score`, as Linux computes it: 0 for a process that is never chosen, 667 for one
@@ -236,9 +245,9 @@ pub fn score(process: &Process) -> i64 {
     badness(process, all).map_or(0, |(points, _)| (1000 + points * 1000 / all.max(1)) * 2 / 3)
 }
 
-/// The worst of the processes that were not on their way out when they were judged. The table is unlocked: counting
-/// what a process has gives way to others, which may end some meanwhile. These stay what they were judged to be, lest a
-/// small process is taken for the worst.
+/// The worst of the processes that were not on their way out when they were judged. The table is
+/// unlocked: counting what a process has gives way to others, which may end some meanwhile. These
+/// stay what they were judged to be, lest a small process is taken for the worst.
 fn worst() -> Option<Arc<Process>> {
     let all = all_pages();
     for process in table::processes() {

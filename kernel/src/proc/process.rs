@@ -1,9 +1,9 @@
 //! A process: what its threads share.
 //!
-//! Invariants: P1: `parent`, `pgid`, `sid` are written only under the table's lock (they are atomics so that reading
-//! them takes none). P2: `files` and `fs` are there until the last thread has left, and gone in a zombie. P3: a
-//! process is in the table from before its first thread can run until it is reaped.
-//! Locks: see the parent module.
+//! Invariants: P1: `parent`, `pgid`, `sid` are written only under the table's lock (they are
+//! atomics so that reading them takes none). P2: `files` and `fs` are there until the last thread
+//! has left, and gone in a zombie. P3: a process is in the table from before its first thread can
+//! run until it is reaped. Locks: see the parent module.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -93,7 +93,8 @@ pub struct Process {
     pub limits: SpinLock<Arc<Limits>>,
     /// Whom is charged what the process has the kernel keep.
     holdings: SpinLock<Holdings>,
-    /// Its user had too many processes when it became that user's: it may not exec while that is so.
+    /// Its user had too many processes when it became that user's: it may not exec while that is
+    /// so.
     pub exceeds_nproc: AtomicBool,
     /// `limits` has one on memory. Each new mapping looks at it, without the lock.
     limits_memory: AtomicBool,
@@ -110,7 +111,8 @@ pub struct Process {
     pub counts_cpu_time: AtomicBool,
     /// Threads of this process that wait for any child of a kind, or for a tracee that is none.
     pub child_queue: WaitQueue,
-    /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet those who wait for others.
+    /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet
+    /// those who wait for others.
     pub watchers: WaitQueue,
     /// Threads of this process that wait for a signal by a file (`signalfd`).
     pub signal_readers: WaitQueue,
@@ -155,7 +157,8 @@ impl Holding {
     /// # Errors
     /// `EAGAIN`: the user has as many as `most`, or all memory that it may.
     pub fn new(account: &Arc<Account>, bytes: usize, most: usize) -> Result<Holding> {
-        let count = Count::of(account.user().clone(), Counted::Tasks, 1, most).map_err(|_| EAGAIN)?;
+        let count =
+            Count::of(account.user().clone(), Counted::Tasks, 1, most).map_err(|_| EAGAIN)?;
         let charge = Charge::to(account.clone(), bytes).map_err(|_| EAGAIN)?;
         Ok(Holding { charge, count })
     }
@@ -264,8 +267,8 @@ impl Process {
         self.holdings.lock().account.clone()
     }
 
-    /// Its real user may have changed: what it has itself, and its threads, are that one's from now on; what it made stays with whom
-    /// it was made for.
+    /// Its real user may have changed: what it has itself, and its threads, are that one's from now
+    /// on; what it made stays with whom it was made for.
     pub fn follow_user(&self) {
         let group = self.group.lock();
         let uid = self.cred.lock().uid;
@@ -341,7 +344,8 @@ impl Process {
 
     /// The time alone, whatever threads there are.
     pub fn time_used(&self) -> Usage {
-        let [user_ns, kernel_ns] = [&self.user_ns, &self.kernel_ns].map(|ns| ns.load(Ordering::Relaxed));
+        let [user_ns, kernel_ns] =
+            [&self.user_ns, &self.kernel_ns].map(|ns| ns.load(Ordering::Relaxed));
         Usage { user_ns, kernel_ns, ..Usage::default() }
     }
 

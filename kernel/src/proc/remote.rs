@@ -1,6 +1,8 @@
-//! Bytes from and to the memory of another process: for `process_vm_readv` and its like, and `/proc/PID/mem`.
+//! Bytes from and to the memory of another process: for `process_vm_readv` and its like, and
+//! `/proc/PID/mem`.
 //!
-//! The other's pages are brought in and pinned as for a device, and copied through the kernel's map: they need not be mapped here.
+//! The other's pages are brought in and pinned as for a device, and copied through the kernel's
+//! map: they need not be mapped here.
 
 use alloc::sync::Arc;
 
@@ -54,8 +56,8 @@ pub fn write(space: &Space, by: As, remote: &[IoVec], from: &mut Source<'_>) -> 
     each_part(space, by, remote, from.left(), Access::Write, |bytes| from.get_page(bytes))
 }
 
-/// Calls `copy` for each part of the first `room` bytes of the other's memory that lies in one page, until one is not copied whole.
-/// Fails only if nothing was copied.
+/// Calls `copy` for each part of the first `room` bytes of the other's memory that lies in one
+/// page, until one is not copied whole. Fails only if nothing was copied.
 fn each_part(
     space: &Space,
     by: As,

@@ -1,6 +1,7 @@
 //! Robust mutexes: what a thread held when it died is marked so, and one waiter for each is woken.
 //!
-//! The list lies in user memory and is not trusted: it is walked for at most `LIMIT` entries, and a bad pointer ends it.
+//! The list lies in user memory and is not trusted: it is walked for at most `LIMIT` entries, and a
+//! bad pointer ends it.
 
 use core::sync::atomic::Ordering;
 

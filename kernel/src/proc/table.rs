@@ -6,11 +6,13 @@
 //! What one process does doesn't cost by how many others there are: members of groups and sessions,
 //! children, and children that have ended are found by index, not by a walk over all.
 //!
-//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its `zombies` those of them that have `ended` set and that no tracer is to collect first;
-//! `groups` and `sessions` have each process in the table once, under the number it bears. N2: a number is not given out
-//! while a process, a thread, a group or a session bears it, one that is being made is to, or a tracer is yet to hear of it. N3: a process whose node has
-//! `ended` set has no threads. N4: a signal that many processes are sent reaches the children that they have just then: those in the
-//! table, and those that are being made.
+//! Invariants: N1: a node's `children` are exactly the processes whose `parent` it is, its
+//! `zombies` those of them that have `ended` set and that no tracer is to collect first; `groups`
+//! and `sessions` have each process in the table once, under the number it bears. N2: a number is
+//! not given out while a process, a thread, a group or a session bears it, one that is being made
+//! is to, or a tracer is yet to hear of it. N3: a process whose node has `ended` set has no
+//! threads. N4: a signal that many processes are sent reaches the children that they have just
+//! then: those in the table, and those that are being made.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -93,8 +95,8 @@ struct Unborn {
     sent: Vec<SigInfo>,
 }
 
-/// The number of a process or thread that is being made. Dropped, it is in the table, or there won't
-/// be one.
+/// The number of a process or thread that is being made. Dropped, it is in the table, or there
+/// won't be one.
 pub struct Birth(Pid);
 
 impl Birth {
@@ -206,8 +208,8 @@ impl Tree {
         self.nodes.values()
     }
 
-    /// A number nobody bears (N2), or none among the next ones. The last of them are root's, who may
-    /// have to end what took all others.
+    /// A number nobody bears (N2), or none among the next ones. The last of them are root's, who
+    /// may have to end what took all others.
     fn allocate(&mut self, asker: Asker) -> Result<Option<Pid>> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
         if self.threads.len() + self.unborn.len() + self.kept.len() >= self.limit - kept {
@@ -431,7 +433,8 @@ pub fn thread(tid: Pid) -> Option<Arc<Thread>> {
 pub fn processes() -> impl Iterator<Item = Arc<Process>> {
     let mut from = 0;
     core::iter::from_fn(move || {
-        let next = with(|tree| tree.nodes.range(from..).next().map(|(_, node)| node.process.clone()))?;
+        let next =
+            with(|tree| tree.nodes.range(from..).next().map(|(_, node)| node.process.clone()))?;
         from = next.pid + 1;
         Some(next)
     })
@@ -480,7 +483,8 @@ pub fn group_session(pgid: Pid) -> Option<Pid> {
 /// The whole of `setpgid`: `pid` is the caller or a child of it that hasn't called exec.
 pub fn set_group(caller: &Process, pid: Pid, pgid: Pid) -> Result<()> {
     with(|tree| {
-        let process = tree.node(pid).filter(|node| node.ended.is_none()).ok_or(ESRCH)?.process.clone();
+        let process =
+            tree.node(pid).filter(|node| node.ended.is_none()).ok_or(ESRCH)?.process.clone();
         if pid != caller.pid {
             if process.parent() != caller.pid {
                 return Err(ESRCH);

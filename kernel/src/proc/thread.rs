@@ -1,7 +1,8 @@
 //! A thread of a process: what the scheduler runs.
 //!
-//! Invariants: T1: a thread is in its process's group from before it can run until `exit` takes it out. T2: only the
-//! thread itself changes its mask, its alternate stack and its `mm`. T3: `mm` is `None` once it has left its space.
+//! Invariants: T1: a thread is in its process's group from before it can run until `exit` takes it
+//! out. T2: only the thread itself changes its mask, its alternate stack and its `mm`. T3: `mm` is
+//! `None` once it has left its space.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -56,7 +57,8 @@ impl Completion {
     }
 }
 
-/// A thread's reference to its address space. Its count changes in each fault, so it has a line of its own.
+/// A thread's reference to its address space. Its count changes in each fault, so it has a line of
+/// its own.
 pub type OwnMm = Arc<Line<Arc<Mm>>>;
 
 /// In a policy: the children of the thread begin with `SCHED_OTHER`.
@@ -67,7 +69,8 @@ pub const IDLE: i32 = 5;
 pub struct Thread {
     tid: AtomicI32,
     pub process: Arc<Process>,
-    /// Held until it leaves: a task that sleeps without a queue (`poll` of nothing) has no other owner.
+    /// Held until it leaves: a task that sleeps without a queue (`poll` of nothing) has no other
+    /// owner.
     task: SpinLock<Option<Arc<Task>>>,
     /// Behind a reference that only this thread counts.
     mm: SpinLock<Option<OwnMm>>,
@@ -162,7 +165,8 @@ impl Thread {
         }
     }
 
-    /// Its process is charged by this account from now on, and what it allocates lies with its user's.
+    /// Its process is charged by this account from now on, and what it allocates lies with its
+    /// user's.
     pub fn follow_account(&self, account: &Arc<Account>) {
         self.holding.lock().iter_mut().for_each(|holding| holding.move_to(account));
         if let Some(task) = self.task() {
@@ -199,7 +203,8 @@ impl Thread {
         self.mm.lock().as_deref().map(|own| (*own).clone())
     }
 
-    /// The same for the thread itself, in each fault and call: threads that share a space write no line of each other's.
+    /// The same for the thread itself, in each fault and call: threads that share a space write no
+    /// line of each other's.
     pub fn own_mm(&self) -> Option<OwnMm> {
         self.mm.lock().clone()
     }
@@ -217,7 +222,8 @@ impl Thread {
         }
     }
 
-    /// Puts the thread in another space (or none) and returns the one it left. The caller activates the new one.
+    /// Puts the thread in another space (or none) and returns the one it left. The caller activates
+    /// the new one.
     pub fn replace_mm(&self, mm: Option<Arc<Mm>>) -> Option<Arc<Mm>> {
         let mm = mm.map(|mm| Arc::new(Line(mm)));
         core::mem::replace(&mut *self.mm.lock(), mm).map(|own| (*own).clone())
@@ -257,7 +263,8 @@ impl Thread {
         }
     }
 
-    /// Takes a signal of `wanted` that was sent to the thread or its process, whether blocked or not.
+    /// Takes a signal of `wanted` that was sent to the thread or its process, whether blocked or
+    /// not.
     pub fn take_pending(&self, wanted: SigSet) -> Option<SigInfo> {
         let mut group = self.process.group.lock();
         let own = self.pending.lock().take(wanted);

@@ -6,9 +6,10 @@
 //! rests until the program stops ignoring the signal; if the signal is thrown away, or the kernel
 //! has no memory to queue it, the next one comes a tick later at the earliest.
 //!
-//! A timer on CPU time has no kernel timer: a thread of its process looks at it ([`tick`]) if a tick
-//! has come upon it, when it leaves the kernel or gives way there, so that timers of a process that
-//! waits cost nothing. It holds the process to `RLIMIT_CPU` as well, by the time of all its threads.
+//! A timer on CPU time has no kernel timer: a thread of its process looks at it ([`tick`]) if a
+//! tick has come upon it, when it leaves the kernel or gives way there, so that timers of a process
+//! that waits cost nothing. It holds the process to `RLIMIT_CPU` as well, by the time of all its
+//! threads.
 //!
 //! A POSIX timer has a place among the pending signals of its user from its making on, so
 //! `RLIMIT_SIGPENDING` bounds how many a user has, and its signal is always queued but where the
@@ -29,7 +30,8 @@ use core::sync::atomic::Ordering;
 use super::limits::{Limit, INFINITY, RLIMIT_CPU};
 use super::process::Process;
 use super::signal::{
-    code, send, Detail, Pending, Sent, SigInfo, SigSet, Signal, SIGALRM, SIGKILL, SIGPROF, SIGVTALRM, SIGXCPU,
+    code, send, Detail, Pending, Sent, SigInfo, SigSet, Signal, SIGALRM, SIGKILL, SIGPROF,
+    SIGVTALRM, SIGXCPU,
 };
 use super::table::{self, Pid};
 use super::thread::Thread;
@@ -149,7 +151,8 @@ impl Timer {
     fn start(&mut self, process: &Weak<Process>, slot: Slot, span: Nanos) {
         let (process, serial) = (process.clone(), self.serial);
         let deadline = sched::now().saturating_add(span);
-        self.armed = Some(sched::timer_at(deadline, Box::new(move || expire(&process, slot, serial))));
+        self.armed =
+            Some(sched::timer_at(deadline, Box::new(move || expire(&process, slot, serial))));
     }
 
     /// Moves the target on to the next after `now`; returns how many it has passed by beside the
@@ -272,7 +275,10 @@ pub fn create(process: &Process, clock: Clock, notify: Option<Notify>) -> Result
     let posix = &mut timers.get_or_insert_with(|| Box::new(Timers::new())).posix;
     let id = (0..POSIX_MAX).find(|id| !posix.contains_key(id)).ok_or(EAGAIN)?;
     let notify = notify.unwrap_or(Notify::Process { signal: SIGALRM, value: id as u64 });
-    posix.insert(id, Timer { place: Some(place), _charge: Some(charge), ..Timer::new(clock, notify) });
+    posix.insert(
+        id,
+        Timer { place: Some(place), _charge: Some(charge), ..Timer::new(clock, notify) },
+    );
     Ok(id)
 }
 
@@ -388,7 +394,9 @@ pub fn tick(process: &Arc<Process>) {
             if matches!(slot, Slot::Posix(id) if timers.posix.range(id..).next().is_none()) {
                 break;
             }
-            let Some(timer) = timers.get(slot).filter(|timer| timer.uses_cpu_time()) else { continue };
+            let Some(timer) = timers.get(slot).filter(|timer| timer.uses_cpu_time()) else {
+                continue;
+            };
             let now = if timer.clock == Clock::UserTime { usage.user_ns } else { usage.cpu_ns() };
             if timer.target == 0 || now < timer.target {
                 continue;
@@ -422,7 +430,8 @@ pub fn taken(process: &Arc<Process>, info: &mut SigInfo) {
     let real = (info.signal == SIGALRM).then_some(Slot::Real);
     for slot in own.into_iter().chain(real) {
         let mut timers = process.timers.lock();
-        let Some(timer) = timers.as_mut().and_then(|timers| timers.get(slot)).filter(|timer| timer.fired)
+        let Some(timer) =
+            timers.as_mut().and_then(|timers| timers.get(slot)).filter(|timer| timer.fired)
         else {
             continue;
         };
@@ -433,8 +442,8 @@ pub fn taken(process: &Arc<Process>, info: &mut SigInfo) {
     }
 }
 
-/// Signals have been thrown away, or are ignored no more, with `Group` locked: timers that wait for one to be taken, or
-/// rest because it was ignored, go on.
+/// Signals have been thrown away, or are ignored no more, with `Group` locked: timers that wait for
+/// one to be taken, or rest because it was ignored, go on.
 pub fn go_on(process: &Arc<Process>, which: SigSet) {
     let mut timers = process.timers.lock();
     let Some(timers) = timers.as_mut() else { return };
@@ -467,10 +476,14 @@ fn notify_of(
     };
     match notify {
         Notify::Nothing => Ok(Sent::Ignored),
-        Notify::Process { signal, value } => send::send_by_timer(process, None, info(signal, value), place),
+        Notify::Process { signal, value } => {
+            send::send_by_timer(process, None, info(signal, value), place)
+        }
         // The number may have gone to a thread of another process meanwhile.
         Notify::Thread { tid, signal, value } => match own_thread(process, tid) {
-            Some(thread) => send::send_by_timer(&thread.process, Some(&thread), info(signal, value), place),
+            Some(thread) => {
+                send::send_by_timer(&thread.process, Some(&thread), info(signal, value), place)
+            }
             None => Ok(Sent::Ignored),
         },
     }

@@ -1,4 +1,5 @@
-//! Tracing: a process that stops another's threads at their signals, and looks into their registers and memory (`ptrace`).
+//! Tracing: a process that stops another's threads at their signals, and looks into their registers
+//! and memory (`ptrace`).
 //!
 //! ```text
 //!   a signal comes --> stop: the thread rests, its registers are in `Stop`, the tracer is told
@@ -7,16 +8,18 @@
 //!                        v
 //!                      goes on: with the signal, with another, or with none
 //! ```
-//! There are stops at signals and after exec; none at system calls, and children are not traced on their own.
+//! There are stops at signals and after exec; none at system calls, and children are not traced on
+//! their own.
 //!
-//! A process ends for its tracer before it ends for its parent: the tracer of its first thread collects it, and then
-//! the parent is told. Until then, and while other threads go on, the number is the process's own; one of another
-//! thread is kept from reuse.
+//! A process ends for its tracer before it ends for its parent: the tracer of its first thread
+//! collects it, and then the parent is told. Until then, and while other threads go on, the number
+//! is the process's own; one of another thread is kept from reuse.
 //!
-//! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a `Stop` is there from when its thread
-//! comes to rest until it goes on; only while it doesn't go on yet may the tracer use it. R3: a thread
-//! whose number may be free begins to be traced no more. Locks: a tracer's `tracees` before the table's
-//! and a process's group; a thread's `trace` after them.
+//! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a
+//! `Stop` is there from when its thread comes to rest until it goes on; only while it doesn't go on
+//! yet may the tracer use it. R3: a thread whose number may be free begins to be traced no more.
+//! Locks: a tracer's `tracees` before the table's and a process's group; a thread's `trace` after
+//! them.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -78,8 +81,8 @@ pub struct Tracees {
     threads: Vec<Tracee>,
     /// First threads that have gone and whose processes go on and aren't its children, by process.
     leaders: BTreeMap<Pid, Tracee>,
-    /// Those that ended and aren't its children, until it waits for them. They count as their users'
-    /// (`Counted::Tasks`) and among all threads until then.
+    /// Those that ended and aren't its children, until it waits for them. They count as their
+    /// users' (`Counted::Tasks`) and among all threads until then.
     ended: BTreeMap<Pid, Ended>,
     /// The process has ended: nobody would let go of another one.
     is_over: bool,
@@ -88,7 +91,8 @@ pub struct Tracees {
 impl Trace {
     /// The stop at which a thread is, if `tracer` may use it.
     fn stop_for(&mut self, tracer: &Arc<Process>) -> Result<&mut Stop> {
-        let is_own = self.is_sure && self.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer));
+        let is_own =
+            self.is_sure && self.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer));
         self.stop.as_mut().filter(|stop| is_own && stop.on.is_none()).ok_or(ESRCH)
     }
 }
@@ -123,13 +127,18 @@ impl Ended {
     }
 }
 
-/// What the tracer is charged for each: a place in the list, which may be twice as long as it has to
-/// be, and those in two trees.
+/// What the tracer is charged for each: a place in the list, which may be twice as long as it has
+/// to be, and those in two trees.
 const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<(Pid, Ended)>() + size_of::<Pid>());
 
 impl Tracees {
     pub const fn new() -> Tracees {
-        Tracees { threads: Vec::new(), leaders: BTreeMap::new(), ended: BTreeMap::new(), is_over: false }
+        Tracees {
+            threads: Vec::new(),
+            leaders: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            is_over: false,
+        }
     }
 
     fn take(&mut self, thread: &Arc<Thread>) -> Option<Tracee> {
@@ -151,7 +160,8 @@ impl Tracees {
     }
 }
 
-/// Whether any thread has ever been traced. Before that nobody who sends a signal or waits need look.
+/// Whether any thread has ever been traced. Before that nobody who sends a signal or waits need
+/// look.
 static ANYBODY: AtomicBool = AtomicBool::new(false);
 
 impl Thread {
@@ -242,14 +252,17 @@ pub fn attach(tid: Pid, stops: bool) -> Result<()> {
 ///
 /// # Errors
 /// `ESRCH` if it isn't one, and what `f` says. `f` must not sleep.
-pub fn with_stopped<T>(tid: Pid, f: impl FnOnce(&Arc<Thread>, &mut Stop) -> Result<T>) -> Result<T> {
+pub fn with_stopped<T>(
+    tid: Pid,
+    f: impl FnOnce(&Arc<Thread>, &mut Stop) -> Result<T>,
+) -> Result<T> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
     let mut trace = thread.trace.lock();
     f(&thread, trace.stop_for(&current_process())?)
 }
 
-/// Whether a thread is traced by somebody who may not trace everybody: what it runs gets no more rights
-/// than it had.
+/// Whether a thread is traced by somebody who may not trace everybody: what it runs gets no more
+/// rights than it had.
 pub fn keeps_from_gains(thread: &Thread) -> bool {
     let tracer = thread.trace.lock().tracer.clone();
     tracer.is_some_and(|tracer| !tracer.cred().has(Caps::SYS_PTRACE))
@@ -290,7 +303,8 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     Ok(())
 }
 
-/// The running thread comes to rest at a signal that it is about to act on, if it is traced. Returns the signal that it acts on.
+/// The running thread comes to rest at a signal that it is about to act on, if it is traced.
+/// Returns the signal that it acts on.
 pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<SigInfo> {
     let tracer = {
         let mut trace = thread.trace.lock();
@@ -309,8 +323,10 @@ pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<
         utime: 0,
         stime: 0,
     };
-    let _ =
-        send::send_to_process(&tracer, SigInfo { signal: SIGCHLD, code: code::CLD_TRAPPED, detail: child });
+    let _ = send::send_to_process(
+        &tracer,
+        SigInfo { signal: SIGCHLD, code: code::CLD_TRAPPED, detail: child },
+    );
     wait::tell(&tracer, &thread.process);
     drop(tracer);
     let over = || {
@@ -331,10 +347,15 @@ pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<
     regs.load_bases();
     let signal = signal?;
     let same = signal == stop.info.signal;
-    Some(if same { stop.info } else { SigInfo { signal, code: code::SI_USER, detail: Detail::None } })
+    Some(if same {
+        stop.info
+    } else {
+        SigInfo { signal, code: code::SI_USER, detail: Detail::None }
+    })
 }
 
-/// The running thread has a new program, at which it stops for its tracer, unless that has seized it.
+/// The running thread has a new program, at which it stops for its tracer, unless that has seized
+/// it.
 pub fn execed(thread: &Arc<Thread>) {
     if thread.is_traced() && !thread.trace.lock().is_seized {
         let info = SigInfo { signal: SIGTRAP, code: code::SI_USER, detail: Detail::None };
@@ -342,8 +363,8 @@ pub fn execed(thread: &Arc<Thread>) {
     }
 }
 
-/// A thread is about to give its number back and to leave its process. Returns what keeps the number until its tracer
-/// has heard of it.
+/// A thread is about to give its number back and to leave its process. Returns what keeps the
+/// number until its tracer has heard of it.
 pub fn leaves(thread: &Arc<Thread>) -> Option<Kept> {
     let process = &thread.process;
     let tracer = {
@@ -374,8 +395,8 @@ fn let_go(tracees: &mut Tracees, thread: &Arc<Thread>) -> Option<Tracee> {
     tracees.take(thread).filter(|_| trace.is_sure)
 }
 
-/// A thread that isn't its process's first has left, with what the process says at this moment: its tracer hears of it
-/// by the number that was kept.
+/// A thread that isn't its process's first has left, with what the process says at this moment: its
+/// tracer hears of it by the number that was kept.
 pub fn thread_gone(thread: &Arc<Thread>, status: ExitStatus, number: Option<Kept>) {
     let Some(tracer) = thread.trace.lock().tracer.clone() else { return };
     let mut tracees = tracer.tracees.lock();
@@ -391,11 +412,13 @@ fn tell(tracer: &Arc<Process>, process: &Process, ended: Pid, status: ExitStatus
     wait::tell(tracer, process);
 }
 
-/// A process's last thread has left. Returns whether another process than its parent is to hear of it first.
+/// A process's last thread has left. Returns whether another process than its parent is to hear of
+/// it first.
 pub fn process_gone(process: &Arc<Process>, status: ExitStatus) -> bool {
     let Some(tracer) = tracer_of_gone_leader(process) else { return false };
     let mut tracees = tracer.tracees.lock();
-    let Some(tracee) = tracees.take_leader(process).filter(|_| process.parent() != tracer.pid) else {
+    let Some(tracee) = tracees.take_leader(process).filter(|_| process.parent() != tracer.pid)
+    else {
         return false;
     };
     table::with(|tree| tree.set_ended(process.pid, status, Collector::Tracer));
@@ -463,13 +486,16 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     let ended = match which {
         Which::Any => tracees.ended.first_key_value(),
         Which::Pid(pid) => tracees.ended.get_key_value(&pid),
-        Which::Group(group) => tracees.ended.iter().find(|(_, ended)| ended.process().pgid() == group),
+        Which::Group(group) => {
+            tracees.ended.iter().find(|(_, ended)| ended.process().pgid() == group)
+        }
     };
     if let Some((&pid, ended @ &Ended { uid, status, .. })) = ended {
         if !options.contains(Options::EXITED) {
             return Some(None);
         }
-        let usage = if ended.is_process() { wait::usage_of(ended.process()) } else { Usage::default() };
+        let usage =
+            if ended.is_process() { wait::usage_of(ended.process()) } else { Usage::default() };
         if !options.contains(Options::NOWAIT) {
             let removed = tracees.ended.remove(&pid);
             if tracees.is_empty() {
@@ -496,7 +522,8 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
         any = Some(None);
         let uid = thread.process.cred().uid;
         let mut trace = thread.trace.lock();
-        let Some(stop) = trace.stop.as_mut().filter(|stop| !stop.is_told && stop.on.is_none()) else {
+        let Some(stop) = trace.stop.as_mut().filter(|stop| !stop.is_told && stop.on.is_none())
+        else {
             continue;
         };
         stop.is_told = !options.contains(Options::NOWAIT);

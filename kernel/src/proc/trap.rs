@@ -1,4 +1,5 @@
-//! What the trap code calls when user code faults: the VM resolves it, or the program gets its signal.
+//! What the trap code calls when user code faults: the VM resolves it, or the program gets its
+//! signal.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +18,8 @@ pub struct LastFault {
 
 const PAGE_FAULT: u64 = 14;
 
-/// A page fault in user mode: resolves it, or raises SIGSEGV or SIGBUS with the code and address of the fault.
+/// A page fault in user mode: resolves it, or raises SIGSEGV or SIGBUS with the code and address of
+/// the fault.
 pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
     let thread = &current_thread();
     let Err(error) = resolve(thread, va, access) else { return };

@@ -78,8 +78,8 @@ enum Look {
     NoSuchChild,
 }
 
-/// Waits until a child has something to report; `None` with `NOHANG` when none has. `ECHILD` when there is no such
-/// child.
+/// Waits until a child has something to report; `None` with `NOHANG` when none has. `ECHILD` when
+/// there is no such child.
 pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
     let process = &current_process();
     let look = || match look_all(process, which, options) {
@@ -124,7 +124,8 @@ fn look(parent: &Arc<Process>, which: Which, options: Options) -> Look {
         let Some(node) = tree.node(parent.pid) else { return (Look::NoSuchChild, None) };
         let result = match which {
             Which::Pid(pid) => look_among(tree, node.children.get(&pid), which, options),
-            // What has ended is at hand; who else has something to say is looked for only if that is asked for.
+            // What has ended is at hand; who else has something to say is looked for only if that
+            // is asked for.
             Which::Any | Which::Group(_) => match look_among(tree, &node.zombies, which, options) {
                 Look::Found(report) => Look::Found(report),
                 _ if options.intersects(Options::STOPPED.union(Options::CONTINUED)) => {
@@ -208,7 +209,9 @@ pub fn usage_of(process: &Process) -> Usage {
 /// Takes a child that ended out of the table, unless it is to stay waitable.
 fn collect(tree: &mut Tree, found: &Look, options: Options) -> Option<Arc<Process>> {
     match found {
-        Look::Found(Report { pid, event: Event::Ended(_), .. }) if !options.contains(Options::NOWAIT) => {
+        Look::Found(Report { pid, event: Event::Ended(_), .. })
+            if !options.contains(Options::NOWAIT) =>
+        {
             tree.remove(*pid)
         }
         _ => None,

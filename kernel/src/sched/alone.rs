@@ -1,12 +1,14 @@
 //! Doing something while no other CPU does anything.
 //!
-//! A thread of the kernel goes to each other CPU and stays there until it is over. Kernel code lets go of a CPU only with no spin lock
-//! held: where it sleeps, and between the parts of a long call (`turn`). So what lies behind spin locks is whole; a call may be half
-//! done.
+//! A thread of the kernel goes to each other CPU and stays there until it is over. Kernel code lets
+//! go of a CPU only with no spin lock held: where it sleeps, and between the parts of a long call
+//! (`turn`). So what lies behind spin locks is whole; a call may be half done.
 
 use alloc::sync::Arc;
 use core::marker::PhantomData;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
+};
 
 use machine::{CpuSet, NoMemory};
 
@@ -23,7 +25,8 @@ struct Still {
 /// No other CPU does anything: [`alone`] hands it out, and nobody else.
 pub struct Alone(PhantomData<*const ()>);
 
-/// Calls `f`, which doesn't sleep, while all other CPUs stand still with interrupts off. Sleeps before.
+/// Calls `f`, which doesn't sleep, while all other CPUs stand still with interrupts off. Sleeps
+/// before.
 ///
 /// # Errors
 /// `NoMemory` for the threads; `f` was not called.
@@ -49,8 +52,8 @@ pub fn alone<T>(f: impl FnOnce(&Alone) -> T) -> Result<T, NoMemory> {
     result
 }
 
-/// Has a CPU stand still from some moment on. The thread begins on that CPU: in the queue of one that stands still it would wait for
-/// the end.
+/// Has a CPU stand still from some moment on. The thread begins on that CPU: in the queue of one
+/// that stands still it would wait for the end.
 fn send(cpu: usize, still: &Arc<Still>) -> Result<(), NoMemory> {
     let still = still.clone();
     let stand = move || {

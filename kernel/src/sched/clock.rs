@@ -1,14 +1,16 @@
 //! Timers, slices and the bookkeeping of processor time.
 //!
-//! The alarm is armed for the next timer, or for the end of the current slice while a program runs; a CPU that only sleeps takes no
-//! interrupt but for timers. A tick that is armed already is left alone by a switch: it looks at the slice when it comes.
+//! The alarm is armed for the next timer, or for the end of the current slice while a program runs;
+//! a CPU that only sleeps takes no interrupt but for timers. A tick that is armed already is left
+//! alone by a switch: it looks at the slice when it comes.
 //!
-//! Processor time is exact in sum: every switch charges what has passed since the last. How it divides between program and kernel
-//! is sampled: what a tick comes upon is charged with the time since the last charge, and what ends in a switch (a system call that
-//! sleeps) goes to the kernel.
+//! Processor time is exact in sum: every switch charges what has passed since the last. How it
+//! divides between program and kernel is sampled: what a tick comes upon is charged with the time
+//! since the last charge, and what ends in a switch (a system call that sleeps) goes to the kernel.
 //!
-//! Each CPU has timers of its own: a timer goes off on the CPU that set it. Clocks of all CPUs show the same (`start` has looked).
-//! A CPU whose alarm should have gone off long ago hangs, with interrupts off: the others look for that at their ticks.
+//! Each CPU has timers of its own: a timer goes off on the CPU that set it. Clocks of all CPUs show
+//! the same (`start` has looked). A CPU whose alarm should have gone off long ago hangs, with
+//! interrupts off: the others look for that at their ticks.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -25,7 +27,8 @@ pub type Nanos = u64;
 
 /// How long a program runs while others wait; for shorter turns see `queue`.
 pub(super) const SLICE: Nanos = 10_000_000;
-/// How often CPU time is looked at while a thread runs whose process has timers on it; all such ticks coincide.
+/// How often CPU time is looked at while a thread runs whose process has timers on it; all such
+/// ticks coincide.
 pub const TICK: Nanos = 4_000_000;
 /// How late an alarm may be before its CPU is taken to hang; and how often the others look.
 const HANG: Nanos = 10_000_000_000;
@@ -52,8 +55,9 @@ pub struct TimerId {
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// Tasks to wake, and what else is to be done. What is due is done in that order: a program may have thousands of timers go off at
-/// one moment, or of threads sleep until then, which no other program's sleep waits for.
+/// Tasks to wake, and what else is to be done. What is due is done in that order: a program may
+/// have thousands of timers go off at one moment, or of threads sleep until then, which no other
+/// program's sleep waits for.
 struct Timers {
     wakes: BTreeMap<TimerId, Arc<Task>>,
     later: BTreeMap<TimerId, Later>,
@@ -86,8 +90,10 @@ impl Timers {
     /// When something is to be done next.
     fn next(&self) -> Nanos {
         let wake = self.wakes.first_key_value().map_or(Nanos::MAX, |(id, _)| id.deadline);
-        let later =
-            self.later.first_key_value().map_or(Nanos::MAX, |(id, _)| id.deadline.max(self.next_later));
+        let later = self
+            .later
+            .first_key_value()
+            .map_or(Nanos::MAX, |(id, _)| id.deadline.max(self.next_later));
         wake.min(later)
     }
 
@@ -172,7 +178,8 @@ pub struct Times {
 /// The times of a CPU, up to its last tick or switch; one that is idle is idle up to now.
 pub fn times(cpu: usize) -> Times {
     let local = &LOCAL[cpu];
-    let [user, kernel, idle] = [&local.user, &local.kernel, &local.idle].map(|count| count.load(Relaxed));
+    let [user, kernel, idle] =
+        [&local.user, &local.kernel, &local.idle].map(|count| count.load(Relaxed));
     let rest = now().saturating_sub(user + kernel + idle);
     let rest = if super::is_idle(cpu) { rest } else { 0 };
     Times { user, kernel, idle: idle + rest }
@@ -198,17 +205,19 @@ pub(super) fn init() {
     local().charged.store(now(), Relaxed);
 }
 
-/// Calls `f` in interrupt context once `deadline` has passed. It takes no sleeping lock and doesn't sleep. Beside a crowd of calls it
-/// waits for its turn.
+/// Calls `f` in interrupt context once `deadline` has passed. It takes no sleeping lock and doesn't
+/// sleep. Beside a crowd of calls it waits for its turn.
 pub fn timer_at(deadline: Nanos, f: Call) -> TimerId {
     insert(deadline, |timers, id| _ = timers.later.insert(id, Later::Call(f)))
 }
 
-/// Wakes a task once `deadline` has passed; beside a crowd of its own process it waits for its turn.
+/// Wakes a task once `deadline` has passed; beside a crowd of its own process it waits for its
+/// turn.
 pub fn wake_at(deadline: Nanos, task: &Arc<Task>) -> TimerId {
     let sleepers = task.user().map(|thread| &thread.process.sleepers);
     let enters = |count| (count < SLEEPERS).then_some(count + 1);
-    let is_first = sleepers.is_none_or(|count| count.fetch_update(Relaxed, Relaxed, enters).is_ok());
+    let is_first =
+        sleepers.is_none_or(|count| count.fetch_update(Relaxed, Relaxed, enters).is_ok());
     insert(deadline, |timers, id| {
         if is_first {
             timers.wakes.insert(id, task.clone());
@@ -273,8 +282,8 @@ pub(super) fn is_first_woken() -> bool {
     is_first
 }
 
-/// Makes sure that a timer doesn't go off any more; says whether it still would have. One that doesn't may be going off at this
-/// moment, on the CPU that set it.
+/// Makes sure that a timer doesn't go off any more; says whether it still would have. One that
+/// doesn't may be going off at this moment, on the CPU that set it.
 pub fn timer_cancel(timer: TimerId) -> bool {
     let mut timers = LOCAL[timer.cpu].timers.lock();
     let wake = timers.wakes.remove(&timer);
@@ -305,7 +314,8 @@ fn arm(deadline: Nanos, now: Nanos) {
     hardware::arm(deadline.saturating_sub(now));
 }
 
-/// The timer was used for something else meanwhile: starts it anew. An alarm that went off then goes off twice, which does nothing.
+/// The timer was used for something else meanwhile: starts it anew. An alarm that went off then
+/// goes off twice, which does nothing.
 pub fn arm_again() {
     let armed = local().armed.load(Relaxed);
     if armed == u64::MAX {
@@ -367,8 +377,8 @@ fn charge(local: &Local, task: &Task, origin: Origin, since: Nanos) {
     }
 }
 
-/// Wakes the tasks whose time has come, then does what is due later, for as long as may be at once: how long a call takes depends on
-/// what a program has wait for it.
+/// Wakes the tasks whose time has come, then does what is due later, for as long as may be at once:
+/// how long a call takes depends on what a program has wait for it.
 fn run_due(now: Nanos, local: &Local) {
     const AT_ONCE: Nanos = 100_000;
     /// Others have the CPU for so many times as long before the next is done, whenever that is due.
@@ -417,7 +427,8 @@ pub(super) fn since_switch() -> Nanos {
     now().saturating_sub(local().slice.load(Relaxed))
 }
 
-/// Charges the task that is left, and makes sure of a tick while another one than the idle task runs.
+/// Charges the task that is left, and makes sure of a tick while another one than the idle task
+/// runs.
 pub(super) fn charge_switch(from: &Task, to: &Task) {
     let (now, local) = (now(), local());
     let since = now.saturating_sub(local.charged.swap(now, Relaxed));
@@ -449,7 +460,10 @@ fn look_for_hangs(now: Nanos) {
     let hangs = |&cpu: &usize| LOCAL[cpu].armed.load(Relaxed).saturating_add(HANG) < now;
     let Some(cpu) = (0..cpu::count()).find(hangs) else { return };
     if KNOWN.fetch_or(1 << cpu, Relaxed) & 1 << cpu == 0 {
-        crate::control!("trace CPU {cpu} hangs: its alarm is {} seconds late", HANG / 1_000_000_000);
+        crate::control!(
+            "trace CPU {cpu} hangs: its alarm is {} seconds late",
+            HANG / 1_000_000_000
+        );
         ipi::show_all();
     }
 }

@@ -7,23 +7,29 @@
 //!      |              | its stack was left             |  yield, end of slice, block
 //!      +--------------+--------------------------------+---> Exited (exit_current)
 //! ```
-//! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with nothing to do takes from others'
-//! queues, and else halts. A thread of the kernel that is woken goes first: it waits for what others need. A program gives way
-//! early to one, and to whoever a device's interrupt has made ready. Tasks that are due, since their timer went off or they are the
-//! first that another has woken in its turn, take turns with all others (`queue`); so do threads of the kernel with long work.
+//! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with
+//! nothing to do takes from others' queues, and else halts. A thread of the kernel that is woken
+//! goes first: it waits for what others need. A program gives way early to one, and to whoever a
+//! device's interrupt has made ready. Tasks that are due, since their timer went off or they are
+//! the first that another has woken in its turn, take turns with all others (`queue`); so do
+//! threads of the kernel with long work.
 //!
-//! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that halts, or that has to give way
-//! to a thread of the kernel or sooner than its alarm is set for, is interrupted for it.
+//! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that
+//! halts, or that has to give way to a thread of the kernel or sooner than its alarm is set for, is
+//! interrupted for it.
 //!
-//! I1: a task is in a queue exactly if it is `Ready`, not current, and its stack was left: [`finish_switch`] alone, on the next
-//! stack, parks or queues the task that was left. So no CPU ever runs a task on a stack that another still uses.
-//! I2: `Blocking` is set by the task itself, if it was not woken since it listens; it is taken back by `wake`; `finish_switch` makes it
-//! `Parked`. So a task that looks whether it has to sleep may give way: it is in its queues, and could run.
-//! I3: a task stays alive while it is current or queued, by the references held there, and while it sleeps, by the one that
-//! `sync::wait` keeps on its stack. I4: a CPU that is in `IDLE` looks at all queues before it halts, after it has entered itself
-//! there; who queues looks at `IDLE` afterwards. So one sees the other, and nothing waits while a CPU that may run it halts.
-//! I5: work is added to a task before one looks which CPU runs it; a CPU notes what it runs before it looks at the work. So
-//! a program on another CPU either finds its work on the way out of the kernel, or is interrupted.
+//! I1: a task is in a queue exactly if it is `Ready`, not current, and its stack was left:
+//! [`finish_switch`] alone, on the next stack, parks or queues the task that was left. So no CPU
+//! ever runs a task on a stack that another still uses. I2: `Blocking` is set by the task itself,
+//! if it was not woken since it listens; it is taken back by `wake`; `finish_switch` makes it
+//! `Parked`. So a task that looks whether it has to sleep may give way: it is in its queues, and
+//! could run. I3: a task stays alive while it is current or queued, by the references held there,
+//! and while it sleeps, by the one that `sync::wait` keeps on its stack. I4: a CPU that is in
+//! `IDLE` looks at all queues before it halts, after it has entered itself there; who queues looks
+//! at `IDLE` afterwards. So one sees the other, and nothing waits while a CPU that may run it
+//! halts. I5: work is added to a task before one looks which CPU runs it; a CPU notes what it runs
+//! before it looks at the work. So a program on another CPU either finds its work on the way out of
+//! the kernel, or is interrupted.
 
 mod alone;
 pub mod clock;
@@ -46,8 +52,8 @@ use crate::sync::Once;
 
 pub use alone::{alone, Alone};
 pub use clock::{
-    now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin, TimerId,
-    Times,
+    now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin,
+    TimerId, Times,
 };
 use queue::Place;
 use rest::Rest;
@@ -61,10 +67,12 @@ const TASK_HEAP: usize = 16 * 1024;
 /// What each CPU runs when there is nothing to run.
 static IDLE: [Once<Arc<Task>>; cpu::MAX_CPUS] = [const { Once::new() }; cpu::MAX_CPUS];
 
-/// CPUs that halt, or are about to (I4). Whoever takes a bit out has given that CPU something to do.
+/// CPUs that halt, or are about to (I4). Whoever takes a bit out has given that CPU something to
+/// do.
 static IDLE_CPUS: AtomicU64 = AtomicU64::new(0);
 
-/// Makes the code that runs now the CPU's idle task. Everything before [`idle`] runs as it and must not sleep.
+/// Makes the code that runs now the CPU's idle task. Everything before [`idle`] runs as it and must
+/// not sleep.
 pub fn init() {
     let idle = IDLE[cpu::index()].call_once(|| Arc::new(Task::idle()));
     // SAFETY: the code that runs now is the idle task, which is never in user mode.
@@ -90,12 +98,15 @@ pub fn current_owned() -> Arc<Task> {
     cpu::current_owned().expect("a task runs since sched::init")
 }
 
-/// Makes a thread of a program, for [`start`]: it first runs user code with `regs`. Its vector state and the CPUs it may run on
-/// are copies of the caller's.
+/// Makes a thread of a program, for [`start`]: it first runs user code with `regs`. Its vector
+/// state and the CPUs it may run on are copies of the caller's.
 ///
 /// # Errors
 /// `NoMemory` for its stack; nothing has changed.
-pub fn new_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task>, machine::NoMemory> {
+pub fn new_user(
+    thread: Arc<proc::Thread>,
+    regs: &UserRegs,
+) -> Result<Arc<Task>, machine::NoMemory> {
     heap::reserve(TASK_HEAP)?;
     let stack = Stack::new()?;
     let fpu = if current().user().is_some() {
@@ -112,8 +123,8 @@ pub fn new_user(thread: Arc<proc::Thread>, regs: &UserRegs) -> Result<Arc<Task>,
     Ok(task)
 }
 
-/// Starts a thread of the kernel that does `main` and ends. It has no address space and no process: what asks for the current
-/// process isn't for it.
+/// Starts a thread of the kernel that does `main` and ends. It has no address space and no process:
+/// what asks for the current process isn't for it.
 ///
 /// # Errors
 /// `NoMemory` for its stack; nothing has changed.
@@ -170,22 +181,25 @@ pub fn listen(task: &Task) {
     task.listen();
 }
 
-/// The current task has slept for one thing while it looked whether to sleep for another: it looks again.
+/// The current task has slept for one thing while it looked whether to sleep for another: it looks
+/// again.
 pub fn look_again(task: &Task) {
     task.hear();
 }
 
-/// Sleeps until woken, unless the current task was woken since it listens. Called by the wait queues.
+/// Sleeps until woken, unless the current task was woken since it listens. Called by the wait
+/// queues.
 pub fn block(task: &Task) {
     if task.announce_sleep() {
         schedule();
     }
 }
 
-/// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with spin locks held.
+/// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with
+/// spin locks held.
 ///
-/// The first one that a task wakes in its turn is due, as if its timer had gone off: it doesn't wait behind a crowd. A crowd
-/// that is woken at once waits like others.
+/// The first one that a task wakes in its turn is due, as if its timer had gone off: it doesn't
+/// wait behind a crowd. A crowd that is woken at once waits like others.
 pub fn wake(task: &Arc<Task>) {
     if task.is_asleep() && task.awaken(task.is_kernel() || clock::is_first_woken()) {
         ready(task);
@@ -234,12 +248,14 @@ fn enqueue(task: Arc<Task>, place: Place) {
     }
 }
 
-/// The CPU whose queue a task goes to, and whether that CPU was idle. An idle one is taken for this task.
+/// The CPU whose queue a task goes to, and whether that CPU was idle. An idle one is taken for this
+/// task.
 fn choose(task: &Task, here: usize) -> (usize, bool) {
     let (last, allowed) = (task.cpu(), task.allowed().intersection(cpu::online()));
     let idle = allowed.intersection(CpuSet(IDLE_CPUS.load(Relaxed)));
     if !idle.is_empty() {
-        // This one is awake: it has taken an interrupt. The last one may still have what the task needs in its caches.
+        // This one is awake: it has taken an interrupt. The last one may still have what the task
+        // needs in its caches.
         let near = [here, last].into_iter().filter(|&cpu| idle.contains(cpu));
         if let Some(cpu) = near.chain(idle.iter()).find(|&cpu| take_idle(cpu)) {
             return (cpu, true);
@@ -255,7 +271,8 @@ fn take_idle(cpu: usize) -> bool {
     IDLE_CPUS.load(Relaxed) & bit != 0 && IDLE_CPUS.fetch_and(!bit, AcqRel) & bit != 0
 }
 
-/// Something these CPUs may run was queued at a busy one: has one that is idle by now look for it (I4).
+/// Something these CPUs may run was queued at a busy one: has one that is idle by now look for it
+/// (I4).
 #[inline]
 fn rouse(cpus: CpuSet) {
     let idle = CpuSet(IDLE_CPUS.load(SeqCst)).intersection(cpus);
@@ -272,7 +289,8 @@ fn preempt() {
     }
 }
 
-/// Another CPU has put something into this one's queue, or has work for the task that runs here. Takes no lock.
+/// Another CPU has put something into this one's queue, or has work for the task that runs here.
+/// Takes no lock.
 pub fn reschedule_interrupt() {
     clock::turn_is_shorter();
 }
@@ -284,7 +302,8 @@ pub fn device_interrupt(origin: Origin) {
     }
 }
 
-/// Has a task look at the work that was added to it: wakes it from its sleep, or interrupts it if it runs elsewhere (I5).
+/// Has a task look at the work that was added to it: wakes it from its sleep, or interrupts it if
+/// it runs elsewhere (I5).
 pub fn interrupt(task: &Arc<Task>) {
     wake(task);
     nudge(task);
@@ -296,8 +315,8 @@ fn nudge(task: &Task) {
     }
 }
 
-/// Restricts a task to these CPUs, of which at least one runs tasks. The running task has moved when this returns; another
-/// one moves at once if it waits, soon if it runs.
+/// Restricts a task to these CPUs, of which at least one runs tasks. The running task has moved
+/// when this returns; another one moves at once if it waits, soon if it runs.
 pub fn set_affinity(task: &Arc<Task>, cpus: CpuSet) {
     task.allow(cpus);
     if core::ptr::eq(&**task, &*current()) {
@@ -336,7 +355,8 @@ pub fn exit_current() -> ! {
 /// Runs the next task, if there is one other than this.
 fn schedule() {
     crate::sync::assert_none_held();
-    // A crowd that is woken or ends goes from one to the next in the kernel, where no interrupt is taken otherwise.
+    // A crowd that is woken or ends goes from one to the next in the kernel, where no interrupt is
+    // taken otherwise.
     io::interrupt_window();
     let this = current();
     let here = cpu::index();
@@ -348,7 +368,10 @@ fn schedule() {
                 let place = next.next_place();
                 enqueue(next, place);
             }
-            None if this.state() == State::Ready && !this.is_idle() && this.allowed().contains(here) => {
+            None if this.state() == State::Ready
+                && !this.is_idle()
+                && this.allowed().contains(here) =>
+            {
                 return
             }
             None => match queue::steal(here) {
@@ -378,8 +401,9 @@ fn switch_to(next: Arc<Task>) {
         pmap::idle();
     }
     let (id, stack, to) = (next.id(), next.entry_stack(), core::ptr::from_ref(&next.context));
-    // SAFETY: `next` is current then and `this` is what `take_left` will give: both live. `next` came from a queue, so its stack
-    // was left (I1); that of `this` isn't used by others until `finish_switch`.
+    // SAFETY: `next` is current then and `this` is what `take_left` will give: both live. `next`
+    // came from a queue, so its stack was left (I1); that of `this` isn't used by others until
+    // `finish_switch`.
     unsafe {
         cpu::set_current(next, id, stack);
         switch::switch(&this.context, &*to);
@@ -387,7 +411,8 @@ fn switch_to(next: Arc<Task>) {
     finish_switch();
 }
 
-/// First thing on the new task's stack: the old one's isn't used any more, so the old task may go on elsewhere (I1).
+/// First thing on the new task's stack: the old one's isn't used any more, so the old task may go
+/// on elsewhere (I1).
 fn finish_switch() {
     let Some(left) = cpu::take_left() else { return };
     match left.park() {
@@ -470,7 +495,8 @@ pub fn idle() -> ! {
                 let place = task.next_place();
                 queue::push(here, task, place);
             }
-            // Whoever has taken the bit out has sent an interrupt, which may have been answered while `steal` waited for a lock.
+            // Whoever has taken the bit out has sent an interrupt, which may have been answered
+            // while `steal` waited for a lock.
             None => rest.until(|| queue::len(here) != 0 || IDLE_CPUS.load(SeqCst) & bit == 0),
         }
         IDLE_CPUS.fetch_and(!bit, AcqRel);

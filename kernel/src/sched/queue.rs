@@ -1,14 +1,16 @@
 //! Tasks that could run: a queue for each CPU, from which idle CPUs take too.
 //!
-//! A queue has two lines, which take turns by time. In one stand tasks whose timer went off, and the first task that is woken in each
-//! task's turn; in the other all others. So a sleep ends in time, however many tasks were woken or told to end at once, and tasks that
-//! sleep much have half of the CPU at most. Who stands in the first line runs for a moment, and then takes turns with the others; a turn
-//! of these is short while somebody waits in the first one. Each line is first come, first served; a thread of the kernel that is woken
-//! goes to the front of the first one, and waits for no turn.
+//! A queue has two lines, which take turns by time. In one stand tasks whose timer went off, and
+//! the first task that is woken in each task's turn; in the other all others. So a sleep ends in
+//! time, however many tasks were woken or told to end at once, and tasks that sleep much have half
+//! of the CPU at most. Who stands in the first line runs for a moment, and then takes turns with
+//! the others; a turn of these is short while somebody waits in the first one. Each line is first
+//! come, first served; a thread of the kernel that is woken goes to the front of the first one, and
+//! waits for no turn.
 //!
-//! I1: each line has room for all tasks, so that a wake-up never allocates. I2: `len` is the queue's length, changed with its
-//! lock held by an exchange, so that whoever queues and then looks for idle CPUs does it in that order.
-//! No two queues are locked at a time.
+//! I1: each line has room for all tasks, so that a wake-up never allocates. I2: `len` is the
+//! queue's length, changed with its lock held by an exchange, so that whoever queues and then looks
+//! for idle CPUs does it in that order. No two queues are locked at a time.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -46,12 +48,14 @@ static QUEUES: [Queue; cpu::MAX_CPUS] = [const { Queue::new() }; cpu::MAX_CPUS];
 static TASKS: AtomicUsize = AtomicUsize::new(0);
 /// Tasks that each queue has room for (I1).
 static ROOM: SpinLock<usize> = SpinLock::new(0);
-/// A page for each line: smaller ones would be blocks of the heap's classes, and grow with what programs do.
+/// A page for each line: smaller ones would be blocks of the heap's classes, and grow with what
+/// programs do.
 const FIRST_ROOM: usize = machine::PAGE_SIZE / size_of::<Arc<Task>>();
 
 /// The turn of a task that is due.
 pub(super) const MOMENT: Nanos = TURN / 16;
-/// How long the line of those may have the CPU, less the last one's turn, before it is for the others.
+/// How long the line of those may have the CPU, less the last one's turn, before it is for the
+/// others.
 const DUE: Nanos = TURN / 2;
 const OTHERS: Nanos = DUE + MOMENT;
 
@@ -68,7 +72,11 @@ pub(super) enum Place {
 
 impl Queue {
     const fn new() -> Queue {
-        Queue { lines: SpinLock::new(Lines::new()), len: AtomicUsize::new(0), turn: AtomicU64::new(SLICE) }
+        Queue {
+            lines: SpinLock::new(Lines::new()),
+            len: AtomicUsize::new(0),
+            turn: AtomicU64::new(SLICE),
+        }
     }
 }
 
@@ -136,7 +144,8 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
     Ok(())
 }
 
-/// Allocates with the queue unlocked: an allocation may wake the page daemon, which needs the queue.
+/// Allocates with the queue unlocked: an allocation may wake the page daemon, which needs the
+/// queue.
 fn enlarge(cpu: usize, room: usize) -> Result<(), NoMemory> {
     let mut larger = Lines::new();
     fault::attempt(|| larger.due.try_reserve_exact(room)).map_err(|_| NoMemory)?;
@@ -156,7 +165,8 @@ pub(super) fn leave() {
     TASKS.fetch_sub(1, Relaxed);
 }
 
-/// Puts a task that is ready into a CPU's queue. Whether the turn that is under way there is shorter now.
+/// Puts a task that is ready into a CPU's queue. Whether the turn that is under way there is
+/// shorter now.
 #[inline]
 pub(super) fn push(cpu: usize, task: Arc<Task>, place: Place) -> bool {
     let queue = &QUEUES[cpu];
@@ -219,8 +229,9 @@ fn steal_from(victim: usize, here: usize) -> Option<Arc<Task>> {
 pub(super) fn balance(here: usize) {
     let own = len(here);
     let longest = (0..cpu::count()).max_by_key(|&cpu| len(cpu));
-    if let Some(task) =
-        longest.filter(|&cpu| cpu != here && len(cpu) > own + 1).and_then(|cpu| steal_from(cpu, here))
+    if let Some(task) = longest
+        .filter(|&cpu| cpu != here && len(cpu) > own + 1)
+        .and_then(|cpu| steal_from(cpu, here))
     {
         let place = task.next_place();
         push(here, task, place);

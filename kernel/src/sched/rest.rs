@@ -1,11 +1,12 @@
 //! What a CPU with nothing to do does: it looks for work for a while, and then halts.
 //!
-//! To halt is cheap where nothing comes for long. To wake a halted CPU isn't: it costs an interrupt, and on a virtual machine a sleep and a
-//! waking up of the thread that is the CPU, 50 to 100 us. Threads that wait for each other's locks are called again sooner than that. So
-//! a CPU looks first, for as long as has paid lately.
+//! To halt is cheap where nothing comes for long. To wake a halted CPU isn't: it costs an
+//! interrupt, and on a virtual machine a sleep and a waking up of the thread that is the CPU, 50 to
+//! 100 us. Threads that wait for each other's locks are called again sooner than that. So a CPU
+//! looks first, for as long as has paid lately.
 //!
-//! Source: Linux's haltpoll governor for guests, whose limits these are: a rest that was shorter than the longest look makes the next
-//! look longer, one that was not makes it shorter.
+//! Source: Linux's haltpoll governor for guests, whose limits these are: a rest that was shorter
+//! than the longest look makes the next look longer, one that was not makes it shorter.
 
 use crate::arch::{cpu, io, ipi};
 

@@ -93,16 +93,19 @@ pub struct Task {
     pub graves: SpinLock<Graves>,
 }
 
-/// A moment may pass without the task: while a host runs another CPU than this one, say. Hence more than one.
+/// A moment may pass without the task: while a host runs another CPU than this one, say. Hence more
+/// than one.
 const MOMENTS: u8 = 3;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// The task whose vector state was last loaded into a CPU's registers: they still hold it if the task wasn't loaded elsewhere since.
+/// The task whose vector state was last loaded into a CPU's registers: they still hold it if the
+/// task wasn't loaded elsewhere since.
 #[repr(align(64))]
 struct FpuOwner(AtomicU64);
 
-static FPU_OWNER: [FpuOwner; cpu::MAX_CPUS] = [const { FpuOwner(AtomicU64::new(0)) }; cpu::MAX_CPUS];
+static FPU_OWNER: [FpuOwner; cpu::MAX_CPUS] =
+    [const { FpuOwner(AtomicU64::new(0)) }; cpu::MAX_CPUS];
 
 use Kind::{Idle, Kernel, User};
 
@@ -221,7 +224,8 @@ impl Task {
         self.was_woken.store(true, Relaxed);
     }
 
-    /// The running task announces that it is about to sleep, unless it was woken since it listens (I2). Whether it sleeps.
+    /// The running task announces that it is about to sleep, unless it was woken since it listens
+    /// (I2). Whether it sleeps.
     #[inline]
     pub(super) fn announce_sleep(&self) -> bool {
         self.state.swap(State::Blocking as u8, SeqCst);
@@ -250,8 +254,8 @@ impl Task {
         }
     }
 
-    /// Whether it sleeps, or is about to. If it doesn't it knows that it was to be woken when it announces its sleep, which is looked
-    /// at once more here.
+    /// Whether it sleeps, or is about to. If it doesn't it knows that it was to be woken when it
+    /// announces its sleep, which is looked at once more here.
     #[inline]
     pub(super) fn is_asleep(&self) -> bool {
         is_asleep(self.state.load(SeqCst)) || {
@@ -260,8 +264,8 @@ impl Task {
         }
     }
 
-    /// Takes it out of its sleep, or keeps it from it; it `is_due` then or isn't. Whether it slept: the caller then puts it into a
-    /// queue. Else whoever leaves its stack does.
+    /// Takes it out of its sleep, or keeps it from it; it `is_due` then or isn't. Whether it slept:
+    /// the caller then puts it into a queue. Else whoever leaves its stack does.
     #[inline]
     pub(super) fn awaken(&self, is_due: bool) -> bool {
         if !self.is_asleep() {
@@ -297,7 +301,8 @@ impl Task {
         self.is_kernel() && self.moments.load(Relaxed) == MOMENTS
     }
 
-    /// Where it stands that gave way, or that another CPU's queue gets. A thread of the kernel doesn't wait for all others.
+    /// Where it stands that gave way, or that another CPU's queue gets. A thread of the kernel
+    /// doesn't wait for all others.
     #[inline]
     pub(super) fn next_place(&self) -> Place {
         if self.moments.load(Relaxed) != 0 || self.is_kernel() {
@@ -356,7 +361,8 @@ impl Task {
         }
     }
 
-    /// Saves what a program's instructions see beside the registers on its stack: segment bases and vector state.
+    /// Saves what a program's instructions see beside the registers on its stack: segment bases and
+    /// vector state.
     pub(super) fn save_registers(&self) {
         self.bases.save();
         if self.state() != State::Exited {

@@ -4,13 +4,14 @@
 //! a program chooses reports each part that is done, with no spin lock held. Interrupts are taken
 //! then, and a thread that waits for the CPU gets it if the caller has used up its time slice, or
 //! if the waiting thread is the kernel's own. Threads of the kernel give way themselves, and then
-//! take turns as one whose timer went off. A call of a thread that is being ended is cut short where
-//! it can be.
+//! take turns as one whose timer went off. A call of a thread that is being ended is cut short
+//! where it can be.
 
 use super::{clock, count_time, current, others_ready, schedule, Nanos, Work};
 use crate::arch::{cpu, io};
 
-/// The time slice of a thread in the kernel while others wait, and of a program while one waits that is due.
+/// The time slice of a thread in the kernel while others wait, and of a program while one waits
+/// that is due.
 pub(super) const TURN: Nanos = 1_000_000;
 /// Bytes copied between two checks for waiting threads: a fraction of a millisecond.
 const LOOK: usize = 64 * 1024;

@@ -1,11 +1,12 @@
 //! What the VM system waits on: a count of wake-ups and a queue of sleepers for each channel.
 //!
-//! I1: a ticket's sequence number was read under the lock that the waker holds as it changes what is waited for; a
-//! wake-up counts first and looks for sleepers then, a sleeper queues first and looks at the count then. So one of the
-//! two sees the other, and a wake-up between the ticket and the sleep isn't lost. The queue's lock orders the count.
+//! I1: a ticket's sequence number was read under the lock that the waker holds as it changes what
+//! is waited for; a wake-up counts first and looks for sleepers then, a sleeper queues first and
+//! looks at the count then. So one of the two sees the other, and a wake-up between the ticket and
+//! the sleep isn't lost. The queue's lock orders the count.
 //!
-//! Channels share queues: a wake-up on one may wake sleepers of another, who look at their count and try again. But
-//! for the line of those who wait for memory, which is woken one by one.
+//! Channels share queues: a wake-up on one may wake sleepers of another, who look at their count
+//! and try again. But for the line of those who wait for memory, which is woken one by one.
 
 use machine::{Channel, Ticket};
 
@@ -27,7 +28,10 @@ pub struct Channels([Bucket; BUCKETS + 1]);
 impl Channels {
     /// Nobody waits on any channel.
     pub const fn new() -> Channels {
-        Channels([const { Bucket { sequence: AtomicU64::new(0), waiters: WaitQueue::new() } }; BUCKETS + 1])
+        Channels(
+            [const { Bucket { sequence: AtomicU64::new(0), waiters: WaitQueue::new() } };
+                BUCKETS + 1],
+        )
     }
 
     fn bucket(&self, channel: Channel) -> &Bucket {
@@ -40,12 +44,13 @@ impl Channels {
         Ticket { channel, sequence: self.bucket(channel).sequence.load(Relaxed) }
     }
 
-    /// Sleeps until the ticket's channel has been woken since, or, if that is looked at, somebody says that it is enough.
+    /// Sleeps until the ticket's channel has been woken since, or, if that is looked at, somebody
+    /// says that it is enough.
     pub fn wait(&self, ticket: Ticket, is_enough: impl Fn() -> bool) {
         let bucket = self.bucket(ticket.channel);
-        bucket
-            .waiters
-            .wait(|| (bucket.sequence.load(Relaxed) != ticket.sequence || is_enough()).then_some(()));
+        bucket.waiters.wait(|| {
+            (bucket.sequence.load(Relaxed) != ticket.sequence || is_enough()).then_some(())
+        });
     }
 
     /// Wakes all that wait on the channel.

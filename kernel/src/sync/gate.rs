@@ -1,7 +1,8 @@
 //! A sleeping lock that some take alone and others together.
 //!
-//! Who comes to share it passes the mutex once and is counted; who wants it alone keeps the mutex and waits until the count is none.
-//! So all come to their turn as the mutex lets them: sharers that keep coming can't hold up who waits to be alone.
+//! Who comes to share it passes the mutex once and is counted; who wants it alone keeps the mutex
+//! and waits until the count is none. So all come to their turn as the mutex lets them: sharers
+//! that keep coming can't hold up who waits to be alone.
 //!
 //! I1: `sharers` grows only with `turn` held, so whoever holds that and has seen none is alone.
 

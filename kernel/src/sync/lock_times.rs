@@ -1,10 +1,13 @@
-//! How long CPUs wait for spin locks, where, and how long they hold them: `lock_...` in `/proc/vmstat` under `./uvm run --trace`.
+//! How long CPUs wait for spin locks, where, and how long they hold them: `lock_...` in
+//! `/proc/vmstat` under `./uvm run --trace`.
 //!
-//! Who finds a lock taken has time to count, so waits are counted always, and a lock that is free costs nothing more. Where it was is
-//! told by the address that the wait returns to, under `trace` alone. Hold times take a look at the clock at both ends of every
-//! section: builds with debug assertions (the `quick` profile) take it under `trace`, others never.
+//! Who finds a lock taken has time to count, so waits are counted always, and a lock that is free
+//! costs nothing more. Where it was is told by the address that the wait returns to, under `trace`
+//! alone. Hold times take a look at the clock at both ends of every section: builds with debug
+//! assertions (the `quick` profile) take it under `trace`, others never.
 //!
-//! Each CPU counts in a row of its own. A lock is given back on the CPU that took it (`spin_lock`, I1).
+//! Each CPU counts in a row of its own. A lock is given back on the CPU that took it (`spin_lock`,
+//! I1).
 
 use alloc::format;
 use alloc::string::String;
@@ -49,9 +52,9 @@ struct Row {
     since: [AtomicU64; DEPTH],
 }
 
-static ROWS: [Row; cpu::MAX_CPUS] =
-    [const { Row { waits: Times::new(), holds: Times::new(), since: [const { AtomicU64::new(0) }; DEPTH] } };
-        cpu::MAX_CPUS];
+static ROWS: [Row; cpu::MAX_CPUS] = [const {
+    Row { waits: Times::new(), holds: Times::new(), since: [const { AtomicU64::new(0) }; DEPTH] }
+}; cpu::MAX_CPUS];
 
 /// A place that waits for locks.
 struct Place {
@@ -61,8 +64,9 @@ struct Place {
 }
 
 /// The first places that were seen waiting. What comes when all are taken is in the sums alone.
-static PLACES: [Place; 64] =
-    [const { Place { address: AtomicU64::new(0), waits: AtomicU64::new(0), sum: AtomicU64::new(0) } }; 64];
+static PLACES: [Place; 64] = [const {
+    Place { address: AtomicU64::new(0), waits: AtomicU64::new(0), sum: AtomicU64::new(0) }
+}; 64];
 
 fn is_tracing() -> bool {
     TRACE.load(Relaxed)
@@ -105,7 +109,8 @@ pub(super) fn taken(depth: usize) {
     }
 }
 
-/// This CPU gives back its `depth`th lock. If that isn't the one it took last, the sum is right all the same.
+/// This CPU gives back its `depth`th lock. If that isn't the one it took last, the sum is right all
+/// the same.
 pub(super) fn given_back(depth: usize) {
     if is_tracing() {
         let row = &ROWS[cpu::index()];

@@ -1,13 +1,16 @@
 //! Mutual exclusion and waiting.
 //!
-//! * [`SpinLock`]: short, never held while sleeping, while touching user memory, or across a context switch;
+//! * [`SpinLock`]: short, never held while sleeping, while touching user memory, or across a
+//!   context switch;
 //! * [`WaitQueue`]: the one way a thread sleeps; [`wait_any`] sleeps on several;
 //! * [`Channels`]: what the VM system's tickets are read from and wait on;
-//! * [`Mutex`]: a lock whose waiters sleep; may be held across user copies; [`Gate`]: the same where some may have it together.
+//! * [`Mutex`]: a lock whose waiters sleep; may be held across user copies; [`Gate`]: the same
+//!   where some may have it together.
 //!
-//! The kernel runs with interrupts off except at points where no spin lock is held (`arch::io::interrupt_window`, the idle loop). So
-//! a spin lock excludes interrupt handlers without touching the interrupt flag, and costs three instructions. On other CPUs handlers
-//! run at any time, and wait for it like everybody.
+//! The kernel runs with interrupts off except at points where no spin lock is held
+//! (`arch::io::interrupt_window`, the idle loop). So a spin lock excludes interrupt handlers
+//! without touching the interrupt flag, and costs three instructions. On other CPUs handlers run at
+//! any time, and wait for it like everybody.
 
 mod channels;
 mod gate;
@@ -16,7 +19,8 @@ mod mutex;
 mod spin_lock;
 mod wait;
 
-/// What locks and channels are made of. A schedule checker puts its own in their place: `uvm-check/tests/loom`.
+/// What locks and channels are made of. A schedule checker puts its own in their place:
+/// `uvm-check/tests/loom`.
 mod word {
     pub use crate::arch::ipi::Wait;
     pub use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,11 +1,12 @@
 //! A lock whose waiters sleep.
 //!
-//! Who comes while the lock is free takes it, though others were woken for it: a holder that lets go and comes back need not sleep.
-//! But who sleeps while it holds the lock could keep it from all others in that way. So a waiter that was woken in vain says that it
-//! has lost patience, and until it has the lock, each holder hands it on to the waiter that came first.
+//! Who comes while the lock is free takes it, though others were woken for it: a holder that lets
+//! go and comes back need not sleep. But who sleeps while it holds the lock could keep it from all
+//! others in that way. So a waiter that was woken in vain says that it has lost patience, and until
+//! it has the lock, each holder hands it on to the waiter that came first.
 //!
-//! I1: `held` stays set while the lock is handed on; `heir` names the task that has it from then on, which is awake and in no queue
-//! of waiters, and nobody else takes it.
+//! I1: `held` stays set while the lock is handed on; `heir` names the task that has it from then
+//! on, which is awake and in no queue of waiters, and nobody else takes it.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -16,7 +17,8 @@ use core::sync::atomic::{
 use super::WaitQueue;
 use crate::sched;
 
-/// A `T` behind a sleeping lock. Not for interrupt handlers, and not to be waited for with a spin lock held.
+/// A `T` behind a sleeping lock. Not for interrupt handlers, and not to be waited for with a spin
+/// lock held.
 pub struct Mutex<T: ?Sized> {
     held: AtomicBool,
     waiters: WaitQueue,

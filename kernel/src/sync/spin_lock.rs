@@ -1,11 +1,13 @@
 //! Spin locks.
 //!
-//! Who waits answers what other CPUs ask of this one: the holder may be waiting for that answer. Who waits longest doesn't
-//! go first: a queue of waiters would stand still whenever a host doesn't run the CPU at its head, and hosts with fewer CPUs than
-//! their machines are the rule here. Sections are short, and the contended structures are per CPU.
+//! Who waits answers what other CPUs ask of this one: the holder may be waiting for that answer.
+//! Who waits longest doesn't go first: a queue of waiters would stand still whenever a host doesn't
+//! run the CPU at its head, and hosts with fewer CPUs than their machines are the rule here.
+//! Sections are short, and the contended structures are per CPU.
 //!
-//! I1: a CPU that sleeps, switches tasks or touches user memory holds no spin lock. Builds with debug assertions (the
-//! `quick` profile) count what each CPU holds and check it there, by [`assert_none_held`].
+//! I1: a CPU that sleeps, switches tasks or touches user memory holds no spin lock. Builds with
+//! debug assertions (the `quick` profile) count what each CPU holds and check it there, by
+//! [`assert_none_held`].
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -85,15 +87,17 @@ impl RawSpin {
     }
 }
 
-/// Stops the kernel if this CPU holds a spin lock; checks nothing in builds without debug assertions.
+/// Stops the kernel if this CPU holds a spin lock; checks nothing in builds without debug
+/// assertions.
 #[inline]
 #[track_caller]
 pub fn assert_none_held() {
     debug_assert!(held::count() == 0, "a spin lock is held where the kernel may sleep");
 }
 
-/// Stops the kernel if this CPU holds a lock of the VM system, or reads what one guards; checks nothing in builds without debug
-/// assertions. Who reads beside others a lock that is closed isn't seen.
+/// Stops the kernel if this CPU holds a lock of the VM system, or reads what one guards; checks
+/// nothing in builds without debug assertions. Who reads beside others a lock that is closed isn't
+/// seen.
 #[inline]
 #[track_caller]
 pub fn assert_none_ordered() {

@@ -1,8 +1,9 @@
 //! Sleeping until something happens.
 //!
-//! A waiter enters the queue and then looks at its condition once more: a wake-up that comes after the look finds the task in the
-//! queue, and `sched::block` returns at once. No wake-up is lost, and wake-ups without cause are harmless since the condition decides.
-//! The look may give way to other threads, and be as long as a program makes it.
+//! A waiter enters the queue and then looks at its condition once more: a wake-up that comes after
+//! the look finds the task in the queue, and `sched::block` returns at once. No wake-up is lost,
+//! and wake-ups without cause are harmless since the condition decides. The look may give way to
+//! other threads, and be as long as a program makes it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -36,7 +37,8 @@ pub trait Watcher: Send + Sync {
     fn uid(&self) -> u32;
 }
 
-/// Watchers of a queue, at most: whoever wakes tells them all. Users have shares of them (`charge`).
+/// Watchers of a queue, at most: whoever wakes tells them all. Users have shares of them
+/// (`charge`).
 const WATCHERS: usize = 1024;
 
 /// There are [`WATCHERS`], or the user has as many as may be.
@@ -97,15 +99,17 @@ impl WaitQueue {
         }
     }
 
-    /// Wakes all waiters, and leaves a queue without any to the CPUs that have its line. Only for conditions that waiters look at with
-    /// a lock that the caller has held since it changed them: who enters later sees the change, who has entered before is seen.
+    /// Wakes all waiters, and leaves a queue without any to the CPUs that have its line. Only for
+    /// conditions that waiters look at with a lock that the caller has held since it changed them:
+    /// who enters later sees the change, who has entered before is seen.
     pub fn wake_any(&self) {
         if self.is_any.load(Relaxed) {
             self.wake_all();
         }
     }
 
-    /// Wakes all waiters, each to look at its condition. May be called from interrupt handlers and with spin locks held.
+    /// Wakes all waiters, each to look at its condition. May be called from interrupt handlers and
+    /// with spin locks held.
     pub fn wake_all(&self) {
         let mut waiters = self.waiters.lock();
         self.is_any.store(waiters.watchers.is_some(), Relaxed);
@@ -137,7 +141,8 @@ impl WaitQueue {
             let mut wanted = KEPT;
             if let Some(watchers) = &mut waiters.watchers {
                 let watchers = &mut watchers.0;
-                if !charge::has_place(watcher.uid(), watchers.iter().map(|one| one.uid()), WATCHERS) {
+                if !charge::has_place(watcher.uid(), watchers.iter().map(|one| one.uid()), WATCHERS)
+                {
                     return Err(Crowded);
                 }
                 wanted = wanted.max(2 * watchers.len());
@@ -173,7 +178,9 @@ impl WaitQueue {
         drop((gone, empty));
         let (Some(size), mut smaller) = (size, Vec::new()) else { return };
         let room = smaller.room(size);
-        if let (Ok(()), Some(Watchers(watchers))) = (room, self.waiters.lock().watchers.as_deref_mut()) {
+        if let (Ok(()), Some(Watchers(watchers))) =
+            (room, self.waiters.lock().watchers.as_deref_mut())
+        {
             if watchers.len() <= size {
                 smaller.append(watchers);
                 core::mem::swap(watchers, &mut smaller);
@@ -214,7 +221,11 @@ impl WaitQueue {
     }
 
     /// Sleeps until `cond` yields a value, a signal is pending, or the deadline passes.
-    pub fn wait_intr<T>(&self, deadline: Option<Nanos>, cond: impl FnMut() -> Option<T>) -> Result<T, Woken> {
+    pub fn wait_intr<T>(
+        &self,
+        deadline: Option<Nanos>,
+        cond: impl FnMut() -> Option<T>,
+    ) -> Result<T, Woken> {
         sleep(&[self], deadline, Signals::Heeded, cond)
     }
 
@@ -266,8 +277,8 @@ impl WaitQueue {
     }
 
     /// Moves the waiters to another list, if that has room for all of them. The list was allocated
-    /// with nothing locked: an allocation may wake the page daemon, whose queue may be of those that
-    /// are locked together.
+    /// with nothing locked: an allocation may wake the page daemon, whose queue may be of those
+    /// that are locked together.
     fn move_to(&self, mut other: VecDeque<Arc<Task>>) {
         let mut waiters = self.waiters.lock();
         let tasks = &mut waiters.tasks;
@@ -278,7 +289,8 @@ impl WaitQueue {
         drop(waiters);
     }
 
-    /// Takes a task off; says whether it was still there, that is, whether nobody has woken it through this queue.
+    /// Takes a task off; says whether it was still there, that is, whether nobody has woken it
+    /// through this queue.
     fn leave(&self, task: &Arc<Task>) -> bool {
         let mut waiters = self.waiters.lock();
         let at = waiters.tasks.iter().position(|t| Arc::ptr_eq(t, task));
@@ -293,7 +305,8 @@ impl WaitQueue {
     }
 }
 
-/// Sleeps until one of the queues is woken and `cond` then yields a value, a signal is pending, or the deadline passes.
+/// Sleeps until one of the queues is woken and `cond` then yields a value, a signal is pending, or
+/// the deadline passes.
 pub fn wait_any<T>(
     queues: &[&WaitQueue],
     deadline: Option<Nanos>,

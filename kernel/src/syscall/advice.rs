@@ -1,5 +1,5 @@
-//! System calls by which a program says how it uses its memory, or asks how the kernel does: madvise, minherit, msync,
-//! mincore.
+//! System calls by which a program says how it uses its memory, or asks how the kernel does:
+//! madvise, minherit, msync, mincore.
 
 use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls, Handler};
@@ -76,7 +76,8 @@ fn madvise(addr: u64, len: u64, number: u32) -> Result<()> {
     }
 }
 
-/// minherit, as 4.4BSD and NetBSD have it (1999, section 5.4): what a child gets of a range. Its numbers are theirs.
+/// minherit, as 4.4BSD and NetBSD have it (1999, section 5.4): what a child gets of a range. Its
+/// numbers are theirs.
 fn minherit(addr: u64, len: u64, inherit: u32) -> Result<()> {
     let inherit = match inherit {
         0 => Inherit::Share,
@@ -95,7 +96,10 @@ fn minherit(addr: u64, len: u64, inherit: u32) -> Result<()> {
 /// `msync`. Linux writes what it finds on both sides of a hole, and then says that there is one.
 fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
     const BOTH: u32 = abi::MS_SYNC | abi::MS_ASYNC;
-    if flags & !(BOTH | abi::MS_INVALIDATE) != 0 || flags & BOTH == BOTH || !addr.is_multiple_of(PAGE) {
+    if flags & !(BOTH | abi::MS_INVALIDATE) != 0
+        || flags & BOTH == BOTH
+        || !addr.is_multiple_of(PAGE)
+    {
         return Err(EINVAL);
     }
     let len = range(addr, len)?;
@@ -113,7 +117,8 @@ fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
     covered
 }
 
-/// Has the files that are mapped shared in a range written back. Without being asked to wait, the flusher does it in time.
+/// Has the files that are mapped shared in a range written back. Without being asked to wait, the
+/// flusher does it in time.
 fn sync_files(space: &Space, addr: u64, len: u64) -> Result<()> {
     /// Files that are remembered as written: mappings of few files may follow each other by turns.
     const RECENT: usize = 16;

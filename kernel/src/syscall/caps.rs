@@ -20,7 +20,8 @@ const VERSION_3: u32 = 0x2008_0522;
 /// Effective, permitted and inheritable: 32 capabilities of each.
 type Word = [u32; 3];
 
-/// The number of 32-bit sets in the version that a header names; unknown ones are told the right version.
+/// The number of 32-bit sets in the version that a header names; unknown ones are told the right
+/// version.
 fn words(header: u64) -> Result<usize> {
     match user::get(header)? {
         VERSION_1 => Ok(1),

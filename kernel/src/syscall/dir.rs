@@ -132,9 +132,10 @@ fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
     let new = match mode & abi::S_IFMT {
         0 | abi::S_IFREG => NewNode::File,
         abi::S_IFDIR => return Err(EPERM),
-        _ => {
-            NewNode::Special(Kind::from_mode(mode).filter(|&kind| kind != Kind::Symlink).ok_or(EINVAL)?, dev)
-        }
+        _ => NewNode::Special(
+            Kind::from_mode(mode).filter(|&kind| kind != Kind::Symlink).ok_or(EINVAL)?,
+            dev,
+        ),
     };
     let (dir, name) = vacant_file(find(dir, path, Follow::No)?)?;
     if is_device {

@@ -80,7 +80,9 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             Ok(0)
         }
         abi::F_GETLK | abi::F_OFD_GETLK => get_lock(&file, command, arg),
-        abi::F_SETLK | abi::F_SETLKW | abi::F_OFD_SETLK | abi::F_OFD_SETLKW => set_lock(&file, command, arg),
+        abi::F_SETLK | abi::F_SETLKW | abi::F_OFD_SETLK | abi::F_OFD_SETLKW => {
+            set_lock(&file, command, arg)
+        }
         abi::F_SETPIPE_SZ => Ok(pipe_of(&file)?.set_capacity(arg as usize)? as u64),
         abi::F_GETPIPE_SZ => Ok(pipe_of(&file)?.capacity() as u64),
         abi::F_ADD_SEALS => {
@@ -158,10 +160,12 @@ fn get_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
     match lock::conflict(file, &range) {
         None => request.kind = abi::F_UNLCK as i16,
         Some(held) => {
-            request.kind = if held.mode == Mode::Shared { abi::F_RDLCK } else { abi::F_WRLCK } as i16;
+            request.kind =
+                if held.mode == Mode::Shared { abi::F_RDLCK } else { abi::F_WRLCK } as i16;
             request.whence = abi::SEEK_SET as i16;
             request.start = held.start as i64;
-            request.len = if held.end == i64::MAX as u64 { 0 } else { (held.end - held.start) as i64 };
+            request.len =
+                if held.end == i64::MAX as u64 { 0 } else { (held.end - held.start) as i64 };
             request.pid = if let Owner::Process(pid) = held.owner { pid } else { -1 };
         }
     }
@@ -177,7 +181,9 @@ fn set_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
         Some(Mode::Shared) if !file.is_readable() => return Err(EBADF),
         Some(Mode::Exclusive) if !file.is_writable() => return Err(EBADF),
         None => lock::clear(file, &range)?,
-        Some(_) if matches!(command, abi::F_SETLKW | abi::F_OFD_SETLKW) => lock::set_wait(file, range)?,
+        Some(_) if matches!(command, abi::F_SETLKW | abi::F_OFD_SETLKW) => {
+            lock::set_wait(file, range)?
+        }
         Some(_) => lock::set(file, range)?,
     }
     Ok(0)
@@ -228,10 +234,13 @@ fn memfd_create(name: u64, flags: u32) -> Result<i32> {
     const NOEXEC_SEAL: u32 = 8;
     const EXEC: u32 = 16;
     only(flags, abi::MFD_CLOEXEC | abi::MFD_ALLOW_SEALING | NOEXEC_SEAL | EXEC)?;
-    let name = user::read_cstr(name, NAME_MAX + 1).map_err(|e| if e == ENAMETOOLONG { EINVAL } else { e })?;
+    let name =
+        user::read_cstr(name, NAME_MAX + 1)
+            .map_err(|e| if e == ENAMETOOLONG { EINVAL } else { e })?;
     let sealable = flags & (abi::MFD_ALLOW_SEALING | NOEXEC_SEAL) != 0;
     let perm = if flags & NOEXEC_SEAL != 0 { 0o666 } else { 0o777 };
-    let node = TmpNode::unnamed(perm, if sealable { 0 } else { abi::F_SEAL_SEAL }, &current::cred())?;
+    let node =
+        TmpNode::unnamed(perm, if sealable { 0 } else { abi::F_SEAL_SEAL }, &current::cred())?;
     let description = [b"/memfd:", name.as_slice(), b" (deleted)"].concat();
     let file = File::open(Place::described(node, description), abi::O_RDWR | abi::O_LARGEFILE)?;
     let on_exec = if flags & abi::MFD_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };

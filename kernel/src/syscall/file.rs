@@ -135,7 +135,8 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     Ok(Place::described(node, b"/ (deleted)".to_vec()))
 }
 
-/// The file at `path`. One that another call makes between the look and the making is found at the next look.
+/// The file at `path`. One that another call makes between the look and the making is found at the
+/// next look.
 fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     loop {
         match find_or_create_once(start, path, how) {
@@ -297,7 +298,8 @@ fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -
     }
     let vector = vector(addr, count)?;
     let mut from = Source::vector(&vector);
-    let written = if at == u64::MAX { file.write(&mut from)? } else { file.write_at(at, &mut from)? };
+    let written =
+        if at == u64::MAX { file.write(&mut from)? } else { file.write_at(at, &mut from)? };
     if written > 0 && flags & RWF_DURABLE != 0 && file.flags() & abi::O_DSYNC == 0 {
         file.sync()?;
     }
@@ -318,8 +320,12 @@ fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
             abi::SEEK_SET => u64::try_from(offset).ok(),
             abi::SEEK_CUR => position.checked_add_signed(offset),
             abi::SEEK_END => io.stat().size.checked_add_signed(offset),
-            abi::SEEK_DATA => Some(io.seek_data(u64::try_from(offset).map_err(|_| ENXIO)?, Seek::Data)?),
-            abi::SEEK_HOLE => Some(io.seek_data(u64::try_from(offset).map_err(|_| ENXIO)?, Seek::Hole)?),
+            abi::SEEK_DATA => {
+                Some(io.seek_data(u64::try_from(offset).map_err(|_| ENXIO)?, Seek::Data)?)
+            }
+            abi::SEEK_HOLE => {
+                Some(io.seek_data(u64::try_from(offset).map_err(|_| ENXIO)?, Seek::Hole)?)
+            }
             _ => None,
         };
         *position = at.filter(|&at| at <= i64::MAX as u64).ok_or(EINVAL)?;
@@ -389,7 +395,9 @@ fn syncfs(fd: i32) -> Result<()> {
 fn sync_file_range(fd: i32, at: i64, len: i64, flags: u32) -> Result<()> {
     only(
         flags,
-        abi::SYNC_FILE_RANGE_WAIT_BEFORE | abi::SYNC_FILE_RANGE_WRITE | abi::SYNC_FILE_RANGE_WAIT_AFTER,
+        abi::SYNC_FILE_RANGE_WAIT_BEFORE
+            | abi::SYNC_FILE_RANGE_WRITE
+            | abi::SYNC_FILE_RANGE_WAIT_AFTER,
     )?;
     let file = current::file(fd)?;
     let (Ok(at), Ok(len)) = (u64::try_from(at), u64::try_from(len)) else { return Err(EINVAL) };
@@ -447,7 +455,8 @@ fn readahead(fd: i32, at: u64, len: i64) -> Result<()> {
     if !file.is_readable() {
         return Err(EBADF);
     }
-    let object = file.io().object().filter(|_| matches!(file.inode().kind(), Kind::File | Kind::Block));
+    let object =
+        file.io().object().filter(|_| matches!(file.inode().kind(), Kind::File | Kind::Block));
     object.ok_or(EINVAL)?.read_ahead(at, u64::try_from(len).map_err(|_| EINVAL)?);
     Ok(())
 }

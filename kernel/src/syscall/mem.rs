@@ -1,4 +1,5 @@
-//! System calls that map: they check what Linux checks, in its order, and hand over to the VM system.
+//! System calls that map: they check what Linux checks, in its order, and hand over to the VM
+//! system.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -49,7 +50,8 @@ pub(super) fn whole_pages(len: u64) -> Option<u64> {
     len.checked_next_multiple_of(PAGE).filter(|&len| len != 0)
 }
 
-/// A range of whole pages of user memory: `EINVAL` for a start inside a page, `ENOMEM` for one that leaves user space.
+/// A range of whole pages of user memory: `EINVAL` for a start inside a page, `ENOMEM` for one that
+/// leaves user space.
 pub(super) fn range(addr: u64, len: u64) -> Result<u64> {
     if !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
@@ -67,7 +69,8 @@ pub(super) fn prot(bits: u32) -> Prot {
     one(abi::PROT_READ, Prot::READ) | write | one(abi::PROT_EXEC, Prot::EXECUTE)
 }
 
-pub(super) const PROT_KNOWN: u32 = abi::PROT_READ | abi::PROT_WRITE | abi::PROT_EXEC | abi::PROT_SEM;
+pub(super) const PROT_KNOWN: u32 =
+    abi::PROT_READ | abi::PROT_WRITE | abi::PROT_EXEC | abi::PROT_SEM;
 
 /// What is to be mapped: the sharing and the memory behind it.
 struct Source {
@@ -113,7 +116,11 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
     };
     let populate = flags & abi::MAP_POPULATE != 0 && flags & abi::MAP_NONBLOCK == 0;
     let args = MapArgs {
-        addr: if place == Place::Hint { (addr & !(PAGE - 1)).max(MAP_LOWEST) } else { addr & !(PAGE - 1) },
+        addr: if place == Place::Hint {
+            (addr & !(PAGE - 1)).max(MAP_LOWEST)
+        } else {
+            addr & !(PAGE - 1)
+        },
         len,
         prot: wanted,
         max_prot: source.max_prot,
@@ -127,8 +134,8 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
     map_new(&args, lock)
 }
 
-/// Makes a mapping in the running process, as far as its limits go; locked in memory if it says so or if all new ones
-/// are to be.
+/// Makes a mapping in the running process, as far as its limits go; locked in memory if it says so
+/// or if all new ones are to be.
 pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
     let mm = current_mm()?;
     let lock = lock.or(mm.lock_future());
@@ -170,7 +177,8 @@ fn check_fixed(addr: u64, len: u64) -> Result<()> {
     check_low(addr)
 }
 
-/// The lowest addresses are for those alone who may ask for devices: a null pointer of the kernel's must lead nowhere.
+/// The lowest addresses are for those alone who may ask for devices: a null pointer of the kernel's
+/// must lead nowhere.
 pub(super) fn check_low(addr: u64) -> Result<()> {
     if addr < MAP_LOWEST {
         current_process().cred().need(Caps::SYS_RAWIO)?;
@@ -178,11 +186,12 @@ pub(super) fn check_low(addr: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether this will be a new thread's stack: the C libraries map it with no rights, for the guard, and then allow all but that. What
-/// an allocator keeps for its thread begins so, too, but says that it isn't to be reserved.
+/// Whether this will be a new thread's stack: the C libraries map it with no rights, for the guard,
+/// and then allow all but that. What an allocator keeps for its thread begins so, too, but says
+/// that it isn't to be reserved.
 fn is_for_a_thread(flags: u32, wanted: Prot) -> bool {
-    let is_guarded =
-        wanted.is_empty() && flags & (abi::MAP_NORESERVE | abi::MAP_ANONYMOUS) == abi::MAP_ANONYMOUS;
+    let is_guarded = wanted.is_empty()
+        && flags & (abi::MAP_NORESERVE | abi::MAP_ANONYMOUS) == abi::MAP_ANONYMOUS;
     flags & abi::MAP_STACK != 0 || is_guarded
 }
 
@@ -251,7 +260,8 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
     }
     let object = file.mmap_object(access)?;
     // A file is sealed by denying its object new writers. Who seals it from now on finds this one.
-    let writing = if sharing == Sharing::Shared && file.is_writable() { object.writing() } else { None };
+    let writing =
+        if sharing == Sharing::Shared && file.is_writable() { object.writing() } else { None };
     if access == MapAccess::SharedWrite && writing.is_none() {
         return Err(EPERM);
     }
@@ -282,8 +292,9 @@ impl Growth {
         let (space, data) = (process.limit(RLIMIT_AS), process.limit(RLIMIT_DATA));
         let now = mm.sums();
         let gone = vm::sums(&mm.space, self.replaced.start, self.replaced.end);
-        let fits =
-            |now: u64, gone: u64, more: u64, limit| (now - gone.min(now)).saturating_add(more) <= limit;
+        let fits = |now: u64, gone: u64, more: u64, limit| {
+            (now - gone.min(now)).saturating_add(more) <= limit
+        };
         let in_data = self.data == 0 || fits(now.data, gone.data, self.data, data);
         if in_data && fits(now.mapped, gone.mapped, self.mapped, space) {
             Ok(())
@@ -306,7 +317,11 @@ pub(super) fn import(export: &Export, place: Option<u64>) -> Result<u64> {
 }
 
 /// Allows for `len` bytes of new private memory, in place of `replaced`, while the result lives.
-pub(super) fn allow_growth(mm: &Mm, len: u64, replaced: Range<u64>) -> Result<Option<MutexGuard<'_, ()>>> {
+pub(super) fn allow_growth(
+    mm: &Mm,
+    len: u64,
+    replaced: Range<u64>,
+) -> Result<Option<MutexGuard<'_, ()>>> {
     let guard = growing(mm, None);
     Growth { mapped: len, data: len, replaced }.check(mm)?;
     Ok(guard)
@@ -330,7 +345,8 @@ fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
     }
     let len = range(addr, len)?;
     let mm = current_mm()?;
-    let is_limited = bits & abi::PROT_WRITE != 0 && current_process().limit(RLIMIT_DATA) != INFINITY;
+    let is_limited =
+        bits & abi::PROT_WRITE != 0 && current_process().limit(RLIMIT_DATA) != INFINITY;
     let _growing = is_limited.then(|| mm.growing.lock());
     if is_limited {
         let there = vm::sums(&mm.space, addr, addr + len);
@@ -392,7 +408,8 @@ fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
     check_size(mm, at, more)
 }
 
-/// Whether there may be more of the kind of mapping that is at an address, whatever of it is locked.
+/// Whether there may be more of the kind of mapping that is at an address, whatever of it is
+/// locked.
 fn check_size(mm: &Mm, at: u64, more: u64) -> Result<()> {
     let data = if vm::sums(&mm.space, at, at + PAGE).data != 0 { more } else { 0 };
     Growth { mapped: more, data, ..Growth::default() }.check(mm)
@@ -417,7 +434,8 @@ fn brk(wanted: u64) -> Result<u64> {
     if new_page > old_page {
         let more = new_page - old_page;
         let growth = Growth { mapped: more, data: more, ..Growth::default() };
-        if growth.check(&mm).is_err() || (lock.is_some() && mlock::check_growth(&mm, more).is_err()) {
+        if growth.check(&mm).is_err() || (lock.is_some() && mlock::check_growth(&mm, more).is_err())
+        {
             return Ok(end);
         }
     }

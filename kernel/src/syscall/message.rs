@@ -209,8 +209,8 @@ fn put_files(control: &mut PutControl, files: Vec<Arc<File>>, flags: u32) -> Res
     Ok(())
 }
 
-/// What a message counts as among a call's work, but for its bytes: one may look at a thousand sockets of a port, or tell a thousand
-/// watchers.
+/// What a message counts as among a call's work, but for its bytes: one may look at a thousand
+/// sockets of a port, or tell a thousand watchers.
 const MESSAGE_WORK: usize = 16 * 1024;
 
 fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
@@ -218,8 +218,8 @@ fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
     let mut done = 0;
     for n in 0..u64::from(count.min(MESSAGES_MAX)) {
         let at = addr.wrapping_add(n * MANY);
-        let sent =
-            send_one(&file, at, flags).and_then(|len| user::put(at.wrapping_add(MANY_COUNT), &(len as u32)));
+        let sent = send_one(&file, at, flags)
+            .and_then(|len| user::put(at.wrapping_add(MANY_COUNT), &(len as u32)));
         match sent {
             Ok(()) => done += 1,
             Err(errno) if done == 0 => return Err(errno),
@@ -241,8 +241,8 @@ fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<
     let mut how = flags & !MSG_WAITFORONE;
     for n in 0..u64::from(count.min(MESSAGES_MAX)) {
         let at = addr.wrapping_add(n * MANY);
-        let received =
-            receive_one(&file, at, how).and_then(|len| user::put(at.wrapping_add(MANY_COUNT), &(len as u32)));
+        let received = receive_one(&file, at, how)
+            .and_then(|len| user::put(at.wrapping_add(MANY_COUNT), &(len as u32)));
         match received {
             Ok(()) => done += 1,
             Err(errno) if done == 0 => return Err(errno),

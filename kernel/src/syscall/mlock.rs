@@ -38,7 +38,8 @@ pub(super) fn check_growth(mm: &Mm, more: u64) -> Result<()> {
     }
 }
 
-/// The whole pages that a range touches: their start and length. A length that goes round is short, as on Linux.
+/// The whole pages that a range touches: their start and length. A length that goes round is short,
+/// as on Linux.
 fn touched(addr: u64, len: u64) -> Result<(u64, u64)> {
     let start = addr & !(PAGE - 1);
     let len = len.wrapping_add(addr - start).wrapping_add(PAGE - 1) & !(PAGE - 1);

@@ -1,15 +1,17 @@
 //! The system call table and the way through it.
 //!
-//! The trap code calls [`dispatch`] with the user's registers; it looks the number up in [`TABLE`], an
-//! array of plain functions, and stores what comes back in `rax`. Each module below owns a group of calls
-//! and lists them in a constant `CALLS` made by [`calls!`]; the table is put together at compile time.
+//! The trap code calls [`dispatch`] with the user's registers; it looks the number up in [`TABLE`],
+//! an array of plain functions, and stores what comes back in `rax`. Each module below owns a group
+//! of calls and lists them in a constant `CALLS` made by [`calls!`]; the table is put together at
+//! compile time.
 //!
-//! A call is an ordinary function on integers: `fn read(fd: i32, buf: u64, len: usize) -> Result<usize>`.
-//! Arguments are truncated to its parameter types, as Linux does. Calls that edit the registers
-//! themselves (fork, execve, sigreturn) take `&mut UserRegs` instead.
+//! A call is an ordinary function on integers: `fn read(fd: i32, buf: u64, len: usize) ->
+//! Result<usize>`. Arguments are truncated to its parameter types, as Linux does. Calls that edit
+//! the registers themselves (fork, execve, sigreturn) take `&mut UserRegs` instead.
 //!
-//! Invariants: I1: a handler runs with no lock held and may sleep. I2: user memory is only touched through
-//! `crate::user`. I3: a restart code never reaches the program: the slow return path rewrites it.
+//! Invariants: I1: a handler runs with no lock held and may sleep. I2: user memory is only touched
+//! through `crate::user`. I3: a restart code never reaches the program: the slow return path
+//! rewrites it.
 
 use crate::arch::UserRegs;
 use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
@@ -67,8 +69,8 @@ impl Outcome for Result<()> {
     }
 }
 
-/// Builds a `Calls` list: `calls! { __NR_read => read[3], __NR_fork => fork[regs] }`; the number in brackets
-/// says how many arguments the function takes, `regs` that it takes the registers.
+/// Builds a `Calls` list: `calls! { __NR_read => read[3], __NR_fork => fork[regs] }`; the number in
+/// brackets says how many arguments the function takes, `regs` that it takes the registers.
 macro_rules! calls {
     ($($nr:ident => $f:path [$kind:tt]),* $(,)?) => {
         &[$((linux_raw_sys::general::$nr, $crate::syscall::handler!($f, $kind))),*]
@@ -95,7 +97,11 @@ macro_rules! handler {
         |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _))
     };
     ($f:path, 5) => {
-        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _, r.r8 as _))
+        |r| {
+            $crate::syscall::Outcome::into_rax($f(
+                r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _, r.r8 as _,
+            ))
+        }
     };
     ($f:path, 6) => {
         |r| {

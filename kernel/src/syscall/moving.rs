@@ -1,4 +1,5 @@
-//! The calls for programs that move memory (docs/calls.md): transfer-read, anflush, donate-write, export, import.
+//! The calls for programs that move memory (docs/calls.md): transfer-read, anflush, donate-write,
+//! export, import.
 
 use alloc::sync::Arc;
 
@@ -60,7 +61,9 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     user::zero_out(pieces, count * size_of::<UserPiece>())?;
     let most = most.min(MOST_BYTES);
     let taken = match file.io().pipe().filter(|_| file.is_readable()) {
-        Some(pipe) => pipe.take_any(Blocking::of(&file), most, |range| super::mem::import(range, None))?,
+        Some(pipe) => {
+            pipe.take_any(Blocking::of(&file), most, |range| super::mem::import(range, None))?
+        }
         None => Taken::Bytes(file.take(most)?),
     };
     let chain = match taken {
@@ -113,8 +116,8 @@ fn anflush(addr: u64, len: u64) -> Result<()> {
     vm::flush(&current_mm()?.space, start, len)
 }
 
-/// Gives a pipe the memory as it is; another file, and what isn't plain memory, in the form of lent pages that are then taken from
-/// the program: what is lent by nobody any more moves whole.
+/// Gives a pipe the memory as it is; another file, and what isn't plain memory, in the form of lent
+/// pages that are then taken from the program: what is lent by nobody any more moves whole.
 fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
     let file = current::file(fd)?;
     if !addr.is_multiple_of(PAGE) {
@@ -156,16 +159,19 @@ fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Re
     let part = chain.len();
     let sent = hold(&chain).and_then(|_charge| file.give(&mut chain));
     let done = sent.unwrap_or(0);
-    // A page of which a part went is still the program's: whole pages go, and so does the end of the range.
+    // A page of which a part went is still the program's: whole pages go, and so does the end of
+    // the range.
     let is_all = done == part && part == len;
-    let gone = if is_all { len.next_multiple_of(PAGE_SIZE) } else { done / PAGE_SIZE * PAGE_SIZE } as u64;
+    let gone =
+        if is_all { len.next_multiple_of(PAGE_SIZE) } else { done / PAGE_SIZE * PAGE_SIZE } as u64;
     if was_given {
         take_back(chain, space, addr + gone);
         let _ = vm::unmap_donated(space, addr, gone);
     } else {
         chain.release(&Clusters);
         if gone > 0 {
-            // What can't be forgotten (locked memory, a hole by now) has been lent, which is as good to the receiver.
+            // What can't be forgotten (locked memory, a hole by now) has been lent, which is as
+            // good to the receiver.
             let _ = vm::flush(space, addr, gone);
         }
     }
@@ -173,7 +179,11 @@ fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Re
 }
 
 fn export(addr: u64, len: u64, mode: u32, bits: u32) -> Result<i32> {
-    if bits & !PROT_KNOWN != 0 || len == 0 || !addr.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
+    if bits & !PROT_KNOWN != 0
+        || len == 0
+        || !addr.is_multiple_of(PAGE)
+        || !len.is_multiple_of(PAGE)
+    {
         return Err(EINVAL);
     }
     addr.checked_add(len).filter(|&end| end <= USER_END).ok_or(EINVAL)?;

@@ -42,7 +42,8 @@ pub fn place(dir: i32, addr: u64, follow: Follow) -> Result<Place> {
     resolve(&start(dir, &path)?, &path, follow)
 }
 
-/// The node that a path leads to, or with `AT_EMPTY_PATH` and an empty path, the one of the descriptor.
+/// The node that a path leads to, or with `AT_EMPTY_PATH` and an empty path, the one of the
+/// descriptor.
 pub fn node(dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
     node_by(&current::cred(), dir, addr, flags)
 }

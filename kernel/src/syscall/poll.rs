@@ -1,7 +1,7 @@
 //! Waiting for several files at once: `poll`, `select`, `epoll`.
 //!
-//! One wait enters the queues of all files and then looks at each after every wake-up; the files keep no
-//! state for it.
+//! One wait enters the queues of all files and then looks at each after every wake-up; the files
+//! keep no state for it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -35,7 +35,8 @@ pub const CALLS: Calls = calls! {
 const MILLISECOND: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000_000_000;
 
-/// What a descriptor costs while it is waited for: itself, its file, its queues and a place in them.
+/// What a descriptor costs while it is waited for: itself, its file, its queues and a place in
+/// them.
 const POLLED: usize = 192;
 
 /// `struct pollfd`.
@@ -116,8 +117,8 @@ fn after_timespec(addr: u64) -> Result<Option<Nanos>> {
     Ok(Some(sched::now().saturating_add(wait)))
 }
 
-/// Runs a wait with another signal mask. If a signal cuts it short, its handler runs under that mask, and
-/// the old one comes back after it.
+/// Runs a wait with another signal mask. If a signal cuts it short, its handler runs under that
+/// mask, and the old one comes back after it.
 fn masked<T>(mask: u64, size: usize, wait: impl FnOnce() -> Result<T>) -> Result<T> {
     if mask == 0 {
         return wait();
@@ -178,7 +179,8 @@ fn poll_until(fds: u64, count: u32, deadline: Option<Nanos>) -> Result<usize> {
     Ok(ready)
 }
 
-const READ_EVENTS: u32 = abi::POLLIN | abi::POLLRDNORM | abi::POLLRDBAND | abi::POLLHUP | abi::POLLERR;
+const READ_EVENTS: u32 =
+    abi::POLLIN | abi::POLLRDNORM | abi::POLLRDBAND | abi::POLLHUP | abi::POLLERR;
 const WRITE_EVENTS: u32 = abi::POLLOUT | abi::POLLWRNORM | abi::POLLWRBAND | abi::POLLERR;
 const EXCEPT_EVENTS: u32 = abi::POLLPRI;
 
@@ -276,8 +278,9 @@ fn select(count: i32, read: u64, write: u64, except: u64, timeout: u64) -> Resul
         if seconds < 0 || micros < 0 {
             return Err(EINVAL);
         }
-        let wait =
-            (seconds as u64).saturating_mul(SECOND).saturating_add((micros as u64).saturating_mul(1000));
+        let wait = (seconds as u64)
+            .saturating_mul(SECOND)
+            .saturating_add((micros as u64).saturating_mul(1000));
         Some(sched::now().saturating_add(wait))
     };
     let ready = select_until(count, [read, write, except], deadline)?;
@@ -285,10 +288,18 @@ fn select(count: i32, read: u64, write: u64, except: u64, timeout: u64) -> Resul
     Ok(ready)
 }
 
-fn pselect6(count: i32, read: u64, write: u64, except: u64, timeout: u64, mask: u64) -> Result<usize> {
+fn pselect6(
+    count: i32,
+    read: u64,
+    write: u64,
+    except: u64,
+    timeout: u64,
+    mask: u64,
+) -> Result<usize> {
     let deadline = after_timespec(timeout)?;
     let [mask, size]: [u64; 2] = if mask == 0 { [0; 2] } else { user::get(mask)? };
-    let ready = masked(mask, size as usize, || select_until(count, [read, write, except], deadline))?;
+    let ready =
+        masked(mask, size as usize, || select_until(count, [read, write, except], deadline))?;
     put_left(timeout, deadline, 1)?;
     Ok(ready)
 }
@@ -335,7 +346,8 @@ fn epoll_until(epoll: i32, out: u64, max: i32, deadline: Option<Nanos>) -> Resul
     let epoll = current::file(epoll)?;
     let ready = Epoll::of(&epoll)?.wait(max, deadline)?;
     for (index, event) in ready.iter().enumerate() {
-        let event = EpollEvent { events: event.events.to_ne_bytes(), data: event.data.to_ne_bytes() };
+        let event =
+            EpollEvent { events: event.events.to_ne_bytes(), data: event.data.to_ne_bytes() };
         user::put(out.wrapping_add(index as u64 * size_of::<EpollEvent>() as u64), &event)?;
     }
     Ok(ready.len())
@@ -349,7 +361,14 @@ fn epoll_pwait(epoll: i32, out: u64, max: i32, ms: i32, mask: u64, size: usize) 
     masked(mask, size, || epoll_until(epoll, out, max, after_ms(ms)))
 }
 
-fn epoll_pwait2(epoll: i32, out: u64, max: i32, timeout: u64, mask: u64, size: usize) -> Result<usize> {
+fn epoll_pwait2(
+    epoll: i32,
+    out: u64,
+    max: i32,
+    timeout: u64,
+    mask: u64,
+    size: usize,
+) -> Result<usize> {
     let deadline = after_timespec(timeout)?;
     masked(mask, size, || epoll_until(epoll, out, max, deadline))
 }

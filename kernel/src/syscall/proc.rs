@@ -15,7 +15,9 @@ use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
 use crate::proc::process::ExitStatus;
 use crate::proc::usage::Usage;
 use crate::proc::wait::{self, Options, Report, Which};
-use crate::proc::{current_process, current_thread, exec, exit, futex, robust, signal, table, Pid, Process};
+use crate::proc::{
+    current_process, current_thread, exec, exit, futex, robust, signal, table, Pid, Process,
+};
 use crate::syscall::path_args;
 use crate::syscall::time::{Timeval, CLOCK_TICKS};
 use crate::{sched, user};
@@ -173,7 +175,8 @@ fn wait4(pid: Pid, status: u64, options: u32, usage: u64) -> Result<Pid> {
         | Options::NOTHREAD
         | Options::ALL
         | Options::CLONE;
-    let options = Options::from_bits(options).filter(|&given| known.contains(given)).ok_or(EINVAL)?;
+    let options =
+        Options::from_bits(options).filter(|&given| known.contains(given)).ok_or(EINVAL)?;
     let which = match pid {
         -1 => Which::Any,
         0 => Which::Group(current_process().pgid()),
@@ -217,7 +220,8 @@ fn waitid(kind: u32, id: Pid, info: u64, options: u32, usage: u64) -> Result<()>
 fn wait_info(report: Option<&Report>) -> [u8; 128] {
     let Some(report) = report else { return [0; 128] };
     let (code, status) = report.info();
-    let detail = signal::Detail::Child { pid: report.pid, uid: report.uid, status, utime: 0, stime: 0 };
+    let detail =
+        signal::Detail::Child { pid: report.pid, uid: report.uid, status, utime: 0, stime: 0 };
     signal::SigInfo { signal: signal::SIGCHLD, code, detail }.to_bytes()
 }
 
@@ -281,7 +285,8 @@ fn set_robust_list(head: u64, len: u64) -> Result<()> {
 }
 
 fn get_robust_list(tid: Pid, head: u64, len: u64) -> Result<()> {
-    let thread = if tid == 0 { current_thread().clone() } else { table::thread(tid).ok_or(ESRCH)? };
+    let thread =
+        if tid == 0 { current_thread().clone() } else { table::thread(tid).ok_or(ESRCH)? };
     access::may_look_into(&thread.process, By::Real)?;
     user::put(len, &robust::HEAD_SIZE)?;
     user::put(head, &thread.robust_list.load(Ordering::Relaxed))
@@ -306,7 +311,8 @@ fn getegid() -> Result<u32> {
 /// "Leave it as it is."
 const KEEP: u32 = u32::MAX;
 
-/// Changes user ids; the one of files follows the effective one, and the capabilities follow all of them.
+/// Changes user ids; the one of files follows the effective one, and the capabilities follow all of
+/// them.
 fn change_uids(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
     change_cred(|cred| {
         let before = cred.clone();
@@ -380,8 +386,8 @@ fn setresgid(real: u32, effective: u32, saved: u32) -> Result<()> {
     })
 }
 
-/// One triple after `setreuid` or `setregid`: the saved id follows the effective one if the real was named or the effective
-/// becomes other than the old real one.
+/// One triple after `setreuid` or `setregid`: the saved id follows the effective one if the real
+/// was named or the effective becomes other than the old real one.
 fn pair(have: [u32; 3], real: u32, effective: u32) -> [u32; 3] {
     let mut ids = triple(have, [real, effective, KEEP]);
     if real != KEEP || effective != KEEP && effective != have[0] {

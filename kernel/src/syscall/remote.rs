@@ -34,7 +34,14 @@ fn operands(
     Ok((local, there, remote::space_of(pid)?))
 }
 
-fn process_vm_readv(pid: Pid, to: u64, to_len: u64, there: u64, there_len: u64, flags: u64) -> Result<usize> {
+fn process_vm_readv(
+    pid: Pid,
+    to: u64,
+    to_len: u64,
+    there: u64,
+    there_len: u64,
+    flags: u64,
+) -> Result<usize> {
     let (to, there, space) = operands(pid, (to, to_len), (there, there_len), flags)?;
     remote::read(&space, As::Itself, &there, &mut Sink::vector(&to))
 }

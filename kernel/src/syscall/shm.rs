@@ -1,4 +1,5 @@
-//! System calls on System V shared memory: the structures that programs see, and how a segment is mapped.
+//! System calls on System V shared memory: the structures that programs see, and how a segment is
+//! mapped.
 
 use alloc::sync::Arc;
 
@@ -91,7 +92,8 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
         wanted |= EXECUTE;
     }
     let process = current_process();
-    // The alignment is looked at first, the segment next, and only then whether it fits where it shall go.
+    // The alignment is looked at first, the segment next, and only then whether it fits where it
+    // shall go.
     place(addr, 0, flags)?;
     let found = shm::attach(id, wanted, &process.cred())?;
     let len = found.size.next_multiple_of(PAGE);
@@ -112,19 +114,22 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
         name: Some(name),
         ..MapArgs::default()
     };
-    let at = mem::map_new(&args, None).map_err(|errno| if errno == EEXIST { EINVAL } else { errno })?;
+    let at =
+        mem::map_new(&args, None).map_err(|errno| if errno == EEXIST { EINVAL } else { errno })?;
     shm::note_attached(id, process.pid);
     Ok(at)
 }
 
-/// Unmaps what is left of the attachment that started at `addr`: every mapping of the segment that lies where that
-/// attachment put it. The first such mapping at or behind `addr` says which segment it is.
+/// Unmaps what is left of the attachment that started at `addr`: every mapping of the segment that
+/// lies where that attachment put it. The first such mapping at or behind `addr` says which segment
+/// it is.
 fn shmdt(addr: u64) -> Result<()> {
     if !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
     let mm = mem::current_mm()?;
-    // The segment's object, and where the attachment ends. It starts at `addr`, unless its first pages have been unmapped.
+    // The segment's object, and where the attachment ends. It starts at `addr`, unless its first
+    // pages have been unmapped.
     let mut found = None;
     let mut at = addr;
     while at < found.map_or(USER_END, |(_, end)| end) {

@@ -14,7 +14,8 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::signalfd::SignalFd;
 use crate::proc::signal::frame::{self, StackT};
 use crate::proc::signal::{
-    code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL, SIGSTOP,
+    code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL,
+    SIGSTOP,
 };
 use crate::proc::{access, current_process, current_thread, table, timer, Pid};
 use crate::sync::{WaitQueue, Woken};
@@ -120,7 +121,8 @@ fn rt_sigsuspend(set: u64, size: usize) -> Result<()> {
     sleep_until_signal()
 }
 
-/// Installs a mask until the next return to user mode, which restores the present one after any handler has run.
+/// Installs a mask until the next return to user mode, which restores the present one after any
+/// handler has run.
 pub fn swap_mask(mask: SigSet) {
     let thread = current_thread();
     *thread.saved_mask.lock() = Some(thread.mask());
@@ -238,7 +240,11 @@ fn tgkill_any(tgid: Option<Pid>, tid: Pid, number: i32) -> Result<()> {
         return Err(EINVAL);
     }
     let signal = optional(number)?;
-    let info = SigInfo { signal: signal.unwrap_or(SIGKILL), code: code::SI_TKILL, detail: send::sender(0) };
+    let info = SigInfo {
+        signal: signal.unwrap_or(SIGKILL),
+        code: code::SI_TKILL,
+        detail: send::sender(0),
+    };
     to_thread(tgid, tid, signal, info)
 }
 

@@ -1,4 +1,5 @@
-//! Sockets: making, naming and connecting them, their options, and plain transfers. Messages are in `message`.
+//! Sockets: making, naming and connecting them, their options, and plain transfers. Messages are in
+//! `message`.
 
 use alloc::sync::Arc;
 
@@ -156,7 +157,8 @@ pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Res
         return Err(EAGAIN);
     }
     let peek = if flags & net::MSG_PEEK != 0 { Peek::Yes } else { Peek::No };
-    let how = How { blocking: blocking(file, flags), peek, wait_all: flags & net::MSG_WAITALL != 0 };
+    let how =
+        How { blocking: blocking(file, flags), peek, wait_all: flags & net::MSG_WAITALL != 0 };
     let received = socket.receive(to, how, got);
     if !got.files.is_empty() {
         rights::seen(&got.files);

@@ -4,8 +4,9 @@
 //!   pipe, socket   take ---> chain ---> give   pipe, socket
 //!   file           lend pages --^   `-> write  file, terminal, ...
 //! ```
-//! Between pipes and sockets pages move as they are. A file's pages are lent to the chain, and change no more until they have arrived
-//! (`uvm::loan`); what goes into a file is copied there. What one side has given and the other doesn't take is put back.
+//! Between pipes and sockets pages move as they are. A file's pages are lent to the chain, and
+//! change no more until they have arrived (`uvm::loan`); what goes into a file is copied there.
+//! What one side has given and the other doesn't take is put back.
 
 use mbuf::{Pages, PAGE_SIZE};
 
@@ -32,7 +33,8 @@ pub const CALLS: Calls = calls! {
 /// Bytes that are under way at a time.
 const PART: usize = 1 << 20;
 
-/// One side of a transfer: a file, and the position that the call takes from user memory, if it does.
+/// One side of a transfer: a file, and the position that the call takes from user memory, if it
+/// does.
 struct Side {
     file: Arc<File>,
     /// Where the position came from.
@@ -123,7 +125,8 @@ impl Side {
     }
 }
 
-/// Bytes of a file from `at` on: whole pages of a file that has an object are lent, others are read.
+/// Bytes of a file from `at` on: whole pages of a file that has an object are lent, others are
+/// read.
 fn contents(file: &File, at: u64, most: usize) -> Result<Chain> {
     let mut chain = Chain::new();
     let result = collect(file, at, most, &mut chain);
@@ -261,7 +264,8 @@ fn copy_file_range(
     Ok(done)
 }
 
-const KNOWN: u32 = abi::SPLICE_F_MOVE | abi::SPLICE_F_NONBLOCK | abi::SPLICE_F_MORE | abi::SPLICE_F_GIFT;
+const KNOWN: u32 =
+    abi::SPLICE_F_MOVE | abi::SPLICE_F_NONBLOCK | abi::SPLICE_F_MORE | abi::SPLICE_F_GIFT;
 
 /// Whether a call waits at a pipe.
 fn blocking(file: &File, flags: u32) -> Blocking {
@@ -271,7 +275,14 @@ fn blocking(file: &File, flags: u32) -> Blocking {
     Blocking::of(file)
 }
 
-fn splice(input: i32, in_offset: u64, out: i32, out_offset: u64, len: usize, flags: u32) -> Result<usize> {
+fn splice(
+    input: i32,
+    in_offset: u64,
+    out: i32,
+    out_offset: u64,
+    len: usize,
+    flags: u32,
+) -> Result<usize> {
     if len == 0 {
         return Ok(0);
     }
@@ -301,11 +312,13 @@ fn splice(input: i32, in_offset: u64, out: i32, out_offset: u64, len: usize, fla
     let mut most = len.min(MAX_TRANSFER);
     from.check_span(most)?;
     to.check_span(most)?;
-    // A pipe that has no room now is waited for, as flags have it; what has room is all that is taken from the other side.
+    // A pipe that has no room now is waited for, as flags have it; what has room is all that is
+    // taken from the other side.
     if let Some(pipe) = &pipes.1 {
         most = most.min(pipe.wait_for_room(blocking(&to.file, flags))?);
     }
-    if flags & abi::SPLICE_F_NONBLOCK != 0 && pipes.0.as_ref().is_some_and(|pipe| pipe.is_awaited()) {
+    if flags & abi::SPLICE_F_NONBLOCK != 0 && pipes.0.as_ref().is_some_and(|pipe| pipe.is_awaited())
+    {
         return Err(EAGAIN);
     }
     let done = transfer(&mut from, &mut to, most, Until::Some)?;
@@ -343,7 +356,8 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
     given
 }
 
-/// Moves the program's own pages into a pipe, once it has room, and copies what is in no whole page.
+/// Moves the program's own pages into a pipe, once it has room, and copies what is in no whole
+/// page.
 fn lend_into(pipe: &Arc<Pipe>, blocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
     let start = from.done();
     let room = pipe.wait_for_room(blocking)?;

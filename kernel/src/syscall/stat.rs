@@ -1,4 +1,5 @@
-//! What files are: `stat` and its kin, file system figures, access checks, and changes of attributes.
+//! What files are: `stat` and its kin, file system figures, access checks, and changes of
+//! attributes.
 
 use alloc::sync::Arc;
 
@@ -340,7 +341,9 @@ fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
         }
         match (times, [raw[1], raw[3]]) {
             ([None, None], _) => return Ok(()),
-            (_, [atime, mtime]) if [atime, mtime] == [i64::from(abi::UTIME_NOW); 2] => Times::Now(now),
+            (_, [atime, mtime]) if [atime, mtime] == [i64::from(abi::UTIME_NOW); 2] => {
+                Times::Now(now)
+            }
             _ => Times::Given(times),
         }
     };

@@ -1,4 +1,5 @@
-//! System calls on the machine and the scheduler: names, totals, priorities, affinity, and the odd switches of `prctl`.
+//! System calls on the machine and the scheduler: names, totals, priorities, affinity, and the odd
+//! switches of `prctl`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -286,7 +287,9 @@ fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> 
             }
             thread.parent_death_signal.store(arg as i32, Ordering::Relaxed);
         }
-        prctl::PR_GET_PDEATHSIG => user::put(arg, &thread.parent_death_signal.load(Ordering::Relaxed))?,
+        prctl::PR_GET_PDEATHSIG => {
+            user::put(arg, &thread.parent_death_signal.load(Ordering::Relaxed))?
+        }
         prctl::PR_SET_DUMPABLE if arg <= 1 => thread.mm().ok_or(ESRCH)?.set_dumpable(arg == 1),
         prctl::PR_GET_DUMPABLE => return Ok(u64::from(thread.mm().ok_or(ESRCH)?.is_dumpable())),
         prctl::PR_SET_CHILD_SUBREAPER => process.subreaper.store(arg != 0, Ordering::Relaxed),
@@ -329,8 +332,9 @@ fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
     Ok(())
 }
 
-/// Threads that don't run have passed through the kernel's own barriers when they do. Those that run on other CPUs are
-/// interrupted: of this process for the private command, of all for the global ones.
+/// Threads that don't run have passed through the kernel's own barriers when they do. Those that
+/// run on other CPUs are interrupted: of this process for the private command, of all for the
+/// global ones.
 fn membarrier(command: i32, flags: u32) -> Result<u64> {
     const GLOBAL: i32 = 1;
     const GLOBAL_EXPEDITED: i32 = 2;

@@ -6,7 +6,9 @@ use linux_raw_sys::general as abi;
 
 use super::path_args::only;
 use super::{calls, Calls};
-use crate::errno::{Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOHAND, ERESTART_RESTARTBLOCK};
+use crate::errno::{
+    Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOHAND, ERESTART_RESTARTBLOCK,
+};
 use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::timerfd::{self, TimerFd};
@@ -66,7 +68,10 @@ impl Timespec {
         if self.sec < 0 || !(0..SECOND as i64).contains(&self.nsec) {
             return Err(EINVAL);
         }
-        Ok((self.sec as u64).saturating_mul(SECOND).saturating_add(self.nsec as u64).min(Nanos::MAX / 4))
+        Ok((self.sec as u64)
+            .saturating_mul(SECOND)
+            .saturating_add(self.nsec as u64)
+            .min(Nanos::MAX / 4))
     }
 }
 
@@ -118,7 +123,9 @@ fn read_clock(id: i32) -> Result<Nanos> {
         | clock::MONOTONIC_COARSE
         | clock::BOOTTIME
         | clock::BOOTTIME_ALARM => sched::now(),
-        clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
+        clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => {
+            sched::wall()
+        }
         clock::PROCESS_CPU => cpu_time(current_process().time_used(), true),
         clock::THREAD_CPU => cpu_time(current_thread().usage(), true),
         _ if id < 0 => cpu_clock(id)?,
@@ -126,12 +133,14 @@ fn read_clock(id: i32) -> Result<Nanos> {
     })
 }
 
-/// CPU time used; of the caller's up to now, of threads that run on other CPUs up to their last charge.
+/// CPU time used; of the caller's up to now, of threads that run on other CPUs up to their last
+/// charge.
 fn cpu_time(usage: Usage, is_callers: bool) -> Nanos {
     usage.cpu_ns() + if is_callers { sched::clock::uncharged() } else { 0 }
 }
 
-/// A CPU-time clock of a process or thread: its number inverted in the high bits, its kind in the low three.
+/// A CPU-time clock of a process or thread: its number inverted in the high bits, its kind in the
+/// low three.
 fn cpu_clock(id: i32) -> Result<Nanos> {
     let number = !(id >> 3);
     let per_thread = id & 4 != 0;
@@ -139,11 +148,13 @@ fn cpu_clock(id: i32) -> Result<Nanos> {
         return Err(EINVAL);
     }
     if per_thread {
-        let thread = if number == 0 { Some(current_thread().clone()) } else { table::thread(number) };
+        let thread =
+            if number == 0 { Some(current_thread().clone()) } else { table::thread(number) };
         let is_callers = |thread: &Arc<Thread>| Arc::ptr_eq(thread, &current_thread());
         thread.map(|thread| cpu_time(thread.usage(), is_callers(&thread))).ok_or(EINVAL)
     } else {
-        let process = if number == 0 { Some(current_process().clone()) } else { table::process(number) };
+        let process =
+            if number == 0 { Some(current_process().clone()) } else { table::process(number) };
         let is_callers = |process: &Arc<Process>| Arc::ptr_eq(process, &current_process());
         process.map(|process| cpu_time(process.time_used(), is_callers(&process))).ok_or(EINVAL)
     }
@@ -259,7 +270,10 @@ fn itimer(which: i32) -> Result<Slot> {
 }
 
 fn timevals(setting: Setting) -> [Timeval; 2] {
-    [Timeval::from_nanos(setting.interval), Timeval::from_nanos(setting.value.next_multiple_of(1000))]
+    [
+        Timeval::from_nanos(setting.interval),
+        Timeval::from_nanos(setting.value.next_multiple_of(1000)),
+    ]
 }
 
 fn getitimer(which: i32, at: u64) -> Result<()> {
@@ -297,7 +311,9 @@ struct SigEvent {
 /// Clocks that go on waking the machine when it sleeps are for those who may keep it awake.
 fn may_use_clock(id: i32) -> Result<()> {
     match id {
-        clock::REALTIME_ALARM | clock::BOOTTIME_ALARM => current_process().cred().need(Caps::WAKE_ALARM),
+        clock::REALTIME_ALARM | clock::BOOTTIME_ALARM => {
+            current_process().cred().need(Caps::WAKE_ALARM)
+        }
         _ => Ok(()),
     }
 }

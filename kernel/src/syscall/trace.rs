@@ -1,4 +1,5 @@
-//! `ptrace`: stops, registers and memory of another process, for debuggers. What it doesn't do is refused with `EIO`.
+//! `ptrace`: stops, registers and memory of another process, for debuggers. What it doesn't do is
+//! refused with `EIO`.
 
 use alloc::sync::Arc;
 
@@ -132,8 +133,8 @@ fn shown(r: &UserRegs) -> Registers {
     let call = if deliver::is_in_call(r) { r.orig_rax } else { u64::MAX };
     let ([cs, ss], [fs, gs], flags) = (r.selectors(), r.bases(), r.flags());
     [
-        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi,
-        r.rdi, call, r.rip, cs, flags, r.rsp, ss, fs, gs, 0, 0, 0, 0,
+        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx,
+        r.rsi, r.rdi, call, r.rip, cs, flags, r.rsp, ss, fs, gs, 0, 0, 0, 0,
     ]
 }
 
@@ -143,7 +144,8 @@ fn change(pid: Pid, f: impl FnOnce(&mut Registers)) -> Result<()> {
         let mut new = shown(&stop.regs);
         f(&mut new);
         let r = &mut stop.regs;
-        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, call, rip, ..] = new;
+        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, call, rip, ..] =
+            new;
         let [.., cs, flags, rsp, ss, fs, gs, _, _, _, _] = new;
         if fs >= USER_END || gs >= USER_END || !UserRegs::are_selectors(cs, ss) {
             return Err(EIO);

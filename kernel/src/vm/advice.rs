@@ -1,7 +1,8 @@
 //! madvise and minherit: what a program says about a range, mapping by mapping.
 //!
-//! As on Linux, advice is given to every mapping in the range; a hole is an error, but only after all of them have had
-//! it. Which mappings a piece of advice suits is decided here, before the library is asked: [`suits`].
+//! As on Linux, advice is given to every mapping in the range; a hole is an error, but only after
+//! all of them have had it. Which mappings a piece of advice suits is decided here, before the
+//! library is asked: [`suits`].
 
 use machine::{Pages, Prot, Va, VaRange};
 use uvm::{FaultError, Inherit, Outline, RangeError, Sharing};
@@ -14,8 +15,8 @@ use crate::{proc, sched};
 /// A fault's work: that of copying so many bytes.
 const FAULT: usize = 4 * machine::PAGE_SIZE;
 
-/// Calls `each` with every mapping in a range, cut to it, until one fails; says whether they cover it. Nothing is
-/// locked or allocated in between, so mappings may change meanwhile.
+/// Calls `each` with every mapping in a range, cut to it, until one fails; says whether they cover
+/// it. Nothing is locked or allocated in between, so mappings may change meanwhile.
 pub(super) fn each_part(
     space: &Space,
     range: VaRange,
@@ -164,8 +165,13 @@ fn populate(space: &Space, range: VaRange, access: Prot) -> Result<()> {
     })
 }
 
-/// Faults a range in, as far as it goes; a process that is ending gets no more, and hears of no error.
-pub(super) fn fault_in(space: &Space, range: VaRange, access: Prot) -> core::result::Result<(), FaultError> {
+/// Faults a range in, as far as it goes; a process that is ending gets no more, and hears of no
+/// error.
+pub(super) fn fault_in(
+    space: &Space,
+    range: VaRange,
+    access: Prot,
+) -> core::result::Result<(), FaultError> {
     range.iter_pages().try_for_each(|va| {
         if sched::work_done(FAULT) && proc::is_leaving() {
             return Err(FaultError::NoMemory);
@@ -179,8 +185,8 @@ pub(super) fn inherit(space: &Space, range: VaRange, inherit: Inherit) -> Result
     with(|uvm, held| uvm.inherit(held, space.get(), range, inherit)).map_err(range_errno)
 }
 
-/// Locks every mapping, as far as memory goes. As on Linux that says nothing of pages that can't be had: they are locked when
-/// they are touched. Ends before more than `most` bytes are locked.
+/// Locks every mapping, as far as memory goes. As on Linux that says nothing of pages that can't be
+/// had: they are locked when they are touched. Ends before more than `most` bytes are locked.
 pub(super) fn lock_all(space: &Space, when: Populate, most: u64) {
     let mut left = most;
     let _ = each_part(space, space.get().bounds(), |part| {
@@ -196,7 +202,8 @@ pub(super) fn lock_all(space: &Space, when: Populate, most: u64) {
 
 /// Brings a locked mapping's pages in, as far as they can be had.
 fn populate_locked(space: &Space, part: &Outline) {
-    let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| part.prot.contains(a));
+    let access =
+        [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| part.prot.contains(a));
     let Some(access) = access else { return };
     for va in part.range.iter_pages() {
         let is_over = sched::work_done(FAULT) && proc::is_leaving();
@@ -206,7 +213,8 @@ fn populate_locked(space: &Space, part: &Outline) {
     }
 }
 
-/// Locks a range in memory. What may not be accessed can't be brought in, which is an error, though it is locked.
+/// Locks a range in memory. What may not be accessed can't be brought in, which is an error, though
+/// it is locked.
 pub(super) fn lock(space: &Space, range: VaRange, when: Populate) -> Result<()> {
     let done = with(|uvm, held| match when {
         Populate::Now => uvm.wire(held, space.get(), range),
@@ -216,7 +224,8 @@ pub(super) fn lock(space: &Space, range: VaRange, when: Populate) -> Result<()> 
     if when == Populate::OnTouch {
         return Ok(());
     }
-    each_part(space, range, |part| if part.prot == Prot::NONE { Err(ENOMEM) } else { Ok(()) }).map(|_| ())
+    each_part(space, range, |part| if part.prot == Prot::NONE { Err(ENOMEM) } else { Ok(()) })
+        .map(|_| ())
 }
 
 /// Sums over the part of the space's mappings from `start` to `end`.

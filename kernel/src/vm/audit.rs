@@ -1,4 +1,5 @@
-//! The library's audit, run in the kernel: all references, queues, places on swap and translations are counted again.
+//! The library's audit, run in the kernel: all references, queues, places on swap and translations
+//! are counted again.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -41,7 +42,8 @@ fn once() -> Result<(), String> {
     let short = |_| format!("memory is too short for an audit: {}", super::census::kernel_frames());
     heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
     let audited = sched::alone(|_| {
-        let mut spaces: Vec<Arc<Space>> = proc::processes().filter_map(|process| process.space()).collect();
+        let mut spaces: Vec<Arc<Space>> =
+            proc::processes().filter_map(|process| process.space()).collect();
         spaces.sort_by_key(|space| Arc::as_ptr(space) as usize);
         spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let found = super::passing::with_exported(|exported| {

@@ -1,7 +1,8 @@
 //! What page frames are used for, counted when somebody asks: `/proc/meminfo`, `/proc/vmstat`.
 //!
-//! Every frame's record is looked at without a lock, so sums are a moment's values and may disagree by a few pages. The
-//! road not taken is counters kept on the way of each fault and release, which would cost more than all readers ever do.
+//! Every frame's record is looked at without a lock, so sums are a moment's values and may disagree
+//! by a few pages. The road not taken is counters kept on the way of each fault and release, which
+//! would cost more than all readers ever do.
 
 use alloc::format;
 use alloc::string::String;
@@ -82,13 +83,15 @@ fn add(census: &mut Census, page: PageNo) {
     }
 }
 
-/// What memory is in use for, to the page and to the byte, with names. All other CPUs stand still while it is counted.
+/// What memory is in use for, to the page and to the byte, with names. All other CPUs stand still
+/// while it is counted.
 ///
 /// # Errors
 /// [`NoMemory`] for what it takes to hold them.
 pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
-    let (frames, (classes, large), stacks, tables) =
-        sched::alone(|alone| (Kinds::count(), heap::in_use(alone), stack::in_use(), pmap::tables_in_use()))?;
+    let (frames, (classes, large), stacks, tables) = sched::alone(|alone| {
+        (Kinds::count(), heap::in_use(alone), stack::in_use(), pmap::tables_in_use())
+    })?;
     let (_, used) = system().swap_space();
     let pages = [
         ("free", frames.free),
@@ -110,7 +113,8 @@ pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
     Ok(pages.map(named).into_iter().chain(classes).chain(large.map(named)).collect())
 }
 
-/// Frames that the kernel has and keeps for the next use when they are in none: tables, stacks, the heap, nodes of the reverse map.
+/// Frames that the kernel has and keeps for the next use when they are in none: tables, stacks, the
+/// heap, nodes of the reverse map.
 fn kept_frames() -> i64 {
     let frames = pmap::tables() as u64
         + pmap::node_frames() as u64
@@ -164,7 +168,8 @@ impl Kinds {
                 Owner::Object(_) => &mut kinds.file,
             };
             *of += 1;
-            let is_stored = matches!(owner, Owner::Anon(_) | Owner::Object(_)) && frames.slot(page) != 0;
+            let is_stored =
+                matches!(owner, Owner::Anon(_) | Owner::Object(_)) && frames.slot(page) != 0;
             kinds.slotted += i64::from(is_stored);
         }
         kinds

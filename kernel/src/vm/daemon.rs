@@ -6,8 +6,8 @@
 //! being written for. A pass that finds next to nothing is followed by a rest, twice as long as the
 //! last: were it not, every few pages that somebody takes would cost a look at all of memory, and
 //! since the daemon runs ahead of programs, nobody who could end and give memory back would ever
-//! run. Kernel stacks that a crowd of threads has left it gives back, too; and it asks file systems on
-//! disks to forget what nobody uses, which their own thread does, since that may take long.
+//! run. Kernel stacks that a crowd of threads has left it gives back, too; and it asks file systems
+//! on disks to forget what nobody uses, which their own thread does, since that may take long.
 //!
 //! Who is refused memory makes room without it: operations of the library by themselves, the
 //! kernel's own by [`with_room`].
@@ -99,7 +99,9 @@ pub fn with_room<T>(attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, N
 ///
 /// # Errors
 /// [`NoMemory`]: that process is the running one.
-pub fn with_room_at_any_cost<T>(attempt: impl FnMut() -> Result<T, NoMemory>) -> Result<T, NoMemory> {
+pub fn with_room_at_any_cost<T>(
+    attempt: impl FnMut() -> Result<T, NoMemory>,
+) -> Result<T, NoMemory> {
     with(|uvm, held| uvm.with_room(held, Last::AskHost, attempt))
 }
 

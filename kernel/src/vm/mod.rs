@@ -1,9 +1,10 @@
 //! The kernel's side of its VM system: one trait, one adapter for each system behind it.
 //!
-//! The kernel calls the functions of this module; they are those of [`VmSystem`], which the adapter chosen at build
-//! time implements ([`uvm`]). Addresses and lengths here are the system calls' own: bytes, checked and page aligned
-//! by the caller where the text says so; errors are error numbers. Nothing here may be called with a spin lock held,
-//! but for `activate`, `deactivate` and the counters.
+//! The kernel calls the functions of this module; they are those of [`VmSystem`], which the adapter
+//! chosen at build time implements ([`uvm`]). Addresses and lengths here are the system calls' own:
+//! bytes, checked and page aligned by the caller where the text says so; errors are error numbers.
+//! Nothing here may be called with a spin lock held, but for `activate`, `deactivate` and the
+//! counters.
 
 mod advice;
 mod audit;
@@ -27,8 +28,8 @@ pub use self::audit::audit;
 pub use self::census::{in_use, Census};
 pub use self::daemon::{with_room, with_room_at_any_cost};
 pub use self::lent::{
-    give, give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again, lend_object,
-    new_page,
+    give, give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again,
+    lend_object, new_page,
 };
 pub use self::uvm::{Object, Space};
 pub use ::machine::{Class, Prot};
@@ -267,7 +268,8 @@ pub struct Stats {
     pub events: [(&'static str, u64); ::uvm::COUNTERS.len()],
 }
 
-/// Declares the trait and, for each of its functions, a function of this module that calls the system built in.
+/// Declares the trait and, for each of its functions, a function of this module that calls the
+/// system built in.
 macro_rules! vm_system {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
         /// What the kernel asks of a VM system.
@@ -299,7 +301,8 @@ vm_system! {
     fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()>;
     /// Resizes or moves.
     fn remap(space: &Space, old: u64, old_len: u64, new_len: u64, place: RemapPlace, keep: OldRange) -> Result<u64>;
-    /// Moves the end of the heap from `old_end` to `new_end`, page aligned. What is new is locked in memory if `lock` says so.
+    /// Moves the end of the heap from `old_end` to `new_end`, page aligned. What is new is locked
+    /// in memory if `lock` says so.
     fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) -> Result<()>;
     /// Maps a stack of at most `len` bytes that ends at `top`.
     fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()>;
@@ -313,13 +316,15 @@ vm_system! {
     fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()>;
     /// Takes that back.
     fn unlock(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Locks every mapping, and brings in what can be had; ends before more than `most` bytes are locked.
+    /// Locks every mapping, and brings in what can be had; ends before more than `most` bytes are
+    /// locked.
     fn lock_all(space: &Space, when: Populate, most: u64);
     /// Takes that back.
     fn unlock_all(space: &Space) -> Result<()>;
     /// Writes shared mappings back.
     fn sync(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Lets this CPU look for an address of its space where it has not been before; whether that is all that a fault of its was about.
+    /// Lets this CPU look for an address of its space where it has not been before; whether that is
+    /// all that a fault of its was about.
     fn admit(space: &Space, va: u64) -> bool;
     /// Resolves a page fault.
     fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError>;
@@ -331,9 +336,11 @@ vm_system! {
     fn resident_pages(space: &Space) -> u64;
     /// Names shared memory at an address: object and byte.
     fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)>;
-    /// The first mapping that reaches behind `from`, and its end; `None` if there is none. With it one goes through a space in order.
+    /// The first mapping that reaches behind `from`, and its end; `None` if there is none. With it
+    /// one goes through a space in order.
     fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64>;
-    /// What the mappings of a space come to, as the first line of its drawing in the papers. Cost: by its pages.
+    /// What the mappings of a space come to, as the first line of its drawing in the papers. Cost:
+    /// by its pages.
     fn dump_sums(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result;
     /// The mapping of `line` as the papers draw it.
     fn dump_line(space: &Space, from: u64, out: &mut dyn fmt::Write) -> core::result::Result<Option<u64>, fmt::Error>;
@@ -369,7 +376,8 @@ vm_system! {
     fn set_low_water(pages: u64) -> Result<()>;
     /// Starts what frees memory before it runs out.
     fn start_daemon() -> Result<()>;
-    /// Leaves some memory to others than `who` asks: `ENOMEM` if so little is left that it should be refused.
+    /// Leaves some memory to others than `who` asks: `ENOMEM` if so little is left that it should
+    /// be refused.
     fn leave_memory(who: Asks) -> Result<()>;
     /// Counts where pages are, over the part of the space's mappings from `start` to `end`.
     fn tally(space: &Space, start: u64, end: u64) -> Tally;

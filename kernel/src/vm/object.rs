@@ -14,8 +14,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use machine::{Machine, Pa, PageNo, Pages, Reserve, VaRange, PAGE_SIZE};
 use uvm::{
-    Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager, Quota,
-    Vnode, VnodePager,
+    Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager,
+    Quota, Vnode, VnodePager,
 };
 
 use super::uvm::{with, Space};
@@ -28,8 +28,8 @@ use crate::sync::Once;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What an object without a name is charged: its record, its place among all, the table of its first
-/// pages, what a mapping calls it.
+/// What an object without a name is charged: its record, its place among all, the table of its
+/// first pages, what a mapping calls it.
 const OBJECT: usize = 512;
 /// The work of finding a process and its space: that of copying so many bytes.
 const PROCESS: usize = 512;
@@ -83,7 +83,8 @@ pub struct Object {
 impl Object {
     /// A new object of `len` bytes of zeroes.
     pub fn anon(len: u64) -> Result<Object> {
-        let pager = with(|uvm, held| AnonObject::new(uvm, held, Pages::ceil(len))).map_err(|_| ENOMEM)?;
+        let pager =
+            with(|uvm, held| AnonObject::new(uvm, held, Pages::ceil(len))).map_err(|_| ENOMEM)?;
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
     }
 
@@ -93,8 +94,8 @@ impl Object {
         Object::attached(len, quota, None)
     }
 
-    /// Memory that the running process shares with others without a name: the process is charged for
-    /// the object as long as there is a handle or a mapping, and its pages count as made by it.
+    /// Memory that the running process shares with others without a name: the process is charged
+    /// for the object as long as there is a handle or a mapping, and its pages count as made by it.
     ///
     /// # Errors
     /// `ENOMEM`: the user has all that it may.
@@ -103,8 +104,14 @@ impl Object {
         Object::attached(len, charge::account().memory(), Some(Box::new(charge)))
     }
 
-    fn attached(len: u64, quota: &Arc<Quota>, attached: Option<Box<dyn Attached>>) -> Result<Object> {
-        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), attached));
+    fn attached(
+        len: u64,
+        quota: &Arc<Quota>,
+        attached: Option<Box<dyn Attached>>,
+    ) -> Result<Object> {
+        let made = with(|uvm, held| {
+            AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), attached)
+        });
         let pager = made.map_err(|_| ENOMEM)?;
         Ok(Object { inner: Arc::new(Inner { kind: Kind::Anon(pager), size: AtomicU64::new(len) }) })
     }
@@ -112,8 +119,8 @@ impl Object {
     /// The pages of a file of `len` bytes, which `vnode` reads and writes. With the last handle and
     /// the last mapping they go, dirty or not.
     pub fn file(vnode: Box<dyn Vnode<KernelMachine>>, len: u64) -> Result<Object> {
-        let pager =
-            with(|uvm, held| VnodePager::new(uvm, held, vnode, Pages::ceil(len))).map_err(|_| ENOMEM)?;
+        let pager = with(|uvm, held| VnodePager::new(uvm, held, vnode, Pages::ceil(len)))
+            .map_err(|_| ENOMEM)?;
         Ok(Object { inner: Arc::new(Inner { kind: Kind::File(pager), size: AtomicU64::new(len) }) })
     }
 
@@ -121,9 +128,11 @@ impl Object {
     /// over.
     pub fn device(start: Pa, len: u64) -> Result<Object> {
         let first = KERNEL.frames().page_at(start).ok_or(ENODEV)?;
-        let pager =
-            with(|uvm, held| DevicePager::new(uvm, held, first, Pages::floor(len))).map_err(|_| ENOMEM)?;
-        Ok(Object { inner: Arc::new(Inner { kind: Kind::Device(pager), size: AtomicU64::new(len) }) })
+        let pager = with(|uvm, held| DevicePager::new(uvm, held, first, Pages::floor(len)))
+            .map_err(|_| ENOMEM)?;
+        Ok(Object {
+            inner: Arc::new(Inner { kind: Kind::Device(pager), size: AtomicU64::new(len) }),
+        })
     }
 
     /// Its number, which no other object ever has.
@@ -136,12 +145,14 @@ impl Object {
         self.inner.pager().object().references() > 1
     }
 
-    /// Whether a program has it mapped so that stores come through, or may be allowed to, or an export has, or somebody is about to.
+    /// Whether a program has it mapped so that stores come through, or may be allowed to, or an
+    /// export has, or somebody is about to.
     pub fn has_writers(&self) -> bool {
         self.inner.pager().object().writers() > 0
     }
 
-    /// Counts the caller as one of those, before he judges whether he may map it so; `None` where new ones are denied.
+    /// Counts the caller as one of those, before he judges whether he may map it so; `None` where
+    /// new ones are denied.
     pub fn writing(&self) -> Option<Writing> {
         self.inner.pager().object().admit_writer().then(|| Writing(self.clone()))
     }
@@ -304,19 +315,26 @@ impl Object {
         if self.is_zero(size, size.next_multiple_of(PAGE))? {
             return Ok(());
         }
-        self.in_page(size, Intent::Write, |bytes| bytes.part(from, PAGE_SIZE - from).zero()).map(|_| ())
+        self.in_page(size, Intent::Write, |bytes| bytes.part(from, PAGE_SIZE - from).zero())
+            .map(|_| ())
     }
 
     /// Whether bytes of one page are all zero.
     pub fn is_zero(&self, from: u64, to: u64) -> Result<bool> {
         let (start, len) = ((from % PAGE) as usize, (to - from) as usize);
-        let is_zero = self.in_page(from, Intent::Read, |bytes| bytes.part(start, len).are_zero())?;
+        let is_zero =
+            self.in_page(from, Intent::Read, |bytes| bytes.part(start, len).are_zero())?;
         Ok(is_zero.unwrap_or(true))
     }
 
     /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that nobody has
     /// to see.
-    fn in_page<T>(&self, at: u64, intent: Intent, work: impl FnOnce(PageBytes) -> T) -> Result<Option<T>> {
+    fn in_page<T>(
+        &self,
+        at: u64,
+        intent: Intent,
+        work: impl FnOnce(PageBytes) -> T,
+    ) -> Result<Option<T>> {
         let (pager, index) = (self.pager(), Pages::floor(at));
         with(|uvm, held| {
             let work = |m: &KernelMachine, page| work(m.bytes(page));
@@ -333,7 +351,8 @@ impl Object {
     /// Whether the page at byte `at` holds something.
     pub fn has_page(&self, at: u64) -> bool {
         with(|_, held| {
-            self.inner.pager().object().lock(held).0.next_stored(Pages::floor(at)) == Some(Pages::floor(at))
+            self.inner.pager().object().lock(held).0.next_stored(Pages::floor(at))
+                == Some(Pages::floor(at))
         })
     }
 
@@ -362,7 +381,8 @@ impl Object {
     }
 }
 
-/// Somebody who is about to map an object so that stores come through, as [`Object::has_writers`] counts.
+/// Somebody who is about to map an object so that stores come through, as [`Object::has_writers`]
+/// counts.
 pub struct Writing(Object);
 
 impl Drop for Writing {
@@ -415,7 +435,8 @@ fn zeroes() -> Result<PageNo> {
     if let Some(&page) = ZEROES.get() {
         return Ok(page);
     }
-    let page = unlocked(|held| KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)).map_err(|_| ENOMEM)?;
+    let page = unlocked(|held| KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel))
+        .map_err(|_| ENOMEM)?;
     KERNEL.zero(page);
     Ok(*ZEROES.call_once(|| page))
 }
@@ -459,8 +480,9 @@ pub fn object_io_as(
         let access = Access::Call(usage, Pages::ceil(from as u64 + len - done).0 as u32);
         let mut copy = |m: &KernelMachine, page| each(offset, m.bytes(page).part(from, part));
         sched::work_done(part);
-        let used =
-            with(|uvm, held| uvm.with_page(held, &pager, Pages::floor(offset), intent, access, &mut copy));
+        let used = with(|uvm, held| {
+            uvm.with_page(held, &pager, Pages::floor(offset), intent, access, &mut copy)
+        });
         let used = match used {
             Ok(Some(used)) => used?,
             Ok(None) => copy(&KERNEL, zeroes()?)?,
@@ -475,8 +497,8 @@ pub fn object_io_as(
     Ok(())
 }
 
-/// Punches a hole in the shared objects that are mapped at a range, as far as stores may reach them:
-/// the range was judged at an earlier look, and may show a file by now that may only be read.
+/// Punches a hole in the shared objects that are mapped at a range, as far as stores may reach
+/// them: the range was judged at an earlier look, and may show a file by now that may only be read.
 pub(super) fn punch(space: &Space, mut range: VaRange) -> Result<()> {
     while !range.is_empty() {
         let shown = with(|uvm, held| uvm.stores_reach(held, space.get(), range));

@@ -38,7 +38,8 @@ pub fn put_back(space: &Space, mut pages: Lent, addr: u64) {
         let put = with(|uvm, held| uvm.transfer(held, space.get(), pages, At::Fixed(Va(addr))));
         let Err((error, again)) = put else { return };
         let is_short = error == TransferError::NoMemory;
-        let room = || heap::reserve(bytes).and_then(|()| super::new_page()).map(super::give_back_page);
+        let room =
+            || heap::reserve(bytes).and_then(|()| super::new_page()).map(super::give_back_page);
         if !is_short || super::with_room_at_any_cost(room).is_err() {
             return super::give_back(again);
         }
@@ -117,7 +118,13 @@ impl Export {
     /// # Errors
     /// `EINVAL`, `ENOMEM` if nothing is mapped there or memory is short, `EACCES` if the program
     /// may not do `prot` itself.
-    pub fn new(space: &Space, addr: u64, pages: u64, giving: Giving, prot: Prot) -> Result<Arc<Export>> {
+    pub fn new(
+        space: &Space,
+        addr: u64,
+        pages: u64,
+        giving: Giving,
+        prot: Prot,
+    ) -> Result<Arc<Export>> {
         let export = Export::of_nothing(space, addr, pages, giving, prot)?;
         export.fill(space, addr)?;
         if let Some(detached) = export.range.lock().as_ref() {
@@ -127,7 +134,13 @@ impl Export {
     }
 
     /// The same with nothing taken yet: it is charged, and [filled](Self::fill) later.
-    fn of_nothing(space: &Space, addr: u64, pages: u64, giving: Giving, prot: Prot) -> Result<Arc<Export>> {
+    fn of_nothing(
+        space: &Space,
+        addr: u64,
+        pages: u64,
+        giving: Giving,
+        prot: Prot,
+    ) -> Result<Arc<Export>> {
         let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
         let (mut allowed, mut entries) = (true, 0);
         with(|uvm, held| {
@@ -159,7 +172,8 @@ impl Export {
     /// Takes the memory.
     ///
     /// # Errors
-    /// `E2BIG`, `ENOMEM` if nothing is mapped there, memory is short, or the process may have no more kept.
+    /// `E2BIG`, `ENOMEM` if nothing is mapped there, memory is short, or the process may have no
+    /// more kept.
     fn fill(&self, space: &Space, addr: u64) -> Result<()> {
         let range = VaRange::new(Va(addr), Va(addr) + Pages(self.pages));
         let pass = match self.giving {
@@ -178,7 +192,8 @@ impl Export {
         let there = self.giving.room_in(detached.space(), range);
         *self.range.lock() = Some(detached);
         let mut charge = self.charge.lock();
-        let charged = charge.as_mut().map_or(Ok(()), |charge| charge.set(there * PAGE_SIZE + self.own));
+        let charged =
+            charge.as_mut().map_or(Ok(()), |charge| charge.set(there * PAGE_SIZE + self.own));
         drop(charge);
         charged.map_err(|_| {
             self.put_back(space, addr);
@@ -191,8 +206,8 @@ impl Export {
         self.pages
     }
 
-    /// Maps what was donated where it was. Nothing may be lost: somebody is ended before this fails, unless other threads have mapped
-    /// something else where a donation has left a hole.
+    /// Maps what was donated where it was. Nothing may be lost: somebody is ended before this
+    /// fails, unless other threads have mapped something else where a donation has left a hole.
     fn put_back(&self, space: &Space, addr: u64) {
         let place = match self.giving {
             Giving::Share | Giving::Copy => return,
@@ -214,7 +229,8 @@ impl Export {
         let mut range = self.range.lock();
         let detached = range.as_ref().ok_or(ENODATA)?;
         let lent = with(|uvm, held| uvm.loan_to_kernel(held, detached.space(), detached.range()));
-        let lent = lent.map_err(|error| if error == FaultError::NoMemory { ENOMEM } else { EFAULT })?;
+        let lent =
+            lent.map_err(|error| if error == FaultError::NoMemory { ENOMEM } else { EFAULT })?;
         if let Some(detached) = range.take() {
             with(|uvm, held| uvm.drop_detached(held, detached));
         }
@@ -257,7 +273,8 @@ impl Export {
     }
 }
 
-/// Pages of a range that may come to be private or anonymous memory; an object counts its pages itself.
+/// Pages of a range that may come to be private or anonymous memory; an object counts its pages
+/// itself.
 fn anonymous_span(space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
     let mut span = Pages(0);
     with(|uvm, held| {
@@ -273,9 +290,9 @@ fn anonymous_span(space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
 /// A name of memory that came by a donation.
 const DONATED: &str = "donated";
 
-/// Memory of a program that somebody may read once, to be [taken](Export::donate): whole pages from `addr` on, which are private,
-/// anonymous and may be written. Zeroes will take its place; where it came by a donation itself, nothing will. `None` if it is of another
-/// kind.
+/// Memory of a program that somebody may read once, to be [taken](Export::donate): whole pages from
+/// `addr` on, which are private, anonymous and may be written. Zeroes will take its place; where it
+/// came by a donation itself, nothing will. `None` if it is of another kind.
 ///
 /// # Errors
 /// `ENOMEM`.
@@ -285,14 +302,16 @@ pub fn to_donate(space: &Space, addr: u64, pages: u64) -> Result<Option<Arc<Expo
     with(|uvm, held| {
         uvm.outline(held, space.get(), range, |e| {
             let is_private = e.sharing == Sharing::Private && e.object.is_none();
-            is_plain &= e.range.start <= end && is_private && e.prot == Prot::READ_WRITE && !e.wired;
+            is_plain &=
+                e.range.start <= end && is_private && e.prot == Prot::READ_WRITE && !e.wired;
             end = e.range.end;
         });
     });
     if !is_plain || end < range.end {
         return Ok(None);
     }
-    let giving = if is_donated(space, range) == Some(range) { Giving::Donate } else { Giving::DonateZero };
+    let giving =
+        if is_donated(space, range) == Some(range) { Giving::Donate } else { Giving::DonateZero };
     Export::of_nothing(space, addr, pages, giving, Prot::READ_WRITE).map(Some)
 }
 
@@ -360,6 +379,7 @@ impl Drop for Export {
 pub(super) fn with_exported<T>(f: impl FnOnce(&[&uvm::Space<KernelMachine>]) -> T) -> T {
     let exports: Vec<Arc<Export>> = EXPORTS.lock().values().filter_map(Weak::upgrade).collect();
     let ranges: Vec<_> = exports.iter().map(|export| export.range.lock()).collect();
-    let spaces: Vec<_> = ranges.iter().filter_map(|range| range.as_ref().map(Detached::space)).collect();
+    let spaces: Vec<_> =
+        ranges.iter().filter_map(|range| range.as_ref().map(Detached::space)).collect();
     f(&spaces)
 }

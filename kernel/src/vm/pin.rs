@@ -36,7 +36,9 @@ impl Pins {
     /// As [`new`](Self::new).
     pub fn for_debugger(space: &Space, addr: u64, pages: u64, access: Access) -> Result<Pins> {
         let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
-        Self::of(with(|uvm, held| uvm.reference_pages(held, space.get(), range, access_prot(access))))
+        Self::of(with(|uvm, held| {
+            uvm.reference_pages(held, space.get(), range, access_prot(access))
+        }))
     }
 
     fn of(pinned: core::result::Result<Pinned<KernelMachine>, FaultError>) -> Result<Pins> {

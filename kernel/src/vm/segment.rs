@@ -1,11 +1,12 @@
 //! A shared segment: anonymous memory that has a handle of its own beside its mappings.
 //!
-//! System V shared memory outlives the processes that map it, until somebody removes it; from then on it lives as
-//! long as its mappings. So a segment is held by a [`Segment`], and once removed only known by a [`Remnant`], which
-//! keeps the object's head and none of its pages: the count of references, which is how many mappings there are, decides alone.
+//! System V shared memory outlives the processes that map it, until somebody removes it; from then
+//! on it lives as long as its mappings. So a segment is held by a [`Segment`], and once removed
+//! only known by a [`Remnant`], which keeps the object's head and none of its pages: the count of
+//! references, which is how many mappings there are, decides alone.
 //!
-//! I1: a `Segment` is one reference of its object; a `Remnant` is none. I2: the head of an object goes with the last `Remnant` at
-//! the latest, so to look at one frees nothing.
+//! I1: a `Segment` is one reference of its object; a `Remnant` is none. I2: the head of an object
+//! goes with the last `Remnant` at the latest, so to look at one frees nothing.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -45,7 +46,8 @@ impl Clone for Segment {
 impl Segment {
     /// A segment of `len` bytes of zeroes, whose pages count by a quota.
     pub fn new(len: u64, quota: &Arc<Quota>) -> Result<Segment> {
-        let made = with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), None));
+        let made =
+            with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), None));
         let pager = made.map_err(|_| ENOMEM)?;
         Ok(Segment { pager })
     }
@@ -60,15 +62,16 @@ impl Segment {
         Remnant { pager: self.pager.clone() }
     }
 
-    /// Makes every page of it resident and keeps it so until [`unlock`](Segment::unlock) gets what this returns, whose memory is
-    /// charged to a user, and whose pages are counted.
+    /// Makes every page of it resident and keeps it so until [`unlock`](Segment::unlock) gets what
+    /// this returns, whose memory is charged to a user, and whose pages are counted.
     ///
     /// # Errors
     /// `ENOMEM`, also where the thread is being ended: nothing is locked.
     pub fn lock(&self, uid: u32, count: Arc<Count>) -> Result<Locked> {
         let pager: Arc<dyn Pager<KernelMachine>> = self.pager.clone();
         let len = with(|_, held| self.pager.object().len(held));
-        let charge = Charge::lasting(uid, len.0 as usize * size_of::<PageNo>()).map_err(|_| ENOMEM)?;
+        let charge =
+            Charge::lasting(uid, len.0 as usize * size_of::<PageNo>()).map_err(|_| ENOMEM)?;
         let mut locked = Locked { pages: Vec::new(), _charge: charge, _count: count };
         fault::attempt(|| locked.pages.try_reserve_exact(len.0 as usize)).map_err(|_| ENOMEM)?;
         for index in 0..len.0 {
@@ -87,7 +90,8 @@ impl Segment {
         if KERNEL.gives_up() {
             return None;
         }
-        let access = Access::Call(Advice::Sequential, (pages - index).min(u64::from(u32::MAX)) as u32);
+        let access =
+            Access::Call(Advice::Sequential, (pages - index).min(u64::from(u32::MAX)) as u32);
         let page = with(|uvm, held| {
             uvm.with_page(held, pager, Pages(index), Intent::Write, access, |_, page| {
                 uvm.frames().wire(page);

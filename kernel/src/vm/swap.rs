@@ -1,8 +1,9 @@
 //! Swap areas as the VM system drives them: slots on disks.
 //!
-//! An area is the pages of a disk, or of a file on one, that may hold swapped data: a list of runs, found once, so that a transfer
-//! knows its sectors without asking a file system. Transfers are started here and end in the disk's interrupt, which tells the VM
-//! system. Nothing is allocated on the way.
+//! An area is the pages of a disk, or of a file on one, that may hold swapped data: a list of runs,
+//! found once, so that a transfer knows its sectors without asking a file system. Transfers are
+//! started here and end in the disk's interrupt, which tells the VM system. Nothing is allocated on
+//! the way.
 //!
 //! I1: runs lie one behind the other in slots, the first at slot 0, none empty.
 
@@ -57,7 +58,9 @@ impl Area {
             let index = self.runs.partition_point(|run| run.slot + run.slots <= at);
             let started = self.runs.get(index).ok_or(EIO).and_then(|run| {
                 let inside = at - run.slot;
-                let count = ((run.slots - inside) as usize).min(run.disk.max_pages()).min(pages.len() - done);
+                let count = ((run.slots - inside) as usize)
+                    .min(run.disk.max_pages())
+                    .min(pages.len() - done);
                 let sector = run.sector + u64::from(inside) * SECTORS_PER_PAGE;
                 let told = Done { call: ended, token: u64::from(op == Op::Write) };
                 run.disk.submit(op, sector, &pages[done..done + count], told).map(|()| count)

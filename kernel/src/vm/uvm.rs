@@ -9,8 +9,8 @@ use machine::{Class, Held, Machine, Pages, Pmap, Prot, Va, VaRange, PAGE_SIZE};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing, Tally};
 
 use super::{
-    advice, census, daemon, Access, Advice, Asks, Backing, Census, MapArgs, MapLine, OldRange, Place,
-    Populate, RemapPlace, Stats, Sums, SwapArea, SwapId, SwapUse, VmSystem,
+    advice, census, daemon, Access, Advice, Asks, Backing, Census, MapArgs, MapLine, OldRange,
+    Place, Populate, RemapPlace, Stats, Sums, SwapArea, SwapId, SwapUse, VmSystem,
 };
 use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
@@ -24,8 +24,8 @@ pub use super::object::Object;
 const USER_START: u64 = 0x1000;
 /// Mappings of a space at most, until a program writes another number: Linux's.
 const MAPPINGS: usize = 65530;
-/// One of so many pages is left free by a new process of root's, and by one of another user and a file in memory, which leave enough
-/// for root's.
+/// One of so many pages is left free by a new process of root's, and by one of another user and a
+/// file in memory, which leave enough for root's.
 const PROCESS_LEAVES: usize = 64;
 const FILE_LEAVES: usize = 32;
 
@@ -40,9 +40,12 @@ pub(super) fn system() -> &'static uvm::Uvm<KernelMachine> {
     }
 }
 
-/// Runs `call` with the token that says this thread holds no VM lock: true of all code outside `uvm`.
+/// Runs `call` with the token that says this thread holds no VM lock: true of all code outside
+/// `uvm`.
 #[inline]
-pub(super) fn with<T>(call: impl FnOnce(&'static uvm::Uvm<KernelMachine>, &mut Held<'_, Nothing>) -> T) -> T {
+pub(super) fn with<T>(
+    call: impl FnOnce(&'static uvm::Uvm<KernelMachine>, &mut Held<'_, Nothing>) -> T,
+) -> T {
     let call = || unlocked(|held| call(system(), held));
     if cfg!(debug_assertions) {
         // The library's large pieces can fail, which `uvm-soft` checks.
@@ -87,7 +90,9 @@ pub(super) fn map_errno(e: MapError) -> crate::errno::Errno {
 
 pub(super) fn range_errno(e: RangeError) -> crate::errno::Errno {
     match e {
-        RangeError::NoMapping | RangeError::NoMemory | RangeError::TooMany | RangeError::Fault => ENOMEM,
+        RangeError::NoMapping | RangeError::NoMemory | RangeError::TooMany | RangeError::Fault => {
+            ENOMEM
+        }
         RangeError::Access => EACCES,
         RangeError::Invalid => EINVAL,
     }
@@ -105,14 +110,17 @@ pub(super) fn access_prot(access: Access) -> Prot {
     }
 }
 
-/// The caller keeps `args`, and with it its handle on what is to be mapped, until the mapping has its own.
+/// The caller keeps `args`, and with it its handle on what is to be mapped, until the mapping has
+/// its own.
 fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
     let backing = match &args.backing {
         Backing::Anon => uvm::Backing::Zero,
         Backing::Object { object, offset } => {
             uvm::Backing::Object { pager: object.pager(), offset: Pages::floor(*offset) }
         }
-        Backing::Segment(segment) => uvm::Backing::Object { pager: segment.pager(), offset: Pages(0) },
+        Backing::Segment(segment) => {
+            uvm::Backing::Object { pager: segment.pager(), offset: Pages(0) }
+        }
     };
     let va = Va(args.addr);
     MapRequest {
@@ -214,7 +222,8 @@ impl VmSystem for Uvm {
     }
 
     fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()> {
-        with(|uvm, held| uvm.protect(held, space.get(), range(addr, len), prot)).map_err(range_errno)
+        with(|uvm, held| uvm.protect(held, space.get(), range(addr, len), prot))
+            .map_err(range_errno)
     }
 
     fn remap(
@@ -239,7 +248,8 @@ impl VmSystem for Uvm {
             RemapPlace::MayMove => uvm::RemapPlace::MayMove,
             RemapPlace::Fixed(va) => uvm::RemapPlace::Fixed(Va(va)),
         };
-        let new = with(|uvm, held| uvm.remap(held, space.get(), old_range, Pages::floor(new_len), place));
+        let new =
+            with(|uvm, held| uvm.remap(held, space.get(), old_range, Pages::floor(new_len), place));
         new.map(|va| va.0).map_err(map_errno)
     }
 
@@ -282,7 +292,8 @@ impl VmSystem for Uvm {
     fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()> {
         out.fill(0);
         let range = range(addr, Pages(out.len() as u64).bytes());
-        let covered = with(|uvm, held| uvm.resident(held, space.get(), range, |n| out[n.0 as usize] = 1));
+        let covered =
+            with(|uvm, held| uvm.resident(held, space.get(), range, |n| out[n.0 as usize] = 1));
         if covered {
             Ok(())
         } else {
@@ -343,7 +354,11 @@ impl VmSystem for Uvm {
     }
 
     #[inline]
-    fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError> {
+    fn fault(
+        space: &Space,
+        va: u64,
+        access: Access,
+    ) -> core::result::Result<FaultKind, FaultError> {
         with(|uvm, held| uvm.fault(held, space.get(), Va(va), access_prot(access)))
     }
 
@@ -368,7 +383,8 @@ impl VmSystem for Uvm {
     }
 
     fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
-        let (e, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), behind(space, from)?))?;
+        let (e, name) =
+            with(|uvm, held| uvm.first_named_in(held, space.get(), behind(space, from)?))?;
         show(&line(&e, name.as_deref().unwrap_or("")));
         Some(e.range.end.0)
     }
@@ -383,7 +399,10 @@ impl VmSystem for Uvm {
         }
         let (tally, tables) = (Self::tally(space, 0, USER_END), Self::tables(space));
         let (swapped, heap, resident) = (tally.swapped, tally.heap, Self::resident_pages(space));
-        write!(out, "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations, ")?;
+        write!(
+            out,
+            "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations, "
+        )?;
         writeln!(out, "{tables} tables, {heap} bytes of heap")
     }
 

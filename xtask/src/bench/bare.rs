@@ -1,8 +1,9 @@
-//! The most that two CPUs of one QEMU could do, whatever their kernel: `bench/exceptions.c`, a program without a kernel that takes page
-//! faults as often as a kernel did in a row of `bench smp`, on one CPU and on two.
+//! The most that two CPUs of one QEMU could do, whatever their kernel: `bench/exceptions.c`, a
+//! program without a kernel that takes page faults as often as a kernel did in a row of `bench
+//! smp`, on one CPU and on two.
 //!
-//! QEMU delivers exceptions under one lock (decision 151), so the more often they come, the less a second CPU brings. What else two
-//! CPUs have in common, a kernel's own, is not in it.
+//! QEMU delivers exceptions under one lock (decision 151), so the more often they come, the less a
+//! second CPU brings. What else two CPUs have in common, a kernel's own, is not in it.
 
 use super::samples::Samples;
 use super::smp::WORKERS;
@@ -21,7 +22,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// More would overflow the program's words; and there exceptions are too rare to matter.
 const MOST: f64 = 1e6;
 
-/// Runs the program for each operation of a run that took faults; its lines of output are added to the run's.
+/// Runs the program for each operation of a run that took faults; its lines of output are added to
+/// the run's.
 pub fn beside(output: &str) -> Result<String> {
     let mut samples = Samples::default();
     samples.gather("", output);
@@ -107,8 +109,11 @@ mod tests {
 
     #[test]
     fn the_time_for_a_fault_is_the_operations_by_its_faults() {
-        let rows =
-            [("a: one process", 1000.0), ("a: two processes, page faults", 2.0), ("b: one process", 9.0)];
+        let rows = [
+            ("a: one process", 1000.0),
+            ("a: two processes, page faults", 2.0),
+            ("b: one process", 9.0),
+        ];
         let rows = rows.map(|(name, value)| Row::of(name, "", "/s", &[value]));
         assert_eq!(nanoseconds(&rows), BTreeMap::from([("a".to_owned(), 500_000)]));
     }

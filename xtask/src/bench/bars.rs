@@ -32,13 +32,17 @@ fn bar(name: &str) -> Option<Bar> {
             && name.ends_with("per page touched")
             && !name.contains("time") =>
         {
-            // Two touches in a thousand may be neighbours by chance, and are then taken for the start of a stream.
+            // Two touches in a thousand may be neighbours by chance, and are then taken for the
+            // start of a stream.
             Some(Bar::AtMost(if name.contains("pages read") { 1.01 } else { 1.0 }))
         }
         name if name.ends_with("second pass: disk reads") => Some(Bar::AtMost(0.0)),
         name if name.starts_with("1,000 pages over 1 TiB") => Some(Bar::AtMost(1024.0)),
         "left to programs of 64 MiB" => Some(Bar::AtLeast(75.0)),
-        name if name.starts_with(NO_KERNEL) || name.ends_with(TWO_MACHINES) || name.ends_with(EXCEPTIONS) => {
+        name if name.starts_with(NO_KERNEL)
+            || name.ends_with(TWO_MACHINES)
+            || name.ends_with(EXCEPTIONS) =>
+        {
             None
         }
         name if name.ends_with(": two processes") || name.ends_with(": two threads") => {
@@ -94,7 +98,10 @@ mod tests {
     use crate::bench::Row;
 
     fn document(rows: &[(&str, &str, f64)]) -> Document {
-        let rows = rows.iter().map(|(name, system, value)| Row::of(name, system, "ms", &[*value])).collect();
+        let rows = rows
+            .iter()
+            .map(|(name, system, value)| Row::of(name, system, "ms", &[*value]))
+            .collect();
         Document { about: String::new(), rows }
     }
 

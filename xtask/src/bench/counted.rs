@@ -1,7 +1,8 @@
-//! Benchmarks that count instructions: one static program on either kernel, under the same QEMU flags (see bench/count.h).
+//! Benchmarks that count instructions: one static program on either kernel, under the same QEMU
+//! flags (see bench/count.h).
 //!
-//! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's speed nor its load
-//! changes.
+//! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's
+//! speed nor its load changes.
 
 use super::Row;
 use crate::qemu::{Board, Clock, Display, Kernel, Machine};
@@ -43,12 +44,17 @@ pub fn measure(
     }
     if !measured.complete {
         run::explain(&finished.ending, &finished.report, &machine.kernel);
-        ui::say(&format!("{system} stopped before the end; its last words: {}", tail(&finished.output)));
+        ui::say(&format!(
+            "{system} stopped before the end; its last words: {}",
+            tail(&finished.output)
+        ));
     }
     match measured.calibration {
         _ if clock != Clock::Instructions => {}
         Some(ticks) if (ticks - 1.0).abs() < 0.001 => {}
-        Some(ticks) => bail!("on {system} a tick is not an instruction ({ticks} ticks each): no numbers"),
+        Some(ticks) => {
+            bail!("on {system} a tick is not an instruction ({ticks} ticks each): no numbers")
+        }
         None => ui::say(&format!("{system} did not calibrate its clock")),
     }
     let complete = measured.complete && measured.failures.is_empty();

@@ -1,7 +1,9 @@
-//! The report's part about `bench move`: the figures 5 to 9 of "Zero-Copy Data Movement Mechanisms for UVM", drawn from our numbers.
+//! The report's part about `bench move`: the figures 5 to 9 of "Zero-Copy Data Movement Mechanisms
+//! for UVM", drawn from our numbers.
 //!
-//! Where the paper has bandwidth there are bytes per instruction: the emulator has no caches and no clock worth the name. So a line
-//! of copies is level at all sizes where the paper's falls behind the caches.
+//! Where the paper has bandwidth there are bytes per instruction: the emulator has no caches and no
+//! clock worth the name. So a line of copies is level at all sizes where the paper's falls behind
+//! the caches.
 
 use super::figures::{self, Colour, Line, Point, Scale};
 use super::moving::{at, SIZES};
@@ -9,7 +11,8 @@ use super::report::figure;
 use super::Document;
 use anyhow::Result;
 
-/// A figure: its number in the paper, what it shows, and its lines with the rows and the kernel that they stand for.
+/// A figure: its number in the paper, what it shows, and its lines with the rows and the kernel
+/// that they stand for.
 struct Figure {
     title: &'static str,
     lines: &'static [(&'static str, Colour, &'static str, &'static str)],
@@ -44,9 +47,19 @@ const FIGURES: [Figure; 7] = [
         title: "Figure 7, for programs that change nothing",
         lines: &[
             ("UVM", Colour::Ours, "pipe, unchanged", "uvm"),
-            ("UVM, the buffer refilled each time", Colour::OursLight, "pipe, unchanged, refilled", "uvm"),
+            (
+                "UVM, the buffer refilled each time",
+                Colour::OursLight,
+                "pipe, unchanged, refilled",
+                "uvm",
+            ),
             ("Linux", Colour::Linux, "pipe, unchanged", "linux"),
-            ("Linux, vmsplice and splice", Colour::LinuxLight, "pipe, vmsplice and splice", "linux"),
+            (
+                "Linux, vmsplice and splice",
+                Colour::LinuxLight,
+                "pipe, vmsplice and splice",
+                "linux",
+            ),
         ],
     },
     Figure {
@@ -96,7 +109,12 @@ fn line(document: &Document, name: &'static str, colour: Colour, row: &str, syst
     let points = SIZES.into_iter().filter_map(|kib| {
         let row = document.value(&at(row, kib), system)?;
         let rate = |instructions: f64| f64::from(kib) * 1024.0 / instructions;
-        Some(Point { x: f64::from(kib), y: rate(row.value), least: rate(row.max), most: rate(row.min) })
+        Some(Point {
+            x: f64::from(kib),
+            y: rate(row.value),
+            least: rate(row.max),
+            most: rate(row.min),
+        })
     });
     Line { name, colour, points: points.collect() }
 }
@@ -111,7 +129,10 @@ mod tests {
         let rows = vec![Row::of("pipe, copied, 4 KiB", "uvm", "instructions", &[1024.0])];
         let document = Document { about: String::new(), rows };
         let line = line(&document, "copied", Colour::Ours, "pipe, copied", "uvm");
-        assert_eq!(line.points.iter().map(|point| (point.x, point.y)).collect::<Vec<_>>(), [(4.0, 4.0)]);
+        assert_eq!(
+            line.points.iter().map(|point| (point.x, point.y)).collect::<Vec<_>>(),
+            [(4.0, 4.0)]
+        );
         let page = figures(&document).unwrap();
         assert_eq!(
             (page.matches("<svg").count(), page.matches("Not measured").count()),

@@ -68,7 +68,13 @@ pub fn draw(lines: &[Line], scale: Scale, x_name: &str, y_name: &str) -> Result<
     }
 }
 
-fn chart<X>(lines: &[Line], x: X, most: f64, names: [&str; 2], legend: SeriesLabelPosition) -> Result<String>
+fn chart<X>(
+    lines: &[Line],
+    x: X,
+    most: f64,
+    names: [&str; 2],
+    legend: SeriesLabelPosition,
+) -> Result<String>
 where
     X: AsRangedCoord<Value = f64>,
     X::CoordDescType: ValueFormatter<f64>,
@@ -107,7 +113,10 @@ where
             let dots = points.map(|at| Circle::new(at, 4, colour.filled()));
             chart.draw_series(dots).map_err(|error| broken(&error))?;
             let spreads = line.points.iter().map(|point| {
-                PathElement::new([(point.x, point.least), (point.x, point.most)], colour.stroke_width(1))
+                PathElement::new(
+                    [(point.x, point.least), (point.x, point.most)],
+                    colour.stroke_width(1),
+                )
             });
             chart.draw_series(spreads).map_err(|error| broken(&error))?;
         }
@@ -131,8 +140,11 @@ mod tests {
     #[test]
     fn a_figure_has_its_lines_and_names() {
         let point = |x: f64, y: f64| Point { x, y, least: y * 0.9, most: y * 1.1 };
-        let lines =
-            [Line { name: "ours", colour: Colour::Ours, points: vec![point(10.0, 1.0), point(1000.0, 2.0)] }];
+        let lines = [Line {
+            name: "ours",
+            colour: Colour::Ours,
+            points: vec![point(10.0, 1.0), point(1000.0, 2.0)],
+        }];
         for scale in [Scale::Linear, Scale::Logarithmic] {
             let svg = draw(&lines, scale, "files", "time").unwrap();
             assert!(svg.starts_with("<svg") && svg.contains("<polyline") && svg.contains("ours"));

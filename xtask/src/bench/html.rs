@@ -38,7 +38,8 @@ fn bar(out: &mut String, document: &Document, name: &str, y: usize) {
         escape(name)
     );
     let Some(ratio) = document.ratio(name) else {
-        let _ = writeln!(out, "<text x=\"{}\" y=\"{middle}\">not measured on both</text>", LABEL + 6);
+        let _ =
+            writeln!(out, "<text x=\"{}\" y=\"{middle}\">not measured on both</text>", LABEL + 6);
         return;
     };
     // A bar past the page's edge is cut; its number still tells.
@@ -56,8 +57,11 @@ fn bar(out: &mut String, document: &Document, name: &str, y: usize) {
     );
     if let Some(limit) = aim {
         let x = LABEL as f64 + limit * SCALE as f64;
-        let _ =
-            writeln!(out, "<line class=\"aim\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y}\" y2=\"{}\"/>", y + 22);
+        let _ = writeln!(
+            out,
+            "<line class=\"aim\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y}\" y2=\"{}\"/>",
+            y + 22
+        );
     }
     let values = ["uvm", "linux"]
         .map(|system| document.value(name, system).map_or(String::new(), |row| number(row.value)));

@@ -65,11 +65,13 @@ impl Ticks {
 
     fn of(system: &str, process: &str) -> Ticks {
         let line = system.lines().next().unwrap_or_default();
-        let cpu: Vec<u64> = line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+        let cpu: Vec<u64> =
+            line.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
         let at = |index: usize| cpu.get(index).copied().unwrap_or(0);
         // The name in brackets may contain anything.
         let rest = process.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let own = rest.split_whitespace().skip(11).take(4).filter_map(|word| word.parse::<u64>().ok());
+        let own =
+            rest.split_whitespace().skip(11).take(4).filter_map(|word| word.parse::<u64>().ok());
         // What virtual machines of the host used stands in the first two columns as well.
         Ticks { all: cpu.iter().take(8).sum(), idle: at(3) + at(4), stolen: at(7), ours: own.sum() }
     }

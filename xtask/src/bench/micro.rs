@@ -1,7 +1,8 @@
-//! `./uvm bench micro`: the same static program on our kernel and on Debian's Linux, under the same QEMU flags.
+//! `./uvm bench micro`: the same static program on our kernel and on Debian's Linux, under the same
+//! QEMU flags.
 //!
-//! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's speed nor its load
-//! changes. The boot rows are wall time, since booting is where the user waits.
+//! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's
+//! speed nor its load changes. The boot rows are wall time, since booting is where the user waits.
 
 use super::{about, counted, names, report, table, Document, Row, Verdict};
 use crate::qemu::{Clock, Ending, Kernel};
@@ -30,9 +31,8 @@ pub fn target(name: &str) -> Option<f64> {
     match name {
         // No kernel takes part: the same user instructions run on both.
         "re-touch" | BOOT => None,
-        "fork, exit, wait; 16384 pages touched" | "fork, write one page, exit, wait; 16384 pages touched" => {
-            Some(0.1)
-        }
+        "fork, exit, wait; 16384 pages touched"
+        | "fork, write one page, exit, wait; 16384 pages touched" => Some(0.1),
         name if name.contains("fault") || name.starts_with("mmap") => Some(0.4),
         name if name.starts_with("fork") && !name.contains("execve") => Some(0.4),
         _ => Some(0.5),
@@ -53,8 +53,14 @@ pub fn micro(args: &MicroArgs) -> Result<u8> {
     let mut command = None;
     for (kernel, system) in [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")] {
         ui::say(&format!("measuring {system}: {} runs of each row", args.runs));
-        let (mut rows, machine, whole) =
-            counted::measure(kernel, system, Clock::Instructions, 1, "micro", &program_words(args))?;
+        let (mut rows, machine, whole) = counted::measure(
+            kernel,
+            system,
+            Clock::Instructions,
+            1,
+            "micro",
+            &program_words(args),
+        )?;
         complete &= whole;
         document.rows.append(&mut rows);
         if args.filter.as_ref().is_none_or(|filter| BOOT.contains(filter.as_str())) {
@@ -85,11 +91,13 @@ fn program_words(args: &MicroArgs) -> Vec<String> {
     words
 }
 
-/// Wall time from the start of QEMU to the first user instruction; none when the kernel never got there.
+/// Wall time from the start of QEMU to the first user instruction; none when the kernel never got
+/// there.
 fn boot_row(kernel: Kernel, system: &str) -> Result<Option<Row>> {
     let mut times = Vec::new();
     for _ in 0..BOOTS {
-        let (_, finished) = counted::boot(kernel, Clock::Wall, 1, "micro", &["child".to_owned()], None)?;
+        let (_, finished) =
+            counted::boot(kernel, Clock::Wall, 1, "micro", &["child".to_owned()], None)?;
         match (finished.report.first_user, finished.ending) {
             (Some(time), Ending::Exited(0)) => times.push(time.as_secs_f64() * 1e6),
             _ => return Ok(None),

@@ -1,4 +1,5 @@
-//! `./uvm bench`: measurements, each as a table for people, one JSON document for programs, and a page to look at.
+//! `./uvm bench`: measurements, each as a table for people, one JSON document for programs, and a
+//! page to look at.
 
 mod about;
 mod bare;
@@ -34,11 +35,13 @@ use std::collections::BTreeMap;
 pub enum BenchCommand {
     /// Instructions per operation, ours beside Linux, under the same QEMU flags.
     Micro(MicroArgs),
-    /// Memory pressure, swap, mapped files, page faults and tables, ours beside Linux, with the same disks.
+    /// Memory pressure, swap, mapped files, page faults and tables, ours beside Linux, with the
+    /// same disks.
     Paging(PagingArgs),
     /// Moving data, copied and not: sinks, sources, pipes, passed memory; ours beside Linux.
     Move(MoveArgs),
-    /// What a second CPU brings: faults, mapping and forks of one and two workers, ours beside Linux.
+    /// What a second CPU brings: faults, mapping and forks of one and two workers, ours beside
+    /// Linux.
     Smp(SmpArgs),
 }
 

@@ -1,7 +1,9 @@
-//! `./uvm bench move`: what moving data costs, copied and not, ours beside Linux; the paper's figures 5 to 9.
+//! `./uvm bench move`: what moving data costs, copied and not, ours beside Linux; the paper's
+//! figures 5 to 9.
 //!
-//! All is measured twice: in instructions, which repeat exactly, and in wall time, as factors between rows of one run. The emulator has
-//! no caches, so that a copied page costs the same at any size; docs/moving.md says what real hardware adds.
+//! All is measured twice: in instructions, which repeat exactly, and in wall time, as factors
+//! between rows of one run. The emulator has no caches, so that a copied page costs the same at any
+//! size; docs/moving.md says what real hardware adds.
 
 use super::{about, bars, counted, names, report, table, Document, Row};
 use crate::qemu::{Clock, Kernel, Machine};
@@ -56,7 +58,11 @@ const FACTORS: [Factor; 8] = [
         under: "null read, transferred",
     },
     Factor { name: "pipe, copied / lent", over: ("pipe, copied", "uvm"), under: "pipe, lent" },
-    Factor { name: "pipe, copied / transferred", over: ("pipe, copied", "uvm"), under: "pipe, transferred" },
+    Factor {
+        name: "pipe, copied / transferred",
+        over: ("pipe, copied", "uvm"),
+        under: "pipe, transferred",
+    },
     Factor {
         name: "pipe, copied / both",
         over: ("pipe, copied", "uvm"),
@@ -67,7 +73,11 @@ const FACTORS: [Factor; 8] = [
         over: ("pipeline, copied", "uvm"),
         under: "pipeline, passed and lent",
     },
-    Factor { name: "pipe, Linux / unchanged", over: ("pipe, unchanged", "linux"), under: "pipe, unchanged" },
+    Factor {
+        name: "pipe, Linux / unchanged",
+        over: ("pipe, unchanged", "linux"),
+        under: "pipe, unchanged",
+    },
     Factor {
         name: "Linux's pipe / donated",
         over: ("pipes, to and fro, untouched", "linux"),
@@ -92,7 +102,9 @@ const NEVER_SLOWER: [(&str, &str); 11] = [
 ];
 
 pub fn moving(args: &MoveArgs) -> Result<u8> {
-    if let Some(code) = names::list_or_check("move", args.list, args.filter.as_deref(), &names::of("move")?) {
+    if let Some(code) =
+        names::list_or_check("move", args.list, args.filter.as_deref(), &names::of("move")?)
+    {
         return Ok(code);
     }
     let (mut document, mut complete, mut machine) = (Document::default(), true, None);
@@ -139,10 +151,16 @@ pub fn moving(args: &MoveArgs) -> Result<u8> {
     Ok(if complete { 0 } else { 1 })
 }
 
-fn measure(kernel: Kernel, system: &str, clock: Clock, args: &MoveArgs) -> Result<(Vec<Row>, Machine, bool)> {
+fn measure(
+    kernel: Kernel,
+    system: &str,
+    clock: Clock,
+    args: &MoveArgs,
+) -> Result<(Vec<Row>, Machine, bool)> {
     let mut words = vec![args.runs.to_string()];
     words.extend(args.filter.clone());
-    // Where time is told sender and receiver have a CPU each, and translations could be left on the other.
+    // Where time is told sender and receiver have a CPU each, and translations could be left on the
+    // other.
     let cpus = if clock == Clock::Wall { 2 } else { 1 };
     counted::measure(kernel, system, clock, cpus, "move", &words)
 }
@@ -158,28 +176,34 @@ pub fn at(name: &str, kib: u32) -> String {
 
 /// Factors between rows, the worst of what should never be slower, and interrupts.
 fn derive(measured: &Document) -> Vec<Row> {
-    let value =
-        |name: &str, kib: u32, system: &str| measured.value(&at(name, kib), system).map(|row| row.value);
+    let value = |name: &str, kib: u32, system: &str| {
+        measured.value(&at(name, kib), system).map(|row| row.value)
+    };
     let mut rows = Vec::new();
     for Factor { name, over, under } in &FACTORS {
         for kib in FACTOR_SIZES {
             let values = value(over.0, kib, over.1).zip(value(under, kib, "uvm"));
-            rows.extend(values.map(|(over, under)| Row::of(&at(name, kib), "uvm", "times", &[over / under])));
+            rows.extend(
+                values
+                    .map(|(over, under)| Row::of(&at(name, kib), "uvm", "times", &[over / under])),
+            );
         }
     }
     for (ours, copied) in NEVER_SLOWER {
-        let at_size =
-            |kib| value(ours, kib, "uvm").zip(value(copied, kib, "uvm")).map(|(ours, copied)| ours / copied);
+        let at_size = |kib| {
+            value(ours, kib, "uvm")
+                .zip(value(copied, kib, "uvm"))
+                .map(|(ours, copied)| ours / copied)
+        };
         let worst = SIZES.into_iter().filter_map(at_size).reduce(f64::max);
-        rows.extend(
-            worst.map(|worst| {
-                Row::of(&format!("{ours} / copied, at the worst size"), "uvm", "times", &[worst])
-            }),
-        );
+        rows.extend(worst.map(|worst| {
+            Row::of(&format!("{ours} / copied, at the worst size"), "uvm", "times", &[worst])
+        }));
     }
     if !measured.rows.is_empty() {
         let remote = |row: &Row| row.counters.get(REMOTE).copied().unwrap_or(0) as f64;
-        let most = measured.rows.iter().filter(|row| row.system == "uvm").map(remote).reduce(f64::max);
+        let most =
+            measured.rows.iter().filter(|row| row.system == "uvm").map(remote).reduce(f64::max);
         rows.extend(most.map(|most| Row::of(REMOTE_ROW, "uvm", "each", &[most])));
     }
     rows
@@ -198,9 +222,14 @@ mod tests {
             ("null write, copied, 4 KiB", 10.0),
             ("null write, unchanged, 4 KiB", 11.0),
         ];
-        let rows = rows.iter().map(|(name, value)| Row::of(name, "uvm", "instructions", &[*value])).collect();
-        let derived =
-            Document { about: String::new(), rows: derive(&Document { about: String::new(), rows }) };
+        let rows = rows
+            .iter()
+            .map(|(name, value)| Row::of(name, "uvm", "instructions", &[*value]))
+            .collect();
+        let derived = Document {
+            about: String::new(),
+            rows: derive(&Document { about: String::new(), rows }),
+        };
         let value = |name: &str| derived.value(name, "uvm").map(|row| row.value);
         assert_eq!(value("null write, copied / lent, 1 MiB"), Some(4.0));
         assert_eq!(value("null write, copied / lent, 64 KiB"), None);

@@ -1,7 +1,8 @@
-//! `./uvm bench paging`: what paging costs, ours beside Linux on the same machine with the same disks.
+//! `./uvm bench paging`: what paging costs, ours beside Linux on the same machine with the same
+//! disks.
 //!
-//! Each run of a workload has a machine that has just booted; the kernels take turns, so that what else this machine
-//! does falls on both alike. Times are wall time: disks know no instructions.
+//! Each run of a workload has a machine that has just booted; the kernels take turns, so that what
+//! else this machine does falls on both alike. Times are wall time: disks know no instructions.
 
 use super::samples::Samples;
 use super::workloads::{self, Repeat, Systems, Workload};
@@ -25,8 +26,8 @@ pub struct PagingArgs {
     /// How often what takes time is measured (what is counted comes out the same each time).
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
-    /// Only the workloads whose name contains this: `write 2x of memory`, `compressed pages`, `read mapped files`, `map 100 files`,
-    /// `page faults`, `map entries`, `metadata`, `room in 64 MiB`.
+    /// Only the workloads whose name contains this: `write 2x of memory`, `compressed pages`, `read
+    /// mapped files`, `map 100 files`, `page faults`, `map entries`, `metadata`, `room in 64 MiB`.
     filter: Option<String>,
 }
 
@@ -39,7 +40,9 @@ pub fn paging(args: &PagingArgs) -> Result<u8> {
     };
     let all = workloads::all();
     let all_names: Vec<String> = all.iter().map(|workload| workload.name.clone()).collect();
-    if let Some(code) = names::list_or_check("paging", args.list, args.filter.as_deref(), &all_names) {
+    if let Some(code) =
+        names::list_or_check("paging", args.list, args.filter.as_deref(), &all_names)
+    {
         return Ok(code);
     }
     let chosen: Vec<&Workload> = all.iter().filter(wanted).collect();
@@ -48,7 +51,8 @@ pub fn paging(args: &PagingArgs) -> Result<u8> {
         let runs = if workload.repeat == Repeat::Once { 1 } else { args.runs };
         ui::say(&format!("measuring: {}, {runs} times on each kernel", workload.name));
         for _ in 0..runs {
-            let systems = if workload.systems == Systems::Both { &SYSTEMS[..] } else { &SYSTEMS[..1] };
+            let systems =
+                if workload.systems == Systems::Both { &SYSTEMS[..] } else { &SYSTEMS[..1] };
             for (kernel, system) in systems.iter().copied() {
                 let (used, whole) = measure(workload, kernel, system, &mut samples)?;
                 complete &= whole;
@@ -118,7 +122,11 @@ fn measure(
         run::explain(&finished.ending, &finished.report, &machine.kernel);
         let last: Vec<&str> = finished.output.lines().rev().take(3).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
-        ui::say(&format!("{system} stopped before the end ({:?}): {}", finished.ending, last.join(" / ")));
+        ui::say(&format!(
+            "{system} stopped before the end ({:?}): {}",
+            finished.ending,
+            last.join(" / ")
+        ));
     }
     Ok((machine, ended && failures.is_empty()))
 }

@@ -1,10 +1,11 @@
-//! `./uvm profile ROW`: where the kernel's instructions go in one row of `bench micro` or `bench move`; and of `bench smp`, which of them
-//! move cache lines between two CPUs.
+//! `./uvm profile ROW`: where the kernel's instructions go in one row of `bench micro` or `bench
+//! move`; and of `bench smp`, which of them move cache lines between two CPUs.
 //!
-//! QEMU counts every kernel instruction that runs while the row is measured (xtask/plugin/profile.c), and the kernel's
-//! debug information says whose it is: of which function as compiled, and which inlined function within that. Counts
-//! repeat exactly, so a difference between two profiles is the difference between two kernels. Not so with two CPUs, whose order is the
-//! host's (xtask/plugin/lines.c): a few lines in a hundred come and go.
+//! QEMU counts every kernel instruction that runs while the row is measured
+//! (xtask/plugin/profile.c), and the kernel's debug information says whose it is: of which function
+//! as compiled, and which inlined function within that. Counts repeat exactly, so a difference
+//! between two profiles is the difference between two kernels. Not so with two CPUs, whose order is
+//! the host's (xtask/plugin/lines.c): a few lines in a hundred come and go.
 
 use super::table::number;
 use super::{counted, names};
@@ -31,7 +32,8 @@ pub struct ProfileArgs {
     /// The benchmark whose row it is.
     #[arg(long, default_value = "micro", value_name = "BENCH", value_parser = ["micro", "move", "smp"])]
     of: String,
-    /// Part of the row's name, enough to mean one row; of `bench smp` an operation and its workers, as `fork, exit, wait: two threads`.
+    /// Part of the row's name, enough to mean one row; of `bench smp` an operation and its workers,
+    /// as `fork, exit, wait: two threads`.
     row: String,
 }
 
@@ -57,7 +59,9 @@ pub fn profile(args: &ProfileArgs) -> Result<u8> {
 }
 
 fn of_one(args: &ProfileArgs) -> Result<u8> {
-    if let Some(code) = names::list_or_check(&args.of, false, Some(&args.row), &names::of(&args.of)?) {
+    if let Some(code) =
+        names::list_or_check(&args.of, false, Some(&args.row), &names::of(&args.of)?)
+    {
         return Ok(code);
     }
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
@@ -77,14 +81,22 @@ fn of_one(args: &ProfileArgs) -> Result<u8> {
     let operations = row.operations.context("the benchmark did not say how much it did")? as f64;
     let kernel = Profile::of(&machine.kernel, &read(&counts)?)?;
     let all = kernel.sum() as f64 / operations;
-    println!("{}: {} instructions, {} of them the kernel's\n", row.name, number(row.value), number(all));
+    println!(
+        "{}: {} instructions, {} of them the kernel's\n",
+        row.name,
+        number(row.value),
+        number(all)
+    );
     kernel.print(operations, args);
     Ok(0)
 }
 
 fn of_two_cpus(args: &ProfileArgs) -> Result<u8> {
     let Some((operation, workers)) = args.row.split_once(": ") else {
-        bail!("\"{}\" names no row of bench smp, as \"fork, exit, wait: two threads\" does", args.row);
+        bail!(
+            "\"{}\" names no row of bench smp, as \"fork, exit, wait: two threads\" does",
+            args.row
+        );
     };
     if let Some(code) = names::list_or_check("smp", false, Some(operation), &names::of("smp")?) {
         return Ok(code);
@@ -94,11 +106,16 @@ fn of_two_cpus(args: &ProfileArgs) -> Result<u8> {
     let plugin = format!("{},out={}", compile("lines")?.display(), counts.display());
     let words = [operation, "watched", workers].map(str::to_owned);
     ui::say("counting");
-    let (machine, finished) = counted::boot(Kernel::Uvm, Clock::Wall, 2, "smp", &words, Some(plugin))?;
+    let (machine, finished) =
+        counted::boot(Kernel::Uvm, Clock::Wall, 2, "smp", &words, Some(plugin))?;
     let done: Vec<(&str, f64)> = finished.output.lines().filter_map(watched).collect();
     let &[(name, operations)] = &done[..] else {
         run::explain(&finished.ending, &finished.report, &machine.kernel);
-        bail!("\"{}\" means {} rows of bench smp, and should mean one: {done:?}", args.row, done.len());
+        bail!(
+            "\"{}\" means {} rows of bench smp, and should mean one: {done:?}",
+            args.row,
+            done.len()
+        );
     };
     let text = read(&counts)?;
     let column = |at: usize| {
@@ -134,12 +151,24 @@ fn compile(name: &str) -> Result<PathBuf> {
     let source = build::root().join("xtask/plugin").join(name).with_extension("c");
     let target = build::scratch("plugin")?.join(name).with_extension("so");
     let output = Command::new("gcc")
-        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden", "-o"])
+        .args([
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-o",
+        ])
         .args([&target, &source])
         .output()
         .context("can't run gcc")?;
     if !output.status.success() {
-        bail!("the plugin does not compile:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+        bail!(
+            "the plugin does not compile:\n{}",
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        );
     }
     Ok(target)
 }
@@ -152,18 +181,24 @@ struct Profile {
 }
 
 impl Profile {
-    /// Gives each counted address of the kernel's to its function and its source line; the others are the program's.
+    /// Gives each counted address of the kernel's to its function and its source line; the others
+    /// are the program's.
     fn of(kernel: &Path, counts: &str) -> Result<Profile> {
         let loader = Loader::new(kernel)
             .map_err(|error| anyhow::anyhow!("can't read {}: {error}", kernel.display()))?;
         let mut profile = Profile::default();
         for line in counts.lines() {
-            let (address, count) = line.split_once(' ').context("the plugin's counts are damaged")?;
+            let (address, count) =
+                line.split_once(' ').context("the plugin's counts are damaged")?;
             let (address, count) = (u64::from_str_radix(address, 16)?, count.parse::<u64>()?);
-            let symbol =
-                if address >> 63 == 0 { PROGRAM } else { loader.find_symbol(address).unwrap_or("?") };
+            let symbol = if address >> 63 == 0 {
+                PROGRAM
+            } else {
+                loader.find_symbol(address).unwrap_or("?")
+            };
             let name = format!("{:#}", rustc_demangle::demangle(symbol));
-            let (part, place) = source(&loader, address).unwrap_or_else(|| (name.clone(), "?".to_owned()));
+            let (part, place) =
+                source(&loader, address).unwrap_or_else(|| (name.clone(), "?".to_owned()));
             let function = profile.functions.entry(name).or_default();
             function.total += count;
             *function.parts.entry(part.clone()).or_default() += count;
@@ -209,7 +244,11 @@ fn source(loader: &Loader, address: u64) -> Option<(String, String)> {
 }
 
 /// The entries of at least `least`, largest first.
-fn sorted<V>(table: &HashMap<String, V>, count: impl Fn(&V) -> u64, least: u64) -> Vec<(&String, &V)> {
+fn sorted<V>(
+    table: &HashMap<String, V>,
+    count: impl Fn(&V) -> u64,
+    least: u64,
+) -> Vec<(&String, &V)> {
     let mut list: Vec<_> = table.iter().filter(|(_, value)| count(value) >= least.max(1)).collect();
     list.sort_by_key(|(name, value)| (std::cmp::Reverse(count(value)), (*name).clone()));
     list
@@ -221,7 +260,13 @@ mod tests {
 
     #[test]
     fn a_watched_row_says_how_often_it_was_done() {
-        assert_eq!(watched("watched|fork: two threads|128\r\n"), Some(("fork: two threads", 128.0)));
-        assert_eq!(["value|fork: two threads|/s|128", "watched|fork", "end"].map(watched), [None; 3]);
+        assert_eq!(
+            watched("watched|fork: two threads|128\r\n"),
+            Some(("fork: two threads", 128.0))
+        );
+        assert_eq!(
+            ["value|fork: two threads|/s|128", "watched|fork", "end"].map(watched),
+            [None; 3]
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! `target/report.html`: what the benchmarks said when each last ran, as one page that loads nothing from elsewhere.
+//! `target/report.html`: what the benchmarks said when each last ran, as one page that loads
+//! nothing from elsewhere.
 //!
-//! The papers' figures and tables are drawn again from our measurements, beside Linux's and, where they give numbers, their own:
-//! figures 2 and 5 and tables 1 and 2 of "The UVM Virtual Memory System" here, those about moving data in `data_figures`.
+//! The papers' figures and tables are drawn again from our measurements, beside Linux's and, where
+//! they give numbers, their own: figures 2 and 5 and tables 1 and 2 of "The UVM Virtual Memory
+//! System" here, those about moving data in `data_figures`.
 
 use super::table::in_unit;
 use super::workloads::{COMMANDS, FILES, SIZES};
@@ -18,12 +20,18 @@ pub fn keep(bench: &str, document: &Document) -> Result<PathBuf> {
     std::fs::write(folder.join(format!("{bench}.json")), serde_json::to_string(document)?)
         .context("can't keep the measurements")?;
     let load = |bench: &str| -> Document {
-        let text = std::fs::read_to_string(folder.join(format!("{bench}.json"))).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(folder.join(format!("{bench}.json"))).unwrap_or_default();
         // One of an older version counts as none.
         serde_json::from_str(&text).unwrap_or_default()
     };
     let page = build::root().join("target/report.html");
-    let kept = Kept { paging: load("paging"), moving: load("move"), micro: load("micro"), smp: load("smp") };
+    let kept = Kept {
+        paging: load("paging"),
+        moving: load("move"),
+        micro: load("micro"),
+        smp: load("smp"),
+    };
     std::fs::write(&page, render(&kept)?).context("can't write the report")?;
     Ok(page)
 }
@@ -51,7 +59,9 @@ fn render(Kept { paging, moving, micro, smp }: &Kept) -> Result<String> {
         body.push_str("<h2>Moving data</h2>\n");
         body.push_str(&barred(moving));
         body.push_str(&data_figures::figures(moving)?);
-        body.push_str("<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n");
+        body.push_str(
+            "<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n",
+        );
         body.push_str(&all_rows(moving));
         let _ = writeln!(
             body,
@@ -66,7 +76,9 @@ fn render(Kept { paging, moving, micro, smp }: &Kept) -> Result<String> {
         body.push_str(&figure_2(paging)?);
         body.push_str(&table_1(paging));
         body.push_str(&table_2(paging));
-        body.push_str("<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n");
+        body.push_str(
+            "<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n",
+        );
         body.push_str(&all_rows(paging));
         let _ = writeln!(
             body,
@@ -87,10 +99,15 @@ fn render(Kept { paging, moving, micro, smp }: &Kept) -> Result<String> {
         body.push_str("<h2>Two CPUs</h2>\n");
         body.push_str(&scaling::table(smp));
         body.push_str(&barred(smp));
-        body.push_str("<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n");
+        body.push_str(
+            "<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n",
+        );
         body.push_str(&all_rows(smp));
-        let _ =
-            writeln!(body, "<p>Made by <code>./uvm bench smp</code>.</p><pre>{}</pre>", escape(&smp.about));
+        let _ = writeln!(
+            body,
+            "<p>Made by <code>./uvm bench smp</code>.</p><pre>{}</pre>",
+            escape(&smp.about)
+        );
     }
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>UVM beside Linux</title>\n\
@@ -110,7 +127,12 @@ fn barred(document: &Document) -> String {
             Verdict::Missed(bar) => ("missed", format!("{bar}: missed")),
         };
         let verdict = format!("<span class=\"{class}\">{}</span>", escape(&text));
-        rows.push(vec![escape(name), cell(document, name, "uvm"), cell(document, name, "linux"), verdict]);
+        rows.push(vec![
+            escape(name),
+            cell(document, name, "uvm"),
+            cell(document, name, "linux"),
+            verdict,
+        ]);
     }
     format!("<h3>What it should show</h3>\n{}", table(&["", "UVM", "Linux", "bar"], &rows))
 }
@@ -140,8 +162,15 @@ fn all_rows(document: &Document) -> String {
     table(&["", "UVM", "spread", "Linux", "spread", "ratio", "runs"], &rows)
 }
 
-/// A line of one kernel: x values beside the rows that they stand for, whose values are divided by `unit`.
-fn line(document: &Document, name: &'static str, colour: Colour, rows: &[(f64, String)], unit: f64) -> Line {
+/// A line of one kernel: x values beside the rows that they stand for, whose values are divided by
+/// `unit`.
+fn line(
+    document: &Document,
+    name: &'static str,
+    colour: Colour,
+    rows: &[(f64, String)],
+    unit: f64,
+) -> Line {
     let system = if matches!(colour, Colour::Ours | Colour::OursLight) { "uvm" } else { "linux" };
     let points = rows.iter().filter_map(|(x, row)| {
         let row = document.value(row, system)?;
@@ -151,13 +180,18 @@ fn line(document: &Document, name: &'static str, colour: Colour, rows: &[(f64, S
 }
 
 fn figure_5(document: &Document) -> Result<String> {
-    let rows = SIZES.map(|times| (times.parse().unwrap_or(f64::NAN), format!("write {times}x of memory")));
+    let rows =
+        SIZES.map(|times| (times.parse().unwrap_or(f64::NAN), format!("write {times}x of memory")));
     let lines = [
         line(document, "UVM", Colour::Ours, &rows, 1000.0),
         line(document, "Linux", Colour::Linux, &rows, 1000.0),
     ];
-    let svg =
-        figures::draw(&lines, Scale::Linear, "anonymous memory written / memory of the machine", "seconds")?;
+    let svg = figures::draw(
+        &lines,
+        Scale::Linear,
+        "anonymous memory written / memory of the machine",
+        "seconds",
+    )?;
     Ok(figure(
         "Figure 5: anonymous memory allocation",
         &svg,
@@ -166,8 +200,9 @@ fn figure_5(document: &Document) -> Result<String> {
 }
 
 fn figure_2(document: &Document) -> Result<String> {
-    let rows =
-        |pass: &str| FILES.map(|count| (count as f64, format!("{count} files, {pass} pass: time per file")));
+    let rows = |pass: &str| {
+        FILES.map(|count| (count as f64, format!("{count} files, {pass} pass: time per file")))
+    };
     let (first, second) = (rows("first"), rows("second"));
     let lines = [
         line(document, "UVM, first pass", Colour::Ours, &first, 1.0),
@@ -195,8 +230,11 @@ fn table_1(document: &Document) -> String {
     let rows: Vec<Vec<String>> = PAPER
         .iter()
         .map(|(name, theirs, bsd, uvm)| {
-            let mut row =
-                vec![(*name).to_owned(), value(document, name, "uvm"), value(document, name, "linux")];
+            let mut row = vec![
+                (*name).to_owned(),
+                value(document, name, "uvm"),
+                value(document, name, "linux"),
+            ];
             row.extend([*theirs, *bsd, *uvm].map(str::to_owned));
             row
         })
@@ -211,7 +249,8 @@ fn table_1(document: &Document) -> String {
 
 fn table_2(document: &Document) -> String {
     // Where the paper has the command.
-    const PAPER: [(&str, &str, &str); 2] = [("ls /", "59", "33"), ("gcc on hello world", "1086", "590")];
+    const PAPER: [(&str, &str, &str); 2] =
+        [("ls /", "59", "33"), ("gcc on hello world", "1086", "590")];
     let rows: Vec<Vec<String>> = COMMANDS
         .iter()
         .map(|(name, _)| {
@@ -222,9 +261,9 @@ fn table_2(document: &Document) -> String {
                 }
             }
             let paper = PAPER.iter().find(|(theirs, ..)| theirs == name);
-            row.extend(
-                paper.map_or(["".into(), "".into()], |(_, bsd, uvm)| [bsd.to_string(), uvm.to_string()]),
-            );
+            row.extend(paper.map_or(["".into(), "".into()], |(_, bsd, uvm)| {
+                [bsd.to_string(), uvm.to_string()]
+            }));
             row
         })
         .collect();
@@ -247,7 +286,8 @@ fn value(document: &Document, name: &str, system: &str) -> String {
 
 /// A value with its unit.
 fn cell(document: &Document, name: &str, system: &str) -> String {
-    let cell = |row: &super::Row| format!("{} {}", in_unit(row.value, &row.metric), escape(&row.metric));
+    let cell =
+        |row: &super::Row| format!("{} {}", in_unit(row.value, &row.metric), escape(&row.metric));
     document.value(name, system).map_or("-".to_owned(), cell)
 }
 
@@ -258,7 +298,8 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         format!("<tr>{cells}</tr>\n")
     };
     let head = line("th", &mut head.iter().copied());
-    let rows: String = rows.iter().map(|row| line("td", &mut row.iter().map(String::as_str))).collect();
+    let rows: String =
+        rows.iter().map(|row| line("td", &mut row.iter().map(String::as_str))).collect();
     format!("<table>\n{head}{rows}</table>\n")
 }
 
@@ -277,7 +318,11 @@ mod tests {
 
     #[test]
     fn the_page_has_figures_tables_and_verdicts() {
-        let rows = [("write 2x of memory", 5.0), ("write 3x of memory", 9.0), ("ls /, neighbours on", 40.0)];
+        let rows = [
+            ("write 2x of memory", 5.0),
+            ("write 3x of memory", 9.0),
+            ("ls /, neighbours on", 40.0),
+        ];
         let rows = rows.iter().flat_map(|(name, value)| {
             [Row::of(name, "uvm", "ms", &[*value]), Row::of(name, "linux", "ms", &[value * 2.0])]
         });

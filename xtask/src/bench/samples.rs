@@ -1,5 +1,5 @@
-//! What the programs below `bench/` print, gathered over runs: `value|NAME|UNIT|NUMBER`, `fail|NAME|WHY`, and `end` from those that say
-//! that they came to it.
+//! What the programs below `bench/` print, gathered over runs: `value|NAME|UNIT|NUMBER`,
+//! `fail|NAME|WHY`, and `end` from those that say that they came to it.
 
 use super::Row;
 

@@ -1,4 +1,5 @@
-//! The report's part about `bench smp`: what the second CPU brings, one line for each operation and kind of worker.
+//! The report's part about `bench smp`: what the second CPU brings, one line for each operation and
+//! kind of worker.
 
 use super::report::{escape, table as html_table};
 use super::smp::WORKERS;
@@ -8,8 +9,9 @@ use super::Document;
 pub fn table(document: &Document) -> String {
     let value = |name: &str, system: &str| document.value(name, system).map(|row| row.value);
     let rate = |name: &str, system: &str| value(name, system).map_or("-".to_owned(), number);
-    let small =
-        |name: &str, system: &str| value(name, system).map_or("-".to_owned(), |value| format!("{value:.3}"));
+    let small = |name: &str, system: &str| {
+        value(name, system).map_or("-".to_owned(), |value| format!("{value:.3}"))
+    };
     let mut rows = Vec::new();
     for name in document.names() {
         let Some((operation, two)) = name.split_once(": ") else { continue };

@@ -1,10 +1,12 @@
 //! `./uvm bench smp`: what a second CPU brings, ours beside Linux on the same machine with two.
 //!
-//! Each run has a machine that has just booted; the kernels take turns, so that what else this machine does falls on both alike. A
-//! row's second CPU is measured right after its first, and their ratio is taken run by run. How busy this machine was stands under
-//! the table, and the first rows, in which no kernel takes part, say what it gave to two CPUs at best. Nor do two machines with one
-//! process each share anything but the host: what they do together is what one machine could do at best. And a program without a
-//! kernel takes exceptions as often as each kernel did (`bare`): what QEMU lets two CPUs do that take so many.
+//! Each run has a machine that has just booted; the kernels take turns, so that what else this
+//! machine does falls on both alike. A row's second CPU is measured right after its first, and
+//! their ratio is taken run by run. How busy this machine was stands under the table, and the first
+//! rows, in which no kernel takes part, say what it gave to two CPUs at best. Nor do two machines
+//! with one process each share anything but the host: what they do together is what one machine
+//! could do at best. And a program without a kernel takes exceptions as often as each kernel did
+//! (`bare`): what QEMU lets two CPUs do that take so many.
 
 use super::load::Watch;
 use super::samples::{Said, Samples};
@@ -28,8 +30,9 @@ pub struct SmpArgs {
     /// How often each row is measured.
     #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
-    /// Only the operations whose name contains this: `anonymous fault`, `first touch, upwards`, `resident file fault`,
-    /// `mmap, touch, munmap`, `fork, exit, wait`, `a loop without the kernel`.
+    /// Only the operations whose name contains this: `anonymous fault`, `first touch, upwards`,
+    /// `resident file fault`, `mmap, touch, munmap`, `fork, exit, wait`, `a loop without the
+    /// kernel`.
     filter: Option<String>,
 }
 
@@ -37,7 +40,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 const SYSTEMS: [(Kernel, &str); 2] = [(Kernel::Uvm, "uvm"), (Kernel::Linux, "linux")];
 
 /// What `bench/smp.c` calls its workers: one, and two.
-pub const WORKERS: [(&str, &str); 2] = [("one process", "two processes"), ("one thread", "two threads")];
+pub const WORKERS: [(&str, &str); 2] =
+    [("one process", "two processes"), ("one thread", "two threads")];
 /// What it calls a machine that another one runs beside.
 const ONE_MACHINE: &str = ": one machine of two";
 /// How the rows end that say what two machines do at once, against one process.
@@ -46,7 +50,9 @@ pub const TWO_MACHINES: &str = ": two machines / one";
 pub const NO_KERNEL: &str = "a loop without the kernel";
 
 pub fn smp(args: &SmpArgs) -> Result<u8> {
-    if let Some(code) = names::list_or_check("smp", args.list, args.filter.as_deref(), &names::of("smp")?) {
+    if let Some(code) =
+        names::list_or_check("smp", args.list, args.filter.as_deref(), &names::of("smp")?)
+    {
         return Ok(code);
     }
     let (mut samples, mut complete, mut machine) = (Samples::default(), true, None);
@@ -60,7 +66,8 @@ pub fn smp(args: &SmpArgs) -> Result<u8> {
             complete &= own.is_whole;
             samples.gather(system, &own.output);
             samples.gather(system, &bare::beside(&own.output)?);
-            let pair = [Guest::new(kernel, &[filter, "alone"])?, Guest::new(kernel, &[filter, "alone"])?];
+            let pair =
+                [Guest::new(kernel, &[filter, "alone"])?, Guest::new(kernel, &[filter, "alone"])?];
             let pair = run_both(&pair, system)?;
             complete &= pair.iter().all(|run| run.is_whole);
             samples.gather(system, &two_machines(system, &own, &pair));
@@ -152,12 +159,14 @@ fn run_both(pair: &[Guest; 2], system: &str) -> Result<[Run; 2]> {
     std::thread::scope(|scope| {
         let second = scope.spawn(|| pair[1].run_beside(system));
         let first = pair[0].run_beside(system)?;
-        let second = second.join().map_err(|_| anyhow!("the thread of a machine has panicked"))??;
+        let second =
+            second.join().map_err(|_| anyhow!("the thread of a machine has panicked"))??;
         Ok([first, second])
     })
 }
 
-/// What two machines with one process each did, as lines of a run: their sum, and that by what one process did alone.
+/// What two machines with one process each did, as lines of a run: their sum, and that by what one
+/// process did alone.
 fn two_machines(system: &'static str, own: &Run, pair: &[Run; 2]) -> String {
     let rates = |run: &Run| {
         let mut samples = Samples::default();
@@ -165,7 +174,8 @@ fn two_machines(system: &'static str, own: &Run, pair: &[Run; 2]) -> String {
         samples.rows()
     };
     let (own, second) = (rates(own), rates(&pair[1]));
-    let value = |rows: &[Row], name: &str| rows.iter().find(|row| row.name == name).map(|row| row.value);
+    let value =
+        |rows: &[Row], name: &str| rows.iter().find(|row| row.name == name).map(|row| row.value);
     let mut lines = String::new();
     for first in rates(&pair[0]) {
         let Some(operation) = first.name.strip_suffix(ONE_MACHINE) else { continue };
@@ -187,8 +197,12 @@ mod tests {
     fn two_machines_do_the_sum_of_what_each_does() {
         let run = |output: &str| Run { output: output.to_owned(), is_whole: true };
         let own = run("value|a: one process|/s|10.0\nvalue|b: one process|/s|1.0\nend\n");
-        let pair = [9.0, 10.0].map(|rate| run(&format!("value|a: one machine of two|/s|{rate}\nend\n")));
+        let pair =
+            [9.0, 10.0].map(|rate| run(&format!("value|a: one machine of two|/s|{rate}\nend\n")));
         let lines = two_machines("uvm", &own, &pair);
-        assert_eq!(lines, "value|a: two machines|/s|19.0\nvalue|a: two machines / one|times|1.9000\n");
+        assert_eq!(
+            lines,
+            "value|a: two machines|/s|19.0\nvalue|a: two machines / one|times|1.9000\n"
+        );
     }
 }

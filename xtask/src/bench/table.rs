@@ -16,7 +16,8 @@ pub fn render(document: &Document, verdict: impl Fn(&str) -> Verdict) -> String 
     for name in names {
         let _ = write!(out, "{name:width$}");
         for system in ["uvm", "linux"] {
-            let (value, spread) = document.value(name, system).map_or(("-".to_owned(), String::new()), cells);
+            let (value, spread) =
+                document.value(name, system).map_or(("-".to_owned(), String::new()), cells);
             let _ = write!(out, "  {value:>16} {spread:>19}");
         }
         let ratio = document.ratio(name).map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
@@ -36,7 +37,8 @@ fn words(verdict: Verdict) -> String {
 }
 
 fn cells(row: &Row) -> (String, String) {
-    let unit = if row.metric == "instructions" { String::new() } else { format!(" {}", row.metric) };
+    let unit =
+        if row.metric == "instructions" { String::new() } else { format!(" {}", row.metric) };
     let [value, min, max] = [row.value, row.min, row.max].map(|value| in_unit(value, &row.metric));
     (format!("{value}{unit}"), format!("{min}..{max}"))
 }

@@ -8,8 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A modest SSD. A disk without a limit would be as fast as this machine's memory, which no disk is; and what it takes
-/// would depend on who else uses this machine.
+/// A modest SSD. A disk without a limit would be as fast as this machine's memory, which no disk
+/// is; and what it takes would depend on who else uses this machine.
 pub const SPEED: Speed = Speed { bytes_per_second: 250_000_000, requests_per_second: 10_000 };
 
 pub struct Workload {
@@ -95,7 +95,10 @@ pub fn all() -> Vec<Workload> {
     for (kind, percent) in [("text", 0), ("text", 20), ("noise", 0), ("noise", 20)] {
         let script = format!("exec paging compressed {MEMORY} {percent} {kind} vda");
         let name = format!("compressed pages, {kind}, {percent} %");
-        list.push(Workload { systems: Systems::OursAlone, ..plain(name, MEMORY, Wanted::Swap, script) });
+        list.push(Workload {
+            systems: Systems::OursAlone,
+            ..plain(name, MEMORY, Wanted::Swap, script)
+        });
     }
     list.push(plain(
         "read mapped files".to_owned(),
@@ -170,9 +173,12 @@ pub fn debian_root() -> Result<PathBuf> {
 fn image(name: &str, mebibytes: u32, fill: fn(&Path) -> Result<()>) -> Result<String> {
     let path = build::scratch("bench")?.join(format!("{name}.ext4"));
     if !path.exists() {
-        ui::with_progress("making a file system to measure", || make_image(&path, mebibytes, fill))?;
+        ui::with_progress("making a file system to measure", || {
+            make_image(&path, mebibytes, fill)
+        })?;
     }
-    // In this machine's memory, so that what is measured is the limit that QEMU keeps, not this machine's disk.
+    // In this machine's memory, so that what is measured is the limit that QEMU keeps, not this
+    // machine's disk.
     std::io::copy(&mut std::fs::File::open(&path)?, &mut std::io::sink())?;
     Ok(format!("{}:ro", path.display()))
 }

@@ -39,7 +39,8 @@ pub fn parse(lines: impl Iterator<Item = String>) -> Edges {
             edges.entry(here.clone()).or_default();
             continue;
         }
-        let called = line.split_once("\tcall ").and_then(|(_, to)| to.strip_suffix('>')?.split_once('<'));
+        let called =
+            line.split_once("\tcall ").and_then(|(_, to)| to.strip_suffix('>')?.split_once('<'));
         if let Some((_, name)) = called {
             edges.entry(here.clone()).or_default().insert(name.to_owned());
         }

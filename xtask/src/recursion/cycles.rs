@@ -26,7 +26,10 @@ pub fn of(edges: &Edges) -> Vec<Circle> {
                 let order = marks.len() + 1;
                 marks.insert(node, Mark { order, low: order, open: true });
                 open.push(node);
-                path.push((node, edges.get(node).into_iter().flatten().map(String::as_str).collect()));
+                path.push((
+                    node,
+                    edges.get(node).into_iter().flatten().map(String::as_str).collect(),
+                ));
             }
             let Some((node, left)) = path.last_mut() else { break };
             let node = *node;

@@ -45,7 +45,8 @@ impl List {
             let Some(kind) = KINDS.into_iter().find(|known| *known == kind) else {
                 bail!("recursion.txt:{line}: begins with none of {KINDS:?}");
             };
-            let names: Vec<String> = rest.split(" -> ").map(|name| name.trim().to_owned()).collect();
+            let names: Vec<String> =
+                rest.split(" -> ").map(|name| name.trim().to_owned()).collect();
             let ends = if ["never", "other"].contains(&kind) { 2 } else { 1 };
             ensure!(names.len() == ends, "recursion.txt:{line}: {ends} names are wanted");
             entries.push(Entry { kind, names, line });
@@ -68,7 +69,8 @@ impl List {
         let mut left = edges.clone();
         for entry in self.entries.iter().filter(|entry| entry.kind == edge) {
             let mut any = false;
-            for (from, to) in left.iter_mut().filter(|(from, _)| fits(&entry.names[0], &name(from))) {
+            for (from, to) in left.iter_mut().filter(|(from, _)| fits(&entry.names[0], &name(from)))
+            {
                 let _ = from;
                 let before = to.len();
                 to.retain(|to| !fits(&entry.names[1], &name(to)));
@@ -79,7 +81,8 @@ impl List {
             }
         }
         let circles = cycles::of(&left);
-        let on_circles: BTreeSet<String> = circles.iter().flatten().map(|symbol| name(symbol)).collect();
+        let on_circles: BTreeSet<String> =
+            circles.iter().flatten().map(|symbol| name(symbol)).collect();
         for entry in self.entries.iter().filter(|entry| entry.kind == node) {
             if !on_circles.iter().any(|name| fits(&entry.names[0], name)) {
                 wrong.push(format!(
@@ -108,10 +111,12 @@ impl List {
 
 /// A circle that the list lacks, with its edges.
 fn describe(node: &str, circle: &Circle, edges: &Edges, name: &impl Fn(&str) -> String) -> String {
-    let mut text =
-        format!("{node}: a circle that recursion.txt has no bound for: make it a loop, or say its bound");
+    let mut text = format!(
+        "{node}: a circle that recursion.txt has no bound for: make it a loop, or say its bound"
+    );
     for symbol in circle {
-        let to: BTreeSet<String> = edges[symbol].intersection(circle).map(|symbol| name(symbol)).collect();
+        let to: BTreeSet<String> =
+            edges[symbol].intersection(circle).map(|symbol| name(symbol)).collect();
         let to = to.into_iter().collect::<Vec<_>>().join(", ");
         text.push_str(&format!("\n    {} -> {to}", name(symbol)));
     }

@@ -40,13 +40,15 @@ pub fn check(root: &Path, kernel: &Path) -> Result<Vec<String>> {
     for folder in CRATES {
         let name = folder.split('/').rev().nth(1).unwrap_or(folder);
         for file in rust_files(&root.join(folder)) {
-            let text = std::fs::read_to_string(&file).with_context(|| format!("can't read {file:?}"))?;
+            let text =
+                std::fs::read_to_string(&file).with_context(|| format!("can't read {file:?}"))?;
             let tree = syn::parse_file(&text).with_context(|| format!("can't parse {file:?}"))?;
             all.add(name, &file, tree);
         }
     }
     all.finish();
-    let text = std::fs::read_to_string(root.join(LIST)).with_context(|| format!("can't read {LIST}"))?;
+    let text =
+        std::fs::read_to_string(root.join(LIST)).with_context(|| format!("can't read {LIST}"))?;
     let list = List::parse(&text)?;
     let calls = code::edges(kernel)?;
     let names: BTreeMap<&String, String> = calls
@@ -54,7 +56,8 @@ pub fn check(root: &Path, kernel: &Path) -> Result<Vec<String>> {
         .flat_map(|(from, to)| to.iter().chain([from]))
         .map(|symbol| (symbol, code::name(symbol)))
         .collect();
-    let mut wrong = list.compare("calls", "never", &calls, |symbol| names[&symbol.to_owned()].clone());
+    let mut wrong =
+        list.compare("calls", "never", &calls, |symbol| names[&symbol.to_owned()].clone());
     wrong.extend(list.compare("owns", "other", &owners::edges(&all), str::to_owned));
     Ok(wrong)
 }
@@ -119,7 +122,10 @@ ffffffff80000031:\tjmp    ffffffff80000030 <leaf>
         assert_eq!(compare(""), 2);
         assert_eq!(compare("calls odd\n    Halves.\n"), 1);
         assert_eq!(compare("calls od*\n    Halves.\nnever down -> down\n    Isn't.\n"), 0);
-        assert_eq!(compare("calls odd\n    Halves.\ncalls down\n    Once.\ncalls leaf\n    Is none.\n"), 1);
+        assert_eq!(
+            compare("calls odd\n    Halves.\ncalls down\n    Once.\ncalls leaf\n    Is none.\n"),
+            1
+        );
         assert!(List::parse("calls odd\ncalls down\n    Why.\n").is_err());
     }
 

@@ -67,8 +67,11 @@ impl Source {
             let of = |wanted: &dyn Fn(&Place) -> bool| -> Types {
                 all.iter().filter(|at| wanted(at)).map(Place::key).collect()
             };
-            let found =
-                [of(&|at| at.krate == krate && at.file == file), of(&|at| at.krate == krate), of(&|_| true)];
+            let found = [
+                of(&|at| at.krate == krate && at.file == file),
+                of(&|at| at.krate == krate),
+                of(&|_| true),
+            ];
             match found.into_iter().find(|found| !found.is_empty()) {
                 Some(found) => keys.extend(found),
                 None => _ = keys.insert(name.clone()),
@@ -97,8 +100,13 @@ impl Source {
 
     pub fn add(&mut self, krate: &str, file: &Path, tree: syn::File) {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let folder =
-            || file.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+        let folder = || {
+            file.parent()
+                .and_then(Path::file_name)
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
+        };
         let file = if name == "mod" { folder() } else { name };
         self.items(krate, &file, tree.items);
     }
@@ -116,10 +124,15 @@ impl Source {
                     self.items(krate, &m.ident.to_string(), items);
                 }
             }
-            Item::Struct(s) => self.fields_of(krate, file, &s.ident.to_string(), [&s.fields].into_iter()),
-            Item::Enum(e) => {
-                self.fields_of(krate, file, &e.ident.to_string(), e.variants.iter().map(|v| &v.fields))
+            Item::Struct(s) => {
+                self.fields_of(krate, file, &s.ident.to_string(), [&s.fields].into_iter())
             }
+            Item::Enum(e) => self.fields_of(
+                krate,
+                file,
+                &e.ident.to_string(),
+                e.variants.iter().map(|v| &v.fields),
+            ),
             Item::Type(t) => {
                 let (name, ty) = (t.ident.to_string(), *t.ty);
                 self.aliases.insert(name.clone(), (Place::new(krate, file, &name), ty));
@@ -128,7 +141,8 @@ impl Source {
                 let Some(of) = own_name(&i.self_ty) else { return };
                 let of_trait = i.trait_.as_ref().and_then(|(_, path, _)| path.segments.last());
                 if let Some(name) = of_trait.map(|segment| segment.ident.to_string()) {
-                    self.implemented.push((Place::new(krate, file, &of), Place::new(krate, file, &name)));
+                    self.implemented
+                        .push((Place::new(krate, file, &of), Place::new(krate, file, &name)));
                 }
             }
             Item::Trait(t) => self.declare(krate, file, &t.ident.to_string()),
@@ -136,7 +150,13 @@ impl Source {
         }
     }
 
-    fn fields_of<'a>(&mut self, krate: &str, file: &str, name: &str, all: impl Iterator<Item = &'a Fields>) {
+    fn fields_of<'a>(
+        &mut self,
+        krate: &str,
+        file: &str,
+        name: &str,
+        all: impl Iterator<Item = &'a Fields>,
+    ) {
         self.declare(krate, file, name);
         let of = self.fields.entry(Place::new(krate, file, name).key()).or_default();
         for (nth, fields) in all.enumerate() {

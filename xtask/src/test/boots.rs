@@ -1,7 +1,9 @@
-//! The kernel booted over and over on four CPUs, each time with another second's work (`xtask/guest/boots.c`).
+//! The kernel booted over and over on four CPUs, each time with another second's work
+//! (`xtask/guest/boots.c`).
 //!
-//! Starting CPUs, and what they do to each other in their first moments, depends on when the host runs which; only many starts
-//! tell. `UVM_BOOTS` says how many instead, and `UVM_SEED` from which seed on, so that a long run can be made in parts.
+//! Starting CPUs, and what they do to each other in their first moments, depends on when the host
+//! runs which; only many starts tell. `UVM_BOOTS` says how many instead, and `UVM_SEED` from which
+//! seed on, so that a long run can be made in parts.
 
 use super::host::tail;
 use super::Verdict;
@@ -37,7 +39,8 @@ fn number(variable: &str) -> Option<u64> {
 
 fn boot(times: u64) -> Result<Verdict> {
     let times = number("UVM_BOOTS").unwrap_or(times);
-    let start = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() << 16);
+    let start =
+        || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() << 16);
     let first = number("UVM_SEED").unwrap_or_else(start);
     let kernel = run::kernel_path(Kernel::Uvm)?;
     let next = AtomicU64::new(0);
@@ -50,7 +53,8 @@ fn boot(times: u64) -> Result<Verdict> {
                     return;
                 }
                 let seed = first + index;
-                let complaint = one(&kernel, seed).unwrap_or_else(|error| Some(format!("{error:#}")));
+                let complaint =
+                    one(&kernel, seed).unwrap_or_else(|error| Some(format!("{error:#}")));
                 if let Some(complaint) = complaint {
                     let text = format!("UVM_BOOTS=1 UVM_SEED={seed}: {complaint}");
                     failures.lock().expect("no lane panics").push(text);

@@ -1,4 +1,5 @@
-//! The kernel's acceptance tests, as a table: what runs, what it gets to read, what must come of it.
+//! The kernel's acceptance tests, as a table: what runs, what it gets to read, what must come of
+//! it.
 //!
 //! Long cases stand first, since two machines take them from the front.
 
@@ -27,7 +28,8 @@ pub struct Case {
     pub code: u8,
     pub memory: &'static str,
     pub cpus: u32,
-    /// What the guest's time counts: with instructions it is the same in each run, whatever the host does besides.
+    /// What the guest's time counts: with instructions it is the same in each run, whatever the
+    /// host does besides.
     pub clock: Clock,
     pub board: Board,
     /// It hangs if it runs several times longer than this.
@@ -42,7 +44,8 @@ pub struct Case {
 pub enum Leftover {
     /// Nothing: it runs under `xtask/guest/leftover.c`, on our kernel.
     None,
-    /// That isn't looked at: the program must be the first process, or says something about the machine from its start on.
+    /// That isn't looked at: the program must be the first process, or says something about the
+    /// machine from its start on.
     Unwatched,
 }
 
@@ -100,7 +103,13 @@ pub const fn guest(
     programs: &'static [(&'static str, Libc)],
     command: &'static [&'static str],
 ) -> Case {
-    Case { name, guests: programs, command, expect: &[Lacks("FAILED"), Contains("cases hold")], ..CASE }
+    Case {
+        name,
+        guests: programs,
+        command,
+        expect: &[Lacks("FAILED"), Contains("cases hold")],
+        ..CASE
+    }
 }
 
 /// About the program that looks for memory left in use, which runs by itself here.
@@ -115,7 +124,8 @@ const fn left(name: &'static str, command: &'static [&'static str]) -> Case {
     }
 }
 
-/// So many pairs of programs that move data, and are killed; twice, and the second time must leave memory as it was.
+/// So many pairs of programs that move data, and are killed; twice, and the second time must leave
+/// memory as it was.
 pub const fn killed(name: &'static str, cpus: u32, command: &'static [&'static str]) -> Case {
     Case {
         name,
@@ -309,7 +319,8 @@ pub const CASES: &[Case] = &[
     Case { cpus: 4, ..guest("several CPUs", &[("cpus", Libc::Musl)], &["/bin/cpus"]) },
     Case {
         cpus: 4,
-        // Linux's CPUs spin for each other's answers: on a busy host that takes longer than a case may.
+        // Linux's CPUs spin for each other's answers: on a busy host that takes longer than a case
+        // may.
         ours_only: true,
         ..guest("threads on several CPUs", &[("threads", Libc::Musl)], &["/bin/threads"])
     },
@@ -590,7 +601,8 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "shell background jobs",
-        // The shell says "Terminated" only if the job still lives when it begins to wait: no test of the kernel.
+        // The shell says "Terminated" only if the job still lives when it begins to wait: no test
+        // of the kernel.
         command: &["/bin/busybox", "sh", "-c", "exec 2>&-; (sleep 0.3; echo late) & echo early; wait; sleep 50 & kill $!; wait $!; echo $?"],
         expect: &[Exactly("early\nlate\n143\n")],
         ..CASE
@@ -746,7 +758,8 @@ pub const CASES: &[Case] = &[
     Case {
         display: Display::Bochs,
         ours_only: true,
-        // The screen's object lives as long as the machine, with a table of those of its pages that were shown.
+        // The screen's object lives as long as the machine, with a table of those of its pages that
+        // were shown.
         leftover: Leftover::Unwatched,
         ..guest("device memory", &[("device", Libc::Musl)], &["/bin/device"])
     },
@@ -878,7 +891,8 @@ const SEES_CPUS: &str = "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[
 const BUSY_PANIC: &str =
     "while :; do :; done & while :; do cat /proc/stat; done >/dev/null & echo before; echo c >/proc/sysrq-trigger; echo after";
 
-/// What `disks.c` expects: one to write, one to read, one with a sector that can't be read and one that can't be written.
+/// What `disks.c` expects: one to write, one to read, one with a sector that can't be read and one
+/// that can't be written.
 const DISKS: &[TestDisk] = &[
     disks::blank(8),
     disks::blank(1).read_only(),
@@ -916,7 +930,8 @@ print(json.dumps({'ok': sum(range(1000))}), flush=True)
 subprocess.run(['/bin/busybox', 'echo', 'hello'], check=True)
 sys.exit(6)";
 
-/// A server behind a local name, one behind `localhost`, and datagrams. Linux comes up here without its loopback.
+/// A server behind a local name, one behind `localhost`, and datagrams. Linux comes up here without
+/// its loopback.
 const PYTHON_SOCKETS: &str = "
 import multiprocessing as mp, threading, http.server, urllib.request, socket
 mp.set_start_method('fork')

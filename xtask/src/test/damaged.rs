@@ -100,8 +100,8 @@ fn damage(image: &mut [u8], seed: &mut u64) {
         (*seed >> 11) as usize % n
     };
     for _ in 0..1 + below(30) {
-        let (from, len) =
-            [(1024, 1024), (2048, 4096), (4096, 600 << 10), (0, image.len())][[0, 1, 2, 2, 2, 3][below(6)]];
+        let (from, len) = [(1024, 1024), (2048, 4096), (4096, 600 << 10), (0, image.len())]
+            [[0, 1, 2, 2, 2, 3][below(6)]];
         if from == 1024 && below(4) > 0 {
             continue;
         }

@@ -66,7 +66,8 @@ pub const fn idle_swap(mib: u64) -> TestDisk {
     new(Holds::IdleSwap, mib)
 }
 
-/// An empty ext4 file system on /mnt, the next on /mnt2; with blocks of 1 KiB, as `mkfs.ext4` makes them on small disks.
+/// An empty ext4 file system on /mnt, the next on /mnt2; with blocks of 1 KiB, as `mkfs.ext4` makes
+/// them on small disks.
 pub const fn ext4(mib: u64) -> TestDisk {
     new(Holds::Ext4, mib)
 }
@@ -148,24 +149,28 @@ pub fn judge(wanted: &[TestDisk], folder: &Path) -> Vec<String> {
     complaints
 }
 
-/// Whether all that e2fsck asks about is the number of blocks of folders in many pieces, which the crate that keeps the metadata
-/// counts wrong (decision 080).
+/// Whether all that e2fsck asks about is the number of blocks of folders in many pieces, which the
+/// crate that keeps the metadata counts wrong (decision 080).
 fn miscounts_folders_alone(text: &str, image: &Path) -> bool {
     let is_problem = |line: &&str| line.ends_with("? no") && !line.ends_with("Optimize? no");
     let problems: Vec<&str> = text.lines().filter(is_problem).collect();
     !problems.is_empty()
         && problems.iter().all(|line| {
-            let words: Vec<&str> = line.split([' ', ',', '.']).filter(|word| !word.is_empty()).collect();
-            let ["Inode", inode, "i_blocks", "is", counted, "should", "be", are, ..] = words[..] else {
+            let words: Vec<&str> =
+                line.split([' ', ',', '.']).filter(|word| !word.is_empty()).collect();
+            let ["Inode", inode, "i_blocks", "is", counted, "should", "be", are, ..] = words[..]
+            else {
                 return false;
             };
             let (counted, are) = (counted.parse::<u64>(), are.parse::<u64>());
-            matches!((counted, are), (Ok(counted), Ok(are)) if counted < are) && is_folder(image, inode)
+            matches!((counted, are), (Ok(counted), Ok(are)) if counted < are)
+                && is_folder(image, inode)
         })
 }
 
 fn is_folder(image: &Path, inode: &str) -> bool {
-    let output = Command::new("debugfs").args(["-R", &format!("stat <{inode}>")]).arg(image).output();
+    let output =
+        Command::new("debugfs").args(["-R", &format!("stat <{inode}>")]).arg(image).output();
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Type: directory"))
 }
 
@@ -196,8 +201,11 @@ mod tests {
     fn only_a_folders_miscounted_blocks_are_overlooked() {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(4 << 20).unwrap();
-        let made =
-            Command::new("mkfs.ext4").args(["-q", "-F", "-b", "1024"]).arg(image.path()).status().unwrap();
+        let made = Command::new("mkfs.ext4")
+            .args(["-q", "-F", "-b", "1024"])
+            .arg(image.path())
+            .status()
+            .unwrap();
         assert!(made.success());
         let line = |inode: u32, counted, are| {
             format!("Inode {inode}, i_blocks is {counted}, should be {are}.  Fix? no")
@@ -205,7 +213,10 @@ mod tests {
         let overlooks = |text: &str| miscounts_folders_alone(text, image.path());
         // 2 is the root, 7 the file that room for more groups is kept in.
         assert!(overlooks(&line(2, 12, 16)));
-        assert!(overlooks(&format!("Inode 2 could be narrower.  Optimize? no\n\n{}", line(2, 12, 16))));
+        assert!(overlooks(&format!(
+            "Inode 2 could be narrower.  Optimize? no\n\n{}",
+            line(2, 12, 16)
+        )));
         assert!(!overlooks(&line(2, 16, 12)) && !overlooks(&line(7, 12, 16)) && !overlooks(""));
         assert!(!overlooks(&format!("{}\nBlock bitmap differences: -9\nFix? no", line(2, 12, 16))));
     }

@@ -14,6 +14,7 @@ pub struct Check {
 pub const CHECKS: &[Check] = &[
     Check { name: "host/format", run: format },
     Check { name: "host/format of the kernel", run: kernel_format },
+    Check { name: "host/a hundred columns", run: super::columns::check },
     Check { name: "host/clippy", run: clippy },
     Check { name: "host/clippy of the kernel", run: kernel_clippy },
     Check { name: "host/recursion has its bounds", run: recursion },
@@ -42,11 +43,15 @@ pub const LONG: &[Check] = &[
     Check { name: "host/a million fork patterns", run: million_forks },
     Check { name: "host/mutants", run: super::mutants::check },
     Check { name: "host/random system calls of two users", run: crate::fuzz::check },
-    Check { name: "host/a hundred machines that go off while they write", run: super::crashes::a_hundred },
+    Check {
+        name: "host/a hundred machines that go off while they write",
+        run: super::crashes::a_hundred,
+    },
     Check { name: "host/ten thousand boots of four CPUs", run: super::boots::ten_thousand },
 ];
 
-/// Without backtraces: of a failure's output only the end is kept, and its message and schedule say more.
+/// Without backtraces: of a failure's output only the end is kept, and its message and schedule say
+/// more.
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(build::root()).env("RUST_BACKTRACE", "0");
@@ -58,7 +63,11 @@ pub fn output(command: &mut Command) -> Result<Output> {
 }
 
 pub fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// The end of a long output; a failure's reason usually stands there.
@@ -70,7 +79,11 @@ pub fn tail(text: &str, lines: usize) -> String {
 /// One test that passes when the command succeeds.
 fn succeeds(command: &mut Command) -> Result<Verdict> {
     let output = output(command)?;
-    Ok(if output.status.success() { Verdict::Passed { tests: 1 } } else { failed(tail(&text(&output), 60)) })
+    Ok(if output.status.success() {
+        Verdict::Passed { tests: 1 }
+    } else {
+        failed(tail(&text(&output), 60))
+    })
 }
 
 fn works(program: &str, arguments: &[&str]) -> bool {
@@ -86,7 +99,15 @@ fn kernel_format() -> Result<Verdict> {
 }
 
 fn clippy() -> Result<Verdict> {
-    succeeds(&mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+    succeeds(&mut cargo(&[
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))
 }
 
 /// With what is built for the fuzzer alone, which no other check builds.
@@ -102,8 +123,8 @@ fn tests() -> Result<Verdict> {
 /// A test that there is only where leaves have their real size.
 const REAL_LEAVES: &str = "first_touches_upwards_are_answered_sixteen_at_a_time ... ok";
 
-/// Beside the models, which want leaves and nodes of four, all of the workspace is built with those; the library alone is
-/// built as a kernel has it.
+/// Beside the models, which want leaves and nodes of four, all of the workspace is built with
+/// those; the library alone is built as a kernel has it.
 fn real_leaves() -> Result<Verdict> {
     let output = output(&mut cargo(&["test", "-p", "uvm", "--no-fail-fast"]))?;
     if output.status.success() && !text(&output).contains(REAL_LEAVES) {
@@ -129,7 +150,8 @@ fn concurrent_programs() -> Result<Verdict> {
     Ok(count_tests(&output(&mut cargo(&PROGRAMS))?))
 }
 
-const PROGRAMS: [&str; 7] = ["test", "-p", "uvm-check", "--features", "shuttle", "--test", "programs"];
+const PROGRAMS: [&str; 7] =
+    ["test", "-p", "uvm-check", "--features", "shuttle", "--test", "programs"];
 /// Programs of each run of `--long`.
 const LONG_PROGRAMS: &str = "10000000";
 
@@ -148,8 +170,17 @@ fn long_model_runs() -> Result<Verdict> {
 
 /// Worlds that live long, with most of their pages on swap.
 fn million_operations() -> Result<Verdict> {
-    let arguments =
-        ["test", "--release", "-p", "uvm-check", "--test", "paging", "a_million", "--", "--ignored"];
+    let arguments = [
+        "test",
+        "--release",
+        "-p",
+        "uvm-check",
+        "--test",
+        "paging",
+        "a_million",
+        "--",
+        "--ignored",
+    ];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 
@@ -165,10 +196,19 @@ fn many_schedules() -> Result<Verdict> {
 }
 
 fn planted_bugs() -> Result<Verdict> {
-    Ok(count_tests(&output(&mut cargo(&["test", "-p", "uvm-check", "--test", "plants", "--", "--ignored"]))?))
+    Ok(count_tests(&output(&mut cargo(&[
+        "test",
+        "-p",
+        "uvm-check",
+        "--test",
+        "plants",
+        "--",
+        "--ignored",
+    ]))?))
 }
 
-/// Locks, tickets, page queues and counted leaves under a checker that tries every schedule of them.
+/// Locks, tickets, page queues and counted leaves under a checker that tries every schedule of
+/// them.
 fn small_pieces() -> Result<Verdict> {
     let arguments = ["test", "-p", "uvm-check", "--features", "loom", "--test", "loom"];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
@@ -208,7 +248,9 @@ fn tail_of_failures(all: &str) -> impl Iterator<Item = &str> {
         ["Compiling ", "Finished ", "Running ", "Doc-tests ", "running ", "test result: ok"];
     let says_more = |line: &&str| {
         let line = line.trim_start();
-        !line.is_empty() && !line.ends_with("... ok") && !USUAL.iter().any(|usual| line.starts_with(usual))
+        !line.is_empty()
+            && !line.ends_with("... ok")
+            && !USUAL.iter().any(|usual| line.starts_with(usual))
     };
     let lines: Vec<&str> = all.lines().filter(says_more).collect();
     let first = lines.len().saturating_sub(60);
@@ -272,7 +314,9 @@ fn has_unsafe(file: &Path) -> bool {
 }
 
 fn has_sanitizer_runtime() -> bool {
-    let Ok(found) = Command::new("rustc").args(["--print", "target-libdir"]).output() else { return false };
+    let Ok(found) = Command::new("rustc").args(["--print", "target-libdir"]).output() else {
+        return false;
+    };
     let folder = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
     let Ok(entries) = std::fs::read_dir(folder) else { return false };
     entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with("_rt.asan.a"))
@@ -291,7 +335,10 @@ fn address_sanitizer() -> Result<Verdict> {
     }
     let mut command = cargo(&["test", "--lib", "--tests", "--no-fail-fast", "--target", HOST]);
     command.env("RUSTC_BOOTSTRAP", "1");
-    command.env("RUSTFLAGS", "-Zsanitizer=address").arg("--target-dir").arg(build::scratch("asan")?);
+    command
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .arg("--target-dir")
+        .arg(build::scratch("asan")?);
     for name in &crates {
         command.args(["-p", name]);
     }
@@ -300,7 +347,9 @@ fn address_sanitizer() -> Result<Verdict> {
 
 fn miri() -> Result<Verdict> {
     if !works("cargo", &["+nightly", "miri", "--version"]) {
-        return Ok(Verdict::Skipped("not installed (`rustup +nightly component add miri`)".to_owned()));
+        return Ok(Verdict::Skipped(
+            "not installed (`rustup +nightly component add miri`)".to_owned(),
+        ));
     }
     let crates = crates_with_unsafe();
     if crates.is_empty() {
@@ -323,7 +372,11 @@ mod tests {
     #[test]
     fn results_of_all_binaries_are_added_up() {
         let stdout = "test result: ok. 3 passed; 0 failed; 0 ignored\ntest result: ok. 4 passed; 0 failed; 0 ignored\n";
-        let output = Output { status: ExitStatusExt::from_raw(0), stdout: stdout.into(), stderr: Vec::new() };
+        let output = Output {
+            status: ExitStatusExt::from_raw(0),
+            stdout: stdout.into(),
+            stderr: Vec::new(),
+        };
         assert!(matches!(count_tests(&output), Verdict::Passed { tests: 7 }));
     }
 }

@@ -25,8 +25,8 @@ const LANES: usize = 2;
 const SHOWN_LINES: usize = 40;
 const SHOWN_TRACES: usize = 5;
 
-/// Runs all cases, each on as many CPUs as it asks for; on `cpus` if one would do. They are taken from the front, so the long ones
-/// should stand there.
+/// Runs all cases, each on as many CPUs as it asks for; on `cpus` if one would do. They are taken
+/// from the front, so the long ones should stand there.
 pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, tally: &mut Tally) {
     let path = match run::kernel_path(kernel) {
         Ok(path) => path,
@@ -42,9 +42,13 @@ pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, tally: &mut Tally
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let started = Instant::now();
-                    let verdict =
-                        one(kernel, &path, case, cpus.filter(|_| case.cpus == 1).unwrap_or(case.cpus))
-                            .unwrap_or_else(|error| failed(format!("{error:#}")));
+                    let verdict = one(
+                        kernel,
+                        &path,
+                        case,
+                        cpus.filter(|_| case.cpus == 1).unwrap_or(case.cpus),
+                    )
+                    .unwrap_or_else(|error| failed(format!("{error:#}")));
                     tally.lock().expect("no lane panics").add(&case.full_name(), started, verdict);
                 }
             });
@@ -83,13 +87,16 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     }
     words.extend(case.words.iter().map(|word| (*word).to_owned()));
     run::prepare(&mut machine, kernel, root, &words)?;
-    let finished = session::capture(&machine, case.input, Duration::from_secs(case.seconds) * SLOWEST)?;
+    let finished =
+        session::capture(&machine, case.input, Duration::from_secs(case.seconds) * SLOWEST)?;
     let mut complaints = judge(case, &prepared, &finished);
     if let Ending::Exited(_) = finished.ending {
         complaints.extend(disks::judge(case.disks, folder.path()));
     }
     // What builds with debug assertions tell (`kernel/src/mem/fault.rs`).
-    complaints.extend(finished.report.trace.iter().filter(|line| line.contains("that can't fail")).cloned());
+    complaints.extend(
+        finished.report.trace.iter().filter(|line| line.contains("that can't fail")).cloned(),
+    );
     if complaints.is_empty() {
         return Ok(Verdict::Passed { tests: 1 });
     }
@@ -105,7 +112,8 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     Ok(failed(details))
 }
 
-/// The root file system. On our kernel the program runs under another one, which compares the memory in use before and after.
+/// The root file system. On our kernel the program runs under another one, which compares the
+/// memory in use before and after.
 fn pack(kernel: Kernel, case: &Case, prepared: &Prepared) -> Result<Root> {
     let mut add: Vec<String> = case.add.iter().map(|file| (*file).to_owned()).collect();
     add.extend(prepared.add.iter().cloned());
@@ -128,7 +136,8 @@ fn pack(kernel: Kernel, case: &Case, prepared: &Prepared) -> Result<Root> {
 fn judge(case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
     let mut complaints = Vec::new();
     if finished.ending.code() != case.code {
-        complaints.push(format!("it ended with {:?}, not with code {}", finished.ending, case.code));
+        complaints
+            .push(format!("it ended with {:?}, not with code {}", finished.ending, case.code));
     }
     let output = finished.output.as_str();
     for expect in case.expect {
@@ -146,21 +155,28 @@ fn judge(case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
                 complaints.push(format!("its output does not match {pattern:?}"));
             }
             Expect::Prepared if !output.contains(&prepared.expected) => {
-                complaints.push(format!("its output lacks what this machine says: {:?}", prepared.expected));
+                complaints.push(format!(
+                    "its output lacks what this machine says: {:?}",
+                    prepared.expected
+                ));
             }
             Expect::Panic(text) => {
                 let heard = finished.report.panic.as_deref().unwrap_or("");
                 if !heard.contains(text) || finished.report.frames.len() < 3 {
-                    complaints.push(format!("no panic with {text:?} and a back-trace; heard {heard:?}"));
+                    complaints
+                        .push(format!("no panic with {text:?} and a back-trace; heard {heard:?}"));
                 }
             }
             Expect::Stacks(cpus) => {
-                let told = finished.report.stacks.iter().filter(|stack| !stack.frames.is_empty()).count();
+                let told =
+                    finished.report.stacks.iter().filter(|stack| !stack.frames.is_empty()).count();
                 if told != *cpus {
                     complaints.push(format!("{told} CPUs have said where they are, not {cpus}"));
                 }
             }
-            Expect::Told(pattern) if !finished.report.trace.iter().any(|line| matches(pattern, line)) => {
+            Expect::Told(pattern)
+                if !finished.report.trace.iter().any(|line| matches(pattern, line)) =>
+            {
                 complaints.push(format!("the kernel has told nothing that matches {pattern:?}"));
             }
             _ => {}

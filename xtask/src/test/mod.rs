@@ -1,10 +1,12 @@
-//! `./uvm test`: every check of the project, host ones first, then the kernel's in QEMU, two at a time.
+//! `./uvm test`: every check of the project, host ones first, then the kernel's in QEMU, two at a
+//! time.
 //!
-//! A check prints `ok NAME` or `FAILED NAME` with what went wrong; the last line is `N passed, M failed`. What this machine
-//! can't check is said, and counted as neither.
+//! A check prints `ok NAME` or `FAILED NAME` with what went wrong; the last line is `N passed, M
+//! failed`. What this machine can't check is said, and counted as neither.
 
 mod boots;
 mod cases;
+mod columns;
 mod crashes;
 mod damaged;
 mod disks;
@@ -25,11 +27,12 @@ use std::time::Instant;
 
 #[derive(Args)]
 pub struct TestArgs {
-    /// Run the kernel tests on this kernel; on Linux they prove themselves right, and the host's checks are left out.
+    /// Run the kernel tests on this kernel; on Linux they prove themselves right, and the host's
+    /// checks are left out.
     #[arg(long, value_enum, default_value_t = Kernel::Uvm)]
     kernel: Kernel,
-    /// Also the checks that take many minutes: more random operations, bugs planted in the library that the tests must
-    /// find, and more stress.
+    /// Also the checks that take many minutes: more random operations, bugs planted in the library
+    /// that the tests must find, and more stress.
     #[arg(long)]
     long: bool,
     /// Boot with so many CPUs where a kernel test asks for one.
@@ -90,16 +93,26 @@ impl Tally {
 }
 
 pub fn test(args: &TestArgs) -> Result<u8> {
-    let wanted = |name: &str| args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
+    let wanted =
+        |name: &str| args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
     let long = if args.long { host::LONG } else { &[] };
     let checks = host::CHECKS.iter().chain(long);
-    let host: Vec<_> = checks.filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
+    let host: Vec<_> =
+        checks.filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
     let long: &[&[cases::Case]] = if args.long { &[stress::LONG, pressure::LONG] } else { &[] };
-    let all = long.iter().copied().flatten().chain(stress::SHORT).chain(pressure::SHORT).chain(cases::CASES);
+    let all = long
+        .iter()
+        .copied()
+        .flatten()
+        .chain(stress::SHORT)
+        .chain(pressure::SHORT)
+        .chain(cases::CASES);
     let cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
     if host.is_empty() && cases.is_empty() {
         let filter = args.filter.as_deref().unwrap_or("");
-        ui::say(&format!("no check has `{filter}` in its name; ./uvm test --list tells their names"));
+        ui::say(&format!(
+            "no check has `{filter}` in its name; ./uvm test --list tells their names"
+        ));
         return Ok(EXIT_USAGE);
     }
     if args.list {

@@ -8,9 +8,9 @@
 //!     The reason why it may survive, indented.
 //! 2x crates/uvm/src/cover.rs: replace < with <= in join       two of them, in different places of one function
 //! ```
-//! Several lines one after the other share the reason below them. Places are left out, since every change above them would move them. `#` begins a remark.
-//! `UVM_MUTANTS='in join' ./uvm test --long host/mutants` makes those whose names the expression
-//! fits, and no others.
+//! Several lines one after the other share the reason below them. Places are left out, since every
+//! change above them would move them. `#` begins a remark. `UVM_MUTANTS='in join' ./uvm test --long
+//! host/mutants` makes those whose names the expression fits, and no others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -53,8 +53,8 @@ const PARTS: &[Part] = &[
         but: r"(in|replace) (Tree|Node)<E>::check( |$)",
         packages: "uvm",
         cargo: &["--lib"],
-        // Those that count looks and levels of large trees take long, and call nothing of these files
-        // that others don't.
+        // Those that count looks and levels of large trees take long, and call nothing of these
+        // files that others don't.
         tests: &["map::tree::", "--", "--skip=no_order"],
     },
     Part {
@@ -62,8 +62,9 @@ const PARTS: &[Part] = &[
         names: ".",
         but: "",
         packages: "uvm-soft",
-        // The tests of frames need a machine, and are another package's: cargo-mutants looks whether
-        // they pass unchanged with the package of the files alone, but for what is added here.
+        // The tests of frames need a machine, and are another package's: cargo-mutants looks
+        // whether they pass unchanged with the package of the files alone, but for what is added
+        // here.
         cargo: &["--package=uvm-soft", "--test=frames", "--test=queues", "--test=records"],
         tests: &[],
     },
@@ -103,7 +104,8 @@ const TIMEOUT: &str = "--timeout=20";
 pub fn check() -> Result<Verdict> {
     let listed = parse(&std::fs::read_to_string(build::root().join(LIST)).context(LIST)?)?;
     let Some(tool) = tool()? else {
-        let reason = "cargo-mutants can't be installed here (`cargo install cargo-mutants --locked`)";
+        let reason =
+            "cargo-mutants can't be installed here (`cargo install cargo-mutants --locked`)";
         return Ok(Verdict::Skipped(reason.to_owned()));
     };
     let some = std::env::var("UVM_MUTANTS").ok();
@@ -117,10 +119,13 @@ pub fn check() -> Result<Verdict> {
         if !matches!(output.status.code(), Some(0 | 2 | 3)) {
             return Ok(failed(format!("{:?}:\n{}", part.files, tail(&text(&output), 40))));
         }
-        for (name, mutants) in
-            [("missed.txt", &mut survivors), ("timeout.txt", &mut late), ("caught.txt", &mut caught)]
-        {
-            let names = std::fs::read_to_string(folder.join("mutants.out").join(name)).unwrap_or_default();
+        for (name, mutants) in [
+            ("missed.txt", &mut survivors),
+            ("timeout.txt", &mut late),
+            ("caught.txt", &mut caught),
+        ] {
+            let names =
+                std::fs::read_to_string(folder.join("mutants.out").join(name)).unwrap_or_default();
             names.lines().for_each(|name| *mutants.entry(without_place(name)).or_default() += 1);
         }
     }
@@ -134,7 +139,9 @@ pub fn check() -> Result<Verdict> {
     }
     Ok(match wrong.is_empty() {
         true => Verdict::Passed { tests },
-        false => Verdict::Failed { passed: tests, failed: wrong.len() as u64, details: wrong.join("\n") },
+        false => {
+            Verdict::Failed { passed: tests, failed: wrong.len() as u64, details: wrong.join("\n") }
+        }
     })
 }
 
@@ -154,7 +161,10 @@ fn tool() -> Result<Option<std::path::PathBuf>> {
 
 fn run(tool: &Path, part: &Part, some: Option<&str>, found: &Path) -> Result<Command> {
     let mut command = Command::new(tool);
-    command.current_dir(build::root()).arg("mutants").env("CARGO_TARGET_DIR", build::scratch("mutants")?);
+    command
+        .current_dir(build::root())
+        .arg("mutants")
+        .env("CARGO_TARGET_DIR", build::scratch("mutants")?);
     command.args(["--profile=mutants", "--colors=never", TIMEOUT, "--test-package", part.packages]);
     command.args(["--re", some.unwrap_or(part.names)]);
     if !part.but.is_empty() {
@@ -221,7 +231,8 @@ fn unlisted(survivors: &Mutants, listed: &Mutants) -> Vec<String> {
 /// Sentences on those that may survive and don't. One that was late on a busy host may be such a
 /// one.
 fn unneeded(survivors: &Mutants, late: &Mutants, listed: &Mutants) -> Vec<String> {
-    let count = |mutant: &String| survivors.get(mutant).unwrap_or(&0) + late.get(mutant).unwrap_or(&0);
+    let count =
+        |mutant: &String| survivors.get(mutant).unwrap_or(&0) + late.get(mutant).unwrap_or(&0);
     listed
         .iter()
         .filter(|&(mutant, &may)| count(mutant) < may)
@@ -243,7 +254,9 @@ mod tests {
     fn a_survivor_must_be_listed_as_often_as_it_survives() {
         let none = Mutants::new();
         let once = parse(&format!("# A remark.\n{NAME}\n    Equal.\n")).unwrap();
-        assert!(unlisted(&times(1), &once).is_empty() && unneeded(&times(1), &none, &once).is_empty());
+        assert!(
+            unlisted(&times(1), &once).is_empty() && unneeded(&times(1), &none, &once).is_empty()
+        );
         assert_eq!((unlisted(&times(1), &none).len(), unlisted(&times(2), &once).len()), (1, 1));
         let twice = parse(&format!("2x {NAME}\n    Equal.\n")).unwrap();
         assert!(unlisted(&times(2), &twice).is_empty());
@@ -254,7 +267,11 @@ mod tests {
     #[test]
     fn a_mutant_needs_a_reason() {
         assert!(parse(&format!("{NAME}\n\nother\n    Equal.\n")).is_err());
-        assert_eq!(parse(&format!("{NAME}\nother\n    Equal.\n")).unwrap().len(), 2, "they share it");
+        assert_eq!(
+            parse(&format!("{NAME}\nother\n    Equal.\n")).unwrap().len(),
+            2,
+            "they share it"
+        );
         assert!(parse(&format!("{NAME}\n")).is_err());
         assert!(parse(&format!("{NAME}\n    Equal.\n{NAME}\n    Equal.\n")).is_err());
     }

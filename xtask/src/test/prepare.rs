@@ -1,4 +1,5 @@
-//! What some cases need from this machine before they can run: data files, a compiler's files in a folder of their own.
+//! What some cases need from this machine before they can run: data files, a compiler's files in a
+//! folder of their own.
 
 use crate::image::{self, Image, Libraries};
 use crate::{build, fuzz};
@@ -7,7 +8,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A case's surroundings. The preparation is `Ok(Err(reason))` when this machine lacks something that nothing can install.
+/// A case's surroundings. The preparation is `Ok(Err(reason))` when this machine lacks something
+/// that nothing can install.
 #[derive(Default)]
 pub struct Prepared {
     /// As in `--root`.
@@ -48,7 +50,11 @@ pub fn data_to_sort() -> Result<Result<Prepared, String>> {
     let mut sorted = lines.join("\n");
     sorted.push('\n');
     let expected = checksum(sorted.as_bytes())?;
-    Ok(Ok(Prepared { root: None, add: vec![format!("{}:/data/unsorted.txt", path.display())], expected }))
+    Ok(Ok(Prepared {
+        root: None,
+        add: vec![format!("{}:/data/unsorted.txt", path.display())],
+        expected,
+    }))
 }
 
 /// Forty files of a mebibyte, and what they give one after the other.
@@ -57,7 +63,8 @@ pub fn many_megabytes() -> Result<Result<Prepared, String>> {
     std::fs::create_dir_all(&folder)?;
     let mut all = Vec::new();
     for n in 10..50u8 {
-        let bytes: Vec<u8> = (0..1 << 20u32).map(|at: u32| n ^ (at >> 12) as u8 ^ at as u8).collect();
+        let bytes: Vec<u8> =
+            (0..1 << 20u32).map(|at: u32| n ^ (at >> 12) as u8 ^ at as u8).collect();
         std::fs::write(folder.join(n.to_string()), &bytes)?;
         all.extend(bytes);
     }
@@ -69,14 +76,19 @@ pub fn many_megabytes() -> Result<Result<Prepared, String>> {
 fn checksum(bytes: &[u8]) -> Result<String> {
     let path = build::scratch("tests")?.join("sorted.txt");
     std::fs::write(&path, bytes)?;
-    let output =
-        Command::new("cksum").stdin(std::fs::File::open(&path)?).output().context("can't run cksum")?;
+    let output = Command::new("cksum")
+        .stdin(std::fs::File::open(&path)?)
+        .output()
+        .context("can't run cksum")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A folder with this machine's gcc in it: driver, compiler, assembler, linker, headers, start files, libraries.
+/// A folder with this machine's gcc in it: driver, compiler, assembler, linker, headers, start
+/// files, libraries.
 pub fn compiler() -> Result<Result<Prepared, String>> {
-    let Some(gcc) = image::find_program("gcc") else { return Ok(Err("gcc is not installed".to_owned())) };
+    let Some(gcc) = image::find_program("gcc") else {
+        return Ok(Err("gcc is not installed".to_owned()));
+    };
     let folder = build::scratch("tests")?.join("gcc-root");
     let done = folder.join("complete");
     if !done.exists() {
@@ -157,6 +169,7 @@ fn compiler_files(gcc: &str) -> Result<Image> {
 }
 
 fn ask(gcc: &str, question: &str) -> Result<String> {
-    let output = Command::new(gcc).arg(question).output().with_context(|| format!("can't run {gcc}"))?;
+    let output =
+        Command::new(gcc).arg(question).output().with_context(|| format!("can't run {gcc}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

@@ -1,4 +1,5 @@
-//! The kernel with less memory than its programs use: contents are checked, and whoever has to go goes.
+//! The kernel with less memory than its programs use: contents are checked, and whoever has to go
+//! goes.
 //!
 //! A short run of each stands in every `./uvm test`; `--long` has ten minutes of over-commitment.
 
@@ -36,7 +37,11 @@ const ALONE: Case = Case {
 };
 
 pub const SHORT: &[Case] = &[
-    overcommitted("memory over-committed three times", &["/bin/overcommit", "30", "15", "/mnt"], 240),
+    overcommitted(
+        "memory over-committed three times",
+        &["/bin/overcommit", "30", "15", "/mnt"],
+        240,
+    ),
     ALONE,
 ];
 

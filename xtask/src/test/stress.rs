@@ -1,8 +1,9 @@
 //! The kernel under stress by Debian's stress-ng, whose stressors check what they do.
 //!
-//! A short selection stands in every run; `--long` gives each stressor a machine and a minute, all of them together ten on one, two
-//! and four CPUs, and runs Python's own tests of threads, processes and mappings there. Those run twice, and the
-//! second time must leave the kernel's memory as it was (`xtask/guest/flat.c`).
+//! A short selection stands in every run; `--long` gives each stressor a machine and a minute, all
+//! of them together ten on one, two and four CPUs, and runs Python's own tests of threads,
+//! processes and mappings there. Those run twice, and the second time must leave the kernel's
+//! memory as it was (`xtask/guest/flat.c`).
 
 use super::cases::Expect::{self, Contains, Lacks};
 use super::cases::{self, Case, CASE};
@@ -16,7 +17,8 @@ use std::process::Command;
 const SWAP: &[TestDisk] = &[disks::swap(1024)];
 const MEMORY: &str = "256M";
 
-/// What a stressor says on its way is no failure: some, cut off at the end of their time, complain on Linux as well.
+/// What a stressor says on its way is no failure: some, cut off at the end of their time, complain
+/// on Linux as well.
 const STRESSED: &[Expect] = &[Contains("all have run"), Lacks("unsuccessful")];
 
 fn stress_ng() -> Result<Result<Prepared, String>> {
@@ -29,9 +31,12 @@ fn stress_ng() -> Result<Result<Prepared, String>> {
 
 /// Python with its own tests, which Debian has in a package that bears the version in its name.
 fn python_tests() -> Result<Result<Prepared, String>> {
-    let listing =
-        Command::new("apt-cache").args(["search", "--names-only", "^libpython3.*-testsuite$"]).output();
-    let Ok(listing) = listing else { return Ok(Err("no apt to fetch Python's tests with".to_owned())) };
+    let listing = Command::new("apt-cache")
+        .args(["search", "--names-only", "^libpython3.*-testsuite$"])
+        .output();
+    let Ok(listing) = listing else {
+        return Ok(Err("no apt to fetch Python's tests with".to_owned()));
+    };
     let text = String::from_utf8_lossy(&listing.stdout).into_owned();
     let Some(package) = text.lines().last().and_then(|line| line.split(' ').next()) else {
         return Ok(Err("apt knows no libpython3-testsuite: run `apt-get update`".to_owned()));
@@ -46,7 +51,16 @@ const SCRIPT: &str =
      echo all have run";
 
 const fn stressors(name: &'static str, seconds: u64, command: &'static [&'static str]) -> Case {
-    Case { name, command, prepare: stress_ng, expect: STRESSED, disks: SWAP, memory: MEMORY, seconds, ..CASE }
+    Case {
+        name,
+        command,
+        prepare: stress_ng,
+        expect: STRESSED,
+        disks: SWAP,
+        memory: MEMORY,
+        seconds,
+        ..CASE
+    }
 }
 
 macro_rules! stress {
@@ -59,8 +73,8 @@ pub const SHORT: &[Case] = &[stressors(
     "stress-ng, a little of each",
     300,
     stress!(
-        "1", "1", "vm", "mmap", "mremap", "madvise", "mlock", "msync", "shm", "fork", "brk", "stack",
-        "bigheap"
+        "1", "1", "vm", "mmap", "mremap", "madvise", "mlock", "msync", "shm", "fork", "brk",
+        "stack", "bigheap"
     ),
 )];
 
@@ -88,7 +102,8 @@ const TOGETHER: &[&str] = &[
     "2",
 ];
 
-/// What may be missing at the end, in KiB: the CPUs' lists of free blocks and pages, as full as they ever were.
+/// What may be missing at the end, in KiB: the CPUs' lists of free blocks and pages, as full as
+/// they ever were.
 const BOUND: &str = "8192";
 
 const fn together(name: &'static str, cpus: u32) -> Case {

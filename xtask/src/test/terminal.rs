@@ -1,5 +1,5 @@
-//! `./uvm run` as a person uses it: on a terminal of its own, which `script` makes. The other interactive cases talk to
-//! QEMU through pipes and can't see what becomes of a terminal.
+//! `./uvm run` as a person uses it: on a terminal of its own, which `script` makes. The other
+//! interactive cases talk to QEMU through pipes and can't see what becomes of a terminal.
 
 use super::{failed, Verdict};
 use crate::build;
@@ -80,7 +80,9 @@ fn talk(child: &mut Child) -> Result<Verdict> {
         while !seen.contains(wanted) {
             match screen.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(text) => seen.push_str(&text),
-                Err(_) => return Ok(failed(format!("waited for {wanted:?}, the screen shows {seen:?}"))),
+                Err(_) => {
+                    return Ok(failed(format!("waited for {wanted:?}, the screen shows {seen:?}")))
+                }
             }
         }
         seen.drain(..seen.find(wanted).map_or(0, |at| at + wanted.len()));

@@ -3,10 +3,11 @@
 //! ```text
 //!   lists:  CPU 0's | CPU 1's | ... | never used, or nobody's
 //! ```
-//! What a CPU gives back comes on a list of its own, and it takes from there first: what it has written last lies in its own memory caches.
-//! With one list for all, two CPUs that filled and unmapped memory exchanged their pages, and with each page the 64 lines that one had
-//! written and the other was about to zero. Then it takes what no CPU has had, then the others' pages. One lock guards all lists; a
-//! CPU takes it once in 32 pages.
+//! What a CPU gives back comes on a list of its own, and it takes from there first: what it has
+//! written last lies in its own memory caches. With one list for all, two CPUs that filled and
+//! unmapped memory exchanged their pages, and with each page the 64 lines that one had written and
+//! the other was about to zero. Then it takes what no CPU has had, then the others' pages. One lock
+//! guards all lists; a CPU takes it once in 32 pages.
 
 use alloc::vec::Vec;
 
@@ -35,7 +36,8 @@ impl FreeLists {
         Ok(FreeLists { lists, len: all.len })
     }
 
-    /// The list that a CPU takes from next: its own, that of all, those of others. `None` if all are empty.
+    /// The list that a CPU takes from next: its own, that of all, those of others. `None` if all
+    /// are empty.
     fn next_for(&mut self, cpu: usize) -> Option<&mut List> {
         let all = self.lists.len() - 1;
         let others = (0..all).map(|i| (cpu + i) % all).skip(1);
@@ -45,7 +47,8 @@ impl FreeLists {
 }
 
 impl<M: Machine> Frames<M> {
-    /// Takes so many pages, of which there are as many, off the lists. Their records still say that they are there.
+    /// Takes so many pages, of which there are as many, off the lists. Their records still say that
+    /// they are there.
     pub(super) fn take_free(
         &self,
         free: &mut FreeLists,

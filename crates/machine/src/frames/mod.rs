@@ -9,24 +9,25 @@
 //!   activate -> Pending batch of this CPU -> Active <-> Inactive
 //! ```
 //!
-//! A record's fields are atomics, so that reading one needs no lock and no unsafe code; who may *write* a field is
-//! said here and kept by the callers:
+//! A record's fields are atomics, so that reading one needs no lock and no unsafe code; who may
+//! *write* a field is said here and kept by the callers:
 //!
-//! * `owner`, `index`, `flags`: whoever holds the owner's lock (the anon's or the object's), or the allocating
-//!   thread before the page is published;
-//! * `wire`, the word of holds: whoever makes or ends a wired mapping, a use for I/O or a loan, and the owner that lets a
-//!   held page go, atomically: one of them finds itself the last, and frees the page;
+//! * `owner`, `index`, `flags`: whoever holds the owner's lock (the anon's or the object's), or the
+//!   allocating thread before the page is published;
+//! * `wire`, the word of holds: whoever makes or ends a wired mapping, a use for I/O or a loan, and
+//!   the owner that lets a held page go, atomically: one of them finds itself the last, and frees
+//!   the page;
 //! * `next`, `prev`: the lock of the list that `place` names; on no list, `next` is the owner's;
-//! * `place`: the lock of the list it names; to and from `Pending` by compare-and-exchange (see `queues`).
+//! * `place`: the lock of the list it names; to and from `Pending` by compare-and-exchange (see
+//!   `queues`).
 //!
-//! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`).
-//! I2: a page on the free list, in a cache, or in a `Shootdown` is on no queue.
-//! I3: `free()` counts the free list and all caches.
-//! I4: `place` is `Own` from [`Frames::keep`] until [`Frames::let_go`]: such a page is on no list, no mapping shows it, and
-//! nobody reaches its bytes by its number.
+//! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`). I2: a page
+//! on the free list, in a cache, or in a `Shootdown` is on no queue. I3: `free()` counts the free
+//! list and all caches. I4: `place` is `Own` from [`Frames::keep`] until [`Frames::let_go`]: such a
+//! page is on no list, no mapping shows it, and nobody reaches its bytes by its number.
 //!
-//! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches and batches are
-//! ours, so that a fault takes no lock shared by all CPUs.
+//! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches
+//! and batches are ours, so that a fault takes no lock shared by all CPUs.
 
 mod free;
 mod own;
@@ -80,8 +81,8 @@ pub enum Owner {
 /// How deep into the last pages an allocation may reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reserve {
-    /// User memory: leaves both reserves below alone, but that a thread which is being ended may take of the kernel's
-    /// what it needs for that.
+    /// User memory: leaves both reserves below alone, but that a thread which is being ended may
+    /// take of the kernel's what it needs for that.
     User,
     /// Tables and kernel structures: leaves the page daemon's reserve.
     Kernel,
@@ -99,22 +100,26 @@ bitflags::bitflags! {
         const WANTED = 2;
         /// Backing store holds the same bytes, but for what the pmap's modified bit says.
         const CLEAN = 4;
-        /// The last read of the page failed: its bytes mean nothing, and whoever finds it takes it out.
+        /// The last read of the page failed: its bytes mean nothing, and whoever finds it takes it
+        /// out.
         const ERROR = 8;
         /// The page daemon writes the page: unless somebody wants it by then, it is freed.
         const PAGEOUT = 16;
-        /// The page holds a file's bytes. Set before the page comes on a queue, for as long as it has this owner.
+        /// The page holds a file's bytes. Set before the page comes on a queue, for as long as it
+        /// has this owner.
         const FILE = 32;
         /// The page holds a file's bytes that programs run; `FILE` is not set then.
         const EXEC = 64;
         /// Who comes to the page has the ones behind it read.
         const AHEAD = 128;
-        /// The host has read or written the page itself since the page daemon looked: the pmap doesn't know.
+        /// The host has read or written the page itself since the page daemon looked: the pmap
+        /// doesn't know.
         const TOUCHED = 256;
-        /// The last write of the page to its file failed, and nothing was stored in it since, but for what the pmap's
-        /// modified bit says. The next write is this page's alone.
+        /// The last write of the page to its file failed, and nothing was stored in it since, but
+        /// for what the pmap's modified bit says. The next write is this page's alone.
         const UNWRITTEN = 512;
-        /// The page's file has no room of its own yet for what would be stored in it: who means to asks the file first.
+        /// The page's file has no room of its own yet for what would be stored in it: who means to
+        /// asks the file first.
         const HOLE = 1024;
     }
 }
@@ -139,8 +144,15 @@ pub enum Place {
     Own,
 }
 
-const PLACES: [Place; 7] =
-    [Place::Nowhere, Place::Pending, Place::Active, Place::Inactive, Place::Free, Place::Cached, Place::Own];
+const PLACES: [Place; 7] = [
+    Place::Nowhere,
+    Place::Pending,
+    Place::Active,
+    Place::Inactive,
+    Place::Free,
+    Place::Cached,
+    Place::Own,
+];
 const NIL: u32 = u32::MAX;
 
 struct Page {
@@ -187,7 +199,8 @@ struct Near<M: Machine> {
     cache: Ordered<PageCache, M::Lock, Magazine>,
     /// As many as `cache` has, to be read without its lock.
     cached: AtomicUsize,
-    /// Pages gathered here by operations, less those that have been freed here since: see [`Frames::being_freed`].
+    /// Pages gathered here by operations, less those that have been freed here since: see
+    /// [`Frames::being_freed`].
     gathered: AtomicUsize,
     pending: Ordered<PageQueues, M::Lock, Pending>,
 }
@@ -230,8 +243,9 @@ impl<M: Machine> Near<M> {
 }
 
 impl<M: Machine> Frames<M> {
-    /// Takes over `segments`, each a page-aligned address and a count of pages, none overlapping; `cpus` bounds what
-    /// [`Machine::cpu`] returns. All pages are free. Put the largest segment first: look-ups try it first.
+    /// Takes over `segments`, each a page-aligned address and a count of pages, none overlapping;
+    /// `cpus` bounds what [`Machine::cpu`] returns. All pages are free. Put the largest segment
+    /// first: look-ups try it first.
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records.
@@ -239,10 +253,11 @@ impl<M: Machine> Frames<M> {
         Self::with(segments, &[], &[], cpus)
     }
 
-    /// The same, with segments of memory that are `loaded` with something at first, such as what a boot loader brought: their
-    /// frames are the host's [own](Place::Own), and may be [let go](Self::let_go) and freed one by one. And with runs of frames that
-    /// belong to `devices`: they have numbers and records, so that they can be mapped, but are never free. The owner of both is
-    /// [`Owner::Kernel`].
+    /// The same, with segments of memory that are `loaded` with something at first, such as what a
+    /// boot loader brought: their frames are the host's [own](Place::Own), and may be [let
+    /// go](Self::let_go) and freed one by one. And with runs of frames that belong to `devices`:
+    /// they have numbers and records, so that they can be mapped, but are never free. The owner of
+    /// both is [`Owner::Kernel`].
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records, or there are more than 2^31 of them.
@@ -265,7 +280,11 @@ impl<M: Machine> Frames<M> {
         records.extend((0..free).map(|n| Page::new(Owner::Free, Place::Free, n, free)));
         records.extend((free..total).map(|n| Page::new(Owner::Kernel, Place::Own, n, 0)));
         records.extend((total..numbers).map(|n| Page::new(Owner::Kernel, Place::Nowhere, n, 0)));
-        let list = if free == 0 { List::EMPTY } else { List { head: 0, tail: free - 1, len: free as usize } };
+        let list = if free == 0 {
+            List::EMPTY
+        } else {
+            List { head: 0, tail: free - 1, len: free as usize }
+        };
         let reserve_pageout = (total as usize / 512).clamp(2, 64);
         let slack = (total as usize / 64).clamp(4, 2048);
         Ok(Frames {
@@ -308,23 +327,26 @@ impl<M: Machine> Frames<M> {
         page.0 as usize >= self.total
     }
 
-    /// Free page frames (I3); a moment's value where several CPUs run. Frames that move between the list and a cache
-    /// meanwhile are rather counted twice than not at all: who is told that there are none gives up.
+    /// Free page frames (I3); a moment's value where several CPUs run. Frames that move between the
+    /// list and a cache meanwhile are rather counted twice than not at all: who is told that there
+    /// are none gives up.
     pub fn free(&self) -> usize {
         let before = self.far.free_list_len.load(Acquire);
         let cached = self.near.iter().map(|near| near.cached.load(Acquire)).sum::<usize>();
         before.max(self.far.free_list_len.load(Acquire)) + cached
     }
 
-    /// Page frames that operations under way give back: free as soon as the CPUs have been told of them, for which nobody sleeps. A
-    /// moment's value; who reads it before [`free`](Self::free) counts no frame as neither.
+    /// Page frames that operations under way give back: free as soon as the CPUs have been told of
+    /// them, for which nobody sleeps. A moment's value; who reads it before [`free`](Self::free)
+    /// counts no frame as neither.
     pub fn being_freed(&self) -> usize {
         // An operation may begin on one CPU and end on another.
         let sum = |sum: usize, near: &Line<Near<M>>| sum.wrapping_add(near.gathered.load(Acquire));
         self.near.iter().fold(0, sum)
     }
 
-    /// Counts frames as [being freed](Self::being_freed) that the caller is about to take from their owners, at most.
+    /// Counts frames as [being freed](Self::being_freed) that the caller is about to take from
+    /// their owners, at most.
     #[inline]
     pub fn announce(&self, pages: usize) {
         self.near[M::Lock::cpu()].gathered.fetch_add(pages, Relaxed);
@@ -335,14 +357,15 @@ impl<M: Machine> Frames<M> {
         self.free().saturating_sub(self.reserve_kernel)
     }
 
-    /// Whether the free list alone has more than [`low_water`](Self::low_water); a moment's value, by two words that change rarely.
+    /// Whether the free list alone has more than [`low_water`](Self::low_water); a moment's value,
+    /// by two words that change rarely.
     #[inline]
     pub fn is_plentiful(&self) -> bool {
         self.far.free_list_len.load(Relaxed) > self.low_water()
     }
 
-    /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the daemon runs before
-    /// anyone is refused.
+    /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the
+    /// daemon runs before anyone is refused.
     pub fn low_water(&self) -> usize {
         self.low_water.load(Relaxed)
     }
@@ -352,8 +375,8 @@ impl<M: Machine> Frames<M> {
         self.high_water.load(Relaxed)
     }
 
-    /// How many allocations of frames have been refused, whosever: who was refused memory learns by it whether
-    /// frames were what it lacked.
+    /// How many allocations of frames have been refused, whosever: who was refused memory learns by
+    /// it whether frames were what it lacked.
     #[inline]
     pub fn refusals(&self) -> usize {
         self.refusals.load(Relaxed)
@@ -398,11 +421,13 @@ impl<M: Machine> Frames<M> {
         None
     }
 
-    /// Takes a free page. Its contents are whatever they were; its owner is [`Owner::Kernel`], its wire count and
-    /// flags are clear, and it is on no queue. Cost: constant; no lock shared by all CPUs but once in 32 calls.
+    /// Takes a free page. Its contents are whatever they were; its owner is [`Owner::Kernel`], its
+    /// wire count and flags are clear, and it is on no queue. Cost: constant; no lock shared by all
+    /// CPUs but once in 32 calls.
     ///
     /// # Errors
-    /// [`NoMemory`] if only pages kept for a more urgent `reserve` are left, on the free list and in all caches.
+    /// [`NoMemory`] if only pages kept for a more urgent `reserve` are left, on the free list and
+    /// in all caches.
     #[inline]
     pub fn alloc<P: Before<PageCache>>(
         &self,
@@ -433,8 +458,9 @@ impl<M: Machine> Frames<M> {
         }
         let is_last = reserve == Reserve::User && machine.gives_up();
         let reserve = if is_last { Reserve::Kernel } else { reserve };
-        // What other CPUs' caches hold is free too: before memory is short they give it back. Others may take it into theirs at
-        // once; so one look isn't enough while there is something to be had.
+        // What other CPUs' caches hold is free too: before memory is short they give it back.
+        // Others may take it into theirs at once; so one look isn't enough while there is something
+        // to be had.
         for _ in 0..LOOKS {
             self.drain_caches(held);
             if let Ok(page) = self.refill_and_pop(machine, held, cpu, reserve) {
@@ -510,21 +536,27 @@ impl<M: Machine> Frames<M> {
         Ok(())
     }
 
-    /// Frees a page that no translation and no list knows: one from [`alloc`](Self::alloc) that was never mapped, or one of
-    /// a segment that came loaded.
-    /// Pages that were mapped go through [`release`](Self::release).
+    /// Frees a page that no translation and no list knows: one from [`alloc`](Self::alloc) that was
+    /// never mapped, or one of a segment that came loaded. Pages that were mapped go through
+    /// [`release`](Self::release).
     ///
     /// # Panics
     /// If the page is on a list, is free, or is the host's [own](Place::Own).
-    pub fn free_page<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
+    pub fn free_page<P: Before<PageCache>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) {
         let cpu = machine.cpu();
         let (mut cache, mut h) = self.near[cpu].cache.lock(held);
         self.put(&mut cache, &mut h, cpu, page);
         self.near[cpu].cached.store(cache.len(), Release);
     }
 
-    /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with others, and frees it once no
-    /// CPU can hold a translation of it. The caller holds the owner's lock.
+    /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with
+    /// others, and frees it once no CPU can hold a translation of it. The caller holds the owner's
+    /// lock.
     #[inline]
     pub fn release<P: Before<PageQueues>>(
         &self,
@@ -574,7 +606,13 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Brings pages of a CPU's cache on its free list.
-    fn drain(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, cpu: usize, count: usize) {
+    fn drain(
+        &self,
+        cache: &mut Magazine,
+        held: &mut Held<'_, PageCache>,
+        cpu: usize,
+        count: usize,
+    ) {
         let (mut free, _h) = self.far.free.lock(held);
         let list = &mut free.lists[cpu];
         let before = list.len;
@@ -596,16 +634,18 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// The same if the free list has less than what is kept from programs: what memory pressure has freed must not all go to
-    /// whoever asks first on the CPU that freed it, or the reserves shrink each time that they are used.
+    /// The same if the free list has less than what is kept from programs: what memory pressure has
+    /// freed must not all go to whoever asks first on the CPU that freed it, or the reserves shrink
+    /// each time that they are used.
     pub fn refill_reserves<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
         if self.far.free_list_len.load(Relaxed) < self.reserve_kernel {
             self.drain_caches(held);
         }
     }
 
-    /// Takes `count` frames that follow one another in physical memory, from the top; their state is as
-    /// [`alloc`](Self::alloc) leaves it. Cost: a scan of all records: for rare, large needs such as a kernel heap.
+    /// Takes `count` frames that follow one another in physical memory, from the top; their state
+    /// is as [`alloc`](Self::alloc) leaves it. Cost: a scan of all records: for rare, large needs
+    /// such as a kernel heap.
     ///
     /// # Errors
     /// [`NoMemory`] if there is no such run, or taking it would reach into the kernel's reserve.
@@ -618,7 +658,11 @@ impl<M: Machine> Frames<M> {
         let (_cache, mut h) = self.near[0].cache.lock(held);
         let (mut free, _h) = self.far.free.lock(&mut h);
         let is_short = count == 0 || free.len < count as usize + self.reserve_kernel;
-        let run = if is_short { None } else { self.segments.iter().find_map(|s| self.free_run(s, count)) };
+        let run = if is_short {
+            None
+        } else {
+            self.segments.iter().find_map(|s| self.free_run(s, count))
+        };
         let Some(first) = run else {
             self.refusals.fetch_add(1, Relaxed);
             return Err(NoMemory);
@@ -715,7 +759,11 @@ impl Page {
     #[inline]
     fn frees(&self, place: Place) {
         let was = self.place.load(Relaxed);
-        assert!(was == Place::Nowhere as u8, "a page is freed that is {:?}", PLACES[usize::from(was)]);
+        assert!(
+            was == Place::Nowhere as u8,
+            "a page is freed that is {:?}",
+            PLACES[usize::from(was)]
+        );
         self.owner.store(pack(Owner::Free), Relaxed);
         self.wire.store(0, Relaxed);
         // Who finds the page idle finds it ownerless: `is_alone`.

@@ -1,17 +1,20 @@
-//! Frames that the host keeps for itself, and the look that keeps numbers of pages from reaching them.
+//! Frames that the host keeps for itself, and the look that keeps numbers of pages from reaching
+//! them.
 //!
-//! A [`PageNo`] is a mere number, and outlives the page that it named. Where the host's tables, heap or stacks lie, bytes written
-//! by a wrong number would be undefined behaviour; anywhere else they are wrong bytes. So the record says which frames are the
-//! host's own (I4 of the module above), and what reaches a frame by number asks. Not taken: numbers that only some may make. They
-//! are copied, and as wrong when the page has gone.
+//! A [`PageNo`] is a mere number, and outlives the page that it named. Where the host's tables,
+//! heap or stacks lie, bytes written by a wrong number would be undefined behaviour; anywhere else
+//! they are wrong bytes. So the record says which frames are the host's own (I4 of the module
+//! above), and what reaches a frame by number asks. Not taken: numbers that only some may make.
+//! They are copied, and as wrong when the page has gone.
 
 use super::{Frames, Place, PLACES};
 use crate::atomic::Ordering::Relaxed;
 use crate::{Machine, Pa, PageNo};
 
 impl<M: Machine> Frames<M> {
-    /// The address of a frame that holds bytes for somebody: what whoever reads, writes or maps a frame by its number asks. So a
-    /// wrong number reaches bytes of another program, of a file or of a device, and never the host's own tables, heap or stacks.
+    /// The address of a frame that holds bytes for somebody: what whoever reads, writes or maps a
+    /// frame by its number asks. So a wrong number reaches bytes of another program, of a file or
+    /// of a device, and never the host's own tables, heap or stacks.
     ///
     /// # Panics
     /// If there is no such frame, it is free, or it is the host's [own](Place::Own).
@@ -25,7 +28,8 @@ impl<M: Machine> Frames<M> {
         self.pa(page)
     }
 
-    /// Keeps a page that nobody else knows, as [`alloc`](Self::alloc) gave it, for what the host itself keeps in memory (I4).
+    /// Keeps a page that nobody else knows, as [`alloc`](Self::alloc) gave it, for what the host
+    /// itself keeps in memory (I4).
     ///
     /// # Panics
     /// If the page is on a list.
@@ -38,7 +42,8 @@ impl<M: Machine> Frames<M> {
     /// Ends that: the page is as `alloc` gave it.
     ///
     /// # Safety
-    /// What the host kept in the page is gone, and no CPU reaches it by a mapping or a walk through it as a table.
+    /// What the host kept in the page is gone, and no CPU reaches it by a mapping or a walk through
+    /// it as a table.
     ///
     /// # Panics
     /// If the page isn't kept.

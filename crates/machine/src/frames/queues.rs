@@ -1,11 +1,12 @@
 //! The active and inactive queues, and the batches that feed them.
 //!
-//! A page that comes into use goes to its CPU's batch first and is linked with 31 others under one hold of the
-//! queues' lock. A batch may name a page that has been freed since, or even reused: so a batch entry counts only if
-//! it can move the page's place from `Pending` to `Active` (compare-and-exchange, under the queues' lock), and
-//! whoever takes a page off the queues first tries to move it from `Pending` to `Nowhere`. If that fails the page
-//! has been linked, and is unlinked under the lock. An entry whose page has been reused and is pending again, in
-//! another batch, links it early; the other entry then finds nothing to do.
+//! A page that comes into use goes to its CPU's batch first and is linked with 31 others under one
+//! hold of the queues' lock. A batch may name a page that has been freed since, or even reused: so
+//! a batch entry counts only if it can move the page's place from `Pending` to `Active`
+//! (compare-and-exchange, under the queues' lock), and whoever takes a page off the queues first
+//! tries to move it from `Pending` to `Nowhere`. If that fails the page has been linked, and is
+//! unlinked under the lock. An entry whose page has been reused and is pending again, in another
+//! batch, links it early; the other entry then finds nothing to do.
 //!
 //! I1: a page is linked on the queue that its place names, and on no other list.
 
@@ -104,10 +105,15 @@ impl Pending {
 }
 
 impl<M: Machine> Frames<M> {
-    /// Puts a page that is on no queue on its way to the active queue; a page that is on one stays, and a wired one
-    /// stays off. No lock shared by all CPUs but once in 32 calls.
+    /// Puts a page that is on no queue on its way to the active queue; a page that is on one stays,
+    /// and a wired one stays off. No lock shared by all CPUs but once in 32 calls.
     #[inline]
-    pub fn activate<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
+    pub fn activate<P: Before<PageQueues>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) {
         let record = self.page(page);
         if record.place.load(Relaxed) != Place::Nowhere as u8
             || record.wire.load(Relaxed) & super::record::WIRINGS != 0
@@ -178,7 +184,8 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Takes a page out of the batch that it is in, if any, and says whether it is on no queue then.
+    /// Takes a page out of the batch that it is in, if any, and says whether it is on no queue
+    /// then.
     #[inline]
     pub fn leaves_batch(&self, page: PageNo) -> bool {
         match self.place(page) {
@@ -205,7 +212,9 @@ impl<M: Machine> Frames<M> {
             match self.place(page) {
                 Place::Active => self.unlink(&mut queues.active, page.0),
                 Place::Inactive => self.unlink(&mut queues.inactive, page.0),
-                Place::Nowhere | Place::Free | Place::Cached | Place::Pending | Place::Own => continue,
+                Place::Nowhere | Place::Free | Place::Cached | Place::Pending | Place::Own => {
+                    continue
+                }
             }
             self.set_place(page.0, Place::Nowhere);
             queues.unlinked(self.page(page).flags.load(Relaxed));
@@ -214,7 +223,11 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The page at a queue's front, which has been there longest.
-    pub fn oldest<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, queue: Queue) -> Option<PageNo> {
+    pub fn oldest<P: Before<PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        queue: Queue,
+    ) -> Option<PageNo> {
         let (mut queues, _h) = self.far.queues.lock(held);
         let list = queues.list(queue);
         (list.len != 0).then_some(PageNo(list.head))
@@ -232,7 +245,8 @@ impl<M: Machine> Frames<M> {
 
     /// Pages on both queues of a class.
     pub fn of_class(&self, class: Class) -> usize {
-        let (file, exec) = (self.far.balance.file.load(Relaxed), self.far.balance.exec.load(Relaxed));
+        let (file, exec) =
+            (self.far.balance.file.load(Relaxed), self.far.balance.exec.load(Relaxed));
         match class {
             Class::File => file,
             Class::Exec => exec,
@@ -315,7 +329,10 @@ impl<M: Machine> Frames<M> {
         let (mut no, mut prev, mut count) = (list.head, super::NIL, 0);
         while no != super::NIL {
             let page = &self.pages[no as usize];
-            if self.place(PageNo(no)) != place || page.prev.load(Relaxed) != prev || count > list.len {
+            if self.place(PageNo(no)) != place
+                || page.prev.load(Relaxed) != prev
+                || count > list.len
+            {
                 return Err("a list's links are broken");
             }
             (prev, no, count) = (no, page.next.load(Relaxed), count + 1);

@@ -1,5 +1,5 @@
-//! Reading and writing a page's record: its owner, what is going on with it, its wirings. Who may write what is said in
-//! the module above.
+//! Reading and writing a page's record: its owner, what is going on with it, its wirings. Who may
+//! write what is said in the module above.
 
 use super::{Frames, Owner, Page, PageFlags, Place, NIL, PLACES};
 use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -13,8 +13,8 @@ const LOAN: u32 = 1 << 16;
 const LOANS: u32 = 0x7fff * LOAN;
 const LEFT: u32 = 1 << 31;
 
-/// Holds beyond which programs get no more of them. Of wired mappings, which a pmap can't forget, few enough to walk; of pins and loans
-/// less than fits, by more than all CPUs add at once.
+/// Holds beyond which programs get no more of them. Of wired mappings, which a pmap can't forget,
+/// few enough to walk; of pins and loans less than fits, by more than all CPUs add at once.
 const MOST_WIRINGS: u32 = 4_000;
 const MOST_PINS: u32 = 60_000;
 const MOST_LOANS: u32 = 30_000 * LOAN;
@@ -62,8 +62,9 @@ impl<M: Machine> Frames<M> {
         page.owner.store(pack(owner), Release);
     }
 
-    /// More than one leaf refers to the anon that has the page, from now on: whoever maps it without the anon's lock
-    /// finds it so in [`is_alone`](Self::is_alone). Under that lock, before the second reference is one.
+    /// More than one leaf refers to the anon that has the page, from now on: whoever maps it
+    /// without the anon's lock finds it so in [`is_alone`](Self::is_alone). Under that lock, before
+    /// the second reference is one.
     #[inline]
     pub fn mark_shared(&self, page: PageNo) {
         let owner = &self.page(page).owner;
@@ -83,25 +84,29 @@ impl<M: Machine> Frames<M> {
         self.page(page).owner.load(Acquire) & SHARED != 0
     }
 
-    /// Whether the page may be shown to be written by whoever has the one leaf that refers to an anon, as far as the page's
-    /// record goes: that anon has the page, one leaf alone refers to it, nobody has the page on loan, and I/O hasn't. What
-    /// [`Pmap::enter_ahead`](crate::Pmap::enter_ahead) asks where the anon's lock is no longer held: whoever changes any of it
-    /// says so here first, and takes the right to write from all mappings then.
+    /// Whether the page may be shown to be written by whoever has the one leaf that refers to an
+    /// anon, as far as the page's record goes: that anon has the page, one leaf alone refers to it,
+    /// nobody has the page on loan, and I/O hasn't. What
+    /// [`Pmap::enter_ahead`](crate::Pmap::enter_ahead) asks where the anon's lock is no longer
+    /// held: whoever changes any of it says so here first, and takes the right to write from all
+    /// mappings then.
     ///
-    /// Whoever reads a slot for this must read it once more after: a copy may have taken the anon's place there, and
-    /// the anon be alone elsewhere.
+    /// Whoever reads a slot for this must read it once more after: a copy may have taken the anon's
+    /// place there, and the anon be alone elsewhere.
     #[inline]
     pub fn is_alone(&self, page: PageNo, anon: u32) -> bool {
-        // The loans first. A loan that becomes a reference is one before it ends: who finds it ended finds the mark. The owner last:
-        // a page that is taken away loses it before it stops being busy. Whoever sets a flag later passes that on, as who clears one
-        // does: the flags that are read may be the last one's.
+        // The loans first. A loan that becomes a reference is one before it ends: who finds it
+        // ended finds the mark. The owner last: a page that is taken away loses it before it stops
+        // being busy. Whoever sets a flag later passes that on, as who clears one does: the flags
+        // that are read may be the last one's.
         let record = self.page(page);
         self.loans(page) == 0
             && record.flags.load(Acquire) & PageFlags::BUSY.bits() == 0
             && record.owner.load(Acquire) & WHO == pack(Owner::Anon(anon))
     }
 
-    /// The number that the owner keeps with the page, its place on backing store say; 0 if none. Gone with the owner.
+    /// The number that the owner keeps with the page, its place on backing store say; 0 if none.
+    /// Gone with the owner.
     pub fn slot(&self, page: PageNo) -> u32 {
         (self.page(page).owner.load(Relaxed) >> SLOT_SHIFT) as u32
     }
@@ -155,20 +160,22 @@ impl<M: Machine> Frames<M> {
         !self.flags(page).contains(PageFlags::BUSY) && self.loans(page) == 0
     }
 
-    /// Whether the page can be wired by a program once more. What the kernel itself wires is few enough always to fit.
+    /// Whether the page can be wired by a program once more. What the kernel itself wires is few
+    /// enough always to fit.
     #[inline]
     pub fn may_wire(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_WIRINGS
     }
 
-    /// Whether the page can be pinned once more, for a call of a program that works on it. Pins count among the wirings.
+    /// Whether the page can be pinned once more, for a call of a program that works on it. Pins
+    /// count among the wirings.
     #[inline]
     pub fn may_pin(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_PINS
     }
 
-    /// Lends the page once more: under its owner's lock, or by who has it on loan. It stays on its queue, like a wired
-    /// one. Says no if it is lent too often.
+    /// Lends the page once more: under its owner's lock, or by who has it on loan. It stays on its
+    /// queue, like a wired one. Says no if it is lent too often.
     #[inline]
     pub fn lend(&self, page: PageNo) -> bool {
         let wire = &self.page(page).wire;
@@ -179,8 +186,8 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Lends an owned page that is as it should be: idle, on a queue, wired by nobody, and not lent too often. Under its
-    /// owner's lock.
+    /// Lends an owned page that is as it should be: idle, on a queue, wired by nobody, and not lent
+    /// too often. Under its owner's lock.
     #[inline]
     pub fn lend_idle(&self, page: PageNo) -> Lending {
         let record = self.page(page);
@@ -198,8 +205,8 @@ impl<M: Machine> Frames<M> {
         Lending::Lent
     }
 
-    /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed: it was nobody's any more,
-    /// and this was the last that held it.
+    /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed:
+    /// it was nobody's any more, and this was the last that held it.
     #[inline]
     pub fn unlend(&self, page: PageNo) -> bool {
         let before = self.page(page).wire.fetch_sub(LOAN, AcqRel);
@@ -207,10 +214,11 @@ impl<M: Machine> Frames<M> {
         before == LEFT | LOAN
     }
 
-    /// The page's owner, whose lock is held, lets it go while somebody may hold it: all that the owner knows of it is
-    /// undone already, its record says another owner, and no list and no CPU knows it. Says whether nobody held it: then it is the
-    /// caller's to free. Else whoever holds it last frees it, at any moment from now.
-    /// A device's frame is never to be freed: for it the answer is no.
+    /// The page's owner, whose lock is held, lets it go while somebody may hold it: all that the
+    /// owner knows of it is undone already, its record says another owner, and no list and no CPU
+    /// knows it. Says whether nobody held it: then it is the caller's to free. Else whoever holds
+    /// it last frees it, at any moment from now. A device's frame is never to be freed: for it the
+    /// answer is no.
     pub fn leave(&self, page: PageNo) -> bool {
         !self.is_device(page) && self.page(page).wire.fetch_or(LEFT, AcqRel) & !LEFT == 0
     }
@@ -220,14 +228,18 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Relaxed) & LEFT != 0
     }
 
-    /// Gives an owner to a page that is nobody's and that the caller has on loan. That loan ends if it is the only one.
+    /// Gives an owner to a page that is nobody's and that the caller has on loan. That loan ends if
+    /// it is the only one.
     #[inline]
     pub fn take_over(&self, page: PageNo) -> Taken {
         let wire = &self.page(page).wire;
         let mut holds = wire.load(Relaxed);
         while holds & (LEFT | WIRINGS) == LEFT {
-            let (left, taken) =
-                if holds == LEFT | LOAN { (0, Taken::Alone) } else { (holds & !LEFT, Taken::Among) };
+            let (left, taken) = if holds == LEFT | LOAN {
+                (0, Taken::Alone)
+            } else {
+                (holds & !LEFT, Taken::Among)
+            };
             match wire.compare_exchange(holds, left, AcqRel, Relaxed) {
                 Ok(_) => return taken,
                 Err(now) => holds = now,
@@ -236,7 +248,8 @@ impl<M: Machine> Frames<M> {
         Taken::Not
     }
 
-    /// Says who [took a page over](Self::take_over): what its last owner knew of it is no longer so.
+    /// Says who [took a page over](Self::take_over): what its last owner knew of it is no longer
+    /// so.
     #[inline]
     pub fn set_new_owner(&self, page: PageNo, owner: Owner) {
         let page = self.page(page);
@@ -257,14 +270,16 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.store(LEFT | LOAN, Release);
     }
 
-    /// Wires the page once more. It stays on its queue, where the page daemon passes it by: most wirings last for one
-    /// copy, and two hand-offs through the queues' lock would cost more than that.
+    /// Wires the page once more. It stays on its queue, where the page daemon passes it by: most
+    /// wirings last for one copy, and two hand-offs through the queues' lock would cost more than
+    /// that.
     #[inline]
     pub fn wire(&self, page: PageNo) {
         self.page(page).wire.fetch_add(1, Relaxed);
     }
 
-    /// Takes one wiring back; after the last, a page that is on no queue goes on its way to the active one.
+    /// Takes one wiring back; after the last, a page that is on no queue goes on its way to the
+    /// active one.
     pub fn unwire<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let count = self.page(page).wire.fetch_sub(1, Relaxed) & WIRINGS;
         debug_assert!(count > 0, "{page:?} is not wired");
@@ -273,7 +288,8 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Links a page that is on no list to the next of a chain; under the owner's lock, or by who made it busy.
+    /// Links a page that is on no list to the next of a chain; under the owner's lock, or by who
+    /// made it busy.
     pub fn chain(&self, page: PageNo, next: Option<PageNo>) {
         debug_assert_eq!(self.place(page), Place::Nowhere, "{page:?} is on a list");
         self.link_next(page, next);
@@ -284,9 +300,9 @@ impl<M: Machine> Frames<M> {
         self.page(page).next()
     }
 
-    /// Takes one wiring back and says whether it was the last; the page goes on no queue. For pages that have lost
-    /// their owner: whoever takes the last wiring frees the page. A device's frame is never to be freed: for it the
-    /// answer is no.
+    /// Takes one wiring back and says whether it was the last; the page goes on no queue. For pages
+    /// that have lost their owner: whoever takes the last wiring frees the page. A device's frame
+    /// is never to be freed: for it the answer is no.
     pub fn unpin(&self, page: PageNo) -> bool {
         self.page(page).wire.fetch_sub(1, AcqRel) == LEFT | 1
     }
@@ -311,7 +327,8 @@ impl Page {
     }
 }
 
-/// Bits of an owner's word: who, in which table; above them the number that the owner keeps with the page.
+/// Bits of an owner's word: who, in which table; above them the number that the owner keeps with
+/// the page.
 const SLOT_SHIFT: u32 = 35;
 /// The part that says who.
 const WHO: u64 = (1 << SLOT_SHIFT) - 1;

@@ -1,7 +1,8 @@
 //! Many pages at once: taken, put on the active queue and freed under one hold of a lock.
 //!
-//! A call for one page costs a lock, a CPU's number and a look at the record each; what moves runs of pages pays them once. Runs pass
-//! the CPU's cache by: they come off the free list and go back to it, as a chain.
+//! A call for one page costs a lock, a CPU's number and a look at the record each; what moves runs
+//! of pages pays them once. Runs pass the CPU's cache by: they come off the free list and go back
+//! to it, as a chain.
 
 use super::{link_back, pack, Frames, List, NoMemory, Owner, PageFlags, Place, NIL};
 use crate::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -11,8 +12,8 @@ use crate::shootdown::PageChain;
 use crate::{Channel, Machine, PageNo, Reserve, Shootdown};
 
 impl<M: Machine> Frames<M> {
-    /// Takes `count` free pages, each as [`alloc`](Self::alloc) leaves it, and hands them to `each`, which takes no lock. Cost: two
-    /// locks for all, where enough are on the free list.
+    /// Takes `count` free pages, each as [`alloc`](Self::alloc) leaves it, and hands them to
+    /// `each`, which takes no lock. Cost: two locks for all, where enough are on the free list.
     ///
     /// # Errors
     /// [`NoMemory`] after those that there were.
@@ -24,7 +25,11 @@ impl<M: Machine> Frames<M> {
         count: usize,
         mut each: impl FnMut(PageNo),
     ) -> Result<(), NoMemory> {
-        let taken = if count < HALF { 0 } else { self.take_listed(machine, held, reserve, count, &mut each) };
+        let taken = if count < HALF {
+            0
+        } else {
+            self.take_listed(machine, held, reserve, count, &mut each)
+        };
         for _ in taken..count {
             each(self.alloc(machine, held, reserve)?);
         }
@@ -57,8 +62,9 @@ impl<M: Machine> Frames<M> {
         count
     }
 
-    /// Puts pages that are on no queue, and wired by nobody, on the active queue, under one hold of its lock; a page that is on one
-    /// stays. Their owners' locks are held, or nobody else can take the pages from them.
+    /// Puts pages that are on no queue, and wired by nobody, on the active queue, under one hold of
+    /// its lock; a page that is on one stays. Their owners' locks are held, or nobody else can take
+    /// the pages from them.
     pub fn activate_all<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
@@ -77,15 +83,16 @@ impl<M: Machine> Frames<M> {
         self.count(&queues);
     }
 
-    /// Takes an idle page from its owner, who holds its own lock and has removed the page's mappings; [`release_all`] is to follow. Says
-    /// no, with nothing changed, if I/O has the page, or somebody holds it.
+    /// Takes an idle page from its owner, who holds its own lock and has removed the page's
+    /// mappings; [`release_all`] is to follow. Says no, with nothing changed, if I/O has the page,
+    /// or somebody holds it.
     ///
     /// [`release_all`]: Self::release_all
     #[inline]
     pub fn leaves_owner(&self, page: PageNo) -> bool {
         let record = self.page(page);
-        let is_idle =
-            record.flags.load(Relaxed) & PageFlags::BUSY.bits() == 0 && record.wire.load(Acquire) == 0;
+        let is_idle = record.flags.load(Relaxed) & PageFlags::BUSY.bits() == 0
+            && record.wire.load(Acquire) == 0;
         if is_idle {
             // Who finds it on its queue finds that it is nobody's.
             record.owner.store(pack(Owner::Kernel), Relaxed);
@@ -93,9 +100,10 @@ impl<M: Machine> Frames<M> {
         is_idle
     }
 
-    /// Takes pages that [left their owners](Self::leaves_owner) off their queues, under one hold of the lock, and hands them to `down`,
-    /// which frees them once no CPU can hold a translation of them. Those that are still in a CPU's batch need no lock. So many frames
-    /// were [announced](Self::announce) as their owners let them go.
+    /// Takes pages that [left their owners](Self::leaves_owner) off their queues, under one hold of
+    /// the lock, and hands them to `down`, which frees them once no CPU can hold a translation of
+    /// them. Those that are still in a CPU's batch need no lock. So many frames were
+    /// [announced](Self::announce) as their owners let them go.
     pub fn release_all<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
@@ -138,7 +146,12 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Frees a chain that would overflow a cache: it becomes the front of the CPU's free list.
-    pub(super) fn free_listed(&self, held: &mut Held<'_, PageCache>, cpu: usize, chain: &PageChain) {
+    pub(super) fn free_listed(
+        &self,
+        held: &mut Held<'_, PageCache>,
+        cpu: usize,
+        chain: &PageChain,
+    ) {
         let Some(head) = chain.head else { return };
         let (mut free, _h) = self.far.free.lock(held);
         let (mut at, mut prev) = (head.0, NIL);

@@ -1,11 +1,12 @@
 //! What the page daemon asks of the queues, many pages at a time.
 //!
-//! A scan hands out pages from a queue's front and puts them at its end under the same hold of the lock: whoever frees
-//! one of them takes it off the queue as always, those that are passed by have moved on, and no page is ever on a
-//! scan's list alone. So a scan can be left at any point, and two of them disturb each other's order and nothing else.
+//! A scan hands out pages from a queue's front and puts them at its end under the same hold of the
+//! lock: whoever frees one of them takes it off the queue as always, those that are passed by have
+//! moved on, and no page is ever on a scan's list alone. So a scan can be left at any point, and
+//! two of them disturb each other's order and nothing else.
 //!
-//! What is handed out is a number, not a hold: its page may be freed and used again at once. The daemon looks at its
-//! owner, takes the owner's lock, and looks again.
+//! What is handed out is a number, not a hold: its page may be freed and used again at once. The
+//! daemon looks at its owner, takes the owner's lock, and looks again.
 
 use arrayvec::ArrayVec;
 

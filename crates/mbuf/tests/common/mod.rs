@@ -94,7 +94,10 @@ impl Pages for Counted {
     fn share_run(&self, run: &Vec<Page>, pages: Range<usize>) -> Result<Vec<Page>, NoMemory> {
         self.request()?;
         self.out.set(self.out.get() + pages.len());
-        Ok(run[pages].iter().map(|page| Page { bytes: page.bytes.clone(), lent: page.lent }).collect())
+        Ok(run[pages]
+            .iter()
+            .map(|page| Page { bytes: page.bytes.clone(), lent: page.lent })
+            .collect())
     }
 
     fn cut_run(&self, run: &mut Vec<Page>, at: usize, both: bool) -> Result<Vec<Page>, NoMemory> {

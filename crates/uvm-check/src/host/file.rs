@@ -10,7 +10,8 @@ use uvm_soft::{host, SoftMachine, StdThreads, Threads};
 use super::store::{Keeps, Line, Store, Way};
 use crate::model::{Contents, BAD_PAGE};
 
-/// A file and its pager. One page can't be read ([`BAD_PAGE`]) until something else has been stored there.
+/// A file and its pager. One page can't be read ([`BAD_PAGE`]) until something else has been stored
+/// there.
 pub struct File<T: Threads = StdThreads> {
     store: Arc<Store<T>>,
     pager: Arc<VnodePager<SoftMachine<T>>>,

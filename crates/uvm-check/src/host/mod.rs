@@ -1,4 +1,5 @@
-//! What a host supplies: files and swap devices whose transfers are under the test's control, and a ROM.
+//! What a host supplies: files and swap devices whose transfers are under the test's control, and a
+//! ROM.
 
 mod file;
 mod rom;

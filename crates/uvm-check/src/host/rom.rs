@@ -11,7 +11,8 @@ use crate::model::file_contents;
 use crate::op::CHIPS;
 use crate::world::word_offset;
 
-/// An object whose pages are there already and show again and again. They belong to no object's table.
+/// An object whose pages are there already and show again and again. They belong to no object's
+/// table.
 pub struct Rom {
     object: Object<SoftMachine>,
     chips: [PageNo; CHIPS as usize],

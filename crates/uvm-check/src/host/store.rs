@@ -1,14 +1,16 @@
 //! Storage in memory, behind files and swap devices, that watches what is done to it.
 //!
-//! A transfer is made at once or put under way, as the [`Line`] says; then the machine ends it when somebody waits or
-//! a test says so, in any order. While it is under way the storage is an adversary: a page to be filled holds garbage
-//! until the end; of the pages to be written every second is looked at when the write starts, the others when it ends;
-//! the pages of one transfer end in several parts; a block whose write failed holds garbage.
+//! A transfer is made at once or put under way, as the [`Line`] says; then the machine ends it when
+//! somebody waits or a test says so, in any order. While it is under way the storage is an
+//! adversary: a page to be filled holds garbage until the end; of the pages to be written every
+//! second is looked at when the write starts, the others when it ends; the pages of one transfer
+//! end in several parts; a block whose write failed holds garbage.
 //!
-//! What may never happen is noted as *trouble*, which the world asks for after each step: I/O on a page that isn't
-//! busy or that changes hands meanwhile; swap I/O on a page that a CPU can still reach; two transfers on one block at
-//! once; a swapped page read from where nothing was written; a transfer on a device that has been switched off; a file's
-//! page written where the file has a hole, for which nobody has asked the disk for room.
+//! What may never happen is noted as *trouble*, which the world asks for after each step: I/O on a
+//! page that isn't busy or that changes hands meanwhile; swap I/O on a page that a CPU can still
+//! reach; two transfers on one block at once; a swapped page read from where nothing was written; a
+//! transfer on a device that has been switched off; a file's page written where the file has a
+//! hole, for which nobody has asked the disk for room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -100,7 +102,8 @@ impl Line {
         std::mem::take(&mut self.lock().lost)
     }
 
-    /// The files' blocks, by object, that could not be written since the last call, and have not been since.
+    /// The files' blocks, by object, that could not be written since the last call, and have not
+    /// been since.
     pub fn take_unwritten(&self) -> Vec<(usize, u64)> {
         std::mem::take(&mut self.lock().unwritten)
     }
@@ -190,7 +193,11 @@ struct Piece {
 }
 
 impl<T: Threads> Store<T> {
-    pub(super) fn new(keeps: Keeps, line: &Arc<Line>, uvm: &Arc<Uvm<SoftMachine<T>>>) -> Arc<Store<T>> {
+    pub(super) fn new(
+        keeps: Keeps,
+        line: &Arc<Line>,
+        uvm: &Arc<Uvm<SoftMachine<T>>>,
+    ) -> Arc<Store<T>> {
         let _host = host();
         let known = OnceLock::new();
         known.get_or_init(|| Arc::downgrade(uvm));
@@ -212,11 +219,15 @@ impl<T: Threads> Store<T> {
     pub(super) fn leave(&self) {
         let busy = self.lock().busy.iter().next().map(|(&block, &way)| (block, way));
         if let Some((block, way)) = busy {
-            self.line.note(format!("{:?} is switched off while block {block} is under {way:?}", self.keeps));
+            self.line.note(format!(
+                "{:?} is switched off while block {block} is under {way:?}",
+                self.keeps
+            ));
         }
     }
 
-    /// Gives blocks up: they show zeroes, and nothing can be written there before room has been found.
+    /// Gives blocks up: they show zeroes, and nothing can be written there before room has been
+    /// found.
     pub(super) fn punch(&self, blocks: std::ops::Range<u64>) {
         let _host = host();
         let mut state = self.lock();
@@ -290,7 +301,8 @@ impl<T: Threads> Store<T> {
         for piece in &pieces {
             self.inspect(machine, way, piece);
             if let Some(other) = self.lock().busy.get(&piece.block) {
-                self.line.note(format!("{way:?} of block {} while it is under {other:?}", piece.block));
+                self.line
+                    .note(format!("{way:?} of block {} while it is under {other:?}", piece.block));
             }
         }
         let fails = match way {
@@ -318,10 +330,12 @@ impl<T: Threads> Store<T> {
         Transfer::Started
     }
 
-    /// Whether a page's part of a transfer fails. Zeroes never do: too many pages hold them to say whose were lost.
+    /// Whether a page's part of a transfer fails. Zeroes never do: too many pages hold them to say
+    /// whose were lost.
     fn fails(&self, piece: &Piece, way: Way, fate: Fate) -> bool {
         let bad = fate == Fate::Fails || self.lock().is_bad(self.keeps, piece.block);
-        let zeroes = self.keeps == Keeps::Swap && way == Way::Read && self.stored(piece.block) == [0; 4];
+        let zeroes =
+            self.keeps == Keeps::Swap && way == Way::Read && self.stored(piece.block) == [0; 4];
         bad && !zeroes
     }
 
@@ -344,7 +358,9 @@ impl<T: Threads> Store<T> {
             self.lock().busy.insert(piece.block, way);
             match way {
                 Way::Read => machine.write(piece.page, 0, &[GARBAGE; PAGE_SIZE]),
-                Way::Write if self.line.one_in(2) => piece.early = Some(bytes_of(machine, piece.page)),
+                Way::Write if self.line.one_in(2) => {
+                    piece.early = Some(bytes_of(machine, piece.page))
+                }
                 Way::Write => {}
             }
         }
@@ -357,7 +373,9 @@ impl<T: Threads> Store<T> {
         while !rest.is_empty() {
             let outcome = self.outcome(&rest[0], way, fate);
             let alike = rest.iter().take_while(|piece| self.outcome(piece, way, fate) == outcome);
-            let len = alike.take_while(|piece| piece.page == rest[0].page || !self.line.one_in(4)).count();
+            let len = alike
+                .take_while(|piece| piece.page == rest[0].page || !self.line.one_in(4))
+                .count();
             let (part, others) = rest.split_at(len.max(1));
             rest = others;
             for piece in part {
@@ -420,11 +438,15 @@ impl<T: Threads> Store<T> {
         } else if now != owner && now != Owner::Orphan {
             format!("a page of {owner:?} that is {now:?}'s now")
         } else if self.keeps != Keeps::Swap && way == Way::Write {
-            // A program may store to a file's page while it is written; the page is dirty again then.
+            // A program may store to a file's page while it is written; the page is dirty again
+            // then.
             return;
         } else if let Some(how) = machine.pmap().reach(page) {
             format!("a page in reach: {how}")
-        } else if self.keeps == Keeps::Swap && way == Way::Read && !self.lock().written.contains(&block) {
+        } else if self.keeps == Keeps::Swap
+            && way == Way::Read
+            && !self.lock().written.contains(&block)
+        {
             "a block that was never written".into()
         } else {
             return;

@@ -1,5 +1,5 @@
-//! What a debugger sees and changes in another's memory: all that its mappings could be made to allow, but never what others
-//! see too, unless the program may write that itself.
+//! What a debugger sees and changes in another's memory: all that its mappings could be made to
+//! allow, but never what others see too, unless the program may write that itself.
 
 use super::*;
 
@@ -9,8 +9,8 @@ impl Model {
         refused.map_or(Expect::Done, Expect::Refused)
     }
 
-    /// Stores a word to each page, once it has them all. Those before one that can't be had are brought in, as a store
-    /// would.
+    /// Stores a word to each page, once it has them all. Those before one that can't be had are
+    /// brought in, as a store would.
     pub(super) fn patch(&mut self, space: &Space, span: Span, word: usize) -> Expect {
         for at in span.pages() {
             if let Err(refusal) = self.refer_to_store(space, at) {

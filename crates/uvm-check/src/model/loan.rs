@@ -1,4 +1,5 @@
-//! Loans to the kernel: what a borrower has are the bytes of that moment, whatever becomes of the lender.
+//! Loans to the kernel: what a borrower has are the bytes of that moment, whatever becomes of the
+//! lender.
 
 use super::*;
 
@@ -24,7 +25,9 @@ impl Model {
 
     /// What is on loan becomes private memory, in place of what is there.
     pub(super) fn transfer(&mut self, l: usize, s: usize, first: u64) -> Expect {
-        let (Some(loan), Some(space)) = (self.loans[l].clone(), &self.spaces[s]) else { return Expect::Skip };
+        let (Some(loan), Some(space)) = (self.loans[l].clone(), &self.spaces[s]) else {
+            return Expect::Skip;
+        };
         let span = Span(first, loan.len() as u64);
         if span.pages().any(|page| !space.contains_key(&page)) {
             return Expect::NoMapping;
@@ -48,20 +51,28 @@ impl Model {
         Expect::Placed(first)
     }
 
-    /// The same where the system chooses: in its transfer area, where that is untouched, or in a new one. Which addresses were
-    /// touched is not the model's to know, so it is told the choice by [`transfer_at`](Self::transfer_at).
+    /// The same where the system chooses: in its transfer area, where that is untouched, or in a
+    /// new one. Which addresses were touched is not the model's to know, so it is told the choice
+    /// by [`transfer_at`](Self::transfer_at).
     pub(super) fn transfer_anywhere(&mut self, l: usize, s: usize) -> Expect {
-        let (Some(loan), Some(space)) = (&self.loans[l], &self.spaces[s]) else { return Expect::Skip };
+        let (Some(loan), Some(space)) = (&self.loans[l], &self.spaces[s]) else {
+            return Expect::Skip;
+        };
         super::space::highest_free(space, loan.len() as u64).map_or(Expect::NoSpace, Expect::Placed)
     }
 
     /// The same with the system's choice, if that is a lawful one.
     pub fn transfer_at(&mut self, l: usize, s: usize, first: u64) -> Expect {
-        let (Some(loan), Some(space)) = (self.loans[l].clone(), &self.spaces[s]) else { return Expect::Skip };
+        let (Some(loan), Some(space)) = (self.loans[l].clone(), &self.spaces[s]) else {
+            return Expect::Skip;
+        };
         let len = loan.len() as u64;
         let is_untouched = |at: u64| {
             let area = space.get(&at).filter(|page| {
-                page.rights == 3 && page.object.is_none() && page.writes == Writes::Cell && !page.wired
+                page.rights == 3
+                    && page.object.is_none()
+                    && page.writes == Writes::Cell
+                    && !page.wired
             });
             // Where nothing but zeroes came there is still nothing.
             area.is_some_and(|page| self.cells[page.cell].own.is_none_or(|own| own == [0; WORDS]))
@@ -69,7 +80,9 @@ impl Model {
         if !(first..first + len).all(is_untouched) {
             let free = |len| super::space::highest_free(space, len).map(|at| (at, len));
             match free(len.max(AREA)).or_else(|| free(len)) {
-                Some((at, all)) if at <= first && first + len <= at + all => self.map_area(s, at, all),
+                Some((at, all)) if at <= first && first + len <= at + all => {
+                    self.map_area(s, at, all)
+                }
                 Some((at, _)) => return Expect::Placed(at),
                 None => return Expect::NoSpace,
             }
@@ -126,7 +139,9 @@ impl Model {
 
     /// The same for an object's pages; those before one that can't be read are lent.
     pub(super) fn lend_object(&mut self, l: usize, o: usize, span: Span) -> Expect {
-        let Some(object) = self.slots[o].filter(|_| self.loans[l].is_none()) else { return Expect::Skip };
+        let Some(object) = self.slots[o].filter(|_| self.loans[l].is_none()) else {
+            return Expect::Skip;
+        };
         if let Err(refusal) = self.object_shows(object, span.0) {
             return Expect::Refused(refusal);
         }

@@ -1,9 +1,10 @@
 //! What a device's failure to read may cost.
 //!
-//! The model doesn't know what is on a device, so it can't say whose contents a failed block held. It knows what they
-//! were: whatever shows the same may be lost, and is *doubtful* until an access tells. An access to doubtful contents
-//! may see them, and they are sure again; or it says `Io`, and then it must say so for ever, as must all who were
-//! copied from it. A file's page is read again by the next access: its doubt is good for one `Io`.
+//! The model doesn't know what is on a device, so it can't say whose contents a failed block held.
+//! It knows what they were: whatever shows the same may be lost, and is *doubtful* until an access
+//! tells. An access to doubtful contents may see them, and they are sure again; or it says `Io`,
+//! and then it must say so for ever, as must all who were copied from it. A file's page is read
+//! again by the next access: its doubt is good for one `Io`.
 //!
 //! So a failure that costs more than what was on the block is found, unless it hits equal contents.
 
@@ -29,7 +30,9 @@ impl Model {
                 cell.fate = Fate::Doubtful;
             }
         }
-        for object in self.objects.iter_mut().filter(|o| matches!(o.kind, Kind::Anon | Kind::Within)) {
+        for object in
+            self.objects.iter_mut().filter(|o| matches!(o.kind, Kind::Anon | Kind::Within))
+        {
             let same = object.pages.iter().filter(|(_, contents)| **contents == lost.contents);
             for index in same.map(|(&index, _)| index).collect::<Vec<_>>() {
                 object.doubt(index);
@@ -45,10 +48,12 @@ impl Model {
             | Op::Lend { s, span, .. }
             | Op::Give { s, span, .. }
             | Op::Inspect { s, span }
-            | Op::Patch { s, span, .. } => span.pages().any(|page| self.is_doubtful(self.target(s, page))),
-            Op::LendObject { o, span, .. } => span
-                .pages()
-                .any(|page| self.is_doubtful(self.slots[o].map(|object| Target::Object(object, page)))),
+            | Op::Patch { s, span, .. } => {
+                span.pages().any(|page| self.is_doubtful(self.target(s, page)))
+            }
+            Op::LendObject { o, span, .. } => span.pages().any(|page| {
+                self.is_doubtful(self.slots[o].map(|object| Target::Object(object, page)))
+            }),
             Op::Remap { s, .. } | Op::RemapKeep { s, .. } => {
                 (0..WINDOW).any(|page| self.is_doubtful(self.target(s, page)))
             }
@@ -125,7 +130,9 @@ impl Model {
         let at = self.page(s, page)?;
         match (at.writes, at.object) {
             (Writes::Cell, None) => Some(Target::Cell(at.cell)),
-            (Writes::Cell, Some(_)) if self.cells[at.cell].own.is_some() => Some(Target::Cell(at.cell)),
+            (Writes::Cell, Some(_)) if self.cells[at.cell].own.is_some() => {
+                Some(Target::Cell(at.cell))
+            }
             (_, Some((object, index))) => Some(Target::Object(object, index)),
             (Writes::Object, None) => None,
         }

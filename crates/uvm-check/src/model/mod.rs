@@ -6,14 +6,16 @@
 //!                       private contents, if written  cells <-+       +-> objects: index -> contents
 //! ```
 //!
-//! A mapped page of private memory has a *cell*: empty until the first store, then the bytes of its own. An empty
-//! cell shows the object's page below, or zeroes. To share by inheritance is to name the same cell; to copy is to
-//! make a new cell with the same contents, at once. There is nothing to defer, so nothing to get wrong.
+//! A mapped page of private memory has a *cell*: empty until the first store, then the bytes of its
+//! own. An empty cell shows the object's page below, or zeroes. To share by inheritance is to name
+//! the same cell; to copy is to make a new cell with the same contents, at once. There is nothing
+//! to defer, so nothing to get wrong.
 //!
-//! Where pages are, in memory or on a device, makes no difference to what is shown: paging is no part of the model.
-//! Only a device's failure is: see `loss`.
+//! Where pages are, in memory or on a device, makes no difference to what is shown: paging is no
+//! part of the model. Only a device's failure is: see `loss`.
 //!
-//! Contents are [`WORDS`] words of a page; every store writes a number that was never stored before.
+//! Contents are [`WORDS`] words of a page; every store writes a number that was never stored
+//! before.
 
 mod debugger;
 mod loan;
@@ -28,8 +30,8 @@ pub use pin::Pins;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::op::{
-    At, Back, Inh, Kind, Op, Rights, Span, Way, CHIPS, DEVICES, LOANS, OBJECTS, PINS, RANGES, RUN, RUNS,
-    SPACES, WINDOW, WORDS,
+    At, Back, Inh, Kind, Op, Rights, Span, Way, CHIPS, DEVICES, LOANS, OBJECTS, PINS, RANGES, RUN,
+    RUNS, SPACES, WINDOW, WORDS,
 };
 
 /// What a page shows.
@@ -61,7 +63,8 @@ pub enum Refusal {
     Bus,
     /// The object can't be read.
     Io,
-    /// It would be stored where a file has a hole, and the disk is full; or the quota has no page left for an object.
+    /// It would be stored where a file has a hole, and the disk is full; or the quota has no page
+    /// left for an object.
     NoSpace,
 }
 
@@ -95,7 +98,8 @@ pub struct Page {
     pub advice: u8,
 }
 
-/// What a store to one address changes: two addresses with one identity show the same bytes for ever.
+/// What a store to one address changes: two addresses with one identity show the same bytes for
+/// ever.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Identity {
     /// A cell's.
@@ -274,7 +278,9 @@ impl Model {
 
     fn identity_of(&self, at: &Page) -> Identity {
         match at.object {
-            Some((object, index)) if at.writes == Writes::Object || self.cells[at.cell].own.is_none() => {
+            Some((object, index))
+                if at.writes == Writes::Object || self.cells[at.cell].own.is_none() =>
+            {
                 let chips = if self.objects[object].kind == Kind::Rom { CHIPS } else { u64::MAX };
                 Identity::Object(object, index % chips)
             }
@@ -291,7 +297,8 @@ impl Model {
     /// Whether a store to the address would meet a file's hole.
     pub fn stores_to_hole(&self, s: usize, page: u64) -> bool {
         let at = self.page(s, page).filter(|at| at.writes == Writes::Object);
-        at.and_then(|at| at.object).is_some_and(|(object, index)| self.objects[object].holes.contains(&index))
+        at.and_then(|at| at.object)
+            .is_some_and(|(object, index)| self.objects[object].holes.contains(&index))
     }
 
     /// The number that the next store writes.
@@ -299,8 +306,8 @@ impl Model {
         self.stores + 1
     }
 
-    /// Has the next store write this number, which is not zero: where operations have no order yet, each has a number
-    /// of its own.
+    /// Has the next store write this number, which is not zero: where operations have no order yet,
+    /// each has a number of its own.
     pub fn number_next_store(&mut self, number: u64) {
         self.stores = number - 1;
     }
@@ -320,7 +327,9 @@ impl Model {
             Op::Truncate { o, len } => self.truncate(o, len),
             Op::ObjectRead { o, page } => match self.slots[o] {
                 None => Expect::Skip,
-                Some(object) => self.object_shows(object, page).map_or_else(Expect::Refused, Expect::Sees),
+                Some(object) => {
+                    self.object_shows(object, page).map_or_else(Expect::Refused, Expect::Sees)
+                }
             },
             Op::ObjectWrite { o, page, word } => self.object_write(o, page, word),
             Op::Sync { o } | Op::Clean { o, .. } => match self.slots[o] {
@@ -361,7 +370,9 @@ impl Model {
                 None => Expect::Skip,
                 Some(_) => Expect::Done,
             },
-            Op::Forget | Op::PageOut { .. } | Op::CompleteIo { .. } | Op::FailIo { .. } => Expect::Done,
+            Op::Forget | Op::PageOut { .. } | Op::CompleteIo { .. } | Op::FailIo { .. } => {
+                Expect::Done
+            }
             Op::SwapOn { d } => self.switch(d, true),
             Op::SwapOff { d } => self.switch(d, false),
             Op::Tier { .. } => Expect::Done,
@@ -387,7 +398,9 @@ impl Model {
     fn all_pages(&self) -> impl Iterator<Item = &Page> {
         let spaces = self.spaces.iter().flatten().flat_map(|space| space.values());
         let copies = self.copies.iter().flatten().flat_map(|copy| copy.range.pages.values());
-        spaces.chain(self.ranges.iter().flatten().flat_map(|range| range.pages.values())).chain(copies)
+        spaces
+            .chain(self.ranges.iter().flatten().flat_map(|range| range.pages.values()))
+            .chain(copies)
     }
 
     /// Forgets cells that nothing names any more, so that a list may be of any length.
@@ -419,14 +432,23 @@ impl Model {
 
     fn apply_to_space(&mut self, op: &Op) -> Expect {
         let s = match *op {
-            Op::Map { s, .. } | Op::Unmap { s, .. } | Op::Protect { s, .. } | Op::Inherit { s, .. } => s,
-            Op::Advise { s, .. } | Op::Discard { s, .. } | Op::Remap { s, .. } | Op::Fork { s, .. } => s,
+            Op::Map { s, .. }
+            | Op::Unmap { s, .. }
+            | Op::Protect { s, .. }
+            | Op::Inherit { s, .. } => s,
+            Op::Advise { s, .. }
+            | Op::Discard { s, .. }
+            | Op::Remap { s, .. }
+            | Op::Fork { s, .. } => s,
             Op::RemapKeep { s, .. }
             | Op::Clear { s }
             | Op::Exit { s }
             | Op::Wire { s, .. }
             | Op::Unwire { s, .. } => s,
-            Op::WireTouched { s, .. } | Op::Pin { s, .. } | Op::Lend { s, .. } | Op::Give { s, .. } => s,
+            Op::WireTouched { s, .. }
+            | Op::Pin { s, .. }
+            | Op::Lend { s, .. }
+            | Op::Give { s, .. } => s,
             Op::PageOutRange { s, .. } | Op::Cool { s, .. } => s,
             Op::Inspect { s, .. } | Op::Patch { s, .. } => s,
             Op::Read { s, .. } | Op::Write { s, .. } | Op::Execute { s, .. } => s,

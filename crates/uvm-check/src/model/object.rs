@@ -36,12 +36,15 @@ impl Model {
 
     /// The object that a slot names, if a host changes the length of such and frees their pages.
     pub(super) fn changeable(&self, o: usize) -> Option<usize> {
-        self.slots[o].filter(|&n| matches!(self.objects[n].kind, Kind::Anon | Kind::Within | Kind::File))
+        self.slots[o]
+            .filter(|&n| matches!(self.objects[n].kind, Kind::Anon | Kind::Within | Kind::File))
     }
 
     pub(super) fn truncate(&mut self, o: usize, len: u64) -> Expect {
         let Some(number) = self.changeable(o) else { return Expect::Skip };
-        self.lose_pins(|is| matches!(is, Identity::Object(n, index) if n == number && index >= len));
+        self.lose_pins(
+            |is| matches!(is, Identity::Object(n, index) if n == number && index >= len),
+        );
         let object = &mut self.objects[number];
         object.len = len;
         object.pages.split_off(&len);
@@ -74,16 +77,16 @@ impl Model {
         self.room != 0 || !self.objects[object].holes.contains(&index)
     }
 
-    /// Takes room for a page from the disk, if it is a hole. A host may have done so for a store that was refused for another
-    /// reason then.
+    /// Takes room for a page from the disk, if it is a hole. A host may have done so for a store
+    /// that was refused for another reason then.
     pub fn fill_hole(&mut self, object: usize, index: u64) {
         if self.objects[object].holes.remove(&index) {
             self.room -= 1;
         }
     }
 
-    /// Has an object get a page of its own, which its first use makes; says whether the quota allows that. `space` is one that
-    /// an operation has in its hands.
+    /// Has an object get a page of its own, which its first use makes; says whether the quota
+    /// allows that. `space` is one that an operation has in its hands.
     pub(super) fn make(&mut self, space: &Space, object: usize, index: u64) -> bool {
         let o = &self.objects[object];
         if o.kind != Kind::Within || o.made.contains(&index) {
@@ -110,7 +113,9 @@ impl Model {
     /// The object's pages in the span show zeroes, and those past its end nothing, as before.
     pub(super) fn punch(&mut self, o: usize, span: Span) -> Expect {
         let Some(number) = self.changeable(o) else { return Expect::Skip };
-        self.lose_pins(|is| matches!(is, Identity::Object(n, i) if n == number && span.pages().contains(&i)));
+        self.lose_pins(
+            |is| matches!(is, Identity::Object(n, i) if n == number && span.pages().contains(&i)),
+        );
         let object = &mut self.objects[number];
         object.made.retain(|index| !span.pages().contains(index));
         for index in span.0..span.pages().end.min(object.len) {

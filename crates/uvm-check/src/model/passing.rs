@@ -1,4 +1,5 @@
-//! Memory that is passed: pages of addresses are handed over, shared or copied, each with all that is said of it.
+//! Memory that is passed: pages of addresses are handed over, shared or copied, each with all that
+//! is said of it.
 
 use super::*;
 
@@ -11,8 +12,8 @@ pub struct Range {
     pub pages: Space,
 }
 
-/// A copy that a thread makes, some of it of memory that others write: each such page as it is at some moment, the rest as it
-/// was when the copy began.
+/// A copy that a thread makes, some of it of memory that others write: each such page as it is at
+/// some moment, the rest as it was when the copy began.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Copying {
     /// The copy. A page whose moment has not come names the cell that it is to be a copy of.
@@ -22,7 +23,8 @@ pub struct Copying {
 }
 
 impl Model {
-    /// Begins the copy that an operation makes, where it is of some memory that others write; else says no.
+    /// Begins the copy that an operation makes, where it is of some memory that others write; else
+    /// says no.
     pub fn begin_copy(&mut self, thread: usize, op: &Op) -> bool {
         let (s, span) = match *op {
             Op::Fork { s, child } if self.spaces[child].is_none() => (s, Span(0, WINDOW)),
@@ -32,7 +34,8 @@ impl Model {
         };
         let Some(from) = self.spaces[s].clone() else { return false };
         let is_fork = matches!(op, Op::Fork { .. });
-        let is_copied = |page: &Page| page.writes == Writes::Cell && (!is_fork || page.inherit == Inh::Copy);
+        let is_copied =
+            |page: &Page| page.writes == Writes::Cell && (!is_fork || page.inherit == Inh::Copy);
         let names = |cell| self.all_pages().filter(|page| page.cell == cell).count();
         let left: BTreeSet<u64> = span
             .pages()
@@ -76,7 +79,9 @@ impl Model {
     }
 
     pub(super) fn pass(&mut self, s: usize, span: Span, to: usize, at: At, way: Way) -> Expect {
-        let (Some(from), Some(_)) = (&self.spaces[s], &self.spaces[to]) else { return Expect::Skip };
+        let (Some(from), Some(_)) = (&self.spaces[s], &self.spaces[to]) else {
+            return Expect::Skip;
+        };
         if span.1 == 0 || span.0 + span.1 > WINDOW {
             return Expect::Skip;
         }
@@ -142,13 +147,15 @@ impl Model {
     /// Where so many pages go.
     fn place(&self, s: usize, len: u64, at: At) -> Result<u64, Expect> {
         let Some(space) = &self.spaces[s] else { return Err(Expect::Skip) };
-        let free = |from: u64| from + len <= WINDOW && (from..from + len).all(|p| !space.contains_key(&p));
+        let free =
+            |from: u64| from + len <= WINDOW && (from..from + len).all(|p| !space.contains_key(&p));
         match at {
             At::Fixed(from) => Ok(from),
             At::Hint(from) | At::Free(from) if free(from) => Ok(from),
             At::Free(_) => Err(Expect::NoSpace),
             At::Reserved(from)
-                if (from..from + len).all(|p| space.get(&p).is_some_and(super::space::is_reserved)) =>
+                if (from..from + len)
+                    .all(|p| space.get(&p).is_some_and(super::space::is_reserved)) =>
             {
                 Ok(from)
             }
@@ -168,8 +175,11 @@ impl Model {
                 Way::Share => {}
                 Way::Copy => {
                     self.lose_pins(|is| is == Identity::Cell(page.cell));
-                    let own =
-                        if page.writes == Writes::Cell { self.cells[page.cell] } else { Cell::default() };
+                    let own = if page.writes == Writes::Cell {
+                        self.cells[page.cell]
+                    } else {
+                        Cell::default()
+                    };
                     given.cell = self.new_cell(own);
                     given.writes = Writes::Cell;
                 }
@@ -178,7 +188,10 @@ impl Model {
                 }
                 Way::DonateZero => {
                     let cell = self.new_cell(Cell::default());
-                    from.insert(at, Page { cell, object: None, writes: Writes::Cell, wired: false, ..page });
+                    from.insert(
+                        at,
+                        Page { cell, object: None, writes: Writes::Cell, wired: false, ..page },
+                    );
                 }
             }
             passed.insert(at, given);

@@ -1,9 +1,10 @@
 //! Pages pinned for a device: what it writes to them, and where that shows.
 //!
-//! A pinned page stays what it is while it is pinned; the address may show another by then. The model follows what the
-//! page *is*, its [`Identity`], for as long as that is certain: a fork that copies a page leaves it open which of the two
-//! keeps the pinned one, and what is discarded or truncated shows nowhere any more. The device writes its pages when it
-//! is done, those that are certain.
+//! A pinned page stays what it is while it is pinned; the address may show another by then. The
+//! model follows what the page *is*, its [`Identity`], for as long as that is certain: a fork that
+//! copies a page leaves it open which of the two keeps the pinned one, and what is discarded or
+//! truncated shows nowhere any more. The device writes its pages when it is done, those that are
+//! certain.
 
 use super::*;
 
@@ -17,7 +18,8 @@ pub struct Pins {
 }
 
 impl Model {
-    /// Brings in page after page, as accesses would; the first that can't be had ends it, and nothing is pinned.
+    /// Brings in page after page, as accesses would; the first that can't be had ends it, and
+    /// nothing is pinned.
     pub(super) fn pin(&mut self, space: &Space, p: usize, span: Span, access: Rights) -> Expect {
         if self.pins[p].is_some() {
             return Expect::Skip;
@@ -38,14 +40,16 @@ impl Model {
             }
             let identity = self.identity_of(&page);
             // What a device reads while it is lent stays as it is, when a store gets others a copy.
-            let stays = matches!(identity, Identity::Object(..)) && self.loans.iter().all(Option::is_none);
+            let stays =
+                matches!(identity, Identity::Object(..)) && self.loans.iter().all(Option::is_none);
             pages.push(Some(identity).filter(|_| access == 2 || stays));
         }
         self.pins[p] = Some(Pins { access, pages });
         Expect::Done
     }
 
-    /// The device writes a word to each page that it may write and that is certain, and gives all back.
+    /// The device writes a word to each page that it may write and that is certain, and gives all
+    /// back.
     pub(super) fn unpin(&mut self, p: usize, word: usize) -> Expect {
         let Some(pins) = self.pins[p].take() else { return Expect::Skip };
         for identity in pins.pages.into_iter().flatten().filter(|_| pins.access == 2) {

@@ -14,7 +14,9 @@ impl Model {
                 Expect::Done
             }
             Op::Protect { span, rights, .. } => protect(space, span, rights),
-            Op::Inherit { span, inherit, .. } => on_whole(space, span, |page| page.inherit = inherit),
+            Op::Inherit { span, inherit, .. } => {
+                on_whole(space, span, |page| page.inherit = inherit)
+            }
             Op::Advise { span, advice, .. } => on_whole(space, span, |page| page.advice = advice),
             Op::Discard { span, .. } => self.discard(space, span),
             Op::Remap { span, new_len, at, .. } => self.remap(space, span, new_len, at),
@@ -53,7 +55,9 @@ impl Model {
     fn new_page(&self, back: Back, rights: Rights, inherit: Option<Inh>) -> Option<Page> {
         let (object, writes) = match back {
             Back::Zero => (None, Writes::Cell),
-            Back::Nothing => return Some(Page { rights: 0, max: 0, inherit: Inh::None, ..NOTHING }),
+            Back::Nothing => {
+                return Some(Page { rights: 0, max: 0, inherit: Inh::None, ..NOTHING })
+            }
             Back::Private(o, first) => (Some((self.slots[o]?, first)), Writes::Cell),
             Back::Shared(o, first) => (Some((self.slots[o]?, first)), Writes::Object),
         };
@@ -64,7 +68,8 @@ impl Model {
     }
 
     fn map(&mut self, space: &mut Space, at: At, len: u64, page: Page) -> Expect {
-        let free = |from: u64| from + len <= WINDOW && (from..from + len).all(|p| !space.contains_key(&p));
+        let free =
+            |from: u64| from + len <= WINDOW && (from..from + len).all(|p| !space.contains_key(&p));
         let from = match at {
             _ if len == 0 || page.rights & !page.max != 0 => return Expect::Invalid,
             At::Fixed(from) | At::Free(from) | At::Reserved(from) if from + len > WINDOW => {
@@ -73,7 +78,9 @@ impl Model {
             At::Hint(from) | At::Free(from) if free(from) => from,
             At::Fixed(from) => from,
             At::Free(_) => return Expect::NoSpace,
-            At::Reserved(from) if (from..from + len).all(|at| space.get(&at).is_some_and(is_reserved)) => {
+            At::Reserved(from)
+                if (from..from + len).all(|at| space.get(&at).is_some_and(is_reserved)) =>
+            {
                 from
             }
             At::Reserved(_) => return Expect::NoMapping,
@@ -109,8 +116,11 @@ impl Model {
                 Inh::Share => {}
                 Inh::Copy => {
                     self.lose_pins(|is| is == Identity::Cell(page.cell));
-                    let own =
-                        if page.writes == Writes::Cell { self.cells[page.cell] } else { Cell::default() };
+                    let own = if page.writes == Writes::Cell {
+                        self.cells[page.cell]
+                    } else {
+                        Cell::default()
+                    };
                     page.cell = self.new_cell(own);
                     page.writes = Writes::Cell;
                 }
@@ -133,7 +143,8 @@ impl Model {
         for page in span.pages().filter_map(|at| space.get(&at)) {
             // The space itself isn't among the others, but may have the page twice.
             let others = self.all_pages().chain(space.values());
-            let same = others.filter(|other| other.cell == page.cell && other.writes == Writes::Cell);
+            let same =
+                others.filter(|other| other.cell == page.cell && other.writes == Writes::Cell);
             let shared = same.count() > 1;
             if page.writes == Writes::Cell && !shared {
                 self.lose_pins(|is| is == Identity::Cell(page.cell));
@@ -147,8 +158,9 @@ impl Model {
         }
     }
 
-    /// The pages move with everything that is theirs; growth continues the last page. A shrinking call drops its tail
-    /// first, whatever comes of the rest. `Hint` stands for "stay", `Any` for "may move".
+    /// The pages move with everything that is theirs; growth continues the last page. A shrinking
+    /// call drops its tail first, whatever comes of the rest. `Hint` stands for "stay", `Any` for
+    /// "may move".
     fn remap(&mut self, space: &mut Space, span: Span, new_len: u64, at: At) -> Expect {
         let Span(from, len) = span;
         let inside = |to: u64| to + new_len <= WINDOW && (to + new_len <= from || from + len <= to);
@@ -186,8 +198,8 @@ impl Model {
         Expect::Placed(to)
     }
 
-    /// The pages move with what is theirs; where they were, the same pages are without it. `Any` and `Hint` stand for "where there is
-    /// room".
+    /// The pages move with what is theirs; where they were, the same pages are without it. `Any`
+    /// and `Hint` stand for "where there is room".
     fn remap_and_keep(&mut self, space: &mut Space, span: Span, at: At) -> Expect {
         let Span(from, len) = span;
         let to = match at {
@@ -214,8 +226,9 @@ impl Model {
         Expect::Placed(to)
     }
 
-    /// Brings in every page as its first use would, so private memory that may be written gets contents of its own.
-    /// The first page that can't be had takes the marks back, but not the copies.
+    /// Brings in every page as its first use would, so private memory that may be written gets
+    /// contents of its own. The first page that can't be had takes the marks back, but not the
+    /// copies.
     fn wire(&mut self, space: &mut Space, span: Span) -> Expect {
         if !covers(space, span) {
             return Expect::NoMapping;
@@ -227,7 +240,8 @@ impl Model {
         on_all(space, span, |page| page.wired = true)
     }
 
-    /// What a store's fault does before the store: the page gets contents of its own if it may be written.
+    /// What a store's fault does before the store: the page gets contents of its own if it may be
+    /// written.
     pub fn prepare_store(&mut self, s: usize, page: u64) {
         let Some(space) = self.spaces[s].take() else { return };
         if let Some(at) = space.get(&page) {
@@ -271,7 +285,9 @@ impl Model {
     /// Has the object below a page make what shows there, unless that has contents of its own.
     pub(super) fn make_shown(&mut self, space: &Space, at: &Page) -> Result<(), Refusal> {
         match self.identity_of(at) {
-            Identity::Object(object, index) if !self.make(space, object, index) => Err(Refusal::NoSpace),
+            Identity::Object(object, index) if !self.make(space, object, index) => {
+                Err(Refusal::NoSpace)
+            }
             _ => Ok(()),
         }
     }
@@ -371,12 +387,17 @@ fn shift(space: &mut Space, span: Span, to: u64, new_len: u64) -> bool {
     space.retain(|page, _| !(to..to + new_len).contains(page));
     let wired = moved.iter().any(|page| page.wired);
     space.extend(
-        moved.into_iter().enumerate().map(|(i, page)| (to + i as u64, Page { wired: false, ..page })),
+        moved
+            .into_iter()
+            .enumerate()
+            .map(|(i, page)| (to + i as u64, Page { wired: false, ..page })),
     );
     wired
 }
 
 /// Where a mapping that may lie anywhere is put: as high as it fits.
 pub(super) fn highest_free(space: &Space, len: u64) -> Option<u64> {
-    (0..=WINDOW.checked_sub(len)?).rev().find(|&from| (from..from + len).all(|p| !space.contains_key(&p)))
+    (0..=WINDOW.checked_sub(len)?)
+        .rev()
+        .find(|&from| (from..from + len).all(|p| !space.contains_key(&p)))
 }

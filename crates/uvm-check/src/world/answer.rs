@@ -63,7 +63,9 @@ pub fn compare(expect: &Expect, got: &Got) -> Result<(), String> {
         (Expect::Done, Got::Done) => true,
         (Expect::Placed(page), Got::Placed(at)) => va(page) == at,
         (Expect::NoSpace, Got::Map(MapError::NoSpace | MapError::Exists)) => true,
-        (Expect::NoMapping, Got::Map(MapError::NoMapping) | Got::Range(RangeError::NoMapping)) => true,
+        (Expect::NoMapping, Got::Map(MapError::NoMapping) | Got::Range(RangeError::NoMapping)) => {
+            true
+        }
         (Expect::NoMapping, Got::Transfer(TransferError::NoMapping)) => true,
         (Expect::NoSpace, Got::Transfer(TransferError::NoSpace)) => true,
         (Expect::Access, Got::Transfer(TransferError::Protection)) => true,

@@ -52,7 +52,8 @@ impl World {
                 if let Some(full) = self.make_room(o, page..page + 1) {
                     return Ok(full);
                 }
-                let write = |soft: &Soft, page| soft.write(page, word_offset(at), &word.to_le_bytes());
+                let write =
+                    |soft: &Soft, page| soft.write(page, word_offset(at), &word.to_le_bytes());
                 let written = self.uvm.with_page(
                     held,
                     &self.object(o),
@@ -68,7 +69,8 @@ impl World {
             Op::Punch { o, span } => {
                 self.uvm.punch(held, &self.object(o), span.pages());
                 if let Some(file) = self.file(o) {
-                    let len = self.model.objects[self.model.slots[o].expect("the file has a slot")].len;
+                    let len =
+                        self.model.objects[self.model.slots[o].expect("the file has a slot")].len;
                     file.punch(span.0..span.pages().end.min(len));
                 }
                 Ok(Got::Done)
@@ -83,7 +85,8 @@ impl World {
             }
             Op::Attach { o, .. } => {
                 let used = self.object(o).object().attach_if_used();
-                used.then_some(Got::Done).ok_or_else(|| "an object with a handle has no reference".into())
+                used.then_some(Got::Done)
+                    .ok_or_else(|| "an object with a handle has no reference".into())
             }
             Op::Detach { o } => {
                 self.uvm.detach(held, &*self.object(o));
@@ -142,8 +145,13 @@ impl World {
             }
             Op::LendObject { l, o, span } => {
                 let mut lent = Lent::new();
-                let done =
-                    self.uvm.lend_object(held, &self.object(o), Pages(span.0), span.1 as usize, &mut lent);
+                let done = self.uvm.lend_object(
+                    held,
+                    &self.object(o),
+                    Pages(span.0),
+                    span.1 as usize,
+                    &mut lent,
+                );
                 Ok(done.map_or_else(Got::Object, |_| {
                     self.loans[l] = Some(lent);
                     Got::Done
@@ -236,11 +244,10 @@ impl World {
     fn unpin(&mut self, held: &mut Held<'_, Nothing>, p: usize, at: usize, word: u64) {
         let pinned = self.pins[p].take().expect("the model says that it is pinned");
         let pins = self.model.pins[p].as_ref().expect("the model has it too");
-        let known = pins
-            .pages
-            .iter()
-            .zip(pinned.pages())
-            .filter(|(is, _)| pins.access == 2 && is.is_some_and(|is| self.model.is(is).is_some()));
+        let known =
+            pins.pages.iter().zip(pinned.pages()).filter(|(is, _)| {
+                pins.access == 2 && is.is_some_and(|is| self.model.is(is).is_some())
+            });
         for (n, (_, &page)) in known.enumerate() {
             self.machine().write(page, word_offset(at), &(word + n as u64).to_le_bytes());
         }
@@ -282,7 +289,12 @@ impl World {
         }
     }
 
-    fn new_object(&mut self, held: &mut Held<'_, Nothing>, kind: Kind, len: Pages) -> Result<(), NoMemory> {
+    fn new_object(
+        &mut self,
+        held: &mut Held<'_, Nothing>,
+        kind: Kind,
+        len: Pages,
+    ) -> Result<(), NoMemory> {
         let number = self.objects.len();
         let object: Arc<dyn Pager<Soft>> = match kind {
             Kind::Anon => AnonObject::new(&self.uvm, held, len)?,
@@ -339,8 +351,8 @@ impl World {
         }
     }
 
-    /// Writes part of a file back, and compares what arrived with what ought to be stored. An error must be told
-    /// exactly if a page could not be written; says whether it was.
+    /// Writes part of a file back, and compares what arrived with what ought to be stored. An error
+    /// must be told exactly if a page could not be written; says whether it was.
     fn clean(&self, held: &mut Held<'_, Nothing>, o: usize, span: Span) -> Result<Cleaned, String> {
         let Some(file) = self.file(o) else { return Ok(Cleaned::All) };
         let number = self.model.slots[o].expect("the model has this object");
@@ -380,8 +392,8 @@ impl World {
         Ok(Got::Done)
     }
 
-    /// Has room made on the disk for pages of a file that are about to be written, as a host's `write` does; `None` where
-    /// that works, or is not needed.
+    /// Has room made on the disk for pages of a file that are about to be written, as a host's
+    /// `write` does; `None` where that works, or is not needed.
     fn make_room(&self, o: usize, pages: std::ops::Range<u64>) -> Option<Got> {
         let len = self.model.objects[self.model.slots[o]?].len;
         let file = self.file(o).filter(|_| pages.end <= len)?;
@@ -412,9 +424,10 @@ impl World {
         for (at, word) in contents.iter_mut().enumerate() {
             let mut bytes = [0; 8];
             let va = Va(va(page).0 + word_offset(at) as u64);
-            let result = self
-                .machine()
-                .load(cpu, self.space(s).pmap(), va, &mut bytes, |va, access| self.fault(s, va, access));
+            let result =
+                self.machine().load(cpu, self.space(s).pmap(), va, &mut bytes, |va, access| {
+                    self.fault(s, va, access)
+                });
             match accessed(result)? {
                 Got::Done => *word = u64::from_le_bytes(bytes),
                 refused => return Ok(refused),
@@ -427,8 +440,9 @@ impl World {
         let va = Va(va(page).0 + word_offset(at) as u64);
         let bytes = word.to_le_bytes();
         accessed(
-            self.machine()
-                .store(cpu, self.space(s).pmap(), va, &bytes, |va, access| self.fault(s, va, access)),
+            self.machine().store(cpu, self.space(s).pmap(), va, &bytes, |va, access| {
+                self.fault(s, va, access)
+            }),
         )
     }
 

@@ -4,8 +4,14 @@ use super::*;
 
 impl World {
     /// Reads the pages, and compares what they hold with what the model says that the program sees.
-    pub(super) fn inspect(&self, held: &mut Held<'_, Nothing>, s: usize, span: Span) -> Result<Got, String> {
-        let pinned = match self.uvm.reference_pages(held, self.entrance(s), range(span), Prot::READ) {
+    pub(super) fn inspect(
+        &self,
+        held: &mut Held<'_, Nothing>,
+        s: usize,
+        span: Span,
+    ) -> Result<Got, String> {
+        let pinned = match self.uvm.reference_pages(held, self.entrance(s), range(span), Prot::READ)
+        {
             Ok(pinned) => pinned,
             Err(e) => return Ok(Got::Refused(e)),
         };
@@ -35,10 +41,11 @@ impl World {
         at: usize,
         word: u64,
     ) -> Got {
-        let pinned = match self.uvm.reference_pages(held, self.entrance(s), range(span), Prot::WRITE) {
-            Ok(pinned) => pinned,
-            Err(e) => return Got::Refused(e),
-        };
+        let pinned =
+            match self.uvm.reference_pages(held, self.entrance(s), range(span), Prot::WRITE) {
+                Ok(pinned) => pinned,
+                Err(e) => return Got::Refused(e),
+            };
         for (word, &page) in (word..).zip(pinned.pages()) {
             self.machine().write(page, word_offset(at), &word.to_le_bytes());
         }

@@ -1,9 +1,10 @@
 //! When an operation may say that there is no memory: when there was none.
 //!
-//! What programs have is counted, not what the VM system does about it: anonymous pages wherever they are, frames that
-//! nothing can take away, slots that work. Files cost nothing: their pages can be written back and read again. The
-//! system's own number of anonymous pages is held against the model's after each step, and its audit recounts it; so it
-//! can't hide a leak behind a shortage.
+//! What programs have is counted, not what the VM system does about it: anonymous pages wherever
+//! they are, frames that nothing can take away, slots that work. Files cost nothing: their pages
+//! can be written back and read again. The system's own number of anonymous pages is held against
+//! the model's after each step, and its audit recounts it; so it can't hide a leak behind a
+//! shortage.
 
 use machine::Class;
 use uvm::LentPage;
@@ -13,13 +14,15 @@ use super::*;
 /// What there is, and what it is used for, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Room {
-    /// Frames that programs may have: memory has run out when no more than the low water mark can be free.
+    /// Frames that programs may have: memory has run out when no more than the low water mark can
+    /// be free.
     frames: usize,
     /// Of these, such as can't be taken: wired, pinned, a ROM's.
     fixed: usize,
     /// Of these, such as hold no anonymous page of anybody.
     others: usize,
-    /// Slots that work, on devices that will be on, but for the last few of many, which count as none.
+    /// Slots that work, on devices that will be on, but for the last few of many, which count as
+    /// none.
     slots: usize,
     /// Pages that the compressed tier may hold, and frames of `frames` that this takes.
     tier: usize,
@@ -29,9 +32,10 @@ struct Room {
 }
 
 impl World {
-    /// Says what is wrong with an operation that found no memory, if anything. Two excuses need no count: a failure that
-    /// was injected into the operation itself, and writes that fail for good, since dirty pages then can't leave. A
-    /// device that is switched off needs room even for what the operation itself doesn't.
+    /// Says what is wrong with an operation that found no memory, if anything. Two excuses need no
+    /// count: a failure that was injected into the operation itself, and writes that fail for good,
+    /// since dirty pages then can't leave. A device that is switched off needs room even for what
+    /// the operation itself doesn't.
     pub(super) fn excuse_shortage(&self, op: &Op) -> Result<(), String> {
         if self.is_injected || self.line.writes.lasts() {
             return Ok(());
@@ -47,7 +51,9 @@ impl World {
         {
             return Ok(());
         }
-        Err(format!("{op:?}: no memory is said to be left for {needs} pages, and there is: {room:?}"))
+        Err(format!(
+            "{op:?}: no memory is said to be left for {needs} pages, and there is: {room:?}"
+        ))
     }
 
     /// Frames that an operation may need at once.
@@ -57,11 +63,14 @@ impl World {
             Op::ObjectRead { .. } | Op::ObjectWrite { .. } => 1,
             Op::Wire { span, .. } | Op::Pin { span, .. } => span.1 as usize + 1,
             Op::Inspect { span, .. } | Op::Patch { span, .. } => span.1 as usize + 1,
-            Op::Pass { s, span, way: Way::Copy, .. } | Op::Extract { s, span, way: Way::Copy, .. } => {
+            Op::Pass { s, span, way: Way::Copy, .. }
+            | Op::Extract { s, span, way: Way::Copy, .. } => {
                 let wired = |&page: &u64| self.model.page(s, page).is_some_and(|at| at.wired);
                 span.pages().filter(wired).count() + self.on_loan(s).min(span.1 as usize)
             }
-            Op::Transfer { l, .. } | Op::TransferAnywhere { l, .. } | Op::GiveToObject { l, .. } => {
+            Op::Transfer { l, .. }
+            | Op::TransferAnywhere { l, .. }
+            | Op::GiveToObject { l, .. } => {
                 self.model.loans[l].as_ref().map_or(0, |loan| loan.len() + 1)
             }
             Op::Lend { span, .. } | Op::Give { span, .. } | Op::LendObject { span, .. } => {
@@ -79,7 +88,9 @@ impl World {
     /// Pages that a space's slots have on loan.
     fn on_loan(&self, s: usize) -> usize {
         let mut sum = 0;
-        self.uvm.describe(&mut ThreadCtx::new().held(), self.space(s), |entry| sum += entry.layers.borrowed);
+        self.uvm.describe(&mut ThreadCtx::new().held(), self.space(s), |entry| {
+            sum += entry.layers.borrowed
+        });
         sum
     }
 
@@ -93,7 +104,8 @@ impl World {
         let slots: u32 = staying.map(|device| device.slots - device.bad - device.slots / 64).sum();
         let kept: Vec<PageNo> =
             self.loans.iter().flatten().flat_map(Lent::pages).map(LentPage::page).collect();
-        // A slot's loan keeps no page that is nobody's or a program's: the page daemon gives the slot an anon.
+        // A slot's loan keeps no page that is nobody's or a program's: the page daemon gives the
+        // slot an anon.
         let is_slots = |page: PageNo| {
             let is_lent = frames.wire_count(page) == frames.loans(page) && !kept.contains(&page);
             is_lent && (frames.is_left(page) || matches!(frames.owner(page), Owner::Anon(_)))
@@ -123,8 +135,9 @@ impl World {
         }
     }
 
-    /// Pages that the tier may hold, and the frames that it has then: those that it has now, and more where one makes room for
-    /// several pages. All pages of a world get so small that sixteen share a frame.
+    /// Pages that the tier may hold, and the frames that it has then: those that it has now, and
+    /// more where one makes room for several pages. All pages of a world get so small that sixteen
+    /// share a frame.
     fn room_in_tier(&self, held: &mut Held<'_, Nothing>) -> (usize, usize) {
         let (info, total) = (self.uvm.tier_info(held), self.machine().frames().total());
         if info.percent == 0 {

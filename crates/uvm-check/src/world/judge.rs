@@ -1,4 +1,5 @@
-//! One step on model and system, and what may be answered: once as it comes, or with everything failing in turn.
+//! One step on model and system, and what may be answered: once as it comes, or with everything
+//! failing in turn.
 
 use super::*;
 
@@ -22,7 +23,8 @@ pub enum Lasting {
     ForGood,
 }
 
-/// Operations of several steps: one that fails may leave the first of them done, as its documentation says.
+/// Operations of several steps: one that fails may leave the first of them done, as its
+/// documentation says.
 fn partial(op: &Op) -> bool {
     match op {
         Op::Wire { .. } | Op::Pin { .. } => true,
@@ -48,9 +50,10 @@ impl World {
         self.judge(op, after, &expect, &got)
     }
 
-    /// Runs one operation again and again, the first time with the first call that can fail failing, then the
-    /// second, until it needs no more calls; `first` calls are spared. An operation that fails once may try again by
-    /// itself, after a pass of the page daemon, and is done then. Each failure must leave everything as it was. Says how many there were.
+    /// Runs one operation again and again, the first time with the first call that can fail
+    /// failing, then the second, until it needs no more calls; `first` calls are spared. An
+    /// operation that fails once may try again by itself, after a pass of the page daemon, and is
+    /// done then. Each failure must leave everything as it was. Says how many there were.
     ///
     /// # Errors
     /// A sentence that says what differs.
@@ -91,7 +94,8 @@ impl World {
                 return judged.map(|()| failures);
             }
             let checked = if partial(op) { self.check_system() } else { self.check() };
-            checked.map_err(|e| format!("after failure {failures} of {scarce:?} in {op:?}: {e}"))?;
+            checked
+                .map_err(|e| format!("after failure {failures} of {scarce:?} in {op:?}: {e}"))?;
             failures += 1;
         }
     }
@@ -102,8 +106,15 @@ impl World {
         fault.map_or(got, |fault| Err(fault.into()))
     }
 
-    /// Compares an answer with what the model expects, and accepts what a device's failure or a lack of memory excuse.
-    fn judge(&mut self, op: &Op, mut after: Model, expect: &Expect, got: &Got) -> Result<(), String> {
+    /// Compares an answer with what the model expects, and accepts what a device's failure or a
+    /// lack of memory excuse.
+    fn judge(
+        &mut self,
+        op: &Op,
+        mut after: Model,
+        expect: &Expect,
+        got: &Got,
+    ) -> Result<(), String> {
         self.learn_filled(&mut after);
         if self.learn_losses() != 0 {
             return self.judge_anew(op, got);
@@ -133,8 +144,11 @@ impl World {
             Err(_) if got.is_io() && self.model.after_loss(op).is_some() => {
                 self.model = self.model.after_loss(op).expect("it was there a moment ago");
             }
-            // Which of its pages it was that is lost, and what was done before it was met, can't be told.
-            Err(_) if (got.is_io() || self.wires_as_it_can(op)) && self.model.doubts(op) => self.over = true,
+            // Which of its pages it was that is lost, and what was done before it was met, can't be
+            // told.
+            Err(_) if (got.is_io() || self.wires_as_it_can(op)) && self.model.doubts(op) => {
+                self.over = true
+            }
             Err(why) => return Err(why),
         }
         if self.over {
@@ -164,8 +178,8 @@ impl World {
         self.judge(op, after, &expect, got)
     }
 
-    /// Tells the model, as it was and as it ought to be, which holes the disk has found room for: whether the store came to its end
-    /// or not, it has.
+    /// Tells the model, as it was and as it ought to be, which holes the disk has found room for:
+    /// whether the store came to its end or not, it has.
     fn learn_filled(&mut self, after: &mut Model) {
         for (object, index) in self.line.take_filled() {
             self.model.fill_hole(object, index);
@@ -173,8 +187,8 @@ impl World {
         }
     }
 
-    /// Tells the model which pages an operation that found no memory has had made for objects within the quota: they stay, and are
-    /// zeroes. None of those that were there may have gone.
+    /// Tells the model which pages an operation that found no memory has had made for objects
+    /// within the quota: they stay, and are zeroes. None of those that were there may have gone.
     fn learn_made(&mut self, after: &mut Model) {
         for object in 0..self.objects.len() {
             let made = self.stored(object);
@@ -227,7 +241,8 @@ impl World {
         }
     }
 
-    /// Whether the operation wires its result again by best effort, so that a shortage shows in what is wired.
+    /// Whether the operation wires its result again by best effort, so that a shortage shows in
+    /// what is wired.
     fn wires_as_it_can(&self, op: &Op) -> bool {
         let wired = |s, page| self.model.page(s, page).is_some_and(|at| at.wired);
         matches!(*op, Op::Remap { s, span, .. } | Op::RemapKeep { s, span, .. } if span.pages().any(|page| wired(s, page)))

@@ -1,4 +1,5 @@
-//! What is compared after every step: the system's own audits, every translation, and what programs see.
+//! What is compared after every step: the system's own audits, every translation, and what programs
+//! see.
 
 use super::*;
 
@@ -21,7 +22,9 @@ impl World {
             let made: Vec<u64> = self.model.objects[object].made.iter().copied().collect();
             let stored = self.stored(object);
             if stored != made {
-                return Err(format!("object {object} has pages {stored:?}, ought to have {made:?}"));
+                return Err(format!(
+                    "object {object} has pages {stored:?}, ought to have {made:?}"
+                ));
             }
         }
         let (used, made) = (self.quota.used() as u64, self.model.made(&none));
@@ -86,7 +89,10 @@ impl World {
             return Err(format!("{at} is translated but not mapped"));
         };
         if !prot(model.rights).contains(allowed) {
-            return Err(format!("{at} is translated for {allowed:?}, mapped for {:?}", prot(model.rights)));
+            return Err(format!(
+                "{at} is translated for {allowed:?}, mapped for {:?}",
+                prot(model.rights)
+            ));
         }
         if allowed.contains(Prot::WRITE) && self.model.stores_to_hole(s, page) {
             return Err(format!("{at} can be stored to, and is a hole"));
@@ -98,21 +104,29 @@ impl World {
         Ok(())
     }
 
-    /// What a device has is there, on no list of free pages, and holds what the model says as long as that is certain.
+    /// What a device has is there, on no list of free pages, and holds what the model says as long
+    /// as that is certain.
     fn peek_pins(&self) -> Result<(), String> {
         for (pinned, pins) in self.pins.iter().zip(&self.model.pins) {
             let (Some(pinned), Some(pins)) = (pinned, pins) else { continue };
             if pinned.pages().len() != pins.pages.len() {
-                return Err(format!("{} pages are pinned of {}", pinned.pages().len(), pins.pages.len()));
+                return Err(format!(
+                    "{} pages are pinned of {}",
+                    pinned.pages().len(),
+                    pins.pages.len()
+                ));
             }
             for (&page, is) in pinned.pages().iter().zip(&pins.pages) {
-                let (frames, ought) = (self.machine().frames(), is.and_then(|is| self.model.is(is)));
+                let (frames, ought) =
+                    (self.machine().frames(), is.and_then(|is| self.model.is(is)));
                 if frames.wire_count(page) == 0 || frames.owner(page) == Owner::Free {
                     return Err(format!("{page:?} is pinned, and free to go"));
                 }
                 if ought.is_some_and(|ought| ought != self.contents(page)) {
                     let holds = self.contents(page);
-                    return Err(format!("{page:?} is pinned and holds {holds:x?}, ought to be {ought:x?}"));
+                    return Err(format!(
+                        "{page:?} is pinned and holds {holds:x?}, ought to be {ought:x?}"
+                    ));
                 }
             }
         }
@@ -157,7 +171,9 @@ impl World {
         for page in 0..WINDOW {
             let Some(at) = self.model.page(s, page) else { continue };
             if wired.contains(&page) && !at.wired {
-                return Err(format!("space {s} page {page} is translated as wired, but isn't wired"));
+                return Err(format!(
+                    "space {s} page {page} is translated as wired, but isn't wired"
+                ));
             }
         }
         Ok(())
@@ -166,13 +182,23 @@ impl World {
     /// Reads the pages that an operation concerned, in every space.
     pub(super) fn look_at(&mut self, op: &Op) -> Result<(), String> {
         let pages = match *op {
-            Op::Map { len, at: At::Fixed(page) | At::Free(page) | At::Hint(page), .. } => page..page + len,
-            Op::Unmap { span, .. } | Op::Protect { span, .. } | Op::Inherit { span, .. } => span.pages(),
-            Op::Discard { span, .. } | Op::Wire { span, .. } | Op::Unwire { span, .. } => span.pages(),
+            Op::Map { len, at: At::Fixed(page) | At::Free(page) | At::Hint(page), .. } => {
+                page..page + len
+            }
+            Op::Unmap { span, .. } | Op::Protect { span, .. } | Op::Inherit { span, .. } => {
+                span.pages()
+            }
+            Op::Discard { span, .. } | Op::Wire { span, .. } | Op::Unwire { span, .. } => {
+                span.pages()
+            }
             Op::WireTouched { span, .. } | Op::Pin { span, .. } => span.pages(),
             Op::Inspect { span, .. } | Op::Patch { span, .. } => span.pages(),
-            Op::Read { page, .. } | Op::Write { page, .. } | Op::Execute { page, .. } => page..page + 1,
-            Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => return Ok(()),
+            Op::Read { page, .. } | Op::Write { page, .. } | Op::Execute { page, .. } => {
+                page..page + 1
+            }
+            Op::Advise { .. } | Op::Spawn { .. } | Op::NewObject { .. } | Op::Detach { .. } => {
+                return Ok(())
+            }
             Op::Attach { .. } | Op::PageOutRange { .. } | Op::Cool { .. } => return Ok(()),
             Op::LendAgain { .. } | Op::Return { .. } | Op::DropRange { .. } => return Ok(()),
             Op::Lend { span, .. } | Op::Give { span, .. } => span.pages(),

@@ -1,9 +1,11 @@
-//! What the system says about its maps, compared with the model: `describe` (proc/maps) and `resident` (mincore).
+//! What the system says about its maps, compared with the model: `describe` (proc/maps) and
+//! `resident` (mincore).
 
 use super::*;
 
 impl World {
-    /// Every entry says what the model says of its pages; resident is whatever a translation or a lock proves to be.
+    /// Every entry says what the model says of its pages; resident is whatever a translation or a
+    /// lock proves to be.
     pub(super) fn check_maps(&self) -> Result<(), String> {
         for s in 0..SPACES {
             if self.spaces[s].is_some() {
@@ -18,10 +20,12 @@ impl World {
         let mut result = Ok(0);
         self.uvm.describe(&mut ThreadCtx::new().held(), self.space(s), |entry| {
             if let Ok(pages) = result {
-                result = self.check_entry(s, entry).map(|()| pages + entry.range.pages().0 as usize);
+                result =
+                    self.check_entry(s, entry).map(|()| pages + entry.range.pages().0 as usize);
             }
         });
-        let (described, mapped) = (result?, self.model.spaces[s].as_ref().map_or(0, |space| space.len()));
+        let (described, mapped) =
+            (result?, self.model.spaces[s].as_ref().map_or(0, |space| space.len()));
         if described == mapped {
             Ok(())
         } else {
@@ -44,7 +48,8 @@ impl World {
                 model.wired,
                 object,
             );
-            let below = entry.layers.object.as_ref().map(|&(_, id, first)| (id, first.0 + n as u64));
+            let below =
+                entry.layers.object.as_ref().map(|&(_, id, first)| (id, first.0 + n as u64));
             let said = (entry.prot, entry.sharing, entry.inherit, entry.advice, entry.wired, below);
             if said != ought {
                 return Err(format!("page {page} is described as {said:?}, ought to be {ought:?}"));
@@ -60,9 +65,12 @@ impl World {
     fn check_resident(&self, s: usize) -> Result<(), String> {
         let mut resident = Vec::new();
         let (window, space) = (range(Span(0, WINDOW)), self.space(s));
-        let covered =
-            self.uvm.resident(&mut ThreadCtx::new().held(), space, window, |at| resident.push(at.0));
-        if covered != (self.model.spaces[s].as_ref().map_or(0, |space| space.len()) == WINDOW as usize) {
+        let covered = self
+            .uvm
+            .resident(&mut ThreadCtx::new().held(), space, window, |at| resident.push(at.0));
+        if covered
+            != (self.model.spaces[s].as_ref().map_or(0, |space| space.len()) == WINDOW as usize)
+        {
             return Err(format!("is said to be mapped without a hole: {covered}"));
         }
         if let Some(page) = resident.iter().find(|&&page| self.model.page(s, page).is_none()) {

@@ -1,7 +1,8 @@
 //! The VM system under test beside the model: one step on both, then the comparison.
 //!
-//! Two kinds of looking: `peek` compares what the tables map without touching anything, so that it never brings in a
-//! page that a bug would need absent; `look` reads as a program does. A list is run with either after each step.
+//! Two kinds of looking: `peek` compares what the tables map without touching anything, so that it
+//! never brings in a page that a bug would need absent; `look` reads as a program does. A list is
+//! run with either after each step.
 
 pub mod answer;
 mod apply;
@@ -17,24 +18,27 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{
-    Held, Machine, NoMemory, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT,
-    PAGE_SIZE,
+    Held, Machine, NoMemory, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring,
+    PAGE_SHIFT, PAGE_SIZE,
 };
 use uvm::{
-    Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError, Inherit,
-    Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError, RemapPlace, Sharing,
-    Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
+    Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError,
+    Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
+    RemapPlace, Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
 use uvm_soft::{charged, host, Config, Denied, Fate, Injector, SoftMachine};
 
 use crate::host::{print, File, Line, Manner, Rom, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes, QUOTA};
 use crate::op::{
-    At, Back, Inh, Kind, Op, Span, Way, CHIPS, DEVICES, LOANS, PINS, RANGES, RUN, RUNS, SPACES, WINDOW, WORDS,
+    At, Back, Inh, Kind, Op, Span, Way, CHIPS, DEVICES, LOANS, PINS, RANGES, RUN, RUNS, SPACES,
+    WINDOW, WORDS,
 };
 
 pub(crate) use answer::word_offset;
-use answer::{accessed, advice, compare, inheritance, pass, place, placed, prot, range, ranged, va, Got};
+use answer::{
+    accessed, advice, compare, inheritance, pass, place, placed, prot, range, ranged, va, Got,
+};
 pub use judge::{Lasting, Scarce};
 use ranges::{give, on_range, request, subject};
 
@@ -56,8 +60,8 @@ pub enum Shape {
     /// A space.
     #[default]
     Flat,
-    /// A submap of a space: operations name the submap, accesses come through the space around it. Children of a fork
-    /// are flat, since a submap is not inherited.
+    /// A submap of a space: operations name the submap, accesses come through the space around it.
+    /// Children of a fork are flat, since a submap is not inherited.
     Nested,
 }
 
@@ -165,7 +169,8 @@ impl World {
         let devices = vec![(Pa(1 << 40), runs * RUN as u32)];
         let machine = SoftMachine::new(Config { devices, ..setup.machine.clone() });
         let uvm = Arc::new(Uvm::new(machine).expect("a new machine has memory"));
-        let chips = Rom::chips(&uvm, &mut ThreadCtx::new().held()).expect("a new machine has memory");
+        let chips =
+            Rom::chips(&uvm, &mut ThreadCtx::new().held()).expect("a new machine has memory");
         // It is made when it is first needed, and stays.
         let zero = uvm.zero_page(&mut ThreadCtx::new().held()).expect("a new machine has memory");
         uvm.return_page(&mut ThreadCtx::new().held(), zero);

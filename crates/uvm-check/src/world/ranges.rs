@@ -7,7 +7,10 @@ use super::*;
 /// The space that an operation on a range is about.
 pub fn subject(op: &Op) -> usize {
     match *op {
-        Op::Unmap { s, .. } | Op::Protect { s, .. } | Op::Inherit { s, .. } | Op::Advise { s, .. } => s,
+        Op::Unmap { s, .. }
+        | Op::Protect { s, .. }
+        | Op::Inherit { s, .. }
+        | Op::Advise { s, .. } => s,
         Op::RemapKeep { s, .. }
         | Op::Discard { s, .. }
         | Op::Remap { s, .. }
@@ -31,7 +34,9 @@ pub fn on_range<T: Threads>(
             let place = match at {
                 At::Any => RemapPlace::MayMove,
                 At::Hint(_) => RemapPlace::Stay,
-                At::Fixed(page) | At::Free(page) | At::Reserved(page) => RemapPlace::Fixed(va(page)),
+                At::Fixed(page) | At::Free(page) | At::Reserved(page) => {
+                    RemapPlace::Fixed(va(page))
+                }
             };
             placed(uvm.remap(held, space, range(span), Pages(new_len), place))
         }
@@ -43,7 +48,9 @@ pub fn on_range<T: Threads>(
             placed(uvm.remap_and_keep(held, space, range(span), to))
         }
         Op::Unmap { span, .. } => ranged(uvm.unmap(held, space, range(span))),
-        Op::Protect { span, rights, .. } => ranged(uvm.protect(held, space, range(span), prot(rights))),
+        Op::Protect { span, rights, .. } => {
+            ranged(uvm.protect(held, space, range(span), prot(rights)))
+        }
         Op::Inherit { span, inherit, .. } => {
             ranged(uvm.inherit(held, space, range(span), inheritance(inherit)))
         }
@@ -70,7 +77,8 @@ pub fn on_range<T: Threads>(
     }
 }
 
-/// Gives pages to the kernel, as a host does: those that can't go at once are lent and then discarded.
+/// Gives pages to the kernel, as a host does: those that can't go at once are lent and then
+/// discarded.
 ///
 /// # Errors
 /// The loan's.
@@ -105,7 +113,12 @@ pub fn request<T: Threads>(
         Back::Nothing => return MapRequest { place, ..MapRequest::reservation(Pages(len)) },
         Back::Zero => {
             let zero = MapRequest::zero(Pages(len));
-            return MapRequest { place, prot: prot(rights), inherit: inherit.map(inheritance), ..zero };
+            return MapRequest {
+                place,
+                prot: prot(rights),
+                inherit: inherit.map(inheritance),
+                ..zero
+            };
         }
         Back::Private(o, first) => (o, first, Sharing::Private),
         Back::Shared(o, first) => (o, first, Sharing::Shared),

@@ -1,13 +1,15 @@
-//! The model against Linux: the same lists on the host's mmap, munmap, mprotect, madvise, mremap, mlock, msync, fork.
+//! The model against Linux: the same lists on the host's mmap, munmap, mprotect, madvise, mremap,
+//! mlock, msync, fork.
 //!
-//! The model run says that the library does what the model says; this one says that the model means what POSIX
-//! programs expect. Each space is a process of its own (`process.rs`); two objects are memfds, two are files on a disk's file system, and
-//! after each step what `read` says of them is compared too. minherit, which Linux has
-//! not, is what it has of it: `MADV_DONTFORK`, `MADV_WIPEONFORK`, and a fork's own ways.
+//! The model run says that the library does what the model says; this one says that the model means
+//! what POSIX programs expect. Each space is a process of its own (`process.rs`); two objects are
+//! memfds, two are files on a disk's file system, and after each step what `read` says of them is
+//! compared too. minherit, which Linux has not, is what it has of it: `MADV_DONTFORK`,
+//! `MADV_WIPEONFORK`, and a fork's own ways.
 //!
-//! Where Linux differs on purpose the operation is left out: it changes part of a range before it finds a hole
-//! (mprotect, madvise, mlock), or what is locked (MADV_DONTNEED), refuses to move several mappings at once (mremap), and takes private copies behind a
-//! truncated file's end away.
+//! Where Linux differs on purpose the operation is left out: it changes part of a range before it
+//! finds a hole (mprotect, madvise, mlock), or what is locked (MADV_DONTNEED), refuses to move
+//! several mappings at once (mremap), and takes private copies behind a truncated file's end away.
 
 #[allow(unsafe_code)]
 mod process;
@@ -66,8 +68,14 @@ impl Linux {
             Back::Private(o, n) => (libc::MAP_PRIVATE, file(o), n),
             Back::Shared(o, n) => (libc::MAP_SHARED, file(o), n),
         };
-        let arguments =
-            [address(page), len * PAGE, u64::from(rights), (place | flags) as u64, fd, offset * PAGE];
+        let arguments = [
+            address(page),
+            len * PAGE,
+            u64::from(rights),
+            (place | flags) as u64,
+            fd,
+            offset * PAGE,
+        ];
         let mapped = self.processes.call(s, libc::SYS_mmap, arguments);
         if fd != u64::MAX {
             self.processes.call(s, libc::SYS_close, [fd, 0, 0, 0, 0, 0]).expect("it was opened");
@@ -138,11 +146,14 @@ impl Linux {
             }
             Op::Punch { o, span } => {
                 let file = self.files[o].as_ref().expect("the model has this object");
-                let how = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                let how =
+                    FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 fallocate(file, how, (span.0 * PAGE) as i64, (span.1 * PAGE) as i64).is_ok()
             }
             Op::PageOutRange { s, span } => self.msync(model, s, span, value)?,
-            Op::Cool { s, span } => self.on(s, libc::SYS_madvise, span, libc::MADV_COLD as u64).is_ok(),
+            Op::Cool { s, span } => {
+                self.on(s, libc::SYS_madvise, span, libc::MADV_COLD as u64).is_ok()
+            }
             Op::Spawn { s } => {
                 self.processes.spawn(s);
                 true
@@ -156,10 +167,13 @@ impl Linux {
                 true
             }
             Op::Clear { s } => self.on(s, libc::SYS_munmap, Span(0, WINDOW), 0).is_ok(),
-            Op::Map { s, at, len, back, rights, .. } => agrees(self.map(s, at, len, back, rights), expect),
+            Op::Map { s, at, len, back, rights, .. } => {
+                agrees(self.map(s, at, len, back, rights), expect)
+            }
             Op::Unmap { s, span } => self.on(s, libc::SYS_munmap, span, 0).is_ok(),
             Op::Protect { s, span, rights } => {
-                self.on(s, libc::SYS_mprotect, span, u64::from(rights)).is_ok() == (*expect == Expect::Done)
+                self.on(s, libc::SYS_mprotect, span, u64::from(rights)).is_ok()
+                    == (*expect == Expect::Done)
             }
             Op::Discard { s, span } => {
                 let discarded = self.on(s, libc::SYS_madvise, span, libc::MADV_DONTNEED as u64);
@@ -173,7 +187,9 @@ impl Linux {
             Op::Unwire { s, span } => self.on(s, libc::SYS_munlock, span, 0).is_ok(),
             Op::Remap { s, span, new_len, at } => agrees(self.remap(s, span, new_len, at), expect),
             Op::Read { s, page, .. } => self.load(s, page) == seen(expect),
-            Op::Write { s, page, word, .. } => self.store(s, page, word, value) == (*expect == Expect::Done),
+            Op::Write { s, page, word, .. } => {
+                self.store(s, page, word, value) == (*expect == Expect::Done)
+            }
             _ => true,
         };
         if same {
@@ -193,11 +209,14 @@ impl Linux {
             lseek(file, at, Whence::SeekSet).and_then(|_| read(file, &mut bytes))
         };
         (read == Ok(PAGE as usize)).then(|| {
-            std::array::from_fn(|word| u64::from_le_bytes(std::array::from_fn(|i| bytes[offset(word) + i])))
+            std::array::from_fn(|word| {
+                u64::from_le_bytes(std::array::from_fn(|i| bytes[offset(word) + i]))
+            })
         })
     }
 
-    /// msync with flags by `choice`: what POSIX and Linux say to them, to holes and to locked memory. Data never changes.
+    /// msync with flags by `choice`: what POSIX and Linux say to them, to holes and to locked
+    /// memory. Data never changes.
     fn msync(&self, model: &Model, s: usize, span: Span, choice: u64) -> Result<bool, String> {
         let flags = MSYNC_FLAGS[choice as usize % MSYNC_FLAGS.len()];
         let pages = || span.pages().map(|page| model.page(s, page));
@@ -211,12 +230,17 @@ impl Linux {
             Ok(())
         };
         let said = self.on(s, libc::SYS_msync, span, flags as u64);
-        // A hole before the locked page, or behind it: which of the two Linux comes to first, it says.
-        let both = ought == Err(Errno::EBUSY) && said == Err(Errno::ENOMEM) && pages().any(|at| at.is_none());
+        // A hole before the locked page, or behind it: which of the two Linux comes to first, it
+        // says.
+        let both = ought == Err(Errno::EBUSY)
+            && said == Err(Errno::ENOMEM)
+            && pages().any(|at| at.is_none());
         if said == ought || both {
             Ok(true)
         } else {
-            Err(format!("msync of {span:?} with flags {flags:#x} said {said:?}, ought to say {ought:?}"))
+            Err(format!(
+                "msync of {span:?} with flags {flags:#x} said {said:?}, ought to say {ought:?}"
+            ))
         }
     }
 }
@@ -272,8 +296,8 @@ fn agrees(result: Result<u64, Errno>, expect: &Expect) -> bool {
     }
 }
 
-/// An operation as this run has it: anonymous objects, places that both sides choose alike. `None` where the two
-/// differ on purpose.
+/// An operation as this run has it: anonymous objects, places that both sides choose alike. `None`
+/// where the two differ on purpose.
 fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
     let op = match op {
         Op::Map { back: Back::Nothing, .. } => return None,
@@ -286,10 +310,14 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Remap { at: At::Any, .. } | Op::RemapKeep { .. } => return None,
         Op::Truncate { o, len } if cuts_copies(model, o, len) => return None,
         Op::Inherit { s, span, inherit } if !has_way(model, s, span, inherit) => return None,
-        Op::Wire { s, span } if span.pages().any(|p| model.page(s, p).is_some_and(|at| at.rights == 0)) => {
+        Op::Wire { s, span }
+            if span.pages().any(|p| model.page(s, p).is_some_and(|at| at.rights == 0)) =>
+        {
             return None;
         }
-        Op::Discard { s, span } if span.pages().any(|p| model.page(s, p).is_some_and(|at| at.wired)) => {
+        Op::Discard { s, span }
+            if span.pages().any(|p| model.page(s, p).is_some_and(|at| at.wired)) =>
+        {
             return None;
         }
         Op::Execute { .. } | Op::Sync { .. } | Op::Clean { .. } | Op::Attach { .. } => return None,
@@ -299,11 +327,16 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Tier { .. } => return None,
         Op::Lend { .. } | Op::Give { .. } | Op::LendObject { .. } => return None,
         Op::LendAgain { .. } | Op::Return { .. } => return None,
-        Op::Pass { .. } | Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => return None,
-        Op::Limit { .. } | Op::TransferAnywhere { .. } | Op::Transfer { .. } | Op::GiveToObject { .. } => {
+        Op::Pass { .. } | Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => {
             return None
         }
-        Op::Cool { s, span } if span.pages().any(|p| model.page(s, p).is_none_or(|at| at.wired)) => {
+        Op::Limit { .. }
+        | Op::TransferAnywhere { .. }
+        | Op::Transfer { .. }
+        | Op::GiveToObject { .. } => return None,
+        Op::Cool { s, span }
+            if span.pages().any(|p| model.page(s, p).is_none_or(|at| at.wired)) =>
+        {
             return None
         }
         Op::CompleteIo { .. } | Op::FailIo { .. } => return None,
@@ -311,9 +344,11 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
     };
     let expect = model.clone().apply(&op);
     let alike = match op {
-        Op::Protect { .. } | Op::Advise { .. } | Op::Inherit { .. } | Op::Wire { .. } | Op::Unwire { .. } => {
-            expect == Expect::Done
-        }
+        Op::Protect { .. }
+        | Op::Advise { .. }
+        | Op::Inherit { .. }
+        | Op::Wire { .. }
+        | Op::Unwire { .. } => expect == Expect::Done,
         Op::Remap { s, span, .. } => {
             let (start, end) = (address(span.0), address(span.0 + span.1));
             matches!(expect, Expect::Placed(_)) && linux.processes.is_one_mapping(s, start, end)
@@ -328,7 +363,9 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
 fn cuts_copies(model: &Model, o: usize, len: u64) -> bool {
     let Some(object) = model.slots[o] else { return false };
     let mut pages = model.spaces.iter().flatten().flat_map(|space| space.values());
-    pages.any(|at| at.writes == Writes::Cell && at.object.is_some_and(|(n, i)| n == object && i >= len))
+    pages.any(|at| {
+        at.writes == Writes::Cell && at.object.is_some_and(|(n, i)| n == object && i >= len)
+    })
 }
 
 /// Whether Linux has this way of inheritance for all that lies in the span.
@@ -354,7 +391,8 @@ fn check_list(seed: u64) -> Result<(usize, usize), String> {
         let expect = model.apply(&op);
         // What msync is asked for changes with every step.
         let value = if let Op::PageOutRange { .. } = op { list.len() as u64 } else { value };
-        let same = linux.check(&op, &expect, &before, value).and_then(|()| same_contents(&linux, &model));
+        let same =
+            linux.check(&op, &expect, &before, value).and_then(|()| same_contents(&linux, &model));
         same.map_err(|why| format!("seed {seed}: {why}\n{}", code(&list)))?;
     }
     Ok((list.len(), list.iter().filter(|op| matches!(op, Op::Fork { .. })).count()))
@@ -365,7 +403,9 @@ fn same_contents(linux: &Linux, model: &Model) -> Result<(), String> {
         for page in 0..WINDOW {
             let (host, ought) = (linux.load(s, page), seen(&model.reads(s, page)));
             if host != ought {
-                return Err(format!("space {s}, page {page} shows {host:x?}, the model {ought:x?}"));
+                return Err(format!(
+                    "space {s}, page {page} shows {host:x?}, the model {ought:x?}"
+                ));
             }
         }
     }

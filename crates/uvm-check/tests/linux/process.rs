@@ -1,8 +1,9 @@
 //! Processes that do what they are told: one for each space of a list.
 //!
-//! A process reads a system call from its socket, makes it, and writes the answer back. Told to fork, its child goes on
-//! with the socket of another space; so all sockets are made before the first process. The test itself reads and writes
-//! their memory by `process_vm_readv` and `process_vm_writev`, which obey protections and turn a fault into an error.
+//! A process reads a system call from its socket, makes it, and writes the answer back. Told to
+//! fork, its child goes on with the socket of another space; so all sockets are made before the
+//! first process. The test itself reads and writes their memory by `process_vm_readv` and
+//! `process_vm_writev`, which obey protections and turn a fault into an error.
 //!
 //! After a fork only system calls are made: the test's other threads may have held any lock.
 
@@ -27,7 +28,8 @@ const EXIT: i64 = -2;
 const CALL_BYTES: usize = size_of::<Call>();
 
 /// Where a path stands in the memory of every process, since all are copies of this one.
-static PATH: [std::sync::atomic::AtomicU8; 64] = [const { std::sync::atomic::AtomicU8::new(0) }; 64];
+static PATH: [std::sync::atomic::AtomicU8; 64] =
+    [const { std::sync::atomic::AtomicU8::new(0) }; 64];
 
 /// The processes of one list.
 pub struct Processes {
@@ -41,7 +43,9 @@ impl Processes {
         let socket = |_| {
             let mut ends = [0; 2];
             // SAFETY: `ends` has room for two descriptors.
-            let made = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr()) };
+            let made = unsafe {
+                libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, ends.as_mut_ptr())
+            };
             assert_eq!(made, 0, "the host has descriptors");
             (ends[0], ends[1])
         };
@@ -103,7 +107,8 @@ impl Processes {
 
     /// Whether the host has a range of a process in one mapping.
     pub fn is_one_mapping(&self, s: usize, start: u64, end: u64) -> bool {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid(s))).expect("it lives");
+        let maps =
+            std::fs::read_to_string(format!("/proc/{}/maps", self.pid(s))).expect("it lives");
         maps.lines().any(|line| {
             let mut ends = line.split([' ', '-']).map(|n| u64::from_str_radix(n, 16).unwrap_or(0));
             let (low, high) = (ends.next().unwrap_or(0), ends.next().unwrap_or(0));
@@ -138,7 +143,8 @@ impl Processes {
         loop {
             let mut call: Call = [0; 7];
             // SAFETY: `call` has room for as many bytes.
-            let got = unsafe { libc::read(self.sockets[s].1, call.as_mut_ptr().cast(), CALL_BYTES) };
+            let got =
+                unsafe { libc::read(self.sockets[s].1, call.as_mut_ptr().cast(), CALL_BYTES) };
             if got != CALL_BYTES as isize || call[0] == EXIT {
                 // SAFETY: answers, and ends this process without running anything.
                 unsafe {

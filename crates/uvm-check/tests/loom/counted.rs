@@ -1,7 +1,9 @@
-//! A counted pointer with the orderings that std's has, and a place that is filled once, as spin's, in loom's atomics.
+//! A counted pointer with the orderings that std's has, and a place that is filled once, as spin's,
+//! in loom's atomics.
 //!
-//! Loom has one of its own, whose `strong_count` orders more than std's does and which has no `into_inner`. What it
-//! points to lies in loom's cell, so that loom reports a holder that writes while another reads.
+//! Loom has one of its own, whose `strong_count` orders more than std's does and which has no
+//! `into_inner`. What it points to lies in loom's cell, so that loom reports a holder that writes
+//! while another reads.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -17,7 +19,8 @@ struct Inner<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-/// See the module. The memory itself goes with the last copy of the pointer below, whoever drops it.
+/// See the module. The memory itself goes with the last copy of the pointer below, whoever drops
+/// it.
 pub struct Arc<T>(std::sync::Arc<Inner<T>>);
 
 // SAFETY: as std's: the value is shared by reference, and moves to whoever is last.
@@ -27,7 +30,10 @@ unsafe impl<T: Send + Sync> Sync for Arc<T> {}
 
 impl<T> Arc<T> {
     pub fn new(value: T) -> Arc<T> {
-        Arc(std::sync::Arc::new(Inner { strong: AtomicUsize::new(1), value: UnsafeCell::new(Some(value)) }))
+        Arc(std::sync::Arc::new(Inner {
+            strong: AtomicUsize::new(1),
+            value: UnsafeCell::new(Some(value)),
+        }))
     }
 
     pub fn strong_count(this: &Arc<T>) -> usize {
@@ -38,7 +44,8 @@ impl<T> Arc<T> {
         if this.0.strong.load(Acquire) != 1 {
             return None;
         }
-        // SAFETY: `this` is the only pointer and is borrowed exclusively; loom checks that earlier accesses are ordered.
+        // SAFETY: `this` is the only pointer and is borrowed exclusively; loom checks that earlier
+        // accesses are ordered.
         this.0.value.with_mut(|value| unsafe { (*value).as_mut() })
     }
 
@@ -67,7 +74,8 @@ impl<T> Deref for Arc<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: only the last holder writes, in `get_mut`, which a borrow of this pointer excludes.
+        // SAFETY: only the last holder writes, in `get_mut`, which a borrow of this pointer
+        // excludes.
         let value = self.0.value.with(|value| unsafe { (*value).as_ref() });
         value.expect("a pointer keeps its value")
     }

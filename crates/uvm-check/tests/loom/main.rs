@@ -10,10 +10,10 @@
 //!   refs.rs     Refs                                    is something given up while it is used, or twice?
 //!   counted.rs  the leaves of slots                        is the only holder really alone?
 //! ```
-//! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads that see old
-//! values besides. So the code here is the real code: the kernel's files and the library's are taken in by their
-//! paths, over loom's atomics. Each law has a twin that breaks it on purpose and must be caught, which shows that the
-//! test can fail.
+//! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads
+//! that see old values besides. So the code here is the real code: the kernel's files and the
+//! library's are taken in by their paths, over loom's atomics. Each law has a twin that breaks it
+//! on purpose and must be caught, which shows that the test can fail.
 //!
 //! The unsafe code here implements what loom has no counterpart for; see `counted.rs`.
 #![allow(unsafe_code, missing_docs)]
@@ -95,7 +95,8 @@ mod charge {
     }
 }
 
-/// What the spin lock asks of the machine: that there is another CPU to wait for, and where it counts what is held.
+/// What the spin lock asks of the machine: that there is another CPU to wait for, and where it
+/// counts what is held.
 mod arch {
     pub fn return_address() -> u64 {
         0
@@ -127,7 +128,8 @@ mod io {
 #[allow(dead_code)]
 mod slots;
 
-/// Runs a test under every schedule with at most so many preemptions: few find nearly all that many do.
+/// Runs a test under every schedule with at most so many preemptions: few find nearly all that many
+/// do.
 fn all_schedules(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -1,9 +1,11 @@
-//! Notes: nobody uses a translation once whoever took it away goes on, nor walks through a table that was freed.
+//! Notes: nobody uses a translation once whoever took it away goes on, nor walks through a table
+//! that was freed.
 //!
-//! A CPU here is a thread. It is in the kernel, joins a space, begins to use translations as a program does, loads one from the tables
-//! when it likes, and ends its use. An asker lowers the tables, reads who is in the space, leaves notes, waits for those that
-//! were in use, and then gives the page away; a CPU that still uses its translation finds the page given away. A
-//! CPU that waits for ever is a deadlock, which loom reports.
+//! A CPU here is a thread. It is in the kernel, joins a space, begins to use translations as a
+//! program does, loads one from the tables when it likes, and ends its use. An asker lowers the
+//! tables, reads who is in the space, leaves notes, waits for those that were in use, and then
+//! gives the page away; a CPU that still uses its translation finds the page given away. A CPU that
+//! waits for ever is a deadlock, which loom reports.
 
 use loom::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use loom::sync::Arc;
@@ -36,7 +38,8 @@ struct World {
     how: How,
     notes: [Notes; 2],
     holders: AtomicU64,
-    /// An entry of the space's tables for each CPU to take: present or not; and whether its page, or table, has another owner by now.
+    /// An entry of the space's tables for each CPU to take: present or not; and whether its page,
+    /// or table, has another owner by now.
     present: [AtomicBool; 2],
     given_away: [AtomicBool; 2],
 }
@@ -60,7 +63,8 @@ impl World {
         })
     }
 
-    /// What a program's access is: by the translation that this CPU holds, whatever the tables say by now.
+    /// What a program's access is: by the translation that this CPU holds, whatever the tables say
+    /// by now.
     fn access(&self, tlb: &Tlb) {
         for (entry, held) in tlb.iter().enumerate() {
             assert!(
@@ -92,7 +96,8 @@ impl World {
     fn take(&self, me: usize, entry: usize, tlb: &mut Tlb, frees: bool) {
         let before = CpuSet(self.holders.load(SeqCst));
         self.present[entry].swap(false, SeqCst);
-        // The exchange orders all on the machines this is for; loom's is no stronger than the language's.
+        // The exchange orders all on the machines this is for; loom's is no stronger than the
+        // language's.
         fence(SeqCst);
         let after = CpuSet(self.holders.load(SeqCst));
         let holders = if self.how == How::LooksBefore { before } else { after };
@@ -110,7 +115,8 @@ impl World {
         self.given_away[entry].store(true, Relaxed);
     }
 
-    /// Loads the space and runs its program, which uses the first entry, while others may take it away; then leaves.
+    /// Loads the space and runs its program, which uses the first entry, while others may take it
+    /// away; then leaves.
     fn run(&self, me: usize) {
         let mut tlb = [false; 2];
         let join = || self.holders.fetch_or(CpuSet::one(me).0, SeqCst);
@@ -214,7 +220,8 @@ fn two_that_ask_each_other_both_go_on() {
     });
 }
 
-/// A CPU in the kernel, which uses nothing, walks through a table ahead of any use; then it answers an interrupt.
+/// A CPU in the kernel, which uses nothing, walks through a table ahead of any use; then it answers
+/// an interrupt.
 fn one_frees(how: How) {
     all_schedules(2, move || {
         let world = World::new(how);

@@ -1,7 +1,7 @@
 //! Ordered over the kernel's spin lock: guards exclude, and order what their holders did.
 //!
-//! The value behind each lock is a cell of loom's, which reports two threads in it at once and an access that nothing
-//! orders behind the last.
+//! The value behind each lock is a cell of loom's, which reports two threads in it at once and an
+//! access that nothing orders behind the last.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,8 @@ fn sum<R: RawLock>(counter: &Counter<R>) -> u32 {
 fn two_threads<R: RawLock + 'static>(
     work: impl Fn(&Counter<R>, &Counter<R>, &mut Held<'_, Nothing>) + Copy + Send + 'static,
 ) -> (u32, u32) {
-    let locks = Arc::new((Counter::<R>::new(UnsafeCell::new(0)), Counter::<R>::new(UnsafeCell::new(0))));
+    let locks =
+        Arc::new((Counter::<R>::new(UnsafeCell::new(0)), Counter::<R>::new(UnsafeCell::new(0))));
     assert_eq!((sum(&locks.0), sum(&locks.1)), (0, 0));
     let theirs = locks.clone();
     let other = thread::spawn(move || work(&theirs.1, &theirs.0, &mut ThreadCtx::new().held()));

@@ -1,6 +1,7 @@
 //! Page records: places, flags and wirings while several CPUs are at them.
 //!
-//! Each test ends with the frames' audit, which walks the lists and compares them with what the records say.
+//! Each test ends with the frames' audit, which walks the lists and compares them with what the
+//! records say.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -25,7 +26,8 @@ fn page(m: &Loom) -> PageNo {
     m.frames().alloc(m, held, Reserve::Pageout).unwrap()
 }
 
-/// Runs two steps on one page at once, on a CPU each, after `first`; then links what is pending and audits.
+/// Runs two steps on one page at once, on a CPU each, after `first`; then links what is pending and
+/// audits.
 fn at_once(first: Step, one: Step, other: Step) -> Arc<Loom> {
     let m = machine(3);
     let no = page(&m);
@@ -127,7 +129,9 @@ fn the_last_unwiring_sends_a_page_to_the_queue() {
 }
 
 /// Two threads that each set a flag, one of them under a lock that both hold or don't.
-fn flags(set: impl Fn(&Loom, &Ordered<Object, RawSpin, ()>, PageNo, PageFlags) + Copy + Send + 'static) {
+fn flags(
+    set: impl Fn(&Loom, &Ordered<Object, RawSpin, ()>, PageNo, PageFlags) + Copy + Send + 'static,
+) {
     let m = machine(3);
     let no = page(&m);
     let owner = Arc::new(Ordered::<Object, RawSpin, ()>::new(()));
@@ -158,8 +162,8 @@ fn flags_set_without_the_owners_lock_are_lost() {
     all_schedules(PREEMPTIONS, || flags(|m, _, no, flag| m.frames().set_flags(no, flag)));
 }
 
-/// A page is taken from an anon as page-out does it, and freed by `free`, while a fault that has found it there maps it ahead. Both
-/// hold the tables' lock where they change whether it is mapped.
+/// A page is taken from an anon as page-out does it, and freed by `free`, while a fault that has
+/// found it there maps it ahead. Both hold the tables' lock where they change whether it is mapped.
 fn let_go_beside(free: Step) {
     const ANON: u32 = 1;
     let m = machine(3);

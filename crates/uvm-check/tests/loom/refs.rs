@@ -30,7 +30,12 @@ unsafe impl Sync for World {}
 
 impl World {
     fn new(how: How) -> Arc<World> {
-        Arc::new(World { how, refs: Refs::new(), lock: Mutex::new(()), given_up: UnsafeCell::new(0) })
+        Arc::new(World {
+            how,
+            refs: Refs::new(),
+            lock: Mutex::new(()),
+            given_up: UnsafeCell::new(0),
+        })
     }
 
     /// Looks at what is referred to.

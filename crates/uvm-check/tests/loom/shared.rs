@@ -132,7 +132,8 @@ fn two_writers_close_one_after_the_other() {
     });
 }
 
-/// A lock that isn't open is read beside a change: the change waits for who is counted, and who comes later sees it.
+/// A lock that isn't open is read beside a change: the change waits for who is counted, and who
+/// comes later sees it.
 #[test]
 fn a_change_waits_for_who_is_counted() {
     all_schedules(3, || {
@@ -151,7 +152,8 @@ fn a_change_waits_for_who_is_counted() {
     });
 }
 
-/// Who has changed something goes on reading what it made, beside others; the next change waits for it.
+/// Who has changed something goes on reading what it made, beside others; the next change waits for
+/// it.
 #[test]
 fn a_change_waits_for_who_reads_on() {
     let change_and_read_on = |lock: &Lock<Rowed<true>>| {
@@ -165,7 +167,11 @@ fn a_change_waits_for_who_reads_on() {
         });
         let value = lock.read_on(value);
         // SAFETY: loom reports a writer beside.
-        assert_eq!(value.0.with(|value| unsafe { *value }), made, "it was changed by somebody else");
+        assert_eq!(
+            value.0.with(|value| unsafe { *value }),
+            made,
+            "it was changed by somebody else"
+        );
     };
     all_schedules(3, move || {
         let lock = Arc::new(Lock::<Rowed<true>>::new(Value(UnsafeCell::new(0))));

@@ -1,8 +1,9 @@
-//! The leaves of slots: I2, that a table which finds itself a leaf's only holder stays so, and may write; and that of
-//! threads that put numbers into one table at once each gets its place or finds another's number there.
+//! The leaves of slots: I2, that a table which finds itself a leaf's only holder stays so, and may
+//! write; and that of threads that put numbers into one table at once each gets its place or finds
+//! another's number there.
 //!
-//! For the first, two tables share a leaf, as an amap and its copy do; each belongs to one thread, as an amap to its
-//! lock's holder.
+//! For the first, two tables share a leaf, as an amap and its copy do; each belongs to one thread,
+//! as an amap to its lock's holder.
 
 use core::num::NonZeroU32;
 
@@ -134,21 +135,24 @@ fn a_copy_of_a_copy_keeps_the_leaf_shared() {
     });
 }
 
-/// A first touch: whoever gets the place has filled its page before; who doesn't finds that page filled.
+/// A first touch: whoever gets the place has filled its page before; who doesn't finds that page
+/// filled.
 fn touch(slots: &Slots, index: u64, pages: &[UnsafeCell<u8>; 2], mine: u32) {
     let page = |no: NonZeroU32| &pages[no.get() as usize - 1];
     let mine = NonZeroU32::new(mine).unwrap();
     // SAFETY: loom reports it if another thread reads.
     page(mine).with_mut(|byte| unsafe { *byte = 1 });
     if !slots.find(index).install(mine) {
-        let theirs = slots.find(index).number().expect("the place is empty for one who could not fill it");
+        let theirs =
+            slots.find(index).number().expect("the place is empty for one who could not fill it");
         assert_ne!(theirs, mine);
         // SAFETY: loom reports it if another thread writes.
         page(theirs).with(|byte| assert_eq!(unsafe { *byte }, 1));
     }
 }
 
-/// Two threads touch indices of an empty table, whose leaf is hung meanwhile; so many of their numbers are in it then.
+/// Two threads touch indices of an empty table, whose leaf is hung meanwhile; so many of their
+/// numbers are in it then.
 fn touch_both(indices: [u64; 2], kept: usize) {
     all_schedules(PREEMPTIONS, move || {
         let body = Body { refs: Ordered::new(2), bytes: UnsafeCell::new(0) };
@@ -160,7 +164,9 @@ fn touch_both(indices: [u64; 2], kept: usize) {
         touch(&world.0, indices[0], &world.1, 1);
         child.join().unwrap();
         assert_eq!(world.0.range(0..4).count(), kept);
-        let Ok((mut slots, _)) = Arc::try_unwrap(world) else { unreachable!("the child has ended") };
+        let Ok((mut slots, _)) = Arc::try_unwrap(world) else {
+            unreachable!("the child has ended")
+        };
         slots.take_all(&mut Counts(&body));
         assert_eq!(Counts(&body).refs(), 2 - kept as u32, "the leaf counts what is in it");
     });

@@ -90,7 +90,8 @@ fn wake_ups_of_other_channels_disturb_nobody() {
     all_schedules(1, move || waits_beside(others, Owner::until_idle));
 }
 
-/// The twin: a ticket that is read after the lock went, and is the old one for ever if the wake-up came between.
+/// The twin: a ticket that is read after the lock went, and is the old one for ever if the wake-up
+/// came between.
 #[test]
 #[should_panic(expected = "sleeps for ever")]
 fn a_ticket_read_late_is_found() {
@@ -101,6 +102,9 @@ fn a_ticket_read_late_is_found() {
         let busy = *owner.busy.lock(&mut ThreadCtx::new().held()).0;
         let ticket = owner.channels.ticket(PAGE);
         handler.join().unwrap();
-        assert!(!busy || owner.channels.ticket(PAGE) != ticket, "who waits with this ticket sleeps for ever");
+        assert!(
+            !busy || owner.channels.ticket(PAGE) != ticket,
+            "who waits with this ticket sleeps for ever"
+        );
     });
 }

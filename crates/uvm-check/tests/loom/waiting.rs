@@ -1,4 +1,5 @@
-//! The kernel's wait queues: nobody who goes to sleep as others look whether anybody does is left asleep.
+//! The kernel's wait queues: nobody who goes to sleep as others look whether anybody does is left
+//! asleep.
 
 use std::sync::Arc;
 

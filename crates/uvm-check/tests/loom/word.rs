@@ -1,8 +1,8 @@
 //! The atomics of the kernel's locks and channels, as loom has them.
 //!
-//! The kernel's are made in constants and loom's can't be, so each is made when it is first used. That is no point at
-//! which loom switches, but it must come before a second thread starts: loom takes the making for a store that nothing
-//! orders.
+//! The kernel's are made in constants and loom's can't be, so each is made when it is first used.
+//! That is no point at which loom switches, but it must come before a second thread starts: loom
+//! takes the making for a store that nothing orders.
 
 use std::sync::OnceLock;
 
@@ -49,8 +49,8 @@ impl AtomicBool {
         self.get().store(value, order);
     }
 
-    /// Storing what is there already is left out: loom orders two stores of which neither has seen the other at will,
-    /// even if one of them belongs to an exchange that must come first.
+    /// Storing what is there already is left out: loom orders two stores of which neither has seen
+    /// the other at will, even if one of them belongs to an exchange that must come first.
     pub fn swap(&self, value: bool, order: Ordering) -> bool {
         match self.get().compare_exchange(!value, value, order, order) {
             Ok(old) | Err(old) => old,

@@ -50,7 +50,10 @@ impl Seen {
         if self.search(&model, [Progress::default(); THREADS], &mut longest) {
             return Ok(());
         }
-        Err(format!("no order explains this; the longest explains {longest} operations\n{}", self.told()))
+        Err(format!(
+            "no order explains this; the longest explains {longest} operations\n{}",
+            self.told()
+        ))
     }
 
     /// Whether the operations that are left have an order that begins in this state of the world.
@@ -63,7 +66,8 @@ impl Seen {
             return self.ends_as(model);
         }
         next.sort_by_key(|&thread| left(thread).map(|event| event.end));
-        let comes_after = |event: &Event| next.iter().any(|&t| left(t).is_some_and(|e| e.end < event.begin));
+        let comes_after =
+            |event: &Event| next.iter().any(|&t| left(t).is_some_and(|e| e.end < event.begin));
         next.iter().filter_map(|&thread| Some((thread, left(thread)?))).any(|(thread, event)| {
             if comes_after(event) {
                 return false;
@@ -82,7 +86,8 @@ impl Seen {
             if step(model).is_some_and(|after| goes_on(&after, ended, longest)) {
                 return true;
             }
-            let has_no_effect = self.is_refused_early(model, event) || self.is_unsuitable_for_a_while(event);
+            let has_no_effect =
+                self.is_refused_early(model, event) || self.is_unsuitable_for_a_while(event);
             if has_no_effect && goes_on(model, ended, longest) {
                 return true;
             }
@@ -106,8 +111,11 @@ impl Seen {
     /// shorter before its pages have gone, and a CPU uses a translation until the truncation has
     /// ended: the truncation counts as made then.
     fn is_refused_early(&self, model: &Model, event: &Event) -> bool {
-        let past_end =
-            [Got::Refused(FaultError::Bus), Got::Object(GetError::PastEnd), Got::Range(RangeError::Fault)];
+        let past_end = [
+            Got::Refused(FaultError::Bus),
+            Got::Object(GetError::PastEnd),
+            Got::Range(RangeError::Fault),
+        ];
         let is_past_end = matches!(&event.answer, Answer::Got(got) if past_end.contains(got));
         is_past_end
             && self.met_by(event, |other| {
@@ -127,12 +135,14 @@ impl Seen {
     }
 
     /// Whether a discard, which says what it would say otherwise, found memory shared that another
-    /// operation was about to let go of: a reference to an amap goes after its addresses, and shared
-    /// memory stays.
+    /// operation was about to let go of: a reference to an amap goes after its addresses, and
+    /// shared memory stays.
     fn is_shared_for_a_while(&self, model: &Model, event: &Event) -> bool {
         let lets_go = |op: &Op| {
-            matches!(op, Op::Unmap { .. } | Op::Map { .. } | Op::Remap { .. } | Op::RemapKeep { .. })
-                || matches!(op, Op::Clear { .. } | Op::Exit { .. })
+            matches!(
+                op,
+                Op::Unmap { .. } | Op::Map { .. } | Op::Remap { .. } | Op::RemapKeep { .. }
+            ) || matches!(op, Op::Clear { .. } | Op::Exit { .. })
                 || matches!(op, Op::AttachRange { .. } | Op::DropRange { .. })
                 || matches!(op, Op::Pass { .. } | Op::Extract { .. })
         };
@@ -158,7 +168,9 @@ impl Seen {
             let ought = object.pages.get(&index).filter(|_| index < object.len);
             ought.is_none_or(|ought| ought == on_disk)
         };
-        pages && self.end.loans == model.loans && (0..).zip(&self.stored).all(|(i, page)| is_stored(i, page))
+        pages
+            && self.end.loans == model.loans
+            && (0..).zip(&self.stored).all(|(i, page)| is_stored(i, page))
     }
 
     /// What was seen, a line each.
@@ -174,7 +186,9 @@ impl Seen {
             text.extend(thread.iter().map(line));
         }
         for (s, pages) in self.end.pages.iter().enumerate() {
-            for (page, seen) in pages.iter().enumerate().filter_map(|(page, seen)| Some((page, (*seen)?))) {
+            for (page, seen) in
+                pages.iter().enumerate().filter_map(|(page, seen)| Some((page, (*seen)?)))
+            {
                 if seen != Got::Refused(FaultError::NoMapping) {
                     text += &format!("end: space {s} page {page}: {seen:x?}\n");
                 }
@@ -184,8 +198,8 @@ impl Seen {
     }
 }
 
-/// The worlds after a discard that found all pages or some of them shared: each entry's amap is asked by
-/// itself.
+/// The worlds after a discard that found all pages or some of them shared: each entry's amap is
+/// asked by itself.
 fn discarded_in_part<'a>(model: &'a Model, event: &Event) -> impl Iterator<Item = Model> + 'a {
     let (s, span) = match event.op {
         Op::Discard { s, span } => (s, span),

@@ -29,7 +29,14 @@ fn explain(program: &Program) {
 /// taken its translation from the tables, and not told that CPU yet.
 #[test]
 fn a_page_is_dropped_as_it_is_unmapped() {
-    let map = |first| Map { s: 0, at: Fixed(0), len: 2, back: Shared(1, first), rights: 3, inherit: None };
+    let map = |first| Map {
+        s: 0,
+        at: Fixed(0),
+        len: 2,
+        back: Shared(1, first),
+        rights: 3,
+        inherit: None,
+    };
     explain(&program(
         &[map(0), Read { s: 0, page: 1, cpu: 2 }],
         [&[Sync { o: 1 }], &[Write { s: 0, page: 1, cpu: 1, word: 0 }], &[map(1)]],
@@ -40,7 +47,8 @@ fn a_page_is_dropped_as_it_is_unmapped() {
 /// tables: nothing marked it as modified again, and the store was never written to the file.
 #[test]
 fn a_page_is_cleaned_as_it_is_unmapped() {
-    let map = |s, rights| Map { s, at: Fixed(0), len: 4, back: Shared(1, 1), rights, inherit: None };
+    let map =
+        |s, rights| Map { s, at: Fixed(0), len: 4, back: Shared(1, 1), rights, inherit: None };
     explain(&program(
         &[map(0, 3), Spawn { s: 1 }, map(1, 1), Write { s: 0, page: 0, cpu: 1, word: 0 }],
         [
@@ -92,7 +100,13 @@ fn a_fork_copies_what_no_access_is_allowed_to() {
     let map = Map { s: 0, at: Fixed(0), len: 4, back: Zero, rights: 7, inherit: None };
     let write = Write { s: 0, page: 0, cpu: 0, word: 3 };
     explain(&program(
-        &[map, write, Fork { s: 0, child: 2 }, write, Protect { s: 0, span: Span(0, 2), rights: 0 }],
+        &[
+            map,
+            write,
+            Fork { s: 0, child: 2 },
+            write,
+            Protect { s: 0, span: Span(0, 2), rights: 0 },
+        ],
         [&[Fork { s: 0, child: 3 }], &[], &[]],
     ));
 }
@@ -101,10 +115,21 @@ fn a_fork_copies_what_no_access_is_allowed_to() {
 /// translation that had left the tables: later write-backs passed the store over.
 #[test]
 fn a_leaf_loses_its_mark_as_its_page_is_unmapped() {
-    let map = |first| Map { s: 0, at: Fixed(1), len: 2, back: Shared(1, first), rights: 3, inherit: None };
+    let map = |first| Map {
+        s: 0,
+        at: Fixed(1),
+        len: 2,
+        back: Shared(1, first),
+        rights: 3,
+        inherit: None,
+    };
     explain(&program(
         &[map(0), Read { s: 0, page: 1, cpu: 1 }],
-        [&[map(1)], &[Write { s: 0, page: 1, cpu: 1, word: 3 }], &[Clean { o: 1, span: Span(0, 4) }]],
+        [
+            &[map(1)],
+            &[Write { s: 0, page: 1, cpu: 1, word: 3 }],
+            &[Clean { o: 1, span: Span(0, 4) }],
+        ],
     ));
 }
 
@@ -120,9 +145,9 @@ fn a_child_discards_as_its_parent_unmaps() {
     ));
 }
 
-/// A child's discard found its first page shared still, and its second one not any more: another part
-/// of its map had the second, since the two are inherited otherwise, and its parent passed other
-/// memory over both in between.
+/// A child's discard found its first page shared still, and its second one not any more: another
+/// part of its map had the second, since the two are inherited otherwise, and its parent passed
+/// other memory over both in between.
 #[test]
 fn a_child_discards_in_parts_as_its_parent_passes() {
     let map = Map { s: 0, at: Fixed(0), len: 4, back: Zero, rights: 3, inherit: Some(Inh::Share) };
@@ -152,7 +177,8 @@ fn a_private_copy_is_older_than_what_was_loaded() {
 /// the mapping's end: the lender's CPUs were told once the map could change.
 #[test]
 fn a_loan_has_no_store_that_follows_its_mapping() {
-    let map = |len, first, back| Map { s: 0, at: Fixed(first), len, back, rights: 3, inherit: None };
+    let map =
+        |len, first, back| Map { s: 0, at: Fixed(first), len, back, rights: 3, inherit: None };
     let write = Write { s: 0, page: 0, cpu: 2, word: 3 };
     explain(&program(
         &[map(2, 0, Shared(1, 0)), map(1, 3, Private(1, 0)), write],
@@ -179,7 +205,11 @@ fn a_hole_is_seen_as_it_is_punched() {
     let write = |word| Write { s: 0, page: 0, cpu: 0, word };
     explain(&program(
         &[map, write(3)],
-        [&[write(0)], &[Give { l: 1, s: 0, span: Span(0, 1) }], &[Punch { o: 0, span: Span(1, 1) }]],
+        [
+            &[write(0)],
+            &[Give { l: 1, s: 0, span: Span(0, 1) }],
+            &[Punch { o: 0, span: Span(1, 1) }],
+        ],
     ));
 }
 
@@ -247,7 +277,14 @@ fn a_page_is_lent_as_it_is_first_touched() {
 /// other's reference to the memory goes after the address.
 #[test]
 fn a_range_is_passed_as_it_is_discarded() {
-    let map = Map { s: 0, at: Fixed(0), len: 4, back: Private(0, 1), rights: 7, inherit: Some(Inh::Share) };
+    let map = Map {
+        s: 0,
+        at: Fixed(0),
+        len: 4,
+        back: Private(0, 1),
+        rights: 7,
+        inherit: Some(Inh::Share),
+    };
     let write = |s, cpu| Write { s, page: 2, cpu, word: 3 };
     explain(&program(
         &[map, Fork { s: 0, child: 1 }],

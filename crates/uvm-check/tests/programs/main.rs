@@ -42,7 +42,8 @@ const SWITCHES: usize = 3;
 fn run_once(program: &Program, seed: u64) {
     let world = Arc::new(World::new(seed));
     let number = |thread: usize, n: usize| ((thread as u64 + 1) << 8) + n as u64 + 1;
-    let beginning = program.beginning.iter().enumerate().map(|(n, op)| world.run(op, number(THREADS, n)));
+    let beginning =
+        program.beginning.iter().enumerate().map(|(n, op)| world.run(op, number(THREADS, n)));
     let beginning: Vec<_> = beginning.collect();
     if program.opens_locks {
         world.open_locks();

@@ -172,7 +172,8 @@ impl Gen {
                 break;
             }
             let op = self.next.pop_front().unwrap_or_else(|| self.op(thread));
-            let is_wired = |s: usize| self.model.spaces[s].iter().flatten().any(|(_, page)| page.wired);
+            let is_wired =
+                |s: usize| self.model.spaces[s].iter().flatten().any(|(_, page)| page.wired);
             if is_allowed(&op, thread, spaces, is_wired) && self.model.apply(&op) != Expect::Skip {
                 list.push(op);
                 self.go_on(&op, thread);
@@ -184,7 +185,9 @@ impl Gen {
     /// What a program does with what it has got.
     fn go_on(&mut self, op: &Op, thread: usize) {
         match *op {
-            Op::Lend { l, .. } | Op::Give { l, .. } | Op::LendObject { l, .. } if self.rng.one_in(2) => {
+            Op::Lend { l, .. } | Op::Give { l, .. } | Op::LendObject { l, .. }
+                if self.rng.one_in(2) =>
+            {
                 let (s, page) = (self.space(), self.page());
                 self.next.push_back(Op::Transfer { l, s, page });
             }
@@ -211,12 +214,20 @@ impl Gen {
             17..=20 => Op::Fork { s, child: 2 + thread % 2 },
             21 => Op::Exit { s: 2 + thread % 2 },
             22..=23 => Op::Unmap { s, span },
-            24..=25 => self.map(s, self.model.page(s, page).map_or(At::Free(page), |_| At::Fixed(page))),
+            24..=25 => {
+                self.map(s, self.model.page(s, page).map_or(At::Free(page), |_| At::Fixed(page)))
+            }
             26 => self.map(s, At::Free(page)),
             27 => Op::Protect { s, span, rights: self.rights() },
-            28 => Op::Inherit { s, span, inherit: *self.rng.pick(&[Inh::Share, Inh::Copy, Inh::Zero]) },
+            28 => Op::Inherit {
+                s,
+                span,
+                inherit: *self.rng.pick(&[Inh::Share, Inh::Copy, Inh::Zero]),
+            },
             29 => Op::Discard { s, span },
-            30 if self.rng.one_in(2) => Op::RemapKeep { s, span, at: At::Fixed(self.rng.below(2 * PAGES)) },
+            30 if self.rng.one_in(2) => {
+                Op::RemapKeep { s, span, at: At::Fixed(self.rng.below(2 * PAGES)) }
+            }
             30 => Op::Remap { s, span, new_len: span.1, at: At::Fixed(self.rng.below(2 * PAGES)) },
             31..=32 => Op::Wire { s, span: one },
             33..=34 => Op::Unwire { s, span: one },
@@ -228,7 +239,9 @@ impl Gen {
             44..=45 => Op::Return { l },
             46..=48 => Op::Transfer { l, s, page },
             49 => Op::GiveToObject { l, o, page: self.index() },
-            50 => Op::Pass { s, span, to: self.space(), at: At::Fixed(self.page()), way: self.way() },
+            50 => {
+                Op::Pass { s, span, to: self.space(), at: At::Fixed(self.page()), way: self.way() }
+            }
             51 => Op::Extract { r, s, span, way: self.way() },
             52 => Op::AttachRange { r, s, at: At::Fixed(page) },
             53 => Op::DropRange { r },
@@ -314,10 +327,17 @@ impl Gen {
 }
 
 /// Whether a thread may run an operation beside others.
-fn is_allowed(op: &Op, thread: usize, spaces: &[bool; SPACES], is_wired: impl Fn(usize) -> bool) -> bool {
+fn is_allowed(
+    op: &Op,
+    thread: usize,
+    spaces: &[bool; SPACES],
+    is_wired: impl Fn(usize) -> bool,
+) -> bool {
     match *op {
         // Children are the thread's own, where the slot isn't all threads'.
-        Op::Fork { child: own, .. } | Op::Exit { s: own } => thread < 2 && own < OBJECTS && !spaces[own],
+        Op::Fork { child: own, .. } | Op::Exit { s: own } => {
+            thread < 2 && own < OBJECTS && !spaces[own]
+        }
         Op::Pin { .. } | Op::Unpin { .. } => thread < PINS,
         // Wiring is a mark and then a fault for each page: of two at once, one may say that the
         // other's pages are wired before that one fails.

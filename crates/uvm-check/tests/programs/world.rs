@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use machine::order::Nothing;
 use machine::{Held, Machine, PageNo, Pages, Prot, ThreadCtx, Va};
 use uvm::{
-    Access, AnonObject, At as To, Detached, FaultError, Intent, Lent, Pager, Pinned, Space, SwapId, Uvm,
+    Access, AnonObject, At as To, Detached, FaultError, Intent, Lent, Pager, Pinned, Space, SwapId,
+    Uvm,
 };
 use uvm_check::host::{File, Line, Manner, SwapDisk};
 use uvm_check::model::Contents;
@@ -109,7 +110,9 @@ impl World {
             io: IoBy::Waiters,
             ..Config::default()
         };
-        let uvm = Arc::new(Uvm::new(SoftMachine::with_threads(&config)).expect("a new machine has memory"));
+        let uvm = Arc::new(
+            Uvm::new(SoftMachine::with_threads(&config)).expect("a new machine has memory"),
+        );
         let held = &mut ThreadCtx::new();
         // The page of zeroes is made when it is first needed, and stays.
         let zero = uvm.zero_page(&mut held.held()).expect("a new machine has memory");
@@ -185,13 +188,18 @@ impl World {
         let held = &mut ctx.held();
         match *op {
             Op::Read { .. } | Op::Write { .. } | Op::Execute { .. } => self.access(op, number),
-            Op::Spawn { .. } | Op::Fork { .. } | Op::Exit { .. } | Op::Map { .. } | Op::Pass { .. } => {
-                self.apply_to_spaces(held, op)
-            }
-            Op::NewObject { .. } | Op::Truncate { .. } | Op::ObjectRead { .. } | Op::ObjectWrite { .. } => {
+            Op::Spawn { .. }
+            | Op::Fork { .. }
+            | Op::Exit { .. }
+            | Op::Map { .. }
+            | Op::Pass { .. } => self.apply_to_spaces(held, op),
+            Op::NewObject { .. }
+            | Op::Truncate { .. }
+            | Op::ObjectRead { .. }
+            | Op::ObjectWrite { .. } => self.apply_to_object(held, op, number),
+            Op::Clean { .. } | Op::Sync { .. } | Op::Punch { .. } => {
                 self.apply_to_object(held, op, number)
             }
-            Op::Clean { .. } | Op::Sync { .. } | Op::Punch { .. } => self.apply_to_object(held, op, number),
             Op::Lend { .. } | Op::LendObject { .. } | Op::Give { .. } | Op::Return { .. } => {
                 self.apply_to_loan(held, op)
             }
@@ -252,7 +260,8 @@ impl World {
                 let (Some(from), Some(to)) = (self.space(s), self.space(to)) else {
                     return Answer::Skipped;
                 };
-                let passed = self.uvm.pass_range(held, &from, range(span), &to, place(at), pass(way));
+                let passed =
+                    self.uvm.pass_range(held, &from, range(span), &to, place(at), pass(way));
                 Answer::Got(placed(passed))
             }
             _ => unreachable!("{op:?}"),
@@ -260,10 +269,11 @@ impl World {
     }
 
     fn apply_to_object(&self, held: &mut Held<'_, Nothing>, op: &Op, number: u64) -> Answer {
-        let with = |held: &mut Held<'_, Nothing>, o, page, intent, act: &mut dyn FnMut(&Soft, PageNo)| {
-            let act = |machine: &Soft, page| act(machine, page);
-            self.uvm.with_page(held, &self.object(o), Pages(page), intent, Access::PAGE, act)
-        };
+        let with =
+            |held: &mut Held<'_, Nothing>, o, page, intent, act: &mut dyn FnMut(&Soft, PageNo)| {
+                let act = |machine: &Soft, page| act(machine, page);
+                self.uvm.with_page(held, &self.object(o), Pages(page), intent, Access::PAGE, act)
+            };
         let got = match *op {
             Op::NewObject { o, kind, len } => self.new_object(held, o, kind, Pages(len)),
             Op::Truncate { o, len } => {
@@ -283,8 +293,10 @@ impl World {
             }
             Op::ObjectWrite { o, page, word } => {
                 let bytes = number.to_le_bytes();
-                let mut write = |machine: &Soft, page| machine.write(page, word_offset(word), &bytes);
-                with(held, o, page, Intent::Write, &mut write).map_or_else(Got::Object, |_| Got::Done)
+                let mut write =
+                    |machine: &Soft, page| machine.write(page, word_offset(word), &bytes);
+                with(held, o, page, Intent::Write, &mut write)
+                    .map_or_else(Got::Object, |_| Got::Done)
             }
             Op::Punch { o, span } => {
                 self.uvm.punch(held, &self.object(o), span.pages());
@@ -321,7 +333,8 @@ impl World {
     }
 
     fn apply_to_loan(&self, held: &mut Held<'_, Nothing>, op: &Op) -> Answer {
-        let (Op::Lend { l, .. } | Op::LendObject { l, .. } | Op::Give { l, .. } | Op::Return { l }) = *op
+        let (Op::Lend { l, .. } | Op::LendObject { l, .. } | Op::Give { l, .. } | Op::Return { l }) =
+            *op
         else {
             return self.transfer(held, op);
         };
@@ -343,7 +356,9 @@ impl World {
                     .map_err(Got::Object)
             }
             Op::Lend { s, span, .. } => match self.space(s) {
-                Some(space) => self.uvm.loan_to_kernel(held, &space, range(span)).map_err(Got::Refused),
+                Some(space) => {
+                    self.uvm.loan_to_kernel(held, &space, range(span)).map_err(Got::Refused)
+                }
                 None => return Answer::Skipped,
             },
             Op::Give { s, span, .. } => match self.space(s) {
@@ -384,7 +399,9 @@ impl World {
     }
 
     fn transfer(&self, held: &mut Held<'_, Nothing>, op: &Op) -> Answer {
-        let (Op::Transfer { l, .. } | Op::GiveToObject { l, .. }) = *op else { unreachable!("{op:?}") };
+        let (Op::Transfer { l, .. } | Op::GiveToObject { l, .. }) = *op else {
+            unreachable!("{op:?}")
+        };
         let Some(lent) = hold(&self.loans[l]).take() else { return Answer::Skipped };
         let (got, lent) = match *op {
             Op::Transfer { s, page, .. } => match self.space(s) {
@@ -480,7 +497,9 @@ impl World {
     }
 
     fn access(&self, op: &Op, number: u64) -> Answer {
-        let (Op::Read { s, page, cpu } | Op::Write { s, page, cpu, .. } | Op::Execute { s, page, cpu }) = *op
+        let (Op::Read { s, page, cpu }
+        | Op::Write { s, page, cpu, .. }
+        | Op::Execute { s, page, cpu }) = *op
         else {
             unreachable!("{op:?}")
         };
@@ -498,7 +517,8 @@ impl World {
                 // Each CPU looks at one word of a page, so that a look is one moment.
                 let word = if cpu == 1 { WORDS - 1 } else { 0 };
                 let mut bytes = [0; 8];
-                let loaded = machine.load(cpu, space.pmap(), word_at(page, word), &mut bytes, fault);
+                let loaded =
+                    machine.load(cpu, space.pmap(), word_at(page, word), &mut bytes, fault);
                 match accessed(loaded).unwrap_or_else(broken) {
                     Got::Done => Answer::Word(word, u64::from_le_bytes(bytes)),
                     refused => Answer::Got(refused),
@@ -517,7 +537,8 @@ impl World {
 
     fn bytes(&self, lent: &Lent) -> Vec<Contents> {
         let _host = host();
-        let contents = |page: PageNo| std::array::from_fn(|word| read_word(self.uvm.machine(), page, word));
+        let contents =
+            |page: PageNo| std::array::from_fn(|word| read_word(self.uvm.machine(), page, word));
         lent.pages().iter().map(|page| contents(page.page())).collect()
     }
 
@@ -528,13 +549,17 @@ impl World {
         let spaces: Vec<_> = self.spaces.iter().filter_map(|space| hold(space).clone()).collect();
         let ranges = self.ranges.each_ref().map(hold);
         let detached = ranges.iter().filter_map(|range| range.as_ref().map(Detached::space));
-        let spaces: Vec<&Space<Soft>> = spaces.iter().map(|space| &**space).chain(detached).collect();
-        let objects: Vec<_> = self.objects.iter().filter_map(|object| hold(object).clone()).collect();
+        let spaces: Vec<&Space<Soft>> =
+            spaces.iter().map(|space| &**space).chain(detached).collect();
+        let objects: Vec<_> =
+            self.objects.iter().filter_map(|object| hold(object).clone()).collect();
         let loans = self.loans.each_ref().map(hold);
         let lent = loans.iter().filter_map(|lent| lent.as_ref()).flat_map(|lent| lent.pages());
         let mut ctx = ThreadCtx::new();
         let held = &mut ctx.held();
-        self.uvm.audit_loans(held, &spaces, lent).unwrap_or_else(|why| panic!("audit of loans: {why}"));
+        self.uvm
+            .audit_loans(held, &spaces, lent)
+            .unwrap_or_else(|why| panic!("audit of loans: {why}"));
         self.uvm.audit(held, &spaces, &objects).unwrap_or_else(|why| panic!("audit: {why}"));
     }
 
@@ -556,20 +581,24 @@ impl World {
             Some(Got::Sees(contents))
         };
         let pages = (0..SPACES).map(|s| (0..SHOWN).map(|at| page(s, at)).collect()).collect();
-        let loans = self.loans.each_ref().map(|loan| hold(loan).as_ref().map(|lent| self.bytes(lent)));
+        let loans =
+            self.loans.each_ref().map(|loan| hold(loan).as_ref().map(|lent| self.bytes(lent)));
         EndState { pages, loans }
     }
 
     /// What the disk has of the file's pages, after all have been written back.
     pub fn stored(&self) -> Vec<Contents> {
         let file = hold(&self.file).clone().expect("programs begin with a file");
-        file.pager().clean(&self.uvm, &mut ThreadCtx::new().held(), 0..WINDOW).expect("the disk works");
+        file.pager()
+            .clean(&self.uvm, &mut ThreadCtx::new().held(), 0..WINDOW)
+            .expect("the disk works");
         (0..PAGES).map(|index| file.stored(index)).collect()
     }
 
     /// Takes everything down; all memory must come back.
     pub fn finish(&self) {
-        let ops = |n: usize, op: &dyn Fn(usize) -> Op| (0..n).for_each(|k| drop(self.apply(&op(k), 0)));
+        let ops =
+            |n: usize, op: &dyn Fn(usize) -> Op| (0..n).for_each(|k| drop(self.apply(&op(k), 0)));
         ops(PINS, &|p| Op::Unpin { p, word: 0 });
         ops(SPACES, &|s| Op::Exit { s });
         ops(RANGES, &|r| Op::DropRange { r });
@@ -580,10 +609,9 @@ impl World {
             let Some(object) = hold(object).take() else { continue };
             self.uvm.detach(&mut held.held(), &*object);
             self.end_transfers();
-            if file
-                .as_ref()
-                .is_some_and(|file| std::ptr::addr_eq(Arc::as_ptr(file.pager()), Arc::as_ptr(&object)))
-            {
+            if file.as_ref().is_some_and(|file| {
+                std::ptr::addr_eq(Arc::as_ptr(file.pager()), Arc::as_ptr(&object))
+            }) {
                 self.uvm.truncate(&mut held.held(), &object, Pages(0));
             }
         }

@@ -21,7 +21,8 @@ fn map_apart(w: &World, space: &Space<Soft>) {
 
 fn map_apart_as(w: &World, space: &Space<Soft>, request: &MapRequest<Soft>) {
     for va in APART {
-        let request = MapRequest { place: Place::Fixed(va), backing: Backing::Zero, name: None, ..*request };
+        let request =
+            MapRequest { place: Place::Fixed(va), backing: Backing::Zero, name: None, ..*request };
         w.uvm.map(&mut ThreadCtx::new().held(), space, &request).expect("there is room");
         w.store(1, space, va, 0);
     }
@@ -34,14 +35,21 @@ fn fork(w: &World, space: &Space<Soft>) -> Arc<Space<Soft>> {
 /// A copy of all that lies there, in another space.
 fn copy(w: &World, space: &Space<Soft>) -> Arc<Space<Soft>> {
     let (copy, all) = (w.space(), VaRange::new(P, APART[3] + Pages(1)));
-    let passed =
-        w.uvm.pass_range(&mut ThreadCtx::new().held(), space, all, &copy, Place::Fixed(P), Pass::Copy);
+    let passed = w.uvm.pass_range(
+        &mut ThreadCtx::new().held(),
+        space,
+        all,
+        &copy,
+        Place::Fixed(P),
+        Pass::Copy,
+    );
     passed.expect("there is memory");
     copy
 }
 
-/// One thread stores to all mappings in turn while another forks: a child with a store has all those before it, in whatever order
-/// the fork comes to the mappings, and whether some are locked in memory.
+/// One thread stores to all mappings in turn while another forks: a child with a store has all
+/// those before it, in whatever order the fork comes to the mappings, and whether some are locked
+/// in memory.
 fn forked_at_one_moment(order: [usize; 4], locked: &'static [usize]) {
     copied_as(fork, order, locked, MapRequest::zero(Pages(1)), |_, _| vec![]);
 }
@@ -62,7 +70,9 @@ fn copied_as(
         map_apart_as(&w, &parent, &request);
         let mut spaces = before(&w, &parent);
         for &n in locked {
-            w.uvm.wire(&mut ThreadCtx::new().held(), &parent, one(APART[n])).expect("there is memory");
+            w.uvm
+                .wire(&mut ThreadCtx::new().held(), &parent, one(APART[n]))
+                .expect("there is memory");
         }
         let writer = {
             let (w, parent) = (w.clone(), parent.clone());
@@ -77,7 +87,11 @@ fn copied_as(
         assert!(seen.is_sorted_by(|a, b| a >= b), "a later store without an earlier one: {seen:?}");
         assert!(seen[0] <= seen[3] + 1, "a store of a later round: {seen:?}");
         writer.join().unwrap();
-        assert_eq!(order.map(|at| w.load(0, &child, APART[at])), seen, "the parent wrote to its child");
+        assert_eq!(
+            order.map(|at| w.load(0, &child, APART[at])),
+            seen,
+            "the parent wrote to its child"
+        );
         assert!(APART.iter().all(|&va| w.load(0, &parent, va) == 2));
         spaces.extend([parent, child]);
         w.check(&spaces.iter().map(|space| &**space).collect::<Vec<_>>(), &[]);
@@ -121,7 +135,8 @@ fn a_copy_of_a_range_with_locked_memory_is_one_moment() {
     copied_as(copy, [2, 0, 3, 1], &[0, 3], MapRequest::zero(Pages(1)), |_, _| vec![]);
 }
 
-/// Two threads fork, a third maps, stores, locks and unmaps: each waits for the others' claims, and all come to an end.
+/// Two threads fork, a third maps, stores, locks and unmaps: each waits for the others' claims, and
+/// all come to an end.
 #[test]
 fn forks_in_steps_meet_all_that_change_the_map() {
     check_rounds(3000, || {
@@ -138,7 +153,8 @@ fn forks_in_steps_meet_all_that_change_the_map() {
                 ShuttleThreads::set_cpu(1);
                 let mut ctx = ThreadCtx::new();
                 let held = &mut ctx.held();
-                let va = w.uvm.map(held, &space, &MapRequest::zero(Pages(2))).expect("there is room");
+                let va =
+                    w.uvm.map(held, &space, &MapRequest::zero(Pages(2))).expect("there is room");
                 w.store(1, &space, va, 5);
                 w.uvm.wire(held, &space, one(APART[1])).expect("there is memory");
                 assert_eq!(w.load(1, &space, va), 5);
@@ -156,7 +172,8 @@ fn forks_in_steps_meet_all_that_change_the_map() {
     });
 }
 
-/// A fork finds no memory half-way, while another thread waits for its map: the parent is as it was, and who waited goes on.
+/// A fork finds no memory half-way, while another thread waits for its map: the parent is as it
+/// was, and who waited goes on.
 #[test]
 fn a_fork_in_steps_that_fails_lets_others_go_on() {
     check(|| {
@@ -169,7 +186,11 @@ fn a_fork_in_steps_that_fails_lets_others_go_on() {
         let mut taken = vec![];
         while w.uvm.frames().free() > 3 {
             let mut ctx = ThreadCtx::new();
-            taken.extend(w.uvm.frames().alloc(w.uvm.machine(), &mut ctx.held(), machine::Reserve::Kernel));
+            taken.extend(w.uvm.frames().alloc(
+                w.uvm.machine(),
+                &mut ctx.held(),
+                machine::Reserve::Kernel,
+            ));
         }
         let writer = {
             let (w, space) = (w.clone(), space.clone());

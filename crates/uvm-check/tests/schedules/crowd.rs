@@ -1,12 +1,14 @@
-//! Two to eight CPUs in one address space, each of which does at random what programs do, while the page daemon takes what it can.
+//! Two to eight CPUs in one address space, each of which does at random what programs do, while the
+//! page daemon takes what it can.
 //!
 //! ```text
 //!   P + 0    shared memory, a word for each CPU     may only grow, whoever looks
 //!   P + 1    private memory, a word for each CPU    the same; forks have it copied on the next write
 //!   P + 2n   two pages of each CPU's own            hold what it stored last
 //! ```
-//! A CPU that has seen a word of another's must never see an older one: not through a stale translation while the page is copied,
-//! not in a child that was made later, and not after the page has been to swap.
+//! A CPU that has seen a word of another's must never see an older one: not through a stale
+//! translation while the page is copied, not in a child that was made later, and not after the page
+//! has been to swap.
 
 use std::sync::Arc;
 
@@ -84,7 +86,8 @@ impl Cpu {
         let (range, mut ctx) = (self.range(), ThreadCtx::new());
         self.w.uvm.unmap(&mut ctx.held(), &self.space, range).expect("there is heap");
         assert_eq!(self.w.try_load(self.me, &self.space, range.start), Err(FaultError::NoMapping));
-        let request = MapRequest { place: Place::FixedNoReplace(range.start), ..MapRequest::zero(Pages(2)) };
+        let request =
+            MapRequest { place: Place::FixedNoReplace(range.start), ..MapRequest::zero(Pages(2)) };
         self.w.uvm.map(&mut ctx.held(), &self.space, &request).expect("the place is free");
         self.own = [0, 0];
     }
@@ -109,7 +112,8 @@ impl Cpu {
 
     /// A child has every store that was seen before it was made, and keeps its own to itself.
     fn fork(&mut self) {
-        let child = self.w.uvm.fork(&mut ThreadCtx::new().held(), &self.space).expect("there is memory");
+        let child =
+            self.w.uvm.fork(&mut ThreadCtx::new().held(), &self.space).expect("there is memory");
         for (cpu, seen) in self.seen.iter().enumerate() {
             let found = self.w.load(self.me, &child, word(1, cpu));
             assert!(found >= seen[1], "a child lacks a store that was seen before");
@@ -122,7 +126,8 @@ impl Cpu {
 
 fn crowd(cpus: usize, steps: usize, plant: Option<Plant>) {
     let p = Paged::of(World::of(96, IoBy::Test, cpus, plant), Fate::Works);
-    let object = AnonObject::new(&p.w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+    let object =
+        AnonObject::new(&p.w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
     let pager: Arc<dyn Pager<Soft>> = object;
     let space = p.w.space();
     p.w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
@@ -141,7 +146,11 @@ fn crowd(cpus: usize, steps: usize, plant: Option<Plant>) {
         .collect();
     for (cpu, thread) in threads.into_iter().enumerate() {
         let last = thread.join().unwrap();
-        assert_eq!([0, 1].map(|page| p.w.load(0, &space, word(page, cpu))), last, "a store was lost");
+        assert_eq!(
+            [0, 1].map(|page| p.w.load(0, &space, word(page, cpu))),
+            last,
+            "a store was lost"
+        );
     }
     daemon.join().unwrap();
     p.end(vec![space], &[pager]);

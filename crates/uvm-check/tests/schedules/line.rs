@@ -1,10 +1,11 @@
-//! The line of those who were refused memory: nobody is forgotten in it, one at a time asks the host, and nobody is refused
-//! whom the host has not ended.
+//! The line of those who were refused memory: nobody is forgotten in it, one at a time asks the
+//! host, and nobody is refused whom the host has not ended.
 //!
-//! Programs take units of something through `with_room`, as a kernel takes its stacks. No page can be taken from anybody,
-//! so who comes to the head of the line asks the host, which ends the program that has most, waits until it has gone, and
-//! says that it is worth to try again. A wake-up of the line wakes one sleeper and no more. A program that sleeps for ever is
-//! a deadlock, which shuttle reports.
+//! Programs take units of something through `with_room`, as a kernel takes its stacks. No page can
+//! be taken from anybody, so who comes to the head of the line asks the host, which ends the
+//! program that has most, waits until it has gone, and says that it is worth to try again. A
+//! wake-up of the line wakes one sleeper and no more. A program that sleeps for ever is a deadlock,
+//! which shuttle reports.
 
 use std::sync::{Arc, Weak};
 
@@ -53,7 +54,10 @@ impl Town {
             kills: AtomicUsize::new(0),
         });
         let host: Weak<Town> = Arc::downgrade(&town);
-        town.w.uvm.machine().when_run_out(move || host.upgrade().is_some_and(|town| town.make_room()));
+        town.w
+            .uvm
+            .machine()
+            .when_run_out(move || host.upgrade().is_some_and(|town| town.make_room()));
         town
     }
 
@@ -64,7 +68,8 @@ impl Town {
         let victim = {
             let mut state = self.state.lock().unwrap();
             let all = 0..state.programs.len();
-            let largest = all.filter(|&n| state.programs[n].lives).max_by_key(|&n| state.programs[n].units);
+            let largest =
+                all.filter(|&n| state.programs[n].lives).max_by_key(|&n| state.programs[n].units);
             let largest = largest.filter(|_| state.free == 0);
             largest.into_iter().for_each(|n| state.programs[n].has_to_go = true);
             largest
@@ -141,7 +146,8 @@ fn whoever_is_refused_has_its_turn_or_is_ended() {
     });
 }
 
-/// Two come at the moment in which a third leaves: both find the turn taken, and somebody must tell one of them.
+/// Two come at the moment in which a third leaves: both find the turn taken, and somebody must tell
+/// one of them.
 #[test]
 fn who_comes_to_the_line_as_another_leaves_is_not_forgotten() {
     check(|| {

@@ -21,7 +21,8 @@ fn give_back(w: &World, lent: Lent) {
     w.uvm.return_loan(&mut ThreadCtx::new().held(), lent);
 }
 
-/// Two threads store while a third lends: the borrower's bytes stay as they were when it got them, and no store is lost.
+/// Two threads store while a third lends: the borrower's bytes stay as they were when it got them,
+/// and no store is lost.
 #[test]
 fn a_borrower_sees_no_store_and_no_store_is_lost() {
     check(|| {
@@ -38,7 +39,11 @@ fn a_borrower_sees_no_store_and_no_store_is_lost() {
         let seen = words(&w, &lent);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(words(&w, &lent), seen, "the borrower has seen a store");
-        assert_eq!((w.load(0, &space, P), w.load(0, &space, Va(P.0 + 8))), (3, 3), "a store was lost");
+        assert_eq!(
+            (w.load(0, &space, P), w.load(0, &space, Va(P.0 + 8))),
+            (3, 3),
+            "a store was lost"
+        );
         w.check(&[&space], &[]);
         give_back(&w, lent);
         w.check(&[&space], &[]);
@@ -46,8 +51,8 @@ fn a_borrower_sees_no_store_and_no_store_is_lost() {
     });
 }
 
-/// Two threads store while a third gives the pages away: what is given changes no more, and each store is in what was given or in what
-/// took its place.
+/// Two threads store while a third gives the pages away: what is given changes no more, and each
+/// store is in what was given or in what took its place.
 #[test]
 fn what_is_given_away_sees_no_store() {
     check(|| {
@@ -81,8 +86,8 @@ fn what_is_given_away_sees_no_store() {
 fn a_borrower_of_an_objects_page_sees_no_store() {
     check(|| {
         let w = World::new();
-        let object =
-            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+        let object = AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1))
+            .expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = object;
         let spaces = [w.space(), w.space()];
         for space in &spaces {
@@ -99,7 +104,14 @@ fn a_borrower_of_an_objects_page_sees_no_store() {
                 let write = |m: &Soft, page: PageNo| m.write(page, 16, &7u64.to_le_bytes());
                 let held = &mut ThreadCtx::new();
                 w.uvm
-                    .with_page(&mut held.held(), &pager, Pages(0), Intent::Write, Access::PAGE, write)
+                    .with_page(
+                        &mut held.held(),
+                        &pager,
+                        Pages(0),
+                        Intent::Write,
+                        Access::PAGE,
+                        write,
+                    )
                     .expect("it is there");
             })
         };
@@ -125,7 +137,8 @@ fn one_of_owner_and_borrower_frees_the_page() {
         w.map(&space, MapRequest::zero(Pages(2)));
         (0..2).for_each(|n| w.store(0, &space, P + Pages(n), 1));
         let lent = lend(&w, &space, 2);
-        let again = lent.pages().iter().map(|page| w.uvm.lend_again(page).expect("it is lent once"));
+        let again =
+            lent.pages().iter().map(|page| w.uvm.lend_again(page).expect("it is lent once"));
         let again: Lent = again.collect();
         let first = {
             let w = w.clone();
@@ -172,7 +185,8 @@ fn what_is_transferred_is_what_was_lent() {
     });
 }
 
-/// Memory goes from one space to another and back while threads of both use their addresses: it is in one of them.
+/// Memory goes from one space to another and back while threads of both use their addresses: it is
+/// in one of them.
 #[test]
 fn donated_memory_is_in_one_place() {
     check(|| {
@@ -198,7 +212,9 @@ fn donated_memory_is_in_one_place() {
         let held = &mut ThreadCtx::new();
         let pass = |from: &uvm::Space<Soft>, to: &uvm::Space<Soft>, held: &mut ThreadCtx| {
             let place = Place::FixedNoReplace(P);
-            w.uvm.pass_range(&mut held.held(), from, range, to, place, Pass::Donate).expect("it is free");
+            w.uvm
+                .pass_range(&mut held.held(), from, range, to, place, Pass::Donate)
+                .expect("it is free");
         };
         pass(&a, &b, held);
         assert_eq!(w.try_load(0, &a, P), Err(FaultError::NoMapping));
@@ -211,14 +227,15 @@ fn donated_memory_is_in_one_place() {
     });
 }
 
-/// A program has an object's page on loan and reads it, another thread of it stores to the page, and the object's owner writes it
-/// as soon as it may: the reader sees what was lent, or the store, and never the owner's bytes.
+/// A program has an object's page on loan and reads it, another thread of it stores to the page,
+/// and the object's owner writes it as soon as it may: the reader sees what was lent, or the store,
+/// and never the owner's bytes.
 #[test]
 fn who_reads_a_page_on_loan_sees_no_later_write() {
     check(|| {
         let w = World::of(64, IoBy::Waiters, 4, None);
-        let object =
-            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+        let object = AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1))
+            .expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = object;
         let owner = w.space();
         w.map(&owner, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
@@ -242,7 +259,10 @@ fn who_reads_a_page_on_loan_sees_no_later_write() {
         (0..2).for_each(|n| w.store(3, &owner, P, 7 + n));
         let seen = reader.join().unwrap();
         writer.join().unwrap();
-        assert!(seen.iter().all(|&n| n == 1 || n == 2) && seen.is_sorted(), "the reader saw {seen:?}");
+        assert!(
+            seen.iter().all(|&n| n == 1 || n == 2) && seen.is_sorted(),
+            "the reader saw {seen:?}"
+        );
         assert_eq!((w.load(1, &borrower, P), w.load(3, &owner, P)), (2, 8));
         w.check(&[&owner, &borrower], std::slice::from_ref(&pager));
         w.end(vec![owner, borrower]);
@@ -262,7 +282,8 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
             (0..2).for_each(|n| w.store(3, &owner, P + Pages(n), 1 + n));
             let mut lent = lend(&w, &owner, 2);
             let other = lent.split_off(1);
-            let put = |lent| w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, lent, At::Fixed(P));
+            let put =
+                |lent| w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, lent, At::Fixed(P));
             assert_eq!(put(lent).map_err(|(e, _)| e), Ok(P));
             let reader = {
                 let (w, space) = (w.clone(), borrower.clone());
@@ -275,8 +296,13 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
             let held = &mut ThreadCtx::new();
             let (mut child, mut other) = (None, Some(other));
             match way {
-                0 => child = Some(w.uvm.fork(&mut held.held(), &borrower).expect("there is memory")),
-                1 => w.uvm.discard(&mut held.held(), &borrower, VaRange::new(P, Q)).expect("it is mapped"),
+                0 => {
+                    child = Some(w.uvm.fork(&mut held.held(), &borrower).expect("there is memory"))
+                }
+                1 => w
+                    .uvm
+                    .discard(&mut held.held(), &borrower, VaRange::new(P, Q))
+                    .expect("it is mapped"),
                 _ => assert!(put(other.take().unwrap()).is_ok()),
             }
             let seen = reader.join().unwrap();
@@ -296,8 +322,8 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
     }
 }
 
-/// A range is taken out of a program that uses it, limited to loads, and put into another: nobody stores through what he had of it,
-/// and the receiver can't store at all.
+/// A range is taken out of a program that uses it, limited to loads, and put into another: nobody
+/// stores through what he had of it, and the receiver can't store at all.
 #[test]
 fn what_is_passed_with_a_limit_is_not_written() {
     check(|| {
@@ -323,14 +349,18 @@ fn what_is_passed_with_a_limit_is_not_written() {
             let (w, b) = (w.clone(), b.clone());
             spawn(move || {
                 let stored = w.try_store(2, &b, P, 9);
-                assert!(matches!(stored, Err(FaultError::NoMapping | FaultError::Protection)), "{stored:?}");
+                assert!(
+                    matches!(stored, Err(FaultError::NoMapping | FaultError::Protection)),
+                    "{stored:?}"
+                );
                 let loaded = w.try_load(2, &b, Q);
                 assert!(matches!(loaded, Ok(1) | Err(FaultError::NoMapping)), "{loaded:?}");
             })
         };
         let held = &mut ThreadCtx::new();
         let range = VaRange::new(P, P + Pages(2));
-        let detached = w.uvm.extract(&mut held.held(), &a, range, Pass::Donate).expect("it is mapped");
+        let detached =
+            w.uvm.extract(&mut held.held(), &a, range, Pass::Donate).expect("it is mapped");
         w.uvm.limit(&mut held.held(), &detached, Prot::READ);
         let place = Place::FixedNoReplace(P);
         let at = w.uvm.attach_range(&mut held.held(), &b, detached, place);

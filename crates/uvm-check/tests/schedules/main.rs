@@ -1,7 +1,7 @@
 //! Schedule tests: a few threads, every interleaving that shuttle can think of.
 //!
-//! Each test is a promise about order that no run of one thread can break. Threads are simulated CPUs; a translation
-//! that a CPU uses after its page was freed fails the access itself.
+//! Each test is a promise about order that no run of one thread can break. Threads are simulated
+//! CPUs; a translation that a CPU uses after its page was freed fails the access itself.
 //!
 //! `cargo test -p uvm-check --features shuttle --test schedules`
 
@@ -11,8 +11,8 @@ use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
-    Access, AnonObject, FaultError, Inherit, Intent, MapError, MapRequest, Outcome, Pager, Place, RemapPlace,
-    Sharing, Space, Transfer, Vnode, VnodePager,
+    Access, AnonObject, FaultError, Inherit, Intent, MapError, MapRequest, Outcome, Pager, Place,
+    RemapPlace, Sharing, Space, Transfer, Vnode, VnodePager,
 };
 use uvm_soft::{IoBy, Plant};
 
@@ -26,7 +26,8 @@ mod world;
 
 use world::{check, check_rounds, spawn, Soft, World, P, Q, ROUNDS};
 
-/// One thread stores to P, then to Q. A fork in between copies both at one moment: who sees Q's store sees P's.
+/// One thread stores to P, then to Q. A fork in between copies both at one moment: who sees Q's
+/// store sees P's.
 #[test]
 fn a_fork_is_one_moment_for_all_pages() {
     check(|| {
@@ -47,14 +48,19 @@ fn a_fork_is_one_moment_for_all_pages() {
         let (q, p) = (w.load(0, &child, Q), w.load(0, &child, P));
         assert!(p == q || p == q + 1, "the child has P of store {p} and Q of store {q}");
         writer.join().unwrap();
-        assert_eq!((w.load(0, &child, Q), w.load(0, &child, P)), (q, p), "the parent wrote to its child");
+        assert_eq!(
+            (w.load(0, &child, Q), w.load(0, &child, P)),
+            (q, p),
+            "the parent wrote to its child"
+        );
         assert_eq!((w.load(0, &parent, P), w.load(0, &parent, Q)), (3, 3));
         w.check(&[&parent, &child], &[]);
         w.end(vec![parent, child]);
     });
 }
 
-/// One thread stores to a page, another makes the parent's copy of it, while a third forks: the copy has every store.
+/// One thread stores to a page, another makes the parent's copy of it, while a third forks: the
+/// copy has every store.
 #[test]
 fn no_store_is_lost_while_a_fork_is_under_way() {
     check(|| {
@@ -66,7 +72,8 @@ fn no_store_is_lost_while_a_fork_is_under_way() {
             let (w, parent) = (w.clone(), parent.clone());
             spawn(move || (2..=last).for_each(|n| w.store(cpu, &parent, va, n)))
         });
-        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
+        let child =
+            Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
         let seen = w.load(0, &child, P);
         threads.into_iter().for_each(|t| t.join().unwrap());
         assert_eq!((w.load(0, &parent, P), w.load(0, &parent, Va(P.0 + 8))), (2, 2));
@@ -76,8 +83,8 @@ fn no_store_is_lost_while_a_fork_is_under_way() {
     });
 }
 
-/// Two threads fork while a third stores to two pages in turns, which forks copy at once: each child sees both as they were at one moment,
-/// and no later store.
+/// Two threads fork while a third stores to two pages in turns, which forks copy at once: each
+/// child sees both as they were at one moment, and no later store.
 #[test]
 fn a_child_sees_what_forks_copy_at_one_moment() {
     check(|| {
@@ -86,20 +93,25 @@ fn a_child_sees_what_forks_copy_at_one_moment() {
         w.map(&parent, MapRequest::zero(Pages(2)));
         let store = |w: &World, n| [P, Q].iter().for_each(|&va| w.store(1, &parent, va, n));
         store(&w, 1);
-        let fork = |w: &World| w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory");
+        let fork =
+            |w: &World| w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory");
         let first = Arc::new(fork(&w));
         // From now on forks copy both.
         store(&w, 2);
         let writer = {
             let (w, parent) = (w.clone(), parent.clone());
             spawn(move || {
-                [3, 4].iter().for_each(|&n| [P, Q].iter().for_each(|&va| w.store(1, &parent, va, n)))
+                [3, 4]
+                    .iter()
+                    .for_each(|&n| [P, Q].iter().for_each(|&va| w.store(1, &parent, va, n)))
             })
         };
         let forker = {
             let (w, parent) = (w.clone(), parent.clone());
             spawn(move || {
-                Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"))
+                Arc::new(
+                    w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"),
+                )
             })
         };
         let second = Arc::new(fork(&w));
@@ -116,8 +128,9 @@ fn a_child_sees_what_forks_copy_at_one_moment() {
     });
 }
 
-/// A page is replaced by a copy on write: who has seen a later store of the writer sees the copy. A third thread that
-/// went on reading the original through its TLB, while the two others had the copy, is NetBSD's PR 56535.
+/// A page is replaced by a copy on write: who has seen a later store of the writer sees the copy. A
+/// third thread that went on reading the original through its TLB, while the two others had the
+/// copy, is NetBSD's PR 56535.
 #[test]
 fn a_copied_page_is_seen_by_every_cpu_at_once() {
     check_rounds(4 * ROUNDS, || {
@@ -126,7 +139,8 @@ fn a_copied_page_is_seen_by_every_cpu_at_once() {
         w.map(&parent, MapRequest::zero(Pages(2)));
         w.store(0, &parent, P, 1);
         w.store(0, &parent, Q, 1);
-        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
+        let child =
+            Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
         w.load(2, &parent, P);
         let writer = {
             let (w, parent) = (w.clone(), parent.clone());
@@ -151,8 +165,8 @@ fn a_copied_page_is_seen_by_every_cpu_at_once() {
     });
 }
 
-/// Two threads copy pages of one amap at once, beside others that read it: both copies are seen by every CPU from then on, no store is
-/// lost, and the child keeps the originals.
+/// Two threads copy pages of one amap at once, beside others that read it: both copies are seen by
+/// every CPU from then on, no store is lost, and the child keeps the originals.
 #[test]
 fn pages_that_are_copied_beside_readers_are_seen_by_every_cpu() {
     const R: Va = Va(0x10_2000);
@@ -161,11 +175,15 @@ fn pages_that_are_copied_beside_readers_are_seen_by_every_cpu() {
         let parent = w.space();
         w.map(&parent, MapRequest::zero(Pages(3)));
         [P, Q, R].into_iter().for_each(|va| w.store(0, &parent, va, 1));
-        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
-        // The leaf becomes the parent's own; and then map and amap are read until they are open to all who read.
+        let child =
+            Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
+        // The leaf becomes the parent's own; and then map and amap are read until they are open to
+        // all who read.
         w.store(0, &parent, R, 1);
         for _ in 0..6 {
-            w.uvm.fault(&mut ThreadCtx::new().held(), &parent, R, Prot::READ).expect("it is mapped");
+            w.uvm
+                .fault(&mut ThreadCtx::new().held(), &parent, R, Prot::READ)
+                .expect("it is mapped");
         }
         for va in [P, Q] {
             w.load(2, &parent, va);
@@ -191,8 +209,9 @@ fn pages_that_are_copied_beside_readers_are_seen_by_every_cpu() {
     });
 }
 
-/// A thread maps neighbours along while another makes a copy of one of them, whose translation is then forgotten, as any may be: what
-/// is mapped in its place is not the original, which is the child's by now.
+/// A thread maps neighbours along while another makes a copy of one of them, whose translation is
+/// then forgotten, as any may be: what is mapped in its place is not the original, which is the
+/// child's by now.
 #[test]
 fn a_neighbour_that_is_being_copied_is_not_mapped_along() {
     const R: Va = Va(0x10_2000);
@@ -201,11 +220,13 @@ fn a_neighbour_that_is_being_copied_is_not_mapped_along() {
         let parent = w.space();
         w.map(&parent, MapRequest::zero(Pages(3)));
         [P, Q, R].into_iter().for_each(|va| w.store(0, &parent, va, 1));
-        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
+        let child =
+            Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
         let touch = |parent: &Space<Soft>| {
             w.uvm.fault(&mut ThreadCtx::new().held(), parent, R, Prot::READ).expect("it is mapped");
         };
-        // The leaf becomes the parent's own; and then map and amap are read until they are open to all who read.
+        // The leaf becomes the parent's own; and then map and amap are read until they are open to
+        // all who read.
         w.store(0, &parent, R, 1);
         (0..6).for_each(|_| touch(&parent));
         let writer = {
@@ -223,14 +244,15 @@ fn a_neighbour_that_is_being_copied_is_not_mapped_along() {
     });
 }
 
-/// Two spaces share private memory by inheritance and make its first copy at once: neither store is lost.
+/// Two spaces share private memory by inheritance and make its first copy at once: neither store is
+/// lost.
 #[test]
 fn sharers_that_copy_at_once_lose_no_store() {
     check(|| {
         let w = World::new();
         let h = &mut ThreadCtx::new();
-        let object =
-            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+        let object = AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1))
+            .expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = object;
         let one = w.space();
         let request = MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Private);
@@ -295,8 +317,8 @@ fn a_cpu_that_is_not_waited_for_is_noticed() {
     protect_and_unmap(Some(Plant::SkipWait));
 }
 
-/// Addresses that are free again can be mapped before the unmapping that freed them has returned. By then no CPU may
-/// reach what was there.
+/// Addresses that are free again can be mapped before the unmapping that freed them has returned.
+/// By then no CPU may reach what was there.
 #[test]
 fn an_address_that_is_free_leads_nowhere() {
     check(|| {
@@ -307,15 +329,20 @@ fn an_address_that_is_free_leads_nowhere() {
         let next = {
             let (w, space) = (w.clone(), space.clone());
             spawn(move || {
-                let request = MapRequest { place: Place::FixedNoReplace(P), ..MapRequest::zero(Pages(1)) };
-                while w.uvm.map(&mut ThreadCtx::new().held(), &space, &request) == Err(MapError::Exists) {
+                let request =
+                    MapRequest { place: Place::FixedNoReplace(P), ..MapRequest::zero(Pages(1)) };
+                while w.uvm.map(&mut ThreadCtx::new().held(), &space, &request)
+                    == Err(MapError::Exists)
+                {
                     shuttle::thread::yield_now();
                 }
                 w.store(1, &space, P, 7);
                 assert_eq!(w.load(2, &space, P), 7, "a store went to what was unmapped");
             })
         };
-        w.uvm.unmap(&mut ThreadCtx::new().held(), &space, VaRange::new(P, Q)).expect("there is heap");
+        w.uvm
+            .unmap(&mut ThreadCtx::new().held(), &space, VaRange::new(P, Q))
+            .expect("there is heap");
         next.join().unwrap();
         w.check(&[&space], &[]);
         w.end(vec![space]);
@@ -346,9 +373,13 @@ fn page_arrives(outcome: Outcome, expect: Result<u64, FaultError>) {
     check(move || {
         let w = World::new();
         let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let file =
-            VnodePager::new(&w.uvm, &mut ThreadCtx::new().held(), Box::new(Late(asked.clone())), Pages(1))
-                .expect("there is memory");
+        let file = VnodePager::new(
+            &w.uvm,
+            &mut ThreadCtx::new().held(),
+            Box::new(Late(asked.clone())),
+            Pages(1),
+        )
+        .expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = file.clone();
         let space = w.space();
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
@@ -362,7 +393,8 @@ fn page_arrives(outcome: Outcome, expect: Result<u64, FaultError>) {
                 })
             })
             .collect();
-        // A failed page is asked for again by whoever comes after; so the device answers until both are served.
+        // A failed page is asked for again by whoever comes after; so the device answers until both
+        // are served.
         let device = {
             let (w, served) = (w.clone(), served.clone());
             spawn(move || {
@@ -413,9 +445,13 @@ fn no_store_is_lost_between_two_cleanings() {
     check(|| {
         let w = World::new();
         let kept = Arc::new(std::sync::Mutex::new(0));
-        let file =
-            VnodePager::new(&w.uvm, &mut ThreadCtx::new().held(), Box::new(Kept(kept.clone())), Pages(1))
-                .expect("there is memory");
+        let file = VnodePager::new(
+            &w.uvm,
+            &mut ThreadCtx::new().held(),
+            Box::new(Kept(kept.clone())),
+            Pages(1),
+        )
+        .expect("there is memory");
         let pager: Arc<dyn Pager<Soft>> = file.clone();
         let space = w.space();
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
@@ -433,7 +469,8 @@ fn no_store_is_lost_between_two_cleanings() {
     });
 }
 
-/// A move takes every store along that was made before it, and none is made at the old place after it.
+/// A move takes every store along that was made before it, and none is made at the old place after
+/// it.
 #[test]
 fn a_moved_page_takes_its_stores_along() {
     check(|| {
@@ -467,7 +504,8 @@ fn a_moved_page_takes_its_stores_along() {
     });
 }
 
-/// Parent and child write while a third space that shares their pages ends: all see their own, nothing leaks.
+/// Parent and child write while a third space that shares their pages ends: all see their own,
+/// nothing leaks.
 #[test]
 fn the_last_sharer_may_take_over_while_others_leave() {
     check(|| {
@@ -510,7 +548,8 @@ fn forks_and_a_discard_meet() {
         let forker = {
             let (w, space) = (w.clone(), space.clone());
             spawn(move || {
-                let child = w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory");
+                let child =
+                    w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory");
                 let seen = (w.load(1, &child, P), w.load(1, &child, Q));
                 assert!(seen == (1, 1) || seen == (0, 0), "half a discard was forked: {seen:?}");
                 w.uvm.space_destroy(&mut ThreadCtx::new().held(), child);
@@ -518,7 +557,8 @@ fn forks_and_a_discard_meet() {
         };
         let both = VaRange::new(P, Q + Pages(1));
         w.uvm.discard(&mut ThreadCtx::new().held(), &space, both).expect("it is mapped");
-        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory"));
+        let child =
+            Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory"));
         assert_eq!((w.load(2, &child, P), w.load(0, &space, Q)), (0, 0));
         forker.join().unwrap();
         w.check(&[&space, &child], &[]);
@@ -533,7 +573,8 @@ fn a_truncated_page_is_out_of_reach() {
     check(|| {
         let w = World::new();
         let pager: Arc<dyn Pager<Soft>> =
-            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1))
+                .expect("there is memory");
         let space = w.space();
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
         let writer = {
@@ -575,7 +616,8 @@ fn munlock_and_truncation_lose_no_page() {
     check(|| {
         let w = World::new();
         let pager: Arc<dyn Pager<Soft>> =
-            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1)).expect("there is memory");
+            AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1))
+                .expect("there is memory");
         let (space, range) = (w.space(), VaRange::new(P, Q));
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
         w.uvm.wire(&mut ThreadCtx::new().held(), &space, range).expect("there is memory");

@@ -1,7 +1,7 @@
 //! The page daemon, a device that ends transfers when it likes, and whoever else wants the pages.
 //!
-//! The device is a thread of its own; its storage (`uvm_check::host`) takes I/O on a page that a CPU can reach, or
-//! that changes hands, for an error of its own.
+//! The device is a thread of its own; its storage (`uvm_check::host`) takes I/O on a page that a
+//! CPU can reach, or that changes hands, for an error of its own.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,8 @@ use shuttle::thread::JoinHandle;
 use machine::frames::{PageFlags, Place, Queue};
 use machine::{Machine, Owner, Pages, Pmap, ThreadCtx, VaRange};
 use uvm::{
-    AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId, TierInfo,
+    AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId,
+    TierInfo,
 };
 use uvm_check::host::{File, Line, Manner, SwapDisk};
 use uvm_soft::{Fate, IoBy, Moment, ShuttleThreads};
@@ -60,7 +61,8 @@ impl Paged {
         Paged { w, line, disk, swap, stop, device: Some(device) }
     }
 
-    /// Passes of the daemon that take whatever is not used at that moment. A fair one leaves so few pages as most tests have alone.
+    /// Passes of the daemon that take whatever is not used at that moment. A fair one leaves so few
+    /// pages as most tests have alone.
     fn daemon(&self, passes: usize) -> JoinHandle<()> {
         let w = self.w.clone();
         spawn(move || (0..passes).for_each(|_| take_unused(&w)))
@@ -99,7 +101,8 @@ impl Paged {
 
     /// Pages that have left memory or were on their way, those of files too that were written.
     fn pages_out(&self) -> u64 {
-        let out = [Counter::SwapOuts, Counter::TierOuts, Counter::FreedClean, Counter::FilePagesWritten];
+        let out =
+            [Counter::SwapOuts, Counter::TierOuts, Counter::FreedClean, Counter::FilePagesWritten];
         out.iter().map(|&counter| self.w.uvm.stat().get(counter)).sum()
     }
 
@@ -119,7 +122,8 @@ impl Paged {
         self.line.trouble().unwrap();
     }
 
-    /// Stops the device, checks, takes everything down and counts what came back. Says whether any page has gone out.
+    /// Stops the device, checks, takes everything down and counts what came back. Says whether any
+    /// page has gone out.
     pub fn end(mut self, spaces: Vec<Arc<Space<Soft>>>, objects: &[Arc<dyn Pager<Soft>>]) -> bool {
         self.stop();
         let is_paged = self.pages_out() != 0;
@@ -130,14 +134,16 @@ impl Paged {
         for object in objects {
             self.w.uvm.truncate(&mut ctx.held(), object, Pages(0));
         }
-        let used: u32 = self.w.uvm.swap_info(&mut ctx.held()).iter().map(|device| device.used).sum();
+        let used: u32 =
+            self.w.uvm.swap_info(&mut ctx.held()).iter().map(|device| device.used).sum();
         assert_eq!(used, 0, "slots leaked");
         assert_eq!(self.w.uvm.frames().free(), self.w.uvm.frames().total(), "pages leaked");
         is_paged
     }
 }
 
-/// Takes all pages for unused, and runs a pass of the daemon, which takes those that nobody uses meanwhile.
+/// Takes all pages for unused, and runs a pass of the daemon, which takes those that nobody uses
+/// meanwhile.
 fn take_unused(w: &World) {
     let (uvm, mut ctx) = (&w.uvm, ThreadCtx::new());
     let (frames, held) = (uvm.frames(), &mut ctx.held());
@@ -149,7 +155,8 @@ fn take_unused(w: &World) {
     uvm.pageout(held, 64);
 }
 
-/// Runs a test under many schedules. It says whether pages went out: in many they do, else it tests little.
+/// Runs a test under many schedules. It says whether pages went out: in many they do, else it tests
+/// little.
 fn check_paging(test: impl Fn() -> bool + Send + Sync + 'static) {
     let paged = Arc::new(AtomicUsize::new(0));
     let count = paged.clone();
@@ -204,8 +211,8 @@ fn pages_change_owners_beside_the_page_daemon() {
     });
 }
 
-/// A process lets its pages go just as the page daemon, which has seen whose they are, comes for their owners' locks. Nobody else runs,
-/// so that the few steps between the two are met often.
+/// A process lets its pages go just as the page daemon, which has seen whose they are, comes for
+/// their owners' locks. Nobody else runs, so that the few steps between the two are met often.
 #[test]
 fn a_page_is_let_go_as_the_page_daemon_comes_for_it() {
     check_paging(|| {
@@ -219,8 +226,8 @@ fn a_page_is_let_go_as_the_page_daemon_comes_for_it() {
     });
 }
 
-/// A clean page is let go just as a fault beside it, which has found it, maps it ahead of use. A pass that meets the fault's locks
-/// leaves the page, and ends.
+/// A clean page is let go just as a fault beside it, which has found it, maps it ahead of use. A
+/// pass that meets the fault's locks leaves the page, and ends.
 #[test]
 fn a_neighbour_is_let_go_as_it_is_mapped_ahead() {
     check_paging(|| {
@@ -256,15 +263,19 @@ fn a_neighbour_is_let_go_as_it_is_mapped_ahead() {
     });
 }
 
-/// The fewest frames with which every access must be served: the low water mark of so few, under which memory has run out by
-/// definition, and the two that an access may need at once.
+/// The fewest frames with which every access must be served: the low water mark of so few, under
+/// which memory has run out by definition, and the two that an access may need at once.
 const FEWEST: u32 = 8 + 2;
 
-/// Programs that together write far more than memory holds, and a page daemon, each taking what others' passes have freed. With room on
-/// swap none is refused, and none waits for ever. Programs with a child copy what they wrote, and their children let it go again.
+/// Programs that together write far more than memory holds, and a page daemon, each taking what
+/// others' passes have freed. With room on swap none is refused, and none waits for ever. Programs
+/// with a child copy what they wrote, and their children let it go again.
 fn crowd(frames: u32, programs: usize, pages: u64, children: bool) {
     let p = Paged::of(World::with(frames, IoBy::Test), Fate::Works);
-    assert!(p.w.uvm.frames().low_water() + 2 <= frames as usize, "memory has run out by definition");
+    assert!(
+        p.w.uvm.frames().low_water() + 2 <= frames as usize,
+        "memory has run out by definition"
+    );
     let daemon = p.fair_daemon(3);
     let programs: Vec<_> = (0..programs)
         .map(|cpu| {
@@ -274,7 +285,8 @@ fn crowd(frames: u32, programs: usize, pages: u64, children: bool) {
                 let page = |n| P + Pages(n);
                 (0..pages).for_each(|n| w.store(cpu, &space, page(n), n + 1));
                 if children {
-                    let child = w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is heap");
+                    let child =
+                        w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is heap");
                     (0..pages).for_each(|n| w.store(cpu, &child, page(n), n + 2));
                     w.uvm.space_destroy(&mut ThreadCtx::new().held(), child);
                 }
@@ -306,8 +318,8 @@ fn nobody_is_refused_in_many_schedules() {
     check_crowds(8 * ROUNDS);
 }
 
-/// A program that needs a page while another ends, and gives back all that programs may have, is not refused it: pages that CPUs are just
-/// being told of are neither free nor to be found.
+/// A program that needs a page while another ends, and gives back all that programs may have, is
+/// not refused it: pages that CPUs are just being told of are neither free nor to be found.
 #[test]
 fn nobody_is_refused_what_is_being_given_back() {
     check_rounds(ROUNDS, || {
@@ -344,7 +356,8 @@ fn a_failed_write_is_noticed_by_nobody() {
     });
 }
 
-/// A fork while pages leave and come back copies one moment, and parent and child don't write to each other.
+/// A fork while pages leave and come back copies one moment, and parent and child don't write to
+/// each other.
 #[test]
 fn a_fork_meets_the_page_daemon() {
     check_paging(|| {
@@ -373,7 +386,8 @@ fn a_fork_meets_the_page_daemon() {
     });
 }
 
-/// Memory that is unmapped while it is on its way out or in goes, with its slots, as soon as the device lets it.
+/// Memory that is unmapped while it is on its way out or in goes, with its slots, as soon as the
+/// device lets it.
 #[test]
 fn unmapping_meets_the_page_daemon() {
     check_paging(|| {
@@ -429,8 +443,8 @@ fn swap_is_switched_off_under_load() {
     });
 }
 
-/// A store to a page that is being packed, is packed or is unpacked stays. The tier has one frame, so that its oldest pages
-/// move on to the device beside it.
+/// A store to a page that is being packed, is packed or is unpacked stays. The tier has one frame,
+/// so that its oldest pages move on to the device beside it.
 #[test]
 fn a_store_is_not_lost_to_the_tier() {
     check_paging(|| {
@@ -440,8 +454,8 @@ fn a_store_is_not_lost_to_the_tier() {
     });
 }
 
-/// The tier is switched off and on again while pages go there, are asked for and go with a process, and a device beside it is
-/// switched off too.
+/// The tier is switched off and on again while pages go there, are asked for and go with a process,
+/// and a device beside it is switched off too.
 #[test]
 fn the_tier_is_switched_off_under_load() {
     check_paging(|| {
@@ -462,7 +476,11 @@ fn the_tier_is_switched_off_under_load() {
             })
         };
         assert_eq!(set(&p, 0), Ok(()));
-        assert_eq!(p.w.uvm.tier_info(&mut ThreadCtx::new().held()), TierInfo::default(), "it is on yet");
+        assert_eq!(
+            p.w.uvm.tier_info(&mut ThreadCtx::new().held()),
+            TierInfo::default(),
+            "it is on yet"
+        );
         assert_eq!(set(&p, 5), Ok(()));
         p.w.end(vec![other]);
         [daemon, writer, swapper].into_iter().for_each(|thread| thread.join().unwrap());
@@ -481,7 +499,8 @@ fn a_fork_meets_an_unmapping() {
         let forker = {
             let (w, parent) = (p.w.clone(), parent.clone());
             spawn(move || {
-                let child = w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory");
+                let child =
+                    w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory");
                 let seen = (w.try_load(1, &child, P), w.try_load(1, &child, Q));
                 let none = (Err(FaultError::NoMapping), Err(FaultError::NoMapping));
                 assert!(seen == (Ok(1), Ok(1)) || seen == none, "{seen:?}");
@@ -495,13 +514,14 @@ fn a_fork_meets_an_unmapping() {
     });
 }
 
-/// A third space maps a file's page that the daemon is about to take: it reads the file's bytes, whatever comes first.
+/// A third space maps a file's page that the daemon is about to take: it reads the file's bytes,
+/// whatever comes first.
 #[test]
 fn an_eviction_meets_a_new_mapping_of_the_same_page() {
     check_paging(|| {
         let p = Paged::new(Fate::Works);
-        let file =
-            File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2)).expect("there is heap");
+        let file = File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2))
+            .expect("there is heap");
         let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
         let request = || MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared);
         let one = p.w.space();
@@ -519,12 +539,12 @@ fn an_eviction_meets_a_new_mapping_of_the_same_page() {
     });
 }
 
-/// A file is cut while a fault waits for the page, the daemon looks at it, and the device reads or writes it. One that is `there` was
-/// stored to before, and is on its way out.
+/// A file is cut while a fault waits for the page, the daemon looks at it, and the device reads or
+/// writes it. One that is `there` was stored to before, and is on its way out.
 fn truncate_beside_the_daemon(is_there: bool) -> bool {
     let p = Paged::new(Fate::Works);
-    let file =
-        File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2)).expect("there is heap");
+    let file = File::new(&p.w.uvm, &mut ThreadCtx::new().held(), &p.line, 0, Pages(2))
+        .expect("there is heap");
     let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
     let space = p.w.space();
     p.w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Shared));
@@ -536,7 +556,10 @@ fn truncate_beside_the_daemon(is_there: bool) -> bool {
         let (w, space) = (p.w.clone(), space.clone());
         spawn(move || {
             let stored = [P, Q].map(|va| w.try_store(1, &space, va, 5));
-            assert!(stored.iter().all(|s| matches!(s, Ok(()) | Err(FaultError::Bus))), "{stored:?}");
+            assert!(
+                stored.iter().all(|s| matches!(s, Ok(()) | Err(FaultError::Bus))),
+                "{stored:?}"
+            );
         })
     };
     let daemon = p.daemon(2);
@@ -584,14 +607,16 @@ fn shared_memory_meets_the_page_daemon() {
     });
 }
 
-/// Three pages on loan in a program's slots, another program's, a file's and nobody's, are settled by the page daemon while the program
-/// reads and writes them, and those whose they are write theirs.
+/// Three pages on loan in a program's slots, another program's, a file's and nobody's, are settled
+/// by the page daemon while the program reads and writes them, and those whose they are write
+/// theirs.
 #[test]
 fn pages_on_loan_to_a_program_meet_the_page_daemon() {
     check_paging(|| {
         let p = Paged::of(World::of(64, IoBy::Test, 4, None), Fate::Works);
         let held = &mut ThreadCtx::new();
-        let file = File::new(&p.w.uvm, &mut held.held(), &p.line, 0, Pages(1)).expect("there is heap");
+        let file =
+            File::new(&p.w.uvm, &mut held.held(), &p.line, 0, Pages(1)).expect("there is heap");
         let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
         let (owner, mapper, borrower) = (p.w.space(), p.w.space(), p.w.space());
         p.w.map(&owner, MapRequest::zero(Pages(1)));
@@ -600,7 +625,8 @@ fn pages_on_loan_to_a_program_meet_the_page_daemon() {
         p.w.store(3, &owner, P, 1);
         let of_file = p.w.load(3, &mapper, P);
         let uvm = &p.w.uvm;
-        let mut lent = uvm.loan_to_kernel(&mut held.held(), &owner, VaRange::new(P, Q)).expect("it is there");
+        let mut lent =
+            uvm.loan_to_kernel(&mut held.held(), &owner, VaRange::new(P, Q)).expect("it is there");
         assert_eq!(uvm.lend_object(&mut held.held(), &pager, Pages(0), 1, &mut lent), Ok(1));
         uvm.new_pages(&mut held.held(), 1, &mut lent).expect("there is memory");
         uvm.machine().write(lent.pages()[2].page(), 0, &9u64.to_le_bytes());

@@ -10,7 +10,9 @@ use super::world::{check_rounds, spawn, Soft, World};
 
 fn map_on(w: &World, cpu: usize, space: &Space<Soft>, pages: u64) -> Va {
     ShuttleThreads::set_cpu(cpu);
-    w.uvm.map(&mut ThreadCtx::new().held(), space, &MapRequest::zero(Pages(pages))).expect("there is room")
+    w.uvm
+        .map(&mut ThreadCtx::new().held(), space, &MapRequest::zero(Pages(pages)))
+        .expect("there is room")
 }
 
 fn unmap(w: &World, space: &Space<Soft>, va: Va, pages: u64) {
@@ -26,11 +28,15 @@ fn open_parts(w: &World, space: &Space<Soft>) {
         unmap(w, space, va, 1);
         last[turn % 2] = va;
     }
-    assert!(last[0].0.abs_diff(last[1].0) >= 0x20000, "CPUs 0 and 1 have slices of their own: {last:?}");
+    assert!(
+        last[0].0.abs_diff(last[1].0) >= 0x20000,
+        "CPUs 0 and 1 have slices of their own: {last:?}"
+    );
 }
 
-/// Two CPUs map, store, load and unmap, and a third of their threads shares a CPU with one of them, while a fork gathers the parts and the
-/// next mapping opens them again: each finds what it has mapped, and the child has what was there.
+/// Two CPUs map, store, load and unmap, and a third of their threads shares a CPU with one of them,
+/// while a fork gathers the parts and the next mapping opens them again: each finds what it has
+/// mapped, and the child has what was there.
 #[test]
 fn parts_are_gathered_beside_those_who_use_them() {
     check_rounds(3000, || {
@@ -51,7 +57,8 @@ fn parts_are_gathered_beside_those_who_use_them() {
             })
         });
         ShuttleThreads::set_cpu(2);
-        let child = Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory"));
+        let child =
+            Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory"));
         assert_eq!(w.load(2, &child, kept), 7);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(w.load(1, &space, kept), 7);
@@ -61,7 +68,8 @@ fn parts_are_gathered_beside_those_who_use_them() {
     });
 }
 
-/// A range over both parts is unmapped while their CPUs map in them: what is mapped afterwards is there.
+/// A range over both parts is unmapped while their CPUs map in them: what is mapped afterwards is
+/// there.
 #[test]
 fn a_range_over_several_parts_is_unmapped_beside_mappings() {
     check_rounds(3000, || {
@@ -76,7 +84,9 @@ fn a_range_over_several_parts_is_unmapped_beside_mappings() {
         let bounds = space.bounds();
         w.uvm.unmap(&mut ThreadCtx::new().held(), &space, bounds).expect("there is heap");
         let mut count = 0;
-        w.uvm.outline(&mut ThreadCtx::new().held(), &space, bounds, |line| count += line.range.pages().0);
+        w.uvm.outline(&mut ThreadCtx::new().held(), &space, bounds, |line| {
+            count += line.range.pages().0
+        });
         assert!(count <= 6);
         threads.into_iter().for_each(|thread| _ = thread.join().unwrap());
         for cpu in [0, 1] {

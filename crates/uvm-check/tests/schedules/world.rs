@@ -29,7 +29,13 @@ impl World {
 
     /// With so many CPUs, and maybe with a law that the machine breaks.
     pub fn of(frames: u32, io: IoBy, cpus: usize, plant: Option<Plant>) -> Arc<World> {
-        World::made(Config { segments: vec![(machine::Pa(0), frames)], cpus, plant, io, ..Config::default() })
+        World::made(Config {
+            segments: vec![(machine::Pa(0), frames)],
+            cpus,
+            plant,
+            io,
+            ..Config::default()
+        })
     }
 
     /// On a machine that forgets translations at every other call, others in each schedule.
@@ -52,21 +58,30 @@ impl World {
 
     pub fn space(&self) -> Arc<Space<Soft>> {
         let bounds = VaRange::new(Va(0x1000), Va(1 << 30));
-        Arc::new(self.uvm.space_create(&mut ThreadCtx::new().held(), bounds).expect("there is memory"))
+        Arc::new(
+            self.uvm.space_create(&mut ThreadCtx::new().held(), bounds).expect("there is memory"),
+        )
     }
 
     pub fn map(&self, space: &Space<Soft>, request: MapRequest<Soft>) {
         self.uvm.map(&mut ThreadCtx::new().held(), space, &request.at(P)).expect("there is room");
     }
 
-    pub fn try_store(&self, cpu: usize, space: &Space<Soft>, va: Va, n: u64) -> Result<(), FaultError> {
-        let fault = |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
-        self.uvm.machine().store(cpu, space.pmap(), va, &n.to_le_bytes(), fault).map_err(
-            |denied| match denied {
+    pub fn try_store(
+        &self,
+        cpu: usize,
+        space: &Space<Soft>,
+        va: Va,
+        n: u64,
+    ) -> Result<(), FaultError> {
+        let fault =
+            |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
+        self.uvm.machine().store(cpu, space.pmap(), va, &n.to_le_bytes(), fault).map_err(|denied| {
+            match denied {
                 Denied::Fault(e) => e,
                 Denied::Broken(why) => panic!("{why}"),
-            },
-        )
+            }
+        })
     }
 
     pub fn store(&self, cpu: usize, space: &Space<Soft>, va: Va, n: u64) {
@@ -74,7 +89,8 @@ impl World {
     }
 
     pub fn try_load(&self, cpu: usize, space: &Space<Soft>, va: Va) -> Result<u64, FaultError> {
-        let fault = |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
+        let fault =
+            |va, access| self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop);
         self.uvm.machine().load_u64(cpu, space.pmap(), va, fault).map_err(|denied| match denied {
             Denied::Fault(e) => e,
             Denied::Broken(why) => panic!("{why}"),
@@ -87,7 +103,9 @@ impl World {
 
     pub fn check(&self, spaces: &[&Space<Soft>], objects: &[Arc<dyn Pager<Soft>>]) {
         self.uvm.machine().tlb_audit().expect("no stale translation is left");
-        self.uvm.audit(&mut ThreadCtx::new().held(), spaces, objects).expect("every count is right");
+        self.uvm
+            .audit(&mut ThreadCtx::new().held(), spaces, objects)
+            .expect("every count is right");
     }
 
     pub fn end(&self, spaces: Vec<Arc<Space<Soft>>>) {
@@ -111,6 +129,8 @@ pub fn check_rounds(rounds: usize, test: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), rounds, 3);
 }
 
-pub fn spawn<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> shuttle::thread::JoinHandle<R> {
+pub fn spawn<R: Send + 'static>(
+    work: impl FnOnce() -> R + Send + 'static,
+) -> shuttle::thread::JoinHandle<R> {
     shuttle::thread::spawn(work)
 }

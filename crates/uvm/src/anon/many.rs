@@ -1,7 +1,8 @@
-//! Many anons at once: numbers come from the depot and go back to it as lists, under one hold of its lock.
+//! Many anons at once: numbers come from the depot and go back to it as lists, under one hold of
+//! its lock.
 //!
-//! Source: as for magazines (`machine::magazine`), whose depot this is. The road not taken is larger magazines: a CPU would keep what
-//! nobody else can have.
+//! Source: as for magazines (`machine::magazine`), whose depot this is. The road not taken is
+//! larger magazines: a CPU would keep what nobody else can have.
 
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
@@ -99,7 +100,8 @@ impl<M: Machine> Anons<M> {
         self.out.fetch_sub(numbers.len(), Relaxed);
     }
 
-    /// A new anon of a number that was taken before, for a page that was [taken over](machine::Frames::take_over).
+    /// A new anon of a number that was taken before, for a page that was [taken
+    /// over](machine::Frames::take_over).
     #[inline]
     pub(crate) fn make_of<P: Before<order::Anon>>(
         &self,

@@ -1,4 +1,5 @@
-//! Cases 1A and 1B: the amap has an anon at the address; and a first touch, where it is to have one.
+//! Cases 1A and 1B: the amap has an anon at the address; and a first touch, where it is to have
+//! one.
 
 use machine::frames::PageFlags;
 use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve, Shootdown};
@@ -46,8 +47,9 @@ impl<M: Machine> Uvm<M> {
         self.change_amap(&mut h, fault, entry, aref, &mut body, slot)
     }
 
-    /// Resolves a fault in what the amap has for a slot, or is to get. Says no, with nothing changed, if more has to
-    /// change in the amap or an anon's data, or nobody else may have the amap meanwhile.
+    /// Resolves a fault in what the amap has for a slot, or is to get. Says no, with nothing
+    /// changed, if more has to change in the amap or an anon's data, or nobody else may have the
+    /// amap meanwhile.
     #[inline]
     fn fault_in_amap(
         &self,
@@ -65,8 +67,12 @@ impl<M: Machine> Uvm<M> {
         let promotes = fault.access == Prot::WRITE && entry.writes != Writes::Through;
         match (found.number(), &entry.object) {
             (Some(number), _) => match Content::of(number) {
-                Content::Anon(no) => self.fault_anon_there(held, fault, entry, body, found, no, beside),
-                Content::Borrowed(page) => self.fault_borrowed(held, fault, entry, body, slot, page),
+                Content::Anon(no) => {
+                    self.fault_anon_there(held, fault, entry, body, found, no, beside)
+                }
+                Content::Borrowed(page) => {
+                    self.fault_borrowed(held, fault, entry, body, slot, page)
+                }
             },
             (None, None) if found.is_open() => self.fault_zeroes(held, fault, entry, found),
             (None, Some(oref)) if !promotes || (beside == Beside::Nobody && found.is_open()) => {
@@ -98,8 +104,8 @@ impl<M: Machine> Uvm<M> {
         self.put_zeroes(held, fault, entry, found, page)
     }
 
-    /// The same, with the page. Where somebody else touched it first, it is free again. Always in line: a call costs a first touch
-    /// 3 % more instructions.
+    /// The same, with the page. Where somebody else touched it first, it is free again. Always in
+    /// line: a call costs a first touch 3 % more instructions.
     #[inline(always)]
     pub(super) fn put_zeroes(
         &self,
@@ -116,7 +122,8 @@ impl<M: Machine> Uvm<M> {
             return Ok(false);
         };
         self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
-        let prot = if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
+        let prot =
+            if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
         let shown = self.enter(held, fault, entry, page, prot);
         frames.activate(machine, held, page);
         shown?;
@@ -162,18 +169,23 @@ impl<M: Machine> Uvm<M> {
             let own = body.cover.is_exclusive(found.index()..found.index() + 1);
             let is_for_others = own && beside == Beside::Others;
             body.rewritten.note(found.index());
-            return if is_for_others { self.copy_beside(held, fault, entry, found, no) } else { Ok(false) };
+            return if is_for_others {
+                self.copy_beside(held, fault, entry, found, no)
+            } else {
+                Ok(false)
+            };
         }
         self.map_anon_neighbours(held, fault, entry, &body.slots, found.index(), beside);
         Ok(true)
     }
 
-    /// Case 1B beside others that read the amap: puts a copy in an anon's place, of which the slot is this entry's alone. Says no,
-    /// with nothing changed, if there is no need by now, or more has to change.
+    /// Case 1B beside others that read the amap: puts a copy in an anon's place, of which the slot
+    /// is this entry's alone. Says no, with nothing changed, if there is no need by now, or more
+    /// has to change.
     ///
-    /// Who replaces an anon in a slot beside readers holds its lock; and whoever has found an anon looks again, with that lock
-    /// held, whether it is still there. So nobody shows the old page once every CPU has forgotten it, and nobody finds the
-    /// new one before.
+    /// Who replaces an anon in a slot beside readers holds its lock; and whoever has found an anon
+    /// looks again, with that lock held, whether it is still there. So nobody shows the old page
+    /// once every CPU has forgotten it, and nobody finds the new one before.
     #[inline(never)]
     fn copy_beside(
         &self,
@@ -207,8 +219,8 @@ impl<M: Machine> Uvm<M> {
         shown.map(|()| true)
     }
 
-    /// Enters an anon's page: writable, if nobody else refers to the anon, nobody has its page on loan, and the entry may
-    /// write it.
+    /// Enters an anon's page: writable, if nobody else refers to the anon, nobody has its page on
+    /// loan, and the entry may write it.
     #[inline]
     fn show_anon(
         &self,
@@ -341,8 +353,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Cases 1B and 2B: shows the page of a new anon, which the slot has by now, where every CPU has
-    /// forgotten the page that it is a copy of.
+    /// Cases 1B and 2B: shows the page of a new anon, which the slot has by now, where every CPU
+    /// has forgotten the page that it is a copy of.
     #[inline]
     fn fault_anew(
         &self,
@@ -356,17 +368,22 @@ impl<M: Machine> Uvm<M> {
         shown
     }
 
-    /// A page with the bytes of an anon's that others refer to as well. The anon's lock keeps the page daemon from
-    /// taking the original away meanwhile.
+    /// A page with the bytes of an anon's that others refer to as well. The anon's lock keeps the
+    /// page daemon from taking the original away meanwhile.
     #[inline(never)]
-    fn copy_for_write(&self, held: &mut Held<'_, order::Anon>, page: PageNo) -> Result<PageNo, FaultError> {
+    fn copy_for_write(
+        &self,
+        held: &mut Held<'_, order::Anon>,
+        page: PageNo,
+    ) -> Result<PageNo, FaultError> {
         let machine = self.machine();
         let copy = machine.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(page, copy);
         Ok(copy)
     }
 
-    /// Before a lent page is copied: who lends it may not have told all CPUs yet that it can't be written.
+    /// Before a lent page is copied: who lends it may not have told all CPUs yet that it can't be
+    /// written.
     #[cold]
     fn keep_lent(&self, held: &mut Held<'_, order::Anon>, fault: &mut Fault<'_, M>, page: PageNo) {
         let pmap = self.machine().pmap();
@@ -375,7 +392,8 @@ impl<M: Machine> Uvm<M> {
         self.stat().add(self.machine().cpu(), Counter::LoansBroken, 1);
     }
 
-    /// Drops the slot's reference to an anon that was copied; no translation in reach of the slot shows it any more.
+    /// Drops the slot's reference to an anon that was copied; no translation in reach of the slot
+    /// shows it any more.
     fn drop_copied(&self, held: &mut Held<'_, order::Amap>, old: AnonNo) {
         let mut down = Shootdown::new();
         self.anons.release(self.machine(), held, old, &mut down);

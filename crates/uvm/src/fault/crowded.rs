@@ -4,9 +4,11 @@
 //!   look (lock) -> give the lock back -> take a page, clear it -> look again (lock) -> put it there
 //!   the next:                            take a page, clear it -> look (lock) -> put it there
 //! ```
-//! Such a map isn't open to readers, and those who map and unmap wait for a fault that reads it. Clearing the page is most of what they
-//! would wait for. One such touch is mostly followed by another, so the next fault takes its page before it looks; it is given
-//! back, and the guess taken back, if the fault is another kind. Guessing so always would cost most faults a page for nothing.
+//! Such a map isn't open to readers, and those who map and unmap wait for a fault that reads it.
+//! Clearing the page is most of what they would wait for. One such touch is mostly followed by
+//! another, so the next fault takes its page before it looks; it is given back, and the guess taken
+//! back, if the fault is another kind. Guessing so always would cost most faults a page for
+//! nothing.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -18,7 +20,8 @@ use crate::map::{Entry, Map};
 use crate::{Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
-    /// Whether nothing but zeroes has ever been at the address. Not asked of an amap that must be copied first: there mostly was.
+    /// Whether nothing but zeroes has ever been at the address. Not asked of an amap that must be
+    /// copied first: there mostly was.
     #[cold]
     #[inline(never)]
     pub(super) fn is_untouched(
@@ -27,7 +30,10 @@ impl<M: Machine> Uvm<M> {
         fault: &Fault<'_, M>,
         entry: &Entry<M>,
     ) -> bool {
-        if entry.object.is_some() || entry.wired || (entry.amap.is_some() && fault.needs_amap(entry)) {
+        if entry.object.is_some()
+            || entry.wired
+            || (entry.amap.is_some() && fault.needs_amap(entry))
+        {
             return false;
         }
         entry.amap.as_ref().is_none_or(|aref| {
@@ -36,7 +42,8 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Resolves a fault as the last was, by a page of zeroes. Says no, with nothing changed, if it is another kind.
+    /// Resolves a fault as the last was, by a page of zeroes. Says no, with nothing changed, if it
+    /// is another kind.
     #[cold]
     #[inline(never)]
     pub(super) fn touch_as_before(
@@ -47,14 +54,16 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, Stop<FaultError>> {
         let map = &fault.space.map;
         // Who needs no page is not refused one.
-        let is_done = self.frames().is_plentiful() && self.touch_crowded(held, fault, map, reserved)?;
+        let is_done =
+            self.frames().is_plentiful() && self.touch_crowded(held, fault, map, reserved)?;
         if !is_done {
             map.is_touched.store(false, Relaxed);
         }
         Ok(is_done)
     }
 
-    /// Makes a page of zeroes with nothing held, and then puts it where the fault is. Says no if it isn't needed there any more.
+    /// Makes a page of zeroes with nothing held, and then puts it where the fault is. Says no if it
+    /// isn't needed there any more.
     #[cold]
     #[inline(never)]
     pub(super) fn touch_crowded(
@@ -84,7 +93,8 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
         page: &mut Option<PageNo>,
     ) -> Result<bool, Stop<FaultError>> {
-        // To read, as long as nothing has to change: a lock that is taken to change what it guards never opens to readers.
+        // To read, as long as nothing has to change: a lock that is taken to change what it guards
+        // never opens to readers.
         let (tree, mut h) = map.read_now(self.machine(), held, fault.va).map_err(Stop::Wait)?;
         let entry = fault.permit(tree.get(fault.va))?;
         if entry.submap.is_some() || entry.object.is_some() || entry.wired {
@@ -95,7 +105,12 @@ impl<M: Machine> Uvm<M> {
             // Who has the map alone is waited for.
             if let Some(aref) = entry.amap.as_ref().filter(|_| fault.follows && !tree.is_alone()) {
                 let (body, mut h) = aref.amap.body.read(&mut h);
-                self.continue_run(&mut h, fault, entry, body.slots.find(entry.slot(aref, fault.va)));
+                self.continue_run(
+                    &mut h,
+                    fault,
+                    entry,
+                    body.slots.find(entry.slot(aref, fault.va)),
+                );
             }
             return Ok(is_done);
         }
@@ -129,8 +144,12 @@ impl<M: Machine> Uvm<M> {
         if body.slots.find(slot).number().is_some() {
             return Ok(false);
         }
-        let mut holders =
-            AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down: fault.down };
+        let mut holders = AnonHolders {
+            machine: self.machine(),
+            anons: &self.anons,
+            held: &mut h,
+            down: fault.down,
+        };
         body.slots.open(slot, &mut holders);
         let found = body.slots.find(slot);
         page.take().map_or(Ok(false), |page| self.put_zeroes(&mut h, fault, entry, found, page))

@@ -10,18 +10,21 @@
 //!
 //!   neither            2B promote a page of zeroes to a new anon
 //! ```
-//! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next fault doesn't come; and a run of first
-//! touches gets the pages that it will come to (`run.rs`).
+//! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next
+//! fault doesn't come; and a run of first touches gets the pages that it will come to (`run.rs`).
 //!
-//! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the anon's. It reads the map,
-//! changing it only where an amap must be made, and reads the amap and the object where all is there or an empty slot is to be
-//! filled: so faults of many CPUs in one address space run side by side (`docs/locking.md`). What it needs from the heap
-//! is reserved first, what it must wait for is waited for with nothing held, and then it starts over: of the ways to
-//! restart after I/O this is the plain one, and costs a look-up against a disk access. Where the map is changed so often that
-//! it isn't open to readers, a page of zeroes is made with nothing held, too (`crowded.rs`).
+//! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the
+//! anon's. It reads the map, changing it only where an amap must be made, and reads the amap and
+//! the object where all is there or an empty slot is to be filled: so faults of many CPUs in one
+//! address space run side by side (`docs/locking.md`). What it needs from the heap is reserved
+//! first, what it must wait for is waited for with nothing held, and then it starts over: of the
+//! ways to restart after I/O this is the plain one, and costs a look-up against a disk access.
+//! Where the map is changed so often that it isn't open to readers, a page of zeroes is made with
+//! nothing held, too (`crowded.rs`).
 //!
-//! A page that replaces another at the same address (1B, 2B) becomes visible only after every CPU has forgotten the
-//! old one: else a third thread could read the old page after a second has read what a first wrote to the new one.
+//! A page that replaces another at the same address (1B, 2B) becomes visible only after every CPU
+//! has forgotten the old one: else a third thread could read the old page after a second has read
+//! what a first wrote to the new one.
 //!
 //! Source: UVM's `uvm_fault`; 1999, sections 5.2 and 5.4.
 
@@ -37,7 +40,8 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::{
-    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va, VaRange, Wiring,
+    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va, VaRange,
+    Wiring,
 };
 
 use crate::io::Start;
@@ -69,7 +73,8 @@ pub enum FaultError {
     Bus,
     /// The page could not be read from its object.
     Io,
-    /// The page's file system is full, and the access needs a new page or, a store to a hole, a new place in the file.
+    /// The page's file system is full, and the access needs a new page or, a store to a hole, a new
+    /// place in the file.
     NoSpace,
     /// No page, table or heap memory is left.
     NoMemory,
@@ -96,10 +101,12 @@ impl From<GetError> for Stop<FaultError> {
     }
 }
 
-/// Heap bytes that a fault may need, but for the copy of an amap: a slot in an amap and a cluster's in an object, a chunk of
-/// anons, an amap.
-const BYTES: usize =
-    crate::slots::SET_BYTES + crate::slots::CLUSTER_BYTES + crate::anon::NEW_BYTES + crate::amap::NEW_BYTES;
+/// Heap bytes that a fault may need, but for the copy of an amap: a slot in an amap and a cluster's
+/// in an object, a chunk of anons, an amap.
+const BYTES: usize = crate::slots::SET_BYTES
+    + crate::slots::CLUSTER_BYTES
+    + crate::anon::NEW_BYTES
+    + crate::amap::NEW_BYTES;
 
 /// What most amaps that are copied need, and each fault has at hand.
 const SMALL_AMAP_BYTES: usize = 4096;
@@ -115,7 +122,8 @@ struct Asked<'a, M: Machine> {
     reach: Reach,
 }
 
-/// What one attempt knows, and what has come of it. The next attempt has one of its own: nothing of this outlives a wait.
+/// What one attempt knows, and what has come of it. The next attempt has one of its own: nothing of
+/// this outlives a wait.
 struct Fault<'a, M: Machine> {
     space: &'a Space<M>,
     va: Va,
@@ -159,15 +167,18 @@ impl From<NoMemory> for Refused {
 pub(crate) enum Reach {
     /// What the mapping allows.
     AsProgram,
-    /// What the mapping could be made to allow; stores, in private memory: a debugger reads what can't be read, and plants
-    /// breakpoints in what can't be written. The program's translations stay what they may be. Source: UVM's extraction with `UVM_EXTRACT_FIXPROT`; 1998, section 4.3.
+    /// What the mapping could be made to allow; stores, in private memory: a debugger reads what
+    /// can't be read, and plants breakpoints in what can't be written. The program's translations
+    /// stay what they may be. Source: UVM's extraction with `UVM_EXTRACT_FIXPROT`; 1998, section
+    /// 4.3.
     AsDebugger,
-    /// What the mapping allows; and the page is to be wired, where a program's own access finds it so or not.
+    /// What the mapping allows; and the page is to be wired, where a program's own access finds it
+    /// so or not.
     ToWire,
 }
 
-/// Where the attempt that resolves a fault puts its pin, if the page is to be pinned. A pin is large, and few faults make one: it does
-/// not go the way of all others' results.
+/// Where the attempt that resolves a fault puts its pin, if the page is to be pinned. A pin is
+/// large, and few faults make one: it does not go the way of all others' results.
 type Pins<'a, M> = Option<&'a Cell<Option<Pin<M>>>>;
 
 impl<'a, M: Machine> Asked<'a, M> {
@@ -210,9 +221,9 @@ impl<M: Machine> Fault<'_, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Resolves an access that the MMU refused: afterwards the access may be tried again. `access` is one of read,
-    /// write, execute. Cost: O(log n) in the map's entries; a page copied or zeroed where one must be; the copy of an
-    /// amap at the first write after a fork.
+    /// Resolves an access that the MMU refused: afterwards the access may be tried again. `access`
+    /// is one of read, write, execute. Cost: O(log n) in the map's entries; a page copied or zeroed
+    /// where one must be; the copy of an amap at the first write after a fork.
     ///
     /// # Errors
     /// See [`FaultError`]; nothing that a program could see has changed.
@@ -224,11 +235,13 @@ impl<M: Machine> Uvm<M> {
         va: Va,
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
-        let asked = Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::AsProgram };
+        let asked =
+            Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::AsProgram };
         self.resolve(held, &asked)
     }
 
-    /// Resolves an access as [`fault`](Self::fault) does, of an entry that is wired, and fails if the page can't be.
+    /// Resolves an access as [`fault`](Self::fault) does, of an entry that is wired, and fails if
+    /// the page can't be.
     pub(crate) fn fault_to_wire(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -279,8 +292,11 @@ impl<M: Machine> Uvm<M> {
         asked: &Asked<'_, M>,
     ) -> (Result<(), Refused>, bool) {
         let mut down = Shootdown::new();
-        let (result, waited) =
-            self.attempt_counted(held, BYTES + SMALL_AMAP_BYTES, Effort::of_fault(), |held, reserved| {
+        let (result, waited) = self.attempt_counted(
+            held,
+            BYTES + SMALL_AMAP_BYTES,
+            Effort::of_fault(),
+            |held, reserved| {
                 let mut fault = asked.begin(&mut down);
                 match self.fault_once(held, &mut fault, reserved) {
                     Ok(()) => Ok(fault.ahead),
@@ -289,7 +305,8 @@ impl<M: Machine> Uvm<M> {
                         Err(self.stop_fault(held, stop, ahead, hole, &mut down))
                     }
                 }
-            });
+            },
+        );
         down.perform(self.machine(), held);
         self.stat().add(self.machine().cpu(), Counter::Faults, 1);
         let result = result.map(|ahead| {
@@ -311,7 +328,8 @@ impl<M: Machine> Uvm<M> {
         down: &mut Shootdown,
     ) -> Stop<Refused> {
         down.perform(self.machine(), held);
-        // Before anything is waited for: somebody may wait for these pages, and hold up what we wait for.
+        // Before anything is waited for: somebody may wait for these pages, and hold up what we
+        // wait for.
         match (ahead, stop) {
             (Some(start), _) | (None, Stop::Start(start)) => Stop::Start(start),
             (None, Stop::Fail(why)) => Stop::Fail(Refused { why, hole }),
@@ -320,8 +338,9 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// The rest of a fault that was refused for a hole: it begins anew once the file has room. If others have punched the hole again
-    /// by then, it begins anew again: they have got on, and a thread that is being ended need not see the end of it.
+    /// The rest of a fault that was refused for a hole: it begins anew once the file has room. If
+    /// others have punched the hole again by then, it begins anew again: they have got on, and a
+    /// thread that is being ended need not see the end of it.
     #[cold]
     #[inline(never)]
     fn resolve_in_hole(
@@ -343,10 +362,14 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Has the file that a store was refused for find room for it. No turn in the line is kept meanwhile: the host may need
-    /// memory itself.
+    /// Has the file that a store was refused for find room for it. No turn in the line is kept
+    /// meanwhile: the host may need memory itself.
     #[cold]
-    fn fill_hole(&self, held: &mut Held<'_, order::Nothing>, (id, index): Hole) -> Result<(), FaultError> {
+    fn fill_hole(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        (id, index): Hole,
+    ) -> Result<(), FaultError> {
         let Some(pager) = self.pager(held, id) else { return Ok(()) };
         pager.fill_hole(self, held, index).map_err(|e| match e {
             GetError::Io => FaultError::Io,
@@ -374,7 +397,8 @@ impl<M: Machine> Uvm<M> {
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
             let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read_beside_now(self.machine(), held, fault.va).map_err(Stop::Wait)?;
+            let (tree, mut h) =
+                map.read_beside_now(self.machine(), held, fault.va).map_err(Stop::Wait)?;
             let entry = fault.permit(tree.get(fault.va))?;
             if let Some(below) = &entry.submap {
                 let below = below.clone();
@@ -416,8 +440,8 @@ impl<M: Machine> Uvm<M> {
         self.fault_entry_apart(held, fault, fault.permit(tree.get(fault.va))?)
     }
 
-    /// The same where others read it; says no if it is another map's. They may change it before it is locked, not between that and the
-    /// reading.
+    /// The same where others read it; says no if it is another map's. They may change it before it
+    /// is locked, not between that and the reading.
     #[cold]
     #[inline(never)]
     fn fault_after_change(
@@ -464,7 +488,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Gives the entry at the address, if it waits to copy, an amap of its own; asks for the heap that this needs first.
+    /// Gives the entry at the address, if it waits to copy, an amap of its own; asks for the heap
+    /// that this needs first.
     #[cold]
     #[inline(never)]
     fn own_amap(
@@ -511,7 +536,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// The same where the page is to stay: wired, or pinned by whoever needs no translation to read it.
+    /// The same where the page is to stay: wired, or pinned by whoever needs no translation to read
+    /// it.
     #[cold]
     fn enter_kept<P>(
         &self,
@@ -534,14 +560,24 @@ impl<M: Machine> Uvm<M> {
         }
         if is_programs && fault.access == Prot::WRITE {
             let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
-            pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
-                .map_err(FaultError::from)?;
+            pmap.enter(
+                held,
+                space,
+                fault.va,
+                page,
+                prot,
+                fault.access,
+                Wiring::Pageable,
+                fault.down,
+            )
+            .map_err(FaultError::from)?;
         }
         self.pin_if_wanted(fault, entry, page);
         Ok(())
     }
 
-    /// Pins the page that a fault has just shown: its owner's lock is held, or it is on no queue yet.
+    /// Pins the page that a fault has just shown: its owner's lock is held, or it is on no queue
+    /// yet.
     #[inline]
     fn pin_if_wanted(&self, fault: &Fault<'_, M>, entry: &Entry<M>, page: PageNo) {
         if let Some(to) = fault.pins {
@@ -553,7 +589,8 @@ impl<M: Machine> Uvm<M> {
     fn pin_shown(&self, access: Prot, entry: &Entry<M>, page: PageNo, to: &Cell<Option<Pin<M>>>) {
         self.frames().wire(page);
         let is_stored_to = access == Prot::WRITE && entry.writes_to().is_some();
-        let stored_to = entry.object.as_ref().filter(|_| is_stored_to).map(|oref| oref.pager.clone());
+        let stored_to =
+            entry.object.as_ref().filter(|_| is_stored_to).map(|oref| oref.pager.clone());
         if let Some(pager) = &stored_to {
             pager.object().pin_writer();
         }
@@ -616,9 +653,12 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Removes every translation of a page that is replaced in a slot which other entries refer to: whoever shares
-    /// the slot by inheritance must find the new page. Whoever maps the old one lawfully finds it again by a fault.
-    fn forget_everywhere<P: machine::Before<order::PageCache> + machine::Before<order::PageQueues>>(
+    /// Removes every translation of a page that is replaced in a slot which other entries refer to:
+    /// whoever shares the slot by inheritance must find the new page. Whoever maps the old one
+    /// lawfully finds it again by a fault.
+    fn forget_everywhere<
+        P: machine::Before<order::PageCache> + machine::Before<order::PageQueues>,
+    >(
         &self,
         held: &mut Held<'_, P>,
         fault: &mut Fault<'_, M>,

@@ -1,12 +1,14 @@
 //! Mapping what lies around a fault and is resident anyway.
 //!
-//! The window is 16 pages aligned to 16, so it lies in one page of tables and costs the pmap one walk. `Random`
-//! advice and the knob ask for none; `Sequential` for those ahead. UVM maps three pages back and four ahead; a wider window
-//! pays here since a trap costs as much as mapping ten pages (`./uvm bench micro`: file fault rows).
+//! The window is 16 pages aligned to 16, so it lies in one page of tables and costs the pmap one
+//! walk. `Random` advice and the knob ask for none; `Sequential` for those ahead. UVM maps three
+//! pages back and four ahead; a wider window pays here since a trap costs as much as mapping ten
+//! pages (`./uvm bench micro`: file fault rows).
 //!
-//! Anons are mapped along only where they can be mapped writable: after a fork has come and gone, the parent gets
-//! its memory back sixteen pages at a fault. A child that will soon exec is not made to map what it won't use. What came by a transfer
-//! is mapped along to be read: it came to be read.
+//! Anons are mapped along only where they can be mapped writable: after a fork has come and gone,
+//! the parent gets its memory back sixteen pages at a fault. A child that will soon exec is not
+//! made to map what it won't use. What came by a transfer is mapped along to be read: it came to be
+//! read.
 
 use core::ops::Range;
 
@@ -40,8 +42,11 @@ impl<M: Machine> Uvm<M> {
             return None;
         }
         let aligned = Va(fault.va.0 & !(Pages(WINDOW as u64).bytes() - 1));
-        let start =
-            if entry.advice == Advice::Sequential { fault.va } else { aligned.max(entry.range.start) };
+        let start = if entry.advice == Advice::Sequential {
+            fault.va
+        } else {
+            aligned.max(entry.range.start)
+        };
         // The addresses may end before the window does.
         let end = aligned + (entry.range.end - aligned).min(Pages(WINDOW as u64));
         let len = (end - start).0 as usize;
@@ -49,7 +54,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The slots of the pages that are mapped along with one, which has `slot`.
-    pub(super) fn slots_around(&self, fault: &Fault<'_, M>, entry: &Entry<M>, slot: u64) -> Range<u64> {
+    pub(super) fn slots_around(
+        &self,
+        fault: &Fault<'_, M>,
+        entry: &Entry<M>,
+        slot: u64,
+    ) -> Range<u64> {
         match self.window(fault, entry) {
             Some(w) => slot - w.fault as u64..slot + (w.len - w.fault) as u64,
             None => slot..slot + 1,
@@ -100,7 +110,13 @@ impl<M: Machine> Uvm<M> {
             any = true;
         }
         if any {
-            self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], |_| true);
+            self.machine().pmap().enter_ahead(
+                held,
+                &fault.space.pmap,
+                w.start,
+                &found[..w.len],
+                |_| true,
+            );
         }
     }
 
@@ -136,16 +152,25 @@ impl<M: Machine> Uvm<M> {
                 found[i] = Some((page, entry.prot));
             }
         }
-        // The anons' locks are gone: somebody may be taking their pages away, lending or sharing them, or putting a copy in a
-        // slot. The record goes before the slot (`Frames::is_alone`).
+        // The anons' locks are gone: somebody may be taking their pages away, lending or sharing
+        // them, or putting a copy in a slot. The record goes before the slot (`Frames::is_alone`).
         let frames = self.machine().frames();
-        let is_slots = |i: usize| beside == Beside::Nobody || slots.has(first + i as u64, numbers[i]);
-        let is_there =
-            |i: usize| found[i].is_some_and(|(page, _)| frames.is_alone(page, numbers[i])) && is_slots(i);
-        self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], is_there);
+        let is_slots =
+            |i: usize| beside == Beside::Nobody || slots.has(first + i as u64, numbers[i]);
+        let is_there = |i: usize| {
+            found[i].is_some_and(|(page, _)| frames.is_alone(page, numbers[i])) && is_slots(i)
+        };
+        self.machine().pmap().enter_ahead(
+            held,
+            &fault.space.pmap,
+            w.start,
+            &found[..w.len],
+            is_there,
+        );
     }
 
-    /// Maps pages that slots have on loan along with one. They stay in their slots while somebody reads the amap.
+    /// Maps pages that slots have on loan along with one. They stay in their slots while somebody
+    /// reads the amap.
     pub(super) fn map_borrowed_neighbours(
         &self,
         held: &mut Held<'_, order::Amap>,
@@ -160,6 +185,12 @@ impl<M: Machine> Uvm<M> {
         numbers[w.fault] = 0;
         let prot = entry.prot.without_write();
         let found = numbers.map(|number| borrowed(number).map(|page| (page, prot)));
-        self.machine().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], |_| true);
+        self.machine().pmap().enter_ahead(
+            held,
+            &fault.space.pmap,
+            w.start,
+            &found[..w.len],
+            |_| true,
+        );
     }
 }

@@ -20,7 +20,8 @@ const SPECIAL: PageFlags =
 /// The amap above an object, and the slot there, which is empty.
 pub(super) type Upper<'a, M> = Option<(&'a AmapBody<M>, u64)>;
 
-/// A private copy of an object's page: the caller, who has the amap alone, puts it there and shows it.
+/// A private copy of an object's page: the caller, who has the amap alone, puts it there and shows
+/// it.
 pub(super) type Promoted = Option<(AnonNo, PageNo)>;
 
 impl<M: Machine> Uvm<M> {
@@ -49,7 +50,10 @@ impl<M: Machine> Uvm<M> {
         upper: Upper<'_, M>,
     ) -> Result<Promoted, Stop<FaultError>>
     where
-        P: Before<order::Object> + Before<order::Anon> + Before<order::PageQueues> + Before<order::PageCache>,
+        P: Before<order::Object>
+            + Before<order::Anon>
+            + Before<order::PageQueues>
+            + Before<order::PageCache>,
     {
         let index = entry.index(oref, fault.va);
         let (body, mut h) = oref.pager.object().read(held);
@@ -92,10 +96,13 @@ impl<M: Machine> Uvm<M> {
     /// Whether the access is a store to a page that somebody has on loan.
     #[inline]
     fn breaks_loan(&self, fault: &Fault<'_, M>, entry: &Entry<M>, page: PageNo) -> bool {
-        fault.access == Prot::WRITE && entry.writes == Writes::Through && self.frames().loans(page) != 0
+        fault.access == Prot::WRITE
+            && entry.writes == Writes::Through
+            && self.frames().loans(page) != 0
     }
 
-    /// Whether something must be done before a store reaches an object's page: it is lent, or a hole.
+    /// Whether something must be done before a store reaches an object's page: it is lent, or a
+    /// hole.
     #[inline]
     pub(super) fn is_to_ask(&self, page: PageNo) -> bool {
         self.frames().loans(page) != 0 || self.frames().flags(page).contains(PageFlags::HOLE)
@@ -107,8 +114,8 @@ impl<M: Machine> Uvm<M> {
         body.page(index).filter(|&page| !self.frames().flags(page).intersects(SPECIAL))
     }
 
-    /// Enters an object's page, or copies it for a private write: then the copy is returned, to be entered once the
-    /// amap has it.
+    /// Enters an object's page, or copies it for a private write: then the copy is returned, to be
+    /// entered once the amap has it.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     fn show(
@@ -177,7 +184,8 @@ impl<M: Machine> Uvm<M> {
         Ok(page)
     }
 
-    /// What there is about a page: a mark to read on, I/O that has it, or that failed, which takes the page out.
+    /// What there is about a page: a mark to read on, I/O that has it, or that failed, which takes
+    /// the page out.
     #[cold]
     fn look_at_special(
         &self,

@@ -4,14 +4,16 @@
 //!   touched      0        1        3           7           15   16            32            48
 //!   made along            2        4 5 6       8 to 14          17 to 31      33 to 47      49 to 63
 //! ```
-//! A trap costs as much as making several pages. So a store that comes right behind a run of pages makes as many more as the run is
-//! long, within the window of sixteen that a fault maps anyway (`neighbours.rs`). Thus at most half of what such a program has was made for
-//! nothing, and never more than fifteen pages for each place that it fills. Nothing is remembered: how long the run is, the amap
-//! knows. Stacks grow downwards and get no more than they touch; nor does anybody where memory is short, or advice says that touches
-//! have no order.
+//! A trap costs as much as making several pages. So a store that comes right behind a run of pages
+//! makes as many more as the run is long, within the window of sixteen that a fault maps anyway
+//! (`neighbours.rs`). Thus at most half of what such a program has was made for nothing, and never
+//! more than fifteen pages for each place that it fills. Nothing is remembered: how long the run
+//! is, the amap knows. Stacks grow downwards and get no more than they touch; nor does anybody
+//! where memory is short, or advice says that touches have no order.
 //!
-//! Source: UVM maps along what is resident; that a run of first touches is answered by several pages at once is from large folios
-//! (Linux 6.8's multi-size pages), without their being one piece of memory.
+//! Source: UVM maps along what is resident; that a run of first touches is answered by several
+//! pages at once is from large folios (Linux 6.8's multi-size pages), without their being one piece
+//! of memory.
 
 use arrayvec::ArrayVec;
 use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve};
@@ -25,7 +27,8 @@ use crate::stat::Counter;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Makes pages of zeroes behind the one that a store has just got in a slot right behind a run. What can't be had is left.
+    /// Makes pages of zeroes behind the one that a store has just got in a slot right behind a run.
+    /// What can't be had is left.
     #[inline(never)]
     pub(super) fn continue_run(
         &self,
@@ -34,7 +37,8 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         found: Found<'_>,
     ) {
-        // Who reads the amap anew may find its leaf shared: another space that has the same slots may have forked.
+        // Who reads the amap anew may find its leaf shared: another space that has the same slots
+        // may have forked.
         if fault.access != Prot::WRITE || entry.writes != Writes::Copied || !found.is_open() {
             return;
         }
@@ -62,7 +66,8 @@ impl<M: Machine> Uvm<M> {
         // Others who read the amap may have found them by now, and lent, shared or replaced them.
         let is_there = |i: usize| {
             let (page, anon) = made[i];
-            frames.is_alone(page, anon.get()) && found.behind_by(1 + i).number() == Some(anon.number())
+            frames.is_alone(page, anon.get())
+                && found.behind_by(1 + i).number() == Some(anon.number())
         };
         let at = fault.va + machine::Pages(1);
         machine.pmap().enter_ahead(held, &fault.space.pmap, at, &pages[..made.len()], is_there);

@@ -4,16 +4,18 @@
 //!   amap slots     ... 40    41    42    43    44    45 ...
 //!   on swap             s+0   s+1  (res)  s+2   t          one read brings 40, 41, 43; the fault waits for it
 //! ```
-//! The daemon gave neighbours slots that follow one another (`pageout.rs`), so what lies around a fault comes in with
-//! the same read, at the price of none: slots that continue the fault's own, up and down, inside a window of the
-//! amap. Where a program walks upwards the window doubles, and a fault that finds its page already there starts the
-//! read of the next window without waiting for it: the asynchronous page-in that the paper leaves to the future
-//! (1999, section 5.4). `Random` advice brings the one page, `Sequential` starts with the widest window.
+//! The daemon gave neighbours slots that follow one another (`pageout.rs`), so what lies around a
+//! fault comes in with the same read, at the price of none: slots that continue the fault's own, up
+//! and down, inside a window of the amap. Where a program walks upwards the window doubles, and a
+//! fault that finds its page already there starts the read of the next window without waiting for
+//! it: the asynchronous page-in that the paper leaves to the future (1999, section 5.4). `Random`
+//! advice brings the one page, `Sequential` starts with the widest window.
 //!
-//! I1: a page under way is its anon's, busy, and on no queue; whoever finds it waits. I2: the pages of a chain come
-//! from consecutive slots, which stay taken until the read has ended, also if the anon goes (`anon_io.rs`).
-//! I3: memory for what may not be wanted is taken only where it is not short. A walk's next pages are wanted: for them
-//! anything goes but the reserves and [`FOR_COPIES`].
+//! I1: a page under way is its anon's, busy, and on no queue; whoever finds it waits. I2: the pages
+//! of a chain come from consecutive slots, which stay taken until the read has ended, also if the
+//! anon goes (`anon_io.rs`). I3: memory for what may not be wanted is taken only where it is not
+//! short. A walk's next pages are wanted: for them anything goes but the reserves and
+//! [`FOR_COPIES`].
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
@@ -61,8 +63,8 @@ struct Cluster {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Prepares the read of an anon that is not resident, and of its neighbours. Nothing to stop for, if it has become
-    /// resident meanwhile.
+    /// Prepares the read of an anon that is not resident, and of its neighbours. Nothing to stop
+    /// for, if it has become resident meanwhile.
     #[cold]
     #[inline(never)]
     pub(super) fn page_in(
@@ -135,12 +137,21 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Adds an anon's page to a read if it comes from the slot that continues it. Says whether to go on: an anon that
-    /// is resident is passed by, one that lies elsewhere on swap ends the run.
-    fn adds(&self, held: &mut Held<'_, order::Amap>, number: u32, next: Slot, cluster: &mut Cluster) -> bool {
+    /// Adds an anon's page to a read if it comes from the slot that continues it. Says whether to
+    /// go on: an anon that is resident is passed by, one that lies elsewhere on swap ends the run.
+    fn adds(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        number: u32,
+        next: Slot,
+        cluster: &mut Cluster,
+    ) -> bool {
         let Some(no) = AnonNo::new(number) else { return true };
         let frames = self.frames();
-        if cluster.pages.is_full() || frames.free() <= cluster.leave || frames.for_users() <= FOR_COPIES {
+        if cluster.pages.is_full()
+            || frames.free() <= cluster.leave
+            || frames.for_users() <= FOR_COPIES
+        {
             return false;
         }
         match self.begin_read(held, no, Some(next)) {
@@ -173,7 +184,8 @@ impl<M: Machine> Uvm<M> {
         if expected.is_some() && self.swap().is_alone(&mut h, from) {
             return Err(FaultError::Io.into());
         }
-        let page = machine.frames().alloc(machine, &mut h, Reserve::User).map_err(FaultError::from)?;
+        let page =
+            machine.frames().alloc(machine, &mut h, Reserve::User).map_err(FaultError::from)?;
         self.prepare_read(page);
         body.set_page(machine.frames(), no, page);
         self.read_prepared(1);
@@ -196,7 +208,9 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         body: &mut AmapBody<M>,
     ) {
-        let Some(aref) = entry.amap.as_ref().filter(|_| entry.advice != Advice::Random) else { return };
+        let Some(aref) = entry.amap.as_ref().filter(|_| entry.advice != Advice::Random) else {
+            return;
+        };
         let end = aref.range(entry.len()).end;
         let ahead = &mut body.ahead;
         let size = (ahead.size * 2).clamp(FIRST, CLUSTER as u8);
@@ -212,7 +226,8 @@ impl<M: Machine> Uvm<M> {
         let mut last = first;
         let alone = self.swap().is_alone(held, cluster.first);
         for (i, &number) in numbers.iter().enumerate().skip(first + 1) {
-            let (next, before) = (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
+            let (next, before) =
+                (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
             if alone || !self.adds(held, number, next, &mut cluster) {
                 break;
             }
@@ -222,20 +237,26 @@ impl<M: Machine> Uvm<M> {
         }
         // What another run holds is the next one's.
         let span = last as u8 + 1;
-        body.ahead = ReadAhead { mark: window.start, span, size, next: window.start + u64::from(span) };
+        body.ahead =
+            ReadAhead { mark: window.start, span, size, next: window.start + u64::from(span) };
         self.stat().add(self.machine().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
         fault.ahead = self.swap_start(&cluster);
     }
 
     /// The first of some anons that is on swap, made ready to be read.
-    fn first_on_swap(&self, held: &mut Held<'_, order::Amap>, numbers: &[u32]) -> Option<(usize, Cluster)> {
+    fn first_on_swap(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        numbers: &[u32],
+    ) -> Option<(usize, Cluster)> {
         if self.frames().for_users() <= FOR_COPIES {
             return None;
         }
         for (i, &number) in numbers.iter().enumerate() {
             let Some(no) = AnonNo::new(number) else { continue };
             if let Ok(Some((page, from))) = self.begin_read(held, no, None) {
-                let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave: 0 };
+                let mut cluster =
+                    Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave: 0 };
                 cluster.pages.push(page);
                 return Some((i, cluster));
             }
@@ -243,8 +264,8 @@ impl<M: Machine> Uvm<M> {
         None
     }
 
-    /// Starts the read of the first anons in a range that are on swap together: those that one read brings. Says where to
-    /// go on; `None` if nothing is left.
+    /// Starts the read of the first anons in a range that are on swap together: those that one read
+    /// brings. Says where to go on; `None` if nothing is left.
     pub(crate) fn next_on_swap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -289,7 +310,8 @@ impl<M: Machine> Uvm<M> {
             let Some(cluster) = &mut cluster else {
                 if let Ok(Some((page, from))) = self.begin_read(&mut h, no, None) {
                     let leave = self.frames().low_water();
-                    let mut fresh = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
+                    let mut fresh =
+                        Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
                     fresh.pages.push(page);
                     last = slot;
                     let alone = self.swap().is_alone(&mut h, from);
@@ -300,7 +322,8 @@ impl<M: Machine> Uvm<M> {
                 }
                 continue;
             };
-            let (next, before) = (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
+            let (next, before) =
+                (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
             if !self.adds(&mut h, no.get(), next, cluster) {
                 break;
             }

@@ -80,11 +80,13 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Given, FaultError> {
         let mut down = Shootdown::new();
         let given = self.attempt(held, 0, |held, reserved| {
-            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, mut h) =
+                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             if !can_be_given(&tree, &mut h, range) {
                 return Ok(Given::Never);
             }
-            let need = self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
+            let need =
+                self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
@@ -121,9 +123,14 @@ impl<M: Machine> Uvm<M> {
 }
 
 /// Whether a range is mapped, and all of it private memory that can be put back.
-fn can_be_given<M: Machine>(tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) -> bool {
+fn can_be_given<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    held: &mut Held<'_, order::Map>,
+    range: VaRange,
+) -> bool {
     let mut is_plain = |e: &Entry<M>| {
-        let is_private = e.writes == Writes::NeedCopy || has_alone(held, e, e.range.intersect(range));
+        let is_private =
+            e.writes == Writes::NeedCopy || has_alone(held, e, e.range.intersect(range));
         e.submap.is_none()
             && !e.wired
             && e.prot.contains(Prot::READ_WRITE)

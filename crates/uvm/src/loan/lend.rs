@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 
 use machine::frames::{Lending as Found, PageFlags};
 use machine::{
-    order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
+    order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va,
+    VaRange,
 };
 
 use super::{Lent, LentPage};
@@ -25,7 +26,8 @@ use crate::steps::MAPPINGS_OF_A_STEP;
 use crate::{Space, Stop, Uvm};
 
 /// What must be looked at by a fault before a page is lent.
-pub(super) const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
+pub(super) const SPECIAL: PageFlags =
+    PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
 
 /// A call under way.
 pub(super) struct Lending<'a, M: Machine> {
@@ -136,8 +138,10 @@ impl<M: Machine> Uvm<M> {
                 continue;
             }
             if missed.replace(at) == Some(at) {
-                let page = self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?.page;
-                let copy = self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
+                let page =
+                    self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?.page;
+                let copy =
+                    self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
                 self.unwire_page(held, page);
                 lending.lent.pages.push(copy?);
             } else {
@@ -326,7 +330,8 @@ impl<M: Machine> Uvm<M> {
         match frames.lend_idle(page) {
             Found::Lent => {}
             Found::NotNow => return Ok(false),
-            Found::Held if self.is_wired_by(lending.space, entry, va, page) && frames.lend(page) => {}
+            Found::Held
+                if self.is_wired_by(lending.space, entry, va, page) && frames.lend(page) => {}
             Found::Held => {
                 let copy = self.lend_copy(&mut h, page)?;
                 lending.lent.pages.push(copy);
@@ -363,7 +368,9 @@ impl<M: Machine> Uvm<M> {
     #[cold]
     fn is_wired_by(&self, space: &Space<M>, entry: &Entry<M>, va: Va, page: PageNo) -> bool {
         let wirings = self.frames().wire_count(page) - self.frames().loans(page);
-        let shown = || self.machine().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page);
+        let shown = || {
+            self.machine().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page)
+        };
         entry.wired && wirings == 1 && shown()
     }
 

@@ -44,7 +44,8 @@ impl<M: Machine> Uvm<M> {
         while lent.len() - before < pages {
             let n = lent.len() - before;
             let at = Pages(index.0 + n as u64);
-            let found = self.lend_resident_of(held, &oref, at, pages - n, lent, (&mut down, &mut left));
+            let found =
+                self.lend_resident_of(held, &oref, at, pages - n, lent, (&mut down, &mut left));
             if left == 0 {
                 down.perform(self.machine(), held);
                 self.machine().pause(held);
@@ -53,7 +54,8 @@ impl<M: Machine> Uvm<M> {
             if found > 0 {
                 continue;
             }
-            let access = Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
+            let access =
+                Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
             let found = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
                 let mut ahead = None;
                 match self.lend_in_object(held, &oref, at, access, &mut ahead, &mut down) {

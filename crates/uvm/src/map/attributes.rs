@@ -1,7 +1,8 @@
 //! Changing a range's attributes: protection, inheritance, advice.
 //!
-//! Each checks the whole range first and then changes it, so an error leaves everything as it was. Entries that have
-//! become alike grow together, so that a heap which grows by mprotect stays two entries however often it does.
+//! Each checks the whole range first and then changes it, so an error leaves everything as it was.
+//! Entries that have become alike grow together, so that a heap which grows by mprotect stays two
+//! entries however often it does.
 
 use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
@@ -26,13 +27,14 @@ impl Lowers {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Sets the protection of a range. Lowering reaches translations before this returns; raising is left to the
-    /// next fault.
+    /// Sets the protection of a range. Lowering reaches translations before this returns; raising
+    /// is left to the next fault.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond a mapping's maximum, or
-    /// [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has changed. A range of many entries is changed in steps: where another
-    /// thread unmaps or cuts the rest meanwhile, the first of these have changed.
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond
+    /// a mapping's maximum, or [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has
+    /// changed. A range of many entries is changed in steps: where another thread unmaps or cuts
+    /// the rest meanwhile, the first of these have changed.
     pub fn protect(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -59,7 +61,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Sets the protection of the first part of a range, and says where that ends; looks first whether the whole range may have it.
+    /// Sets the protection of the first part of a range, and says where that ends; looks first
+    /// whether the whole range may have it.
     fn protect_first(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -108,7 +111,8 @@ impl<M: Machine> Uvm<M> {
             });
             if lowers.any {
                 self.machine().pmap().protect(&mut h, &space.pmap, part, prot, &mut down);
-                // Before the lock goes: a fault that finds the new protection must not meet the old translation.
+                // Before the lock goes: a fault that finds the new protection must not meet the old
+                // translation.
                 down.flush(self.machine().pmap());
             }
             self.join(&mut tree, &mut h, part);
@@ -121,8 +125,9 @@ impl<M: Machine> Uvm<M> {
     /// Sets what a child will get of a range: minherit. Source: 1999, section 5.4.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing
-    /// has changed. For a range of many entries as [`protect`](Self::protect).
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
+    /// [`RangeError::TooMany`]: nothing has changed. For a range of many entries as
+    /// [`protect`](Self::protect).
     pub fn inherit(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -136,8 +141,9 @@ impl<M: Machine> Uvm<M> {
     /// Says how a range will be used: which neighbours a fault brings along.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing
-    /// has changed. For a range of many entries as [`protect`](Self::protect).
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
+    /// [`RangeError::TooMany`]: nothing has changed. For a range of many entries as
+    /// [`protect`](Self::protect).
     pub fn advise(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -166,7 +172,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Changes the first part of a range, and says where that ends; looks first whether the whole range is mapped.
+    /// Changes the first part of a range, and says where that ends; looks first whether the whole
+    /// range is mapped.
     fn set_first(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -176,7 +183,8 @@ impl<M: Machine> Uvm<M> {
         change: &mut impl FnMut(&mut Entry<M>),
     ) -> Result<Va, RangeError> {
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, mut h) =
+                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             covered(&tree, whole)?;

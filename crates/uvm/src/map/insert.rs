@@ -1,7 +1,8 @@
 //! Making a mapping: one call, one hold of the lock, every attribute.
 //!
-//! BSD VM made a mapping with default attributes and changed them after, in the open (1999, section 3.1). Here the
-//! mapping appears with all of them. One that continues a neighbour becomes part of it (`merge`).
+//! BSD VM made a mapping with default attributes and changed them after, in the open (1999, section
+//! 3.1). Here the mapping appears with all of them. One that continues a neighbour becomes part of
+//! it (`merge`).
 
 use alloc::sync::Arc;
 
@@ -19,9 +20,11 @@ use crate::{Space, Stop, Uvm};
 /// Where a mapping is to lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// At the highest free addresses. Where CPUs map side by side, among what this one maps for itself.
+    /// At the highest free addresses. Where CPUs map side by side, among what this one maps for
+    /// itself.
     Anywhere,
-    /// As `Anywhere`, but among what is for all CPUs: another thread will use it, as a new one does the stack that was mapped for it.
+    /// As `Anywhere`, but among what is for all CPUs: another thread will use it, as a new one does
+    /// the stack that was mapped for it.
     Common,
     /// Here if it is free, else as `Anywhere`.
     Hint(Va),
@@ -59,7 +62,9 @@ impl<M: Machine> Clone for Backing<M> {
     fn clone(&self) -> Self {
         match self {
             Backing::Zero => Backing::Zero,
-            Backing::Object { pager, offset } => Backing::Object { pager: pager.clone(), offset: *offset },
+            Backing::Object { pager, offset } => {
+                Backing::Object { pager: pager.clone(), offset: *offset }
+            }
         }
     }
 }
@@ -77,7 +82,8 @@ pub struct MapRequest<M: Machine> {
     pub max_prot: Prot,
     /// Who sees stores.
     pub sharing: Sharing,
-    /// What a child gets; `None` for the sharing's own: a copy of private memory, the same shared memory.
+    /// What a child gets; `None` for the sharing's own: a copy of private memory, the same shared
+    /// memory.
     pub inherit: Option<Inherit>,
     /// How it will be used.
     pub advice: Advice,
@@ -107,10 +113,16 @@ impl<M: Machine> MapRequest<M> {
     }
 
     /// `len` pages of addresses, anywhere, at which nothing may be until a mapping takes their
-    /// [place](Place::Reserved), in parts or whole. A child does not inherit them. Source: UVM's `uvm_map_reserve` and
-    /// `uvm_map_replace`, which it has for passing map entries and for growing the kernel.
+    /// [place](Place::Reserved), in parts or whole. A child does not inherit them. Source: UVM's
+    /// `uvm_map_reserve` and `uvm_map_replace`, which it has for passing map entries and for
+    /// growing the kernel.
     pub fn reservation(len: Pages) -> Self {
-        MapRequest { prot: Prot::NONE, max_prot: Prot::NONE, inherit: Some(Inherit::None), ..Self::zero(len) }
+        MapRequest {
+            prot: Prot::NONE,
+            max_prot: Prot::NONE,
+            inherit: Some(Inherit::None),
+            ..Self::zero(len)
+        }
     }
 
     /// `len` pages of an object from `offset` on, readable and writable, anywhere.
@@ -147,7 +159,8 @@ pub enum MapError {
     NoMemory,
     /// The map has as many entries as it may.
     TooMany,
-    /// Empty, unaligned, outside the space, past the end of an object's offsets, or more protection than its most.
+    /// Empty, unaligned, outside the space, past the end of an object's offsets, or more protection
+    /// than its most.
     Invalid,
     /// The old range of a move is not all mapped, or a place not all reserved.
     NoMapping,
@@ -160,7 +173,8 @@ impl From<NoMemory> for MapError {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Makes a mapping and says where it lies. A fixed one replaces what was there in one step. Cost: O(log n).
+    /// Makes a mapping and says where it lies. A fixed one replaces what was there in one step.
+    /// Cost: O(log n).
     ///
     /// Shared zeroes are asked for as an object. Source: UVM's `uvm_map`; 1999, section 3.1.
     ///
@@ -202,56 +216,67 @@ impl<M: Machine> Uvm<M> {
         let mut ahead = [self.forget_ahead(held, space, replaced)];
         let spaces = (space, space);
         let reserve = Change::REPLACE.bytes::<M>() + CHANGE_BYTES;
-        let made = self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-            if let Some(start) = self.map_own(held, space, request, reserved) {
-                return Ok(Some(start));
-            }
-            let machine = self.machine();
-            let (mut tree, mut h) = match request.place {
-                _ if lock == Lock::Claimed => Ok(space.map.lock_and_unclaim(machine, held)),
-                // No part has room: the map does without from now on.
-                Place::Anywhere | Place::Common | Place::Hint(_) if is_full => {
-                    let (mut tree, h) =
-                        space.map.lock_whole_now(machine, held, space.map.bounds).map_err(Stop::Wait)?;
-                    tree.pass_over(NOWHERE);
-                    Ok((tree, h))
+        let made =
+            self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
+                if let Some(start) = self.map_own(held, space, request, reserved) {
+                    return Ok(Some(start));
                 }
-                Place::Anywhere | Place::Common => space.map.lock_whole_now(machine, held, NOWHERE),
-                Place::Hint(va) => space.map.lock_whole_now(machine, held, request.range_at(va, &space.map)),
-                Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
-                    space.map.lock_now(machine, held, request.range_at(va, &space.map))
+                let machine = self.machine();
+                let (mut tree, mut h) = match request.place {
+                    _ if lock == Lock::Claimed => Ok(space.map.lock_and_unclaim(machine, held)),
+                    // No part has room: the map does without from now on.
+                    Place::Anywhere | Place::Common | Place::Hint(_) if is_full => {
+                        let (mut tree, h) = space
+                            .map
+                            .lock_whole_now(machine, held, space.map.bounds)
+                            .map_err(Stop::Wait)?;
+                        tree.pass_over(NOWHERE);
+                        Ok((tree, h))
+                    }
+                    Place::Anywhere | Place::Common => {
+                        space.map.lock_whole_now(machine, held, NOWHERE)
+                    }
+                    Place::Hint(va) => {
+                        space.map.lock_whole_now(machine, held, request.range_at(va, &space.map))
+                    }
+                    Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
+                        space.map.lock_now(machine, held, request.range_at(va, &space.map))
+                    }
                 }
-            }
-            .map_err(Stop::Wait)?;
-            if self.is_refilled(space, lock, &tree, ahead) {
-                return Ok(None);
-            }
-            let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
-            if matches!(chosen, Err(Stop::Fail(MapError::NoSpace))) && !tree.elsewhere().is_empty() {
-                is_full = true;
-                return Err(Stop::again(reserved));
-            }
-            let start = chosen?;
-            // As on Linux, one more than may be had by cutting.
-            if !has_room(self, &tree, 0) {
-                return Err(Stop::Fail(MapError::TooMany));
-            }
-            let range = VaRange::new(start, start + request.len);
-            if matches!(request.place, Place::Fixed(_) | Place::Reserved(_)) && !tree.is_free(range) {
-                Change::REPLACE.ensure(&tree, CHANGE_BYTES, reserved)?;
-                clip(&mut tree, range);
-                tree.take_into(range, &mut old);
-                self.unwire_released(&mut h, space, range);
-                self.forget_range(&mut h, space, range, &mut down);
-            } else {
-                Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
-            }
-            self.place_entry(&mut tree, &mut h, range, request);
-            if request.place == Place::Anywhere {
-                space.map.note_turn(self.machine().cpu());
-            }
-            Ok(Some(start))
-        });
+                .map_err(Stop::Wait)?;
+                if self.is_refilled(space, lock, &tree, ahead) {
+                    return Ok(None);
+                }
+                let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
+                if matches!(chosen, Err(Stop::Fail(MapError::NoSpace)))
+                    && !tree.elsewhere().is_empty()
+                {
+                    is_full = true;
+                    return Err(Stop::again(reserved));
+                }
+                let start = chosen?;
+                // As on Linux, one more than may be had by cutting.
+                if !has_room(self, &tree, 0) {
+                    return Err(Stop::Fail(MapError::TooMany));
+                }
+                let range = VaRange::new(start, start + request.len);
+                if matches!(request.place, Place::Fixed(_) | Place::Reserved(_))
+                    && !tree.is_free(range)
+                {
+                    Change::REPLACE.ensure(&tree, CHANGE_BYTES, reserved)?;
+                    clip(&mut tree, range);
+                    tree.take_into(range, &mut old);
+                    self.unwire_released(&mut h, space, range);
+                    self.forget_range(&mut h, space, range, &mut down);
+                } else {
+                    Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
+                }
+                self.place_entry(&mut tree, &mut h, range, request);
+                if request.place == Place::Anywhere {
+                    space.map.note_turn(self.machine().cpu());
+                }
+                Ok(Some(start))
+            });
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         if made.is_err() {
@@ -260,7 +285,8 @@ impl<M: Machine> Uvm<M> {
         made
     }
 
-    /// Makes a mapping that may lie anywhere in this CPU's own part of the map, if it has one with room. The heap has been reserved.
+    /// Makes a mapping that may lie anywhere in this CPU's own part of the map, if it has one with
+    /// room. The heap has been reserved.
     fn map_own(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -293,8 +319,11 @@ impl<M: Machine> Uvm<M> {
             Backing::Zero => (0, true),
             Backing::Object { offset, .. } => (offset.0, false),
         };
-        let indices =
-            request.len.0.checked_add(first).is_some_and(|end| end <= u64::MAX >> machine::PAGE_SHIFT);
+        let indices = request
+            .len
+            .0
+            .checked_add(first)
+            .is_some_and(|end| end <= u64::MAX >> machine::PAGE_SHIFT);
         let placed = match request.place {
             Place::Anywhere | Place::Common | Place::Hint(_) => true,
             Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
@@ -331,7 +360,9 @@ impl<M: Machine> Uvm<M> {
         });
         let object = match &request.backing {
             Backing::Zero => None,
-            Backing::Object { pager, offset } => Some(ORef { pager: pager.clone(), offset: *offset }),
+            Backing::Object { pager, offset } => {
+                Some(ORef { pager: pager.clone(), offset: *offset })
+            }
         };
         let entry = Entry {
             range,
@@ -341,7 +372,11 @@ impl<M: Machine> Uvm<M> {
             max_prot: request.max_prot,
             inherit,
             advice: request.advice,
-            writes: if request.sharing == Sharing::Private { Writes::NeedCopy } else { Writes::Through },
+            writes: if request.sharing == Sharing::Private {
+                Writes::NeedCopy
+            } else {
+                Writes::Through
+            },
             wired: request.wired,
             cpu: self.machine().cpu() as u8,
             submap: None,
@@ -358,7 +393,8 @@ impl<M: Machine> Uvm<M> {
 /// No addresses: where no part of a map is in the way.
 pub(crate) const NOWHERE: VaRange = VaRange::new(Va(0), Va(0));
 
-/// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in them can be moved by tables.
+/// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in
+/// them can be moved by tables.
 const TABLE: Pages = Pages(512);
 
 /// Pages that may be moved one by one in one piece.
@@ -366,10 +402,12 @@ const PAGES_MOVED_AT_ONCE: Pages = Pages(8192);
 
 /// Whether many pages are moved one by one, where a port can move tables.
 pub(crate) fn moves_many(from: VaRange, to: Va) -> bool {
-    from.pages() > PAGES_MOVED_AT_ONCE && !to.0.wrapping_sub(from.start.0).is_multiple_of(TABLE.bytes())
+    from.pages() > PAGES_MOVED_AT_ONCE
+        && !to.0.wrapping_sub(from.start.0).is_multiple_of(TABLE.bytes())
 }
 
-/// A place for so many pages where those that lie in a range now can be moved to by tables, if they have some.
+/// A place for so many pages where those that lie in a range now can be moved to by tables, if they
+/// have some.
 pub(crate) fn find_like<M: Machine>(
     tree: &Tree<Entry<M>>,
     bounds: VaRange,

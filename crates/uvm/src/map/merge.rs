@@ -4,16 +4,19 @@
 //!   [ before )[ new )                [ new )[ after )
 //!     amap: slots behind are free      amap: slots ahead are free    -> they become the new pages', nothing is copied
 //! ```
-//! Every cut of an entry costs all who look something up, and an entry once cut stays so unless somebody mends it
-//! (1999, section 3). So a mapping that continues a neighbour, upwards or downwards, becomes part of it: a heap that
-//! grows by brk, a stack that grows down and an allocator whose mappings the kernel stacks from the top each keep one
-//! entry and one amap. An amap's slots are numbered by the addresses where it was made, so that there is room on both
+//! Every cut of an entry costs all who look something up, and an entry once cut stays so unless
+//! somebody mends it (1999, section 3). So a mapping that continues a neighbour, upwards or
+//! downwards, becomes part of it: a heap that grows by brk, a stack that grows down and an
+//! allocator whose mappings the kernel stacks from the top each keep one entry and one amap. An
+//! amap's slots are numbered by the addresses where it was made, so that there is room on both
 //! sides.
 //!
-//! On several CPUs a mapping for which any address will do continues only what the same CPU has mapped (decision 150).
+//! On several CPUs a mapping for which any address will do continues only what the same CPU has
+//! mapped (decision 150).
 //!
-//! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it shares with others for
-//! the old ones; whoever copies, copies what the amap has in the whole range.
+//! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it
+//! shares with others for the old ones; whoever copies, copies what the amap has in the whole
+//! range.
 
 use alloc::sync::Arc;
 
@@ -29,15 +32,16 @@ use crate::Uvm;
 pub(super) enum Growth {
     /// Any: it was said where the mapping lies, next to what it belongs to.
     Any,
-    /// Those that were mapped on the same CPU. Threads that run side by side, and are given addresses side by side, don't wait for
-    /// each other's amap then.
+    /// Those that were mapped on the same CPU. Threads that run side by side, and are given
+    /// addresses side by side, don't wait for each other's amap then.
     OwnCpu,
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one. Its object is
-    /// attached if the entry stays one of its own. Heap for [one more](super::Change::ADD) has been
-    /// reserved, and [`CHANGE_BYTES`](crate::cover::CHANGE_BYTES).
+    /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one.
+    /// Its object is attached if the entry stays one of its own. Heap for [one
+    /// more](super::Change::ADD) has been reserved, and
+    /// [`CHANGE_BYTES`](crate::cover::CHANGE_BYTES).
     pub(super) fn add(
         &self,
         tree: &mut Tree<Entry<M>>,
@@ -60,7 +64,8 @@ impl<M: Machine> Uvm<M> {
         if before.is_some_and(|b| may_grow(b) && grows_up(held, b, &entry, Heap::Reserved)) {
             stretch_up(tree, start, end);
             self.join_at(tree, held, end);
-        } else if after.is_some_and(|a| may_grow(a) && grows_down(held, a, &entry, Heap::Reserved)) {
+        } else if after.is_some_and(|a| may_grow(a) && grows_down(held, a, &entry, Heap::Reserved))
+        {
             stretch_down(tree, end, start);
         } else {
             entry.attach();
@@ -69,9 +74,15 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start to the end of the
-    /// range: what was cut for a change that has been undone, or has spread, grows together again.
-    pub(crate) fn join(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, range: VaRange) {
+    /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start
+    /// to the end of the range: what was cut for a change that has been undone, or has spread,
+    /// grows together again.
+    pub(crate) fn join(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        range: VaRange,
+    ) {
         let mut at = range.start;
         while at <= range.end {
             self.join_at(tree, held, at);
@@ -140,8 +151,9 @@ fn continues<M: Machine>(low: &Entry<M>, high: &Entry<M>) -> bool {
     objects && (low.writes == Writes::Through) == (high.writes == Writes::Through)
 }
 
-/// Takes the slots behind `entry` for `tail`, which has no amap, if it can grow by it; where no `heap` is reserved, without any.
-/// One look and step with the amap locked: other maps that share the amap may grow into the same slots.
+/// Takes the slots behind `entry` for `tail`, which has no amap, if it can grow by it; where no
+/// `heap` is reserved, without any. One look and step with the amap locked: other maps that share
+/// the amap may grow into the same slots.
 fn grows_up<M: Machine>(
     held: &mut Held<'_, order::Map>,
     entry: &Entry<M>,

@@ -6,18 +6,20 @@
 //!                                         --oref--> object  (what lies below: a file; or nothing: zeroes)
 //! ```
 //!
-//! An entry is a run of addresses with one set of attributes, an upper layer (an amap, made when first needed) and a
-//! lower layer (an object at an offset). Reads look in the amap, then in the object, then find zeroes.
+//! An entry is a run of addresses with one set of attributes, an upper layer (an amap, made when
+//! first needed) and a lower layer (an object at an offset). Reads look in the amap, then in the
+//! object, then find zeroes.
 //!
-//! I1: entries lie inside the map's bounds, page aligned, disjoint (`tree` I1).
-//! I2: `prot` is at most `max_prot`. I3: an entry that is not `copy_on_write` has an object and no amap, unless the
-//! amap is shared by inheritance. I4: an entry's pmap mappings allow at most `prot`, and no store while it is
-//! `needs_copy`. I5: a translation in a `wired` entry is wired, and so is its page.
+//! I1: entries lie inside the map's bounds, page aligned, disjoint (`tree` I1). I2: `prot` is at
+//! most `max_prot`. I3: an entry that is not `copy_on_write` has an object and no amap, unless the
+//! amap is shared by inheritance. I4: an entry's pmap mappings allow at most `prot`, and no store
+//! while it is `needs_copy`. I5: a translation in a `wired` entry is wired, and so is its page.
 //!
-//! Operations hold the map's lock over look-up and change only. What they take out keeps its references until the
-//! lock is released (the second phase of unmap, 1999, section 3.1).
+//! Operations hold the map's lock over look-up and change only. What they take out keeps its
+//! references until the lock is released (the second phase of unmap, 1999, section 3.1).
 //!
-//! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`, `parts`.
+//! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`,
+//! `parts`.
 
 mod attributes;
 mod insert;
@@ -222,7 +224,8 @@ impl<M: Machine> Entry<M> {
         let objects = match (&self.object, &next.object) {
             (None, None) => true,
             (Some(a), Some(b)) => {
-                core::ptr::addr_eq(Arc::as_ptr(&a.pager), Arc::as_ptr(&b.pager)) && a.offset + len == b.offset
+                core::ptr::addr_eq(Arc::as_ptr(&a.pager), Arc::as_ptr(&b.pager))
+                    && a.offset + len == b.offset
             }
             _ => false,
         };
@@ -277,14 +280,17 @@ impl<M: Machine> Entry<M> {
         emptied
     }
 
-    /// Cuts the entry at `at`, inside it; the part from there on is returned. It is counted with the object;
-    /// the amap's cover is by range and needs no count.
+    /// Cuts the entry at `at`, inside it; the part from there on is returned. It is counted with
+    /// the object; the amap's cover is by range and needs no count.
     pub(crate) fn cut(&mut self, at: Va) -> Entry<M> {
         let skip = at - self.range.start;
         let tail = Entry {
             range: VaRange::new(at, self.range.end),
             amap: self.amap.as_ref().map(|a| ARef { amap: a.amap.clone(), slot: a.slot + skip }),
-            object: self.object.as_ref().map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
+            object: self
+                .object
+                .as_ref()
+                .map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
             submap: self.submap.clone(),
             name: self.name.clone(),
             ..*self
@@ -301,18 +307,21 @@ pub struct Map<M: Machine> {
     pub(crate) bounds: VaRange,
     parts: spin::Once<Box<Parts<M>>>,
     turns: Turns,
-    /// Where pages are transferred to that may lie anywhere, and where to look first; 0 if there is no such place. Read and
-    /// written under the tree's lock.
+    /// Where pages are transferred to that may lie anywhere, and where to look first; 0 if there is
+    /// no such place. Read and written under the tree's lock.
     pub(crate) area: (AtomicU64, AtomicU64),
     /// By which such a place is known.
     pub(crate) area_name: spin::Once<Arc<str>>,
-    /// Whether the last fault that was looked at for it was a first touch that found others changing the map (`fault/crowded.rs`).
+    /// Whether the last fault that was looked at for it was a first touch that found others
+    /// changing the map (`fault/crowded.rs`).
     pub(crate) is_touched: AtomicBool,
-    /// Heap bytes that the last fork needed, its parent's if there was none; what the next begins with.
+    /// Heap bytes that the last fork needed, its parent's if there was none; what the next begins
+    /// with.
     pub(crate) fork_bytes: AtomicUsize,
     /// Forks so far.
     pub(crate) forks: AtomicU32,
-    /// Whether an entry has ever been wired, or is about to be: set before the tree's lock is taken to that end, or under it.
+    /// Whether an entry has ever been wired, or is about to be: set before the tree's lock is taken
+    /// to that end, or under it.
     pub(crate) was_wired: AtomicBool,
     /// Whether a thread has it for itself, lock or not: see `parts`. Written under the tree's lock.
     is_claimed: AtomicBool,
@@ -341,14 +350,17 @@ impl Change {
 
     /// With so many ranges more that may have several entries, if they have.
     pub(crate) fn with<M: Machine>(self, tree: &Tree<Entry<M>>, ranges: &[VaRange]) -> Change {
-        let has_one = |range: &VaRange| tree.get(range.start).is_some_and(|e| e.range.end >= range.end);
-        let several = ranges.iter().filter(|range| !tree.is_free(**range) && !has_one(range)).count();
+        let has_one =
+            |range: &VaRange| tree.get(range.start).is_some_and(|e| e.range.end >= range.end);
+        let several =
+            ranges.iter().filter(|range| !tree.is_free(**range) && !has_one(range)).count();
         Change { splices: self.splices + several, ..self }
     }
 
     /// Heap bytes for it in a map of common size: what a first attempt reserves.
     pub(crate) const fn bytes<M: Machine>(self) -> usize {
-        tree::insert_bytes::<Entry<M>>(self.insertions) + self.splices * tree::splice_bytes::<Entry<M>>()
+        tree::insert_bytes::<Entry<M>>(self.insertions)
+            + self.splices * tree::splice_bytes::<Entry<M>>()
     }
 
     /// Heap bytes for it in a tree as it is; [`bytes`](Self::bytes), unless that is very tall.
@@ -422,8 +434,8 @@ pub(crate) fn may_cut<M: Machine>(
     }
 }
 
-/// Cuts the entries that reach over the ends of the range, so that it can be taken out whole. Two new entries at
-/// most, whose heap bytes ([`Change::CLIP`]) have been reserved.
+/// Cuts the entries that reach over the ends of the range, so that it can be taken out whole. Two
+/// new entries at most, whose heap bytes ([`Change::CLIP`]) have been reserved.
 pub(crate) fn clip<M: Machine>(tree: &mut Tree<Entry<M>>, range: VaRange) {
     for at in [range.start, range.end] {
         let reaches = |e: &Entry<M>| e.range.start < at;

@@ -6,23 +6,28 @@
 //!   map.tree      entries here           --     A     --      --            and here           (level Whole)
 //!   part 1        its slice's entries           ^ open                                         (level Map)
 //! ```
-//! Threads that map and unmap side by side would take turns at the map's lock. So once several CPUs have made mappings in turns, each
-//! gets a slice of the addresses: what it maps anywhere lies there, in a tree with its own lock, and in page tables of its own. Where
-//! something lies is known from its address, so whoever has an address takes the one lock that covers it. Who is after more than one
-//! slice, as fork is, takes the map's own lock and gathers what is open in the way: trees are cut and joined by levels, with nodes that an open part keeps for that. A
-//! part that was gathered opens again when its CPU's turn comes.
+//! Threads that map and unmap side by side would take turns at the map's lock. So once several CPUs
+//! have made mappings in turns, each gets a slice of the addresses: what it maps anywhere lies
+//! there, in a tree with its own lock, and in page tables of its own. Where something lies is known
+//! from its address, so whoever has an address takes the one lock that covers it. Who is after more
+//! than one slice, as fork is, takes the map's own lock and gathers what is open in the way: trees
+//! are cut and joined by levels, with nodes that an open part keeps for that. A part that was
+//! gathered opens again when its CPU's turn comes.
 //!
-//! I1: while a part is open its tree has the entries of its slice, and the map's tree has none there; else its tree is empty. I2:
-//! it opens and closes with both locks held; so who holds either knows. I3: what the map's own tree chooses for a mapping that may lie
-//! anywhere is not in the area. I4: no entry reaches over the ends of an open part's slice.
+//! I1: while a part is open its tree has the entries of its slice, and the map's tree has none
+//! there; else its tree is empty. I2: it opens and closes with both locks held; so who holds either
+//! knows. I3: what the map's own tree chooses for a mapping that may lie anywhere is not in the
+//! area. I4: no entry reaches over the ends of an open part's slice.
 //!
-//! A thread that changes all of a map, and takes long, *claims* it: it gives the lock back between its steps, and all others that want
-//! the map wait for its end ([`Map::claim`]). I5: who has claimed a map waits for nothing; it gives way. While a map is claimed no
-//! part is open. An attempt that has heap reserved doesn't wait under way, which would cost it that: it ends with
+//! A thread that changes all of a map, and takes long, *claims* it: it gives the lock back between
+//! its steps, and all others that want the map wait for its end ([`Map::claim`]). I5: who has
+//! claimed a map waits for nothing; it gives way. While a map is claimed no part is open. An
+//! attempt that has heap reserved doesn't wait under way, which would cost it that: it ends with
 //! [`Stop::Wait`](crate::Stop) (`lock_now` and its like).
 //!
-//! Roads not taken: a lock for each range that is being changed, which all must look up and enter in one structure, whose line
-//! moves as the lock's does; short sections that prepare outside of the lock, which take it twice (docs/decisions/152).
+//! Roads not taken: a lock for each range that is being changed, which all must look up and enter
+//! in one structure, whose line moves as the lock's does; short sections that prepare outside of
+//! the lock, which take it twice (docs/decisions/152).
 
 use alloc::boxed::Box;
 
@@ -30,7 +35,8 @@ use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use machine::order::Guard;
 use machine::shared::{Access, Line};
 use machine::{
-    order, Channel, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Ticket, Va, VaRange, PAGE_SIZE,
+    order, Channel, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Ticket, Va, VaRange,
+    PAGE_SIZE,
 };
 
 use super::tree::{most_levels, split_off_bytes, Tree};
@@ -44,7 +50,8 @@ const SLICES: u64 = 4096;
 const LEAST: Pages = Pages(16);
 /// A mapping is at most this part of a slice.
 const SHARE: u64 = 8;
-/// Turns after which CPUs get parts: one that maps after another counts for several, one that maps again takes one back.
+/// Turns after which CPUs get parts: one that maps after another counts for several, one that maps
+/// again takes one back.
 const MANY: u32 = 32;
 const ANOTHER: u32 = 4;
 
@@ -97,11 +104,14 @@ impl Turns {
         let count = self.count.load(Relaxed);
         let is_same = self.last.load(Relaxed) == cpu;
         self.last.store(cpu, Relaxed);
-        self.count
-            .store(if is_same { count.saturating_sub(1) } else { (count + ANOTHER).min(2 * MANY) }, Relaxed);
+        self.count.store(
+            if is_same { count.saturating_sub(1) } else { (count + ANOTHER).min(2 * MANY) },
+            Relaxed,
+        );
     }
 
-    /// Parts have been closed, or can't be opened: one more turn opens them, not the same CPU's next mapping.
+    /// Parts have been closed, or can't be opened: one more turn opens them, not the same CPU's
+    /// next mapping.
     fn forget(&self) {
         self.count.store(self.count.load(Relaxed).min(MANY - ANOTHER), Relaxed);
     }
@@ -166,12 +176,14 @@ impl<M: Machine> Map<M> {
     /// Parts of a map.
     pub(super) const PARTS: usize = PARTS;
 
-    /// Heap bytes for opening a part of a map whose trees have so many levels at most, and for its parts.
+    /// Heap bytes for opening a part of a map whose trees have so many levels at most, and for its
+    /// parts.
     pub(super) const fn part_bytes(levels: usize) -> usize {
         size_of::<Parts<M>>() + 64 + split_off_bytes::<Entry<M>>(levels)
     }
 
-    /// Levels that no tree of the map exceeds, on a machine of so many page frames, which its entries lie in.
+    /// Levels that no tree of the map exceeds, on a machine of so many page frames, which its
+    /// entries lie in.
     pub(super) fn most_levels(&self, frames: usize) -> usize {
         let entries = frames * PAGE_SIZE / size_of::<Entry<M>>();
         most_levels(self.bounds.pages().0.min(entries as u64))
@@ -189,8 +201,8 @@ impl<M: Machine> Map<M> {
         self.part(VaRange::new(va, Va(va.0.saturating_add(1))))
     }
 
-    /// Takes the lock of the entries in a range, to change them: a part's, where one has all of it, else the map's own.
-    /// Waits while the map is claimed.
+    /// Takes the lock of the entries in a range, to change them: a part's, where one has all of it,
+    /// else the map's own. Waits while the map is claimed.
     #[inline]
     pub(crate) fn lock<'a>(
         &'a self,
@@ -240,7 +252,11 @@ impl<M: Machine> Map<M> {
 
     /// Goes on reading what [`lock`](Self::lock) gave for the entry at an address.
     #[inline]
-    pub(crate) fn read_on<'a>(&'a self, tree: Guard<'a, M::Lock, Entries<M>>, va: Va) -> TreeAccess<'a, M> {
+    pub(crate) fn read_on<'a>(
+        &'a self,
+        tree: Guard<'a, M::Lock, Entries<M>>,
+        va: Va,
+    ) -> TreeAccess<'a, M> {
         // Nobody opens or closes it meanwhile (I2).
         match self.part_at(va) {
             Some(part) => part.tree().read_on(tree),
@@ -248,8 +264,8 @@ impl<M: Machine> Map<M> {
         }
     }
 
-    /// Takes the map's own lock, with all entries of a range under it. An empty range is where no part may be. Waits while
-    /// the map is claimed.
+    /// Takes the map's own lock, with all entries of a range under it. An empty range is where no
+    /// part may be. Waits while the map is claimed.
     #[inline]
     pub(crate) fn lock_whole<'a>(
         &'a self,
@@ -297,7 +313,9 @@ impl<M: Machine> Map<M> {
                 self.gather(&mut tree, &mut h, range);
                 Ok((tree, h.down_to()))
             }
-            (Err(held), ticket) => Err((held, ticket.unwrap_or_else(|| machine.ticket(self.channel())))),
+            (Err(held), ticket) => {
+                Err((held, ticket.unwrap_or_else(|| machine.ticket(self.channel()))))
+            }
         }
     }
 
@@ -316,15 +334,18 @@ impl<M: Machine> Map<M> {
         Channel(core::ptr::from_ref(self).addr() as u64)
     }
 
-    /// Has all others wait for the map until [`unclaim`](Self::unclaim), though its lock is given back. All of it
-    /// [is locked](Self::lock_whole).
+    /// Has all others wait for the map until [`unclaim`](Self::unclaim), though its lock is given
+    /// back. All of it [is locked](Self::lock_whole).
     pub(crate) fn claim(&self, _all: &Guard<'_, M::Lock, Entries<M>>) {
         debug_assert!(!self.is_claimed.load(Relaxed));
         self.is_claimed.store(true, Relaxed);
     }
 
     /// Takes the lock of a map that the caller has claimed.
-    pub(crate) fn lock_claimed<'a>(&'a self, held: &'a mut Held<'_, order::Nothing>) -> Locked<'a, M> {
+    pub(crate) fn lock_claimed<'a>(
+        &'a self,
+        held: &'a mut Held<'_, order::Nothing>,
+    ) -> Locked<'a, M> {
         debug_assert!(self.is_claimed.load(Relaxed));
         let (tree, h) = self.tree.lock(held);
         (tree, h.down_to())
@@ -354,14 +375,19 @@ impl<M: Machine> Map<M> {
 
     /// Puts all entries of a range under the map's own lock, which is held.
     #[inline]
-    pub(crate) fn gather(&self, tree: &mut Entries<M>, held: &mut Held<'_, order::Whole>, range: VaRange) {
+    pub(crate) fn gather(
+        &self,
+        tree: &mut Entries<M>,
+        held: &mut Held<'_, order::Whole>,
+        range: VaRange,
+    ) {
         if let Some(parts) = self.parts.get() {
             parts.gather(tree, held, range, &self.turns);
         }
     }
 
-    /// Takes the lock of the entry at an address to read it, among others if it was quiet for long. Waits while the map is
-    /// claimed.
+    /// Takes the lock of the entry at an address to read it, among others if it was quiet for long.
+    /// Waits while the map is claimed.
     pub(crate) fn read<'a>(
         &'a self,
         machine: &M,
@@ -473,7 +499,8 @@ impl<M: Machine> Map<M> {
             && self.parts.get().is_none_or(|parts| !parts.is_open(cpu % PARTS))
     }
 
-    /// Takes the lock of a CPU's own part to map something there, if it has one that may have room; and says where the part lies.
+    /// Takes the lock of a CPU's own part to map something there, if it has one that may have room;
+    /// and says where the part lies.
     #[inline]
     pub(super) fn lock_own<'a>(
         &'a self,
@@ -495,8 +522,8 @@ impl<M: Machine> Map<M> {
         }
     }
 
-    /// Gives a CPU's part what the map's own tree has of its slice. [Heap](Self::part_bytes) for as many levels
-    /// has been reserved.
+    /// Gives a CPU's part what the map's own tree has of its slice. [Heap](Self::part_bytes) for as
+    /// many levels has been reserved.
     #[cold]
     #[inline(never)]
     pub(super) fn open(&self, held: &mut Held<'_, order::Nothing>, cpu: usize, levels: usize) {
@@ -529,7 +556,8 @@ impl<M: Machine> Map<M> {
             return;
         }
         // As large as CPUs are kept from knowing each other's, if there is so much room.
-        let places = [least.max(<M::Pmap as Pmap>::APART), least].map(|slice| (slice, PARTS as u64 * slice));
+        let places =
+            [least.max(<M::Pmap as Pmap>::APART), least].map(|slice| (slice, PARTS as u64 * slice));
         let found = places.into_iter().find_map(|(slice, len)| {
             Some((slice, len, tree.find_space(self.bounds, len.checked_add(slice)?)?))
         });

@@ -1,13 +1,16 @@
 //! Moving and resizing a mapping: mremap's part.
 //!
-//! An entry's layers are named by slot and index, not by address, so a move changes the entry's range and nothing
-//! below it: no page is copied, and the pages are mapped again as they are touched, or moved with their tables.
+//! An entry's layers are named by slot and index, not by address, so a move changes the entry's
+//! range and nothing below it: no page is copied, and the pages are mapped again as they are
+//! touched, or moved with their tables.
 
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
 use super::tree::{built_bytes, Making, Taken, Tree};
-use super::{clip, cuts, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes};
+use super::{
+    clip, cuts, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes,
+};
 use crate::cover::CHANGE_BYTES;
 use crate::steps::{Ahead, Lock};
 use crate::{Space, Stop, Uvm};
@@ -32,13 +35,14 @@ enum Behind {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Changes the length of the mapping at `old` to `new_len` pages, moving it if `place` says so, and says where it
-    /// lies then. What is added continues the mapping's last entry: more of its object, or zeroes.
+    /// Changes the length of the mapping at `old` to `new_len` pages, moving it if `place` says so,
+    /// and says where it lies then. What is added continues the mapping's last entry: more of its
+    /// object, or zeroes.
     ///
     /// # Errors
-    /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if it can't grow in place or nowhere is
-    /// room, [`MapError::Invalid`] for an empty, unaligned, outside or overlapping range. Nothing has changed, except
-    /// that a shrinking call may have unmapped its tail.
+    /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if it can't grow in place
+    /// or nowhere is room, [`MapError::Invalid`] for an empty, unaligned, outside or overlapping
+    /// range. Nothing has changed, except that a shrinking call may have unmapped its tail.
     pub fn remap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -51,14 +55,17 @@ impl<M: Machine> Uvm<M> {
         self.move_range(held, space, old, new_len, place, Behind::Nothing)
     }
 
-    /// Moves the mapping at `old` to `to`, in place of whatever is there, or to where there is room, and says where it lies then. At
-    /// the old addresses the mapping stays without its private memory: private zeroes are zeroes again, private pages of an object are
-    /// the object's, what is shared is there twice. Nothing there is wired. One step: no other mapping is ever at the old addresses.
-    /// Cost: O(entries in the range). Source: Linux's MREMAP_DONTUNMAP.
+    /// Moves the mapping at `old` to `to`, in place of whatever is there, or to where there is
+    /// room, and says where it lies then. At the old addresses the mapping stays without its
+    /// private memory: private zeroes are zeroes again, private pages of an object are the
+    /// object's, what is shared is there twice. Nothing there is wired. One step: no other mapping
+    /// is ever at the old addresses. Cost: O(entries in the range). Source: Linux's
+    /// MREMAP_DONTUNMAP.
     ///
     /// # Errors
-    /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if nowhere is room, [`MapError::NoMemory`],
-    /// [`MapError::Invalid`] for an empty, unaligned, outside or overlapping range. Nothing has changed.
+    /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if nowhere is room,
+    /// [`MapError::NoMemory`], [`MapError::Invalid`] for an empty, unaligned, outside or
+    /// overlapping range. Nothing has changed.
     pub fn remap_and_keep(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -101,7 +108,8 @@ impl<M: Machine> Uvm<M> {
         };
         let tail = VaRange::sized(old.end, new_len - old.pages());
         let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
-        let moved_from = match behind == Behind::Emptied || !self.may_stay(held, space, tail, place) {
+        let moved_from = match behind == Behind::Emptied || !self.may_stay(held, space, tail, place)
+        {
             true => {
                 let moves_many = matches!(place, RemapPlace::Fixed(va) if moves_many(old, va));
                 self.move_ahead(held, space, old, moves_many)
@@ -115,65 +123,70 @@ impl<M: Machine> Uvm<M> {
         let mut ahead = [moved_from, self.forget_ahead(held, space, target)];
         let spaces = (space, space);
         let reserve = Change::MOVE.bytes::<M>() + CHANGE_BYTES;
-        let result = self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-            let (mut tree, mut h) = match lock {
-                Lock::Unclaimed => {
-                    space.map.lock_whole_now(self.machine(), held, concerned).map_err(Stop::Wait)?
+        let result =
+            self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
+                let (mut tree, mut h) = match lock {
+                    Lock::Unclaimed => space
+                        .map
+                        .lock_whole_now(self.machine(), held, concerned)
+                        .map_err(Stop::Wait)?,
+                    Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
+                };
+                if !tree.is_covered(old) {
+                    return Err(Stop::Fail(MapError::NoMapping));
                 }
-                Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
-            };
-            if !tree.is_covered(old) {
-                return Err(Stop::Fail(MapError::NoMapping));
-            }
-            if behind == Behind::Nothing && fits(&tree, space, tail, place) {
-                Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
-                self.grow(&mut tree, &mut h, tail, false);
-                wired = tree.get(old.start).is_some_and(|e| e.wired);
-                return Ok(Some(old.start));
-            }
-            let start = match place {
-                RemapPlace::Stay => return Err(Stop::Fail(MapError::NoSpace)),
-                RemapPlace::MayMove => {
-                    let like = find_like(&tree, space.map.bounds, old, new_len);
-                    like.or_else(|| tree.find_space(space.map.bounds, new_len.bytes()))
+                if behind == Behind::Nothing && fits(&tree, space, tail, place) {
+                    Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
+                    self.grow(&mut tree, &mut h, tail, false);
+                    wired = tree.get(old.start).is_some_and(|e| e.wired);
+                    return Ok(Some(old.start));
                 }
-                RemapPlace::Fixed(va) => Some(va),
-            }
-            .ok_or(Stop::Fail(MapError::NoSpace))?;
-            if self.moves_much(space, lock, old, start) || self.is_refilled(space, lock, &tree, ahead) {
-                return Ok(None);
-            }
-            let new = VaRange::new(start, start + new_len);
-            let mut kept = 0;
-            if behind == Behind::Emptied {
-                tree.each(old, |_| kept += 1);
-            }
-            // What is several entries is taken out and put in again, and what stays behind is made and put in.
-            let change = Change::MOVE.with(&tree, &[old, old, old, new]);
-            let made = if kept > 1 { built_bytes::<Entry<M>>(kept) } else { 0 };
-            change.ensure(&tree, made + CHANGE_BYTES, reserved)?;
-            if !has_room(self, &tree, 1 + kept + cuts(&tree, old) + cuts(&tree, new)) {
-                return Err(Stop::Fail(MapError::TooMany));
-            }
-            if !tree.is_free(new) {
-                clip(&mut tree, new);
-                tree.take_into(new, &mut replaced);
-                self.unwire_released(&mut h, space, new);
-                self.forget_range(&mut h, space, new, &mut down);
-            }
-            wired = self.shift(&mut tree, &mut h, space, old, start, behind, &mut down);
-            if wired {
-                // Before others find it: what is locked is not to be replaced by a transfer, say.
-                tree.each_mut(VaRange::new(start, start + old.pages()), |e| e.wired = true);
-                moved = Some(new);
-            }
-            self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end), wired);
-            self.join(&mut tree, &mut h, new);
-            if behind == Behind::Emptied {
-                self.join(&mut tree, &mut h, old);
-            }
-            Ok(Some(start))
-        });
+                let start = match place {
+                    RemapPlace::Stay => return Err(Stop::Fail(MapError::NoSpace)),
+                    RemapPlace::MayMove => {
+                        let like = find_like(&tree, space.map.bounds, old, new_len);
+                        like.or_else(|| tree.find_space(space.map.bounds, new_len.bytes()))
+                    }
+                    RemapPlace::Fixed(va) => Some(va),
+                }
+                .ok_or(Stop::Fail(MapError::NoSpace))?;
+                if self.moves_much(space, lock, old, start)
+                    || self.is_refilled(space, lock, &tree, ahead)
+                {
+                    return Ok(None);
+                }
+                let new = VaRange::new(start, start + new_len);
+                let mut kept = 0;
+                if behind == Behind::Emptied {
+                    tree.each(old, |_| kept += 1);
+                }
+                // Several entries are taken out and put in again, and what stays behind is made and
+                // put in.
+                let change = Change::MOVE.with(&tree, &[old, old, old, new]);
+                let made = if kept > 1 { built_bytes::<Entry<M>>(kept) } else { 0 };
+                change.ensure(&tree, made + CHANGE_BYTES, reserved)?;
+                if !has_room(self, &tree, 1 + kept + cuts(&tree, old) + cuts(&tree, new)) {
+                    return Err(Stop::Fail(MapError::TooMany));
+                }
+                if !tree.is_free(new) {
+                    clip(&mut tree, new);
+                    tree.take_into(new, &mut replaced);
+                    self.unwire_released(&mut h, space, new);
+                    self.forget_range(&mut h, space, new, &mut down);
+                }
+                wired = self.shift(&mut tree, &mut h, space, old, start, behind, &mut down);
+                if wired {
+                    // Before another thread finds it: a transfer must not replace locked memory.
+                    tree.each_mut(VaRange::new(start, start + old.pages()), |e| e.wired = true);
+                    moved = Some(new);
+                }
+                self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end), wired);
+                self.join(&mut tree, &mut h, new);
+                if behind == Behind::Emptied {
+                    self.join(&mut tree, &mut h, old);
+                }
+                Ok(Some(start))
+            });
         self.release_entries(held, &mut replaced, &mut down);
         down.perform(self.machine(), held);
         if let Some(new) = moved {
@@ -226,7 +239,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Moves the entries of `old` to `start`, with their translations where the port can; says whether any was wired.
+    /// Moves the entries of `old` to `start`, with their translations where the port can; says
+    /// whether any was wired.
     #[allow(clippy::too_many_arguments)]
     fn shift(
         &self,
@@ -247,7 +261,8 @@ impl<M: Machine> Uvm<M> {
                 self.unwire_translations(held, space, e.range);
             }
         });
-        // Before the lock goes: a fault at the new place must not change what a CPU still reaches by the old.
+        // Before the lock goes: a fault at the new place must not change what a CPU still reaches
+        // by the old.
         if wired {
             // I5: a locked mapping, which it stays, shows wired pages only.
             self.forget_range(held, space, old, down);
@@ -267,7 +282,13 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Continues the entry that ends where `tail` starts, by memory that is `wired` or is not.
-    fn grow(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, tail: VaRange, wired: bool) {
+    fn grow(
+        &self,
+        tree: &mut Tree<Entry<M>>,
+        held: &mut Held<'_, order::Map>,
+        tail: VaRange,
+        wired: bool,
+    ) {
         if tail.is_empty() {
             return;
         }
@@ -277,7 +298,10 @@ impl<M: Machine> Uvm<M> {
         let more = Entry {
             range: tail,
             amap: None,
-            object: last.object.as_ref().map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
+            object: last
+                .object
+                .as_ref()
+                .map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
             writes: if through { Writes::Through } else { Writes::NeedCopy },
             wired,
             submap: None,
@@ -289,7 +313,12 @@ impl<M: Machine> Uvm<M> {
 }
 
 /// Whether a mapping that grows by `tail` stays where it is.
-fn fits<M: Machine>(tree: &Tree<Entry<M>>, space: &Space<M>, tail: VaRange, place: RemapPlace) -> bool {
+fn fits<M: Machine>(
+    tree: &Tree<Entry<M>>,
+    space: &Space<M>,
+    tail: VaRange,
+    place: RemapPlace,
+) -> bool {
     let is_free = || tail.intersect(space.map.bounds) == tail && tree.is_free(tail);
     !matches!(place, RemapPlace::Fixed(_)) && (tail.is_empty() || is_free())
 }

@@ -1,7 +1,8 @@
-//! Unmapping, in two phases: entries and translations leave under the map's lock; references drop after it.
+//! Unmapping, in two phases: entries and translations leave under the map's lock; references drop
+//! after it.
 //!
-//! Dropping a reference may free thousands of pages or end a file's last use: nobody who faults elsewhere in the
-//! map waits for that (1999, section 3.1).
+//! Dropping a reference may free thousands of pages or end a file's last use: nobody who faults
+//! elsewhere in the map waits for that (1999, section 3.1).
 
 use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
@@ -12,14 +13,15 @@ use crate::steps::{Lock, ENTRIES, SLOTS};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
-    /// Removes every mapping in the range; holes are no error. Anonymous memory that nobody else refers to is freed
-    /// at once. Cost: O(log n) and what was there.
+    /// Removes every mapping in the range; holes are no error. Anonymous memory that nobody else
+    /// refers to is freed at once. Cost: O(log n) and what was there.
     ///
     /// Source: UVM's `uvm_unmap_remove` and `uvm_unmap_detach`.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], or [`RangeError::NoMemory`] if an entry at the range's ends can't be cut, [`RangeError::TooMany`] if a hole in one would make the
-    /// map have too many: nothing has changed.
+    /// [`RangeError::Invalid`], or [`RangeError::NoMemory`] if an entry at the range's ends can't
+    /// be cut, [`RangeError::TooMany`] if a hole in one would make the map have too many: nothing
+    /// has changed.
     pub fn unmap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -32,31 +34,34 @@ impl<M: Machine> Uvm<M> {
         let mut ahead = [self.forget_ahead(held, space, range)];
         let spaces = (space, space);
         let reserve = Change::TAKE.bytes::<M>();
-        let result = self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-            let (mut tree, mut h) = match lock {
-                Lock::Unclaimed => space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?,
-                Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
-            };
-            if self.is_refilled(space, lock, &tree, ahead) {
-                return Ok(None);
-            }
-            Change::TAKE.ensure(&tree, 0, reserved)?;
-            let first = tree.get(range.start).map(|e| e.range);
-            // Of two cuts one makes up for what goes, unless both are one entry's.
-            let splits = first.is_some_and(|e| e.start < range.start && range.end < e.end);
-            if splits && !has_room(self, &tree, 1) {
-                return Err(Stop::Fail(RangeError::TooMany));
-            }
-            if first != Some(range) {
-                clip(&mut tree, range);
-            }
-            tree.take_into(range, &mut old);
-            self.unwire_released(&mut h, space, range);
-            if !old.is_empty() {
-                self.forget_range(&mut h, space, range, &mut down);
-            }
-            Ok(Some(()))
-        });
+        let result =
+            self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
+                let (mut tree, mut h) = match lock {
+                    Lock::Unclaimed => {
+                        space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?
+                    }
+                    Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
+                };
+                if self.is_refilled(space, lock, &tree, ahead) {
+                    return Ok(None);
+                }
+                Change::TAKE.ensure(&tree, 0, reserved)?;
+                let first = tree.get(range.start).map(|e| e.range);
+                // Of two cuts one makes up for what goes, unless both are one entry's.
+                let splits = first.is_some_and(|e| e.start < range.start && range.end < e.end);
+                if splits && !has_room(self, &tree, 1) {
+                    return Err(Stop::Fail(RangeError::TooMany));
+                }
+                if first != Some(range) {
+                    clip(&mut tree, range);
+                }
+                tree.take_into(range, &mut old);
+                self.unwire_released(&mut h, space, range);
+                if !old.is_empty() {
+                    self.forget_range(&mut h, space, range, &mut down);
+                }
+                Ok(Some(()))
+            });
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.machine(), held);
         self.clear_left(held);
@@ -66,8 +71,9 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Removes every mapping of a space: at exec and exit. Never fails: where a part of what it shares with others must be
-    /// cut out and no heap is to be had, which is rare, it is [cut](Self::clear_left) once there is.
+    /// Removes every mapping of a space: at exec and exit. Never fails: where a part of what it
+    /// shares with others must be cut out and no heap is to be had, which is rare, it is
+    /// [cut](Self::clear_left) once there is.
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
         self.forget_ahead(held, space, space.map.bounds);
         let mut down = Shootdown::new();
@@ -83,9 +89,10 @@ impl<M: Machine> Uvm<M> {
         self.clear_left(held);
     }
 
-    /// Takes a range's translations away, from every CPU before this returns. The map's lock is held: while it is, what
-    /// the range showed has its owner, and the page daemon, which finds no translation in the tables any more, may free
-    /// or write the page at once. No CPU must reach it by one that has merely left the tables.
+    /// Takes a range's translations away, from every CPU before this returns. The map's lock is
+    /// held: while it is, what the range showed has its owner, and the page daemon, which finds no
+    /// translation in the tables any more, may free or write the page at once. No CPU must reach it
+    /// by one that has merely left the tables.
     pub(crate) fn forget_range(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -129,12 +136,13 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Forgets anonymous memory in the range: the next read finds the object's data or zeroes, as after
-    /// MADV_DONTNEED. Shared memory keeps its pages.
+    /// Forgets anonymous memory in the range: the next read finds the object's data or zeroes, as
+    /// after MADV_DONTNEED. Shared memory keeps its pages.
     ///
     /// # Errors
-    /// [`RangeError::NoMapping`] if part of the range is a hole (the rest was discarded); [`RangeError::Access`] if
-    /// part is wired, [`RangeError::Invalid`]: nothing was discarded; [`RangeError::NoMemory`]: of a large range the first pages were.
+    /// [`RangeError::NoMapping`] if part of the range is a hole (the rest was discarded);
+    /// [`RangeError::Access`] if part is wired, [`RangeError::Invalid`]: nothing was discarded;
+    /// [`RangeError::NoMemory`]: of a large range the first pages were.
     pub fn discard(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -171,7 +179,8 @@ impl<M: Machine> Uvm<M> {
                 space.map.unclaim(self.machine(), held);
                 return done.and(covered);
             }
-            let need = self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
+            let need =
+                self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
@@ -196,7 +205,8 @@ impl<M: Machine> Uvm<M> {
             {
                 let (mut tree, mut h) = space.map.lock_claimed(held);
                 let part = self.part_to_empty(&mut h, space, &tree, rest);
-                let need = self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
+                let need =
+                    self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
                 if need > reserved {
                     reserved = need;
                     continue;
@@ -222,11 +232,13 @@ impl<M: Machine> Uvm<M> {
         tree.each_mut(range, |entry| self.discard_part(held, entry, range, down));
     }
 
-    /// Forgets private copies of an object's pages from `from` on, wherever the space maps them: the next access asks the
-    /// object, which may have become shorter. Cost: by entries of the space, if one of its family has copied from the object.
+    /// Forgets private copies of an object's pages from `from` on, wherever the space maps them:
+    /// the next access asks the object, which may have become shorter. Cost: by entries of the
+    /// space, if one of its family has copied from the object.
     ///
     /// # Errors
-    /// [`RangeError::NoMemory`]: the copies of entries that share theirs with others, and of those behind, are still there.
+    /// [`RangeError::NoMemory`]: the copies of entries that share theirs with others, and of those
+    /// behind, are still there.
     pub fn forget_copies(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -241,12 +253,14 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         while !rest.is_empty() {
             let next = self.attempt(held, 0, |held, reserved| {
-                let (mut tree, mut h) = space.map.lock_now(self.machine(), held, rest).map_err(Stop::Wait)?;
+                let (mut tree, mut h) =
+                    space.map.lock_now(self.machine(), held, rest).map_err(Stop::Wait)?;
                 let Some(part) = first_copied(&tree, rest, object.object().id(), from) else {
                     return Ok(rest.end);
                 };
                 let part = self.part_to_empty(&mut h, space, &tree, part);
-                let need = self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
+                let need =
+                    self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
                 if need > reserved {
                     return Err(Stop::Heap(need));
                 }
@@ -279,7 +293,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Heap bytes to give each entry in the range an amap of its own, where it waits to copy a shared one.
+    /// Heap bytes to give each entry in the range an amap of its own, where it waits to copy a
+    /// shared one.
     pub(crate) fn copies_needed(
         &self,
         tree: &Tree<Entry<M>>,
@@ -295,7 +310,8 @@ impl<M: Machine> Uvm<M> {
         bytes
     }
 
-    /// A private entry that shares its amap with others who wait to copy gets its own, before slots change.
+    /// A private entry that shares its amap with others who wait to copy gets its own, before slots
+    /// change.
     fn clear_needs_copy_if_shared(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
         if entry.writes == super::Writes::NeedCopy && entry.amap.is_some() {
             self.copy_amap(held, entry);
@@ -312,7 +328,9 @@ fn first_copied<M: Machine>(
 ) -> Option<VaRange> {
     let mut found = None;
     let _ = tree.try_each(range, &mut |e| {
-        let Some(oref) = e.object.as_ref().filter(|o| o.pager.object().id() == object) else { return Ok(()) };
+        let Some(oref) = e.object.as_ref().filter(|o| o.pager.object().id() == object) else {
+            return Ok(());
+        };
         let skip = Pages(from.0.saturating_sub(oref.offset.0));
         if e.amap.is_none() || e.writes == super::Writes::Through || skip >= e.len() {
             return Ok(());
@@ -324,8 +342,8 @@ fn first_copied<M: Machine>(
     found
 }
 
-/// Heap bytes that dropping what the range shows of its entries' amaps may need, where that lies in leaves shared with
-/// copies.
+/// Heap bytes that dropping what the range shows of its entries' amaps may need, where that lies in
+/// leaves shared with copies.
 pub(crate) fn release_bytes<M: Machine>(
     tree: &Tree<Entry<M>>,
     held: &mut Held<'_, order::Map>,

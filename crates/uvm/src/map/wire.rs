@@ -1,7 +1,8 @@
 //! Wiring: mlock's case, kept in the map.
 //!
-//! Of the five kinds of wiring (1999, section 3.2) only this one is a property of a mapping. The range is marked
-//! first, then every page is brought in by a fault that wires it; if one can't be, the marks are taken back.
+//! Of the five kinds of wiring (1999, section 3.2) only this one is a property of a mapping. The
+//! range is marked first, then every page is brought in by a fault that wires it; if one can't be,
+//! the marks are taken back.
 
 use alloc::collections::LinkedList;
 
@@ -16,14 +17,15 @@ use crate::map::Writes;
 use crate::steps::first_part;
 use crate::{Space, Stop, Uvm};
 
-/// What a call has marked, part by part. A range has as many parts as it has entries, so the list is no one piece.
+/// What a call has marked, part by part. A range has as many parts as it has entries, so the list
+/// is no one piece.
 type Fresh = LinkedList<(VaRange, Prot)>;
 /// Heap bytes of a part: it and two links.
 const FRESH_BYTES: usize = size_of::<(VaRange, Prot)>() + 2 * size_of::<usize>() + 16;
 
 impl<M: Machine> Uvm<M> {
-    /// Makes every page of the range resident and keeps it so. Inaccessible mappings are only marked. A range wired
-    /// twice is wired once.
+    /// Makes every page of the range resident and keeps it so. Inaccessible mappings are only
+    /// marked. A range wired twice is wired once.
     ///
     /// # Errors
     /// [`RangeError`]; what was not wired before is not wired after.
@@ -53,7 +55,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         let mut n = 0;
         while let Some((part, _)) = fresh.pop_front() {
-            // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes along.
+            // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes
+            // along.
             if result.is_err() && self.unwire(held, space, part).is_err() {
                 self.unwire_marked(held, space, part);
             }
@@ -63,11 +66,12 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Keeps the pages of a range that are mapped, and each of the others from when it is first touched: mlock2's
-    /// MLOCK_ONFAULT. Brings nothing in. Cost: by pages of the range.
+    /// Keeps the pages of a range that are mapped, and each of the others from when it is first
+    /// touched: mlock2's MLOCK_ONFAULT. Brings nothing in. Cost: by pages of the range.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
+    /// nothing has changed.
     pub fn wire_as_touched(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -102,7 +106,8 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.machine(), held);
     }
 
-    /// Marks a range as wired, some entries at a time, and notes which parts were not, with the accesses that may bring them in.
+    /// Marks a range as wired, some entries at a time, and notes which parts were not, with the
+    /// accesses that may bring them in.
     fn mark_wired(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -119,7 +124,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Marks the first part of a range, and says where that ends; looks first whether the whole range is mapped.
+    /// Marks the first part of a range, and says where that ends; looks first whether the whole
+    /// range is mapped.
     fn mark_first(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -130,7 +136,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, RangeError> {
         let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
         self.attempt(held, reserve, |held, reserved| {
-            let (mut tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, _) =
+                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             covered(&tree, whole)?;
@@ -160,7 +167,8 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         prot: Prot,
     ) -> Result<(), RangeError> {
-        let access = [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
+        let access =
+            [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
         let Some(access) = access else { return Ok(()) };
         self.machine().pause(held);
         for (n, va) in range.iter_pages().enumerate() {
@@ -175,8 +183,14 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Brings in the pages of what has moved and stayed locked; if one can't be, none of it is locked any more.
-    pub(crate) fn wire_moved(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    /// Brings in the pages of what has moved and stayed locked; if one can't be, none of it is
+    /// locked any more.
+    pub(crate) fn wire_moved(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
         let mut rest = range;
         while !rest.is_empty() {
             let part = {
@@ -199,7 +213,8 @@ impl<M: Machine> Uvm<M> {
     /// Takes a range's wiring back; parts that are not wired stay as they are.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]: nothing has changed.
+    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
+    /// nothing has changed.
     pub fn unwire(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -208,7 +223,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, mut h) =
+                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             may_cut(self, &tree, range)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
@@ -224,9 +240,15 @@ impl<M: Machine> Uvm<M> {
         self.unwire_range(&mut h, space, &mut tree, range);
     }
 
-    /// Takes back the wiring of a range whose entries were taken out to be released; these are not looked at. Cost: by the
-    /// range's tables, and by wired pages, of which [`unwire_ahead`](Self::unwire_ahead) left few.
-    pub(crate) fn unwire_released(&self, held: &mut Held<'_, order::Map>, space: &Space<M>, range: VaRange) {
+    /// Takes back the wiring of a range whose entries were taken out to be released; these are not
+    /// looked at. Cost: by the range's tables, and by wired pages, of which
+    /// [`unwire_ahead`](Self::unwire_ahead) left few.
+    pub(crate) fn unwire_released(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
         if space.map.was_wired.load(Relaxed) {
             self.unwire_translations(held, space, range);
         }
@@ -254,14 +276,19 @@ impl<M: Machine> Uvm<M> {
         entries.each_mut(range, |entry| self.unwire_entry(held, space, entry));
     }
 
-    fn unwire_entry(&self, held: &mut Held<'_, order::Map>, space: &Space<M>, entry: &mut Entry<M>) {
+    fn unwire_entry(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        entry: &mut Entry<M>,
+    ) {
         if core::mem::replace(&mut entry.wired, false) {
             self.unwire_translations(held, space, entry.range);
         }
     }
 
-    /// Takes back the wiring of the range's pages and translations. A wired translation is never forgotten (pmap law
-    /// P1), so the pages to unwire are those that are mapped as wired.
+    /// Takes back the wiring of the range's pages and translations. A wired translation is never
+    /// forgotten (pmap law P1), so the pages to unwire are those that are mapped as wired.
     pub(crate) fn unwire_translations(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -271,7 +298,8 @@ impl<M: Machine> Uvm<M> {
         self.unwire_some(held, space, range, usize::MAX);
     }
 
-    /// Takes back the wiring of at most so many of the range's pages, and says up to where no other is wired.
+    /// Takes back the wiring of at most so many of the range's pages, and says up to where no other
+    /// is wired.
     pub(crate) fn unwire_some(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -281,16 +309,24 @@ impl<M: Machine> Uvm<M> {
     ) -> Va {
         let mut rest = range;
         for _ in 0..most {
-            let Some((va, page)) = self.machine().pmap().unwire(&space.pmap, rest) else { return range.end };
+            let Some((va, page)) = self.machine().pmap().unwire(&space.pmap, rest) else {
+                return range.end;
+            };
             self.unwire_page(held, page);
             rest.start = va + Pages(1);
         }
         rest.start
     }
 
-    /// Wires those pages of a range again that are in memory, after they were unwired ahead of a change that was then
-    /// refused; no page is brought in or copied. What can't be wired now is wired when it is touched.
-    pub(crate) fn wire_again(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    /// Wires those pages of a range again that are in memory, after they were unwired ahead of a
+    /// change that was then refused; no page is brought in or copied. What can't be wired now is
+    /// wired when it is touched.
+    pub(crate) fn wire_again(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             let part = {
@@ -313,8 +349,8 @@ impl<M: Machine> Uvm<M> {
     }
 }
 
-/// Of an entry's rights, those that may bring in a page that is wired. A read finds the page that a store will: one to an object would
-/// make it dirty, and ask for room in its file.
+/// Of an entry's rights, those that may bring in a page that is wired. A read finds the page that a
+/// store will: one to an object would make it dirty, and ask for room in its file.
 fn prot_to_wire<M: Machine>(e: &Entry<M>) -> Prot {
     let reads = e.writes == Writes::Through && e.amap.is_none();
     if reads {

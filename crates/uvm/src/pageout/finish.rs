@@ -49,9 +49,13 @@ impl<M: Machine> Uvm<M> {
         self.put_all(held, pass);
     }
 
-    /// Has pagers write what the pass has met. They may sleep: this pass has nothing busy, and each CPU knows what it has lowered.
+    /// Has pagers write what the pass has met. They may sleep: this pass has nothing busy, and each
+    /// CPU knows what it has lowered.
     fn put_all(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
-        debug_assert!(pass.taken.is_empty() && !pass.down.is_needed(), "a pass sleeps with pages busy");
+        debug_assert!(
+            pass.taken.is_empty() && !pass.down.is_needed(),
+            "a pass sleeps with pages busy"
+        );
         for (pager, index) in core::mem::take(&mut pass.puts) {
             match pager.put(self, held, index) {
                 Put::Started(pages) => pass.progress.started += pages,
@@ -79,7 +83,12 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn settle_anon(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, number: u32) -> Option<Fate> {
+    fn settle_anon(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: PageNo,
+        number: u32,
+    ) -> Option<Fate> {
         let (machine, frames) = (self.machine(), self.frames());
         let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
         if body.page() != Some(page) || frames.owner(page) != Owner::Anon(number) {
@@ -107,7 +116,8 @@ impl<M: Machine> Uvm<M> {
         self.free_orphan(held, page);
     }
 
-    /// Puts dirty anonymous pages where they are out of the way: into the tier, as far as it takes them, and on devices.
+    /// Puts dirty anonymous pages where they are out of the way: into the tier, as far as it takes
+    /// them, and on devices.
     fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, dirty: &[PageNo]) {
         let (mut left, mut small) = (Taken::new(), 0);
         for &page in dirty {
@@ -157,7 +167,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Slots for pages from the first on; where swap is full, those that the pages themselves no longer need.
+    /// Slots for pages from the first on; where swap is full, those that the pages themselves no
+    /// longer need.
     fn run_for(&self, held: &mut Held<'_, order::Nothing>, dirty: &[PageNo]) -> Option<Run> {
         let most = dirty.len() as u32;
         if let Some(run) = self.swap().alloc(held, most) {
@@ -170,7 +181,13 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives pages their slots and starts their write.
-    fn write_run(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, run: Run, pages: &[PageNo]) {
+    fn write_run(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pass: &mut Pass<M>,
+        run: Run,
+        pages: &[PageNo],
+    ) {
         let machine = self.machine();
         for (i, &page) in pages.iter().enumerate() {
             self.begin_write(held, run.first.behind(i as u32), page);
@@ -189,16 +206,22 @@ impl<M: Machine> Uvm<M> {
     /// Gives a page the slot that it is about to be written to.
     fn begin_write(&self, held: &mut Held<'_, order::Nothing>, slot: Slot, page: PageNo) {
         if !self.assign(held, page, Some(slot)) {
-            // An orphan: written all the same, so that the run stays one, and freed with its slot in the end.
+            // An orphan: written all the same, so that the run stays one, and freed with its slot
+            // in the end.
             self.frames().set_owner(page, Owner::Orphan, u64::from(slot.number()));
             self.frames().set_flags(page, PageFlags::PAGEOUT);
         }
         self.pageout_started(1);
     }
 
-    /// Makes `slot` the place of a taken page, which is about to be written there, and frees the one that it had.
-    /// Says whether the page has an owner yet; an orphan's slot is freed too.
-    fn assign(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, slot: Option<Slot>) -> bool {
+    /// Makes `slot` the place of a taken page, which is about to be written there, and frees the
+    /// one that it had. Says whether the page has an owner yet; an orphan's slot is freed too.
+    fn assign(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: PageNo,
+        slot: Option<Slot>,
+    ) -> bool {
         loop {
             let assigned = match self.frames().owner(page) {
                 Owner::Anon(number) => self.assign_anon(held, page, number, slot),
@@ -235,7 +258,8 @@ impl<M: Machine> Uvm<M> {
         Some(())
     }
 
-    /// Marks a page as on its way out: clean, unless something says otherwise before the write has ended.
+    /// Marks a page as on its way out: clean, unless something says otherwise before the write has
+    /// ended.
     pub(super) fn prepare_write(&self, page: PageNo, slot: Option<Slot>) {
         if slot.is_some() {
             self.machine().pmap().forget_modified(page);
@@ -251,7 +275,8 @@ impl<M: Machine> Uvm<M> {
                 Owner::Anon(number) => {
                     let Some(no) = AnonNo::new(number) else { return };
                     let (body, mut h) = self.anons.get(no).lock(held);
-                    if body.page() == Some(page) && self.frames().owner(page) == Owner::Anon(number) {
+                    if body.page() == Some(page) && self.frames().owner(page) == Owner::Anon(number)
+                    {
                         unbusy(machine, page);
                         return self.frames().activate(machine, &mut h, page);
                     }

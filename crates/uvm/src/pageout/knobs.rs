@@ -1,10 +1,12 @@
 //! How memory is shared out among its kinds, and what else an administrator may choose.
 //!
-//! Each kind has a least and a most share of memory, in percent, after NetBSD's `vm.anonmin`, `vm.filemax` and so on.
-//! They are no limits: a kind grows as far as memory goes. They say whose pages go first when memory is short.
+//! Each kind has a least and a most share of memory, in percent, after NetBSD's `vm.anonmin`,
+//! `vm.filemax` and so on. They are no limits: a kind grows as far as memory goes. They say whose
+//! pages go first when memory is short.
 //!
-//! A page that has not been used lately is kept all the same if its kind has no more than its least share, or if its
-//! kind has no more than its most and another has. If that would keep everything, it keeps nothing.
+//! A page that has not been used lately is kept all the same if its kind has no more than its least
+//! share, or if its kind has no more than its most and another has. If that would keep everything,
+//! it keeps nothing.
 
 use machine::lines::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
@@ -28,7 +30,8 @@ pub struct BadShare;
 const CLASSES: [Class; 3] = [Class::Anon, Class::File, Class::Exec];
 
 impl Default for Knobs {
-    /// Anonymous memory 10 to 80 percent, files 10 to 50, programs 5 to 30; neighbours are brought along.
+    /// Anonymous memory 10 to 80 percent, files 10 to 50, programs 5 to 30; neighbours are brought
+    /// along.
     fn default() -> Knobs {
         Knobs {
             least: [10, 10, 5].map(AtomicU8::new),
@@ -70,8 +73,8 @@ impl Knobs {
         self.neighbours.store(on, Relaxed);
     }
 
-    /// How many entries a map may have before what would add to them is refused; no bound at first. Where several CPUs map side by side, each may add as
-    /// many as a 64th of that.
+    /// How many entries a map may have before what would add to them is refused; no bound at first.
+    /// Where several CPUs map side by side, each may add as many as a 64th of that.
     #[inline]
     pub fn most_entries(&self) -> usize {
         self.most_entries.load(Relaxed)
@@ -82,8 +85,8 @@ impl Knobs {
         self.most_entries.store(most, Relaxed);
     }
 
-    /// Which kinds' pages are kept though they have not been used: for [`Class::Anon`], `File` and `Exec`.
-    /// `anon_may_go` says whether swap has room.
+    /// Which kinds' pages are kept though they have not been used: for [`Class::Anon`], `File` and
+    /// `Exec`. `anon_may_go` says whether swap has room.
     pub(super) fn kept<M: Machine>(&self, frames: &Frames<M>, anon_may_go: bool) -> [bool; 3] {
         let total = frames.active() + frames.inactive() + frames.free();
         let of = CLASSES.map(|class| frames.of_class(class) * 100);

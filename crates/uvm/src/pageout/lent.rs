@@ -1,5 +1,5 @@
-//! Pages on loan to programs, when memory is short: their slots get anons (`borrowed`), and what they hold can leave like any other
-//! anonymous memory.
+//! Pages on loan to programs, when memory is short: their slots get anons (`borrowed`), and what
+//! they hold can leave like any other anonymous memory.
 //!
 //! ```text
 //!   nobody's page         the anon's own                              written to swap
@@ -7,10 +7,11 @@
 //!   an object's, stored   let go by the object, then nobody's         written to swap; the object reads it again
 //!   an object's, dirty    stays on loan, until it has been written
 //! ```
-//! Nothing is copied, so it takes no page. An object's page that was read lately has a second chance. What the kernel has on
-//! loan stays in memory.
+//! Nothing is copied, so it takes no page. An object's page that was read lately has a second
+//! chance. What the kernel has on loan stays in memory.
 //!
-//! Source: 1998, section 4.1: what programs borrow can be paged out, what the kernel borrows is wired.
+//! Source: 1998, section 4.1: what programs borrow can be paged out, what the kernel borrows is
+//! wired.
 
 use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
@@ -25,7 +26,8 @@ use crate::pager::Launder;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Settles slots that hold pages on loan. Cost: by these slots and, if there are any, by amaps that have ever had some.
+    /// Settles slots that hold pages on loan. Cost: by these slots and, if there are any, by amaps
+    /// that have ever had some.
     pub(super) fn settle_lent(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal) {
         let (anons, mut next) = (&self.anons, 0);
         while anons.borrowed.load(Relaxed) != 0 {
@@ -39,7 +41,8 @@ impl<M: Machine> Uvm<M> {
     fn settle_amap(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal, amap: &Amap<M>) {
         let mut next = 0;
         while let Some((slot, pages)) = self.settle_slots(held, amap, next) {
-            let let_go = pages.into_iter().filter(|&page| self.leave_to_borrowers(held, zeal, page));
+            let let_go =
+                pages.into_iter().filter(|&page| self.leave_to_borrowers(held, zeal, page));
             if let_go.count() != 0 {
                 let _ = self.settle_slots(held, amap, slot);
             }
@@ -48,8 +51,9 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// The same for some slots, the first of which is the first from `from` on with a page on loan; that, and the objects' pages that
-    /// they hold yet. None, if no slot is left, or there is no heap.
+    /// The same for some slots, the first of which is the first from `from` on with a page on loan;
+    /// that, and the objects' pages that they hold yet. None, if no slot is left, or there is no
+    /// heap.
     fn settle_slots(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -65,9 +69,14 @@ impl<M: Machine> Uvm<M> {
         Some((first, rest.map(|(_, page)| page).collect()))
     }
 
-    /// Takes a page from its object, which has it elsewhere too and doesn't use it, and leaves it to those who have it on loan. Says
-    /// whether that was done.
-    fn leave_to_borrowers(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal, page: PageNo) -> bool {
+    /// Takes a page from its object, which has it elsewhere too and doesn't use it, and leaves it
+    /// to those who have it on loan. Says whether that was done.
+    fn leave_to_borrowers(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        zeal: Zeal,
+        page: PageNo,
+    ) -> bool {
         let (machine, frames) = (self.machine(), self.frames());
         let Owner::Object(id) = frames.owner(page) else { return false };
         if machine.pmap().clear_referenced(page) && zeal == Zeal::Fair {

@@ -1,25 +1,28 @@
-//! The line of those who were refused memory: one at a time makes room and tries again, the others sleep.
+//! The line of those who were refused memory: one at a time makes room and tries again, the others
+//! sleep.
 //!
-//! Who is refused comes to the line's end. Its head runs passes, waits for writes, and tries its operation again until
-//! that gets what it needs or memory has run out; then it is the next one's turn, which tries first: what the last
-//! pass has freed may be enough for many. So one pass serves all, however many wait, and when memory has run out
-//! exactly one hears of it, while the others wait for what it or its host does about that.
+//! Who is refused comes to the line's end. Its head runs passes, waits for writes, and tries its
+//! operation again until that gets what it needs or memory has run out; then it is the next one's
+//! turn, which tries first: what the last pass has freed may be enough for many. So one pass serves
+//! all, however many wait, and when memory has run out exactly one hears of it, while the others
+//! wait for what it or its host does about that.
 //!
-//! In what order they come is the host's queue of sleepers ([`Machine::wake_one`]): first come, first served in a
-//! kernel. The turn is handed over, not let go: who runs while the next one wakes up can't take it. Once memory
-//! has run out, faults queue up though some pages are free: a process that writes page after page would have all that a
-//! killed one has left before the first of those who wait runs. While there is swap they don't, since a program that has
-//! some of its pages gets on sooner with the others.
+//! In what order they come is the host's queue of sleepers ([`Machine::wake_one`]): first come,
+//! first served in a kernel. The turn is handed over, not let go: who runs while the next one wakes
+//! up can't take it. Once memory has run out, faults queue up though some pages are free: a process
+//! that writes page after page would have all that a killed one has left before the first of those
+//! who wait runs. While there is swap they don't, since a program that has some of its pages gets
+//! on sooner with the others.
 //!
-//! I1: the turn is handed over only to somebody: one of `waiting`, each of whom has a ticket from before or is awake. So
-//! the wake-up that follows, under the same lock, finds one of them. I2: who has its turn sleeps for transfers and for the
-//! host's answer alone, never in the line.
+//! I1: the turn is handed over only to somebody: one of `waiting`, each of whom has a ticket from
+//! before or is awake. So the wake-up that follows, under the same lock, finds one of them. I2: who
+//! has its turn sleeps for transfers and for the host's answer alone, never in the line.
 //!
 //! Locks: one, of level `Line`; taken only by who was refused memory.
 //!
-//! Not taken: atomics for `turn` and `waiting`. Two who came between another's look at the one and its change of the
-//! other slept for ever (`RACES.md`). And numbered places: those who leave before their turn, since they are being ended,
-//! leave holes.
+//! Not taken: atomics for `turn` and `waiting`. Two who came between another's look at the one and
+//! its change of the other slept for ever (`RACES.md`). And numbered places: those who leave before
+//! their turn, since they are being ended, leave holes.
 
 use machine::lines::AtomicUsize;
 use machine::lines::Ordering::Relaxed;
@@ -63,7 +66,10 @@ pub(super) enum Turn {
 
 impl<M: Machine> Line<M> {
     pub(crate) fn new() -> Self {
-        Line { state: Ordered::new(State { turn: Whose::Nobodys, waiting: 0 }), waiting: AtomicUsize::new(0) }
+        Line {
+            state: Ordered::new(State { turn: Whose::Nobodys, waiting: 0 }),
+            waiting: AtomicUsize::new(0),
+        }
     }
 
     /// Whether somebody waits for a turn; a moment's value.

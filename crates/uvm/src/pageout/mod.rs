@@ -7,31 +7,37 @@
 //!                                                                                               v
 //!   clean (file, or valid copy on swap): freed      dirty, anonymous: slots in a row, one write      dirty, file: put
 //! ```
-//! A pass takes pages in two steps. First, page by page under its owner's lock: the page is marked busy, taken off
-//! its queue, and its translations are removed. Then, after one shootdown for all of them, it is known for certain
-//! who is dirty, and each is freed or written. Dirty anonymous pages from anywhere get a run of new slots and leave
-//! in one write of up to a megabyte; what slots they had before is free again (1999, section 6).
+//! A pass takes pages in two steps. First, page by page under its owner's lock: the page is marked
+//! busy, taken off its queue, and its translations are removed. Then, after one shootdown for all
+//! of them, it is known for certain who is dirty, and each is freed or written. Dirty anonymous
+//! pages from anywhere get a run of new slots and leave in one write of up to a megabyte; what
+//! slots they had before is free again (1999, section 6).
 //!
-//! A host's page daemon waits for [`Channel::PAGE_DAEMON`] and calls [`Uvm::pageout`] until enough is free. A thread
-//! that finds no memory runs a pass itself ([`Uvm::make_room`]). Nothing here allocates from the heap.
+//! A host's page daemon waits for [`Channel::PAGE_DAEMON`] and calls [`Uvm::pageout`] until enough
+//! is free. A thread that finds no memory runs a pass itself ([`Uvm::make_room`]). Nothing here
+//! allocates from the heap.
 //!
 //! # Against the others
-//! * *A fault finds the page before it is busy:* it holds the owner's lock while it enters it, so the removal of
-//!   translations comes after. *While it is busy:* it waits, and says so (`WANTED`): a wanted page is kept.
-//! * *A page entered ahead, without its owner's lock*: the pmap asks under its own lock whether the page is still its
-//!   owner's and idle (`Frames::is_alone`); busy was set before the removal that takes the same lock, and
-//!   lasts until the page has no owner.
-//! * *A new page, not yet entered:* is on no queue (`anon` I3), and isn't taken though a scan may have found its number on one.
-//! * *A store through a stale translation* lands before the flush ends, and the modified bit is looked at after it.
-//! * *Exit, unmap* of a busy page's owner: the page is left to us as an orphan; the second step frees it, or the
-//!   completion of its write does.
-//! * *Fork* raises an anon's count or shares its leaf: neither looks at the page. *Copy-on-write* copies under the
-//!   original anon's lock, from a page that is not busy.
+//! * *A fault finds the page before it is busy:* it holds the owner's lock while it enters it, so
+//!   the removal of translations comes after. *While it is busy:* it waits, and says so (`WANTED`):
+//!   a wanted page is kept.
+//! * *A page entered ahead, without its owner's lock*: the pmap asks under its own lock whether the
+//!   page is still its owner's and idle (`Frames::is_alone`); busy was set before the removal that
+//!   takes the same lock, and lasts until the page has no owner.
+//! * *A new page, not yet entered:* is on no queue (`anon` I3), and isn't taken though a scan may
+//!   have found its number on one.
+//! * *A store through a stale translation* lands before the flush ends, and the modified bit is
+//!   looked at after it.
+//! * *Exit, unmap* of a busy page's owner: the page is left to us as an orphan; the second step
+//!   frees it, or the completion of its write does.
+//! * *Fork* raises an anon's count or shares its leaf: neither looks at the page. *Copy-on-write*
+//!   copies under the original anon's lock, from a page that is not busy.
 //! * *Wiring* counts under the owner's lock and waits for a busy page; a wired page isn't taken.
 //! * *A second daemon:* one pass at a time; who comes meanwhile waits for its end.
 //!
-//! I1: a page is busy between the two steps for no longer than one flush, and then freed, under I/O, or on a queue.
-//! I2: `in_flight` counts the pages that are being written in order to be freed.
+//! I1: a page is busy between the two steps for no longer than one flush, and then freed, under
+//! I/O, or on a queue. I2: `in_flight` counts the pages that are being written in order to be
+//! freed.
 
 mod finish;
 mod knobs;
@@ -69,7 +75,8 @@ pub(crate) use spent::PassLock;
 pub struct Progress {
     /// Pages that are free now.
     pub freed: usize,
-    /// Pages whose write was started: they are freed when it ends, unless somebody wants them by then.
+    /// Pages whose write was started: they are freed when it ends, unless somebody wants them by
+    /// then.
     pub started: usize,
     /// Dirty pages of files that their hosts will write in their own time.
     pub later: usize,
@@ -118,13 +125,15 @@ struct Pass<M: Machine> {
     /// Pages taken at a time, at most.
     most: usize,
     down: Shootdown,
-    /// Dirty pages that their pagers are to [put](Pager::put), which may sleep: once nothing is busy for this pass, and all CPUs are told.
+    /// Dirty pages that their pagers are to [put](Pager::put), which may sleep: once nothing is
+    /// busy for this pass, and all CPUs are told.
     puts: ArrayVec<(Arc<dyn Pager<M>>, Pages), PUTS>,
     progress: Progress,
 }
 
 impl<M: Machine> Pass<M> {
-    /// Pages that can be looked at before the pass must be [finished](Uvm::finish) with those that it has.
+    /// Pages that can be looked at before the pass must be [finished](Uvm::finish) with those that
+    /// it has.
     fn room_for(&self) -> usize {
         (self.most - self.taken.len()).min(self.puts.remaining_capacity())
     }
@@ -135,8 +144,9 @@ impl<M: Machine> Pass<M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// One pass of the page daemon: frees pages, or starts the writes after which they will be, until
-    /// `target_free` are or will be free, or all inactive pages have been looked at. Waits if another thread is at it.
+    /// One pass of the page daemon: frees pages, or starts the writes after which they will be,
+    /// until `target_free` are or will be free, or all inactive pages have been looked at. Waits if
+    /// another thread is at it.
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
@@ -198,7 +208,8 @@ impl<M: Machine> Uvm<M> {
         pass.progress
     }
 
-    /// Moves active pages to the inactive queue until that holds a third of all; all of them, if need be.
+    /// Moves active pages to the inactive queue until that holds a third of all; all of them, if
+    /// need be.
     fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
         let frames = self.frames();
         let (active, inactive) = (frames.active(), frames.inactive());

@@ -1,7 +1,8 @@
 //! The second step for objects' pages: as `finish.rs` has it for anons'.
 //!
-//! An anonymous object's page has its place on swap in its record, and leaves it in the object's table when it goes
-//! (`object` I4). A file's page that was taken was clean, and is given back if it no longer is.
+//! An anonymous object's page has its place on swap in its record, and leaves it in the object's
+//! table when it goes (`object` I4). A file's page that was taken was clean, and is given back if
+//! it no longer is.
 //!
 //! Each function says `None`, or no, if the page's owner has just gone, which makes it an orphan.
 
@@ -17,7 +18,8 @@ use crate::swap::Slot;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Calls `work` under the lock of the object with a name, if it still has the page; with the page's index.
+    /// Calls `work` under the lock of the object with a name, if it still has the page; with the
+    /// page's index.
     pub(super) fn in_object<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -28,7 +30,8 @@ impl<M: Machine> Uvm<M> {
         let pager = self.pager(held, id)?;
         let (mut body, mut h) = pager.object().lock(held);
         let index = Pages(self.frames().index(page));
-        let still = self.frames().owner(page) == Owner::Object(id) && body.page(index) == Some(page);
+        let still =
+            self.frames().owner(page) == Owner::Object(id) && body.page(index) == Some(page);
         still.then(|| work(&pager, &mut body, &mut h, index))
     }
 

@@ -1,7 +1,8 @@
 //! Places on swap for dirty anonymous pages, also those that pages in memory keep to no good.
 //!
-//! A page that was read from swap keeps its slot as a clean copy. Once it is written to the copy is stale, and while it is wired
-//! it can't leave: when there is little room such slots are given back, for others to use.
+//! A page that was read from swap keeps its slot as a clean copy. Once it is written to the copy is
+//! stale, and while it is wired it can't leave: when there is little room such slots are given
+//! back, for others to use.
 
 use machine::lines::Ordering::Relaxed;
 
@@ -18,8 +19,9 @@ use crate::Uvm;
 const SWEEP: u32 = 4096;
 
 impl<M: Machine> Uvm<M> {
-    /// Dirty anonymous pages that swap has room for; if they are few, after pages in memory have given up slots that do them
-    /// no good, as far as is needed for a write. Cost: if they are few, by anons that a pass of this zeal looks at.
+    /// Dirty anonymous pages that swap has room for; if they are few, after pages in memory have
+    /// given up slots that do them no good, as far as is needed for a write. Cost: if they are few,
+    /// by anons that a pass of this zeal looks at.
     pub(super) fn make_places(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal) -> usize {
         if self.swap().slots() == 0 {
             return 0;
@@ -59,7 +61,8 @@ impl<M: Machine> Uvm<M> {
         let Some(no) = AnonNo::new(number).filter(|no| no.get() < end) else { return false };
         let (mut body, mut h) = self.anons.get(no).lock(held);
         let frames = self.frames();
-        let Some(page) = body.page().filter(|&page| !frames.flags(page).contains(PageFlags::BUSY)) else {
+        let Some(page) = body.page().filter(|&page| !frames.flags(page).contains(PageFlags::BUSY))
+        else {
             return false;
         };
         let is_spare = frames.wire_count(page) != 0 || !self.is_clean(page);

@@ -1,11 +1,14 @@
-//! Page-out on request: a range's pages leave memory, or come next when it is short; MADV_PAGEOUT and MADV_COLD.
+//! Page-out on request: a range's pages leave memory, or come next when it is short; MADV_PAGEOUT
+//! and MADV_COLD.
 //!
-//! The pages are found layer by layer, a few at a time, and looked at like those of a desperate pass, with nothing
-//! locked that a write could wait for. What others use too stays, and so does a file's page if the caller can't write to the file: the
-//! time of others, and what a file's cache holds, are not the caller's to spend.
+//! The pages are found layer by layer, a few at a time, and looked at like those of a desperate
+//! pass, with nothing locked that a write could wait for. What others use too stays, and so does a
+//! file's page if the caller can't write to the file: the time of others, and what a file's cache
+//! holds, are not the caller's to spend.
 //!
-//! Source: Linux's `madvise_cold_or_pageout_pte_range`, which asks as much; by page, where this asks an object by its mappings, and
-//! of the file's owner, where this asks for a mapping that can be written.
+//! Source: Linux's `madvise_cold_or_pageout_pte_range`, which asks as much; by page, where this
+//! asks an object by its mappings, and of the file's owner, where this asks for a mapping that can
+//! be written.
 
 use arrayvec::ArrayVec;
 
@@ -31,8 +34,9 @@ type Found = ArrayVec<PageNo, SCAN>;
 const LOOKS: usize = 256;
 
 impl<M: Machine> Uvm<M> {
-    /// Writes a range's pages out as far as they have to be, and frees them when that is done; those that are wired or
-    /// have nowhere to go stay. Waits for no write. Cost: by pages that are there.
+    /// Writes a range's pages out as far as they have to be, and frees them when that is done;
+    /// those that are wired or have nowhere to go stay. Waits for no write. Cost: by pages that are
+    /// there.
     pub fn pageout_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -66,7 +70,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes a range's pages for unused until they are used again.
-    pub fn cool_range(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    pub fn cool_range(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
         let frames = self.frames();
         frames.flush_pending(held);
         self.each_page(held, space, range, |held, page| {
@@ -75,7 +84,8 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Calls `each` with every resident page of a range, with nothing locked: by then it may be another's.
+    /// Calls `each` with every resident page of a range, with nothing locked: by then it may be
+    /// another's.
     fn each_page(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -1,12 +1,14 @@
 //! Making room for a thread that was refused memory.
 //!
-//! An operation that fails for lack of memory waits for its turn in the line (`line.rs`), has a pass made if that may
-//! help (`spent.rs`), and tries again, waits or is refused by what the pass has come to (`verdict.rs`). Its aim doubles each
-//! time that there is as much and it was refused all the same: a fork that copies many wired pages needs them all at once,
-//! and a heap that was refused although pages are free is given more of them before it is believed.
+//! An operation that fails for lack of memory waits for its turn in the line (`line.rs`), has a
+//! pass made if that may help (`spent.rs`), and tries again, waits or is refused by what the pass
+//! has come to (`verdict.rs`). Its aim doubles each time that there is as much and it was refused
+//! all the same: a fork that copies many wired pages needs them all at once, and a heap that was
+//! refused although pages are free is given more of them before it is believed.
 //!
-//! Between the refusal and the turn others may have given memory back: an operation that lacked a frame tries again
-//! without a pass if more are free than when it tried last. One that was refused no frame lacked something else.
+//! Between the refusal and the turn others may have given memory back: an operation that lacked a
+//! frame tries again without a pass if more are free than when it tried last. One that was refused
+//! no frame lacked something else.
 
 use machine::{order, Channel, Frames, Held, Machine, NoMemory};
 
@@ -60,7 +62,8 @@ impl Effort {
         self.tried_with = frames.free();
     }
 
-    /// It was refused a frame and, whoever gave it back, there is one now that it has not tried to get.
+    /// It was refused a frame and, whoever gave it back, there is one now that it has not tried to
+    /// get.
     fn has_got_some<M: Machine>(&self, frames: &Frames<M>) -> bool {
         let was_refused = frames.refusals() != self.refusals;
         was_refused && frames.for_users() != 0 && frames.free() > self.tried_with
@@ -83,8 +86,9 @@ impl Effort {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Frees memory for a caller that was refused some, and holds nothing: it waits for its turn, and makes a pass
-    /// unless others have just made some. Says whether it may be worth to try again; if not, memory has run out.
+    /// Frees memory for a caller that was refused some, and holds nothing: it waits for its turn,
+    /// and makes a pass unless others have just made some. Says whether it may be worth to try
+    /// again; if not, memory has run out.
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     pub fn make_room(&self, held: &mut Held<'_, order::Nothing>) -> bool {
@@ -95,8 +99,8 @@ impl<M: Machine> Uvm<M> {
         made
     }
 
-    /// Tries an allocation of the host's own, again and again while room can be made for it; nobody else who was
-    /// refused memory is served meanwhile. `attempt` may not sleep, nor come here.
+    /// Tries an allocation of the host's own, again and again while room can be made for it; nobody
+    /// else who was refused memory is served meanwhile. `attempt` may not sleep, nor come here.
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     ///
@@ -119,9 +123,14 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// The same for an operation that may ask again. If it needs no more, it says so by [`has_room`](Self::has_room).
+    /// The same for an operation that may ask again. If it needs no more, it says so by
+    /// [`has_room`](Self::has_room).
     #[cold]
-    pub(crate) fn make_room_for(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {
+    pub(crate) fn make_room_for(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        effort: &mut Effort,
+    ) -> bool {
         let turn = match effort.has_turn {
             true => Turn::First,
             false => self.line.enter(self.machine(), held),
@@ -140,7 +149,8 @@ impl<M: Machine> Uvm<M> {
         goes_on
     }
 
-    /// Before an access of a program is served: while memory has run out and others wait for some, it waits for its turn.
+    /// Before an access of a program is served: while memory has run out and others wait for some,
+    /// it waits for its turn.
     #[cold]
     pub(crate) fn queue_up(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) {
         let is_served = effort.has_turn || effort.last == Last::Fail;
@@ -179,7 +189,8 @@ impl<M: Machine> Uvm<M> {
                 return true;
             }
         }
-        // Read before the look around: a transfer that ends after that is noticed by who waits (V2).
+        // Read before the look around: a transfer that ends after that is noticed by who waits
+        // (V2).
         let memory = self.machine().ticket(Channel::MEMORY);
         let verdict = self.pass_and_judge(held, effort);
         self.end_pass();

@@ -1,17 +1,21 @@
-//! What is known from the last desperate pass that took all there was and could not bring free pages up to the low water
-//! mark: so that a fork bomb's processes don't each look at all of memory.
+//! What is known from the last desperate pass that took all there was and could not bring free
+//! pages up to the low water mark: so that a fork bomb's processes don't each look at all of
+//! memory.
 //!
-//! Such a pass leaves behind what no pass can take: pages that are wired, and dirty ones that swap has no place for; and what came on
-//! a queue while it went by, which counts as found as long as swap has room. Until
-//! something changes that, another one finds what has become fresh since: pages that were read, or written and so
-//! made clean, pages of files that were made, and as many dirty ones as swap has got places for. Counters say how many
-//! those can be at most, and unless that could help no pass is made. So a look at all of memory is paid for by as many
-//! pages that came in as the low water mark stands high.
+//! Such a pass leaves behind what no pass can take: pages that are wired, and dirty ones that swap
+//! has no place for; and what came on a queue while it went by, which counts as found as long as
+//! swap has room. Until something changes that, another one finds what has become fresh since:
+//! pages that were read, or written and so made clean, pages of files that were made, and as many
+//! dirty ones as swap has got places for. Counters say how many those can be at most, and unless
+//! that could help no pass is made. So a look at all of memory is paid for by as many pages that
+//! came in as the low water mark stands high.
 //!
-//! I1: `fresh` is never less than what a desperate pass could take. I2: what is known is forgotten when wired pages
-//! are let go, and not kept where a transfer failed during the pass: its pages are there yet.
+//! I1: `fresh` is never less than what a desperate pass could take. I2: what is known is forgotten
+//! when wired pages are let go, and not kept where a transfer failed during the pass: its pages are
+//! there yet.
 //!
-//! Locks: one, of level `Line`, around what is known; a few words, taken by who was refused memory and by passes.
+//! Locks: one, of level `Line`, around what is known; a few words, taken by who was refused memory
+//! and by passes.
 
 use machine::lines::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::lines::{AtomicBool, AtomicU64};
@@ -36,7 +40,8 @@ pub(crate) struct PassLock<M: Machine> {
 /// See the module.
 #[derive(Clone, Copy)]
 struct Spent {
-    /// Pages that the pass met and could not take since others had or wanted them, or since they had to be written first.
+    /// Pages that the pass met and could not take since others had or wanted them, or since they
+    /// had to be written first.
     left: usize,
     /// Pages read, written and failed by its end.
     made: u64,
@@ -92,8 +97,9 @@ impl<M: Machine> Uvm<M> {
         self.pass_lock.is_spent.load(Relaxed)
     }
 
-    /// Pages are no longer wired or lent, or no longer kept for another reason: a pass might find what the last one did not. Noted
-    /// where it matters, while a pass runs or something is known; else a return of a loan costs two reads.
+    /// Pages are no longer wired or lent, or no longer kept for another reason: a pass might find
+    /// what the last one did not. Noted where it matters, while a pass runs or something is known;
+    /// else a return of a loan costs two reads.
     #[inline]
     pub(crate) fn pages_may_go(&self) {
         if self.pass_lock.runs.load(Acquire) || self.is_spent() {
@@ -124,13 +130,18 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Whether free pages and those that are being written are fewer than the page daemon cares for.
+    /// Whether free pages and those that are being written are fewer than the page daemon cares
+    /// for.
     pub(super) fn is_low(&self) -> bool {
         self.pages_in_flight() + self.frames().free() < self.frames().low_water()
     }
 
     /// A pass for a thread that was refused memory: a desperate one if there is no other way.
-    pub(super) fn direct_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize) -> Progress {
+    pub(super) fn direct_pass(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        target: usize,
+    ) -> Progress {
         self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
         let fair = match self.is_spent() {
             true => Progress::default(),
@@ -164,8 +175,14 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn known_after(&self, held: &mut Held<'_, order::Nothing>, before: Spent, pass: Progress) -> Spent {
-        // A file's dirty page that the pass has met may have been written by now: it is there, and clean.
+    fn known_after(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        before: Spent,
+        pass: Progress,
+    ) -> Spent {
+        // A file's dirty page that the pass has met may have been written by now: it is there, and
+        // clean.
         let made = self.pages_made();
         let files = self.file_pages(held);
         let on_queues = self.frames().active() + self.frames().inactive();
@@ -190,7 +207,9 @@ impl<M: Machine> Uvm<M> {
         }
         let loosened = self.pass_lock.loosened.load(Relaxed);
         let known = *self.pass_lock.spent.lock(held).0;
-        let Some(spent) = known.filter(|spent| spent.loosened == loosened) else { return usize::MAX };
+        let Some(spent) = known.filter(|spent| spent.loosened == loosened) else {
+            return usize::MAX;
+        };
         if self.state_of_memory(held) == spent.state {
             return spent.left;
         }
@@ -213,7 +232,8 @@ impl<M: Machine> Uvm<M> {
         self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec)
     }
 
-    /// Numbers of which one changes whenever a pass might find what the last one did not, but for wirings.
+    /// Numbers of which one changes whenever a pass might find what the last one did not, but for
+    /// wirings.
     fn state_of_memory(&self, held: &mut Held<'_, order::Nothing>) -> [u64; 6] {
         let frames = self.frames();
         [

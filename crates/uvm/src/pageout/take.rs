@@ -12,8 +12,14 @@ use crate::stat::Counter;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Takes a page off the inactive queue's front, or gives it another chance. Nothing is known of it but its number.
-    pub(super) fn look_at(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, page: PageNo) {
+    /// Takes a page off the inactive queue's front, or gives it another chance. Nothing is known of
+    /// it but its number.
+    pub(super) fn look_at(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pass: &mut Pass<M>,
+        page: PageNo,
+    ) {
         let frames = self.frames();
         let used = self.machine().pmap().clear_referenced(page);
         let kept = pass.kept[frames.class(page) as usize];
@@ -68,7 +74,8 @@ impl<M: Machine> Uvm<M> {
             if body.page(index) != Some(page) || !self.can_go(page) {
                 return;
             }
-            // The host's own use, which the pmap doesn't see; flags are written under the owner's lock.
+            // The host's own use, which the pmap doesn't see; flags are written under the owner's
+            // lock.
             let flags = self.frames().clear_flags(page, PageFlags::TOUCHED);
             if flags.contains(PageFlags::TOUCHED) && pass.zeal == Zeal::Fair {
                 self.frames().reactivate(&mut h, page);
@@ -90,18 +97,21 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Whether nothing keeps a page, under its owner's lock. A page on no queue is new and about to be entered (`anon` I3): it may have
-    /// the number of a page that a scan found on a queue before. A page that could not be read may go like any other: who
-    /// comes for it reads it again, and is told then.
+    /// Whether nothing keeps a page, under its owner's lock. A page on no queue is new and about to
+    /// be entered (`anon` I3): it may have the number of a page that a scan found on a queue
+    /// before. A page that could not be read may go like any other: who comes for it reads it
+    /// again, and is told then.
     pub(crate) fn can_go(&self, page: PageNo) -> bool {
         let frames = self.frames();
         let is_idle = !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0;
         is_idle && frames.place(page) != Place::Nowhere
     }
 
-    /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing maps the page.
+    /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing
+    /// maps the page.
     pub(crate) fn is_clean(&self, page: PageNo) -> bool {
-        self.frames().flags(page).contains(PageFlags::CLEAN) && !self.machine().pmap().is_modified(page)
+        self.frames().flags(page).contains(PageFlags::CLEAN)
+            && !self.machine().pmap().is_modified(page)
     }
 
     /// Makes a page busy and takes it from its queue and its users, under its owner's lock.

@@ -1,15 +1,18 @@
-//! What the head of the line makes of a pass: it tries again, waits, or believes that memory has run out.
+//! What the head of the line makes of a pass: it tries again, waits, or believes that memory has
+//! run out.
 //!
-//! It looks before the pass and after it ([`Sight`]), and judges both with what its passes have come to so far ([`Past`]). No lock
-//! is held and nothing is looked for: each look costs as much as reading some counters. With swap full memory has run out when
-//! all frames that are free, that will be when transfers end, and that a pass could take yet are fewer than the low
-//! water mark: programs would take each other's last pages in turn for ever. With room on swap what little there is may be
-//! enough; that it isn't is believed the second time, with nothing under way.
+//! It looks before the pass and after it ([`Sight`]), and judges both with what its passes have
+//! come to so far ([`Past`]). No lock is held and nothing is looked for: each look costs as much as
+//! reading some counters. With swap full memory has run out when all frames that are free, that
+//! will be when transfers end, and that a pass could take yet are fewer than the low water mark:
+//! programs would take each other's last pages in turn for ever. With room on swap what little
+//! there is may be enough; that it isn't is believed the second time, with nothing under way.
 //!
-//! V1: who is refused could not have had more by waiting: nothing is under way, or with swap full all of it is too little.
-//! V2: who waits is woken: something was under way after the ticket was read.
-//! V3: who tries again has a reason that comes to an end: pages were freed, a transfer has ended or failed, or others
-//! gave memory back, or are about to; and an operation's passes are counted.
+//! V1: who is refused could not have had more by waiting: nothing is under way, or with swap full
+//! all of it is too little. V2: who waits is woken: something was under way after the ticket was
+//! read. V3: who tries again has a reason that comes to an end: pages were freed, a transfer has
+//! ended or failed, or others gave memory back, or are about to; and an operation's passes are
+//! counted.
 
 use super::Progress;
 
@@ -19,8 +22,9 @@ const VAIN: u32 = 32;
 /// Passes of one operation that may free pages without an end to it.
 const CIRCLE: u32 = 100;
 
-/// Moments that one operation gives those who are giving pages back. Each is done in a few; but who gives back may sleep first for
-/// something else, with a page or two in hand, and on the only CPU it doesn't run again before the operation is over.
+/// Moments that one operation gives those who are giving pages back. Each is done in a few; but who
+/// gives back may sleep first for something else, with a page or two in hand, and on the only CPU
+/// it doesn't run again before the operation is over.
 const PAUSES: u32 = 1000;
 
 /// What there was at a moment, in pages.
@@ -86,7 +90,8 @@ impl Sight {
 }
 
 impl Past {
-    /// Judges a pass by what was there `before` it and is `after` it; none, if it would have been in vain.
+    /// Judges a pass by what was there `before` it and is `after` it; none, if it would have been
+    /// in vain.
     pub(super) fn judge(
         &mut self,
         low: usize,
@@ -98,7 +103,8 @@ impl Past {
         let freed = (after.freed - before.freed) as usize;
         let under_way = after.under_way() + got.later;
         let has_failed = after.errors != before.errors;
-        // Free pages, had others used none of them: those that are gone can be taken from them again.
+        // Free pages, had others used none of them: those that are gone can be taken from them
+        // again.
         let would_be_free = before.free
             + before.leaving
             + before.coming.max(after.coming)
@@ -120,15 +126,16 @@ impl Past {
         if is_poor && core::mem::replace(&mut self.was_poor, true) {
             return Verdict::Refuse;
         }
-        // What the first pass has freed is tried at once. An operation that needs two pages may take one and lack the other, pass
-        // after pass; then it waits for what is under way.
+        // What the first pass has freed is tried at once. An operation that needs two pages may
+        // take one and lack the other, pass after pass; then it waits for what is under way.
         if freed != 0 && (self.passes <= 1 || after.free >= low) {
             return Verdict::TryAgain;
         }
         if under_way != 0 {
             return Verdict::Wait;
         }
-        // What the pass wrote itself may have ended, too: a file's pages are clean then, and there for the next.
+        // What the pass wrote itself may have ended, too: a file's pages are clean then, and there
+        // for the next.
         if freed != 0 || has_failed || before.under_way() + got.started != 0 {
             return Verdict::TryAgain;
         }
@@ -156,7 +163,16 @@ mod tests {
 
     /// So many free frames, and nothing else.
     const fn free(free: usize) -> Sight {
-        Sight { free, given_back: 0, leaving: 0, coming: 0, places: 0, fresh: 0, freed: 0, errors: 0 }
+        Sight {
+            free,
+            given_back: 0,
+            leaving: 0,
+            coming: 0,
+            places: 0,
+            fresh: 0,
+            freed: 0,
+            errors: 0,
+        }
     }
 
     fn got(freed: usize, started: usize) -> Option<Progress> {
@@ -231,7 +247,8 @@ mod tests {
         }
     }
 
-    /// With swap full what passes free is read back at once; that others give memory back is another matter.
+    /// With swap full what passes free is read back at once; that others give memory back is
+    /// another matter.
     #[test]
     fn little_that_was_freed_is_no_reason_to_go_on_and_what_others_give_back_is() {
         let before = Sight { fresh: usize::MAX, ..free(1) };
@@ -263,7 +280,11 @@ mod tests {
         let mut past = Past::default();
         let at = |errors, freed| Sight { errors, freed, ..free(0) };
         for n in 1..u64::from(VAIN) {
-            assert_eq!(past.judge(LOW, &at(n - 1, 0), got(0, 0), &at(n, 0)), Verdict::TryAgain, "{n}");
+            assert_eq!(
+                past.judge(LOW, &at(n - 1, 0), got(0, 0), &at(n, 0)),
+                Verdict::TryAgain,
+                "{n}"
+            );
         }
         let mut other = past;
         assert_eq!(past.judge(LOW, &at(0, 0), got(0, 0), &at(1, 0)), Verdict::Refuse);
@@ -289,6 +310,8 @@ mod tests {
         assert_eq!(tries.count() as u32, CIRCLE - 1);
         // Waits without a pass count for none.
         let (mut past, under_way) = (Past::default(), Sight { coming: 20, ..free(0) });
-        assert!((0..2 * CIRCLE).all(|_| past.judge(LOW, &under_way, None, &under_way) == Verdict::Wait));
+        assert!(
+            (0..2 * CIRCLE).all(|_| past.judge(LOW, &under_way, None, &under_way) == Verdict::Wait)
+        );
     }
 }

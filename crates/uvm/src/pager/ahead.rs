@@ -4,19 +4,22 @@
 //!   window read      |M . . . . . . .|M . . . . . . . . . . . . . . .|
 //!   reader                            ^ meets the mark: the next window is started, twice as long
 //! ```
-//! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its windows double up to
-//! 64 pages, and from 4 pages on the first page of each carries a mark (the flag `AHEAD`): whoever comes to it starts the next window,
-//! so the device works on one while another is used up. Whoever comes to a marked page that is still under way is faster than the
-//! device: once windows have their full size, it starts as many as make [`DEPTH`] pages, so that the device always has the next one.
-//! A few streams per object are kept, for a few readers.
+//! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its
+//! windows double up to 64 pages, and from 4 pages on the first page of each carries a mark (the
+//! flag `AHEAD`): whoever comes to it starts the next window, so the device works on one while
+//! another is used up. Whoever comes to a marked page that is still under way is faster than the
+//! device: once windows have their full size, it starts as many as make [`DEPTH`] pages, so that
+//! the device always has the next one. A few streams per object are kept, for a few readers.
 //!
-//! A fault that follows no stream brings its own page alone, but for a file's first pages and for files that programs run: a random
-//! reader costs what it touches. Only if such faults come near one another, the missing pages *around* them are read, twice as many
-//! each time that somebody has touched the last ones, half as many if nobody has. A call of the host that follows no stream gets the
-//! pages it asked for.
+//! A fault that follows no stream brings its own page alone, but for a file's first pages and for
+//! files that programs run: a random reader costs what it touches. Only if such faults come near
+//! one another, the missing pages *around* them are read, twice as many each time that somebody has
+//! touched the last ones, half as many if nobody has. A call of the host that follows no stream
+//! gets the pages it asked for.
 //!
-//! Pure policy: no lock, no page. Source: the paper leaves this to the file system; windows and marks are as in most
-//! systems of today. Not taken: streams per open file, which a fault can't name.
+//! Pure policy: no lock, no page. Source: the paper leaves this to the file system; windows and
+//! marks are as in most systems of today. Not taken: streams per open file, which a fault can't
+//! name.
 
 use core::ops::Range;
 
@@ -32,7 +35,8 @@ const LEAST: u64 = 4;
 const DEPTH: u64 = 3 * MOST;
 /// The most pages around a fault.
 const AROUND: u64 = 16;
-/// Pages of the first read by a fault where more are likely to be wanted: at a file's start, and in what programs run.
+/// Pages of the first read by a fault where more are likely to be wanted: at a file's start, and in
+/// what programs run.
 const LIKELY: u64 = 8;
 /// Two lone faults so near to each other are worth another try.
 const NEAR: u64 = 4;
@@ -92,8 +96,8 @@ impl ReadAhead {
         self.around = self.around.max(LIKELY);
     }
 
-    /// What to read for a page that is missing in an object of `len` pages. `used` says whether anybody has touched a
-    /// page of a range but for the one named.
+    /// What to read for a page that is missing in an object of `len` pages. `used` says whether
+    /// anybody has touched a page of a range but for the one named.
     pub(crate) fn miss(
         &mut self,
         index: u64,
@@ -111,17 +115,18 @@ impl ReadAhead {
             match advice {
                 Advice::Random => Plan::new(index..index + asked, false),
                 Advice::Sequential => self.window(index, MOST),
-                Advice::Normal => match self.streams.iter().position(|s| s.window.end == index && index != 0)
-                {
-                    Some(at) => {
-                        let (size, marked) = self.longer(at);
-                        let pages = index..index + size.max(asked);
-                        self.streams[..=at].rotate_right(1);
-                        self.streams[0].window = pages.clone();
-                        Plan::new(pages, marked)
+                Advice::Normal => {
+                    match self.streams.iter().position(|s| s.window.end == index && index != 0) {
+                        Some(at) => {
+                            let (size, marked) = self.longer(at);
+                            let pages = index..index + size.max(asked);
+                            self.streams[..=at].rotate_right(1);
+                            self.streams[0].window = pages.clone();
+                            Plan::new(pages, marked)
+                        }
+                        None => self.aside(index, access, used),
                     }
-                    None => self.aside(index, access, used),
-                },
+                }
             }
         };
         plan.pages.end = plan.pages.end.min(len).max(index + 1);
@@ -150,7 +155,8 @@ impl ReadAhead {
         self.alone = start..index + 1;
     }
 
-    /// The size of the window behind a stream's last, and whether it is marked: two pages in a row may be an accident.
+    /// The size of the window behind a stream's last, and whether it is marked: two pages in a row
+    /// may be an accident.
     fn longer(&self, at: usize) -> (u64, bool) {
         let window = &self.streams[at].window;
         let size = (window.end - window.start) * 2;
@@ -165,7 +171,12 @@ impl ReadAhead {
     }
 
     /// A read that follows no stream, and may be the start of one.
-    fn aside(&mut self, index: u64, access: Access, used: impl FnOnce(Range<u64>, u64) -> bool) -> Plan {
+    fn aside(
+        &mut self,
+        index: u64,
+        access: Access,
+        used: impl FnOnce(Range<u64>, u64) -> bool,
+    ) -> Plan {
         let pages = match access {
             Access::Call(_, asked) => {
                 let asked = u64::from(asked).clamp(1, MOST);
@@ -207,7 +218,11 @@ mod tests {
     const LEN: u64 = 1 << 20;
 
     /// Reads pages in order, as a program does, and returns what was read for each.
-    fn reads(ahead: &mut ReadAhead, order: impl Iterator<Item = u64>, access: Access) -> Vec<Range<u64>> {
+    fn reads(
+        ahead: &mut ReadAhead,
+        order: impl Iterator<Item = u64>,
+        access: Access,
+    ) -> Vec<Range<u64>> {
         let (mut resident, mut marks, mut reads) = (Vec::new(), Vec::new(), Vec::new());
         let mut take = |plan: Plan, resident: &mut Vec<u64>, marks: &mut Vec<u64>| {
             let fresh: Vec<u64> = plan.pages.clone().filter(|p| !resident.contains(p)).collect();
@@ -302,7 +317,8 @@ mod tests {
     #[test]
     fn advice_is_obeyed() {
         let mut ahead = ReadAhead::new();
-        let plan = |a: &mut ReadAhead, i, advice| a.miss(i, Access::Fault(advice), 100, |_, _| true);
+        let plan =
+            |a: &mut ReadAhead, i, advice| a.miss(i, Access::Fault(advice), 100, |_, _| true);
         for i in 0..10 {
             assert_eq!(plan(&mut ahead, i, Advice::Random), Plan::new(i..i + 1, false));
         }
@@ -316,7 +332,8 @@ mod tests {
         let mut ahead = ReadAhead::new();
         ahead.runs();
         let first = ahead.miss(1000, FAULT, LEN, |_, _| unreachable!());
-        let second = ahead.miss(2000, FAULT, LEN, |pages, wanted| pages == (1000..1008) && wanted == 1000);
+        let second =
+            ahead.miss(2000, FAULT, LEN, |pages, wanted| pages == (1000..1008) && wanted == 1000);
         assert_eq!((first.pages, second.pages), (1000..1008, 2000..2016));
         (2000..2016).for_each(|page| ahead.failed(page));
         assert_eq!(ahead.miss(2003, FAULT, LEN, |_, _| true).pages, 2003..2004);

@@ -1,14 +1,15 @@
 //! Anonymous objects: shared memory that no file backs.
 //!
-//! Shared anonymous mappings, memfd, System V and POSIX shared memory, and the files of an in-memory file system
-//! all are one of these: pages of zeroes until written, freed with the last reference. UVM's "aobj" (1999,
-//! section 5 and 6).
+//! Shared anonymous mappings, memfd, System V and POSIX shared memory, and the files of an
+//! in-memory file system all are one of these: pages of zeroes until written, freed with the last
+//! reference. UVM's "aobj" (1999, section 5 and 6).
 //!
-//! When memory is short its pages go to swap with everybody's, in the page daemon's clusters, and leave their place on
-//! swap in the object's table. A page that is wanted again comes with its neighbours, as far as their places follow its
-//! own.
+//! When memory is short its pages go to swap with everybody's, in the page daemon's clusters, and
+//! leave their place on swap in the object's table. A page that is wanted again comes with its
+//! neighbours, as far as their places follow its own.
 //!
-//! I1: pages and places on swap are freed when `refs` drops to none, and by [`Uvm::truncate`] and [`Uvm::punch`].
+//! I1: pages and places on swap are freed when `refs` drops to none, and by [`Uvm::truncate`] and
+//! [`Uvm::punch`].
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -38,18 +39,22 @@ pub struct AnonObject<M: Machine> {
 pub trait Attached: Send + Sync {}
 
 impl<M: Machine> AnonObject<M> {
-    /// A new object of `len` pages, all zero, with one reference: the handle that the caller keeps and gives back by
-    /// [`Uvm::detach`].
+    /// A new object of `len` pages, all zero, with one reference: the handle that the caller keeps
+    /// and gives back by [`Uvm::detach`].
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for the head.
-    pub fn new(uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, len: Pages) -> Result<Arc<Self>, NoMemory> {
+    pub fn new(
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        len: Pages,
+    ) -> Result<Arc<Self>, NoMemory> {
         AnonObject::make(uvm, held, Object::new(uvm, len), None)
     }
 
-    /// The same for one of several objects that together hold no more pages than a quota allows. Where it is used up a
-    /// new page is [`GetError::NoSpace`]. `attached` goes with the object, at once if it can't be
-    /// made.
+    /// The same for one of several objects that together hold no more pages than a quota allows.
+    /// Where it is used up a new page is [`GetError::NoSpace`]. `attached` goes with the object, at
+    /// once if it can't be made.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -134,7 +139,9 @@ fn window(index: u64, access: Access) -> core::ops::Range<u64> {
             index..index + u64::from(pages).min(CLUSTER as u64)
         }
         Access::Call(Advice::Random, pages) => index..index + u64::from(pages),
-        Access::Fault(Advice::Normal) | Access::Call(Advice::Normal, _) => aligned..aligned + AROUND,
+        Access::Fault(Advice::Normal) | Access::Call(Advice::Normal, _) => {
+            aligned..aligned + AROUND
+        }
     }
 }
 
@@ -162,7 +169,13 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
             None => {}
             Some(Slot::LOST) => return Err(GetError::Io),
             Some(slot) => {
-                return Err(GetError::Start(self.page_in(uvm, body, held, (index, slot), access)?));
+                return Err(GetError::Start(self.page_in(
+                    uvm,
+                    body,
+                    held,
+                    (index, slot),
+                    access,
+                )?));
             }
         }
         let machine = uvm.machine();

@@ -1,12 +1,13 @@
 //! The device pager: memory that belongs to a device, shown to programs.
 //!
-//! A frame buffer or a device's shared memory is a run of frames that the page allocator doesn't have, or has given
-//! away for good. They have numbers and records like all frames ([`Frames::with`](machine::Frames::with)), so that
-//! maps, faults and the pmap need know nothing of them.
+//! A frame buffer or a device's shared memory is a run of frames that the page allocator doesn't
+//! have, or has given away for good. They have numbers and records like all frames
+//! ([`Frames::with`](machine::Frames::with)), so that maps, faults and the pmap need know nothing
+//! of them.
 //!
-//! I1: every page of a device has a wiring that is the pager's. So it is on no queue, the page daemon never meets it,
-//! and taking it out of the object leaves it allocated.
-//! I2: a frame belongs to one device pager at a time; mappings share the pager.
+//! I1: every page of a device has a wiring that is the pager's. So it is on no queue, the page
+//! daemon never meets it, and taking it out of the object leaves it allocated. I2: a frame belongs
+//! to one device pager at a time; mappings share the pager.
 
 use alloc::sync::Arc;
 
@@ -24,9 +25,10 @@ pub struct DevicePager<M: Machine> {
 }
 
 impl<M: Machine> DevicePager<M> {
-    /// A pager for `len` frames from `first` on, with one reference: the handle that the caller keeps and gives back by
-    /// [`Uvm::detach`]. The frames are the caller's (their owner is [`Owner::Kernel`](machine::Owner)), and are the
-    /// caller's again, unmapped, when the last reference is gone.
+    /// A pager for `len` frames from `first` on, with one reference: the handle that the caller
+    /// keeps and gives back by [`Uvm::detach`]. The frames are the caller's (their owner is
+    /// [`Owner::Kernel`](machine::Owner)), and are the caller's again, unmapped, when the last
+    /// reference is gone.
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for the head.

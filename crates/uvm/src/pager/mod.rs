@@ -1,9 +1,10 @@
 //! Pagers: where an object's data comes from.
 //!
-//! A pager embeds its [`Object`] and answers one question under the object's lock: "make the page at this index
-//! resident". It may have the page at once ([`AnonObject`]: a page of zeroes), or make it and its neighbours busy and
-//! hand out their [`Start`], by which it is asked for their bytes with nothing locked ([`VnodePager`]). The pager
-//! allocates the page, so a device or a ROM can hand out pages of its own choosing (1999, section 6).
+//! A pager embeds its [`Object`] and answers one question under the object's lock: "make the page
+//! at this index resident". It may have the page at once ([`AnonObject`]: a page of zeroes), or
+//! make it and its neighbours busy and hand out their [`Start`], by which it is asked for their
+//! bytes with nothing locked ([`VnodePager`]). The pager allocates the page, so a device or a ROM
+//! can hand out pages of its own choosing (1999, section 6).
 
 pub(crate) mod ahead;
 mod anon_object;
@@ -89,7 +90,8 @@ pub enum Put {
     Nothing,
     /// The host writes it in its own time, and wakes [`machine::Channel::MEMORY`] then.
     Later,
-    /// The write of so many pages was started. They have `PAGEOUT` set and were counted by the pager.
+    /// The write of so many pages was started. They have `PAGEOUT` set and were counted by the
+    /// pager.
     Started(usize),
 }
 
@@ -101,9 +103,9 @@ pub trait Pager<M: Machine>: Send + Sync {
     /// A word for `/proc` and reports: "anonymous", "vnode".
     fn kind(&self) -> &'static str;
 
-    /// Makes the page at `index` resident, under the object's lock: finds it missing in `body`, allocates it,
-    /// inserts it with [`Object::insert`]. It never sleeps: with I/O to wait for it makes the page busy and returns
-    /// [`GetError::Start`].
+    /// Makes the page at `index` resident, under the object's lock: finds it missing in `body`,
+    /// allocates it, inserts it with [`Object::insert`]. It never sleeps: with I/O to wait for it
+    /// makes the page busy and returns [`GetError::Start`].
     ///
     /// # Errors
     /// See [`GetError`]; on all but `Wait` and `Start` nothing has changed.
@@ -116,8 +118,8 @@ pub trait Pager<M: Machine>: Send + Sync {
         access: Access,
     ) -> Result<PageNo, GetError>;
 
-    /// Reads the consecutive pages of a [`Start`] that `get` handed out, from `index` on, with nothing locked: may
-    /// sleep as the host can.
+    /// Reads the consecutive pages of a [`Start`] that `get` handed out, from `index` on, with
+    /// nothing locked: may sleep as the host can.
     fn start_read(
         &self,
         _uvm: &Uvm<M>,
@@ -128,7 +130,8 @@ pub trait Pager<M: Machine>: Send + Sync {
         Transfer::Failed
     }
 
-    /// Somebody has come to a page that was marked when it was read: what is to be read before anybody asks for it.
+    /// Somebody has come to a page that was marked when it was read: what is to be read before
+    /// anybody asks for it.
     fn read_on(
         &self,
         _uvm: &Uvm<M>,
@@ -144,14 +147,14 @@ pub trait Pager<M: Machine>: Send + Sync {
         Launder::Keep
     }
 
-    /// The page daemon has met a dirty page, unused for some time. Called with nothing locked; must not wait for
-    /// memory.
+    /// The page daemon has met a dirty page, unused for some time. Called with nothing locked; must
+    /// not wait for memory.
     fn put(&self, _uvm: &Uvm<M>, _held: &mut Held<'_, order::Nothing>, _index: Pages) -> Put {
         Put::Nothing
     }
 
-    /// Finds room for what is about to be stored in a page that is a [hole](crate::Outcome::Hole), with nothing locked: may
-    /// sleep as the host can.
+    /// Finds room for what is about to be stored in a page that is a [hole](crate::Outcome::Hole),
+    /// with nothing locked: may sleep as the host can.
     ///
     /// # Errors
     /// [`GetError`], never `Wait` or `Start`: the store is refused.
@@ -169,8 +172,9 @@ pub trait Pager<M: Machine>: Send + Sync {
         false
     }
 
-    /// Tells the pager that the last reference is gone, under the object's lock. What it frees goes into `down`. Where it leaves
-    /// [some](Removed::Some) it is told again, once others have had a turn.
+    /// Tells the pager that the last reference is gone, under the object's lock. What it frees goes
+    /// into `down`. Where it leaves [some](Removed::Some) it is told again, once others have had a
+    /// turn.
     fn last_reference(
         &self,
         uvm: &Uvm<M>,

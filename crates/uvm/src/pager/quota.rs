@@ -1,16 +1,16 @@
 //! How many pages some anonymous objects may hold together: the size of a file system in memory.
 //!
-//! A page is counted when its object gets it and until the object gives it up, wherever it lies meanwhile: in memory or
-//! on swap. A hole costs nothing until it is touched.
+//! A page is counted when its object gets it and until the object gives it up, wherever it lies
+//! meanwhile: in memory or on swap. A hole costs nothing until it is touched.
 //!
-//! A quota may lie within another, as what a process has does within what its user has, and that within what all users have: a page
-//! counts in each.
+//! A quota may lie within another, as what a process has does within what its user has, and that
+//! within what all users have: a page counts in each.
 //!
-//! What the pages are listed in costs heap, most where they lie far apart: that is counted beside them, in bytes, for the host, and
-//! refuses none.
+//! What the pages are listed in costs heap, most where they lie far apart: that is counted beside
+//! them, in bytes, for the host, and refuses none.
 //!
-//! I1: `used` is the sum of what the objects with this quota, or one within it, store, and of pages that are being made for them.
-//! I2: `heap` is what their lists have.
+//! I1: `used` is the sum of what the objects with this quota, or one within it, store, and of pages
+//! that are being made for them. I2: `heap` is what their lists have.
 
 use alloc::sync::Arc;
 
@@ -64,13 +64,14 @@ impl Quota {
         self.heap.load(Relaxed)
     }
 
-    /// Changes how many there may be. If there are more already no new ones come until enough have gone.
+    /// Changes how many there may be. If there are more already no new ones come until enough have
+    /// gone.
     pub fn set_most(&self, most: usize) {
         self.most.store(most, Relaxed);
     }
 
-    /// Counts pages that are about to be made: all of them or, if they are too many, none. None are never too many, though there
-    /// may be more than there ought to be.
+    /// Counts pages that are about to be made: all of them or, if they are too many, none. None are
+    /// never too many, though there may be more than there ought to be.
     pub(crate) fn take(&self, pages: usize) -> Result<(), GetError> {
         if pages == 0 {
             return Ok(());
@@ -92,7 +93,10 @@ impl Quota {
     fn count(&self, pages: usize) -> Result<(), GetError> {
         let mut used = self.used();
         loop {
-            let sum = used.checked_add(pages).filter(|&sum| sum <= self.most()).ok_or(GetError::NoSpace)?;
+            let sum = used
+                .checked_add(pages)
+                .filter(|&sum| sum <= self.most())
+                .ok_or(GetError::NoSpace)?;
             match self.used.compare_exchange(used, sum, Relaxed, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(now) => used = now,

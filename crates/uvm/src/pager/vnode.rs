@@ -1,17 +1,19 @@
 //! The file pager: pages of a file, read from and written back to whatever the host keeps files on.
 //!
-//! The host implements [`Vnode`] for its files; the pager is embedded beside the vnode and shares its life. Pages of
-//! a file that nobody maps stay resident until memory is short: there is one cache of file data, the host's own
-//! (1999, section 4).
+//! The host implements [`Vnode`] for its files; the pager is embedded beside the vnode and shares
+//! its life. Pages of a file that nobody maps stay resident until memory is short: there is one
+//! cache of file data, the host's own (1999, section 4).
 //!
 //! ```text
 //!   fault, with_page   get: pages allocated, busy, chained --> Start --> Vnode::read  --> Uvm::read_done
 //!   msync, fsync       clean: runs of dirty pages, busy ----------------> Vnode::write --> Uvm::write_done
 //! ```
-//! A write-back starts every run before it waits for the first, so that the device is never idle between two.
+//! A write-back starts every run before it waits for the first, so that the device is never idle
+//! between two.
 //!
-//! I1: a busy page's bytes are the I/O's to write, or must not be taken from it. I2: see `io` I3 for what CLEAN means. I3: dirty pages, and
-//! those that are being written, lie in marked leaves (`object` I5).
+//! I1: a busy page's bytes are the I/O's to write, or must not be taken from it. I2: see `io` I3
+//! for what CLEAN means. I3: dirty pages, and those that are being written, lie in marked leaves
+//! (`object` I5).
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,7 +22,9 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::order;
-use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Ticket};
+use machine::{
+    Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Ticket,
+};
 
 use super::ahead::{Plan, Reader};
 use super::{Access, GetError, IoError, Launder, Pager, Put};
@@ -32,27 +36,31 @@ use crate::{Counter, Uvm};
 /// The most pages of one write.
 const WRITE_CLUSTER: usize = 256;
 
-/// A file, as the host keeps it. All calls come with nothing locked and may sleep, but for `write_later`.
+/// A file, as the host keeps it. All calls come with nothing locked and may sleep, but for
+/// `write_later`.
 pub trait Vnode<M: Machine>: Send + Sync {
-    /// Reads consecutive pages of the file, from `index` on, into `pages`: all their bytes, zeroes past the file's
-    /// end. At most [`CLUSTER`](crate::CLUSTER) pages, all busy.
+    /// Reads consecutive pages of the file, from `index` on, into `pages`: all their bytes, zeroes
+    /// past the file's end. At most [`CLUSTER`](crate::CLUSTER) pages, all busy.
     fn read(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
-    /// Writes `pages` to the file from page `index` on; what lies past the file's end is nobody's. At most 256 pages, all
-    /// busy. Programs may store to them meanwhile, and either byte will do.
+    /// Writes `pages` to the file from page `index` on; what lies past the file's end is nobody's.
+    /// At most 256 pages, all busy. Programs may store to them meanwhile, and either byte will do.
     fn write(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
-    /// A program is about to store, through a mapping, to a page that the file has no room for: one whose read the host ended with
-    /// [`Outcome::Hole`]. The host sets room aside, so that the page can be written later.
+    /// A program is about to store, through a mapping, to a page that the file has no room for: one
+    /// whose read the host ended with [`Outcome::Hole`]. The host sets room aside, so that the page
+    /// can be written later.
     ///
     /// # Errors
-    /// [`GetError`], never `Wait` or `Start`: the program's store is refused, in most hosts with `SIGBUS`.
+    /// [`GetError`], never `Wait` or `Start`: the program's store is refused, in most hosts with
+    /// `SIGBUS`.
     fn fill_hole(&self, _machine: &M, _index: Pages) -> Result<(), GetError> {
         Ok(())
     }
 
     /// The page daemon has met dirty pages. `true`: the host has taken note, and will soon call
-    /// [`VnodePager::clean`]; `false`: the daemon may call [`write`](Self::write) itself. Must not sleep.
+    /// [`VnodePager::clean`]; `false`: the daemon may call [`write`](Self::write) itself. Must not
+    /// sleep.
     fn write_later(&self) -> bool {
         false
     }
@@ -77,8 +85,8 @@ impl Run {
 }
 
 impl<M: Machine> VnodePager<M> {
-    /// A pager for a file of `len` pages, with one reference: the host's, given back by [`Uvm::detach`]. It is
-    /// [registered](Uvm::register).
+    /// A pager for a file of `len` pages, with one reference: the host's, given back by
+    /// [`Uvm::detach`]. It is [registered](Uvm::register).
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for it.
@@ -89,18 +97,20 @@ impl<M: Machine> VnodePager<M> {
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
         uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
-        let pager = Arc::new(VnodePager { object: Object::of_class(uvm, len, PageFlags::FILE), vnode });
+        let pager =
+            Arc::new(VnodePager { object: Object::of_class(uvm, len, PageFlags::FILE), vnode });
         let known: Arc<dyn Pager<M>> = pager.clone();
         uvm.register(held, &known)?;
         Ok(pager)
     }
 
-    /// Writes back every page of the range that was modified before the call: msync's and fsync's part. Pages stay
-    /// resident. Returns when all are written; those of a write that failed are tried once more, each by itself.
+    /// Writes back every page of the range that was modified before the call: msync's and fsync's
+    /// part. Pages stay resident. Returns when all are written; those of a write that failed are
+    /// tried once more, each by itself.
     ///
     /// # Errors
-    /// [`IoError`] if a page of the file could not be written. All others were, and it is still dirty: the host tries again
-    /// at some time, or [gives it up](Self::give_up).
+    /// [`IoError`] if a page of the file could not be written. All others were, and it is still
+    /// dirty: the host tries again at some time, or [gives it up](Self::give_up).
     pub fn clean(
         &self,
         uvm: &Uvm<M>,
@@ -142,15 +152,21 @@ impl<M: Machine> VnodePager<M> {
         let (mut body, _) = self.object.lock(held);
         body.unmark(range, |page| {
             let is_busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
-            // In this order: a store and the end of the mapping that it came through may lie between the two looks. A
-            // mapping that has left the tables is stored through until its shootdown is flushed.
+            // In this order: a store and the end of the mapping that it came through may lie
+            // between the two looks. A mapping that has left the tables is stored through until its
+            // shootdown is flushed.
             !is_busy && !uvm.machine().pmap().is_mapped(page) && !is_dirty(uvm.machine(), page)
         });
     }
 
-    /// Starts the write of all pages of the range that are dirty, and waits for none: what is under I/O already is left to
-    /// it.
-    pub fn start_cleaning(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+    /// Starts the write of all pages of the range that are dirty, and waits for none: what is under
+    /// I/O already is left to it.
+    pub fn start_cleaning(
+        &self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        range: Range<u64>,
+    ) {
         let mut next = range.start;
         let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
         while next < range.end {
@@ -166,7 +182,12 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// The index behind the first page of a range that is dirty and under I/O.
-    fn behind_busy(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) -> u64 {
+    fn behind_busy(
+        &self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        range: Range<u64>,
+    ) -> u64 {
         let (body, _) = self.object.lock(held);
         let busy = |&(_, page): &(Pages, PageNo)| {
             uvm.frames().flags(page).contains(PageFlags::BUSY) && is_dirty(uvm.machine(), page)
@@ -176,13 +197,18 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// Waits until no page of the range is being written.
-    pub fn wait_cleaned(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+    pub fn wait_cleaned(
+        &self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        range: Range<u64>,
+    ) {
         self.wait_idle(uvm, held, range);
     }
 
-    /// Takes pages of the range for clean whose last write failed and that nobody has changed since: what they hold is kept
-    /// until memory is short, and never reaches the file. For a host that has told of the error and would rather lose the
-    /// data than keep it in memory for ever.
+    /// Takes pages of the range for clean whose last write failed and that nobody has changed
+    /// since: what they hold is kept until memory is short, and never reaches the file. For a host
+    /// that has told of the error and would rather lose the data than keep it in memory for ever.
     pub fn give_up(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
         let frames = uvm.frames();
         let (body, _) = self.object.lock(held);
@@ -197,7 +223,8 @@ impl<M: Machine> VnodePager<M> {
         uvm.pages_may_go();
     }
 
-    /// Frees pages of the range that the file has as they are and that nobody maps or uses: who wants them reads them again.
+    /// Frees pages of the range that the file has as they are and that nobody maps or uses: who
+    /// wants them reads them again.
     pub fn drop_clean(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
         let mut down = Shootdown::new();
         {
@@ -207,7 +234,8 @@ impl<M: Machine> VnodePager<M> {
                 let found = body.pages(next..range.end).next();
                 let Some((index, page)) = found else { break };
                 next = index.0 + 1;
-                if !uvm.is_clean(page) || !uvm.can_go(page) || uvm.machine().pmap().is_mapped(page) {
+                if !uvm.is_clean(page) || !uvm.can_go(page) || uvm.machine().pmap().is_mapped(page)
+                {
                     continue;
                 }
                 let page = down.unmap(uvm.machine(), &mut h, page);
@@ -221,9 +249,15 @@ impl<M: Machine> VnodePager<M> {
         down.perform(uvm.machine(), held);
     }
 
-    /// Unmaps the pages of the range and frees them, for a host that has moved, or will move, their bytes to the file past them: who
-    /// wants them reads them again. Says whether none is left; what is dirty, or in a device's or somebody else's use, stays.
-    pub fn invalidate(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) -> bool {
+    /// Unmaps the pages of the range and frees them, for a host that has moved, or will move, their
+    /// bytes to the file past them: who wants them reads them again. Says whether none is left;
+    /// what is dirty, or in a device's or somebody else's use, stays.
+    pub fn invalidate(
+        &self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        range: Range<u64>,
+    ) -> bool {
         let mut next = range.start;
         loop {
             let mut down = Shootdown::new();
@@ -253,8 +287,9 @@ impl<M: Machine> VnodePager<M> {
         }
     }
 
-    /// Takes a page of the file, if it is in memory, for a [hole](Outcome::Hole) from now on: the file ended inside it, has become
-    /// longer, and has no room for the rest. Who stores there through a mapping asks for room first.
+    /// Takes a page of the file, if it is in memory, for a [hole](Outcome::Hole) from now on: the
+    /// file ended inside it, has become longer, and has no room for the rest. Who stores there
+    /// through a mapping asks for room first.
     pub fn mark_hole(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) {
         let (machine, mut down) = (uvm.machine(), Shootdown::new());
         loop {
@@ -276,14 +311,16 @@ impl<M: Machine> VnodePager<M> {
         }
     }
 
-    /// How many pages could not be written back since the file was opened first: it only grows. A host that reports
-    /// an error once to each open file keeps the number it saw last with the file.
+    /// How many pages could not be written back since the file was opened first: it only grows. A
+    /// host that reports an error once to each open file keeps the number it saw last with the
+    /// file.
     pub fn write_errors(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
         self.object.lock(held).0.write_errors
     }
 
-    /// How many pages write-backs have found changed through mappings since the file was opened first: it only grows. By a change of it
-    /// a host knows that the file's time of modification has moved.
+    /// How many pages write-backs have found changed through mappings since the file was opened
+    /// first: it only grows. By a change of it a host knows that the file's time of modification
+    /// has moved.
     pub fn stored_to(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
         self.object.lock(held).0.stored_to
     }
@@ -293,7 +330,8 @@ impl<M: Machine> VnodePager<M> {
         &*self.vnode
     }
 
-    /// Makes the first run of dirty pages in the range busy, and clean in the pmap's eyes; none if all are clean.
+    /// Makes the first run of dirty pages in the range busy, and clean in the pmap's eyes; none if
+    /// all are clean.
     ///
     /// # Errors
     /// A ticket of the first dirty page, if I/O has it: it was changed while it was written.
@@ -342,7 +380,8 @@ impl<M: Machine> VnodePager<M> {
         Ok(())
     }
 
-    /// Makes the missing pages around one of the plan's, which is missing, busy; as many as there is memory for.
+    /// Makes the missing pages around one of the plan's, which is missing, busy; as many as there
+    /// is memory for.
     ///
     /// # Errors
     /// [`NoMemory`] if there is none for the one.
@@ -385,7 +424,12 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// The dirty pages that lie around one in a row, as far as one write goes.
-    fn around(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) -> Range<u64> {
+    fn around(
+        &self,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        index: Pages,
+    ) -> Range<u64> {
         let (body, _) = self.object.lock(held);
         let goes = |&n: &u64| {
             let idle = |page: &PageNo| !uvm.frames().flags(*page).contains(PageFlags::BUSY);
@@ -412,7 +456,9 @@ impl<M: Machine> VnodePager<M> {
         loop {
             let ticket = {
                 let (body, _) = self.object.lock(held);
-                let busy = |&(_, page): &(Pages, PageNo)| uvm.frames().flags(page).contains(PageFlags::BUSY);
+                let busy = |&(_, page): &(Pages, PageNo)| {
+                    uvm.frames().flags(page).contains(PageFlags::BUSY)
+                };
                 let Some((index, page)) = body.marked(range.clone()).find(busy) else { return };
                 range.start = index.0;
                 busy_check(uvm.machine(), page)
@@ -465,7 +511,8 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
     ) -> Option<Start> {
         let (len, page) = (body.length().0, body.page(index)?);
         let busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
-        let plan = body.ahead.touch(index.0, len, if busy { Reader::Waits } else { Reader::GoesOn })?;
+        let plan =
+            body.ahead.touch(index.0, len, if busy { Reader::Waits } else { Reader::GoesOn })?;
         if plan.again {
             uvm.frames().set_flags(page, PageFlags::AHEAD);
         }
@@ -492,9 +539,11 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         let cuts = self.object.lock(held).0.cuts;
         self.vnode.fill_hole(uvm.machine(), index)?;
         let (body, _) = self.object.lock(held);
-        // What has come since a hole was punched has no room: the store meets it again, and asks again.
+        // What has come since a hole was punched has no room: the store meets it again, and asks
+        // again.
         if let Some(page) = body.page(index).filter(|_| body.cuts == cuts) {
-            // Dirty, though the store may never come: the room that was set aside is given back when it is written.
+            // Dirty, though the store may never come: the room that was set aside is given back
+            // when it is written.
             uvm.frames().clear_flags(page, PageFlags::HOLE | PageFlags::CLEAN);
             body.mark(index);
         }
@@ -505,7 +554,8 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         Launder::Put
     }
 
-    /// Pages around the one go with it. They stay where they are when that has ended, clean, for the next pass.
+    /// Pages around the one go with it. They stay where they are when that has ended, clean, for
+    /// the next pass.
     fn put(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) -> Put {
         if self.vnode.write_later() {
             return Put::Later;
@@ -524,8 +574,8 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         Put::Started(run.pages.len())
     }
 
-    /// The host has given its handle back: nobody can want the pages again. What was modified and not
-    /// [cleaned](VnodePager::clean) is lost.
+    /// The host has given its handle back: nobody can want the pages again. What was modified and
+    /// not [cleaned](VnodePager::clean) is lost.
     fn last_reference(
         &self,
         uvm: &Uvm<M>,

@@ -3,11 +3,13 @@
 //! ```text
 //!   key / 16 -> branch of 16 places -> leaf
 //! ```
-//! A branch spans 1,024 pages, 4 MiB: most amaps have one, which needs no map, or two, so that a look-up is a few compares and two
-//! array accesses. Ordered maps alone, of leaves, took 120 instructions to find one among 256.
+//! A branch spans 1,024 pages, 4 MiB: most amaps have one, which needs no map, or two, so that a
+//! look-up is a few compares and two array accesses. Ordered maps alone, of leaves, took 120
+//! instructions to find one among 256.
 //!
-//! I1: a branch has at least one leaf, or is to get its first, and `used` names them. I2: the lowest branch lies beside the map, all
-//! others in it. I3: only leaves that are there have marks; what these mean is the table's user's.
+//! I1: a branch has at least one leaf, or is to get its first, and `used` names them. I2: the
+//! lowest branch lies beside the map, all others in it. I3: only leaves that are there have marks;
+//! what these mean is the table's user's.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -96,7 +98,8 @@ impl Branch {
     }
 }
 
-/// Heap bytes that one new leaf's place may need: a branch, and a split of every level of the ordered map.
+/// Heap bytes that one new leaf's place may need: a branch, and a split of every level of the
+/// ordered map.
 pub(super) const PLACE_BYTES: usize = size_of::<Branch>() + 2048;
 
 /// Heap bytes of a branch, with its part of a node of the map that is half full.
@@ -141,7 +144,8 @@ impl Leaves {
     /// Branches with their numbers, in order.
     fn branches(&self, numbers: Range<u64>) -> impl Iterator<Item = (u64, &Branch)> + '_ {
         let lowest = self.lowest.as_ref().filter(|(at, _)| numbers.contains(at));
-        let others = (!self.others.is_empty() && !numbers.is_empty()).then(|| self.others.range(numbers));
+        let others =
+            (!self.others.is_empty() && !numbers.is_empty()).then(|| self.others.range(numbers));
         let others = others.into_iter().flatten().map(|(&at, branch)| (at, &**branch));
         lowest.map(|(at, branch)| (*at, &**branch)).into_iter().chain(others)
     }

@@ -6,22 +6,25 @@
 //!       5      -> | 0 0 3 ... |  <- the same leaf may hang in several tables
 //! ```
 //!
-//! Small arrays in an ordered map cost memory by what is used and not by span: the hybrid that the paper names as
-//! future work for amaps (1999, section 5.3). A neighbour is an array access, and a walk over a range skips what is
-//! empty.
+//! Small arrays in an ordered map cost memory by what is used and not by span: the hybrid that the
+//! paper names as future work for amaps (1999, section 5.3). A neighbour is an array access, and a
+//! walk over a range skips what is empty.
 //!
-//! Copying a table shares its leaves: the copy of an amap with 16,384 anons is 256 pointers, and what the numbers
-//! count is the leaves that hold them, not the tables. A leaf is copied when one of its tables is about to change
-//! it; then each of its numbers is told of one more holder ([`Holders`]).
+//! Copying a table shares its leaves: the copy of an amap with 16,384 anons is 256 pointers, and
+//! what the numbers count is the leaves that hold them, not the tables. A leaf is copied when one
+//! of its tables is about to change it; then each of its numbers is told of one more holder
+//! ([`Holders`]).
 //!
-//! The road not taken is a radix tree: a sparse terabyte would pay for a path of inner nodes at every touched page.
+//! The road not taken is a radix tree: a sparse terabyte would pay for a path of inner nodes at
+//! every touched page.
 //!
-//! A number may be put where none is by several threads at once ([`Found::install`]), while nobody changes the table
-//! otherwise: of those who want one place, one gets it. All else takes the table alone.
+//! A number may be put where none is by several threads at once ([`Found::install`]), while nobody
+//! changes the table otherwise: of those who want one place, one gets it. All else takes the table
+//! alone.
 //!
-//! I1: a leaf in the map has at least one number, and `used` names them, where nobody is just about to install one.
-//! I2: a leaf that hangs in several tables doesn't change. Only a table that holds it can share it, so one that
-//! finds itself the only holder, under its own lock, stays so.
+//! I1: a leaf in the map has at least one number, and `used` names them, where nobody is just about
+//! to install one. I2: a leaf that hangs in several tables doesn't change. Only a table that holds
+//! it can share it, so one that finds itself the only holder, under its own lock, stays so.
 
 mod leaves;
 
@@ -143,7 +146,8 @@ impl Leaf {
     /// A leaf with the same numbers; nobody installs one meanwhile.
     fn copy(&self) -> Leaf {
         let copy = Leaf::new();
-        self.numbers(0..LEAF as usize).for_each(|(at, number)| copy.slots[at].store(number.get(), Relaxed));
+        self.numbers(0..LEAF as usize)
+            .for_each(|(at, number)| copy.slots[at].store(number.get(), Relaxed));
         copy.used.store(self.used.load(Relaxed), Relaxed);
         copy
     }
@@ -168,7 +172,8 @@ impl Leaf {
         old
     }
 
-    /// Puts numbers, or none where that is 0, into a part that is empty; nobody else can reach the leaf.
+    /// Puts numbers, or none where that is 0, into a part that is empty; nobody else can reach the
+    /// leaf.
     fn fill(&mut self, part: Range<usize>, values: &mut impl Iterator<Item = u32>) {
         let mut used = self.used.load(Relaxed);
         for ((place, slot), value) in (part.start..).zip(&self.slots[part]).zip(values) {
@@ -259,8 +264,8 @@ impl Found<'_> {
         (self.index + 1..(self.index / LEAF + 1) * LEAF).map(|index| Found { index, ..*self })
     }
 
-    /// Puts a number where none is, beside others who do the same. Says no where that is not open, or somebody was
-    /// first: then nothing has changed.
+    /// Puts a number where none is, beside others who do the same. Says no where that is not open,
+    /// or somebody was first: then nothing has changed.
     #[inline]
     pub(crate) fn install(&self, value: NonZeroU32) -> bool {
         self.install_behind(value).is_some()
@@ -282,7 +287,8 @@ impl Found<'_> {
         Some(at == 0 || leaf.slots[at as usize - 1].load(Relaxed) != 0)
     }
 
-    /// How many indices right before this one have numbers, as far as its leaf goes; where that begins with this one, the leaf before it.
+    /// How many indices right before this one have numbers, as far as its leaf goes; where that
+    /// begins with this one, the leaf before it.
     pub(crate) fn run_before(&self) -> usize {
         let at = self.index % LEAF;
         let before = || self.branch?.leaf_before(self.index / LEAF);
@@ -292,8 +298,8 @@ impl Found<'_> {
 }
 
 impl Found<'_> {
-    /// Puts a number in place of another, beside others who read the table. The leaf is this table's own, and whoever replaces `old`
-    /// holds its lock; so this says yes.
+    /// Puts a number in place of another, beside others who read the table. The leaf is this
+    /// table's own, and whoever replaces `old` holds its lock; so this says yes.
     #[inline]
     pub(crate) fn replace(&self, old: NonZeroU32, new: NonZeroU32) -> bool {
         let slot = |leaf: &'_ Arc<Leaf>| {
@@ -305,8 +311,9 @@ impl Found<'_> {
     }
 }
 
-/// Whether other tables hold the leaf. Where none does, all that former holders did with what its numbers name, up to
-/// their letting go, has happened before: whoever is told that it is alone may write there.
+/// Whether other tables hold the leaf. Where none does, all that former holders did with what its
+/// numbers name, up to their letting go, has happened before: whoever is told that it is alone may
+/// write there.
 #[inline]
 fn has_others(leaf: &Arc<Leaf>) -> bool {
     if Arc::strong_count(leaf) > 1 {
@@ -318,8 +325,9 @@ fn has_others(leaf: &Arc<Leaf>) -> bool {
 
 /// Drops one table's hold on a leaf; the last holder's drop releases its numbers.
 fn let_go(mut leaf: Arc<Leaf>, holders: &mut impl Holders) {
-    let mut release =
-        |leaf: &Leaf| holders.release_many(leaf.numbers(0..LEAF as usize).map(|(_, number)| number));
+    let mut release = |leaf: &Leaf| {
+        holders.release_many(leaf.numbers(0..LEAF as usize).map(|(_, number)| number))
+    };
     // Mostly there is one holder, and the leaf need not be moved to be read.
     match Arc::get_mut(&mut leaf) {
         Some(leaf) => release(leaf),
@@ -369,8 +377,8 @@ impl Slots {
         self.leaves.get(index / LEAF).is_some_and(has_others)
     }
 
-    /// Makes the table ready for a number at an index ([`Found::is_open`]): the leaf around it, if there is one, becomes
-    /// the table's own.
+    /// Makes the table ready for a number at an index ([`Found::is_open`]): the leaf around it, if
+    /// there is one, becomes the table's own.
     pub(crate) fn open(&mut self, index: u64, holders: &mut impl Holders) {
         self.leaves.branch_or_new(index / LEAF);
         self.unshare(index, holders);
@@ -386,7 +394,8 @@ impl Slots {
         }
     }
 
-    /// Puts a number at an index, whose leaf is this table's own, and returns the one that was there.
+    /// Puts a number at an index, whose leaf is this table's own, and returns the one that was
+    /// there.
     #[inline]
     pub(crate) fn set(&mut self, index: u64, value: NonZeroU32) -> Option<NonZeroU32> {
         let leaf = self.leaves.get_or_new(index / LEAF);
@@ -396,8 +405,8 @@ impl Slots {
         leaf.put((index % LEAF) as usize, value.get())
     }
 
-    /// Puts numbers, or none where that is 0, at consecutive indices from `first` on, in leaves of the table's own, and
-    /// releases those that were there.
+    /// Puts numbers, or none where that is 0, at consecutive indices from `first` on, in leaves of
+    /// the table's own, and releases those that were there.
     pub(crate) fn put_all(
         &mut self,
         first: u64,
@@ -431,7 +440,8 @@ impl Slots {
         }
     }
 
-    /// Whether an index has a number, and no other has one in its leaf: which came with it, and goes with it.
+    /// Whether an index has a number, and no other has one in its leaf: which came with it, and
+    /// goes with it.
     pub(crate) fn is_leafs_only(&self, index: u64) -> bool {
         let leaf = self.leaves.get(index / LEAF);
         leaf.is_some_and(|leaf| leaf.used.load(Relaxed) == 1 << (index % LEAF))
@@ -440,7 +450,9 @@ impl Slots {
     /// Empties an index, whose leaf is this table's own, and returns what was there.
     pub(crate) fn clear(&mut self, index: u64) -> Option<NonZeroU32> {
         let leaf = self.leaves.get_mut(index / LEAF)?;
-        let Some(leaf) = Arc::get_mut(leaf) else { unreachable!("a shared leaf would have been changed") };
+        let Some(leaf) = Arc::get_mut(leaf) else {
+            unreachable!("a shared leaf would have been changed")
+        };
         let old = leaf.put((index % LEAF) as usize, 0)?;
         if leaf.is_empty() {
             self.leaves.remove(index / LEAF);
@@ -467,9 +479,9 @@ impl Slots {
         leaves.map(count).sum()
     }
 
-    /// The end of a range's first leaves that take as long to let go of as the numbers `left`, which becomes what is left then;
-    /// the range's start, if the first takes longer. A leaf takes as long as some numbers, and nothing else if other tables hold it
-    /// as well. Cost: by leaves.
+    /// The end of a range's first leaves that take as long to let go of as the numbers `left`,
+    /// which becomes what is left then; the range's start, if the first takes longer. A leaf takes
+    /// as long as some numbers, and nothing else if other tables hold it as well. Cost: by leaves.
     pub(crate) fn few(&self, range: Range<u64>, left: &mut usize) -> u64 {
         let end = self.leaves.range(keys_of(&range)).try_for_each(|(key, leaf)| {
             let is_shared = Arc::strong_count(leaf) > 1;
@@ -554,8 +566,8 @@ impl Slots {
         self.leaves.drain(|leaf| let_go(leaf, holders));
     }
 
-    /// A table with the same numbers at the same indices of a range, but for some: leaves that lie in it and have none of those are
-    /// shared, others copied.
+    /// A table with the same numbers at the same indices of a range, but for some: leaves that lie
+    /// in it and have none of those are shared, others copied.
     pub(crate) fn share_range(
         &self,
         range: Range<u64>,
@@ -580,7 +592,8 @@ impl Slots {
         copy
     }
 
-    /// The numbers from `start` on, as many as `out` holds; 0 where nothing is set. Says whether any is.
+    /// The numbers from `start` on, as many as `out` holds; 0 where nothing is set. Says whether
+    /// any is.
     #[inline]
     pub(crate) fn window(&self, start: u64, out: &mut [u32]) -> bool {
         let (mut at, mut out, mut any) = (start, out, 0);
@@ -606,7 +619,10 @@ impl Slots {
     pub(crate) fn part(&self, start: u64, end: u64) -> Part<'_> {
         let from = (start % LEAF) as usize;
         let to = (end - start + from as u64).min(LEAF) as usize;
-        Part { leaf: self.leaves.get(start / LEAF).map(|leaf| &leaf.slots[from..to]), len: to - from }
+        Part {
+            leaf: self.leaves.get(start / LEAF).map(|leaf| &leaf.slots[from..to]),
+            len: to - from,
+        }
     }
 
     /// Whether any leaf of the range hangs in another table too.
@@ -619,8 +635,8 @@ impl Slots {
         self.leaves.copy_bytes(keys_of(&range)) + 2 * LEAF_BYTES
     }
 
-    /// How many leaves have to be copied, at most, to take the numbers of a range out: those at its ends that other
-    /// tables have too, and of which a part stays.
+    /// How many leaves have to be copied, at most, to take the numbers of a range out: those at its
+    /// ends that other tables have too, and of which a part stays.
     pub(crate) fn leaves_cut(&self, range: Range<u64>) -> usize {
         let keys = keys_of(&range);
         let is_cut = |key: u64| {
@@ -636,9 +652,13 @@ impl Slots {
         self.leaves.get(index / LEAF).map_or(0, |leaf| Arc::as_ptr(leaf) as usize)
     }
 
-    /// What is set in a range, in order, each with the number of tables that hold its leaf; the first of a leaf with the heap bytes
-    /// that the leaf and its place take here, shared leaves by a part for each table.
-    pub(crate) fn shares(&self, range: Range<u64>) -> impl Iterator<Item = (NonZeroU32, usize, usize)> + '_ {
+    /// What is set in a range, in order, each with the number of tables that hold its leaf; the
+    /// first of a leaf with the heap bytes that the leaf and its place take here, shared leaves by
+    /// a part for each table.
+    pub(crate) fn shares(
+        &self,
+        range: Range<u64>,
+    ) -> impl Iterator<Item = (NonZeroU32, usize, usize)> + '_ {
         self.leaves.range(keys_of(&range)).flat_map(move |(key, leaf)| {
             let holders = Arc::strong_count(leaf);
             let first = leaf.used.load(Relaxed).trailing_zeros() as usize;
@@ -686,7 +706,10 @@ mod tests {
         assert_eq!(s.take_range(6..(1 << 30), Heap::Reserved, &mut c), Emptied::All);
         assert_eq!((indices(&s), s.leaves.range(0..1 << 40).count()), (std::vec![5, 1 << 30], 2));
         assert_eq!((c.0[&n(64)], c.0[&n(65)]), (0, 0));
-        assert_eq!((s.clear(5), s.clear(5), s.leaves.range(0..1 << 40).count()), (Some(n(9)), None, 1));
+        assert_eq!(
+            (s.clear(5), s.clear(5), s.leaves.range(0..1 << 40).count()),
+            (Some(n(9)), None, 1)
+        );
     }
 
     #[test]
@@ -694,7 +717,10 @@ mod tests {
         let (mut a, mut c) = (Slots::new(), Counts::default());
         (0..200).for_each(|i| assert_eq!(a.set(i, n(i as u32 + 1)), None));
         let mut b = a.share_range(10..200, [].into_iter(), &mut c);
-        assert_eq!((indices(&b).len(), b.get(9), b.get(10), c.0.len()), (190, None, Some(n(11)), 54));
+        assert_eq!(
+            (indices(&b).len(), b.get(9), b.get(10), c.0.len()),
+            (190, None, Some(n(11)), 54)
+        );
         assert!(a.is_shared(64) && !a.is_shared(10) && b.is_shared(199));
         b.unshare(64, &mut c);
         assert_eq!((c.0[&n(65)], a.is_shared(64)), (2, false));
@@ -725,7 +751,8 @@ mod tests {
         [70, 5, 20_000].into_iter().for_each(|i| s.mark(i));
         let visited: Vec<u64> = s.marked(66..1 << 40).map(|(i, _)| i).collect();
         assert_eq!(visited, (66..128).chain(19_968..20_032).collect::<Vec<_>>());
-        // A leaf that isn't all in the range keeps its mark, and so does one with a number that isn't settled.
+        // A leaf that isn't all in the range keeps its mark, and so does one with a number that
+        // isn't settled.
         s.unmark_if(1..1 << 40, |number| number != n(20_001));
         assert_eq!((s.is_marked(0), s.is_marked(64), s.is_marked(20_031)), (true, false, true));
         // A leaf that goes takes its mark along.

@@ -1,11 +1,11 @@
 //! Which slots of one device are taken: a bit each, and where a run of free ones lies.
 //!
-//! Large writes want long runs, so a search starts where the last one ended and takes the first run that is long
-//! enough. Where free slots are scattered it settles for less rather than look at every word of a large device:
-//! whoever asks holds a spin lock.
+//! Large writes want long runs, so a search starts where the last one ended and takes the first run
+//! that is long enough. Where free slots are scattered it settles for less rather than look at
+//! every word of a large device: whoever asks holds a spin lock.
 //!
-//! I1: `used` counts the taken slots that are not bad; a bad slot is taken for ever. I2: bits at `len` and behind are
-//! set. I3: a doubtful slot is in no run but one of its own.
+//! I1: `used` counts the taken slots that are not bad; a bad slot is taken for ever. I2: bits at
+//! `len` and behind are set. I3: a doubtful slot is in no run but one of its own.
 
 use core::ops::Range;
 
@@ -20,7 +20,8 @@ const PATIENCE: u32 = 1024;
 
 pub(super) struct Bits {
     taken: Pieces<u64>,
-    /// Slots that were part of a transfer that failed as a whole: each is tried alone, and found good or bad.
+    /// Slots that were part of a transfer that failed as a whole: each is tried alone, and found
+    /// good or bad.
     doubtful: Pieces<u64>,
     len: u32,
     used: u32,

@@ -4,13 +4,15 @@
 //!   frame   | cell 0 | cell 1 | cell 2 |     a frame of 3: cells of 1365 bytes
 //!   shared  3: frame -> frame -> ...         by cells to a frame: those with a live cell and a free one
 //! ```
-//! All cells of a frame have one size, a page's part: a half to a sixteenth. What is smaller than a sixteenth wastes the rest,
-//! what is larger than a half has no place here. A frame comes with its first cell and goes with its last.
+//! All cells of a frame have one size, a page's part: a half to a sixteenth. What is smaller than a
+//! sixteenth wastes the rest, what is larger than a half has no place here. A frame comes with its
+//! first cell and goes with its last.
 //!
-//! I1: a frame in use has at least one live cell; it is on its list exactly if it has a free one too. I2: `used` counts
-//! the frames in use, `unused` their free cells.
+//! I1: a frame in use has at least one live cell; it is on its list exactly if it has a free one
+//! too. I2: `used` counts the frames in use, `unused` their free cells.
 //!
-//! The road not taken is moving cells together so that frames become free sooner: it needs to know every cell's owner.
+//! The road not taken is moving cells together so that frames become free sooner: it needs to know
+//! every cell's owner.
 
 use machine::{NoMemory, PageNo, PAGE_SIZE};
 
@@ -256,12 +258,14 @@ mod tests {
             let pick = (seed >> 33) as usize;
             if seed >> 63 == 0 {
                 let parts = Parts::for_len(pick % 2048 + 1).unwrap();
-                let cell = cells.share(parts).or_else(|| Some(cells.cut(pages.pop()?, parts).unwrap()));
+                let cell =
+                    cells.share(parts).or_else(|| Some(cells.cut(pages.pop()?, parts).unwrap()));
                 held.extend(cell);
             } else if !held.is_empty() {
                 pages.extend(cells.free(held.swap_remove(pick % held.len())));
             }
-            let places: std::collections::BTreeSet<_> = held.iter().map(|&c| cells.place(c)).collect();
+            let places: std::collections::BTreeSet<_> =
+                held.iter().map(|&c| cells.place(c)).collect();
             assert_eq!((places.len(), cells.used() as usize), (held.len(), 40 - pages.len()));
             cells.audit(held.len()).unwrap();
         }

@@ -4,21 +4,24 @@
 //!   slot numbers   1 ........ n   n+2 ........ m  ...  2^28 ........    one range for each device, a gap between
 //!   devices        [ priority 5 ] [ priority 1 ]       [ the tier ]     a bit for each slot: bits.rs
 //! ```
-//! A slot is a page's place on a device, named by one number over all devices. It belongs to whoever keeps the number:
-//! an anon, an anonymous object's table, or a page that its owner left while I/O had it. Where a page goes is decided
-//! when it is written: the page daemon takes a run of slots for pages from anywhere, so that they leave in one write
-//! (1999, section 6), and whatever slots they had before are free again.
+//! A slot is a page's place on a device, named by one number over all devices. It belongs to
+//! whoever keeps the number: an anon, an anonymous object's table, or a page that its owner left
+//! while I/O had it. Where a page goes is decided when it is written: the page daemon takes a run
+//! of slots for pages from anywhere, so that they leave in one write (1999, section 6), and
+//! whatever slots they had before are free again.
 //!
-//! Devices of higher priority fill first; among equals they take turns, a run each. Only swapped-out data is on a
-//! device: `swap_off` (`off.rs`) brings it home. Before all of them comes the tier, if it is on: compressed pages in memory
-//! (`tier.rs`).
+//! Devices of higher priority fill first; among equals they take turns, a run each. Only
+//! swapped-out data is on a device: `swap_off` (`off.rs`) brings it home. Before all of them comes
+//! the tier, if it is on: compressed pages in memory (`tier.rs`).
 //!
-//! I1: a slot is taken exactly if one holder keeps its number, or a run that was just allocated does. I2: a slot that
-//! I/O reads or writes, or that a prepared read names, is taken: so a device without taken slots has nothing under way.
-//! I3: two consecutive numbers in use lie on the same device, one behind the other.
+//! I1: a slot is taken exactly if one holder keeps its number, or a run that was just allocated
+//! does. I2: a slot that I/O reads or writes, or that a prepared read names, is taken: so a device
+//! without taken slots has nothing under way. I3: two consecutive numbers in use lie on the same
+//! device, one behind the other.
 //!
-//! Locks: one, of level `Swap`, around all of it; held for a few words, or a bounded search. The road not taken is a
-//! reference count per slot, as kernels have that share a slot among address spaces: here the anon is what is shared.
+//! Locks: one, of level `Swap`, around all of it; held for a few words, or a bounded search. The
+//! road not taken is a reference count per slot, as kernels have that share a slot among address
+//! spaces: here the anon is what is shared.
 
 mod bits;
 mod cells;
@@ -101,10 +104,11 @@ impl Slot {
 
 /// Storage for swapped pages, as the host has it: a disk, or a file whose blocks it knows.
 ///
-/// Both transfers are called with nothing locked, may sleep, and start I/O for consecutive slots; they allocate no
-/// memory that could be short, since they are how memory is made free. What they answer with
-/// [`Transfer::Started`] they end by [`Uvm::read_done`] or [`Uvm::write_done`], once for every page. A device that
-/// finds a part unreadable says so of that part's pages alone if it can.
+/// Both transfers are called with nothing locked, may sleep, and start I/O for consecutive slots;
+/// they allocate no memory that could be short, since they are how memory is made free. What they
+/// answer with [`Transfer::Started`] they end by [`Uvm::read_done`] or [`Uvm::write_done`], once
+/// for every page. A device that finds a part unreadable says so of that part's pages alone if it
+/// can.
 pub trait SwapDevice<M: Machine>: Send + Sync {
     /// Pages that have room.
     fn slots(&self) -> u32;
@@ -162,7 +166,9 @@ impl fmt::Display for SwapError {
             SwapError::TooMany => "sixteen swap devices are on already",
             SwapError::NotFound => "no such swap device is on",
             SwapError::Busy => "the device is being switched off already",
-            SwapError::NoMemory => "what is on the device does not fit into memory and other devices",
+            SwapError::NoMemory => {
+                "what is on the device does not fit into memory and other devices"
+            }
             SwapError::Io => "a part of what is on the device could not be read",
         })
     }
@@ -244,7 +250,8 @@ impl<M: Machine> Table<M> {
 
     /// The first number from which `len` slots find room, with a gap on both sides (I3).
     fn room_for(&self, len: u32) -> Option<u32> {
-        let mut taken: ArrayVec<Range<u32>, DEVICES> = self.devices.iter().map(Device::numbers).collect();
+        let mut taken: ArrayVec<Range<u32>, DEVICES> =
+            self.devices.iter().map(Device::numbers).collect();
         taken.sort_unstable_by_key(|r| r.start);
         let mut base = 1;
         for range in taken {
@@ -308,7 +315,11 @@ impl<M: Machine> Swap<M> {
     }
 
     /// Takes a run of at most `most` slots; none if all devices are full.
-    pub(crate) fn alloc<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, most: u32) -> Option<Run> {
+    pub(crate) fn alloc<P: Before<order::Swap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        most: u32,
+    ) -> Option<Run> {
         let (mut table, _) = self.table.lock(held);
         let run = table.alloc(most)?;
         self.used.fetch_add(run.len, Relaxed);
@@ -330,17 +341,32 @@ impl<M: Machine> Swap<M> {
     }
 
     /// Frees a slot; [`Slot::LOST`] is none.
-    pub(crate) fn free<P: Before<order::Swap>>(&self, machine: &M, held: &mut Held<'_, P>, slot: Slot) {
+    pub(crate) fn free<P: Before<order::Swap>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        slot: Slot,
+    ) {
         self.end_use(machine, held, slot, Bits::free);
     }
 
     /// Takes a slot that failed out of use for good.
-    pub(crate) fn retire<P: Before<order::Swap>>(&self, machine: &M, held: &mut Held<'_, P>, slot: Slot) {
+    pub(crate) fn retire<P: Before<order::Swap>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        slot: Slot,
+    ) {
         self.end_use(machine, held, slot, Bits::retire);
     }
 
     /// The same, for a slot whose contents can't be read.
-    pub(crate) fn lose<P: Before<order::Swap>>(&self, machine: &M, held: &mut Held<'_, P>, slot: Slot) {
+    pub(crate) fn lose<P: Before<order::Swap>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        slot: Slot,
+    ) {
         self.end_use(machine, held, slot, Bits::lose);
     }
 
@@ -374,12 +400,21 @@ impl<M: Machine> Swap<M> {
     }
 
     /// Whether the slot must be read alone.
-    pub(crate) fn is_alone<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
+    pub(crate) fn is_alone<P: Before<order::Swap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        slot: Slot,
+    ) -> bool {
         slot.in_tier().is_some() || self.change(held, slot, |bits, at| bits.is_doubtful(at))
     }
 
-    /// Whether a slot is given back once it has been read: its device is being switched off, or it is the tier's.
-    pub(crate) fn is_leaving<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
+    /// Whether a slot is given back once it has been read: its device is being switched off, or it
+    /// is the tier's.
+    pub(crate) fn is_leaving<P: Before<order::Swap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        slot: Slot,
+    ) -> bool {
         if slot.in_tier().is_some() {
             return true;
         }
@@ -391,7 +426,11 @@ impl<M: Machine> Swap<M> {
     }
 
     /// Whether a slot is taken.
-    pub(crate) fn is_taken<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) -> bool {
+    pub(crate) fn is_taken<P: Before<order::Swap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        slot: Slot,
+    ) -> bool {
         if let Some(at) = slot.in_tier() {
             return self.tier.is_taken(held, at);
         }
@@ -426,7 +465,10 @@ impl<M: Machine> Swap<M> {
     ///
     /// # Errors
     /// What doesn't hold.
-    pub(crate) fn audit_tier(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), &'static str> {
+    pub(crate) fn audit_tier(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+    ) -> Result<(), &'static str> {
         self.tier.audit(held)
     }
 

@@ -1,4 +1,5 @@
-//! Bringing anonymous objects' pages home from a device that is switched off: `off.rs` for what isn't anons'.
+//! Bringing anonymous objects' pages home from a device that is switched off: `off.rs` for what
+//! isn't anons'.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -41,7 +42,8 @@ impl<M: Machine> Uvm<M> {
         let mut indices = 0..u64::MAX >> 1;
         loop {
             let mut batch = Batch::new();
-            let visited = self.visit_object(held, pager, &mut indices, numbers, Reserve::User, &mut batch);
+            let visited =
+                self.visit_object(held, pager, &mut indices, numbers, Reserve::User, &mut batch);
             let more = batch.is_full();
             self.read_batch(held, &mut batch);
             *wait = visited?.or(wait.take());
@@ -51,8 +53,9 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Looks at an object's pages at some indices, until the batch is full; the rest stays in `indices`. What is resident
-    /// gives its place back, unless I/O has it: then the ticket is one of those. What is not gets a busy page in the batch.
+    /// Looks at an object's pages at some indices, until the batch is full; the rest stays in
+    /// `indices`. What is resident gives its place back, unless I/O has it: then the ticket is one
+    /// of those. What is not gets a busy page in the batch.
     pub(super) fn visit_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -67,7 +70,9 @@ impl<M: Machine> Uvm<M> {
         let (mut body, mut h) = pager.object().lock(held);
         let lies_there = |slot: &Slot| numbers.contains(&slot.number());
         let concerns = |&(_, what): &(Pages, Stored)| match what {
-            Stored::Page(page) => Slot::new(frames.slot(page)).is_some_and(|slot| lies_there(&slot)),
+            Stored::Page(page) => {
+                Slot::new(frames.slot(page)).is_some_and(|slot| lies_there(&slot))
+            }
             Stored::Slot(slot) => lies_there(&slot),
         };
         while !batch.is_full() {

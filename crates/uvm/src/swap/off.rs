@@ -1,12 +1,14 @@
 //! Switching a swap device or the tier off: what is there comes home first.
 //!
-//! The device gets no new data, then every anon and every anonymous object that has a slot there is visited. One that
-//! is in memory gives its slot back, and must be written elsewhere the next time it leaves; one that is not is read
-//! in, many at a time and consecutive slots in one read; its slot is free when the read has ended. Meanwhile everybody
-//! goes on working: pages that are read come in by faults too, and leave for other devices if memory is short.
+//! The device gets no new data, then every anon and every anonymous object that has a slot there is
+//! visited. One that is in memory gives its slot back, and must be written elsewhere the next time
+//! it leaves; one that is not is read in, many at a time and consecutive slots in one read; its
+//! slot is free when the read has ended. Meanwhile everybody goes on working: pages that are read
+//! come in by faults too, and leave for other devices if memory is short.
 //!
-//! I1: when the device has no slot in use, nothing knows its numbers and no I/O is under way (`swap` I2), since no new
-//! ones are given: then it is taken out. I2: where it can't be emptied, it is on again, with what is left on it.
+//! I1: when the device has no slot in use, nothing knows its numbers and no I/O is under way
+//! (`swap` I2), since no new ones are given: then it is taken out. I2: where it can't be emptied,
+//! it is on again, with what is left on it.
 
 use core::ops::Range;
 use machine::lines::Ordering::Relaxed;
@@ -41,9 +43,13 @@ impl<M: Machine> Uvm<M> {
     /// Brings everything home that is on a swap device, and switches it off.
     ///
     /// # Errors
-    /// [`SwapError`]: the device stays on. What could not be read is lost to those who had it, and no error the next
-    /// time.
-    pub fn swap_off(&self, held: &mut Held<'_, order::Nothing>, id: SwapId) -> Result<(), SwapError> {
+    /// [`SwapError`]: the device stays on. What could not be read is lost to those who had it, and
+    /// no error the next time.
+    pub fn swap_off(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        id: SwapId,
+    ) -> Result<(), SwapError> {
         let numbers = self.leave(held, id)?;
         let result = self.empty(held, &numbers);
         let device = {
@@ -67,7 +73,11 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Stops giving slots of a device, and says which numbers they have.
-    fn leave(&self, held: &mut Held<'_, order::Nothing>, id: SwapId) -> Result<Range<u32>, SwapError> {
+    fn leave(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        id: SwapId,
+    ) -> Result<Range<u32>, SwapError> {
         let (mut table, _) = self.swap().table.lock(held);
         let device = table.devices.iter_mut().find(|d| d.id == id).ok_or(SwapError::NotFound)?;
         if device.state == State::Leaving {
@@ -78,12 +88,16 @@ impl<M: Machine> Uvm<M> {
         Ok(device.numbers())
     }
 
-    /// Gives the compressed tier a share of memory, in percent up to [`MOST_TIER`]; 0 brings home what is in it, and
-    /// switches it off.
+    /// Gives the compressed tier a share of memory, in percent up to [`MOST_TIER`]; 0 brings home
+    /// what is in it, and switches it off.
     ///
     /// # Errors
     /// [`SwapError`]: `TooMuch`, `Busy` or `NoMemory`. The share is what it was.
-    pub fn set_tier(&self, held: &mut Held<'_, order::Nothing>, percent: u8) -> Result<(), SwapError> {
+    pub fn set_tier(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        percent: u8,
+    ) -> Result<(), SwapError> {
         let tier = &self.swap().tier;
         if percent > MOST_TIER {
             return Err(SwapError::TooMuch);
@@ -112,7 +126,11 @@ impl<M: Machine> Uvm<M> {
         device.map_or((0, 0), |d| (d.bits.used(), d.bits.lost()))
     }
 
-    fn empty(&self, held: &mut Held<'_, order::Nothing>, numbers: &Range<u32>) -> Result<(), SwapError> {
+    fn empty(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        numbers: &Range<u32>,
+    ) -> Result<(), SwapError> {
         let (_, lost) = self.used_on(held, numbers);
         let (mut last, mut effort) = (0, Effort::default());
         effort.begin(self.frames());

@@ -1,8 +1,9 @@
-//! What leaves the tier for a device when the tier is nearly full: its oldest pages, as many as have just come.
+//! What leaves the tier for a device when the tier is nearly full: its oldest pages, as many as
+//! have just come.
 //!
-//! An old page comes back into memory as it does when the tier is switched off (`off.rs`), into a frame that one of those
-//! that came has left, but stays busy: it is written as one that was just taken. Who wants it meanwhile waits for it as
-//! for any page that is being written.
+//! An old page comes back into memory as it does when the tier is switched off (`off.rs`), into a
+//! frame that one of those that came has left, but stays busy: it is written as one that was just
+//! taken. Who wants it meanwhile waits for it as for any page that is being written.
 
 use machine::lines::Ordering::Relaxed;
 
@@ -18,8 +19,8 @@ use crate::stat::Counter;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// If the tier is nearly full, takes up to `most` of its oldest pages back, as far as there are frames and room on devices:
-    /// busy, on no queue, mapped nowhere.
+    /// If the tier is nearly full, takes up to `most` of its oldest pages back, as far as there are
+    /// frames and room on devices: busy, on no queue, mapped nowhere.
     pub(crate) fn oldest_of_tier(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -29,7 +30,8 @@ impl<M: Machine> Uvm<M> {
         if !self.swap().tier.is_nearly_full(held) {
             return pages;
         }
-        // What came has freed frames: before others take all of them, the reserve gets back what it gave for new cells.
+        // What came has freed frames: before others take all of them, the reserve gets back what it
+        // gave for new cells.
         self.frames().drain_caches(held);
         let room = self.swap().room_on_devices(held) as usize;
         for _ in 0..most.min(room).min(WRITE_CLUSTER) {
@@ -38,14 +40,15 @@ impl<M: Machine> Uvm<M> {
             if !self.take_back(held, slot, holder, &mut batch) {
                 break;
             }
-            pages.extend(batch.into_iter().filter_map(|(slot, page)| self.unpack(held, slot, page)));
+            pages
+                .extend(batch.into_iter().filter_map(|(slot, page)| self.unpack(held, slot, page)));
         }
         self.stat().add(self.machine().cpu(), Counter::TierMoved, pages.len() as u64);
         pages
     }
 
-    /// Gives a slot's holder a page to be filled, unless it has one or is no longer the holder. `false`: there is no
-    /// frame.
+    /// Gives a slot's holder a page to be filled, unless it has one or is no longer the holder.
+    /// `false`: there is no frame.
     fn take_back(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -73,7 +76,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Fills a page from its slot. The page stays busy; none, if that fails.
-    fn unpack(&self, held: &mut Held<'_, order::Nothing>, slot: Slot, page: PageNo) -> Option<PageNo> {
+    fn unpack(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        slot: Slot,
+        page: PageNo,
+    ) -> Option<PageNo> {
         let at = slot.in_tier()?;
         match self.swap().tier.read(self.machine(), held, at, page) {
             Transfer::Done => {

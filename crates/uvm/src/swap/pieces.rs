@@ -1,9 +1,11 @@
-//! Arrays of a length that is set by the machine or its devices, in pieces of 16 KiB, the most that a host promises.
+//! Arrays of a length that is set by the machine or its devices, in pieces of 16 KiB, the most that
+//! a host promises.
 //!
 //! ```text
 //!   rows -> row of 512 pieces -> piece of 16 KiB of items
 //! ```
-//! The road not taken is one allocation: of a host's heap nobody can promise it, once it has been in use for long.
+//! The road not taken is one allocation: of a host's heap nobody can promise it, once it has been
+//! in use for long.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

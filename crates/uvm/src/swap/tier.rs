@@ -4,29 +4,33 @@
 //!   slot   2^28 + n --> entry n --> nothing: all zeroes
 //!                               --> a cell with some bytes, in a frame of the tier's: cells.rs
 //! ```
-//! A page that the daemon would write is compressed first (LZ4, blocks). If half a page holds it, it gets a slot of the
-//! tier and its bytes a cell; its frame is free at once. Everything else goes to the devices, if there are any. A slot of
-//! the tier is a slot like others to whoever keeps it: numbers from [`TIER`] on are the tier's. Three things differ. Its
-//! transfers end where they are started; it is read alone, since nothing is saved by reading neighbours with it; and
-//! what has been read leaves the tier, so that nothing is in memory twice.
+//! A page that the daemon would write is compressed first (LZ4, blocks). If half a page holds it,
+//! it gets a slot of the tier and its bytes a cell; its frame is free at once. Everything else goes
+//! to the devices, if there are any. A slot of the tier is a slot like others to whoever keeps it:
+//! numbers from [`TIER`] on are the tier's. Three things differ. Its transfers end where they are
+//! started; it is read alone, since nothing is saved by reading neighbours with it; and what has
+//! been read leaves the tier, so that nothing is in memory twice.
 //!
-//! When the tier has nearly its share of memory, its oldest pages make room: `pageout` takes them back and writes them to a
-//! device together (`oldest.rs`). Slots are given in a circle, so the one behind the last is the oldest in use. Without a device,
-//! a full tier takes no more.
+//! When the tier has nearly its share of memory, its oldest pages make room: `pageout` takes them
+//! back and writes them to a device together (`oldest.rs`). Slots are given in a circle, so the one
+//! behind the last is the oldest in use. Without a device, a full tier takes no more.
 //!
-//! I1: an entry is taken exactly if its slot is (`swap` I1), and has a cell exactly if it isn't all zeroes. I2: frames of
-//! the tier are the kernel's to all others, at most `limit` but for those that it had when the limit was lowered. I3: a
-//! slot's bytes don't change while it is taken. I4: whoever has the tier's work buffers has them by its lock.
+//! I1: an entry is taken exactly if its slot is (`swap` I1), and has a cell exactly if it isn't all
+//! zeroes. I2: frames of the tier are the kernel's to all others, at most `limit` but for those
+//! that it had when the limit was lowered. I3: a slot's bytes don't change while it is taken. I4:
+//! whoever has the tier's work buffers has them by its lock.
 //!
-//! Locks: `Tier` around the buffers, for as long as a page takes to be packed or unpacked; inside it, and
-//! by itself where slots are freed, `Swap`. Nothing is allocated on the way out but frames, and a frame that is asked for
-//! serves a page that is about to give one back. The road not taken is buffers for each CPU: to be had when many CPUs
-//! are seen to wait here.
+//! Locks: `Tier` around the buffers, for as long as a page takes to be packed or unpacked; inside
+//! it, and by itself where slots are freed, `Swap`. Nothing is allocated on the way out but frames,
+//! and a frame that is asked for serves a page that is about to give one back. The road not taken
+//! is buffers for each CPU: to be had when many CPUs are seen to wait here.
 
 use alloc::boxed::Box;
 use machine::lines::{AtomicU32, Ordering::Relaxed};
 
-use lz4_flex::block::{compress_into_with_table, decompress_into, get_maximum_output_size, CompressTable};
+use lz4_flex::block::{
+    compress_into_with_table, decompress_into, get_maximum_output_size, CompressTable,
+};
 use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo, Reserve, PAGE_SIZE};
 
 use super::bits::Bits;
@@ -35,8 +39,8 @@ use super::pieces::Pieces;
 use super::Slot;
 use crate::io::Transfer;
 
-/// The number of the tier's first slot, and how many it may have: devices' are below, and a page's record has room for
-/// numbers below twice this.
+/// The number of the tier's first slot, and how many it may have: devices' are below, and a page's
+/// record has room for numbers below twice this.
 pub(super) const TIER: u32 = 1 << 28;
 
 /// The largest share of memory that the tier may have, in percent.
@@ -169,7 +173,8 @@ impl<M: Machine> Tier<M> {
         state.as_mut().is_some_and(|state| !core::mem::replace(&mut state.leaving, true))
     }
 
-    /// Ends what [`leave`](Self::leave) began: the tier is off if nothing is left in it, and on again otherwise.
+    /// Ends what [`leave`](Self::leave) began: the tier is off if nothing is left in it, and on
+    /// again otherwise.
     pub(super) fn left(&self, held: &mut Held<'_, order::Nothing>) {
         let gone = {
             let (mut work, mut h) = self.work.lock(held);
@@ -189,7 +194,11 @@ impl<M: Machine> Tier<M> {
     /// What it holds.
     pub(super) fn info<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> TierInfo {
         let (state, _) = self.state.lock(held);
-        let info = |s: &State| TierInfo { percent: s.percent, frames: s.cells.used(), pages: s.bits.used() };
+        let info = |s: &State| TierInfo {
+            percent: s.percent,
+            frames: s.cells.used(),
+            pages: s.bits.used(),
+        };
         state.as_ref().map_or_else(TierInfo::default, info)
     }
 
@@ -281,7 +290,12 @@ impl<M: Machine> Tier<M> {
     }
 
     /// Frees a slot, and its frame if that was the last of it.
-    pub(super) fn free<P: Before<order::Swap>>(&self, machine: &M, held: &mut Held<'_, P>, at: u32) {
+    pub(super) fn free<P: Before<order::Swap>>(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, P>,
+        at: u32,
+    ) {
         let (mut state, mut h) = self.state.lock(held);
         let Some(state) = state.as_mut() else { unreachable!("slot {at} is taken of no tier") };
         state.bits.free(at);
@@ -298,7 +312,8 @@ impl<M: Machine> Tier<M> {
         state.as_ref().is_some_and(|state| at < state.bits.len() && state.bits.is_taken(at))
     }
 
-    /// The slot that has been taken longest, of those that this has not named in this round; and who holds it.
+    /// The slot that has been taken longest, of those that this has not named in this round; and
+    /// who holds it.
     pub(super) fn oldest(&self, held: &mut Held<'_, order::Nothing>) -> Option<(Slot, Holder)> {
         let (mut state, _) = self.state.lock(held);
         let state = state.as_mut()?;
@@ -335,8 +350,8 @@ impl Work {
         if self.page.iter().all(|&byte| byte == 0) {
             return Ok(None);
         }
-        let len =
-            compress_into_with_table(&self.page, &mut self.packed, table).map_err(|_| Refusal::Large)?;
+        let len = compress_into_with_table(&self.page, &mut self.packed, table)
+            .map_err(|_| Refusal::Large)?;
         Ok(Some((len, Parts::for_len(len).ok_or(Refusal::Large)?)))
     }
 }
@@ -345,7 +360,8 @@ impl State {
     fn new<M: Machine>(machine: &M, total: usize) -> Result<State, NoMemory> {
         let slots = (total * SLOTS_PER_FRAME as usize).min(TIER as usize);
         let frames = total * usize::from(MOST_TIER) / 100;
-        let bytes = Pieces::<Entry>::bytes(slots) + Bits::bytes(slots as u32) + Cells::bytes(frames as u32);
+        let bytes =
+            Pieces::<Entry>::bytes(slots) + Bits::bytes(slots as u32) + Cells::bytes(frames as u32);
         machine.reserve_heap(bytes)?;
         let entries = Pieces::new(slots, &Entry { bytes: Bytes::Zeroes, holder: Holder::Unknown })?;
         let (bits, cells) = (Bits::new(slots as u32)?, Cells::new(frames as u32)?);

@@ -1,4 +1,5 @@
-//! A disk with one file, for tests: says what it was asked for, fails where it is told to, answers at once or later.
+//! A disk with one file, for tests: says what it was asked for, fails where it is told to, answers
+//! at once or later.
 #![allow(dead_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use machine::order::Nothing;
 use machine::{Held, Machine, PageNo, Pages, ThreadCtx, Va, VaRange, PAGE_SIZE};
-use uvm::{Access, FaultError, GetError, Intent, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager};
+use uvm::{
+    Access, FaultError, GetError, Intent, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager,
+};
 use uvm_soft::{Config, Denied, Fate, IoBy, SoftMachine, Stage};
 
 pub type World = Uvm<SoftMachine>;
@@ -25,7 +28,8 @@ pub struct State {
     pub written: BTreeMap<u64, u8>,
     /// Pages that can't be transferred.
     pub bad: BTreeSet<u64>,
-    /// Pages of zeroes that the file has no room for, and for which it was asked for some; whether there is none left.
+    /// Pages of zeroes that the file has no room for, and for which it was asked for some; whether
+    /// there is none left.
     pub holes: BTreeSet<u64>,
     pub asked: Vec<u64>,
     pub full: bool,
@@ -33,7 +37,8 @@ pub struct State {
     pub punches: usize,
     pub reads: Vec<Range<u64>>,
     pub writes: Vec<Range<u64>>,
-    /// Whether the page daemon is told that the host writes dirty pages itself, and how often it was.
+    /// Whether the page daemon is told that the host writes dirty pages itself, and how often it
+    /// was.
     pub flusher: bool,
     pub told: usize,
 }
@@ -111,7 +116,9 @@ impl Vnode<SoftMachine> for Node {
         if self.0.answers == Answers::AtOnce {
             fill(&self.0, machine, range.clone(), pages);
             let ended = self.0.end(range.clone(), Fate::Works, |_| ());
-            if ended == Transfer::Failed || self.0.state().holes.range(range.clone()).next().is_none() {
+            if ended == Transfer::Failed
+                || self.0.state().holes.range(range.clone()).next().is_none()
+            {
                 return ended;
             }
             self.0.read_done(range, pages);
@@ -167,7 +174,10 @@ impl Vnode<SoftMachine> for Node {
                 let mut byte = [0];
                 machine.read(page, 0, &mut byte);
                 let mut state = disk.state();
-                assert!(!state.holes.contains(&n), "page {n} is written, and the file has no room for it");
+                assert!(
+                    !state.holes.contains(&n),
+                    "page {n} is written, and the file has no room for it"
+                );
                 if !state.bad.contains(&n) {
                     state.written.insert(n, byte[0]);
                 }

@@ -11,7 +11,8 @@ pub type World = Uvm<SoftMachine>;
 
 pub const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
 
-/// A machine of so many frames, and how many are free. The page of zeroes is made at once, so that what is free can be compared.
+/// A machine of so many frames, and how many are free. The page of zeroes is made at once, so that
+/// what is free can be compared.
 pub fn world(frames: u32) -> (World, usize) {
     let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
     let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
@@ -44,14 +45,23 @@ pub fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
     lent.pages().iter().map(first).collect()
 }
 
-pub fn audit(uvm: &World, held: &mut Held<'_, Nothing>, spaces: &[&Space<SoftMachine>], lent: &[&Lent]) {
+pub fn audit(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    spaces: &[&Space<SoftMachine>],
+    lent: &[&Lent],
+) {
     uvm.audit(held, spaces, &[]).unwrap();
     uvm.audit_loans(held, spaces, lent.iter().flat_map(|lent| lent.pages())).unwrap();
     uvm.machine().tlb_audit().unwrap();
 }
 
 /// A space with `pages` pages mapped, each written with its number and one, up to 200.
-pub fn written(uvm: &World, held: &mut Held<'_, Nothing>, pages: u64) -> (Space<SoftMachine>, VaRange) {
+pub fn written(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    pages: u64,
+) -> (Space<SoftMachine>, VaRange) {
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(pages))).unwrap();
     (0..pages).for_each(|n| store(uvm, &space, va + Pages(n), (n % 200) as u8 + 1));

@@ -9,9 +9,9 @@ use machine::order::{self, Nothing};
 use machine::{Held, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
 use uvm::pager::Access;
 use uvm::{
-    Advice, AnonObject, Backing, Counter, FaultError, GetError, Inherit, MapError, MapRequest, Object,
-    ObjectBody, Pager, Place, RangeError, RemapPlace, Removed, Sharing, Space, Transfer, Uvm, Vnode,
-    VnodePager,
+    Advice, AnonObject, Backing, Counter, FaultError, GetError, Inherit, MapError, MapRequest,
+    Object, ObjectBody, Pager, Place, RangeError, RemapPlace, Removed, Sharing, Space, Transfer,
+    Uvm, Vnode, VnodePager,
 };
 
 use crate::count::locks;
@@ -43,7 +43,8 @@ fn a_mapping_appears_at_once_with_all_its_attributes() {
     // A shared object's mapping is counted there without the object's lock.
     let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(8)).unwrap();
     let before = locks();
-    uvm.map(held, &s, &MapRequest::object(object.clone(), Pages(2), Pages(4), Sharing::Shared)).unwrap();
+    uvm.map(held, &s, &MapRequest::object(object.clone(), Pages(2), Pages(4), Sharing::Shared))
+        .unwrap();
     assert_eq!(locks() - before, 1);
     audit(&uvm, held, &[&s], std::slice::from_ref(&object));
     uvm.space_destroy(held, s);
@@ -273,8 +274,9 @@ fn no_lock_is_held_over_a_files_transfers() {
     let pager = VnodePager::new(&uvm, held, Box::new(vnode), Pages(8)).unwrap();
     let dynamic: Arc<dyn Pager<Soft>> = pager.clone();
     *hook.lock().unwrap() = Some(probe(&uvm, &s));
-    let va =
-        uvm.map(held, &s, &MapRequest::object(dynamic.clone(), Pages(0), Pages(8), Sharing::Shared)).unwrap();
+    let va = uvm
+        .map(held, &s, &MapRequest::object(dynamic.clone(), Pages(0), Pages(8), Sharing::Shared))
+        .unwrap();
     store(&uvm, &s, va, 7).unwrap();
     let read = transfers.load(Relaxed);
     assert!(read > 0, "the fault read the file");
@@ -301,8 +303,10 @@ fn a_reservation_keeps_its_addresses_until_mappings_take_them() {
     let elsewhere = zeroes(&uvm, held, &s, 8);
     assert!(elsewhere.intersect(kept).is_empty());
     // Two mappings take its place in parts; the middle stays reserved.
-    let at =
-        |page, len| MapRequest { place: Place::Reserved(va + Pages(page)), ..MapRequest::zero(Pages(len)) };
+    let at = |page, len| MapRequest {
+        place: Place::Reserved(va + Pages(page)),
+        ..MapRequest::zero(Pages(len))
+    };
     assert_eq!(uvm.map(held, &s, &at(0, 2)), Ok(va));
     let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
     let backing = Backing::Object { pager: object.clone(), offset: Pages(0) };
@@ -335,12 +339,17 @@ fn a_submap_is_used_while_its_parents_map_is_locked_by_nobody() {
     let ranges: Vec<VaRange> = (0..subs)
         .map(|n| {
             let at = Place::Fixed(Va(0x10_0000 + n * 0x4000));
-            let va = uvm.map(held, &sub, &MapRequest { place: at, ..MapRequest::zero(Pages(2)) }).unwrap();
+            let va = uvm
+                .map(held, &sub, &MapRequest { place: at, ..MapRequest::zero(Pages(2)) })
+                .unwrap();
             VaRange::new(va, va + Pages(2))
         })
         .collect();
     assert_eq!(locks() - before, subs, "the submap's lock alone");
-    assert_eq!((entries(&uvm, held, &s).len(), entries(&uvm, held, &sub).len()), (parents, subs as usize));
+    assert_eq!(
+        (entries(&uvm, held, &s).len(), entries(&uvm, held, &sub).len()),
+        (parents, subs as usize)
+    );
     ranges.iter().for_each(|r| store(&uvm, &s, r.start, 9).unwrap());
     uvm.unmap(held, &sub, ranges[1]).unwrap();
     assert_eq!(load(&uvm, &s, ranges[1].start), Err(FaultError::NoMapping));
@@ -395,14 +404,18 @@ fn a_mapping_that_moves_and_stays_leaves_what_it_shares_and_nothing_private() {
     uvm.wire(held, &s, part(range, 0..1)).unwrap();
     let shared: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
     let old = VaRange::new(Va(range.start.0 - 2 * 4096), range.end);
-    let request = MapRequest::object(shared.clone(), Pages(0), Pages(2), Sharing::Shared).at(old.start);
+    let request =
+        MapRequest::object(shared.clone(), Pages(0), Pages(2), Sharing::Shared).at(old.start);
     uvm.map(held, &s, &request).unwrap();
     store(&uvm, &s, old.start, 9).unwrap();
     let anons = uvm.anons();
     let new = uvm.remap_and_keep(held, &s, old, None).unwrap();
     assert_eq!(uvm.anons(), anons, "nothing is copied");
     for n in 2..6 {
-        assert_eq!((load(&uvm, &s, new + Pages(n)), load(&uvm, &s, old.start + Pages(n))), (Ok(7), Ok(0)));
+        assert_eq!(
+            (load(&uvm, &s, new + Pages(n)), load(&uvm, &s, old.start + Pages(n))),
+            (Ok(7), Ok(0))
+        );
     }
     let seen: Vec<_> = entries(&uvm, held, &s).iter().map(|e| (e.prot, e.wired)).collect();
     let (rw, r) = (Prot::READ_WRITE, Prot::READ);
@@ -438,8 +451,14 @@ fn a_range_that_was_cut_grows_together_where_it_is_moved() {
     let high = part(range, 4..8);
     uvm.remap(held, &s, high, Pages(4), RemapPlace::Fixed(away)).unwrap();
     assert_eq!(entries(&uvm, held, &s).len(), 2);
-    uvm.remap(held, &s, VaRange::new(away, away + Pages(4)), Pages(4), RemapPlace::Fixed(high.start))
-        .unwrap();
+    uvm.remap(
+        held,
+        &s,
+        VaRange::new(away, away + Pages(4)),
+        Pages(4),
+        RemapPlace::Fixed(high.start),
+    )
+    .unwrap();
     assert_eq!(entries(&uvm, held, &s).len(), 1);
     assert_eq!(load(&uvm, &s, range.start), Ok(3));
     audit(&uvm, held, &[&s], &[]);

@@ -13,7 +13,8 @@ use crate::world::{audit, end, entries, load, part, space, store, world, zeroes,
 /// Makes the machine's memory, which it makes as it is touched, so that it is not counted later.
 fn touch_all_frames(uvm: &World, held: &mut Held<'_, Nothing>) {
     let (machine, frames) = (uvm.machine(), uvm.frames());
-    let all: Vec<_> = std::iter::from_fn(|| frames.alloc(machine, held, Reserve::Pageout).ok()).collect();
+    let all: Vec<_> =
+        std::iter::from_fn(|| frames.alloc(machine, held, Reserve::Pageout).ok()).collect();
     assert_eq!(all.len(), frames.total());
     all.iter().for_each(|&page| machine.zero(page));
     all.into_iter().for_each(|page| frames.free_page(machine, held, page));
@@ -78,7 +79,10 @@ fn a_fork_costs_by_entries_and_not_by_pages() {
     let many = cost(held, 4, 32);
     let each = (many - few).div_ceil(31);
     assert!(each <= 6 && many <= few + 31 * each, "{few} locks for one entry, {many} for 32");
-    assert_eq!((uvm.stat().get(Counter::FaultsAnonCopied), uvm.stat().get(Counter::AmapCopies)), (0, 0));
+    assert_eq!(
+        (uvm.stat().get(Counter::FaultsAnonCopied), uvm.stat().get(Counter::AmapCopies)),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -90,7 +94,10 @@ fn a_tally_divides_what_is_shared_by_those_who_have_it() {
     let range = zeroes(&uvm, held, &s, PAGES);
     (0..PAGES).for_each(|n| store(&uvm, &s, range.start + Pages(n), 1).unwrap());
     let alone = uvm.tally(held, &s, range);
-    assert_eq!((alone.anonymous as u64, alone.anonymous_share as u64), (PAGES, range.pages().bytes()));
+    assert_eq!(
+        (alone.anonymous as u64, alone.anonymous_share as u64),
+        (PAGES, range.pages().bytes())
+    );
     let in_part = |held: &mut _, pages| uvm.anonymous_in(held, &s, part(range, pages));
     assert_eq!((in_part(held, 3..200), in_part(held, 0..240)), (197, 240));
     // Entries that refer to one amap: its leaves count once, not for each.
@@ -132,8 +139,9 @@ fn first_touches_upwards_are_answered_sixteen_at_a_time() {
     };
     // In windows: 0, 1, 3, 7, 15, and then one of sixteen each.
     let at = |va: u64, pages| {
-        let start =
-            uvm.map(&mut ThreadCtx::new().held(), &s, &MapRequest::zero(Pages(pages)).at(Va(va))).unwrap();
+        let start = uvm
+            .map(&mut ThreadCtx::new().held(), &s, &MapRequest::zero(Pages(pages)).at(Va(va)))
+            .unwrap();
         VaRange::new(start, start + Pages(pages))
     };
     let up = at(0x40_0000, 64);
@@ -145,7 +153,8 @@ fn first_touches_upwards_are_answered_sixteen_at_a_time() {
     (4..7).for_each(|n| assert_eq!(load(&uvm, &s, few.start + Pages(n)), Ok(0)));
     let short = at(0xc0_0000, 5);
     assert_eq!((touch(short, &mut (0..5)), uvm.anons()), (3, 64 + 7 + 5));
-    // Downwards, with gaps, where advice says that there is no order, or to read: as many as are touched.
+    // Downwards, with gaps, where advice says that there is no order, or to read: as many as are
+    // touched.
     let before = uvm.anons();
     assert_eq!(touch(at(0x100_0000, 64), &mut (0..64).rev()), 64);
     assert_eq!(touch(at(0x140_0000, 64), &mut (0..64).step_by(2)), 32);
@@ -226,7 +235,10 @@ fn what_is_rewritten_after_each_fork_is_copied_by_the_fork() {
     assert_eq!(count(Counter::Faults), faults);
     assert_eq!((load(&uvm, &s, hot), load(&uvm, &child, hot)), (Ok(3), Ok(4)));
     // The rest they share as ever.
-    assert_eq!((count(Counter::CopiedAtFork), uvm.anons(), load(&uvm, &child, cold)), (1, 9, Ok(1)));
+    assert_eq!(
+        (count(Counter::CopiedAtFork), uvm.anons(), load(&uvm, &child, cold)),
+        (1, 9, Ok(1))
+    );
     store(&uvm, &child, cold, 5).unwrap();
     assert_eq!((count(Counter::FaultsAnonCopied), load(&uvm, &s, cold)), (2, Ok(1)));
     audit(&uvm, held, &[&s, &child], &[]);

@@ -1,10 +1,13 @@
-//! minherit: what a child gets, case by case, of parts of ranges, through generations (1999, section 5.4).
+//! minherit: what a child gets, case by case, of parts of ranges, through generations (1999,
+//! section 5.4).
 
 use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Held, Pages, Prot, ThreadCtx, VaRange};
-use uvm::{AnonObject, Counter, FaultError, Inherit, MapRequest, Pager, RangeError, Sharing, Space};
+use uvm::{
+    AnonObject, Counter, FaultError, Inherit, MapRequest, Pager, RangeError, Sharing, Space,
+};
 
 use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, Soft, World};
 
@@ -19,7 +22,13 @@ fn bytes(uvm: &World, s: &Space<Soft>, range: VaRange) -> Vec<Option<u8>> {
 }
 
 /// Zeroes of which every page has been written with its number and something.
-fn written(uvm: &World, held: &mut Held<'_, Nothing>, s: &Space<Soft>, pages: u64, plus: u8) -> VaRange {
+fn written(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    s: &Space<Soft>,
+    pages: u64,
+    plus: u8,
+) -> VaRange {
     let range = zeroes(uvm, held, s, pages);
     range.iter_pages().zip(plus..).for_each(|(va, byte)| store(uvm, s, va, byte).unwrap());
     range
@@ -31,7 +40,12 @@ fn each_part_of_a_range_goes_its_own_way() {
     let held = &mut ctx.held();
     let s = space(&uvm, held);
     let range = written(&uvm, held, &s, 8, 10);
-    let ways = [(0..2, Inherit::Share), (2..4, Inherit::Copy), (4..6, Inherit::Zero), (6..8, Inherit::None)];
+    let ways = [
+        (0..2, Inherit::Share),
+        (2..4, Inherit::Copy),
+        (4..6, Inherit::Zero),
+        (6..8, Inherit::None),
+    ];
     for (pages, inherit) in ways {
         uvm.inherit(held, &s, part(range, pages), inherit).unwrap();
     }
@@ -77,7 +91,9 @@ fn the_way_itself_is_inherited_through_generations() {
     let held = &mut ctx.held();
     let first = space(&uvm, held);
     let range = written(&uvm, held, &first, 4, 1);
-    for (page, inherit) in [(0, Inherit::Share), (1, Inherit::Copy), (2, Inherit::Zero), (3, Inherit::None)] {
+    for (page, inherit) in
+        [(0, Inherit::Share), (1, Inherit::Copy), (2, Inherit::Zero), (3, Inherit::None)]
+    {
         uvm.inherit(held, &first, part(range, page..page + 1), inherit).unwrap();
     }
     let second = uvm.fork(held, &first).unwrap();
@@ -153,7 +169,8 @@ fn a_private_file_mapping_that_was_written_is_shared_with_what_was_written() {
     store(&uvm, &s, va, 5).unwrap();
     uvm.inherit(held, &s, range, Inherit::Share).unwrap();
     let child = uvm.fork(held, &s).unwrap();
-    // The first page was written before, the second is after, by the child: both are seen by both, by no one else.
+    // The first page was written before, the second is after, by the child: both are seen by both,
+    // by no one else.
     store(&uvm, &child, va + Pages(1), 6).unwrap();
     assert_eq!(bytes(&uvm, &s, range), [Some(5), Some(6), Some(0), Some(0)]);
     assert_eq!(bytes(&uvm, &child, range), bytes(&uvm, &s, range));

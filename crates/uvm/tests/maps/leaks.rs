@@ -1,8 +1,9 @@
 //! The paper's fork patterns for ever: no memory stays behind.
 //!
-//! Under 4.4BSD a process that forks, writes, and goes on in the child grows a chain of shadow objects whose pages
-//! nobody can reach (the swap leak; 1999, section 5.1). Here each pattern is repeated, and frames, anons and bytes of
-//! heap are the same before and after; with memory too small for all of it, no slot of swap stays behind either.
+//! Under 4.4BSD a process that forks, writes, and goes on in the child grows a chain of shadow
+//! objects whose pages nobody can reach (the swap leak; 1999, section 5.1). Here each pattern is
+//! repeated, and frames, anons and bytes of heap are the same before and after; with memory too
+//! small for all of it, no slot of swap stays behind either.
 //!
 //! `UVM_LOOPS` sets how often; the default is short, and `./uvm test --long` runs a million.
 
@@ -30,7 +31,11 @@ impl Pattern<'_> {
     }
 
     fn shows(&self, s: &Space<Soft>, page: u64, n: u64) {
-        assert_eq!(load(self.uvm, s, part(self.range, page..page + 1).start), Ok(n as u8), "page {page}");
+        assert_eq!(
+            load(self.uvm, s, part(self.range, page..page + 1).start),
+            Ok(n as u8),
+            "page {page}"
+        );
     }
 
     /// The child ends after both have written: figure 3's life.
@@ -45,7 +50,12 @@ impl Pattern<'_> {
     }
 
     /// The parent ends, and the child is the next one's parent: the chain that grew without end.
-    fn parent_ends(&self, held: &mut Held<'_, Nothing>, parent: Space<Soft>, n: u64) -> Space<Soft> {
+    fn parent_ends(
+        &self,
+        held: &mut Held<'_, Nothing>,
+        parent: Space<Soft>,
+        n: u64,
+    ) -> Space<Soft> {
         self.store(&parent, 0, n);
         let child = self.uvm.fork(held, &parent).unwrap();
         self.store(&parent, 0, n + 1);
@@ -56,7 +66,12 @@ impl Pattern<'_> {
     }
 
     /// A grandchild outlives both, with parts unmapped and mapped again on the way.
-    fn grandchild_stays(&self, held: &mut Held<'_, Nothing>, parent: Space<Soft>, n: u64) -> Space<Soft> {
+    fn grandchild_stays(
+        &self,
+        held: &mut Held<'_, Nothing>,
+        parent: Space<Soft>,
+        n: u64,
+    ) -> Space<Soft> {
         let uvm = self.uvm;
         let child = uvm.fork(held, &parent).unwrap();
         uvm.unmap(held, &child, part(self.range, 4..6)).unwrap();
@@ -74,7 +89,12 @@ impl Pattern<'_> {
     }
 
     /// Memory shared by inheritance that one of the two copies later, and that is forgotten.
-    fn shares_and_copies(&self, held: &mut Held<'_, Nothing>, parent: Space<Soft>, n: u64) -> Space<Soft> {
+    fn shares_and_copies(
+        &self,
+        held: &mut Held<'_, Nothing>,
+        parent: Space<Soft>,
+        n: u64,
+    ) -> Space<Soft> {
         let (uvm, shared) = (self.uvm, part(self.range, 7..9));
         uvm.inherit(held, &parent, shared, Inherit::Share).unwrap();
         let child = uvm.fork(held, &parent).unwrap();
@@ -105,8 +125,9 @@ fn fork_patterns_for_ever_keep_memory_constant() {
     let mut s = space(&uvm, held);
     let range = zeroes(&uvm, held, &s, 12);
     let pattern = Pattern { uvm: &uvm, range };
-    let used =
-        |held: &mut _, s: &Space<Soft>| (uvm.frames().free(), uvm.anons(), s.map().entries(held), heap());
+    let used = |held: &mut _, s: &Space<Soft>| {
+        (uvm.frames().free(), uvm.anons(), s.map().entries(held), heap())
+    };
     // The machine's own tables reach their size in the first rounds.
     for n in 0..300 {
         s = pattern.all(held, s, n);
@@ -184,8 +205,8 @@ fn fork_patterns_for_ever_leave_no_slot_of_swap_behind() {
     uvm.swap_off(held, swap).unwrap();
 }
 
-/// A space ends without heap while others hold parts of its leaves. What it can't cut is in nobody's way, and goes when there is
-/// heap again, or when the leaf has lost its other holder.
+/// A space ends without heap while others hold parts of its leaves. What it can't cut is in
+/// nobody's way, and goes when there is heap again, or when the leaf has lost its other holder.
 #[test]
 fn what_ends_without_heap_leaves_nothing() {
     for heap_returns in [true, false] {
@@ -195,7 +216,8 @@ fn what_ends_without_heap_leaves_nothing() {
         let parent = space(&uvm, held);
         let range = zeroes(&uvm, held, &parent, 256);
         // Two pages in one leaf of 64, and one in another.
-        let first = range.start.0.div_ceil(64 * PAGE_SIZE as u64) * 64 - range.start.0 / PAGE_SIZE as u64;
+        let first =
+            range.start.0.div_ceil(64 * PAGE_SIZE as u64) * 64 - range.start.0 / PAGE_SIZE as u64;
         let at = |page: u64| part(range, first + page..first + page + 1);
         // Downwards: upwards they would be a run.
         [1, 0, 64].iter().for_each(|&page| store(&uvm, &parent, at(page).start, 1).unwrap());

@@ -30,7 +30,8 @@ fn mappings_stacked_from_the_top_are_one_entry() {
     end(&uvm, held, [s]);
 }
 
-/// What threads map side by side where any address will do has an amap for each CPU, so that neither waits for the other's.
+/// What threads map side by side where any address will do has an amap for each CPU, so that
+/// neither waits for the other's.
 #[test]
 fn mappings_touched_on_two_cpus_stay_apart() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
@@ -97,7 +98,8 @@ fn an_objects_pages_that_follow_one_another_are_one_entry() {
     map(held, 10, 54, Sharing::Private);
     let seen: Vec<_> = entries(&uvm, held, &s).iter().map(|e| e.range.pages().0).collect();
     assert_eq!(seen, [6, 2, 4]);
-    // A private mapping that was written grows on, downwards too, with what was written in its place.
+    // A private mapping that was written grows on, downwards too, with what was written in its
+    // place.
     store(&uvm, &s, at + Pages(9), 1).unwrap();
     map(held, 12, 56, Sharing::Private);
     assert_eq!(entries(&uvm, held, &s).len(), 3);
@@ -160,9 +162,15 @@ fn a_heap_grows_in_place() {
         (heap[0].layers.amap.map(|(_, anons, own)| (anons, own)), uvm.anons()),
         (Some((1000, true)), 1000)
     );
-    // One copy of the amap a fork at most, and of no page but the one that the children have written: once by a store, then by forks.
-    assert!(uvm.stat().get(Counter::AmapCopies) - copies <= 20, "{}", uvm.stat().get(Counter::AmapCopies));
-    let copied = [Counter::FaultsAnonCopied, Counter::CopiedAtFork].map(|counter| uvm.stat().get(counter));
+    // One copy of the amap a fork at most, and of no page but the one that the children have
+    // written: once by a store, then by forks.
+    assert!(
+        uvm.stat().get(Counter::AmapCopies) - copies <= 20,
+        "{}",
+        uvm.stat().get(Counter::AmapCopies)
+    );
+    let copied =
+        [Counter::FaultsAnonCopied, Counter::CopiedAtFork].map(|counter| uvm.stat().get(counter));
     assert_eq!(copied, [1, 9]);
     (0..1000).for_each(|n| assert_eq!(load(&uvm, &s, start + Pages(n)), Ok(n as u8)));
     // It shrinks page by page, and each page is free at once.
@@ -188,7 +196,10 @@ fn a_stack_grows_down_in_place() {
     let stack = entries(&uvm, held, &s);
     assert_eq!((stack.len(), stack[0].range), (1, VaRange::new(bottom, top)));
     assert_eq!(stack[0].layers.amap.map(|(_, anons, own)| (anons, own)), Some((200, true)));
-    assert_eq!((uvm.stat().get(Counter::AmapCopies), uvm.stat().get(Counter::FaultsAnonCopied)), (0, 0));
+    assert_eq!(
+        (uvm.stat().get(Counter::AmapCopies), uvm.stat().get(Counter::FaultsAnonCopied)),
+        (0, 0)
+    );
     (0..200).for_each(|n| assert_eq!(load(&uvm, &s, Va(top.0 - (n + 1) * 4096)), Ok(n as u8)));
     audit(&uvm, held, &[&s], &[]);
     end(&uvm, held, [s]);
@@ -206,7 +217,8 @@ fn a_remapping_that_grows_in_place_stays_one_entry() {
         .map(
             held,
             &s,
-            &MapRequest::object(object.clone(), Pages(0), Pages(1), Sharing::Shared).at(Va(0x80_0000)),
+            &MapRequest::object(object.clone(), Pages(0), Pages(1), Sharing::Shared)
+                .at(Va(0x80_0000)),
         )
         .unwrap();
     for len in 2..40 {
@@ -259,7 +271,8 @@ fn a_part_that_can_not_be_locked_is_cut_off_again() {
     uvm.wire(held, &s, VaRange::new(at, at + Pages(2))).unwrap();
     // The last half lies behind the object's end.
     assert!(uvm.wire(held, &s, VaRange::new(at, at + Pages(8))).is_err());
-    let wired: Vec<_> = entries(&uvm, held, &s).iter().map(|e| (e.range.pages().0, e.wired)).collect();
+    let wired: Vec<_> =
+        entries(&uvm, held, &s).iter().map(|e| (e.range.pages().0, e.wired)).collect();
     assert_eq!(wired, [(2, true), (6, false)]);
     audit(&uvm, held, &[&s], std::slice::from_ref(&object));
     uvm.detach(held, &*object);

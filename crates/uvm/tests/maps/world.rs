@@ -26,7 +26,12 @@ pub fn space(uvm: &World, held: &mut Held<'_, Nothing>) -> Space<Soft> {
 }
 
 /// A mapping of zeroes.
-pub fn zeroes(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<Soft>, pages: u64) -> VaRange {
+pub fn zeroes(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<Soft>,
+    pages: u64,
+) -> VaRange {
     let va = uvm.map(held, space, &MapRequest::zero(Pages(pages))).unwrap();
     VaRange::new(va, va + Pages(pages))
 }
@@ -37,16 +42,20 @@ pub fn part(range: VaRange, pages: std::ops::Range<u64>) -> VaRange {
 }
 
 pub fn store(uvm: &World, space: &Space<Soft>, va: Va, byte: u8) -> Result<(), FaultError> {
-    let fault = |va, access: Prot| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
-    uvm.machine().store(uvm.machine().cpu(), space.pmap(), va, &[byte], fault).map_err(|e| match e {
-        uvm_soft::Denied::Fault(e) => e,
-        other => panic!("{other:?}"),
-    })
+    let fault =
+        |va, access: Prot| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    uvm.machine().store(uvm.machine().cpu(), space.pmap(), va, &[byte], fault).map_err(
+        |e| match e {
+            uvm_soft::Denied::Fault(e) => e,
+            other => panic!("{other:?}"),
+        },
+    )
 }
 
 pub fn load(uvm: &World, space: &Space<Soft>, va: Va) -> Result<u8, FaultError> {
     let mut byte = [0];
-    let fault = |va, access: Prot| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
+    let fault =
+        |va, access: Prot| uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(|_| ());
     let got = uvm.machine().load(uvm.machine().cpu(), space.pmap(), va, &mut byte, fault);
     got.map(|()| byte[0]).map_err(|e| match e {
         uvm_soft::Denied::Fault(e) => e,
@@ -72,7 +81,11 @@ pub fn audit(
 }
 
 /// Ends all spaces and sees that every frame and every anon came back.
-pub fn end(uvm: &World, held: &mut Held<'_, Nothing>, spaces: impl IntoIterator<Item = Space<Soft>>) {
+pub fn end(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    spaces: impl IntoIterator<Item = Space<Soft>>,
+) {
     spaces.into_iter().for_each(|s| uvm.space_destroy(held, s));
     assert_eq!((uvm.frames().free(), uvm.anons()), (uvm.frames().total(), 0));
 }

@@ -1,4 +1,5 @@
-//! A swap device in memory, whose transfers end at once or when the machine waits, and fail as told; and a file.
+//! A swap device in memory, whose transfers end at once or when the machine waits, and fail as
+//! told; and a file.
 // Each test binary uses a part.
 #![allow(dead_code)]
 
@@ -65,7 +66,11 @@ impl SwapDisk {
     fn ask(&self, machine: &SoftMachine, request: Request) -> Transfer {
         let _host = uvm_soft::host();
         let end = request.slot + request.pages.len() as u32;
-        assert!(end <= self.slots && !request.pages.is_empty(), "{request:?} of {} slots", self.slots);
+        assert!(
+            end <= self.slots && !request.pages.is_empty(),
+            "{request:?} of {} slots",
+            self.slots
+        );
         self.state.lock().unwrap().log.push(request.clone());
         if self.mode == Mode::AtOnce {
             return match transfer(machine, &self.state, &request) {
@@ -99,7 +104,11 @@ fn transfer(machine: &SoftMachine, state: &Mutex<State>, request: &Request) -> O
             machine.read(page, 0, &mut bytes);
             state.data.insert(slot, bytes);
         } else {
-            machine.write(page, 0, state.data.get(&slot).expect("a slot is read that was never written"));
+            machine.write(
+                page,
+                0,
+                state.data.get(&slot).expect("a slot is read that was never written"),
+            );
         }
     }
     Outcome::Done

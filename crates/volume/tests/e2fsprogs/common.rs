@@ -33,8 +33,15 @@ impl Disk {
 
     pub fn holding(now: Vec<u8>) -> Disk {
         let (stable, pending) = (now.clone(), Vec::new());
-        let disk =
-            Platter { now, stable, pending, flushes: 0, fails: false, has_long_memory: false, touched: None };
+        let disk = Platter {
+            now,
+            stable,
+            pending,
+            flushes: 0,
+            fails: false,
+            has_long_memory: false,
+            touched: None,
+        };
         Disk(Arc::new(Mutex::new(disk)))
     }
 
@@ -57,7 +64,8 @@ impl Disk {
         to.copy_from_slice(&self.0.lock().unwrap().now[at..at + to.len()]);
     }
 
-    /// What is on the disk after a crash: all that was flushed, and of the rest what chance kept, sector by sector.
+    /// What is on the disk after a crash: all that was flushed, and of the rest what chance kept,
+    /// sector by sector.
     pub fn crash(&self, chance: &mut Random) -> Vec<u8> {
         let disk = self.0.lock().unwrap();
         let mut image = disk.stable.clone();
@@ -75,7 +83,8 @@ impl Disk {
 }
 
 impl Disk {
-    /// What is on the disk when the machine is killed: all that was written before some moment since the last flush.
+    /// What is on the disk when the machine is killed: all that was written before some moment
+    /// since the last flush.
     pub fn cut(&self, chance: &mut Random) -> Vec<u8> {
         let disk = self.0.lock().unwrap();
         let mut image = disk.stable.clone();
@@ -150,26 +159,32 @@ pub fn make(image: &Path, mib: u64, options: &[&str]) {
 
 /// The same; returns what `mke2fs` has to say against it.
 pub fn try_make(image: &Path, mib: u64, options: &[&str]) -> Option<String> {
-    std::fs::File::create(image).and_then(|file| file.set_len(mib << 20)).expect("room for an image");
-    let out = Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).args(options).arg(image).output();
+    std::fs::File::create(image)
+        .and_then(|file| file.set_len(mib << 20))
+        .expect("room for an image");
+    let out =
+        Command::new("mke2fs").args(["-q", "-F", "-t", "ext4"]).args(options).arg(image).output();
     let out = out.expect("mke2fs is installed");
     (!out.status.success()).then(|| String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
 /// Runs e2fsck; returns its exit code and all it said.
 pub fn fsck(image: &Path, how: &str) -> (i32, String) {
-    let out = Command::new("e2fsck").args(["-f", how]).arg(image).output().expect("e2fsck is installed");
+    let out =
+        Command::new("e2fsck").args(["-f", how]).arg(image).output().expect("e2fsck is installed");
     let text = [out.stdout, out.stderr].concat();
     (out.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What `e2fsck -fn` asks about, but for the one known fault of the crate's: the blocks of a directory's own extent tree
-/// (`a_directory_in_many_pieces_has_its_blocks_miscounted`). Empty: the volume is right.
+/// What `e2fsck -fn` asks about, but for the one known fault of the crate's: the blocks of a
+/// directory's own extent tree (`a_directory_in_many_pieces_has_its_blocks_miscounted`). Empty: the
+/// volume is right.
 pub fn complaints(image: &Path) -> String {
     let (code, text) = fsck(image, "-n");
     let is_problem = |line: &&str| line.ends_with("? no") && !line.ends_with("Optimize? no");
     let is_known = |line: &str| {
-        let words: Vec<&str> = line.split([' ', ',', '.']).filter(|word| !word.is_empty()).collect();
+        let words: Vec<&str> =
+            line.split([' ', ',', '.']).filter(|word| !word.is_empty()).collect();
         let ["Inode", inode, "i_blocks", "is", counted, "should", "be", are, ..] = words[..] else {
             return false;
         };

@@ -1,5 +1,5 @@
-//! Power cuts: of what was not flushed any part may be missing, and e2fsck must still repair the volume, with all that
-//! was synced before in it.
+//! Power cuts: of what was not flushed any part may be missing, and e2fsck must still repair the
+//! volume, with all that was synced before in it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +31,10 @@ fn work(disk: &Disk, chance: &mut Random, steps: u64) -> Run {
                 let ino = match volume.lookup(root, name.as_bytes()) {
                     Ok(old) => old.ino,
                     Err(_) => {
-                        volume.create(root, name.as_bytes(), New::File, 0o600, (0, 0)).expect("create").ino
+                        volume
+                            .create(root, name.as_bytes(), New::File, 0o600, (0, 0))
+                            .expect("create")
+                            .ino
                     }
                 };
                 volume.resize(ino, 0).expect("resize");
@@ -52,8 +55,13 @@ fn work(disk: &Disk, chance: &mut Random, steps: u64) -> Run {
                 let to = format!("file {}", chance.below(40));
                 if to != name {
                     if let Some(data) = run.now.remove(&name) {
-                        let moved =
-                            volume.rename(root, name.as_bytes(), root, to.as_bytes(), Rename::Replace);
+                        let moved = volume.rename(
+                            root,
+                            name.as_bytes(),
+                            root,
+                            to.as_bytes(),
+                            Rename::Replace,
+                        );
                         if let Some(gone) = moved.expect("rename") {
                             volume.reap(gone).expect("reap");
                         }
@@ -83,9 +91,13 @@ fn judge(image: &Path, run: &Run, seed: u64) {
     let root = volume.root();
     for (name, data) in run.kept.iter().filter(|(name, _)| !run.touched.contains(name)) {
         let found = volume.lookup(root, name.as_bytes());
-        let found = found.unwrap_or_else(|e| panic!("seed {seed}: {name} was synced and is gone: {e:?}"));
+        let found =
+            found.unwrap_or_else(|e| panic!("seed {seed}: {name} was synced and is gone: {e:?}"));
         assert_eq!(found.size, data.len() as u64, "seed {seed}: {name}");
-        assert!(read(&mut volume, &disk, found.ino, found.size) == *data, "seed {seed}: {name} differs");
+        assert!(
+            read(&mut volume, &disk, found.ino, found.size) == *data,
+            "seed {seed}: {name} differs"
+        );
     }
 }
 
@@ -115,8 +127,8 @@ fn what_was_synced_survives_a_power_cut_on_small_blocks() {
     }
 }
 
-/// Deletes files that have blocks behind their ends, blocks that were never written, or both, while they are open; then the power
-/// goes. The next mount frees all of it.
+/// Deletes files that have blocks behind their ends, blocks that were never written, or both, while
+/// they are open; then the power goes. The next mount frees all of it.
 fn deleted_while_open(options: &[&str]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let image = folder.path().join("disk.img");
@@ -137,7 +149,8 @@ fn deleted_while_open(options: &[&str]) {
     .enumerate()
     {
         let name = format!("file {n}");
-        let ino = volume.create(root, name.as_bytes(), New::File, 0o600, (0, 0)).expect("create").ino;
+        let ino =
+            volume.create(root, name.as_bytes(), New::File, 0o600, (0, 0)).expect("create").ino;
         volume.allocate(ino, at, len).expect("allocate");
         if written > 0 {
             let runs = volume.reserve(ino, written, 0, written).expect("reserve");
@@ -171,8 +184,8 @@ fn what_was_set_aside_for_deleted_files_is_freed_after_a_power_cut() {
     deleted_while_open(&["-b", "1024", "-J", "size=4"]);
 }
 
-/// Without a journal a machine that goes off may leave a name whose inode was freed. Whoever looks it up is told of the damage, and
-/// isn't given what the inode was.
+/// Without a journal a machine that goes off may leave a name whose inode was freed. Whoever looks
+/// it up is told of the damage, and isn't given what the inode was.
 fn killed_without_a_journal(options: &[&str], seed: u64) -> usize {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let image = folder.path().join("disk.img");
@@ -207,8 +220,9 @@ fn killed_without_a_journal(options: &[&str], seed: u64) -> usize {
 
 #[test]
 fn no_name_leads_to_a_freed_inode_without_a_journal() {
-    let damaged =
-        killed_without_a_journal(&["-b", "1024", "-O", "^has_journal,^metadata_csum,uninit_bg"], 201)
-            + killed_without_a_journal(&["-b", "4096", "-O", "^has_journal"], 202);
+    let damaged = killed_without_a_journal(
+        &["-b", "1024", "-O", "^has_journal,^metadata_csum,uninit_bg"],
+        201,
+    ) + killed_without_a_journal(&["-b", "4096", "-O", "^has_journal"], 202);
     assert!(damaged > 0, "no cut has left such a name: that tests nothing");
 }

@@ -3,7 +3,8 @@
 use crate::common::{complaints, make, mount, Disk};
 use volume::New;
 
-/// Makes a file of so many runs of three blocks, with a gap behind each, and takes the middle block out of each run; written or not.
+/// Makes a file of so many runs of three blocks, with a gap behind each, and takes the middle block
+/// out of each run; written or not.
 fn perforate(block: u64, runs: u64, is_written: bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let image = folder.path().join("made.img");
@@ -22,7 +23,9 @@ fn perforate(block: u64, runs: u64, is_written: bool) {
     }
     for at in (0..size).step_by(4 * block as usize) {
         let done = volume.punch(ino, at + block, block);
-        done.unwrap_or_else(|error| panic!("{block} {runs} {is_written}: punch at {at}: {error:?}"));
+        done.unwrap_or_else(|error| {
+            panic!("{block} {runs} {is_written}: punch at {at}: {error:?}")
+        });
     }
     let kept: u64 = volume.extents(ino, 0, size).expect("extents").iter().map(|run| run.len).sum();
     assert_eq!(kept, runs * 2 * block);
@@ -56,7 +59,8 @@ fn scatter(volume: &mut volume::Volume<Disk>, block: u64, runs: u64) -> u32 {
     ino
 }
 
-/// Makes a file of so many extents, does something to it, and looks at the volume and at the extents that are left.
+/// Makes a file of so many extents, does something to it, and looks at the volume and at the
+/// extents that are left.
 fn change_scattered(runs: u64, left: u64, change: impl Fn(&mut volume::Volume<Disk>, u32)) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let image = folder.path().join("made.img");
@@ -68,7 +72,11 @@ fn change_scattered(runs: u64, left: u64, change: impl Fn(&mut volume::Volume<Di
     change(&mut volume, ino);
     match left {
         0 => assert_eq!(volume.space().free, free, "{runs}"),
-        _ => assert_eq!(volume.extents(ino, 0, runs * 8192).expect("extents").len() as u64, left, "{runs}"),
+        _ => assert_eq!(
+            volume.extents(ino, 0, runs * 8192).expect("extents").len() as u64,
+            left,
+            "{runs}"
+        ),
     }
     volume.unmount().expect("unmount");
     std::fs::write(&image, &disk.0.lock().unwrap().now).expect("room for an image");

@@ -1,7 +1,9 @@
-//! Volumes of all shapes that `mke2fs` makes, random operations on them, and machines that go off in the middle.
+//! Volumes of all shapes that `mke2fs` makes, random operations on them, and machines that go off
+//! in the middle.
 //!
-//! A shape is chosen by a seed, which a failure names. What is left behind in order must be right in `e2fsck`'s eyes. What a power
-//! cut leaves must mount again without help, with a journal be right then, and without one be what `e2fsck -fy` repairs.
+//! A shape is chosen by a seed, which a failure names. What is left behind in order must be right
+//! in `e2fsck`'s eyes. What a power cut leaves must mount again without help, with a journal be
+//! right then, and without one be what `e2fsck -fy` repairs.
 
 use std::path::Path;
 
@@ -23,7 +25,8 @@ fn shape(chance: &mut Random) -> Shape {
     let mib = [4, 8, 16, 40, 72][chance.below(5) as usize] + chance.below(5);
     let mut features = vec![if has_journal { "has_journal" } else { "^has_journal" }];
     features.push(
-        ["metadata_csum", "^metadata_csum,uninit_bg", "^metadata_csum,^uninit_bg"][chance.below(3) as usize],
+        ["metadata_csum", "^metadata_csum,uninit_bg", "^metadata_csum,^uninit_bg"]
+            [chance.below(3) as usize],
     );
     for pair in [
         ["flex_bg", "^flex_bg"],
@@ -40,7 +43,8 @@ fn shape(chance: &mut Random) -> Shape {
         ["-b", &block.to_string(), "-O", &features].map(String::from).into_iter().collect();
     let mut option = |name: &str, value: String| options.extend([name.to_owned(), value]);
     option("-I", [128, 256, 256, 512][chance.below(4) as usize].to_string());
-    // Small groups make many of them; 88 inodes a group are no multiple of what a bitmap's word holds.
+    // Small groups make many of them; 88 inodes a group are no multiple of what a bitmap's word
+    // holds.
     let group = [256, 1024, 2048, 8192][chance.below(4) as usize] * block / 1024;
     let group = group.min(block * 8).max(256);
     let groups = ((mib << 20) / block).div_ceil(group);
@@ -58,7 +62,8 @@ fn shape(chance: &mut Random) -> Shape {
     Shape { mib, options, has_journal }
 }
 
-/// A volume that `mke2fs` can make and that can be mounted. Many small groups have `mke2fs` add `meta_bg`, which is refused.
+/// A volume that `mke2fs` can make and that can be mounted. Many small groups have `mke2fs` add
+/// `meta_bg`, which is refused.
 fn made(image: &Path, chance: &mut Random) -> (Shape, Disk) {
     loop {
         let mut shape = shape(chance);
@@ -135,8 +140,8 @@ fn power_cut(seed: u64) {
     for _ in 0..20 + chance.below(150) {
         world.step();
     }
-    // A machine that is switched off loses sectors of what the disk was not told to keep; a journal is there for that. One that is
-    // killed only loses what it had not written yet.
+    // A machine that is switched off loses sectors of what the disk was not told to keep; a journal
+    // is there for that. One that is killed only loses what it had not written yet.
     let left = match shape.has_journal && chance.below(2) == 0 {
         true => world.disk.crash(&mut chance),
         false => world.disk.cut(&mut chance),

@@ -1,7 +1,8 @@
-//! Images that an enemy has written: whatever they hold, calls end, with an error or without, in bounded time and memory.
+//! Images that an enemy has written: whatever they hold, calls end, with an error or without, in
+//! bounded time and memory.
 //!
-//! Volumes that were worked on get bytes changed where the volume itself had written metadata, or read it, most of them without
-//! checksums, which would find all of it. A seed names the change.
+//! Volumes that were worked on get bytes changed where the volume itself had written metadata, or
+//! read it, most of them without checksums, which would find all of it. A seed names the change.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -82,7 +83,8 @@ fn base(options: &[&str], seed: u64) -> Base {
     Base { image: disk.now.clone(), metadata }
 }
 
-/// Changes bytes as an enemy would: fields become nothing, all ones, a little more or less, or anything.
+/// Changes bytes as an enemy would: fields become nothing, all ones, a little more or less, or
+/// anything.
 fn damage(image: &mut [u8], metadata: &[u64], chance: &mut Random) {
     for _ in 0..1 + chance.below(8) {
         let sector = match chance.below(8) {
@@ -123,7 +125,8 @@ fn use_all(volume: &mut Volume<Disk>) -> Seen {
                 if let Ok(found) = volume.lookup(dir, &entry.name) {
                     let _ = volume.extents(found.ino, 0, i64::MAX as u64);
                     let _ = volume.read_link(found.ino);
-                    let is_new = entry.name != b"." && entry.name != b".." && !dirs.contains(&found.ino);
+                    let is_new =
+                        entry.name != b"." && entry.name != b".." && !dirs.contains(&found.ino);
                     match found.mode & 0o170000 {
                         0o040000 if is_new => dirs.push(found.ino),
                         0o040000 => {}
@@ -153,7 +156,9 @@ fn change_all(volume: &mut Volume<Disk>, chance: &mut Random) {
         match chance.below(11) {
             0 => drop(volume.create(dir, new.as_bytes(), New::File, 0o644, (0, 0))),
             1 => drop(volume.create(dir, new.as_bytes(), New::Dir, 0o755, (0, 0))),
-            2 => drop(volume.create(dir, new.as_bytes(), New::Symlink(&[b'a'; 200]), 0o777, (0, 0))),
+            2 => {
+                drop(volume.create(dir, new.as_bytes(), New::Symlink(&[b'a'; 200]), 0o777, (0, 0)))
+            }
             3 => drop(volume.rename(at, &old, dir, new.as_bytes(), Rename::Replace)),
             4 => {
                 if volume.unlink(at, &old) == Ok(true) {

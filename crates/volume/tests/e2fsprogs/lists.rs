@@ -1,5 +1,5 @@
-//! Large directories, without an index on the disk, as `mke2fs -d` makes them, and with one: random changes of names against a model,
-//! `debugfs` and `e2fsck`; and what a look-up costs.
+//! Large directories, without an index on the disk, as `mke2fs -d` makes them, and with one: random
+//! changes of names against a model, `debugfs` and `e2fsck`; and what a look-up costs.
 
 use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
@@ -61,7 +61,8 @@ fn list(volume: &mut Volume<Disk>, dir: u32) -> BTreeMap<String, u32> {
         let Some(last) = part.last() else { break };
         from = last.next;
         all.extend(
-            part.into_iter().map(|entry| (String::from_utf8(entry.name).expect("letters"), entry.ino)),
+            part.into_iter()
+                .map(|entry| (String::from_utf8(entry.name).expect("letters"), entry.ino)),
         );
     }
     all.retain(|name, _| name != "." && name != "..");
@@ -88,9 +89,13 @@ impl World {
     fn new(disk: &Disk, lines: usize, seed: u64) -> World {
         let mut volume = mount_with(disk, lines);
         let root = volume.root();
-        let dirs = ["one", "two"].map(|dir| volume.lookup(root, dir.as_bytes()).expect("it was made").ino);
+        let dirs =
+            ["one", "two"].map(|dir| volume.lookup(root, dir.as_bytes()).expect("it was made").ino);
         let names = dirs.map(|dir| {
-            list(&mut volume, dir).into_iter().map(|(name, ino)| (name, (ino, Kind::File))).collect()
+            list(&mut volume, dir)
+                .into_iter()
+                .map(|(name, ino)| (name, (ino, Kind::File)))
+                .collect()
         });
         World { volume, dirs, names, chance: Random(seed) }
     }
@@ -148,12 +153,15 @@ impl World {
 
     fn rename(&mut self) {
         let ((from, old), (to, new)) = (self.some(), self.some());
-        let how = [Rename::Replace, Rename::NoReplace, Rename::Exchange][self.chance.below(3) as usize];
-        let (source, target) = (self.names[from].get(&old).copied(), self.names[to].get(&new).copied());
+        let how =
+            [Rename::Replace, Rename::NoReplace, Rename::Exchange][self.chance.below(3) as usize];
+        let (source, target) =
+            (self.names[from].get(&old).copied(), self.names[to].get(&new).copied());
         if (from, &old) == (to, &new) || source.zip(target).is_some_and(|(a, b)| a.1 != b.1) {
             return;
         }
-        let moved = self.volume.rename(self.dirs[from], old.as_bytes(), self.dirs[to], new.as_bytes(), how);
+        let moved =
+            self.volume.rename(self.dirs[from], old.as_bytes(), self.dirs[to], new.as_bytes(), how);
         match (source, target, how) {
             (None, ..) => assert_eq!(moved, Err(ErrorKind::NotFound)),
             (_, Some(_), Rename::NoReplace) => assert_eq!(moved, Err(ErrorKind::AlreadyExists)),
@@ -197,7 +205,8 @@ impl World {
     }
 }
 
-/// Works on names in directories with so many files, with so many cache lines' room for them, then asks everybody.
+/// Works on names in directories with so many files, with so many cache lines' room for them, then
+/// asks everybody.
 fn run(options: &[&str], files: u64, lines: usize, seed: u64) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = filled(folder.path(), &[("one", files), ("two", files)], options);
@@ -211,15 +220,19 @@ fn run(options: &[&str], files: u64, lines: usize, seed: u64) {
     let (_, text) = fsck(&image, "-n");
     // But for what `a_directory_in_many_pieces_has_its_blocks_miscounted` shows.
     let is_problem = |line: &&str| line.ends_with("? no") && !line.ends_with("Optimize? no");
-    let is_miscount =
-        |line: &str| line.starts_with("Inode 12, i_blocks is") || line.starts_with("Inode 13, i_blocks is");
+    let is_miscount = |line: &str| {
+        line.starts_with("Inode 12, i_blocks is") || line.starts_with("Inode 13, i_blocks is")
+    };
     assert!(text.lines().filter(is_problem).all(is_miscount), "{text}");
     let mut fresh = mount_with(&Disk::open(&image), 0);
     for (n, dir) in ["/one", "/two"].into_iter().enumerate() {
         let wanted: BTreeMap<String, u32> =
             world.names[n].iter().map(|(name, &(ino, _))| (name.clone(), ino)).collect();
         assert!(listed_by_debugfs(&image, dir) == wanted, "debugfs finds something else in {dir}");
-        assert!(list(&mut fresh, world.dirs[n]) == wanted, "a fresh mount finds something else in {dir}");
+        assert!(
+            list(&mut fresh, world.dirs[n]) == wanted,
+            "a fresh mount finds something else in {dir}"
+        );
     }
 }
 
@@ -263,7 +276,8 @@ fn a_look_up_in_a_large_list_costs_about_what_it_does_in_a_small_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = filled(folder.path(), &[("small", 100), ("large", 10_000)], &["-b", "4096"]);
     let mut volume = mount_with(&disk, 1024);
-    // More than twenty times as much if it is walked, each time; a host that is busy may stretch one or the other.
+    // More than twenty times as much if it is walked, each time; a host that is busy may stretch
+    // one or the other.
     let mut costs = || (cost(&mut volume, "small", 100), cost(&mut volume, "large", 10_000));
     let cheap = (0..20).map(|_| costs()).find(|&(small, large)| large < small * 8);
     assert!(cheap.is_some(), "a look-up in a large list costs eight times as much each time");

@@ -1,4 +1,5 @@
-//! The volume against the tools that know ext4 best: images made by `mke2fs`, judged by `e2fsck` and `debugfs`.
+//! The volume against the tools that know ext4 best: images made by `mke2fs`, judged by `e2fsck`
+//! and `debugfs`.
 
 mod common;
 mod crashes;

@@ -1,4 +1,5 @@
-//! Random operations on volumes made by `mke2fs`, against a model; `e2fsck` and `debugfs` judge the results.
+//! Random operations on volumes made by `mke2fs`, against a model; `e2fsck` and `debugfs` judge the
+//! results.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,7 +70,9 @@ impl World {
     }
 
     fn is_free(&self, path: &str) -> bool {
-        !self.names.contains_key(path) && !self.dirs.contains_key(path) && !self.links.contains_key(path)
+        !self.names.contains_key(path)
+            && !self.dirs.contains_key(path)
+            && !self.links.contains_key(path)
     }
 
     /// `false`: the disk is full, and it may be.
@@ -107,7 +110,8 @@ impl World {
         let (path, dir, name) = self.fresh();
         if self.is_free(&path) {
             let target = "t/".repeat(1 + self.chance.below(90) as usize).into_bytes();
-            let made = self.volume.create(dir, name.as_bytes(), New::Symlink(&target), 0o777, (0, 0));
+            let made =
+                self.volume.create(dir, name.as_bytes(), New::Symlink(&target), 0o777, (0, 0));
             if self.ok(made, "symlink").is_some() {
                 self.links.insert(path, target);
             }
@@ -152,8 +156,10 @@ impl World {
             write_back(&self.disk, &runs, &data);
             let tail = size / 4096 * 4096;
             if tail < size {
-                let runs =
-                    self.volume.extents(ino, tail, 4096.min(data.len() as u64 - tail)).expect("extents");
+                let runs = self
+                    .volume
+                    .extents(ino, tail, 4096.min(data.len() as u64 - tail))
+                    .expect("extents");
                 let runs: Vec<_> = runs.into_iter().filter(|run| !run.unwritten).collect();
                 write_back(&self.disk, &runs, &data);
             }
@@ -198,7 +204,8 @@ impl World {
             let block = self.volume.block_size();
             let (from, to) = (at.next_multiple_of(block), (at + len) / block * block);
             if from < to {
-                self.files.get_mut(&ino).expect("it has a name").data[from as usize..to as usize].fill(0);
+                self.files.get_mut(&ino).expect("it has a name").data[from as usize..to as usize]
+                    .fill(0);
             }
         }
     }
@@ -234,8 +241,9 @@ impl World {
         let (dir, name) = split(&path);
         let below = format!("{path}/");
         let holds = |path: &String| path.starts_with(&below);
-        let is_empty =
-            !(self.names.keys().any(holds) || self.links.keys().any(holds) || self.dirs.keys().any(holds));
+        let is_empty = !(self.names.keys().any(holds)
+            || self.links.keys().any(holds)
+            || self.dirs.keys().any(holds));
         let gone = self.volume.remove_dir(self.dirs[dir], name.as_bytes());
         if is_empty {
             gone.expect("rmdir");
@@ -254,7 +262,8 @@ impl World {
             return;
         }
         let dir = self.dirs[dir];
-        let moved = self.volume.rename(dir, name.as_bytes(), to_dir, to_name.as_bytes(), Rename::Replace);
+        let moved =
+            self.volume.rename(dir, name.as_bytes(), to_dir, to_name.as_bytes(), Rename::Replace);
         let Some(gone) = self.ok(moved, "rename") else { return };
         match self.names.get(&to).copied() {
             Some(other) if other == ino => assert_eq!(gone, None, "two names of one file"),
@@ -279,7 +288,8 @@ impl World {
         }
         let (dir, name) = split(&path);
         let dir = self.dirs[dir];
-        let moved = self.volume.rename(dir, name.as_bytes(), to_dir, to_name.as_bytes(), Rename::NoReplace);
+        let moved =
+            self.volume.rename(dir, name.as_bytes(), to_dir, to_name.as_bytes(), Rename::NoReplace);
         if to.starts_with(&format!("{path}/")) {
             assert_eq!(moved, Err(ErrorKind::InvalidInput));
             return;
@@ -326,7 +336,10 @@ impl World {
                 (ino, file.data.len() as u64, file.links),
                 "{path}"
             );
-            assert!(read(&mut self.volume, &self.disk, ino, found.size) == file.data, "{path} differs");
+            assert!(
+                read(&mut self.volume, &self.disk, ino, found.size) == file.data,
+                "{path} differs"
+            );
         }
         for (path, target) in &self.links {
             let (dir, name) = split(path);
@@ -340,13 +353,17 @@ impl World {
                 let part = self.volume.list(ino, from, 7).expect("list");
                 let Some(last) = part.last() else { break };
                 from = last.next;
-                listed
-                    .extend(part.into_iter().map(|entry| String::from_utf8(entry.name).expect("our names")));
+                listed.extend(
+                    part.into_iter().map(|entry| String::from_utf8(entry.name).expect("our names")),
+                );
             }
             listed.retain(|name| name != "." && name != ".." && name != "lost+found");
             listed.sort();
-            let all =
-                self.names.keys().chain(self.dirs.keys().filter(|d| !d.is_empty())).chain(self.links.keys());
+            let all = self
+                .names
+                .keys()
+                .chain(self.dirs.keys().filter(|d| !d.is_empty()))
+                .chain(self.links.keys());
             let mut wanted: Vec<String> =
                 all.filter(|at| split(at).0 == path).map(|at| split(at).1.to_owned()).collect();
             wanted.sort();
@@ -367,8 +384,11 @@ impl World {
         let _ = std::fs::remove_dir_all(&out);
         std::fs::create_dir(&out).expect("room for files");
         let dump = format!("rdump / {}", out.display());
-        let run =
-            Command::new("debugfs").args(["-R", &dump]).arg(&image).output().expect("debugfs is installed");
+        let run = Command::new("debugfs")
+            .args(["-R", &dump])
+            .arg(&image)
+            .output()
+            .expect("debugfs is installed");
         assert!(run.status.success());
         for (path, ino) in &self.names {
             let got = std::fs::read(format!("{}{path}", out.display())).expect(path);
@@ -429,7 +449,9 @@ fn ten_thousand_files_in_a_directory() {
     let mut volume = mount(&disk);
     let root = volume.root();
     for n in 0..10_000 {
-        volume.create(root, format!("file number {n}").as_bytes(), New::File, 0o644, (0, 0)).expect("create");
+        volume
+            .create(root, format!("file number {n}").as_bytes(), New::File, 0o644, (0, 0))
+            .expect("create");
     }
     for n in (0..10_000).step_by(3) {
         let name = format!("file number {n}");
@@ -453,7 +475,9 @@ fn small_changes_fill_the_journal_again_and_again() {
     let root = volume.root();
     let mut files = Vec::new();
     for n in 0..200 {
-        let made = volume.create(root, format!("{n}").as_bytes(), New::File, 0o644, (0, 0)).expect("create");
+        let made = volume
+            .create(root, format!("{n}").as_bytes(), New::File, 0o644, (0, 0))
+            .expect("create");
         files.push(made.ino);
     }
     for n in 0..1200_u32 {
@@ -469,8 +493,9 @@ fn small_changes_fill_the_journal_again_and_again() {
     assert_eq!(code, 0, "{text}");
 }
 
-/// The crate does not count the blocks of an indexed directory's extent tree: the one thing that e2fsck corrects. Once it does,
-/// this fails, and who judges disks (`xtask/src/test/disks.rs`) need not look away.
+/// The crate does not count the blocks of an indexed directory's extent tree: the one thing that
+/// e2fsck corrects. Once it does, this fails, and who judges disks (`xtask/src/test/disks.rs`) need
+/// not look away.
 #[test]
 fn a_directory_in_many_pieces_has_its_blocks_miscounted() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,4 +1,5 @@
-//! Renames within one folder while its blocks split: the name that moves lies in a block that the new name's room is made from.
+//! Renames within one folder while its blocks split: the name that moves lies in a block that the
+//! new name's room is made from.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,8 +14,8 @@ enum Length {
     Random,
 }
 
-/// Makes each name as `name~` and renames it to `name`, as databases and editors write files; `e2fsck` judges, and each name must
-/// lead to its own inode.
+/// Makes each name as `name~` and renames it to `name`, as databases and editors write files;
+/// `e2fsck` judges, and each name must lead to its own inode.
 fn written_aside(image: &Path, options: &[&str], length: Length, new: New<'_>, names: u64) {
     make(image, 20, &[options, &["-N", "2000"]].concat());
     let disk = Disk::open(image);

@@ -1,7 +1,8 @@
-//! Interrupt controllers: the CPU's local APIC with its timer and its messages to other CPUs, the I/O APIC for device lines, and
-//! the old PIC, silenced.
+//! Interrupt controllers: the CPU's local APIC with its timer and its messages to other CPUs, the
+//! I/O APIC for device lines, and the old PIC, silenced.
 //!
-//! APICs are used as they are after reset, through memory: identifiers of up to 254 will do for 64 CPUs.
+//! APICs are used as they are after reset, through memory: identifiers of up to 254 will do for 64
+//! CPUs.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -49,7 +50,8 @@ fn register(offset: u64) -> *mut u32 {
 }
 
 fn read(offset: u64) -> u32 {
-    // SAFETY: `LOCAL` is the uncached direct mapping of the APIC page; reads of the named registers have no side effect.
+    // SAFETY: `LOCAL` is the uncached direct mapping of the APIC page; reads of the named registers
+    // have no side effect.
     unsafe { register(offset).read_volatile() }
 }
 
@@ -87,7 +89,8 @@ pub fn id() -> u32 {
     read(ID) >> 24
 }
 
-/// Sends a message to the APIC `to`. The kernel runs with interrupts off, so nothing comes between the two writes.
+/// Sends a message to the APIC `to`. The kernel runs with interrupts off, so nothing comes between
+/// the two writes.
 fn command(to: u32, what: u32) {
     while read(COMMAND) & BUSY != 0 {
         core::hint::spin_loop();
@@ -131,7 +134,8 @@ pub(super) fn route(platform: &acpi::Platform, source: acpi::Source, vector: u8)
     let base = layout::direct(u64::from(io_apic.address));
     let flags = u32::from(source.level) << 15 | u32::from(source.active_low) << 13;
     let put = |index: u32, value: u32| {
-        // SAFETY: the I/O APIC's two registers, uncached in the direct map; start-up is the only user.
+        // SAFETY: the I/O APIC's two registers, uncached in the direct map; start-up is the only
+        // user.
         unsafe {
             (base as *mut u32).write_volatile(index);
             ((base + 0x10) as *mut u32).write_volatile(value);
@@ -158,8 +162,8 @@ pub fn arm(ticks: u32) {
     write(TIMER_INITIAL, ticks);
 }
 
-/// Halts this CPU until another asks for something, or for at most so many ticks; other interrupts stay pending, and what the timer
-/// was to do is forgotten.
+/// Halts this CPU until another asks for something, or for at most so many ticks; other interrupts
+/// stay pending, and what the timer was to do is forgotten.
 pub(super) fn doze(ticks: u32) {
     /// Lets only vectors from 0xf0 on through.
     const HIGH: u64 = 14;

@@ -1,7 +1,8 @@
 //! Bytes of a page frame that programs and other CPUs may read and write at the same time.
 //!
-//! Rust's references promise that nobody else writes meanwhile, which nobody can promise here. So no reference to such bytes is made:
-//! instructions that the compiler doesn't look into copy them in and out, and a reader takes each byte as it was at some moment.
+//! Rust's references promise that nobody else writes meanwhile, which nobody can promise here. So
+//! no reference to such bytes is made: instructions that the compiler doesn't look into copy them
+//! in and out, and a reader takes each byte as it was at some moment.
 
 use core::arch::asm;
 
@@ -45,7 +46,11 @@ impl PageBytes {
     /// If there are not so many.
     #[inline]
     pub fn part(self, start: usize, len: usize) -> PageBytes {
-        assert!(start <= self.len && len <= self.len - start, "{len} bytes at {start} of {}", self.len);
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "{len} bytes at {start} of {}",
+            self.len
+        );
         PageBytes { at: self.at.wrapping_add(start), len }
     }
 
@@ -53,7 +58,8 @@ impl PageBytes {
     #[inline]
     pub fn copy_to(self, to: &mut [u8]) {
         assert!(to.len() == self.len, "{} bytes are copied to {}", self.len, to.len());
-        // SAFETY: both are `len` bytes long, by this type and the check; what is exclusively borrowed overlaps with no page's bytes.
+        // SAFETY: both are `len` bytes long, by this type and the check; what is exclusively
+        // borrowed overlaps with no page's bytes.
         unsafe { copy(self.at, to.as_mut_ptr(), self.len) };
     }
 
@@ -95,7 +101,8 @@ impl PageBytes {
 }
 
 /// # Safety
-/// `len` bytes can be read at `from` and written at `to`, and the two don't overlap. Others may write them meanwhile.
+/// `len` bytes can be read at `from` and written at `to`, and the two don't overlap. Others may
+/// write them meanwhile.
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: by the caller's promise.

@@ -1,7 +1,9 @@
-//! Time: the time stamp counter as nanoseconds since boot, the APIC timer as alarm, the CMOS clock for the date.
+//! Time: the time stamp counter as nanoseconds since boot, the APIC timer as alarm, the CMOS clock
+//! for the date.
 //!
-//! Both counters are calibrated once against the PIT's channel 0, which every PC-like machine here has; a machine without gets
-//! QEMU's fixed 1 GHz. A virtual machine may stand still at any time: `sample` and `Reading` say what that does to them.
+//! Both counters are calibrated once against the PIT's channel 0, which every PC-like machine here
+//! has; a machine without gets QEMU's fixed 1 GHz. A virtual machine may stand still at any time:
+//! `sample` and `Reading` say what that does to them.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -45,7 +47,8 @@ pub fn disarm() {
     apic::arm(0);
 }
 
-/// Halts this CPU until another asks for something, or for at most `nanos`; then the alarm is what it was.
+/// Halts this CPU until another asks for something, or for at most `nanos`; then the alarm is what
+/// it was.
 pub fn doze(nanos: u64) {
     apic::doze(scale(nanos, APIC_SCALE.load(Relaxed)).max(1) as u32);
     crate::sched::clock::arm_again();
@@ -59,8 +62,11 @@ fn scale(value: u64, by: u64) -> u64 {
 /// Calibrates. The APIC is up.
 pub fn init() {
     let start = io::rdtsc();
-    // A host that leaves us alone for longer than the PIT takes to go round makes both counters look fast, never slow.
-    let best = (0..SAMPLES).filter_map(|_| sample()).min_by_key(|sample| (sample.tsc << 16) / sample.nanos);
+    // A host that leaves us alone for longer than the PIT takes to go round makes both counters
+    // look fast, never slow.
+    let best = (0..SAMPLES)
+        .filter_map(|_| sample())
+        .min_by_key(|sample| (sample.tsc << 16) / sample.nanos);
     if let Some(Sample { nanos, tsc, apic }) = best {
         // QEMU's counters run at exactly 1 GHz: take a measurement that close for it.
         let round = |ticks: u64| if ticks.abs_diff(nanos) < nanos / 50 { nanos } else { ticks };
@@ -150,7 +156,8 @@ fn cmos_seconds() -> u64 {
     days_since_1970(2000 + year, month, day) * 86400 + hour * 3600 + minute * 60 + second
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar, counting years from March so that leap days come last.
+/// Days from 1970-01-01 to a date of the Gregorian calendar, counting years from March so that leap
+/// days come last.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -1,8 +1,10 @@
-//! Which parts of the kernel have run: the counters that LLVM's sanitizer-coverage pass adds to every edge of the control
-//! flow, where the kernel is built with it (`./uvm fuzz` does so; feature `coverage`).
+//! Which parts of the kernel have run: the counters that LLVM's sanitizer-coverage pass adds to
+//! every edge of the control flow, where the kernel is built with it (`./uvm fuzz` does so; feature
+//! `coverage`).
 //!
-//! The pass places one byte for each edge into section `__sancov_cntrs` and has plain instructions increment it: two CPUs
-//! may lose a count, which costs a fuzzer nothing. The linker script puts a second array of the same length beside it.
+//! The pass places one byte for each edge into section `__sancov_cntrs` and has plain instructions
+//! increment it: two CPUs may lose a count, which costs a fuzzer nothing. The linker script puts a
+//! second array of the same length beside it.
 
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -12,7 +14,8 @@ extern "C" {
     static coverage_seen: AtomicU8;
 }
 
-/// The pass has each object file announce its counters before `main`; the kernel finds them all between two symbols.
+/// The pass has each object file announce its counters before `main`; the kernel finds them all
+/// between two symbols.
 #[no_mangle]
 extern "C" fn __sanitizer_cov_8bit_counters_init(_start: *mut u8, _end: *mut u8) {}
 
@@ -23,15 +26,20 @@ extern "C" fn __sanitizer_cov_pcs_init(_start: *const u8, _end: *const u8) {}
 fn counters() -> (&'static [AtomicU8], &'static [AtomicU8]) {
     let start = &raw const coverage_start;
     let len = (&raw const coverage_end).addr() - start.addr();
-    // SAFETY: the linker script places `len` bytes from each of the two symbols on; they are read and written as atomics alone, here,
-    // and by increments that the compiler added, which tear nothing.
+    // SAFETY: the linker script places `len` bytes from each of the two symbols on; they are read
+    // and written as atomics alone, here, and by increments that the compiler added, which tear
+    // nothing.
     unsafe {
-        (core::slice::from_raw_parts(start, len), core::slice::from_raw_parts(&raw const coverage_seen, len))
+        (
+            core::slice::from_raw_parts(start, len),
+            core::slice::from_raw_parts(&raw const coverage_seen, len),
+        )
     }
 }
 
-/// Sets all counters to zero, and says how many edges have been taken as often as never before: once, twice, three times,
-/// from 4, 8, 16, 32 or 128 times on. Cost: by all edges of the kernel, some 100,000.
+/// Sets all counters to zero, and says how many edges have been taken as often as never before:
+/// once, twice, three times, from 4, 8, 16, 32 or 128 times on. Cost: by all edges of the kernel,
+/// some 100,000.
 pub fn news() -> u64 {
     let (counters, seen) = counters();
     let mut news = 0;
@@ -58,8 +66,9 @@ pub fn news() -> u64 {
     news
 }
 
-/// How often each edge from the one numbered `at` on was taken since [`forget`], as far as [`news`] has looked: a bit for each
-/// class, none for an edge that wasn't taken. Returns how many of `to` it has set.
+/// How often each edge from the one numbered `at` on was taken since [`forget`], as far as [`news`]
+/// has looked: a bit for each class, none for an edge that wasn't taken. Returns how many of `to`
+/// it has set.
 pub fn taken(at: usize, to: &mut [u8]) -> usize {
     let (_, seen) = counters();
     let from = seen.get(at..).unwrap_or(&[]);

@@ -1,11 +1,14 @@
 //! What each CPU has of its own, and what the CPUs can do.
 //!
-//! In the kernel, GS points at this CPU's [`Cpu`]; `swapgs` on every way in and out keeps the program's own GS base in
-//! `KERNEL_GS_BASE`. The assembly in `entry.s` knows the first fields by offset.
+//! In the kernel, GS points at this CPU's [`Cpu`]; `swapgs` on every way in and out keeps the
+//! program's own GS base in `KERNEL_GS_BASE`. The assembly in `entry.s` knows the first fields by
+//! offset.
 //!
-//! I1: the kernel runs with interrupts off, except in `io::interrupt_window`, `io::wait_for_interrupt` and foreign code (`preempt`),
-//! which has no use for them. So a `Cpu`'s cells are only touched by code that runs on it, one piece at a time, and `Sync` is sound. What comes all the same, by an NMI, reads
-//! only what is a single word. Others reach nothing but `shared`.
+//! I1: the kernel runs with interrupts off, except in `io::interrupt_window`,
+//! `io::wait_for_interrupt` and foreign code (`preempt`), which has no use for them. So a `Cpu`'s
+//! cells are only touched by code that runs on it, one piece at a time, and `Sync` is sound. What
+//! comes all the same, by an NMI, reads only what is a single word. Others reach nothing but
+//! `shared`.
 
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
@@ -49,7 +52,8 @@ pub struct Cpu {
     index: Cell<usize>,
     /// Physical address of the active root table.
     pub(super) root: Cell<u64>,
-    /// The page of the root of the space whose root that is, or is a copy of; `NO_SPACE` for the kernel's.
+    /// The page of the root of the space whose root that is, or is a copy of; `NO_SPACE` for the
+    /// kernel's.
     pub(super) space: Cell<u32>,
     /// Last tables that this CPU has used, by a hash of what they serve; see `pmap::space`.
     pub(super) recent: [Cell<u32>; RECENT],
@@ -87,7 +91,8 @@ pub(super) struct Shared {
     running: AtomicU64,
 }
 
-// SAFETY: I1; all but `shared`, which is made of atomics, is reached only through GS of the CPU it belongs to.
+// SAFETY: I1; all but `shared`, which is made of atomics, is reached only through GS of the CPU it
+// belongs to.
 unsafe impl Sync for Cpu {}
 
 /// Offsets for the assembly.
@@ -135,7 +140,8 @@ pub fn rows() -> &'static [Row] {
     &ROWS[..count()]
 }
 
-/// Whether foreign code runs here. With interrupts on, too: the answer is the same on any CPU that the thread is on.
+/// Whether foreign code runs here. With interrupts on, too: the answer is the same on any CPU that
+/// the thread is on.
 #[inline]
 pub(super) fn is_open() -> bool {
     let is_open: u8;
@@ -174,7 +180,8 @@ pub fn clear_work() {
 #[inline]
 pub(super) fn this() -> &'static Cpu {
     let this: *const Cpu;
-    // SAFETY: GS points at this CPU's entry of `CPUS` since `init`; the first field is its own address.
+    // SAFETY: GS points at this CPU's entry of `CPUS` since `init`; the first field is its own
+    // address.
     unsafe { asm!("mov {}, gs:[0]", out(reg) this, options(nostack, preserves_flags, readonly)) }
     // SAFETY: as above; statics live for ever.
     unsafe { &*this }
@@ -225,7 +232,8 @@ pub fn set_online() {
     COUNT.fetch_add(1, AcqRel);
 }
 
-/// Whether a CPU runs the task of this number now. Ordered after the caller's last atomic exchange; see `sched`.
+/// Whether a CPU runs the task of this number now. Ordered after the caller's last atomic exchange;
+/// see `sched`.
 #[inline]
 pub fn runs(cpu: usize, task: u64) -> bool {
     shared(cpu).running.load(Relaxed) == task
@@ -270,8 +278,9 @@ extern "C" {
 /// `ist_top` ends a stack that nothing else uses, for ever.
 pub unsafe fn init(ist_top: u64) {
     let cpu = this();
-    // SAFETY: I1: nobody else holds a reference into this CPU's tables during start-up. The registers are those of system calls, which
-    // every x86-64 has: they lead to `entry.s`, with the kernel's segments.
+    // SAFETY: I1: nobody else holds a reference into this CPU's tables during start-up. The
+    // registers are those of system calls, which every x86-64 has: they lead to `entry.s`, with the
+    // kernel's segments.
     unsafe {
         gdt::load(&mut *cpu.tables.get(), ist_top);
         io::wrmsr(MSR_GS_BASE, core::ptr::from_ref(cpu) as u64);
@@ -288,7 +297,8 @@ pub unsafe fn init(ist_top: u64) {
     if has_smap() {
         cr4 |= 1 << 21;
     }
-    // SAFETY: CPUID has offered both; the kernel executes no user page, and touches them in `user_access.s` alone.
+    // SAFETY: CPUID has offered both; the kernel executes no user page, and touches them in
+    // `user_access.s` alone.
     unsafe { io::write_cr4(cr4) };
 }
 
@@ -302,8 +312,9 @@ pub fn current() -> Current<Task> {
              options(nostack, preserves_flags, readonly));
     }
     debug_assert!(!current.is_null(), "a task runs since sched::init");
-    // SAFETY: the slot keeps the task until a switch, at which it stops running, and by then somebody else keeps it alive until it
-    // runs again. The slot is empty until `sched::init` alone.
+    // SAFETY: the slot keeps the task until a switch, at which it stops running, and by then
+    // somebody else keeps it alive until it runs again. The slot is empty until `sched::init`
+    // alone.
     unsafe { Current::new(NonNull::new_unchecked(current)) }
 }
 
@@ -319,18 +330,20 @@ pub fn current_owned() -> Option<Arc<Task>> {
     if current.is_null() {
         return None;
     }
-    // SAFETY: the pointer is an `Arc`'s, by `set_current`, and its count is raised for the one that is made here.
+    // SAFETY: the pointer is an `Arc`'s, by `set_current`, and its count is raised for the one that
+    // is made here.
     unsafe {
         Arc::increment_strong_count(current);
         Some(Arc::from_raw(current))
     }
 }
 
-/// Makes `task`, of number `id`, the one that runs, with `stack` for its entries from user mode. The one before is what
-/// [`take_left`] gives.
+/// Makes `task`, of number `id`, the one that runs, with `stack` for its entries from user mode.
+/// The one before is what [`take_left`] gives.
 ///
 /// # Safety
-/// The stack is the task's, or 0 for one that never is in user mode; the caller goes on as this task, or switches to it at once.
+/// The stack is the task's, or 0 for one that never is in user mode; the caller goes on as this
+/// task, or switches to it at once.
 #[inline]
 pub unsafe fn set_current(task: Arc<Task>, id: u64, stack: u64) {
     let cpu = this();
@@ -370,7 +383,8 @@ pub fn take_left() -> Option<Arc<Task>> {
     (!left.is_null()).then(|| unsafe { Arc::from_raw(left) })
 }
 
-/// The segment bases of the program that runs here, or ran here last: it can change them without a call, by loading a selector.
+/// The segment bases of the program that runs here, or ran here last: it can change them without a
+/// call, by loading a selector.
 #[inline]
 pub(super) fn bases() -> (u64, u64) {
     let cpu = this();
@@ -379,8 +393,9 @@ pub(super) fn bases() -> (u64, u64) {
     (cpu.fs_base.get(), cpu.gs_base.get())
 }
 
-/// Loads a program's segment bases, where they differ from what [`bases`] said, or this, whichever was called last; no program
-/// has run here since. They are addresses of user memory: others make the CPU refuse them.
+/// Loads a program's segment bases, where they differ from what [`bases`] said, or this, whichever
+/// was called last; no program has run here since. They are addresses of user memory: others make
+/// the CPU refuse them.
 #[inline]
 pub(super) fn set_bases(fs: u64, gs: u64) {
     let cpu = this();
@@ -424,7 +439,8 @@ pub fn has_smap() -> bool {
     leaf7_ebx() & 1 << 20 != 0
 }
 
-/// Bytes that a task's floating-point state takes, and the mask to save; `None` where only `fxsave` exists.
+/// Bytes that a task's floating-point state takes, and the mask to save; `None` where only `fxsave`
+/// exists.
 pub fn xsave_size() -> Option<(usize, u64)> {
     let features = __cpuid(1).ecx;
     if features & 1 << 26 == 0 {

@@ -1,6 +1,8 @@
-//! Floating-point and vector state. The kernel is built without it, so the registers always hold some program's values.
+//! Floating-point and vector state. The kernel is built without it, so the registers always hold
+//! some program's values.
 //!
-//! A task's state is saved when it is switched away from and loaded when it is switched to, unless the registers still hold it.
+//! A task's state is saved when it is switched away from and loaded when it is switched to, unless
+//! the registers still hold it.
 
 use alloc::alloc::{alloc_zeroed, dealloc, handle_alloc_error};
 use core::alloc::Layout;
@@ -35,7 +37,9 @@ fn control_bits() -> u32 {
     struct Area([u8; 512]);
     let mut area = Area([0; 512]);
     // SAFETY: the area has the size and alignment that `fxsave` asks for.
-    unsafe { asm!("fxsave64 [{}]", in(reg) area.0.as_mut_ptr(), options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("fxsave64 [{}]", in(reg) area.0.as_mut_ptr(), options(nostack, preserves_flags))
+    };
     match word(&area.0, MXCSR_MASK) {
         0 => FIRST_CONTROL,
         bits => bits,
@@ -92,7 +96,9 @@ impl State {
     pub fn fresh() -> State {
         let layout = State::layout();
         // SAFETY: the size is not zero.
-        let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            handle_alloc_error(layout)
+        };
         let mut state = State(memory);
         state.reset();
         state
@@ -102,7 +108,9 @@ impl State {
     pub fn copy_of(other: &State) -> State {
         let layout = State::layout();
         // SAFETY: the size is not zero.
-        let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else { handle_alloc_error(layout) };
+        let Some(memory) = NonNull::new(unsafe { alloc_zeroed(layout) }) else {
+            handle_alloc_error(layout)
+        };
         let mut state = State(memory);
         state.bytes_mut().copy_from_slice(other.bytes());
         state
@@ -131,13 +139,15 @@ impl State {
         unsafe { core::slice::from_raw_parts(self.0.as_ptr(), format().size) }
     }
 
-    /// The state, to be changed; follow by [`sanitize`](Self::sanitize) if a program chose the bytes.
+    /// The state, to be changed; follow by [`sanitize`](Self::sanitize) if a program chose the
+    /// bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, exclusively borrowed.
         unsafe { core::slice::from_raw_parts_mut(self.0.as_ptr(), format().size) }
     }
 
-    /// Clears what the CPU would refuse to load: reserved MXCSR bits, unknown components, header padding.
+    /// Clears what the CPU would refuse to load: reserved MXCSR bits, unknown components, header
+    /// padding.
     pub fn sanitize(&mut self) {
         let format = format();
         let bytes = self.bytes_mut();

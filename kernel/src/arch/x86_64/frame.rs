@@ -6,10 +6,11 @@ use uvm::LentPage;
 use super::machine::KERNEL;
 use crate::vm;
 
-/// A page of the kernel's own, or one that somebody lends. It goes back by [`free`](Frame::free), not when dropped.
+/// A page of the kernel's own, or one that somebody lends. It goes back by [`free`](Frame::free),
+/// not when dropped.
 ///
-/// I1: nobody writes a page that is lent. I2: a page of the kernel's own is written by the frame that asked for it, and as long
-/// as there is no other.
+/// I1: nobody writes a page that is lent. I2: a page of the kernel's own is written by the frame
+/// that asked for it, and as long as there is no other.
 #[must_use]
 pub struct Frame {
     page: LentPage,
@@ -71,7 +72,8 @@ impl Frame {
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let alone = self.asked_for && KERNEL.frames().is_borrowers(self.page.page());
         let at = KERNEL.address(self.page.page()) as *mut u8;
-        // SAFETY: no other frame refers to it (I2), no program has taken it over, and this one is borrowed for writing.
+        // SAFETY: no other frame refers to it (I2), no program has taken it over, and this one is
+        // borrowed for writing.
         alone.then(|| unsafe { core::slice::from_raw_parts_mut(at, PAGE_SIZE) })
     }
 }

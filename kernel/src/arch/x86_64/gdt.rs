@@ -85,7 +85,8 @@ pub unsafe fn load(tables: &mut Tables, ist_top: u64) {
     tables.gdt[TSS_AT + 1] = tss >> 32;
     let size = core::mem::size_of_val(&tables.gdt) as u16;
     let pointer = Pointer { limit: size - 1, base: tables.gdt.as_ptr() as u64 };
-    // SAFETY: the table holds valid descriptors and lives for ever by the caller's promise; the far return reloads CS.
+    // SAFETY: the table holds valid descriptors and lives for ever by the caller's promise; the far
+    // return reloads CS.
     unsafe {
         asm!(
             "lgdt [{p}]",

@@ -1,15 +1,19 @@
 //! Single instructions: ports, model-specific and control registers, interrupt flag, TLB.
 //!
-//! Each function is one instruction whose effect on memory, if any, is named; the callers in this folder are the owners of the
-//! registers concerned. Ports are devices' registers: what is written there changes no memory by itself.
+//! Each function is one instruction whose effect on memory, if any, is named; the callers in this
+//! folder are the owners of the registers concerned. Ports are devices' registers: what is written
+//! there changes no memory by itself.
 
 use core::arch::asm;
 
 /// Writes a byte to an I/O port.
 #[inline]
 pub fn out8(port: u16, value: u8) {
-    // SAFETY: port output touches no memory the compiler knows of; callers are drivers that own the port.
-    unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
+    // SAFETY: port output touches no memory the compiler knows of; callers are drivers that own the
+    // port.
+    unsafe {
+        asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags))
+    }
 }
 
 /// Reads a byte from an I/O port.
@@ -17,27 +21,35 @@ pub fn out8(port: u16, value: u8) {
 pub fn in8(port: u16) -> u8 {
     let value: u8;
     // SAFETY: as in `out8`.
-    unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags))
+    }
     value
 }
 
 /// Writes 16 bits to an I/O port.
 pub fn out16(port: u16, value: u16) {
     // SAFETY: as in `out8`.
-    unsafe { asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        asm!("out dx, ax", in("dx") port, in("ax") value, options(nomem, nostack, preserves_flags))
+    }
 }
 
 /// Writes 32 bits to an I/O port.
 pub fn out32(port: u16, value: u32) {
     // SAFETY: as in `out8`.
-    unsafe { asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        asm!("out dx, eax", in("dx") port, in("eax") value, options(nomem, nostack, preserves_flags))
+    }
 }
 
 /// Reads 32 bits from an I/O port.
 pub fn in32(port: u16) -> u32 {
     let value: u32;
     // SAFETY: as in `out8`.
-    unsafe { asm!("in eax, dx", in("dx") port, out("eax") value, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        asm!("in eax, dx", in("dx") port, out("eax") value, options(nomem, nostack, preserves_flags))
+    }
     value
 }
 
@@ -68,7 +80,8 @@ pub(super) fn interrupts_off() {
     unsafe { asm!("cli", options(nostack)) }
 }
 
-/// Sleeps until an interrupt, takes it, and goes on with interrupts off. No wake-up is lost: `sti` delays by one instruction.
+/// Sleeps until an interrupt, takes it, and goes on with interrupts off. No wake-up is lost: `sti`
+/// delays by one instruction.
 #[inline]
 pub fn wait_for_interrupt() {
     // SAFETY: as in `interrupt_window`.
@@ -80,7 +93,9 @@ pub fn wait_for_interrupt() {
 pub fn rdtsc() -> u64 {
     let (low, high): (u32, u32);
     // SAFETY: reads a counter.
-    unsafe { asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags))
+    }
     u64::from(high) << 32 | u64::from(low)
 }
 

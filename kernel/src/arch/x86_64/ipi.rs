@@ -4,15 +4,18 @@
 //!   send: set a bit in the other CPU's `requests` -- if no bit was set: interrupt it
 //!   there: take all bits -> do what they ask       (by the interrupt, or where it waits for something)
 //! ```
-//! A CPU with nothing to do sets a bit itself while it looks for work ([`watch`]): so nobody interrupts it, and it sees what it is asked.
-//! I1: a bit is taken before it is acted upon, so what was written before `send` is seen by whoever acts. I2: a CPU that
-//! waits with interrupts off does so by [`Wait`], which answers; so a CPU that waits for a lock answers the lock's holder, who may
-//! wait for its answer. I3: what is asked for is done without a lock, as the one who polls may hold any.
+//! A CPU with nothing to do sets a bit itself while it looks for work ([`watch`]): so nobody
+//! interrupts it, and it sees what it is asked. I1: a bit is taken before it is acted upon, so what
+//! was written before `send` is seen by whoever acts. I2: a CPU that waits with interrupts off does
+//! so by [`Wait`], which answers; so a CPU that waits for a lock answers the lock's holder, who may
+//! wait for its answer. I3: what is asked for is done without a lock, as the one who polls may hold
+//! any.
 //!
 //! What can't wait for that, stopping a CPU and asking it where it is, goes by NMI.
 
 use core::sync::atomic::{
-    fence, AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+    fence, AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::SeqCst,
 };
 
 use machine::CpuSet;
@@ -62,8 +65,9 @@ pub fn poll() {
     }
 }
 
-/// Looks whether this CPU is asked for something, or `is_called`, for at most so many ticks of the time stamp counter; takes interrupts
-/// meanwhile. Then does what it was asked for. The caller holds no lock.
+/// Looks whether this CPU is asked for something, or `is_called`, for at most so many ticks of the
+/// time stamp counter; takes interrupts meanwhile. Then does what it was asked for. The caller
+/// holds no lock.
 pub fn watch(ticks: u64, is_called: impl Fn() -> bool) {
     /// Looks between two interrupt windows.
     const LOOKS: usize = 64;
@@ -78,14 +82,17 @@ pub fn watch(ticks: u64, is_called: impl Fn() -> bool) {
     answer(requests.swap(0, AcqRel));
 }
 
-/// A wait for another CPU, with interrupts off: between two looks at what is waited for, call [`pause`](Wait::pause).
+/// A wait for another CPU, with interrupts off: between two looks at what is waited for, call
+/// [`pause`](Wait::pause).
 ///
-/// It first looks often, then halts between the looks, as a host that doesn't run all CPUs at a time does better to run the one
-/// that is waited for. A halted CPU takes interrupts of other CPUs and no others, so I3 holds, and nothing else runs meanwhile.
+/// It first looks often, then halts between the looks, as a host that doesn't run all CPUs at a
+/// time does better to run the one that is waited for. A halted CPU takes interrupts of other CPUs
+/// and no others, so I3 holds, and nothing else runs meanwhile.
 ///
-/// How long it looks before it halts, its patience, each CPU learns: a wait that was too long for it halves it, one that was not makes it
-/// a little longer. A halt costs the one that is waited for the time that the host takes to wake this CPU, so where the host runs all
-/// CPUs at once, patience wins.
+/// How long it looks before it halts, its patience, each CPU learns: a wait that was too long for
+/// it halves it, one that was not makes it a little longer. A halt costs the one that is waited for
+/// the time that the host takes to wake this CPU, so where the host runs all CPUs at once, patience
+/// wins.
 pub struct Wait {
     looks: u32,
     /// When the first halt is due, by the time stamp counter; 0 before that is known.
@@ -100,10 +107,11 @@ static PATIENCES: [Patience; cpu::MAX_CPUS] =
     [const { Patience(AtomicU64::new(*Wait::PATIENCE.end())) }; cpu::MAX_CPUS];
 
 impl Wait {
-    /// Looks between two pauses: under TCG a pause leaves the guest, which costs more than a short wait. A loop without any would
-    /// never let the other CPU run where QEMU runs CPUs in turn.
+    /// Looks between two pauses: under TCG a pause leaves the guest, which costs more than a short
+    /// wait. A loop without any would never let the other CPU run where QEMU runs CPUs in turn.
     const LOOKS: u32 = 500;
-    /// The least and the most of patience, in ticks of the time stamp counter: some 30 and 500 microseconds.
+    /// The least and the most of patience, in ticks of the time stamp counter: some 30 and 500
+    /// microseconds.
     const PATIENCE: core::ops::RangeInclusive<u64> = 60_000..=1_000_000;
     /// A halt's length in nanoseconds.
     const DOZE: u64 = 50_000;
@@ -162,10 +170,12 @@ fn answer(requests: u32) {
     }
 }
 
-/// CPUs that have been asked to forget the kernel's translations and haven't yet; for one thread at a time.
+/// CPUs that have been asked to forget the kernel's translations and haven't yet; for one thread at
+/// a time.
 static FORGETTING: AtomicU64 = AtomicU64::new(0);
 
-/// Returns when no CPU holds any translation of before, the kernel's included. Sleeps while another thread waits for the same.
+/// Returns when no CPU holds any translation of before, the kernel's included. Sleeps while another
+/// thread waits for the same.
 pub fn forget_kernel() {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
@@ -209,7 +219,9 @@ pub fn show_all() {
     send_urgently(SHOW);
     let frame: u64;
     // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags)) }
+    unsafe {
+        core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags))
+    }
     show(show_all as *const () as u64, frame);
 }
 

@@ -1,8 +1,9 @@
 //! Interrupts of devices: a vector for each, and the function that answers it.
 //!
-//! A driver registers its function and gets a [`Vector`], then points its device at it: by a message (`Vector::message`, MSI-X), or
-//! by a line of the I/O APIC (`Vector::route`). Functions run with interrupts off and nothing held; see `sync`. Lines lead to the CPU
-//! that routes them, the first. Messages lead to the CPUs in turn, those that run when the device is told.
+//! A driver registers its function and gets a [`Vector`], then points its device at it: by a
+//! message (`Vector::message`, MSI-X), or by a line of the I/O APIC (`Vector::route`). Functions
+//! run with interrupts off and nothing held; see `sync`. Lines lead to the CPU that routes them,
+//! the first. Messages lead to the CPUs in turn, those that run when the device is told.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -33,7 +34,8 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Copy)]
 pub struct Vector(u8);
 
-/// Calls `call(argument)` for each interrupt of a new vector; `name` is for `/proc/interrupts`. `None` when no vector is left.
+/// Calls `call(argument)` for each interrupt of a new vector; `name` is for `/proc/interrupts`.
+/// `None` when no vector is left.
 pub fn register(name: String, call: fn(usize), argument: usize) -> Option<Vector> {
     let index = NEXT.fetch_add(1, Relaxed);
     let taken = [const { AtomicU64::new(0) }; cpu::MAX_CPUS];
@@ -42,7 +44,8 @@ pub fn register(name: String, call: fn(usize), argument: usize) -> Option<Vector
 }
 
 impl Vector {
-    /// The address and the word that a message-signalled interrupt writes, to come to the CPU whose turn it is.
+    /// The address and the word that a message-signalled interrupt writes, to come to the CPU whose
+    /// turn it is.
     pub fn message(self) -> (u64, u32) {
         apic::message(usize::from(self.0 - FIRST) % cpu::count(), self.0)
     }
@@ -61,7 +64,8 @@ pub(super) fn dispatch(vector: u8) {
     }
 }
 
-/// Calls `each` with every vector in use, how often each CPU has taken it, and its name; then with the CPUs' own.
+/// Calls `each` with every vector in use, how often each CPU has taken it, and its name; then with
+/// the CPUs' own.
 pub fn list(mut each: impl FnMut(&str, &[u64], &str)) {
     for (index, handler) in HANDLERS.iter().enumerate() {
         if let Some(handler) = handler.get() {
@@ -83,7 +87,8 @@ pub(super) enum Own {
 }
 
 /// As Linux names them, in the order of [`Own`].
-const NAMES: [(&str, &str); 2] = [("LOC", "Local timer interrupts"), ("CAL", "Function call interrupts")];
+const NAMES: [(&str, &str); 2] =
+    [("LOC", "Local timer interrupts"), ("CAL", "Function call interrupts")];
 
 #[repr(align(64))]
 struct Taken([AtomicU64; NAMES.len()]);

@@ -23,7 +23,11 @@ static PMAP: X86Pmap = X86Pmap;
 ///
 /// # Errors
 /// [`NoMemory`].
-pub fn init(segments: &[(Pa, u32)], loaded: &[(Pa, u32)], devices: &[(Pa, u32)]) -> Result<(), NoMemory> {
+pub fn init(
+    segments: &[(Pa, u32)],
+    loaded: &[(Pa, u32)],
+    devices: &[(Pa, u32)],
+) -> Result<(), NoMemory> {
     let frames = Frames::with(segments, loaded, devices, super::cpu::found())?;
     pmap::init(frames.numbers())?;
     FRAMES.call_once(|| frames);
@@ -36,11 +40,13 @@ pub fn frames() -> Option<&'static Frames<KernelMachine>> {
     FRAMES.get()
 }
 
-/// Runs `call` with the token that says this thread holds no lock of the VM system. Builds with debug assertions check that.
+/// Runs `call` with the token that says this thread holds no lock of the VM system. Builds with
+/// debug assertions check that.
 ///
-/// The token could come down from each system call's entry. But whoever drops a file or a page, ends a transfer in an interrupt, or
-/// allocates needs one too, and destructors, handlers and allocators have no parameter for it. So it is made where it is
-/// needed, in this place alone (`clippy.toml`).
+/// The token could come down from each system call's entry. But whoever drops a file or a page,
+/// ends a transfer in an interrupt, or allocates needs one too, and destructors, handlers and
+/// allocators have no parameter for it. So it is made where it is needed, in this place alone
+/// (`clippy.toml`).
 #[inline]
 #[track_caller]
 pub fn unlocked<T>(call: impl FnOnce(&mut Held<'_, Nothing>) -> T) -> T {
@@ -48,8 +54,9 @@ pub fn unlocked<T>(call: impl FnOnce(&mut Held<'_, Nothing>) -> T) -> T {
     call(&mut thread().held())
 }
 
-/// Runs `call` with the token for the page allocator alone: the heap may grow with any other lock of the VM system held. Whoever
-/// had one of the allocator's would wait for himself, which the lock finds out.
+/// Runs `call` with the token for the page allocator alone: the heap may grow with any other lock
+/// of the VM system held. Whoever had one of the allocator's would wait for himself, which the lock
+/// finds out.
 pub fn at_allocator<T>(call: impl FnOnce(&mut Held<'_, PageQueues>) -> T) -> T {
     call(&mut thread().held().down_to())
 }
@@ -102,12 +109,12 @@ impl Machine for KernelMachine {
         super::cpu::index()
     }
 
-    /// With 16-byte stores: half the instructions of 8-byte ones, and faster under TCG than any `rep`. The program's vector register
-    /// is put back.
+    /// With 16-byte stores: half the instructions of 8-byte ones, and faster under TCG than any
+    /// `rep`. The program's vector register is put back.
     #[inline]
     fn zero(&self, page: PageNo) {
-        // SAFETY: `address` knows a frame that holds bytes and no Rust object, and the direct map covers it; xmm0 holds a program's
-        // value and is restored.
+        // SAFETY: `address` knows a frame that holds bytes and no Rust object, and the direct map
+        // covers it; xmm0 holds a program's value and is restored.
         unsafe {
             asm!(
                 "sub rsp, 16",
@@ -131,7 +138,8 @@ impl Machine for KernelMachine {
 
     #[inline]
     fn copy(&self, from: PageNo, to: PageNo) {
-        // SAFETY: `address` knows two frames that hold bytes and no Rust object, and the direct map covers them.
+        // SAFETY: `address` knows two frames that hold bytes and no Rust object, and the direct map
+        // covers them.
         unsafe {
             asm!(
                 "rep movsq",

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `entry.s`, `trap`, `regs` | ways in and out: system calls, exceptions, interrupts, and the program's registers |
+//! | `entry.s`, `trap`, `regs` | system calls, exceptions, interrupts; the program's registers |
 //! | `cpu`, `gdt`, `io` | what each CPU has of its own, single instructions |
 //! | `apic`, `irq`, `ipi` | interrupt controllers, interrupts of devices and of other CPUs |
 //! | `start` | the other CPUs, from reset to their first task |
@@ -41,14 +41,16 @@ pub use regs::{Bases, UserRegs};
 #[inline(always)]
 pub fn return_address() -> u64 {
     let address: u64;
-    // SAFETY: every function of the kernel keeps a frame pointer, above which its return address lies.
+    // SAFETY: every function of the kernel keeps a frame pointer, above which its return address
+    // lies.
     unsafe {
         core::arch::asm!("mov {}, [rbp + 8]", out(reg) address, options(readonly, nostack, preserves_flags))
     }
     address
 }
 
-/// Ends QEMU through its debug-exit device; where there is none, turns the power off by ACPI, or stops.
+/// Ends QEMU through its debug-exit device; where there is none, turns the power off by ACPI, or
+/// stops.
 pub fn power_off(code: u32) -> ! {
     io::out32(0xf4, code);
     if let Some(platform) = crate::PLATFORM.get() {

@@ -6,12 +6,14 @@
 //!           v    |                           +--------------------------------+
 //!      closed(heap, disk, clock)
 //! ```
-//! The kernel's own code says where it may be interrupted (`io::interrupt_window`, `sched::give_way`); a library that was written
-//! for a desk has no such places, and what it does in one piece is as long as what a program gave it. So it runs with interrupts on.
+//! The kernel's own code says where it may be interrupted (`io::interrupt_window`,
+//! `sched::give_way`); a library that was written for a desk has no such places, and what it does
+//! in one piece is as long as what a program gave it. So it runs with interrupts on.
 //!
-//! I1: code in `open` calls the kernel through `closed` alone: it reads nothing of the CPU's own and holds no spin lock of the kernel's.
-//! I2: a CPU is marked open exactly while it runs such code, interrupts being on. A handler above it is the kernel's own code: what it
-//! frees of the heap would else let further interrupts in, in the midst of it.
+//! I1: code in `open` calls the kernel through `closed` alone: it reads nothing of the CPU's own
+//! and holds no spin lock of the kernel's. I2: a CPU is marked open exactly while it runs such
+//! code, interrupts being on. A handler above it is the kernel's own code: what it frees of the
+//! heap would else let further interrupts in, in the midst of it.
 
 use super::{cpu, io};
 use crate::sched;

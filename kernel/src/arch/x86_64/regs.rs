@@ -1,4 +1,5 @@
-//! A program's registers, as they lie at the top of its task's kernel stack while it is in the kernel.
+//! A program's registers, as they lie at the top of its task's kernel stack while it is in the
+//! kernel.
 //!
 //! ```text
 //!   stack top -> gs_base        as last stored or loaded: `store_bases`, `load_bases`; a task that doesn't run keeps its own
@@ -14,11 +15,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::cpu;
 use crate::mem::layout::USER_END;
 
-/// See the module. Traps inside the kernel build the same structure, without the two bases behind it.
+/// See the module. Traps inside the kernel build the same structure, without the two bases behind
+/// it.
 ///
-/// I1: a program's are good for the way back, whoever wrote to them: selectors are those of programs,
-/// flags among those that a program may choose, bases addresses of user memory. So these fields are
-/// changed here alone.
+/// I1: a program's are good for the way back, whoever wrote to them: selectors are those of
+/// programs, flags among those that a program may choose, bases addresses of user memory. So these
+/// fields are changed here alone.
 #[repr(C)]
 #[derive(Clone, Default, Debug)]
 #[allow(missing_docs)]
@@ -52,7 +54,8 @@ pub struct UserRegs {
 /// Bytes of `UserRegs` above the stack pointer that the CPU starts from: the two bases.
 pub const BASES: u64 = 16;
 
-/// Flags a program may set: carry, parity, adjust, zero, sign, trap, direction, overflow, alignment check, id.
+/// Flags a program may set: carry, parity, adjust, zero, sign, trap, direction, overflow, alignment
+/// check, id.
 const USER_FLAGS: u64 = 0x24_0dd5;
 
 impl UserRegs {
@@ -97,7 +100,8 @@ impl UserRegs {
         self.load_bases();
     }
 
-    /// Loads the segment bases if these are the current task's registers; after other code has stored them here.
+    /// Loads the segment bases if these are the current task's registers; after other code has
+    /// stored them here.
     pub fn load_bases(&self) {
         if self.is_current() {
             cpu::bases();
@@ -105,7 +109,8 @@ impl UserRegs {
         }
     }
 
-    /// Stores the segment bases here if these are the current task's registers: before other code reads them.
+    /// Stores the segment bases here if these are the current task's registers: before other code
+    /// reads them.
     pub fn store_bases(&mut self) {
         if self.is_current() {
             (self.fs_base, self.gs_base) = cpu::bases();

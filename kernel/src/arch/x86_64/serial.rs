@@ -1,7 +1,8 @@
 //! The two serial ports: COM1 is the console, COM2 the control channel to whoever started QEMU.
 //!
-//! Output polls: QEMU takes a byte at once unless its own output is blocked. Input arrives by interrupt and goes byte by byte to
-//! the receiver that the terminal has registered; what comes before that stays in the port.
+//! Output polls: QEMU takes a byte at once unless its own output is blocked. Input arrives by
+//! interrupt and goes byte by byte to the receiver that the terminal has registered; what comes
+//! before that stays in the port.
 
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -4,10 +4,12 @@
 //!   first CPU: stacks for it, code to REAL_PAGE -> INIT, start-up message ->  waits until it says that it runs
 //!   the other: real mode -> boot.s -> long mode, kernel's tables, its stack -> other_main -> idle
 //! ```
-//! A CPU that says nothing in time is left alone, and so are those after it; if it comes later it finds no stack, and stops.
+//! A CPU that says nothing in time is left alone, and so are those after it; if it comes later it
+//! finds no stack, and stops.
 
 use core::sync::atomic::{
-    AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::Release,
 };
 
 use super::{apic, clock, cpu, fpu, io, tables, trap};
@@ -15,16 +17,19 @@ use crate::mem::layout;
 use crate::mem::stack::Stack;
 use crate::sched;
 
-/// Where the code for real mode goes: memory below 1 MiB, which is never handed over. `boot.s` knows it too.
+/// Where the code for real mode goes: memory below 1 MiB, which is never handed over. `boot.s`
+/// knows it too.
 const REAL_PAGE: u64 = 0x8000;
 
 /// How long a CPU may take: more than a busy host keeps a virtual CPU waiting.
 const PATIENCE: u64 = 10_000_000_000;
-/// Between a reset and the start-up message, and between that and its repetition, as the manual asks.
+/// Between a reset and the start-up message, and between that and its repetition, as the manual
+/// asks.
 const AFTER_RESET: u64 = 10_000_000;
 const AFTER_START: u64 = 200_000;
 
-/// What the CPU that starts finds: the root table, its stack (it takes it), its number, its stack for faults.
+/// What the CPU that starts finds: the root table, its stack (it takes it), its number, its stack
+/// for faults.
 #[no_mangle]
 static other_root: AtomicU64 = AtomicU64::new(0);
 #[no_mangle]
@@ -39,14 +44,16 @@ extern "C" {
     static real_end: u8;
 }
 
-/// Starts the CPUs with these APICs; those that don't come are named on the console. The one that calls is the first.
+/// Starts the CPUs with these APICs; those that don't come are named on the console. The one that
+/// calls is the first.
 pub fn start(apics: &[u32]) {
     let own = apic::id();
     let others = apics.iter().filter(|&&apic| apic != own).take(cpu::found() - 1);
     if others.clone().next().is_none() {
         return;
     }
-    // SAFETY: the page lies below 1 MiB, where nothing of ours is; the code was linked to run there, position and all.
+    // SAFETY: the page lies below 1 MiB, where nothing of ours is; the code was linked to run
+    // there, position and all.
     unsafe {
         let code = &raw const real_start;
         let len = (&raw const real_end).offset_from(code) as usize;
@@ -109,7 +116,8 @@ fn wait(nanos: u64, done: impl Fn() -> bool) -> bool {
     }
 }
 
-/// First Rust code of another CPU: on its idle task's stack, with the kernel's tables, interrupts off.
+/// First Rust code of another CPU: on its idle task's stack, with the kernel's tables, interrupts
+/// off.
 #[no_mangle]
 extern "C" fn other_main() -> ! {
     // SAFETY: `start_one` has given number and stack to this CPU alone.

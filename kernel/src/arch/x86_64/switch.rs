@@ -1,4 +1,5 @@
-//! Kernel stacks' contents: what a new task finds on its stack, the switch from one stack to another, a call on another.
+//! Kernel stacks' contents: what a new task finds on its stack, the switch from one stack to
+//! another, a call on another.
 
 use core::cell::UnsafeCell;
 
@@ -15,8 +16,8 @@ extern "C" {
 /// Where a task that doesn't run left its stack pointer.
 pub struct Context(UnsafeCell<u64>);
 
-// SAFETY: written by `switch` on the CPU that the task leaves, read by the one that takes it over later; the run queue's lock orders
-// the two.
+// SAFETY: written by `switch` on the CPU that the task leaves, read by the one that takes it over
+// later; the run queue's lock orders the two.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -39,7 +40,9 @@ impl Context {
     /// Writes a stack so that the first switch to it starts a thread of the kernel.
     pub fn for_kernel(stack: &mut Stack) -> Context {
         // SAFETY: as in `for_user`.
-        Context(UnsafeCell::new(unsafe { prepare(stack.top(), task_start_kernel as *const () as u64) }))
+        Context(UnsafeCell::new(unsafe {
+            prepare(stack.top(), task_start_kernel as *const () as u64)
+        }))
     }
 }
 
@@ -70,18 +73,22 @@ pub fn entry_stack(stack: &Stack) -> u64 {
 /// Leaves `from` and goes on where `to` was left. Returns when somebody switches to `from` again.
 ///
 /// # Safety
-/// Both belong to tasks that stay alive until they are switched from for the last time; `to` isn't running anywhere.
+/// Both belong to tasks that stay alive until they are switched from for the last time; `to` isn't
+/// running anywhere.
 #[inline]
 pub unsafe fn switch(from: &Context, to: &Context) {
-    // SAFETY: by the caller's promise; the stack pointers were left by earlier switches or by `prepare`.
+    // SAFETY: by the caller's promise; the stack pointers were left by earlier switches or by
+    // `prepare`.
     unsafe { switch_stacks(from.0.get(), *to.0.get()) }
 }
 
-/// Runs `work` on another stack, and comes back. The thread may sleep meanwhile: where its registers are saved is its own affair.
+/// Runs `work` on another stack, and comes back. The thread may sleep meanwhile: where its
+/// registers are saved is its own affair.
 pub fn on_stack<T>(stack: &mut Large, work: impl FnOnce() -> T) -> T {
     struct Call<F, T>(Option<F>, Option<T>);
     extern "C" fn run<F: FnOnce() -> T, T>(call: *mut u8) {
-        // SAFETY: `call` is the one below, which outlives this and which nobody else touches meanwhile.
+        // SAFETY: `call` is the one below, which outlives this and which nobody else touches
+        // meanwhile.
         let call = unsafe { &mut *call.cast::<Call<F, T>>() };
         call.1 = call.0.take().map(|work| work());
     }
@@ -90,7 +97,8 @@ pub fn on_stack<T>(stack: &mut Large, work: impl FnOnce() -> T) -> T {
     }
     let mut call = Call(Some(work), None);
     let run = runner(&call);
-    // SAFETY: the stack is this call's alone, by the exclusive borrow, and nothing of it is kept when the call is over.
+    // SAFETY: the stack is this call's alone, by the exclusive borrow, and nothing of it is kept
+    // when the call is over.
     unsafe { call_on_stack(run, (&raw mut call).cast(), stack.top()) };
     match call.1 {
         Some(result) => result,

@@ -1,14 +1,17 @@
-//! The kernel's own page tables: the upper half, shared by all address spaces, and the root that has no lower half.
+//! The kernel's own page tables: the upper half, shared by all address spaces, and the root that
+//! has no lower half.
 //!
 //! ```text
 //!   direct map   2-MiB pages, writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
 //!   image        text: execute; read-only data: read; data: write; nothing both written and executed
 //!   stacks, heap one page at a time, as they grow; unmapped when the page daemon takes them back
 //! ```
-//! All root entries of the upper half are filled at start-up and never change; a new root copies them.
+//! All root entries of the upper half are filled at start-up and never change; a new root copies
+//! them.
 //!
-//! I1: once other CPUs run, an entry here only becomes present and stays what it is. A CPU keeps no translation of an absent
-//! entry; so none has to be told. Who makes one absent ([`unmap`]) has all CPUs forget it before its page or its address is used again.
+//! I1: once other CPUs run, an entry here only becomes present and stays what it is. A CPU keeps no
+//! translation of an absent entry; so none has to be told. Who makes one absent ([`unmap`]) has all
+//! CPUs forget it before its page or its address is used again.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -58,7 +61,8 @@ static ROOT: AtomicU64 = AtomicU64::new(0);
 /// The frame there holds a table, and goes on to for as long as the reference is used.
 #[inline]
 pub unsafe fn table(pa: u64) -> &'static Table {
-    // SAFETY: by the caller's promise; the direct map covers all memory, and entries are only touched as atomics.
+    // SAFETY: by the caller's promise; the direct map covers all memory, and entries are only
+    // touched as atomics.
     unsafe { &*(layout::direct(pa) as *const Table) }
 }
 
@@ -84,8 +88,8 @@ impl Root {
     /// The root table at a physical address.
     ///
     /// # Safety
-    /// The frame there holds a root with the kernel's half, and goes on to for as long as this is used. Who walks sees to it that
-    /// the tables on the way stay.
+    /// The frame there holds a root with the kernel's half, and goes on to for as long as this is
+    /// used. Who walks sees to it that the tables on the way stay.
     #[inline]
     pub const unsafe fn at(pa: u64) -> Root {
         Root(pa)
@@ -173,7 +177,8 @@ pub fn init(top: u64) -> Result<(), NoMemory> {
     }
     map_direct(top)?;
     map_image()?;
-    // SAFETY: image, stack (in the image's data) and everything else in use is mapped as before, but for rights not needed.
+    // SAFETY: image, stack (in the image's data) and everything else in use is mapped as before,
+    // but for rights not needed.
     unsafe { io::write_cr3(root.place()) };
     cpu::use_root(root);
     Ok(())
@@ -181,8 +186,10 @@ pub fn init(top: u64) -> Result<(), NoMemory> {
 
 fn map_direct(top: u64) -> Result<(), NoMemory> {
     const LARGE_PAGE: u64 = 2 << 20;
-    let (text, ro_end) =
-        (address(&raw const text_start) - layout::IMAGE, address(&raw const rodata_end) - layout::IMAGE);
+    let (text, ro_end) = (
+        address(&raw const text_start) - layout::IMAGE,
+        address(&raw const rodata_end) - layout::IMAGE,
+    );
     for pa in (0..top.max(4 << 30)).step_by(LARGE_PAGE as usize) {
         let rights = PRESENT | WRITE | GLOBAL | NO_EXECUTE;
         if pa + LARGE_PAGE <= text || pa >= ro_end {
@@ -246,7 +253,10 @@ static GROWTH: SpinLock<()> = SpinLock::new(());
 /// # Errors
 /// [`NoMemory`]; nothing has changed but that tables may have been made.
 pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
-    assert!((layout::STACKS..layout::IMAGE).contains(&va), "{va:#x} is neither a stack's nor the heap's");
+    assert!(
+        (layout::STACKS..layout::IMAGE).contains(&va),
+        "{va:#x} is neither a stack's nor the heap's"
+    );
     let _turn = GROWTH.lock();
     let entry = entry(va, 0)?;
     if entry.load(Relaxed) & PRESENT == 0 {
@@ -255,8 +265,8 @@ pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
     Ok(())
 }
 
-/// Takes a page of the stacks' or the heap's area out of the tables; its frame, if there was one. The caller has all CPUs forget it
-/// (`ipi::forget_kernel`).
+/// Takes a page of the stacks' or the heap's area out of the tables; its frame, if there was one.
+/// The caller has all CPUs forget it (`ipi::forget_kernel`).
 ///
 /// # Safety
 /// Nobody uses what lies there.
@@ -277,14 +287,20 @@ pub fn forget_all() {
     }
 }
 
-/// Makes the direct map show device registers, uncached: beyond memory it may not reach there yet. Start-up only.
+/// Makes the direct map show device registers, uncached: beyond memory it may not reach there yet.
+/// Start-up only.
 ///
 /// # Errors
 /// [`NoMemory`]; part of the range may be mapped.
 pub fn map_device(pa: u64, length: u64) -> Result<(), NoMemory> {
     let end = pa.checked_add(length).filter(|&end| end <= layout::STACKS - layout::DIRECT);
-    let Some(end) = end else { panic!("device registers at {pa:#x}, where the direct map doesn't reach") };
-    assert!(cpu::count() == 1, "device registers are mapped once other CPUs run, which nobody tells");
+    let Some(end) = end else {
+        panic!("device registers at {pa:#x}, where the direct map doesn't reach")
+    };
+    assert!(
+        cpu::count() == 1,
+        "device registers are mapped once other CPUs run, which nobody tells"
+    );
     let first = pa & !(PAGE_SIZE as u64 - 1);
     for page in (first..end).step_by(PAGE_SIZE) {
         let va = layout::direct(page);
@@ -318,9 +334,11 @@ fn lowest_entry(root: Root, va: u64) -> (u32, u64) {
     }
 }
 
-/// Whether an address is mapped in the kernel's half of the active tables: for the back-trace of a panic.
+/// Whether an address is mapped in the kernel's half of the active tables: for the back-trace of a
+/// panic.
 pub fn is_mapped(va: u64) -> bool {
-    // SAFETY: what CR3 holds is a root with the kernel's half; what is below that in the kernel's half stays.
+    // SAFETY: what CR3 holds is a root with the kernel's half; what is below that in the kernel's
+    // half stays.
     let root = unsafe { Root::at(io::read_cr3() & ADDRESS) };
     va >= layout::DIRECT && lowest_entry(root, va).1 & PRESENT != 0
 }

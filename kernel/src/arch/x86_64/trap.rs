@@ -1,8 +1,8 @@
 //! What happens on an exception or interrupt, after `entry.s` has built the registers.
 //!
-//! From user mode everything goes to the process layer but interrupts. In the kernel only two traps are expected: page faults of
-//! checked user copies (`crate::user`), and interrupts inside `io::interrupt_window`, the idle loop or foreign code (`preempt`).
-//! Everything else is a bug.
+//! From user mode everything goes to the process layer but interrupts. In the kernel only two traps
+//! are expected: page faults of checked user copies (`crate::user`), and interrupts inside
+//! `io::interrupt_window`, the idle loop or foreign code (`preempt`). Everything else is a bug.
 
 use core::arch::global_asm;
 
@@ -173,8 +173,9 @@ fn interrupt(regs: &UserRegs) {
     }
 }
 
-/// What a timer interrupt came upon. One that was pending while the kernel ran arrives before the program's next instruction: after
-/// `sysret` with RCX still the address to go on at, after a fault at the address that faulted.
+/// What a timer interrupt came upon. One that was pending while the kernel ran arrives before the
+/// program's next instruction: after `sysret` with RCX still the address to go on at, after a fault
+/// at the address that faulted.
 fn origin(regs: &UserRegs) -> sched::Origin {
     if !regs.is_user() {
         sched::Origin::Kernel

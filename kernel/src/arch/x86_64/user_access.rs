@@ -95,17 +95,23 @@ pub fn fixup(rip: u64) -> Option<u64> {
     table.iter().find(|entry| entry[0] == rip).map(|entry| entry[1])
 }
 
-/// Writes STAC and CLAC to their places if the CPU has them. Runs while the image is still writable.
+/// Writes STAC and CLAC to their places if the CPU has them. Runs while the image is still
+/// writable.
 pub fn enable_smap() {
     if !cpu::has_smap() {
         return;
     }
-    // SAFETY: as in `fixup`; each site is three bytes of a no-op in the kernel's text, which the boot tables map writable.
+    // SAFETY: as in `fixup`; each site is three bytes of a no-op in the kernel's text, which the
+    // boot tables map writable.
     unsafe {
         let start = &raw const smap_sites_start;
         let len = (&raw const smap_sites_end).offset_from(start) as usize;
         for [site, code] in core::slice::from_raw_parts(start, len) {
-            core::ptr::copy_nonoverlapping(core::ptr::from_ref(code).cast::<u8>(), *site as *mut u8, 3);
+            core::ptr::copy_nonoverlapping(
+                core::ptr::from_ref(code).cast::<u8>(),
+                *site as *mut u8,
+                3,
+            );
         }
     }
     // CPUID serialises: no stale no-op is executed.
@@ -150,8 +156,8 @@ pub fn zero(dst: UserRange) -> Result<(), Fault> {
     check(using(|| unsafe { user_zero(dst.start, dst.len) }))
 }
 
-/// Copies a string without its zero byte from a range as long as `dst`; the number of bytes before it, or `dst.len()` if there
-/// is none.
+/// Copies a string without its zero byte from a range as long as `dst`; the number of bytes before
+/// it, or `dst.len()` if there is none.
 pub fn string(dst: &mut [u8], src: UserRange) -> Result<usize, Fault> {
     let src = src.start(dst.len());
     // SAFETY: as in `copy_in`.
@@ -167,7 +173,8 @@ pub fn load32(src: UserRange) -> Result<u32, Fault> {
     Ok(value)
 }
 
-/// Loads an aligned word atomically if its page is mapped here and now. Neither sleeps nor asks the VM system.
+/// Loads an aligned word atomically if its page is mapped here and now. Neither sleeps nor asks the
+/// VM system.
 pub fn peek32(src: UserRange) -> Result<u32, Fault> {
     let (src, mut value) = (src.start(4), 0);
     // SAFETY: as in `load32`.

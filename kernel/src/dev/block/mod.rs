@@ -6,16 +6,19 @@
 //!          done(token, pages, result) <--+------------- interrupt <-------+
 //!          or: wakes whoever waits in read, write, flush
 //! ```
-//! A disk has 64 slots, made when it is found: a request takes one, with a copy of its list of pages, and nothing is allocated.
-//! When no slot or not enough of the ring is free, `submit` sleeps: so whoever writes much is held back to what the disk takes.
+//! A disk has 64 slots, made when it is found: a request takes one, with a copy of its list of
+//! pages, and nothing is allocated. When no slot or not enough of the ring is free, `submit`
+//! sleeps: so whoever writes much is held back to what the disk takes.
 //!
-//! I1: a slot is free (in `Shared::free`), in the ring, or done and about to be given back; who took it off `free` gives it back,
-//! but for one that nobody waits for: that is given back by whoever takes it out of the ring.
-//! I2: the pages of a request stay allocated until it is done: that is the requester's promise.
-//! I3: `done` is called in interrupt context, with the slot's lock held: it takes any spin lock but asks nothing of a disk.
-//! Locks: `shared`, then a slot; a slot's lock alone while `done` runs.
+//! I1: a slot is free (in `Shared::free`), in the ring, or done and about to be given back; who
+//! took it off `free` gives it back, but for one that nobody waits for: that is given back by
+//! whoever takes it out of the ring. I2: the pages of a request stay allocated until it is done:
+//! that is the requester's promise. I3: `done` is called in interrupt context, with the slot's lock
+//! held: it takes any spin lock but asks nothing of a disk. Locks: `shared`, then a slot; a slot's
+//! lock alone while `done` runs.
 //!
-//! Not taken: merging and sorting of requests. What is large is made large by its maker (clusters), and a host's disk sorts by itself.
+//! Not taken: merging and sorting of requests. What is large is made large by its maker (clusters),
+//! and a host's disk sorts by itself.
 
 mod node;
 mod text;
@@ -170,7 +173,13 @@ pub fn disks() -> impl Iterator<Item = &'static Arc<Disk>> {
 impl Disk {
     fn new(name: String, index: usize, queue: Queue, geometry: &Geometry) -> Disk {
         let slot = || {
-            SpinLock::new(Slot { op: QueueOp::Read, data: Data::None, done: None, result: None, started: 0 })
+            SpinLock::new(Slot {
+                op: QueueOp::Read,
+                data: Data::None,
+                done: None,
+                result: None,
+                started: 0,
+            })
         };
         Disk {
             name,
@@ -218,7 +227,8 @@ impl Disk {
         self.limit / machine::PAGE_SIZE
     }
 
-    /// Takes the disk for a file system or for swapping; `/dev/vda` stays usable, as on Linux, but for `O_EXCL`.
+    /// Takes the disk for a file system or for swapping; `/dev/vda` stays usable, as on Linux, but
+    /// for `O_EXCL`.
     ///
     /// # Errors
     /// `EBUSY` if somebody has it.
@@ -246,12 +256,14 @@ impl Disk {
         shared.stats
     }
 
-    /// Starts a transfer between whole pages and the disk from `sector` on; sleeps while the disk has no room for it, not until its
-    /// end. `done` is called once if this succeeds, perhaps before it returns. Pages are the caller's to keep until then (I2);
-    /// at most [`max_pages`](Self::max_pages).
+    /// Starts a transfer between whole pages and the disk from `sector` on; sleeps while the disk
+    /// has no room for it, not until its end. `done` is called once if this succeeds, perhaps
+    /// before it returns. Pages are the caller's to keep until then (I2); at most
+    /// [`max_pages`](Self::max_pages).
     ///
     /// # Errors
-    /// `EROFS`, `EINVAL` for too many pages or none, `EIO` beyond the end; nothing was started and `done` is not called.
+    /// `EROFS`, `EINVAL` for too many pages or none, `EIO` beyond the end; nothing was started and
+    /// `done` is not called.
     pub fn submit(&self, op: Op, sector: u64, pages: &[PageNo], done: Done) -> Result<()> {
         self.check(op, sector, pages.len() * machine::PAGE_SIZE)?;
         self.start(op.into(), sector, Memory::Pages(pages), Some(done));
@@ -264,7 +276,9 @@ impl Disk {
     /// As [`submit`](Self::submit), `EINVAL` for no whole sectors; `EIO` when the disk says so.
     pub fn read(&self, sector: u64, to: &mut [u8]) -> Result<()> {
         // SAFETY: exclusively borrowed until this returns.
-        self.transfer_bytes(Op::Read, sector, unsafe { blk::Bytes::new(to.as_mut_ptr() as u64, to.len()) })
+        self.transfer_bytes(Op::Read, sector, unsafe {
+            blk::Bytes::new(to.as_mut_ptr() as u64, to.len())
+        })
     }
 
     /// Writes whole sectors from kernel memory and waits until the disk has them.
@@ -273,7 +287,9 @@ impl Disk {
     /// As [`read`](Self::read).
     pub fn write(&self, sector: u64, from: &[u8]) -> Result<()> {
         // SAFETY: borrowed until this returns, and only read.
-        self.transfer_bytes(Op::Write, sector, unsafe { blk::Bytes::new(from.as_ptr() as u64, from.len()) })
+        self.transfer_bytes(Op::Write, sector, unsafe {
+            blk::Bytes::new(from.as_ptr() as u64, from.len())
+        })
     }
 
     /// Waits until everything that had been written when this was called is on stable storage.
@@ -343,7 +359,8 @@ impl Disk {
         let now = sched::now();
         let mut shared = self.shared.lock();
         let index = usize::from(*shared.free.last().ok_or(Full)?);
-        *self.slots[index].lock() = Slot { op, data: memory.keep(), done, result: None, started: now };
+        *self.slots[index].lock() =
+            Slot { op, data: memory.keep(), done, result: None, started: now };
         shared.queue.start(index, op, sector, segments)?;
         shared.free.pop();
         shared.stats.pass(now);

@@ -1,12 +1,14 @@
 //! `/dev/vda` and so on: a disk as a file.
 //!
-//! Every transfer goes to the disk itself, through page frames that it takes for the time being: there is no cache between, so what
-//! a file system on the same disk has not written yet is not seen, and nothing that is written here waits to be flushed but by the
-//! disk. With `O_DIRECT` whole pages move to and from the program's own, pinned for the time of one request and with nothing
-//! of that in its map. Where a transfer doesn't begin or end with a sector, that sector is read first, under the disk's `partial` lock.
+//! Every transfer goes to the disk itself, through page frames that it takes for the time being:
+//! there is no cache between, so what a file system on the same disk has not written yet is not
+//! seen, and nothing that is written here waits to be flushed but by the disk. With `O_DIRECT`
+//! whole pages move to and from the program's own, pinned for the time of one request and with
+//! nothing of that in its map. Where a transfer doesn't begin or end with a sector, that sector is
+//! read first, under the disk's `partial` lock.
 //!
-//! Road not taken: a page cache of the device's own. It would serve `mkfs` and little else, and would have to agree with the
-//! file system's.
+//! Road not taken: a page cache of the device's own. It would serve `mkfs` and little else, and
+//! would have to agree with the file system's.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -106,10 +108,16 @@ impl Node {
         let skip = (at % SECTOR as u64) as usize;
         let most = self.disk.max_pages() * PAGE_SIZE - skip;
         let len = left.min(most).min(usize::try_from(room).unwrap_or(usize::MAX));
-        Some(Part { sector: at / SECTOR as u64, skip, len, pages: (skip + len).div_ceil(PAGE_SIZE) })
+        Some(Part {
+            sector: at / SECTOR as u64,
+            skip,
+            len,
+            pages: (skip + len).div_ceil(PAGE_SIZE),
+        })
     }
 
-    /// Moves the sectors of a part between disk and frames: whole pages in one request, what is left in another.
+    /// Moves the sectors of a part between disk and frames: whole pages in one request, what is
+    /// left in another.
     fn transfer(&self, op: Op, part: &Part, frames: &[PageNo]) -> Result<()> {
         let bytes = (part.skip + part.len).next_multiple_of(SECTOR);
         let whole = bytes / PAGE_SIZE;
@@ -127,8 +135,13 @@ impl Node {
     }
 }
 
-/// Calls `each` with the bytes of a part, page by page, until it takes less than it is given; returns how many it took.
-fn walk(part: &Part, frames: &[PageNo], mut each: impl FnMut(PageBytes) -> Result<usize>) -> Result<usize> {
+/// Calls `each` with the bytes of a part, page by page, until it takes less than it is given;
+/// returns how many it took.
+fn walk(
+    part: &Part,
+    frames: &[PageNo],
+    mut each: impl FnMut(PageBytes) -> Result<usize>,
+) -> Result<usize> {
     let (mut at, end) = (part.skip, part.skip + part.len);
     while at < end {
         let inside = at % PAGE_SIZE;
@@ -147,7 +160,11 @@ fn walk(part: &Part, frames: &[PageNo], mut each: impl FnMut(PageBytes) -> Resul
 
 impl Inode for Node {
     fn stat(&self) -> Stat {
-        Stat { rdev: self.disk.number(), size: self.size(), ..Stat::plain(0, 1, Kind::Block, 0o660) }
+        Stat {
+            rdev: self.disk.number(),
+            size: self.size(),
+            ..Stat::plain(0, 1, Kind::Block, 0o660)
+        }
     }
 
     fn kind(&self) -> Kind {
@@ -161,7 +178,9 @@ impl Inode for Node {
     fn read(&self, file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
         let start = to.done();
         while to.left() > 0 {
-            let Some(mut part) = self.part(at + (to.done() - start) as u64, to.left()) else { break };
+            let Some(mut part) = self.part(at + (to.done() - start) as u64, to.left()) else {
+                break;
+            };
             let direct = to.whole_pages().filter(|_| is_direct(file, &part));
             let moved = (|| {
                 if let Some((addr, pages)) = direct {
@@ -194,9 +213,9 @@ impl Inode for Node {
             let Some(part) = self.part(at + done as u64, from.left()) else { break };
             let direct = from.whole_pages().filter(|_| is_direct(file, &part));
             let written = match direct {
-                Some((addr, pages)) => {
-                    self.direct(Op::Write, &part, addr, pages).map(|len| (from.skip(len), Whole::Yes))
-                }
+                Some((addr, pages)) => self
+                    .direct(Op::Write, &part, addr, pages)
+                    .map(|len| (from.skip(len), Whole::Yes)),
                 None => self.write_part(part, from),
             };
             match written {
@@ -247,8 +266,8 @@ impl Inode for Node {
     }
 }
 
-/// Whether a part goes to or comes from the program's own pages: asked for by `O_DIRECT`, from a sector's start on, for
-/// a page at least.
+/// Whether a part goes to or comes from the program's own pages: asked for by `O_DIRECT`, from a
+/// sector's start on, for a page at least.
 fn is_direct(file: &File, part: &Part) -> bool {
     file.flags() & linux_raw_sys::general::O_DIRECT != 0 && part.skip == 0 && part.len >= PAGE_SIZE
 }
@@ -260,8 +279,8 @@ enum Whole {
 }
 
 impl Node {
-    /// Moves whole pages between the disk and the program's pages at `addr`, which are pinned meanwhile: physio. Returns
-    /// how many bytes that were.
+    /// Moves whole pages between the disk and the program's pages at `addr`, which are pinned
+    /// meanwhile: physio. Returns how many bytes that were.
     fn direct(&self, op: Op, part: &Part, addr: u64, pages: u64) -> Result<usize> {
         let access = if op == Op::Read { vm::Access::Write } else { vm::Access::Read };
         let space = proc::current_thread().space().ok_or(EFAULT)?;
@@ -283,7 +302,8 @@ impl Node {
         let offered = part.len;
         let moved = walk(&part, &frames.0, |bytes| from.get_page(bytes))?;
         if moved < offered {
-            // A bad pointer on the way: what had come is written, in whole sectors or as far as they were read before.
+            // A bad pointer on the way: what had come is written, in whole sectors or as far as
+            // they were read before.
             part.len = if ragged { moved } else { moved / SECTOR * SECTOR };
         }
         if part.len > 0 {

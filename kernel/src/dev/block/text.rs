@@ -17,7 +17,8 @@ pub fn partitions() -> String {
     out
 }
 
-/// `/proc/diskstats`, as Linux's `Documentation/admin-guide/iostats.rst` lists the columns. Nothing is ever merged or discarded.
+/// `/proc/diskstats`, as Linux's `Documentation/admin-guide/iostats.rst` lists the columns. Nothing
+/// is ever merged or discarded.
 pub fn diskstats() -> String {
     let mut out = String::new();
     for disk in disks() {
@@ -25,10 +26,13 @@ pub fn diskstats() -> String {
         let (major, minor) = node::split(disk.number());
         let _ = write!(out, "{major:>4} {minor:>7} {}", disk.name());
         for counts in [stats.reads, stats.writes] {
-            let _ = write!(out, " {} 0 {} {}", counts.requests, counts.sectors, counts.nanos / MILLI);
+            let _ =
+                write!(out, " {} 0 {} {}", counts.requests, counts.sectors, counts.nanos / MILLI);
         }
-        let _ = write!(out, " {} {} {}", stats.in_flight, stats.busy / MILLI, stats.weighted / MILLI);
-        let _ = writeln!(out, " 0 0 0 0 {} {}", stats.flushes.requests, stats.flushes.nanos / MILLI);
+        let _ =
+            write!(out, " {} {} {}", stats.in_flight, stats.busy / MILLI, stats.weighted / MILLI);
+        let _ =
+            writeln!(out, " 0 0 0 0 {} {}", stats.flushes.requests, stats.flushes.nanos / MILLI);
     }
     out
 }

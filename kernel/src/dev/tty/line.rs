@@ -1,17 +1,19 @@
 //! The line discipline: from bytes that were typed to bytes that a program reads.
 //!
-//! Pure: it knows no hardware, process or lock. Echo goes to a callback, a signal to be sent is returned.
+//! Pure: it knows no hardware, process or lock. Echo goes to a callback, a signal to be sent is
+//! returned.
 //!
 //! ```text
 //!   typed --> [ edit: the line being typed ] --newline, ^D--> [ ready: whole lines ] --> read
 //!             raw mode: straight to -----------------------------^
 //! ```
 //!
-//! The host may have a pipe or a file where a terminal would be ([`Kind::Stream`]): then nothing may be lost, so that the
-//! port has to wait while [`Line::has_room`] says no; long lines are handed over in pieces; and the end stays the end.
+//! The host may have a pipe or a file where a terminal would be ([`Kind::Stream`]): then nothing
+//! may be lost, so that the port has to wait while [`Line::has_room`] says no; long lines are
+//! handed over in pieces; and the end stays the end.
 //!
-//! Invariants: I1: `ends` holds the lengths of the lines in `ready`, oldest first; in raw mode it is empty.
-//! I2: `edit` and `ready` are bounded; what is typed beyond that is lost, with a bell.
+//! Invariants: I1: `ends` holds the lengths of the lines in `ready`, oldest first; in raw mode it
+//! is empty. I2: `edit` and `ready` are bounded; what is typed beyond that is lost, with a bell.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -105,7 +107,8 @@ impl Line {
     /// A byte in canonical mode.
     fn edited(&mut self, byte: u8, echo: Echo<'_>) {
         let termios = self.termios;
-        if termios.is(byte, abi::VERASE) || byte == 0x08 && termios.cc[abi::VERASE as usize] == 0x7f {
+        if termios.is(byte, abi::VERASE) || byte == 0x08 && termios.cc[abi::VERASE as usize] == 0x7f
+        {
             self.erase(echo);
         } else if termios.is(byte, abi::VKILL) {
             while self.erase(echo) {}

@@ -1,12 +1,12 @@
 //! The console as a terminal: line discipline, sessions and job control, and its `ioctl` calls.
 //!
-//! Bytes come in from the serial port's interrupt, go through [`line::Line`] and wait there for readers;
-//! output goes to the port at once. There is one terminal.
+//! Bytes come in from the serial port's interrupt, go through [`line::Line`] and wait there for
+//! readers; output goes to the port at once. There is one terminal.
 //!
-//! Invariants: I1: `line` and `job` are spin locks, taken with interrupts off, as [`input`] runs in an
-//! interrupt; no user memory is touched under them. I2: input is taken out of `line` only after it was
-//! copied to the reader, and `reading` keeps a second reader away meanwhile. I3: signals are sent with
-//! neither lock held.
+//! Invariants: I1: `line` and `job` are spin locks, taken with interrupts off, as [`input`] runs in
+//! an interrupt; no user memory is touched under them. I2: input is taken out of `line` only after
+//! it was copied to the reader, and `reading` keeps a second reader away meanwhile. I3: signals are
+//! sent with neither lock held.
 
 mod ioctl;
 pub mod line;
@@ -55,8 +55,8 @@ static CONSOLE: Tty = Tty {
     writers: WaitQueue::new(),
 };
 
-/// Starts taking input; the kernel's command line may say the size (`rows=N cols=N`), and that the host has no terminal
-/// at one end or the other (`stdin=pipe`, `stdout=pipe`).
+/// Starts taking input; the kernel's command line may say the size (`rows=N cols=N`), and that the
+/// host has no terminal at one end or the other (`stdin=pipe`, `stdout=pipe`).
 pub fn init(cmdline: &str) {
     let mut size = CONSOLE.size.lock();
     let mut line = CONSOLE.line.lock();
@@ -74,7 +74,10 @@ pub fn init(cmdline: &str) {
     }
     drop(line);
     drop(size);
-    serial::set_receiver(serial::Receiver { take: input, has_room: || CONSOLE.line.lock().has_room() });
+    serial::set_receiver(serial::Receiver {
+        take: input,
+        has_room: || CONSOLE.line.lock().has_room(),
+    });
 }
 
 /// A byte from the port. Runs in interrupt context.
@@ -156,7 +159,8 @@ fn put_processed(oflag: u32, bytes: &[u8]) {
 /// The node behind `/dev/console`, `/dev/tty` and `/dev/ttyS0`.
 pub struct TtyInode;
 
-/// Opens the console for a `/dev` node. `O_NOCTTY` not given, a session leader without a terminal gets it.
+/// Opens the console for a `/dev` node. `O_NOCTTY` not given, a session leader without a terminal
+/// gets it.
 pub fn open_console(flags: u32) -> Result<InodeRef> {
     if flags & abi::O_NOCTTY == 0 {
         let process = proc::current_process();

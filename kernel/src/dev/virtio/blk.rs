@@ -4,12 +4,14 @@
 //!   request = header | data, a segment for each run of frames | status        (virtio 1.1, 5.2.6)
 //!             device reads      reads or writes                 device writes
 //! ```
-//! The crate's own disk driver takes one buffer for each request; this one is on the same ring and transport, with as many as fit.
-//! Nothing is allocated for a request: header and status lie in one frame, a pair for each slot, and the caller keeps the segments.
+//! The crate's own disk driver takes one buffer for each request; this one is on the same ring and
+//! transport, with as many as fit. Nothing is allocated for a request: header and status lie in one
+//! frame, a pair for each slot, and the caller keeps the segments.
 //!
-//! I1: slot `n` is the caller's name of a request; its header and status belong to the device from `start` to `finish`.
-//! I2: `slot_of[token]` is the slot of each request in the ring. Descriptors are direct: the crate allocates for indirect ones.
-//! Not taken: `VIRTIO_F_EVENT_IDX`, since the crate compares its 16-bit indices without regard to their wrap.
+//! I1: slot `n` is the caller's name of a request; its header and status belong to the device from
+//! `start` to `finish`. I2: `slot_of[token]` is the slot of each request in the ring. Descriptors
+//! are direct: the crate allocates for indirect ones. Not taken: `VIRTIO_F_EVENT_IDX`, since the
+//! crate compares its 16-bit indices without regard to their wrap.
 
 use alloc::boxed::Box;
 
@@ -96,7 +98,8 @@ impl Bytes {
     /// `len` bytes at `at`.
     ///
     /// # Safety
-    /// They are the caller's until all requests for them have ended; and nobody else's, if a disk is to write there.
+    /// They are the caller's until all requests for them have ended; and nobody else's, if a disk
+    /// is to write there.
     pub unsafe fn new(at: u64, len: usize) -> Bytes {
         Bytes { at, len }
     }
@@ -108,7 +111,11 @@ impl Bytes {
 
     /// `len` of them from `start` on.
     pub fn part(self, start: usize, len: usize) -> Bytes {
-        assert!(start <= self.len && len <= self.len - start, "{len} bytes at {start} of {}", self.len);
+        assert!(
+            start <= self.len && len <= self.len - start,
+            "{len} bytes at {start} of {}",
+            self.len
+        );
         Bytes { at: self.at + start as u64, len }
     }
 }
@@ -182,8 +189,11 @@ impl Queue {
             let high: u32 = transport.read_config_space(4)?;
             Ok(u64::from(high) << 32 | u64::from(low))
         })?;
-        let offered: u32 =
-            if features.contains(Feature::SEGMENTS) { transport.read_config_space(12)? } else { 1 };
+        let offered: u32 = if features.contains(Feature::SEGMENTS) {
+            transport.read_config_space(12)?
+        } else {
+            1
+        };
         let geometry = Geometry {
             sectors,
             read_only: features.contains(Feature::READ_ONLY),
@@ -205,8 +215,8 @@ impl Queue {
         (self.envelopes as *mut Envelope).wrapping_add(slot)
     }
 
-    /// Hands a request to the device. Its memory is the device's until [`finish`](Self::finish): the caller keeps the pages from
-    /// being freed, and nobody takes an interest in what they hold.
+    /// Hands a request to the device. Its memory is the device's until [`finish`](Self::finish):
+    /// the caller keeps the pages from being freed, and nobody takes an interest in what they hold.
     ///
     /// # Errors
     /// [`Full`]; nothing has changed.
@@ -222,11 +232,14 @@ impl Queue {
         }
         let envelope = self.envelope(slot);
         let header = Header { op: op as u32, reserved: 0, sector };
-        // SAFETY: I1: the slot is free, so the envelope is ours; it lies in the frame that `new` took.
+        // SAFETY: I1: the slot is free, so the envelope is ours; it lies in the frame that `new`
+        // took.
         unsafe { envelope.write(Envelope { header, status: u8::MAX }) };
-        // SAFETY: header, status and data stay where they are until `pop_used` has returned the token, by I1 and the caller.
-        let token =
-            with_slices(envelope, op, data, |inputs, outputs| unsafe { self.ring.add(inputs, outputs) });
+        // SAFETY: header, status and data stay where they are until `pop_used` has returned the
+        // token, by I1 and the caller.
+        let token = with_slices(envelope, op, data, |inputs, outputs| unsafe {
+            self.ring.add(inputs, outputs)
+        });
         let token = token.map_err(|_| Full)?;
         self.slot_of[usize::from(token)] = slot as u8;
         if self.ring.should_notify() {
@@ -240,7 +253,8 @@ impl Queue {
         self.ring.peek_used().map(|token| usize::from(self.slot_of[usize::from(token) % RING]))
     }
 
-    /// Takes the request that `finished` has named back from the device; `op` and `data` are those it was started with.
+    /// Takes the request that `finished` has named back from the device; `op` and `data` are those
+    /// it was started with.
     ///
     /// # Errors
     /// What became of it: `EIO`, `EOPNOTSUPP`.
@@ -260,7 +274,8 @@ impl Queue {
         }
     }
 
-    /// Tells the device that its interrupt has been seen. A line stays up until then; messages need no answer.
+    /// Tells the device that its interrupt has been seen. A line stays up until then; messages need
+    /// no answer.
     pub fn acknowledge(&mut self) {
         if let SomeTransport::Mmio(transport) = &mut self.transport {
             transport.ack_interrupt();
@@ -276,24 +291,29 @@ fn make_ring(
     VirtQueue::new(transport, QUEUE, false, false).map(Box::new)
 }
 
-/// Calls `work` with a request's memory as the crate wants it: what the device reads, what it writes.
+/// Calls `work` with a request's memory as the crate wants it: what the device reads, what it
+/// writes.
 fn with_slices<T>(
     envelope: *mut Envelope,
     op: Op,
     data: &Segments,
     work: impl for<'a> FnOnce(&'a [&'a [u8]], &'a mut [&'a mut [u8]]) -> core::result::Result<T, Error>,
 ) -> core::result::Result<T, Error> {
-    // Plain arrays: the crate borrows the slices for as long as they live, which what has a destructor can't give.
+    // Plain arrays: the crate borrows the slices for as long as they live, which what has a
+    // destructor can't give.
     let mut inputs: [&[u8]; MAX_SEGMENTS + 1] = [&[]; MAX_SEGMENTS + 1];
-    let mut outputs: [&mut [u8]; MAX_SEGMENTS + 1] = core::array::from_fn(|_| &mut [] as &mut [u8]);
+    let mut outputs: [&mut [u8]; MAX_SEGMENTS + 1] =
+        core::array::from_fn(|_| &mut [] as &mut [u8]);
     // SAFETY: the envelope lies in a frame of ours and is used for nothing else meanwhile (I1).
-    let (header, status) = unsafe { (&(*envelope).header, core::slice::from_mut(&mut (*envelope).status)) };
+    let (header, status) =
+        unsafe { (&(*envelope).header, core::slice::from_mut(&mut (*envelope).status)) };
     inputs[0] = header.as_bytes();
     let (mut reads, mut writes) = (1, 0);
     for segment in data {
         let (at, len) = (segment.at as *mut u8, segment.len as usize);
         if op == Op::Write {
-            // SAFETY: frames in the direct map, kept by the request's owner; the crate takes no more than their address.
+            // SAFETY: frames in the direct map, kept by the request's owner; the crate takes no
+            // more than their address.
             inputs[reads] = unsafe { core::slice::from_raw_parts(at, len) };
             reads += 1;
         } else {

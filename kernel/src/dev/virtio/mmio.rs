@@ -9,7 +9,8 @@ use super::{attach, Found, Interrupt};
 use crate::arch::tables;
 use crate::mem::layout;
 
-/// Looks into every place that ACPI lists; empty ones have device type 0, which the transport refuses.
+/// Looks into every place that ACPI lists; empty ones have device type 0, which the transport
+/// refuses.
 pub fn probe() {
     let Some(platform) = crate::PLATFORM.get() else { return };
     for place in &platform.virtio {
@@ -18,11 +19,15 @@ pub fn probe() {
             return;
         }
         let Some(header) = NonNull::new(layout::direct(at) as *mut VirtIOHeader) else { continue };
-        // SAFETY: ACPI says that registers of this kind lie here; they were mapped just now and stay, and each place is visited once.
+        // SAFETY: ACPI says that registers of this kind lie here; they were mapped just now and
+        // stay, and each place is visited once.
         let transport = unsafe { MmioTransport::new(header, length) };
         if let Ok(transport) = transport {
             let kind = transport.device_type();
-            attach(kind, Found { transport: transport.into(), interrupt: Interrupt::Line(place.source) });
+            attach(
+                kind,
+                Found { transport: transport.into(), interrupt: Interrupt::Line(place.source) },
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Virtio devices: where they are on this machine, and what the `virtio-drivers` crate needs to talk to them.
+//! Virtio devices: where they are on this machine, and what the `virtio-drivers` crate needs to
+//! talk to them.
 //!
 //! ```text
 //!   block::Disk ----> blk::Queue ----> VirtQueue, Transport (virtio-drivers)
@@ -37,7 +38,8 @@ pub fn spread() {
     pci::spread();
 }
 
-/// A device that was found: how to talk to it, and how to point its interrupt at a vector once it has been reset.
+/// A device that was found: how to talk to it, and how to point its interrupt at a vector once it
+/// has been reset.
 pub struct Found {
     pub transport: SomeTransport<'static>,
     pub interrupt: Interrupt,
@@ -52,7 +54,8 @@ pub enum Interrupt {
 }
 
 impl Interrupt {
-    /// Points the interrupt of the device's first queue at `vector`; after its reset, before its queue is set up.
+    /// Points the interrupt of the device's first queue at `vector`; after its reset, before its
+    /// queue is set up.
     pub fn connect(&mut self, vector: Vector) {
         match self {
             Interrupt::Pci(messages) => messages.connect(vector),
@@ -76,7 +79,8 @@ fn attach(kind: DeviceType, found: Found) {
 /// What the crate needs of this kernel.
 pub struct KernelHal;
 
-// SAFETY: memory comes from the frame allocator, whole, zeroed and for nobody else, through the direct map, which never moves.
+// SAFETY: memory comes from the frame allocator, whole, zeroed and for nobody else, through the
+// direct map, which never moves.
 unsafe impl Hal for KernelHal {
     fn dma_alloc(pages: usize, _direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         let frames = KERNEL.frames();
@@ -103,7 +107,8 @@ unsafe impl Hal for KernelHal {
     }
 
     unsafe fn mmio_phys_to_virt(pa: PhysAddr, size: usize) -> NonNull<u8> {
-        tables::map_device(pa, size as u64).expect("enough memory for a device's registers at start-up");
+        tables::map_device(pa, size as u64)
+            .expect("enough memory for a device's registers at start-up");
         NonNull::new(layout::direct(pa) as *mut u8).expect("the direct map is not at zero")
     }
 

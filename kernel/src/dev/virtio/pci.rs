@@ -1,5 +1,5 @@
-//! Virtio devices on the PCI bus, with message-signalled interrupts (MSI-X): a vector of its own for each, no line that is shared and
-//! no register to read in the handler.
+//! Virtio devices on the PCI bus, with message-signalled interrupts (MSI-X): a vector of its own
+//! for each, no line that is shared and no register to read in the handler.
 
 use arrayvec::ArrayVec;
 use virtio_drivers::transport::pci::bus::{Command, DeviceFunction, PciRoot};
@@ -34,7 +34,10 @@ pub fn probe() {
         let transport = PciTransport::new::<KernelHal, _>(&mut root, function);
         match (transport, Messages::find(&mut root, function)) {
             (Ok(transport), Some(messages)) => {
-                attach(kind, Found { transport: transport.into(), interrupt: Interrupt::Pci(messages) });
+                attach(
+                    kind,
+                    Found { transport: transport.into(), interrupt: Interrupt::Pci(messages) },
+                );
             }
             (Err(error), _) => println!("virtio: {function} can't be used: {error}"),
             (_, None) => println!("virtio: {function} has no MSI-X, which this kernel needs"),
@@ -53,8 +56,12 @@ impl Registers {
     /// Writes one of them, `place` bytes behind the first.
     fn write<T>(self, place: u64, value: T) {
         let end = place + size_of::<T>() as u64;
-        assert!(end <= self.length && place.is_multiple_of(size_of::<T>() as u64), "no register at {place}");
-        // SAFETY: mapped by `registers`, which has made this, and never unmapped; they are no memory.
+        assert!(
+            end <= self.length && place.is_multiple_of(size_of::<T>() as u64),
+            "no register at {place}"
+        );
+        // SAFETY: mapped by `registers`, which has made this, and never unmapped; they are no
+        // memory.
         unsafe { ((self.at + place) as *mut T).write_volatile(value) };
     }
 }
@@ -110,18 +117,22 @@ impl Messages {
 }
 
 /// Entries of devices' tables of messages, and the vectors that they lead to.
-static CONNECTED: SpinLock<ArrayVec<(Registers, Vector), 32>> = SpinLock::new(ArrayVec::new_const());
+static CONNECTED: SpinLock<ArrayVec<(Registers, Vector), 32>> =
+    SpinLock::new(ArrayVec::new_const());
 
-/// Points the devices at all CPUs that run by now, in turn: until then they interrupt the first. Start-up only.
+/// Points the devices at all CPUs that run by now, in turn: until then they interrupt the first.
+/// Start-up only.
 pub fn spread() {
     CONNECTED.lock().iter().for_each(|&(entry, vector)| point(entry, vector));
 }
 
-/// Writes an entry of a table of messages. It is masked meanwhile: what comes then is sent afterwards.
+/// Writes an entry of a table of messages. It is masked meanwhile: what comes then is sent
+/// afterwards.
 fn point(entry: Registers, vector: Vector) {
     const MASKED: u32 = 1;
     let (address, word) = vector.message();
-    for (place, value) in [(12, MASKED), (0, address as u32), (4, (address >> 32) as u32), (8, word), (12, 0)]
+    for (place, value) in
+        [(12, MASKED), (0, address as u32), (4, (address >> 32) as u32), (8, word), (12, 0)]
     {
         entry.write(place, value);
     }

@@ -4,11 +4,13 @@
 //!   fault, read(2) --> VnodePager --> Backing::read   extents, looked up once per cluster --> one request per run
 //!   flusher, fsync --> VnodePager --> Backing::write  blocks reserved under the volume's lock, then one request per run
 //! ```
-//! A file's extents are remembered: reading, and writing over what is there, takes no lock but for that table.
+//! A file's extents are remembered: reading, and writing over what is there, takes no lock but for
+//! that table.
 //!
-//! I1: what is remembered is the volume's table as of the last change of it; whoever changes it forgets it before the volume is
-//! unlocked. I2: `size` is the size that programs see; it is stored before pages behind it go, so that nobody writes them to
-//! the disk any more. I3: a page in `pending` was written by a program, or reserved in a file without a name, has no block, and has
+//! I1: what is remembered is the volume's table as of the last change of it; whoever changes it
+//! forgets it before the volume is unlocked. I2: `size` is the size that programs see; it is stored
+//! before pages behind it go, so that nobody writes them to the disk any more. I3: a page in
+//! `pending` was written by a program, or reserved in a file without a name, has no block, and has
 //! one set aside in `Fs::pending`.
 
 use alloc::sync::Arc;
@@ -32,7 +34,8 @@ use crate::{sched, vm};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Ranges of `pending` that are looked at with it locked, and what the work of that comes to in bytes copied.
+/// Ranges of `pending` that are looked at with it locked, and what the work of that comes to in
+/// bytes copied.
 const RANGES_AT_ONCE: usize = 64;
 const PART: usize = 4096;
 /// The same for one run.
@@ -56,8 +59,8 @@ pub(super) struct Backing {
     pending: SpinLock<Ranges>,
     /// For how many ranges of `pending` that have no pages somebody pays.
     kept: SpinLock<(usize, Option<Charge>)>,
-    /// It has no name any more: blocks are set aside for it in `pending` alone, since those on the disk would be lost in a crash.
-    /// Changes with the volume locked.
+    /// It has no name any more: blocks are set aside for it in `pending` alone, since those on the
+    /// disk would be lost in a crash. Changes with the volume locked.
     deleted: AtomicBool,
     /// Pages may be dirty.
     dirty: AtomicBool,
@@ -80,7 +83,9 @@ fn place(runs: &[Run], at: u64, size: u64) -> Place {
     }
     match inside(runs, at, at + PAGE).find(|run| !run.unwritten) {
         None => Place::Zeroes,
-        Some(run) if run.at <= at && at + PAGE <= run.at + run.len => Place::Disk(run.disk + (at - run.at)),
+        Some(run) if run.at <= at && at + PAGE <= run.at + run.len => {
+            Place::Disk(run.disk + (at - run.at))
+        }
         Some(_) => Place::Parts,
     }
 }
@@ -95,7 +100,8 @@ fn together(runs: &[Run], at: u64, most: usize) -> (Option<u64>, usize) {
     (Some(disk), 1 + (1..most).take_while(follows).count())
 }
 
-/// The parts of written runs that lie in a range of a page: offset in the page, place on the disk, bytes; whole sectors.
+/// The parts of written runs that lie in a range of a page: offset in the page, place on the disk,
+/// bytes; whole sectors.
 fn parts(runs: &[Run], range: Range<u64>) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
     let Range { start, end } = range;
     let end = end.next_multiple_of(SECTOR as u64);
@@ -114,8 +120,9 @@ fn inside(runs: &[Run], start: u64, end: u64) -> impl Iterator<Item = &Run> {
 /// The pages of which a range has no blocks somewhere, in ascending ranges.
 fn lacking(runs: &[Run], at: u64, len: u64) -> impl Iterator<Item = Range<u64>> + '_ {
     let end = at + len;
-    let ends =
-        inside(runs, at, end).map(|run| (run.at, run.at + run.len)).chain(core::iter::once((end, end)));
+    let ends = inside(runs, at, end)
+        .map(|run| (run.at, run.at + run.len))
+        .chain(core::iter::once((end, end)));
     // Up to where blocks have been looked for, and pages been told.
     let (mut next, mut told) = (at, 0);
     ends.filter_map(move |(from, to)| {
@@ -264,7 +271,8 @@ impl Backing {
         Ok(())
     }
 
-    /// Sets a page's blocks aside for each page of which a range is about to be written that has no blocks there.
+    /// Sets a page's blocks aside for each page of which a range is about to be written that has no
+    /// blocks there.
     ///
     /// # Errors
     /// `ENOSPC`: the disk has not that many; `EFBIG`: the file lies in too many pieces.
@@ -280,8 +288,9 @@ impl Backing {
     fn promise_beside(&self, runs: &[Run], at: u64, len: u64) -> (u64, Result<()>) {
         for pages in lacking(runs, at, len) {
             let mut end = pages.start;
-            let promised =
-                self.in_parts(pages, |pending, part| self.set_aside_for(pending, runs.len(), part, &mut end));
+            let promised = self.in_parts(pages, |pending, part| {
+                self.set_aside_for(pending, runs.len(), part, &mut end)
+            });
             if promised.is_err() {
                 return ((end * PAGE).max(at), promised);
             }
@@ -289,7 +298,8 @@ impl Backing {
         (at + len, Ok(()))
     }
 
-    /// Sets room aside for pages of a file with so many runs, in halves where the disk has not enough for all; `end` is up to where.
+    /// Sets room aside for pages of a file with so many runs, in halves where the disk has not
+    /// enough for all; `end` is up to where.
     fn set_aside_for(
         &self,
         pending: &mut Ranges,
@@ -322,8 +332,8 @@ impl Backing {
         self.at_last(|| self.promise(at, len))
     }
 
-    /// Tries again what found no room, after the most has been made of the disk: what is promised may need less than it was
-    /// thought to, and deleted files may still have their blocks.
+    /// Tries again what found no room, after the most has been made of the disk: what is promised
+    /// may need less than it was thought to, and deleted files may still have their blocks.
     fn at_last(&self, attempt: impl Fn() -> Result<()>) -> Result<()> {
         match attempt() {
             Err(ENOSPC) => {}
@@ -334,7 +344,8 @@ impl Backing {
         attempt()
     }
 
-    /// Gives a range blocks, unwritten, but none that were set aside for what has been written and has none yet.
+    /// Gives a range blocks, unwritten, but none that were set aside for what has been written and
+    /// has none yet.
     pub(super) fn allocate(&self, at: u64, len: u64) -> Result<()> {
         let once = || {
             let runs = self.runs()?;
@@ -377,7 +388,8 @@ impl Backing {
         Ok(())
     }
 
-    /// Promises room that is known to be there to pages of a file without a name, at its user's charge.
+    /// Promises room that is known to be there to pages of a file without a name, at its user's
+    /// charge.
     fn keep(&self, pages: Range<u64>) -> Result<()> {
         self.in_parts(pages, |pending, part| {
             self.pay_for(pending.pieces() + 1)?;
@@ -404,9 +416,12 @@ impl Backing {
         Ok(())
     }
 
-    /// The pages below the disk's size that have all their blocks there, of which some were never written; with the volume locked.
+    /// The pages below the disk's size that have all their blocks there, of which some were never
+    /// written; with the volume locked.
     pub(super) fn unwritten(&self, volume: &mut Volume) -> Vec<Range<u64>> {
-        let Ok(runs) = self.known_runs().map_or_else(|| self.load(volume), Ok) else { return Vec::new() };
+        let Ok(runs) = self.known_runs().map_or_else(|| self.load(volume), Ok) else {
+            return Vec::new();
+        };
         // Who stores to a page that lacks blocks asks for room.
         let lacks = |page: u64| !has_blocks(&runs, page * PAGE, self.size().min((page + 1) * PAGE));
         let pages = |run: &Run| {
@@ -420,8 +435,9 @@ impl Backing {
         unwritten.map(pages).filter(|pages| !pages.is_empty()).collect()
     }
 
-    /// After the file has lost its last name, with the volume locked: the disk has freed what was [`unwritten`](Self::unwritten). It
-    /// is promised in its place, so that what has been stored there finds room, as far as the user may have that kept.
+    /// After the file has lost its last name, with the volume locked: the disk has freed what was
+    /// [`unwritten`](Self::unwritten). It is promised in its place, so that what has been stored
+    /// there finds room, as far as the user may have that kept.
     pub(super) fn lost_last_name(&self, volume: &mut Volume, unwritten: Vec<Range<u64>>) {
         self.deleted.store(true, Ordering::Release);
         self.changed(volume);
@@ -471,7 +487,13 @@ impl Backing {
         KERNEL.zero(page);
         let mut bytes = alloc::vec![0; PAGE_SIZE];
         for (offset, disk, len) in parts(runs, at..at + PAGE) {
-            if self.fs.data.disk.read(disk / SECTOR as u64, &mut bytes[offset..offset + len]).is_err() {
+            if self
+                .fs
+                .data
+                .disk
+                .read(disk / SECTOR as u64, &mut bytes[offset..offset + len])
+                .is_err()
+            {
                 return vm::pages_read(&[page], false);
             }
         }
@@ -485,7 +507,8 @@ impl Backing {
         vm::pages_written(&[page], self.put_parts(runs, at..at + PAGE, page).is_ok());
     }
 
-    /// Writes the bytes of a range of the file in one page, which a frame holds, to where they lie, part by part, with waiting.
+    /// Writes the bytes of a range of the file in one page, which a frame holds, to where they lie,
+    /// part by part, with waiting.
     fn put_parts(&self, runs: &[Run], range: Range<u64>, page: PageNo) -> Result<()> {
         let mut bytes = alloc::vec![0; PAGE_SIZE];
         KERNEL.read(page, 0, &mut bytes);
@@ -494,7 +517,8 @@ impl Backing {
         })
     }
 
-    /// Writes a program's pages to the file from `at` on, with waiting; all lies below the file's size.
+    /// Writes a program's pages to the file from `at` on, with waiting; all lies below the file's
+    /// size.
     pub(super) fn write_direct(&self, at: u64, pages: &[PageNo]) -> Result<()> {
         let (runs, blocks) = self.reserve(at, pages.len() as u64 * PAGE, pages.len())?;
         let mut first = 0;
@@ -519,8 +543,8 @@ impl Backing {
         result
     }
 
-    /// Writes of a page, up to `end`, what has blocks, where the disk has none for the rest: nobody was promised room there, so it
-    /// is zeroes.
+    /// Writes of a page, up to `end`, what has blocks, where the disk has none for the rest: nobody
+    /// was promised room there, so it is zeroes.
     ///
     /// # Errors
     /// `ENOSPC`: it isn't; `EIO`.
@@ -547,7 +571,8 @@ impl Backing {
         Ok(())
     }
 
-    /// Has blocks for a range and says where; pages of new ones are announced. Every block that is given out was set aside.
+    /// Has blocks for a range and says where; pages of new ones are announced. Every block that is
+    /// given out was set aside.
     pub(super) fn reserve(&self, at: u64, len: u64, pages: usize) -> Result<(Runs, Blocks)> {
         let end = at + len;
         let runs = self.runs_for_writing()?;
@@ -622,8 +647,11 @@ impl Vnode<KernelMachine> for Arc<Backing> {
             // It is tried page by page.
             Err(_) if pages.len() > 1 => return Transfer::Failed,
             Err(errno) => {
-                let fits =
-                    if errno == ENOSPC { self.write_what_fits(start, end, pages[0]) } else { Err(errno) };
+                let fits = if errno == ENOSPC {
+                    self.write_what_fits(start, end, pages[0])
+                } else {
+                    Err(errno)
+                };
                 let Err(errno) = fits else { return Transfer::Done };
                 self.failure.store(errno.0, Ordering::Relaxed);
                 // It won't be tried again: what was set aside for it is free.
@@ -657,7 +685,11 @@ impl Vnode<KernelMachine> for Arc<Backing> {
         Transfer::Started
     }
 
-    fn fill_hole(&self, _machine: &KernelMachine, index: Pages) -> core::result::Result<(), GetError> {
+    fn fill_hole(
+        &self,
+        _machine: &KernelMachine,
+        index: Pages,
+    ) -> core::result::Result<(), GetError> {
         let (at, size) = (index.bytes(), self.size());
         if at >= size {
             // Cut off: the store will find that out.

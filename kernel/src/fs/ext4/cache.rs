@@ -1,8 +1,10 @@
-//! What is kept of a file system though nobody uses it: nodes, names of directories, listings, and where files lie.
+//! What is kept of a file system though nobody uses it: nodes, names of directories, listings, and
+//! where files lie.
 //!
-//! Whoever comes for the volume finds the cache within its bounds, or brings it back there first: so a program that looks at a
-//! million files has the kernel keep as many as one that looks at a thousand. A walk costs by nodes, and there is one for each quarter
-//! of them that came since the last. Walks take some nodes at a time and let others run in between.
+//! Whoever comes for the volume finds the cache within its bounds, or brings it back there first:
+//! so a program that looks at a million files has the kernel keep as many as one that looks at a
+//! thousand. A walk costs by nodes, and there is one for each quarter of them that came since the
+//! last. Walks take some nodes at a time and let others run in between.
 //!
 //! I1: a node that goes is the table's alone (`ext4`, I3), and has no pages.
 

@@ -1,8 +1,10 @@
-//! The disk under a file system: for metadata, with waiting; for file data, straight between pages and disk.
+//! The disk under a file system: for metadata, with waiting; for file data, straight between pages
+//! and disk.
 //!
-//! I1: a flush waits for all writes to blocks that were allocated before it began: see [`InFlight`]. So what a commit makes
-//! reachable holds what was written there, never what the disk held before. I2: the volume is foreign code, which calls the kernel here and
-//! nowhere else, through `preempt::closed`.
+//! I1: a flush waits for all writes to blocks that were allocated before it began: see
+//! [`InFlight`]. So what a commit makes reachable holds what was written there, never what the disk
+//! held before. I2: the volume is foreign code, which calls the kernel here and nowhere else,
+//! through `preempt::closed`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +57,9 @@ pub(super) struct Data {
 
 impl Data {
     pub(super) fn new(disk: &Arc<Disk>) -> Result<Data> {
-        let index = block::disks().position(|other| Arc::ptr_eq(other, disk)).filter(|&index| index < DISKS);
+        let index = block::disks()
+            .position(|other| Arc::ptr_eq(other, disk))
+            .filter(|&index| index < DISKS);
         Ok(Data { disk: disk.clone(), index: index.ok_or(EINVAL)? })
     }
 
@@ -69,20 +73,25 @@ impl Data {
         IN_FLIGHT[self.index].ended(pages);
     }
 
-    /// Starts reads of pages from consecutive places on; of the last one only the first `keep` bytes are the file's.
+    /// Starts reads of pages from consecutive places on; of the last one only the first `keep`
+    /// bytes are the file's.
     pub(super) fn read(&self, at: u64, pages: &[PageNo], keep: usize) {
         let most = self.disk.max_pages();
         for (n, part) in pages.chunks(most).enumerate() {
             let sector = (at + (n * most * PAGE_SIZE) as u64) / SECTOR as u64;
             let is_last = n * most + part.len() == pages.len();
-            let done = Done { call: read_ended, token: if is_last { keep as u64 } else { PAGE_SIZE as u64 } };
+            let done = Done {
+                call: read_ended,
+                token: if is_last { keep as u64 } else { PAGE_SIZE as u64 },
+            };
             if self.disk.submit(Op::Read, sector, part, done).is_err() {
                 vm::pages_read(part, false);
             }
         }
     }
 
-    /// Starts writes of pages to consecutive places; of new blocks they were [announced](Self::announce).
+    /// Starts writes of pages to consecutive places; of new blocks they were
+    /// [announced](Self::announce).
     pub(super) fn write(&self, at: u64, pages: &[PageNo], blocks: Blocks) {
         let most = self.disk.max_pages();
         for (n, part) in pages.chunks(most).enumerate() {
@@ -116,7 +125,8 @@ fn write_ended(token: u64, pages: &[PageNo], result: Result<()>) {
 #[derive(Clone)]
 pub(super) struct Metadata(pub(super) Data);
 
-/// Runs a call of the volume's that may sleep. Interrupts that it has taken meanwhile had nobody give way.
+/// Runs a call of the volume's that may sleep. Interrupts that it has taken meanwhile had nobody
+/// give way.
 fn call<T>(code: impl FnOnce() -> T) -> T {
     closed(|| {
         let result = code();

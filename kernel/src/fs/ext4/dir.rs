@@ -1,11 +1,12 @@
 //! Directories: names and what they lead to.
 //!
-//! Names that were looked up are remembered with their inode's number; the node is in the table, or the volume is asked. A listing
-//! is the whole directory in the order of its names' hashes, kept until the directory changes: a position is a hash, so names that
-//! stay are listed once whatever happens to others between two calls.
+//! Names that were looked up are remembered with their inode's number; the node is in the table, or
+//! the volume is asked. A listing is the whole directory in the order of its names' hashes, kept
+//! until the directory changes: a position is a hash, so names that stay are listed once whatever
+//! happens to others between two calls.
 //!
-//! I1: names that are remembered are the volume's; both change with the volume locked (`ext4`, I2). I2: `above` is the directory
-//! that holds this one's name, and keeps it in the table.
+//! I1: names that are remembered are the volume's; both change with the volume locked (`ext4`, I2).
+//! I2: `above` is the directory that holds this one's name, and keeps it in the table.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -40,12 +41,14 @@ const FIRST: u64 = 2;
 
 /// Bytes that a directory takes which keeps another: its node, and the name by which it is there.
 const KEPT: usize = size_of::<Node>() + 2 * MAX_NAME;
-/// What a user has to have left, or unused directories are forgotten: more than a call keeps, with a descriptor for what it finds.
+/// What a user has to have left, or unused directories are forgotten: more than a call keeps, with
+/// a descriptor for what it finds.
 const SPARE: usize = 64 << 10;
 /// The longest name.
 const MAX_NAME: usize = 255;
 
-/// The directory that has a name, and the name; charged to the user who came that way, since it keeps that directory.
+/// The directory that has a name, and the name; charged to the user who came that way, since it
+/// keeps that directory.
 type Above = (Arc<Node>, Box<[u8]>, Charge);
 
 pub(super) struct Dir {
@@ -58,7 +61,8 @@ pub(super) struct Dir {
 /// The names of a directory, charged to the user who reads them.
 struct Listing {
     entries: Vec<Listed>,
-    /// The entries' names, as many in one piece as the volume gives at once: to free them one by one would take long.
+    /// The entries' names, as many in one piece as the volume gives at once: to free them one by
+    /// one would take long.
     names: Vec<Box<[u8]>>,
     _charge: Charge,
 }
@@ -104,9 +108,9 @@ impl Dir {
     fn move_above(&self, node: Arc<Node>, name: &[u8]) {
         let name = Box::from(name);
         let mut above = self.above.lock();
-        let old = above
-            .as_mut()
-            .map(|now| (core::mem::replace(&mut now.0, node), core::mem::replace(&mut now.1, name)));
+        let old = above.as_mut().map(|now| {
+            (core::mem::replace(&mut now.0, node), core::mem::replace(&mut now.1, name))
+        });
         drop(above);
         drop(old);
     }
@@ -150,7 +154,8 @@ impl Dir {
 }
 
 fn position(name: &[u8]) -> u64 {
-    // One key: positions mean the same for as long as the machine runs. A secret one: no program makes names of one position.
+    // One key: positions mean the same for as long as the machine runs. A secret one: no program
+    // makes names of one position.
     static KEY: spin::Lazy<[u8; 16]> = spin::Lazy::new(|| {
         let mut key = [0; 16];
         random::fill(&mut key);
@@ -176,9 +181,12 @@ impl Node {
         self.with_charge(|volume, charge| self.find_in(volume, name, charge))
     }
 
-    /// Does something with the volume that may need a charge for a directory. A user who has little left is given back first what is
-    /// kept of directories that nobody uses.
-    fn with_charge<T>(&self, act: impl Fn(&mut Volume, &mut Option<Charge>) -> Result<T>) -> Result<T> {
+    /// Does something with the volume that may need a charge for a directory. A user who has little
+    /// left is given back first what is kept of directories that nobody uses.
+    fn with_charge<T>(
+        &self,
+        act: impl Fn(&mut Volume, &mut Option<Charge>) -> Result<T>,
+    ) -> Result<T> {
         let uid = charge::account().user().uid();
         let mut has_forgotten = false;
         let mut has_room = Charge::lasting(uid, SPARE).is_ok();
@@ -197,8 +205,14 @@ impl Node {
         }
     }
 
-    /// The node that a name leads to. One that is looked up in full needs the charge, if it is a directory's that nobody knows yet.
-    fn find_in(&self, volume: &mut Volume, name: &[u8], charge: &mut Option<Charge>) -> Result<Arc<Node>> {
+    /// The node that a name leads to. One that is looked up in full needs the charge, if it is a
+    /// directory's that nobody knows yet.
+    fn find_in(
+        &self,
+        volume: &mut Volume,
+        name: &[u8],
+        charge: &mut Option<Charge>,
+    ) -> Result<Arc<Node>> {
         let dir = self.dir()?;
         let node = self.look_at(volume, name)?;
         if let Body::Dir(below) = &node.body {
@@ -218,9 +232,16 @@ impl Node {
         self.fs().adopt(&found)
     }
 
-    pub(super) fn make(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<Arc<Node>> {
+    pub(super) fn make(
+        &self,
+        name: &[u8],
+        new: NewNode<'_>,
+        perm: u32,
+        by: &Cred,
+    ) -> Result<Arc<Node>> {
         self.dir()?;
-        let number = |rdev: u64| ((rdev >> 8 & 0xfff) as u32, (rdev & 0xff | rdev >> 12 & 0xf_ff00) as u32);
+        let number =
+            |rdev: u64| ((rdev >> 8 & 0xfff) as u32, (rdev & 0xff | rdev >> 12 & 0xf_ff00) as u32);
         let kind = match new {
             NewNode::File => Kind::File,
             NewNode::Dir => Kind::Dir,
@@ -368,7 +389,9 @@ impl Node {
             Err(ENOENT) => None,
             Err(errno) => return Err(errno),
         };
-        if mode == RenameMode::Replace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
+        if mode == RenameMode::Replace
+            && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node))
+        {
             return Ok(());
         }
         let replaced = target.as_deref().map(|target| target as &dyn Inode);
@@ -384,7 +407,9 @@ impl Node {
         if let Body::Dir(dir) = &node.body {
             dir.move_above(to_node.this()?, to_name);
         }
-        if let (RenameMode::Exchange, Some(Body::Dir(dir))) = (mode, target.as_ref().map(|node| &node.body)) {
+        if let (RenameMode::Exchange, Some(Body::Dir(dir))) =
+            (mode, target.as_ref().map(|node| &node.body))
+        {
             dir.move_above(self.this()?, name);
         }
         node.refresh(volume);
@@ -408,7 +433,11 @@ impl Node {
         }
     }
 
-    pub(super) fn list_names(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
+    pub(super) fn list_names(
+        &self,
+        from: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> Flow,
+    ) -> Result<()> {
         let above = self.dir()?.above().map_or(self.ino, |(above, _)| above.ino);
         for (at, name, ino) in [(0, b".".as_slice(), self.ino), (1, b"..", above)] {
             let entry = DirEntry { ino: u64::from(ino), next: at + 1, kind: Kind::Dir, name };
@@ -420,8 +449,12 @@ impl Node {
         let first = listing.entries.partition_point(|entry| entry.position < from);
         for entry in &listing.entries[first..] {
             let next = entry.position + 1;
-            let shown =
-                DirEntry { ino: u64::from(entry.ino), next, kind: entry.kind, name: listing.name(entry) };
+            let shown = DirEntry {
+                ino: u64::from(entry.ino),
+                next,
+                kind: entry.kind,
+                name: listing.name(entry),
+            };
             if each(shown) == Flow::Stop {
                 break;
             }
@@ -459,7 +492,8 @@ impl Node {
             for entry in part {
                 let kind = match Kind::from_mode(entry.file_type) {
                     Some(kind) => kind,
-                    None => Kind::from_mode(volume.attributes(entry.ino).map_err(errno)?.mode).ok_or(EIO)?,
+                    None => Kind::from_mode(volume.attributes(entry.ino).map_err(errno)?.mode)
+                        .ok_or(EIO)?,
                 };
                 entries.push(Listed {
                     position: position(&entry.name),

@@ -4,13 +4,15 @@
 //!   read    write back what the cache has changed --> pin --> one request per run of blocks --> unpin
 //!   write   write back, free --> pin --> blocks reserved, request --> unpin --> free what came in meanwhile
 //! ```
-//! Pages are pinned for the time of one request by a value on this stack: nothing of it is in the program's map (1999, section
-//! 3.2). Position, length and address must be multiples of a sector, else it is `EINVAL`, as on Linux. Of that, whole pages at a
-//! page's start move so; the rest, and what a page of the file that is in somebody's use would not agree with, goes through the
-//! cache and to the disk before the call returns.
+//! Pages are pinned for the time of one request by a value on this stack: nothing of it is in the
+//! program's map (1999, section 3.2). Position, length and address must be multiples of a sector,
+//! else it is `EINVAL`, as on Linux. Of that, whole pages at a page's start move so; the rest, and
+//! what a page of the file that is in somebody's use would not agree with, goes through the cache
+//! and to the disk before the call returns.
 //!
-//! I1: the whole call holds `writer`, reads together and a write alone: a truncation frees no block that a request is under way to.
-//! I2: blocks that are reserved are written whole by the request, so nobody sees what they held before.
+//! I1: the whole call holds `writer`, reads together and a write alone: a truncation frees no block
+//! that a request is under way to. I2: blocks that are reserved are written whole by the request,
+//! so nobody sees what they held before.
 
 use linux_raw_sys::general::O_DIRECT;
 use machine::PAGE_SIZE;
@@ -59,7 +61,8 @@ fn check(at: u64, memory: bool) -> Result<()> {
     }
 }
 
-/// Moves a range piece by piece to or from `end`, which counts what it has `done`; as far as that goes. Returns how much it was.
+/// Moves a range piece by piece to or from `end`, which counts what it has `done`; as far as that
+/// goes. Returns how much it was.
 fn in_pieces<T>(
     at: u64,
     len: u64,
@@ -103,14 +106,19 @@ impl Contents {
         let run = match next {
             Some(run) if run.at <= at && !run.unwritten => run,
             _ => {
-                let end = next.map_or(u64::MAX, |run| if run.at > at { run.at } else { run.at + run.len });
+                let end =
+                    next.map_or(
+                        u64::MAX,
+                        |run| if run.at > at { run.at } else { run.at + run.len },
+                    );
                 return to.zero((end - at).min(len) as usize).map(drop);
             }
         };
         let together = (run.at + run.len - at).min(len);
         if let Some((addr, pages)) = to.whole_pages().filter(|_| together >= PAGE) {
             let space = proc::current_thread().space().ok_or(EFAULT)?;
-            let pins = Pins::new(&space, addr, pages.min(together / PAGE).min(MOST), vm::Access::Write)?;
+            let pins =
+                Pins::new(&space, addr, pages.min(together / PAGE).min(MOST), vm::Access::Write)?;
             let sector = (run.disk + (at - run.at)) / SECTOR as u64;
             self.backing.fs.data.disk.transfer_pages(Op::Read, sector, pins.pages())?;
             to.skip(pins.pages().len() * PAGE_SIZE);
@@ -120,11 +128,16 @@ impl Contents {
         vm::object_io(&self.object, at, part, Dir::Read, &mut |_, bytes| to.put_page(bytes))
     }
 
-    /// Writes past the cache; with `writer` held alone, room promised and the size as it will be. What could not be written has no
-    /// promise any more.
+    /// Writes past the cache; with `writer` held alone, room promised and the size as it will be.
+    /// What could not be written has no promise any more.
     pub(super) fn write_past(&self, at: u64, len: u64, from: &mut Source<'_>) -> Result<()> {
-        let (done, result) =
-            in_pieces(at, len, from, |from| from.done(), |at, len, from| self.write_piece(at, len, from));
+        let (done, result) = in_pieces(
+            at,
+            len,
+            from,
+            |from| from.done(),
+            |at, len, from| self.write_piece(at, len, from),
+        );
         if done < len {
             self.backing.settle((at + done).next_multiple_of(PAGE), at + len);
         }

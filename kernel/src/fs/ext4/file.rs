@@ -1,10 +1,13 @@
 //! The contents of a regular file.
 //!
-//! Bytes are read and written in the pages of the file's object; how pages and disk come together is `backing`'s business.
+//! Bytes are read and written in the pages of the file's object; how pages and disk come together
+//! is `backing`'s business.
 //!
-//! I1: the object's size is what programs see; the backing's is the same but while it changes, when it is the first to have the
-//! new one. I2: changes of the size and writes hold `writer` alone, so an append is one step and a truncation doesn't meet a write.
-//! I3: bytes of the last page behind the end are zero when the size changes, before a program can see a longer one. I4: what is swapped on keeps its blocks, and nobody writes it; checked with `writer` held.
+//! I1: the object's size is what programs see; the backing's is the same but while it changes, when
+//! it is the first to have the new one. I2: changes of the size and writes hold `writer` alone, so
+//! an append is one step and a truncation doesn't meet a write. I3: bytes of the last page behind
+//! the end are zero when the size changes, before a program can see a longer one. I4: what is
+//! swapped on keeps its blocks, and nobody writes it; checked with `writer` held.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -51,7 +54,8 @@ pub(super) struct Contents {
     /// Failed writes that somebody has been told of, and that a mapping has been told of.
     errors_seen: AtomicU64,
     errors_told_by_msync: AtomicU64,
-    /// The object's count of pages changed through mappings, as of the last time that the file's times followed it.
+    /// The object's count of pages changed through mappings, as of the last time that the file's
+    /// times followed it.
     stores_seen: AtomicU64,
 }
 
@@ -117,8 +121,8 @@ impl Contents {
         self.errors_seen.fetch_max(count, Ordering::Relaxed);
     }
 
-    /// Fails if pages could not be written and no `msync` has said so. All mappings of a file are told once: none knows the
-    /// open file that it came from.
+    /// Fails if pages could not be written and no `msync` has said so. All mappings of a file are
+    /// told once: none knows the open file that it came from.
     pub(super) fn check_mapping(&self) -> Result<()> {
         let errors = self.object.write_errors();
         if self.errors_told_by_msync.swap(errors, Ordering::Relaxed) == errors {
@@ -128,7 +132,8 @@ impl Contents {
         Err(self.take_failure())
     }
 
-    /// Whether write-backs have found stores of mappings that the file's times don't show; they are about to.
+    /// Whether write-backs have found stores of mappings that the file's times don't show; they are
+    /// about to.
     pub(super) fn take_stores(&self) -> bool {
         let stores = self.object.stored_to();
         self.stores_seen.swap(stores, Ordering::Relaxed) != stores
@@ -175,7 +180,8 @@ impl Contents {
         if through == Through::Past {
             direct::check_source(at, from)?;
         }
-        // The bytes may come from a mapping of this very file: growing must not bring them into being.
+        // The bytes may come from a mapping of this very file: growing must not bring them into
+        // being.
         from.probe()?;
         let len = limits::file_room(at, (from.left() as u64).min(self.max_size - at))?;
         let len = self.promise(at, len)?;
@@ -227,7 +233,8 @@ impl Contents {
         Ok(extents)
     }
 
-    /// The whole pages on disk, but for those that lie in parts where blocks are smaller; `EINVAL` for a file with holes.
+    /// The whole pages on disk, but for those that lie in parts where blocks are smaller; `EINVAL`
+    /// for a file with holes.
     fn extents(&self) -> Result<Vec<Extent>> {
         let (runs, end) = (self.backing.runs()?, self.size() / PAGE * PAGE);
         let mut list = Vec::new();
@@ -238,7 +245,12 @@ impl Contents {
             if first < last {
                 let sector = (disk + (first - at)) / SECTOR as u64;
                 let disk = self.backing.fs.data.disk.clone();
-                list.push(Extent { page: first / PAGE, disk, sector, pages: (last - first) / PAGE });
+                list.push(Extent {
+                    page: first / PAGE,
+                    disk,
+                    sector,
+                    pages: (last - first) / PAGE,
+                });
             }
             at += len;
         }
@@ -273,8 +285,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Writes dirty pages back and waits for them, and for whoever does the same; errors are counted by the object, and what could
-    /// not be written is clean.
+    /// Writes dirty pages back and waits for them, and for whoever does the same; errors are
+    /// counted by the object, and what could not be written is clean.
     pub(super) fn clean(&self) {
         let _cleaner = self.cleaner.lock();
         self.waiting.store(0, Ordering::Relaxed);
@@ -296,13 +308,17 @@ impl Contents {
         done.map_err(errno)
     }
 
-    /// Changes the size that programs see; with `writer` held. On an error a longer size has not come to be.
+    /// Changes the size that programs see; with `writer` held. On an error a longer size has not
+    /// come to be.
     fn resize(&self, size: u64) -> Result<()> {
         let old = self.size();
         self.backing.set_size(size);
-        if size > old && !old.is_multiple_of(PAGE) && self.backing.ends_in_hole(old & !(PAGE - 1), size) {
-            // Blocks are smaller than pages: what the file gets there now has no room yet. Whoever stores there once he can see
-            // the new size asks for it.
+        if size > old
+            && !old.is_multiple_of(PAGE)
+            && self.backing.ends_in_hole(old & !(PAGE - 1), size)
+        {
+            // Blocks are smaller than pages: what the file gets there now has no room yet. Whoever
+            // stores there once he can see the new size asks for it.
             self.object.mark_hole(old);
         }
         self.object.set_size(size).inspect_err(|_| self.backing.set_size(self.size()))
@@ -354,7 +370,8 @@ impl Contents {
     /// Makes a range read as zeroes: whole pages lose their blocks, parts of pages are overwritten.
     fn clear(&self, from: u64, to: u64) -> Result<()> {
         let first = from.next_multiple_of(PAGE).min(to);
-        let last = if to == self.size() { to.next_multiple_of(PAGE) } else { to & !(PAGE - 1) }.max(first);
+        let last =
+            if to == self.size() { to.next_multiple_of(PAGE) } else { to & !(PAGE - 1) }.max(first);
         self.wipe(from, first)?;
         self.wipe(last.min(to), to)?;
         if last > first {
@@ -426,13 +443,14 @@ impl Contents {
 fn together(runs: &[Run], at: u64) -> Option<(u64, u64)> {
     let first = runs.binary_search_by_key(&at, |run| run.at).ok()?;
     let disk = runs[first].disk;
-    let next = runs[first..].iter().take_while(|run| run.disk.wrapping_sub(disk) == run.at - at).last()?;
+    let next =
+        runs[first..].iter().take_while(|run| run.disk.wrapping_sub(disk) == run.at - at).last()?;
     Some((disk, next.at + next.len - at))
 }
 
 impl Node {
-    /// Carries contents, size and times to the disk, without a commit. That pages could not be written is for the object to
-    /// remember.
+    /// Carries contents, size and times to the disk, without a commit. That pages could not be
+    /// written is for the object to remember.
     pub(super) fn write_back(&self) -> Result<()> {
         if let Ok(contents) = self.contents() {
             contents.clean();

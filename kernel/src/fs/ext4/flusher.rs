@@ -1,8 +1,10 @@
-//! What happens behind programs' backs: write-back every few seconds, commits, and the forgetting of nodes.
+//! What happens behind programs' backs: write-back every few seconds, commits, and the forgetting
+//! of nodes.
 //!
-//! I1: the flusher never waits for memory that only it could free: it is told of dirty pages by `write_later` and writes them with what
-//! is set aside for that; what it needs of the heap is small and short-lived. I2: an inode without names is freed only after its pages
-//! are gone: a write that is still on its way must not meet the blocks' next owner.
+//! I1: the flusher never waits for memory that only it could free: it is told of dirty pages by
+//! `write_later` and writes them with what is set aside for that; what it needs of the heap is
+//! small and short-lived. I2: an inode without names is freed only after its pages are gone: a
+//! write that is still on its way must not meet the blocks' next owner.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -31,7 +33,8 @@ const REST: sched::Nanos = 1_000_000_000;
 const LOOK: usize = 256;
 /// A file without a name was closed.
 static CLOSED: AtomicBool = AtomicBool::new(false);
-/// References to the root directory while it is unmounted: the table's, the mount's, and of whoever asks.
+/// References to the root directory while it is unmounted: the table's, the mount's, and of whoever
+/// asks.
 const HOLD_ROOT: usize = 3;
 
 static CALLS: WaitQueue = WaitQueue::new();
@@ -58,7 +61,8 @@ pub(super) fn closed() {
     CALLS.wake_one();
 }
 
-/// Asks it to forget names, listings and nodes that nobody uses, and that have no pages. The page daemon's.
+/// Asks it to forget names, listings and nodes that nobody uses, and that have no pages. The page
+/// daemon's.
 pub fn memory_is_short() {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = sched::now();
@@ -72,7 +76,8 @@ pub fn memory_is_short() {
 fn run() {
     let mut next = sched::now() + INTERVAL;
     loop {
-        let called = || [&CALLED, &CLOSED, &SHORT].into_iter().any(|asked| asked.load(Ordering::Acquire));
+        let called =
+            || [&CALLED, &CLOSED, &SHORT].into_iter().any(|asked| asked.load(Ordering::Acquire));
         // Being called and the time being over are one to it.
         let _ = CALLS.wait_intr(Some(next), || called().then_some(()));
         if CLOSED.swap(false, Ordering::AcqRel) {
@@ -107,8 +112,9 @@ pub fn sync_all() {
     }
 }
 
-/// Before the machine goes off: everything is written, and file systems are left clean as far as nobody uses them. They stay locked:
-/// other CPUs still run, and what they would write now would be half done when the power goes.
+/// Before the machine goes off: everything is written, and file systems are left clean as far as
+/// nobody uses them. They stay locked: other CPUs still run, and what they would write now would be
+/// half done when the power goes.
 pub fn shut_down() {
     sync_all();
     for fs in mounted().iter().filter(|fs| !fs.is_read_only()) {
@@ -121,7 +127,8 @@ pub fn shut_down() {
     }
 }
 
-/// Has the file behind a memory object written back and committed; `false` if there is no such file.
+/// Has the file behind a memory object written back and committed; `false` if there is no such
+/// file.
 ///
 /// # Errors
 /// As `fsync`.
@@ -173,11 +180,13 @@ impl Fs {
     /// Writes back what is dirty.
     pub(super) fn write_all(&self) {
         let _walk = self.walk.lock();
-        // Data that can't be written is counted by its object, names and sizes stay to be tried again.
+        // Data that can't be written is counted by its object, names and sizes stay to be tried
+        // again.
         self.each_node(|node| _ = node.write_back());
     }
 
-    /// Whether a program has a file mapped so that stores come through, though it may have closed it.
+    /// Whether a program has a file mapped so that stores come through, though it may have closed
+    /// it.
     pub(super) fn is_mapped_for_writing(&self) -> bool {
         let found = self.find_node(|node| {
             let is_it = node.contents().is_ok_and(|contents| contents.object().has_writers());
@@ -186,14 +195,19 @@ impl Fs {
         found.is_some()
     }
 
-    /// Forgets what nobody uses: nodes without names at once, those without pages when there are many.
+    /// Forgets what nobody uses: nodes without names at once, those without pages when there are
+    /// many.
     fn forget(&self) {
         self.reap_unused();
         self.trim();
     }
 
     /// Takes a node out of the table if nobody else has it and it is still as wanted.
-    pub(super) fn take_unused(&self, ino: u32, wanted: impl Fn(&Arc<Node>) -> bool) -> Option<Arc<Node>> {
+    pub(super) fn take_unused(
+        &self,
+        ino: u32,
+        wanted: impl Fn(&Arc<Node>) -> bool,
+    ) -> Option<Arc<Node>> {
         let mut nodes = self.nodes.lock();
         let node = nodes.get(&ino)?;
         if is_unused(node) && wanted(node) {
@@ -220,31 +234,36 @@ impl Fs {
         }
     }
 
-    /// Frees what has no name and was closed. The list of the others on the disk should stay short: it is walked at every change
-    /// of it, from who came last.
+    /// Frees what has no name and was closed. The list of the others on the disk should stay short:
+    /// it is walked at every change of it, from who came last.
     pub(super) fn reap_closed(&self) {
         let _turn = self.reaping.lock();
         let mut below = u64::MAX;
         loop {
             let mut closed = self.closed.lock();
-            let Some((&order, &(ino, was_in_use))) = closed.range(..below).next_back() else { return };
+            let Some((&order, &(ino, was_in_use))) = closed.range(..below).next_back() else {
+                return;
+            };
             below = order;
             closed.remove(&order);
             drop(closed);
             if !self.reap(order, ino) && !was_in_use {
-                // Whoever closed it may not be through with that. Later it is found by `reap_unused`.
+                // Whoever closed it may not be through with that. Later it is found by
+                // `reap_unused`.
                 self.closed.lock().entry(order).or_insert((ino, true));
             }
             sched::work_done(LOOK);
         }
     }
 
-    /// The same for all that nobody uses, closed or not: what was mapped, and what was looked at too early.
+    /// The same for all that nobody uses, closed or not: what was mapped, and what was looked at
+    /// too early.
     pub(super) fn reap_unused(&self) {
         let _turn = self.reaping.lock();
         let mut below = u64::MAX;
         loop {
-            let last = self.unlinked.lock().range(..below).next_back().map(|(&order, &ino)| (order, ino));
+            let last =
+                self.unlinked.lock().range(..below).next_back().map(|(&order, &ino)| (order, ino));
             let Some((order, ino)) = last else { return };
             below = order;
             self.reap(order, ino);
@@ -273,8 +292,8 @@ impl Fs {
         true
     }
 
-    /// Empties the table, for an unmount. A node that the kernel itself holds for a moment, for a read ahead or a look at its pages, is
-    /// not in use: it is asked for again.
+    /// Empties the table, for an unmount. A node that the kernel itself holds for a moment, for a
+    /// read ahead or a look at its pages, is not in use: it is asked for again.
     ///
     /// # Errors
     /// `EBUSY`: some node is in use; the others may have gone.
@@ -301,7 +320,8 @@ impl Fs {
 
 /// Nobody but the table has it, and it isn't mapped.
 fn is_unused(node: &Arc<Node>) -> bool {
-    Arc::strong_count(node) == 1 && node.contents().map_or(true, |contents| !contents.object().is_mapped())
+    Arc::strong_count(node) == 1
+        && node.contents().map_or(true, |contents| !contents.object().is_mapped())
 }
 
 fn is_dirty(node: &Node) -> bool {

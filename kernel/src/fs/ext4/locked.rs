@@ -1,13 +1,15 @@
 //! A volume on a stack of its own.
 //!
-//! The crate behind it copies inodes, superblocks and descriptors about and calls deeply; under a page fault in a system call there
-//! is not that much left of a thread's stack. As one thread at a time uses a volume, one large stack for each is enough.
+//! The crate behind it copies inodes, superblocks and descriptors about and calls deeply; under a
+//! page fault in a system call there is not that much left of a thread's stack. As one thread at a
+//! time uses a volume, one large stack for each is enough.
 //!
-//! It knows of no other threads either, and lists a journal or builds a file's tree anew in one piece: so it is interrupted, and gives way
-//! wherever it is (`arch::preempt`). What it calls of the kernel, besides the heap, is in `device`.
+//! It knows of no other threads either, and lists a journal or builds a file's tree anew in one
+//! piece: so it is interrupted, and gives way wherever it is (`arch::preempt`). What it calls of
+//! the kernel, besides the heap, is in `device`.
 //!
-//! It also allocates as it likes: a mount and its journal take pieces of up to 128 KiB that can't fail. What an operation takes is
-//! announced (`Ext4::volume_with_room`).
+//! It also allocates as it likes: a mount and its journal take pieces of up to 128 KiB that can't
+//! fail. What an operation takes is announced (`Ext4::volume_with_room`).
 
 use alloc::vec::Vec;
 
@@ -59,7 +61,12 @@ calls! {
 }
 
 impl Volume {
-    pub(super) fn mount(device: Metadata, clock: Now, mode: Mode, cache_lines: usize) -> Result<Volume> {
+    pub(super) fn mount(
+        device: Metadata,
+        clock: Now,
+        mode: Mode,
+        cache_lines: usize,
+    ) -> Result<Volume> {
         let mut stack = Stack::large().map_err(|_| ErrorKind::NoMemory)?;
         let mount = || volume::Volume::mount(device, clock, mode, cache_lines);
         let inner = fault::excused(|| on_stack(&mut stack, || preempt::open(mount)))?;

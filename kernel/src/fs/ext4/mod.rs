@@ -7,19 +7,23 @@
 //!                             ^                                  (device)
 //!   flusher: every 5 s or when asked: cleans objects, commits, forgets nodes that nobody needs
 //! ```
-//! There is one cache of file data: the pages of the files' objects, which `read`, `write`, `mmap` and `execve` share. Nodes stay
-//! after their last use as long as they have pages, so the number of files that stay cached is bounded by memory alone. Those without
-//! pages, names that were looked up, listings of folders and lists of where files lie are a cache of bounded size
-//! (`cache`), which whoever comes for the volume keeps within it. What stays because a program uses it is charged: a file
-//! with its descriptor, and a folder that keeps the one above it to the user who found it.
+//! There is one cache of file data: the pages of the files' objects, which `read`, `write`, `mmap`
+//! and `execve` share. Nodes stay after their last use as long as they have pages, so the number of
+//! files that stay cached is bounded by memory alone. Those without pages, names that were looked
+//! up, listings of folders and lists of where files lie are a cache of bounded size (`cache`),
+//! which whoever comes for the volume keeps within it. What stays because a program uses it is
+//! charged: a file with its descriptor, and a folder that keeps the one above it to the user who
+//! found it.
 //!
-//! I1: no user memory is copied, and no page of a file is waited for, with the volume locked: bringing pages in needs the volume.
-//! I2: a name is looked up and its node taken from the table under the volume's lock, or the directory's name table's; both change
-//! under both. I3: a node leaves the table only when nobody else holds it and nobody maps it, so there is one object for a file.
-//! Locks: a file's `writer`, the volume, a directory's names, the table, a node's attributes; the last three spin.
+//! I1: no user memory is copied, and no page of a file is waited for, with the volume locked:
+//! bringing pages in needs the volume. I2: a name is looked up and its node taken from the table
+//! under the volume's lock, or the directory's name table's; both change under both. I3: a node
+//! leaves the table only when nobody else holds it and nobody maps it, so there is one object for a
+//! file. Locks: a file's `writer`, the volume, a directory's names, the table, a node's attributes;
+//! the last three spin.
 //!
-//! Road not taken: blocks given out at `write(2)`. They are given out at write-back, where a run of pages is known; until then
-//! their number is set aside, so that a full disk is told to the writer.
+//! Road not taken: blocks given out at `write(2)`. They are given out at write-back, where a run of
+//! pages is known; until then their number is set aside, so that a full disk is told to the writer.
 
 mod backing;
 mod cache;
@@ -79,14 +83,16 @@ pub(super) struct Fs {
     cache: Cache,
     /// Inodes without names that were not freed yet, in the order in which they lost the last.
     unlinked: SpinLock<BTreeMap<u64, u32>>,
-    /// Those of them that somebody has closed, and whether they were in use still when they were looked at.
+    /// Those of them that somebody has closed, and whether they were in use still when they were
+    /// looked at.
     closed: SpinLock<BTreeMap<u64, (u32, bool)>>,
     /// The next number of that order.
     next_unlinked: AtomicU64,
     /// Held while they are freed: whoever needs their room waits until it is there.
     reaping: Mutex<()>,
     read_only: AtomicBool,
-    /// Held while nodes are taken from the table one after another: to be written, or to be forgotten.
+    /// Held while nodes are taken from the table one after another: to be written, or to be
+    /// forgotten.
     walk: Mutex<()>,
     /// Files that are open for writing.
     writers: AtomicUsize,
@@ -101,7 +107,8 @@ pub(super) struct Fs {
 /// Mounts a disk; returns the root directory.
 ///
 /// # Errors
-/// `EBUSY`: it is mounted or swapped on; `EINVAL`: there is no ext4 on it; `EACCES`: it can only be read; `EIO`.
+/// `EBUSY`: it is mounted or swapped on; `EINVAL`: there is no ext4 on it; `EACCES`: it can only be
+/// read; `EIO`.
 pub fn mount(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
     if mode == Mode::ReadWrite && disk.is_read_only() {
         return Err(EACCES);
@@ -140,13 +147,15 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
 
 fn open_volume(data: &Data, mode: Mode) -> Result<Volume> {
     let lines = (vm::stats().total_pages / 64).clamp(64, 4096) as usize;
-    let mut volume = Volume::mount(Metadata(data.clone()), Now, mode, lines).map_err(|kind| match kind {
-        ErrorKind::Io => EIO,
-        ErrorKind::NoMemory => ENOMEM,
-        ErrorKind::ReadOnly => EROFS,
-        _ => EINVAL,
-    })?;
-    // A file from elsewhere may lie in more pieces than one that is written here; it can be read, and cut.
+    let mut volume =
+        Volume::mount(Metadata(data.clone()), Now, mode, lines).map_err(|kind| match kind {
+            ErrorKind::Io => EIO,
+            ErrorKind::NoMemory => ENOMEM,
+            ErrorKind::ReadOnly => EROFS,
+            _ => EINVAL,
+        })?;
+    // A file from elsewhere may lie in more pieces than one that is written here; it can be read,
+    // and cut.
     volume.limit_pieces(4 * most_pieces());
     Ok(volume)
 }
@@ -156,10 +165,12 @@ fn most_pieces() -> usize {
     (vm::stats().total_pages / PAGES_PER_PIECE) as usize
 }
 
-/// Changes how the file system with this root is mounted; others have no such choice, and nothing happens.
+/// Changes how the file system with this root is mounted; others have no such choice, and nothing
+/// happens.
 ///
 /// # Errors
-/// `EBUSY`: something is open or mapped for writing, or has no name any more; `EROFS`: the disk can only be read; `EIO`.
+/// `EBUSY`: something is open or mapped for writing, or has no name any more; `EROFS`: the disk can
+/// only be read; `EIO`.
 pub fn remount(root: &InodeRef, mode: Mode) -> Result<()> {
     match super::inode::downcast::<Node>(root) {
         Some(node) => node.fs().remount(mode),
@@ -204,9 +215,9 @@ fn free_pages(volume: &Volume) -> u64 {
 /// What became of a volume's call, as a program is told.
 fn errno(kind: ErrorKind) -> Errno {
     match kind {
-        ErrorKind::Unsupported | ErrorKind::UnsupportedFeature | ErrorKind::UnsupportedCapability => {
-            EOPNOTSUPP
-        }
+        ErrorKind::Unsupported
+        | ErrorKind::UnsupportedFeature
+        | ErrorKind::UnsupportedCapability => EOPNOTSUPP,
         ErrorKind::ReadOnly | ErrorKind::JournalAborted => EROFS,
         ErrorKind::NoSpace | ErrorKind::QuotaExceeded => ENOSPC,
         ErrorKind::NoMemory => ENOMEM,
@@ -226,14 +237,16 @@ fn errno(kind: ErrorKind) -> Errno {
 }
 
 impl Fs {
-    /// Takes the volume's lock; sleeps for it. On the way of writes too, which memory may be waiting for: so it makes no room.
+    /// Takes the volume's lock; sleeps for it. On the way of writes too, which memory may be
+    /// waiting for: so it makes no room.
     fn volume(&self) -> impl DerefMut<Target = Volume> + '_ {
         // The crate's containers can't fail. What isn't there now comes from the heap's cushion.
         let _ = heap::reserve(ROOM);
         self.volume.lock()
     }
 
-    /// The same for those who may wait for memory, and be refused it, and who may bring nodes and names in.
+    /// The same for those who may wait for memory, and be refused it, and who may bring nodes and
+    /// names in.
     fn volume_with_room(&self) -> Result<impl DerefMut<Target = Volume> + '_> {
         self.trim();
         vm::with_room(|| heap::reserve(ROOM)).map_err(|_| ENOMEM)?;
@@ -291,7 +304,8 @@ impl Fs {
         self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// The same for room that is known to be there: just freed, or set aside for something else until now.
+    /// The same for room that is known to be there: just freed, or set aside for something else
+    /// until now.
     fn keep_aside(&self, pages: u64) {
         self.pending.fetch_add(pages, Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! A file, directory or other thing of the file system, as the rest of the kernel sees it.
 //!
-//! I1: attributes are the volume's, but for times and the size, which go to the disk with the data. Access times go only when
-//! something else does.
+//! I1: attributes are the volume's, but for times and the size, which go to the disk with the data.
+//! Access times go only when something else does.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -138,7 +138,9 @@ impl Node {
     /// What the disk frees of it if it now loses its last name: see `backing`.
     pub(super) fn unwritten(&self, volume: &mut Volume) -> Vec<Range<u64>> {
         match &self.body {
-            Body::File(contents) if self.attr.lock().nlink == 1 => contents.backing.unwritten(volume),
+            Body::File(contents) if self.attr.lock().nlink == 1 => {
+                contents.backing.unwritten(volume)
+            }
             _ => Vec::new(),
         }
     }
@@ -175,7 +177,9 @@ impl Node {
         if access::mode_after_write(&self.ownership()).is_none() {
             return Ok(());
         }
-        self.set_attr(&|now| Ok(SetAttr { perm: access::mode_after_write(now), ..SetAttr::default() }))
+        self.set_attr(&|now| {
+            Ok(SetAttr { perm: access::mode_after_write(now), ..SetAttr::default() })
+        })
     }
 
     /// The access time follows at most once per change, as with `relatime`.
@@ -196,8 +200,11 @@ impl Node {
             attr.stale = false;
             (attr.atime, attr.mtime)
         };
-        let change =
-            Change { atime: Some(timestamp(atime)), mtime: Some(timestamp(mtime)), ..Change::default() };
+        let change = Change {
+            atime: Some(timestamp(atime)),
+            mtime: Some(timestamp(mtime)),
+            ..Change::default()
+        };
         let mut volume = self.fs.volume();
         volume.change(self.ino, &change).map_err(errno)?;
         self.fs.changed(&volume);

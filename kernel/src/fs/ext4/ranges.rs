@@ -38,8 +38,9 @@ impl Ranges {
     pub fn count(&self, range: Range<u64>) -> u64 {
         let before = self.ends.range(..range.start).next_back();
         let inside = self.ends.range(range.start..range.end);
-        let overlap =
-            |(&start, &end): (&u64, &u64)| end.min(range.end).saturating_sub(start.max(range.start));
+        let overlap = |(&start, &end): (&u64, &u64)| {
+            end.min(range.end).saturating_sub(start.max(range.start))
+        };
         before.into_iter().chain(inside).map(overlap).sum()
     }
 

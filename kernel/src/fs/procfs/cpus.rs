@@ -37,7 +37,11 @@ pub(super) fn list(cpus: CpuSet) -> String {
     for first in cpus.iter().filter(|&cpu| cpu == 0 || !has(cpu - 1)) {
         let last = (first..).find(|&cpu| !has(cpu + 1)).unwrap_or(first);
         let comma = if list.is_empty() { "" } else { "," };
-        list += &if last == first { format!("{comma}{first}") } else { format!("{comma}{first}-{last}") };
+        list += &if last == first {
+            format!("{comma}{first}")
+        } else {
+            format!("{comma}{first}-{last}")
+        };
     }
     list
 }

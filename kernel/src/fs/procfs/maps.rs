@@ -82,7 +82,12 @@ fn put_line(out: &mut Text, line: &MapLine<'_>) -> fmt::Result {
     out.write_char('\n')
 }
 
-pub(super) fn maps(_process: &Process, space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+pub(super) fn maps(
+    _process: &Process,
+    space: &Space,
+    spot: Spot,
+    out: &mut Text,
+) -> Result<Option<u64>> {
     let mut put = Ok(());
     let next = vm::line(space, spot.key, &mut |line| put = put_line(out, line));
     put?;
@@ -91,7 +96,8 @@ pub(super) fn maps(_process: &Process, space: &Space, spot: Spot, out: &mut Text
 
 /// One mapping's numbers, or all of them.
 fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
-    let (anonymous, mapped, swapped) = (tally.anonymous as u64, tally.mapped as u64, tally.swapped as u64);
+    let (anonymous, mapped, swapped) =
+        (tally.anonymous as u64, tally.mapped as u64, tally.swapped as u64);
     let share = |bytes: usize| bytes as u64 / PAGE;
     for (name, pages) in [
         ("Rss:", anonymous + mapped),
@@ -111,8 +117,14 @@ fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
     Ok(())
 }
 
-/// `Pss` divides anonymous pages by those who have them. Pages of files count in full for each who maps them.
-pub(super) fn smaps(_process: &Process, space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+/// `Pss` divides anonymous pages by those who have them. Pages of files count in full for each who
+/// maps them.
+pub(super) fn smaps(
+    _process: &Process,
+    space: &Space,
+    spot: Spot,
+    out: &mut Text,
+) -> Result<Option<u64>> {
     let (mut put, mut shown) = (Ok(()), (0, 0, false));
     let next = vm::line(space, spot.key, &mut |line| {
         put = put_line(out, line);
@@ -143,7 +155,12 @@ pub(super) fn smaps_rollup(
 }
 
 /// The address space as the VM system sees it, behind what the kernel keeps for the process.
-pub(super) fn uvm(process: &Process, space: &Space, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+pub(super) fn uvm(
+    process: &Process,
+    space: &Space,
+    spot: Spot,
+    out: &mut Text,
+) -> Result<Option<u64>> {
     if spot.line == 0 {
         vm::dump_sums(space, out)?;
         let (account, made) = (process.account(), |pages: usize| pages as u64 * PAGE);

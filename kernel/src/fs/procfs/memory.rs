@@ -1,4 +1,5 @@
-//! What `/proc` says about memory as a whole, by Linux's names where Linux has the thing: `meminfo`, `vmstat`.
+//! What `/proc` says about memory as a whole, by Linux's names where Linux has the thing:
+//! `meminfo`, `vmstat`.
 
 use alloc::format;
 use alloc::string::String;
@@ -59,8 +60,9 @@ pub(super) fn meminfo() -> String {
 
 pub(super) fn vmstat() -> String {
     let (stats, now) = (vm::stats(), vm::census());
-    let event =
-        |wanted: &str| stats.events.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, count)| *count);
+    let event = |wanted: &str| {
+        stats.events.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, count)| *count)
+    };
     let pages = [
         ("nr_free_pages", stats.free_pages),
         ("nr_active_anon", now.active[0]),

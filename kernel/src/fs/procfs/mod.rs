@@ -1,4 +1,5 @@
-//! `/proc`: what the kernel knows about processes and itself, as text. And what there is of `/sys`: the CPUs.
+//! `/proc`: what the kernel knows about processes and itself, as text. And what there is of `/sys`:
+//! the CPUs.
 //!
 //! ```text
 //!   /proc  self -> PID   thread-self -> PID/task/TID   meminfo ... (system.rs)
@@ -6,8 +7,9 @@
 //!     sys/   kernel/ vm/ fs/                (system.rs)
 //! ```
 //!
-//! Nodes are made when a path leads to them and hold only what they show, by number; nothing is cached. A
-//! file's text is made as it is read (text.rs), by rights that are judged when it is opened.
+//! Nodes are made when a path leads to them and hold only what they show, by number; nothing is
+//! cached. A file's text is made as it is read (text.rs), by rights that are judged when it is
+//! opened.
 
 mod cpus;
 mod maps;
@@ -69,7 +71,8 @@ enum Show {
     Records(Records),
     Setting(&'static Setting),
     Process(Pid),
-    /// One of its threads: as a process, without threads of its own, so that paths here have few components.
+    /// One of its threads: as a process, without threads of its own, so that paths here have few
+    /// components.
     Thread(Pid),
     /// The threads of a process.
     Tasks(Pid),
@@ -165,7 +168,8 @@ fn process(pid: Pid) -> Result<Arc<Process>> {
 /// A number without leading zeros or signs.
 fn number(name: &[u8]) -> Option<i32> {
     let text = core::str::from_utf8(name).ok()?;
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    let plain =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| plain)
 }
 
@@ -182,7 +186,9 @@ impl ProcNode {
     fn members(&self) -> Option<Vec<(&'static str, Show)>> {
         Some(match self.show {
             Show::Root => system::ROOT.iter().map(|member| (member.name, member.show)).collect(),
-            Show::Fixed(members) => members.iter().map(|member| (member.name, member.show)).collect(),
+            Show::Fixed(members) => {
+                members.iter().map(|member| (member.name, member.show)).collect()
+            }
             Show::Cpus => cpus::members(),
             Show::Process(pid) => process::members(pid),
             Show::Thread(pid) => process::members_of_thread(pid),
@@ -213,7 +219,9 @@ impl ProcNode {
                 Arc::ptr_eq(&thread.process, &process).then_some(Show::Thread(number))
             }
             Show::Fds(pid) => open_file(pid, number).ok().map(|_| Show::Fd(pid, number)),
-            Show::FdInfos(pid) => open_file(pid, number).ok().map(|_| Show::Text(pid, process::fdinfo)),
+            Show::FdInfos(pid) => {
+                open_file(pid, number).ok().map(|_| Show::Text(pid, process::fdinfo))
+            }
             _ => None,
         }
     }
@@ -237,9 +245,8 @@ impl ProcNode {
             Show::ProcessSetting(pid, setting) => {
                 process(pid).map(|process| Subject::Process(Arc::downgrade(&process), setting.show))
             }
-            Show::ProcessRecords(pid, records) => {
-                process(pid).map(|process| Subject::ProcessRecords(Arc::downgrade(&process), records))
-            }
+            Show::ProcessRecords(pid, records) => process(pid)
+                .map(|process| Subject::ProcessRecords(Arc::downgrade(&process), records)),
             Show::SpaceText(pid, records) => memory_of(pid).map(|(process, mm)| {
                 Subject::Space(Arc::downgrade(&process), mm.as_ref().map(Arc::downgrade), records)
             }),
@@ -283,7 +290,9 @@ fn link_place(show: Show) -> Option<Result<Place>> {
             looked_into(pid).and_then(|_| open_file(pid, fd)).map(|file| described(&file, fd))
         }
         Show::Cwd(pid) => looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.cwd())),
-        Show::RootLink(pid) => looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.root())),
+        Show::RootLink(pid) => {
+            looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.root()))
+        }
         Show::Exe(pid) => {
             looked_into(pid).and_then(|process| Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)))
         }
@@ -345,7 +354,8 @@ impl ProcNode {
         (cred.euid, cred.egid)
     }
 
-    /// `EACCES` for the text of a process that the caller may not look into, if it tells what is in there.
+    /// `EACCES` for the text of a process that the caller may not look into, if it tells what is in
+    /// there.
     fn check_secret(&self) -> Result<()> {
         let (Show::Text(pid, _) | Show::SpaceText(pid, _)) = self.show else { return Ok(()) };
         let of_descriptor = self
@@ -366,9 +376,15 @@ impl Inode for ProcNode {
         match self.show {
             Show::FdInfos(pid) => looked_into(pid).and(permitted),
             // A process sees its own descriptors, whatever it has become.
-            Show::Fds(pid) if process(pid).is_ok_and(|p| Arc::ptr_eq(&p, &proc::current_process())) => Ok(()),
+            Show::Fds(pid)
+                if process(pid).is_ok_and(|p| Arc::ptr_eq(&p, &proc::current_process())) =>
+            {
+                Ok(())
+            }
             // The machine's settings are root's, whatever capabilities another one has.
-            Show::Setting(_) | Show::DropCaches if mask & access::WRITE != 0 && by.euid != 0 => Err(EACCES),
+            Show::Setting(_) | Show::DropCaches if mask & access::WRITE != 0 && by.euid != 0 => {
+                Err(EACCES)
+            }
             _ => permitted,
         }
     }
@@ -382,7 +398,13 @@ impl Inode for ProcNode {
             // They stop all CPUs for a while.
             _ if matches!(self.show, Show::Audit | Show::InUse) => 0o400,
             _ if matches!(self.show, Show::Memory(_)) => 0o600,
-            _ if matches!(self.show, Show::Setting(_) | Show::ProcessSetting(..) | Show::FailNth(_)) => 0o644,
+            _ if matches!(
+                self.show,
+                Show::Setting(_) | Show::ProcessSetting(..) | Show::FailNth(_)
+            ) =>
+            {
+                0o644
+            }
             _ => 0o444,
         };
         let perm = match self.show {
@@ -430,7 +452,8 @@ impl Inode for ProcNode {
 
     fn lookup(&self, name: &[u8]) -> Result<InodeRef> {
         let members = self.members().ok_or(ENOTDIR)?;
-        let fixed = members.iter().find(|(fixed, _)| fixed.as_bytes() == name).map(|(_, show)| *show);
+        let fixed =
+            members.iter().find(|(fixed, _)| fixed.as_bytes() == name).map(|(_, show)| *show);
         let show = fixed.or_else(|| self.numbered(number(name)?)).ok_or(ENOENT)?;
         self.child(name, show)
     }
@@ -491,11 +514,17 @@ impl Inode for ProcNode {
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
         if let Show::Memory(pid) = self.show {
             let (_, mm) = memory_of(pid)?;
-            return Ok(Some(Arc::new(Memory { mm: mm.as_ref().map(Arc::downgrade), stat: self.stat() })));
+            return Ok(Some(Arc::new(Memory {
+                mm: mm.as_ref().map(Arc::downgrade),
+                stat: self.stat(),
+            })));
         }
         if let Show::FailNth(tid) = self.show {
             let thread = proc::table::thread(tid).ok_or(ESRCH)?;
-            return Ok(Some(Arc::new(FailNth { thread: Arc::downgrade(&thread), stat: self.stat() })));
+            return Ok(Some(Arc::new(FailNth {
+                thread: Arc::downgrade(&thread),
+                stat: self.stat(),
+            })));
         }
         self.check_secret()?;
         let Some(subject) = self.subject() else { return Ok(None) };
@@ -537,7 +566,8 @@ impl Inode for ProcNode {
     }
 }
 
-/// A process's memory, opened: what it had then. Of a process that runs another program since, nothing is left in it.
+/// A process's memory, opened: what it had then. Of a process that runs another program since,
+/// nothing is left in it.
 struct Memory {
     mm: Option<Weak<Mm>>,
     stat: Stat,
@@ -564,7 +594,8 @@ impl Inode for Memory {
         let Position::At(addr) = at else { return Err(EINVAL) };
         let Some(mm) = self.mm() else { return Ok((0, addr)) };
         let piece = IoVec { addr, len: from.left() };
-        let done = remote::write(&mm.space, remote::As::Debugger, &[piece], from).map_err(|_| EIO)?;
+        let done =
+            remote::write(&mm.space, remote::As::Debugger, &[piece], from).map_err(|_| EIO)?;
         Ok((done, addr + done as u64))
     }
 }

@@ -24,7 +24,12 @@ const GROUPS_SHOWN: usize = 256;
 /// The entries of `/proc/PID`.
 pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
     Vec::from([
-        ("status", Show::Text(pid, |process| status(process, process.state(), process.leader().as_deref()))),
+        (
+            "status",
+            Show::Text(pid, |process| {
+                status(process, process.state(), process.leader().as_deref())
+            }),
+        ),
         ("stat", Show::Text(pid, stat)),
         ("statm", Show::Text(pid, statm)),
         ("maps", Show::SpaceText(pid, maps::maps)),
@@ -39,7 +44,10 @@ pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
         ("mounts", Show::Records(super::system::mounts)),
         ("mountinfo", Show::Records(mountinfo)),
         ("cgroup", Show::Text(pid, |_| Ok(b"0::/\n".to_vec()))),
-        ("oom_score", Show::Text(pid, |process| Ok(format!("{}\n", oom::score(process)).into_bytes()))),
+        (
+            "oom_score",
+            Show::Text(pid, |process| Ok(format!("{}\n", oom::score(process)).into_bytes())),
+        ),
         ("oom_score_adj", Show::ProcessSetting(pid, &OOM_SCORE_ADJ)),
         ("loginuid", Show::Text(pid, |_| Ok(b"4294967295".to_vec()))),
         ("wchan", Show::Text(pid, |_| Ok(b"0".to_vec()))),
@@ -65,8 +73,11 @@ pub(super) fn members_of_thread(tid: Pid) -> Vec<(&'static str, Show)> {
     members.push(("status", Show::ThreadText(tid, status_of_thread)));
     members.push(("fail-nth", Show::FailNth(tid)));
     let is_leader = table::thread(tid).is_some_and(|thread| thread.process.pid == tid);
-    let children =
-        if is_leader { Show::ProcessRecords(tid, children) } else { Show::Records(|_, _| Ok(None)) };
+    let children = if is_leader {
+        Show::ProcessRecords(tid, children)
+    } else {
+        Show::Records(|_, _| Ok(None))
+    };
     members.push(("children", children));
     members
 }
@@ -85,7 +96,8 @@ pub(super) fn hidden_bits(name: &[u8]) -> u32 {
     }
 }
 
-/// A process's children, those that have ended too, by their numbers; they are shown for its first thread.
+/// A process's children, those that have ended too, by their numbers; they are shown for its first
+/// thread.
 fn children(process: &Process, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     let behind = spot.key as Pid + 1;
     let next = table::with(|tree| tree.node(process.pid)?.children.range(behind..).next().copied());
@@ -138,7 +150,8 @@ fn status(process: &Process, state: char, thread: Option<&Thread>) -> Result<Vec
     let memory = maps::totals(process);
     let tid = thread.map_or(process.pid, |thread| thread.tid());
     let mut out = String::new();
-    let _ = writeln!(out, "Name:\t{}", thread.map_or_else(|| process.comm(), |thread| thread.comm()));
+    let _ =
+        writeln!(out, "Name:\t{}", thread.map_or_else(|| process.comm(), |thread| thread.comm()));
     let _ = writeln!(out, "Umask:\t{:04o}", process.fs().map_or(0o022, |fs| fs.umask()));
     let _ = writeln!(out, "State:\t{state} ({})", state_name(state));
     let (pid, parent) = (process.pid, process.parent());
@@ -198,8 +211,13 @@ fn signals(process: &Process, thread: Option<&Thread>, out: &mut String) {
     let own = thread.map_or(0, |thread| thread.pending.lock().set().0);
     let queued = process.account().user().count(Counted::Signals);
     let most = process.limit(RLIMIT_SIGPENDING);
-    let _ = writeln!(out, "SigQ:\t{queued}/{most}\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0);
-    let _ = writeln!(out, "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}", ignored.0, caught.0);
+    let _ =
+        writeln!(out, "SigQ:\t{queued}/{most}\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0);
+    let _ = writeln!(
+        out,
+        "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}",
+        ignored.0, caught.0
+    );
     let cred = process.cred();
     let caps = &cred.caps;
     for (name, set) in [
@@ -282,11 +300,14 @@ const LIMITS: [(&str, &str); 16] = [
 
 fn limits(process: &Process) -> Result<Vec<u8>> {
     let limits = process.limits.lock().clone();
-    let mut out = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
-    let shown = |value: u64| if value == u64::MAX { String::from("unlimited") } else { format!("{value}") };
+    let mut out =
+        format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let shown =
+        |value: u64| if value == u64::MAX { String::from("unlimited") } else { format!("{value}") };
     for (number, (name, unit)) in LIMITS.iter().enumerate() {
         let limit = limits.get(number as u32)?;
-        let _ = writeln!(out, "{name:<26}{:<21}{:<21}{unit:<10}", shown(limit.soft), shown(limit.hard));
+        let _ =
+            writeln!(out, "{name:<26}{:<21}{:<21}{unit:<10}", shown(limit.soft), shown(limit.hard));
     }
     Ok(out.into_bytes())
 }

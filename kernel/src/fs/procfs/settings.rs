@@ -1,4 +1,5 @@
-//! The files of `/proc/sys` that change something when they are written, and how what is written is read.
+//! The files of `/proc/sys` that change something when they are written, and how what is written is
+//! read.
 
 use alloc::format;
 use alloc::string::String;
@@ -31,8 +32,10 @@ pub(super) fn number<N: FromStr>(text: &str) -> Result<N> {
 }
 
 /// Below which number processes and threads are.
-pub(super) static NUMBERS: Setting =
-    Setting { show: || format!("{}\n", table::numbers()), set: |text| table::set_numbers(number(text)?) };
+pub(super) static NUMBERS: Setting = Setting {
+    show: || format!("{}\n", table::numbers()),
+    set: |text| table::set_numbers(number(text)?),
+};
 
 pub(super) static SHMMAX: Setting = Setting {
     show: || format!("{}\n", shm::limits().max),
@@ -45,8 +48,10 @@ pub(super) static SHMALL: Setting = Setting {
 };
 
 /// Bytes from which on a read takes pages in place of copies.
-pub(super) static RECEIVE: Setting =
-    Setting { show: || show_threshold(&moving::RECEIVE), set: |text| set_threshold(&moving::RECEIVE, text) };
+pub(super) static RECEIVE: Setting = Setting {
+    show: || show_threshold(&moving::RECEIVE),
+    set: |text| set_threshold(&moving::RECEIVE, text),
+};
 
 /// Bytes from which on a write to a pipe lends whole pages.
 pub(super) static PIPE_LOAN: Setting = Setting {
@@ -55,8 +60,10 @@ pub(super) static PIPE_LOAN: Setting = Setting {
 };
 
 /// Bytes from which on a write to a socket lends whole pages.
-pub(super) static LOAN: Setting =
-    Setting { show: || show_threshold(&moving::LOAN), set: |text| set_threshold(&moving::LOAN, text) };
+pub(super) static LOAN: Setting = Setting {
+    show: || show_threshold(&moving::LOAN),
+    set: |text| set_threshold(&moving::LOAN, text),
+};
 
 /// Bytes, or `never`.
 fn show_threshold(threshold: &Threshold) -> String {
@@ -94,12 +101,16 @@ pub(super) static OVERCOMMIT: Setting = Setting {
     set: |text| if number(text) == Ok(1) { Ok(()) } else { Err(EINVAL) },
 };
 
-/// Linux's one number for what the shares below say in six: shown for programs that look, and not to be set.
-pub(super) static SWAPPINESS: Setting = Setting { show: || String::from("60\n"), set: |_| Err(EINVAL) };
+/// Linux's one number for what the shares below say in six: shown for programs that look, and not
+/// to be set.
+pub(super) static SWAPPINESS: Setting =
+    Setting { show: || String::from("60\n"), set: |_| Err(EINVAL) };
 
 /// Files open at most, but for those of the privileged.
-pub(super) static FILE_MAX_OPEN: Setting =
-    Setting { show: || format!("{}\n", file::counts().1), set: |text| number(text).map(file::set_most) };
+pub(super) static FILE_MAX_OPEN: Setting = Setting {
+    show: || format!("{}\n", file::counts().1),
+    set: |text| number(text).map(file::set_most),
+};
 
 /// Pages that a user's pipes may hold: before they become small, and at most.
 pub(super) static PIPE_SOFT: Setting = Setting {
@@ -165,7 +176,8 @@ shares! {
 pub(super) static TIER: Setting =
     Setting { show: || format!("{}\n", vm::tier()), set: |text| vm::set_tier(number(text)?) };
 
-/// Drops what is kept for its next use and can be had again: 1 pages of files, 2 names, nodes and the heap's free blocks, 3 both.
+/// Drops what is kept for its next use and can be had again: 1 pages of files, 2 names, nodes and
+/// the heap's free blocks, 3 both.
 pub(super) static DROP_CACHES: Setting = Setting {
     show: || String::from("0\n"),
     set: |text| {

@@ -173,7 +173,8 @@ fn version() -> String {
 
 /// What a CPU has done, in ticks: a line of `stat` after the CPU's name.
 fn stat_line(times: sched::Times) -> String {
-    let [user, system, idle] = [times.user, times.kernel, times.idle].map(|ns| ns / (SECOND / TICKS));
+    let [user, system, idle] =
+        [times.user, times.kernel, times.idle].map(|ns| ns / (SECOND / TICKS));
     format!("{user} 0 {system} {idle} 0 0 0 0 0 0\n")
 }
 

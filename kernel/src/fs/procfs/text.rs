@@ -5,14 +5,17 @@
 //!                    ^ start  ^ next: where its maker finds it (an address, a number)
 //!   kept             '--------'
 //! ```
-//! A text grows with what programs do: a line for each mapping, socket, mount. An opened one keeps where its next record is and, until
-//! that has been read whole, one record; so memory is bounded, however long the text and however many descriptors there are.
+//! A text grows with what programs do: a line for each mapping, socket, mount. An opened one keeps
+//! where its next record is and, until that has been read whole, one record; so memory is bounded,
+//! however long the text and however many descriptors there are.
 //!
-//! I1: `start` is the offset in the text of the first byte of `record`. A read at an offset before it, or at 0, makes the text anew; a
-//! read behind it makes the records between and throws them away.
+//! I1: `start` is the offset in the text of the first byte of `record`. A read at an offset before
+//! it, or at 0, makes the text anew; a read behind it makes the records between and throws them
+//! away.
 //!
-//! What changes meanwhile may be seen or not; each record is of one moment, and what stays is seen once. So it is on Linux (`seq_file`).
-//! The road not taken, the whole text at `open`, shows one moment, and has a program choose how much the kernel allocates.
+//! What changes meanwhile may be seen or not; each record is of one moment, and what stays is seen
+//! once. So it is on Linux (`seq_file`). The road not taken, the whole text at `open`, shows one
+//! moment, and has a program choose how much the kernel allocates.
 
 use alloc::string::String;
 use alloc::sync::Weak;
@@ -92,7 +95,8 @@ pub(super) enum Subject {
     ProcessRecords(Weak<Process>, ProcessRecords),
     /// A short one about a thread.
     Thread(Weak<Thread>, fn(&Thread) -> Result<Vec<u8>>),
-    /// About the address space that a process had when it was opened, as long as that runs in it; `None` if it had none.
+    /// About the address space that a process had when it was opened, as long as that runs in it;
+    /// `None` if it had none.
     Space(Weak<Process>, Option<Weak<Mm>>, SpaceRecords),
 }
 
@@ -128,10 +132,17 @@ struct Progress {
 
 impl Progress {
     fn new() -> Progress {
-        Progress { start: 0, record: Text::default(), spot: Spot::default(), is_over: false, charge: None }
+        Progress {
+            start: 0,
+            record: Text::default(),
+            spot: Spot::default(),
+            is_over: false,
+            charge: None,
+        }
     }
 
-    /// Makes the next record in place of this one; false behind the last. Nothing has changed if it fails.
+    /// Makes the next record in place of this one; false behind the last. Nothing has changed if it
+    /// fails.
     fn advance(&mut self, subject: &Subject) -> Result<bool> {
         let done = self.record.len() as u64;
         if self.is_over {

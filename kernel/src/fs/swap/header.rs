@@ -39,14 +39,16 @@ impl Header {
         if last_page == 0 || count > BAD_MOST {
             return None;
         }
-        let mut bad: Vec<u64> = (0..count).map(|n| u64::from(word(page, BAD_PAGES + 4 * n))).collect();
+        let mut bad: Vec<u64> =
+            (0..count).map(|n| u64::from(word(page, BAD_PAGES + 4 * n))).collect();
         bad.sort_unstable();
         bad.dedup();
         let inside = bad.iter().all(|&page| page > 0 && page <= last_page);
         inside.then_some(Header { last_page, bad })
     }
 
-    /// The pages of `part` that may hold data: not the first of the area, none that is bad, none behind the last.
+    /// The pages of `part` that may hold data: not the first of the area, none that is bad, none
+    /// behind the last.
     pub fn good(&self, part: Range<u64>, mut each: impl FnMut(Range<u64>)) {
         let end = part.end.min(self.last_page + 1);
         let mut page = part.start.max(1);

@@ -57,7 +57,8 @@ fn same_place(a: &InodeRef, b: &InodeRef) -> bool {
     same(a, b) || one.kind == Kind::Block && other.kind == Kind::Block && one.rdev == other.rdev
 }
 
-/// Swaps on what the command line names by `swapon=DEVICE[:PRIORITY]`; in a thread, since it waits for disks.
+/// Swaps on what the command line names by `swapon=DEVICE[:PRIORITY]`; in a thread, since it waits
+/// for disks.
 pub fn on_named(cmdline: &str) {
     for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
         let Some(what) = word.strip_prefix("swapon=") else { continue };
@@ -83,7 +84,8 @@ fn reason(errno: Errno) -> String {
     })
 }
 
-/// Swaps on a file from now on. Areas with a higher priority fill first; without one it comes after all others.
+/// Swaps on a file from now on. Areas with a higher priority fill first; without one it comes after
+/// all others.
 pub fn on(file: Arc<File>, priority: Option<i16>) -> Result<()> {
     let kind = file.inode().kind();
     if !matches!(kind, Kind::Block | Kind::File) {
@@ -139,7 +141,8 @@ fn switch_on(extents: &[Extent], there: u64, kind: Kind, priority: i16) -> Resul
 
 /// Brings everything home that is on a file, and swaps on it no more.
 pub fn off(file: &File) -> Result<()> {
-    let find = |areas: &[Area]| areas.iter().position(|area| same_place(area.file.inode(), file.inode()));
+    let find =
+        |areas: &[Area]| areas.iter().position(|area| same_place(area.file.inode(), file.inode()));
     let id = {
         let areas = AREAS.lock();
         areas[find(&areas).ok_or(EINVAL)?].id

@@ -1,11 +1,11 @@
 //! The contents of a tmpfs file: a VM object of anonymous memory, and a size in bytes.
 //!
-//! There is no buffer beside it. A mapping of the file and a read or write of it touch the same pages, so
-//! they always agree. Pages that nobody wrote are holes and read as zeros.
+//! There is no buffer beside it. A mapping of the file and a read or write of it touch the same
+//! pages, so they always agree. Pages that nobody wrote are holes and read as zeros.
 //!
-//! Invariants: I1: the object's size is the file's, and bytes of the last page beyond it are zero. I2: size
-//! changes and writes hold `writer`, so an append is one step and a truncation doesn't meet a write. I3: where a seal forbids stores
-//! through new mappings the object denies them.
+//! Invariants: I1: the object's size is the file's, and bytes of the last page beyond it are zero.
+//! I2: size changes and writes hold `writer`, so an append is one step and a truncation doesn't
+//! meet a write. I3: where a seal forbids stores through new mappings the object denies them.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,8 @@ pub(super) struct Data {
 
 impl Data {
     pub(super) fn new(seals: u32, quota: Option<&Arc<Quota>>) -> Result<Data> {
-        let object = quota.map_or_else(|| Object::anon(0), |quota| Object::anon_within(0, quota))?;
+        let object =
+            quota.map_or_else(|| Object::anon(0), |quota| Object::anon_within(0, quota))?;
         let quota = quota.cloned();
         Ok(Data { object, quota, writer: Mutex::new(()), seals: AtomicU32::new(seals) })
     }
@@ -60,7 +61,8 @@ impl Data {
         if len == 0 {
             return Ok(0);
         }
-        let result = vm::object_io(&self.object, at, len, Dir::Read, &mut |_, bytes| to.put_page(bytes));
+        let result =
+            vm::object_io(&self.object, at, len, Dir::Read, &mut |_, bytes| to.put_page(bytes));
         outcome(to.done() - start, result)
     }
 
@@ -87,7 +89,8 @@ impl Data {
             if seals & abi::F_SEAL_GROW != 0 {
                 return Err(EPERM);
             }
-            // The bytes may come from a mapping of this very file: growing must not bring them into being.
+            // The bytes may come from a mapping of this very file: growing must not bring them into
+            // being.
             from.probe()?;
             self.object.set_size(at + len)?;
         }
@@ -121,7 +124,9 @@ impl Data {
         let _writer = self.writer.lock();
         let size = self.size();
         let seals = self.seals();
-        if len < size && seals & abi::F_SEAL_SHRINK != 0 || len > size && seals & abi::F_SEAL_GROW != 0 {
+        if len < size && seals & abi::F_SEAL_SHRINK != 0
+            || len > size && seals & abi::F_SEAL_GROW != 0
+        {
             return Err(EPERM);
         }
         if len > size {
@@ -177,7 +182,8 @@ impl Data {
                 return Err(EINTR);
             }
             vm::leave_memory(Asks::File).map_err(|_| ENOSPC)?;
-            let touched = vm::object_io(&self.object, at, 1, Dir::Write, &mut |_, bytes| Ok(bytes.len()));
+            let touched =
+                vm::object_io(&self.object, at, 1, Dir::Write, &mut |_, bytes| Ok(bytes.len()));
             touched.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno })?;
         }
         Ok(())

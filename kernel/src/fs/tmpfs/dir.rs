@@ -1,11 +1,11 @@
 //! Directories of tmpfs: names, and the operations that move them about.
 //!
-//! An entry sits in two maps: by name for lookups, and by a cookie that only grows for listings, so that a
-//! listing in progress neither skips nor repeats entries while others come and go.
+//! An entry sits in two maps: by name for lookups, and by a cookie that only grows for listings, so
+//! that a listing in progress neither skips nor repeats entries while others come and go.
 //!
-//! Invariants: I1: both maps hold the same entries. I2: a directory in the tree has exactly one name, and
-//! its `above` says where; a removed one has `dead` set and takes no new entries. I3: letting a tree go costs no more stack than
-//! letting one node go ([`Dir::empty`]).
+//! Invariants: I1: both maps hold the same entries. I2: a directory in the tree has exactly one
+//! name, and its `above` says where; a removed one has `dead` set and takes no new entries. I3:
+//! letting a tree go costs no more stack than letting one node go ([`Dir::empty`]).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -135,8 +135,9 @@ impl Dir {
         entries.name = name.into();
     }
 
-    /// Lets all that is below go, in a loop: directories that only their entries hold are put in a row and emptied one after the other.
-    /// For whoever comes to one of them meanwhile by a directory below that is in use, it is a removed one.
+    /// Lets all that is below go, in a loop: directories that only their entries hold are put in a
+    /// row and emptied one after the other. For whoever comes to one of them meanwhile by a
+    /// directory below that is in use, it is a removed one.
     pub(super) fn empty(&self) {
         let mut row = None;
         self.move_below(&mut row);
@@ -147,7 +148,8 @@ impl Dir {
         }
     }
 
-    /// Empties a directory that goes, and gives way on the way; the directories in it come to the front of the row.
+    /// Empties a directory that goes, and gives way on the way; the directories in it come to the
+    /// front of the row.
     fn move_below(&self, row: &mut Option<Arc<TmpNode>>) {
         loop {
             let Entry { name, node, .. } = {
@@ -184,7 +186,8 @@ impl Dir {
 }
 
 impl TmpNode {
-    /// Enters a node for a user who is charged for the name, unless `may` says no, which is asked when nothing is in the way.
+    /// Enters a node for a user who is charged for the name, unless `may` says no, which is asked
+    /// when nothing is in the way.
     pub(super) fn add_entry(
         &self,
         name: &[u8],
@@ -221,20 +224,21 @@ impl TmpNode {
         // A name takes memory as a node does, and counts as one: so does Linux.
         let limits = &self.fs.limits;
         limits.add_node()?;
-        let entered = self.add_entry(name, node.me.upgrade().ok_or(ENOENT)?, by.uid, |dir, node| {
-            access::may_create(by, &dir.ownership())?;
-            let mut attr = node.attr.lock();
-            if attr.nlink == 0 && !attr.linkable {
-                return Err(ENOENT);
-            }
-            // The name of one without names comes with the node.
-            if core::mem::take(&mut attr.linkable) && attr.nlink == 0 {
-                limits.remove_node();
-            }
-            drop(attr);
-            node.count_links(1);
-            Ok(())
-        });
+        let entered =
+            self.add_entry(name, node.me.upgrade().ok_or(ENOENT)?, by.uid, |dir, node| {
+                access::may_create(by, &dir.ownership())?;
+                let mut attr = node.attr.lock();
+                if attr.nlink == 0 && !attr.linkable {
+                    return Err(ENOENT);
+                }
+                // The name of one without names comes with the node.
+                if core::mem::take(&mut attr.linkable) && attr.nlink == 0 {
+                    limits.remove_node();
+                }
+                drop(attr);
+                node.count_links(1);
+                Ok(())
+            });
         entered.inspect_err(|_| limits.remove_node())
     }
 
@@ -290,7 +294,9 @@ impl TmpNode {
         if node.kind == Kind::Dir && to_node.is_below(&node) {
             return Err(EINVAL);
         }
-        if mode != RenameMode::NoReplace && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node)) {
+        if mode != RenameMode::NoReplace
+            && target.as_ref().is_some_and(|target| Arc::ptr_eq(target, &node))
+        {
             return Ok(());
         }
         let replaced = target.as_deref().map(|target| target as &dyn Inode);
@@ -351,7 +357,8 @@ impl TmpNode {
         node.count_links(0);
     }
 
-    /// Whether this directory is `other` or somewhere below it. Needs the tree lock to mean anything.
+    /// Whether this directory is `other` or somewhere below it. Needs the tree lock to mean
+    /// anything.
     fn is_below(&self, other: &TmpNode) -> bool {
         let mut at = self.me.upgrade();
         while let Some(node) = at {
@@ -375,7 +382,11 @@ impl TmpNode {
         }
     }
 
-    pub(super) fn list_entries(&self, from: u64, each: &mut dyn FnMut(DirEntry<'_>) -> Flow) -> Result<()> {
+    pub(super) fn list_entries(
+        &self,
+        from: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> Flow,
+    ) -> Result<()> {
         const BATCH: usize = 32;
         let dir = self.dir()?;
         let above = dir.parent().map_or(self.ino, |(above, _)| above.stat().ino);

@@ -1,8 +1,9 @@
 //! How large a file system in memory may get, and the options of `mount` that say so.
 //!
-//! As on Linux: half of memory in pages of files, and as many nodes, unless `size=` (bytes with k, m or g behind them, or a
-//! percentage of memory), `nr_blocks=` (pages) or `nr_inodes=` say otherwise; 0 is no limit. Pages count wherever they are, in
-//! memory or on swap, until they are cut off or their file goes.
+//! As on Linux: half of memory in pages of files, and as many nodes, unless `size=` (bytes with k,
+//! m or g behind them, or a percentage of memory), `nr_blocks=` (pages) or `nr_inodes=` say
+//! otherwise; 0 is no limit. Pages count wherever they are, in memory or on swap, until they are
+//! cut off or their file goes.
 
 use alloc::format;
 use alloc::string::String;
@@ -47,7 +48,9 @@ impl Options {
                 "size" => options.pages = Some(no_limit_if_none(pages(value)?)),
                 "nr_blocks" => options.pages = Some(no_limit_if_none(number(value)?)),
                 "nr_inodes" => options.nodes = Some(no_limit_if_none(number(value)?)),
-                "mode" => options.perm = Some(u32::from_str_radix(value, 8).map_err(|_| EINVAL)? & 0o7777),
+                "mode" => {
+                    options.perm = Some(u32::from_str_radix(value, 8).map_err(|_| EINVAL)? & 0o7777)
+                }
                 "uid" => options.uid = id()?,
                 "gid" => options.gid = id()?,
                 _ => return Err(EINVAL),
@@ -158,7 +161,8 @@ impl Limits {
         Ok(())
     }
 
-    /// Half of what memory is left may be used, beside what is there: for the root, into which the initramfs was unpacked.
+    /// Half of what memory is left may be used, beside what is there: for the root, into which the
+    /// initramfs was unpacked.
     pub(super) fn begin(&self) {
         let (used, total) = (self.quota.used() as u64, vm::stats().total_pages);
         self.quota.set_most((used + total.saturating_sub(used) / 2) as usize);
@@ -167,6 +171,7 @@ impl Limits {
 
     /// As `/proc/mounts` shows them.
     pub(super) fn show(&self) -> String {
-        self.most_pages().map_or_else(String::new, |pages| format!(",size={}k", pages * (PAGE / 1024)))
+        self.most_pages()
+            .map_or_else(String::new, |pages| format!(",size={}k", pages * (PAGE / 1024)))
     }
 }

@@ -1,4 +1,5 @@
-//! The in-memory file system: the root that the initramfs is unpacked into, `/dev`, `/tmp`, and memfds.
+//! The in-memory file system: the root that the initramfs is unpacked into, `/dev`, `/tmp`, and
+//! memfds.
 //!
 //! ```text
 //!   TmpFs (device number, tree lock)
@@ -9,11 +10,12 @@
 //!     |-- Symlink, Special, Fifo
 //! ```
 //!
-//! Invariants: I1: directories change only with the file system's `tree` lock held, so an operation on two
-//! directories sees both still; lookups take just one directory's spin lock. I2: `nlink` counts the names
-//! of a node (for a directory: 2 + its subdirectories); at 0 the node lives on until its last user goes.
-//! I3: nodes are never dropped under a spin lock: their memory is given back to the VM system then. I4: what a
-//! file system holds is bounded (limits.rs), but for that of memfds, which nobody sees.
+//! Invariants: I1: directories change only with the file system's `tree` lock held, so an operation
+//! on two directories sees both still; lookups take just one directory's spin lock. I2: `nlink`
+//! counts the names of a node (for a directory: 2 + its subdirectories); at 0 the node lives on
+//! until its last user goes. I3: nodes are never dropped under a spin lock: their memory is given
+//! back to the VM system then. I4: what a file system holds is bounded (limits.rs), but for that of
+//! memfds, which nobody sees.
 //!
 //! Locks: `tree` -> one directory's `entries` -> a node's `attr`.
 
@@ -57,7 +59,8 @@ pub struct TmpFs {
 /// What a node costs: with what its file's memory is known by, or the heads of a folder.
 const NODE: usize = size_of::<TmpNode>() + 512;
 
-/// Charges a user for a node with so many bytes behind it, in which it outlives the process that makes it.
+/// Charges a user for a node with so many bytes behind it, in which it outlives the process that
+/// makes it.
 fn node_charge(uid: u32, bytes: usize) -> Result<Charge> {
     Charge::lasting(uid, NODE + bytes).map_err(|_| ENOSPC)
 }
@@ -151,7 +154,13 @@ impl TmpNode {
         self.fs.limits.begin();
     }
 
-    fn new(fs: &Arc<TmpFs>, kind: Kind, body: Body, perm: u32, charge: Charge) -> Result<Arc<TmpNode>> {
+    fn new(
+        fs: &Arc<TmpFs>,
+        kind: Kind,
+        body: Body,
+        perm: u32,
+        charge: Charge,
+    ) -> Result<Arc<TmpNode>> {
         let now = sched::wall();
         fs.limits.add_node()?;
         let nlink = if kind == Kind::Dir { 2 } else { 1 };
@@ -185,7 +194,8 @@ impl TmpNode {
     /// A file of `by` that no directory holds, for `memfd_create`.
     pub fn unnamed(perm: u32, seals: u32, by: &Cred) -> Result<Arc<TmpNode>> {
         static UNNAMED: spin::Once<Arc<TmpFs>> = spin::Once::new();
-        let fs = UNNAMED.try_call_once(|| TmpFs::mount(&Options::UNLIMITED).map(|root| root.fs.clone()))?;
+        let fs = UNNAMED
+            .try_call_once(|| TmpFs::mount(&Options::UNLIMITED).map(|root| root.fs.clone()))?;
         let account = charge::account();
         let charge = Charge::to(account.clone(), NODE).map_err(|_| ENFILE)?;
         let data = Data::new(seals, Some(account.memory()))?;
@@ -196,11 +206,13 @@ impl TmpNode {
         Ok(node)
     }
 
-    /// `O_TMPFILE`: a file without a name on the file system of this directory; `linkable` if it may get one.
+    /// `O_TMPFILE`: a file without a name on the file system of this directory; `linkable` if it
+    /// may get one.
     pub fn unnamed_here(&self, perm: u32, linkable: bool, by: &Cred) -> Result<Arc<TmpNode>> {
         access::may_create(by, &self.ownership())?;
         let data = self.new_data()?;
-        let node = TmpNode::new(&self.fs, Kind::File, Body::File(data), perm, node_charge(by.uid, 0)?)?;
+        let node =
+            TmpNode::new(&self.fs, Kind::File, Body::File(data), perm, node_charge(by.uid, 0)?)?;
         node.belong(&access::birth(by, &self.ownership(), Kind::File, perm));
         let mut attr = node.attr.lock();
         (attr.nlink, attr.linkable) = (0, linkable);
@@ -412,7 +424,9 @@ impl Inode for TmpNode {
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
         match &self.body {
             Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
-            Body::Special(rdev) if self.kind == Kind::Char => super::devfs::open(*rdev, flags).map(Some),
+            Body::Special(rdev) if self.kind == Kind::Char => {
+                super::devfs::open(*rdev, flags).map(Some)
+            }
             Body::Special(rdev) if self.kind == Kind::Block => block::open(*rdev, flags).map(Some),
             Body::Special(_) => Err(ENXIO),
             _ => Ok(None),

@@ -1,16 +1,20 @@
 //! Acting on signals: what happens on the slow way back to user mode.
 //!
-//! The trap code calls [`return_to_user`] when the task asks for it. It takes signals one by one until none is left
-//! that isn't blocked: ignores it, stops the process, ends it, or pushes a frame that runs a handler. A system call
-//! that was cut short is wound back here so that it runs again, or told `EINTR`.
+//! The trap code calls [`return_to_user`] when the task asks for it. It takes signals one by one
+//! until none is left that isn't blocked: ignores it, stops the process, ends it, or pushes a frame
+//! that runs a handler. A system call that was cut short is wound back here so that it runs again,
+//! or told `EINTR`.
 
 use alloc::sync::Arc;
 
 use super::{
-    frame, send, DefaultAction, SigAction, SigInfo, SigSet, Signal, SIGSEGV, SIGSTOP, SIG_DFL, SIG_IGN,
+    frame, send, DefaultAction, SigAction, SigInfo, SigSet, Signal, SIGSEGV, SIGSTOP, SIG_DFL,
+    SIG_IGN,
 };
 use crate::arch::UserRegs;
-use crate::errno::{Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK};
+use crate::errno::{
+    Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK,
+};
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::thread::Thread;
 use crate::proc::{current_thread, exit, table, timer, trace};
@@ -142,7 +146,8 @@ fn act_on(thread: &Thread, group: &mut Group, info: SigInfo) -> Option<Next> {
             DefaultAction::Ignore | DefaultAction::Continue => None,
             DefaultAction::Stop => Some(Next::MayStop(info.signal)),
             DefaultAction::Terminate => {
-                // Taken and effective at once: nobody sees the process without the one and the other.
+                // Taken and effective at once: nobody sees the process without the one and the
+                // other.
                 send::kill_all(group, ExitStatus::Killed(info.signal));
                 Some(Next::Terminate(info.signal))
             }
@@ -172,8 +177,9 @@ pub fn signal_pending() -> bool {
     group.stop.is_some() || has_unblocked(thread, &group)
 }
 
-/// Whether the running thread has a signal to see to before it may make a child that the signal would miss: its own, or one that any
-/// thread of the process may take. It then takes it on its way back to user mode.
+/// Whether the running thread has a signal to see to before it may make a child that the signal
+/// would miss: its own, or one that any thread of the process may take. It then takes it on its way
+/// back to user mode.
 pub fn must_attend() -> bool {
     let thread = &current_thread();
     let group = thread.process.group.lock();

@@ -193,8 +193,9 @@ impl SigContext {
     }
 }
 
-/// Writes a frame for `info` on the user's stack and points the registers at the handler. `mask` is what the handler's
-/// return will restore. `EFAULT` when the stack can't take it; the registers are untouched then.
+/// Writes a frame for `info` on the user's stack and points the registers at the handler. `mask` is
+/// what the handler's return will restore. `EFAULT` when the stack can't take it; the registers are
+/// untouched then.
 pub fn push(
     thread: &Thread,
     regs: &mut UserRegs,
@@ -205,7 +206,8 @@ pub fn push(
     let alt = *thread.altstack.lock();
     let on_alt = alt.holds(regs.rsp);
     let switch = action.flags & super::flag::ONSTACK != 0 && alt.size != 0 && !on_alt;
-    let top = if switch { alt.base.wrapping_add(alt.size) } else { regs.rsp.wrapping_sub(RED_ZONE) };
+    let top =
+        if switch { alt.base.wrapping_add(alt.size) } else { regs.rsp.wrapping_sub(RED_ZONE) };
     let image = fpu_image();
     let fpstate = top.checked_sub(image.len() as u64).ok_or(EFAULT)? & !63;
     let size = core::mem::size_of::<Frame>() as u64;
@@ -265,8 +267,9 @@ fn restore_fpu(at: u64) -> Result<()> {
     let mut head = [0u8; FXSAVE_SIZE];
     user::copy_in(&mut head, at)?;
     let word = |offset: usize| u32::from_le_bytes(core::array::from_fn(|i| head[offset + i]));
-    let extended =
-        own.len() > FXSAVE_SIZE && word(SOFTWARE) == MAGIC_START && word(SOFTWARE + 16) as usize == own.len();
+    let extended = own.len() > FXSAVE_SIZE
+        && word(SOFTWARE) == MAGIC_START
+        && word(SOFTWARE + 16) as usize == own.len();
     if extended {
         user::copy_in(&mut own, at)?;
     } else {
@@ -290,8 +293,9 @@ pub fn min_stack() -> u64 {
     (RED_ZONE + 2 * 64 + core::mem::size_of::<Frame>() as u64 + image.len() as u64).max(2048)
 }
 
-/// Puts back what [`push`] saved: registers, FPU, alternate stack; returns the mask to restore. The stack pointer is one
-/// word into the frame, since the handler's `ret` has taken the return address.
+/// Puts back what [`push`] saved: registers, FPU, alternate stack; returns the mask to restore. The
+/// stack pointer is one word into the frame, since the handler's `ret` has taken the return
+/// address.
 pub fn pop(thread: &Thread, regs: &mut UserRegs) -> Result<SigSet> {
     let frame: Frame = user::get(regs.rsp.wrapping_sub(8))?;
     if !frame.context.has_selectors(frame.uc_flags) {

@@ -1,5 +1,5 @@
-//! Signals: what they are. Sending is in `send`, acting on them in `deliver`, the frame on the user's stack
-//! in `frame`.
+//! Signals: what they are. Sending is in `send`, acting on them in `deliver`, the frame on the
+//! user's stack in `frame`.
 //!
 //! ```text
 //!   kill, tty, faults, timers --> send: Group.pending or Thread.pending, then poke one thread
@@ -7,10 +7,11 @@
 //!        return to user  -->  deliver: take the lowest unblocked signal: ignore, stop, die, or frame
 //! ```
 //!
-//! Invariants: S1: a pending standard signal has at most one entry in a queue. S2: `SIGKILL` and `SIGSTOP` are
-//! never in a mask and their action is always the default. S3: a thread's `signalled` flag is set whenever it has
-//! something to do before it goes back to user mode; it may be set when there is nothing.
-//! Locks: `Group` (one for each process) before a thread's own `pending`; both may be taken in interrupts.
+//! Invariants: S1: a pending standard signal has at most one entry in a queue. S2: `SIGKILL` and
+//! `SIGSTOP` are never in a mask and their action is always the default. S3: a thread's `signalled`
+//! flag is set whenever it has something to do before it goes back to user mode; it may be set when
+//! there is nothing. Locks: `Group` (one for each process) before a thread's own `pending`; both
+//! may be taken in interrupts.
 
 pub mod deliver;
 pub mod frame;
@@ -292,8 +293,8 @@ pub struct Pending {
     queue: Vec<Queued>,
 }
 
-/// A signal in a queue, with what counts it among the pending signals of its user: a count of its own,
-/// or that of the timer that sent it, which may be gone meanwhile.
+/// A signal in a queue, with what counts it among the pending signals of its user: a count of its
+/// own, or that of the timer that sent it, which may be gone meanwhile.
 struct Queued {
     info: SigInfo,
     _count: Option<Count>,
@@ -309,12 +310,17 @@ impl Pending {
         self.set
     }
 
-    /// Adds a signal for a process; a standard signal that is pending already is merged. A real-time signal is
-    /// refused with `EAGAIN` if the queues of the process's user have as many as `RLIMIT_SIGPENDING` allows,
-    /// unless it came by `kill`, which loses its detail then; so does a standard signal without room. The signal
-    /// of a timer has its place since the timer was made, `timer`, and is merged with another of that timer
-    /// alone.
-    pub fn push(&mut self, info: SigInfo, process: &Process, timer: Option<Arc<Count>>) -> Result<Sent> {
+    /// Adds a signal for a process; a standard signal that is pending already is merged. A
+    /// real-time signal is refused with `EAGAIN` if the queues of the process's user have as many
+    /// as `RLIMIT_SIGPENDING` allows, unless it came by `kill`, which loses its detail then; so
+    /// does a standard signal without room. The signal of a timer has its place since the timer was
+    /// made, `timer`, and is merged with another of that timer alone.
+    pub fn push(
+        &mut self,
+        info: SigInfo,
+        process: &Process,
+        timer: Option<Arc<Count>>,
+    ) -> Result<Sent> {
         let signal = info.signal;
         let merges = match info.detail {
             Detail::Timer { id, .. } => self.has_of_timer(id, signal),
@@ -327,7 +333,8 @@ impl Pending {
             Some(_) => Ok(None),
             None => Pending::count(process, signal.is_realtime()).map(Some),
         };
-        let room = self.queue.len() < QUEUE_MAX && fault::attempt(|| self.queue.try_reserve(1)).is_ok();
+        let room =
+            self.queue.len() < QUEUE_MAX && fault::attempt(|| self.queue.try_reserve(1)).is_ok();
         let queued = match count {
             Ok(count) if room => {
                 self.queue.push(Queued { info, _count: count, _timer: timer });
@@ -348,7 +355,8 @@ impl Pending {
 
     /// A timer that has gone may have had the same number, and another signal.
     fn has_of_timer(&self, id: i32, signal: Signal) -> bool {
-        let is_its = |detail: &Detail| matches!(detail, Detail::Timer { id: other, .. } if *other == id);
+        let is_its =
+            |detail: &Detail| matches!(detail, Detail::Timer { id: other, .. } if *other == id);
         self.queue.iter().any(|Queued { info, .. }| info.signal == signal && is_its(&info.detail))
     }
 

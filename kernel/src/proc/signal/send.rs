@@ -1,8 +1,8 @@
 //! Sending signals, and the mask that holds them back.
 //!
-//! A signal goes to a process (any thread that doesn't block it takes it) or to one thread. What it does to a stop
-//! happens here, when it is sent: SIGCONT and SIGKILL end a stop whatever the mask says. The rest is done by the
-//! thread itself on its way back to user mode.
+//! A signal goes to a process (any thread that doesn't block it takes it) or to one thread. What it
+//! does to a stop happens here, when it is sent: SIGCONT and SIGKILL end a stop whatever the mask
+//! says. The rest is done by the thread itself on its way back to user mode.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,7 +11,9 @@ use core::sync::atomic::Ordering;
 
 use machine::NoMemory;
 
-use super::{code, Actions, Detail, Sent, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL};
+use super::{
+    code, Actions, Detail, Sent, SigInfo, SigSet, Signal, SIGCHLD, SIGCONT, SIGKILL, SIG_DFL,
+};
 use crate::charge::Count;
 use crate::errno::{Result, ESRCH};
 use crate::mem::fault::Room;
@@ -30,14 +32,21 @@ pub fn send_to_thread(thread: &Arc<Thread>, info: SigInfo) -> Result<()> {
     send(&thread.process, Some(thread), info)
 }
 
-/// Sends a signal of the kernel's own to a whole process group (`^C`, hang-up). Returns whether there is such a group.
+/// Sends a signal of the kernel's own to a whole process group (`^C`, hang-up). Returns whether
+/// there is such a group.
 pub fn send_to_group(pgid: Pid, signal: Signal) -> bool {
-    send_to_all(|tree, from| tree.next_member(pgid, from), Some(SigInfo::kernel(signal)), |_| Ok(())).is_ok()
+    send_to_all(
+        |tree, from| tree.next_member(pgid, from),
+        Some(SigInfo::kernel(signal)),
+        |_| Ok(()),
+    )
+    .is_ok()
 }
 
-/// Sends a signal to all processes that `next` finds, from a number on, and `allowed` lets through, in one look at the table, and to
-/// the children that they are about to have; `None` only asks. `allowed` takes no lock above a process's own. Takes no memory but for
-/// SIGCONT: who has run memory out can be killed.
+/// Sends a signal to all processes that `next` finds, from a number on, and `allowed` lets through,
+/// in one look at the table, and to the children that they are about to have; `None` only asks.
+/// `allowed` takes no lock above a process's own. Takes no memory but for SIGCONT: who has run
+/// memory out can be killed.
 ///
 /// # Errors
 /// `ESRCH` if there is none, or what the last one said if none was sent it.
@@ -83,7 +92,8 @@ fn send(process: &Arc<Process>, target: Option<&Arc<Thread>>, info: SigInfo) -> 
     send_queued(process, target, info, None).map(|_| ())
 }
 
-/// Sends a timer's signal in the place that the timer has among its user's pending signals, if it has one.
+/// Sends a timer's signal in the place that the timer has among its user's pending signals, if it
+/// has one.
 pub fn send_by_timer(
     process: &Arc<Process>,
     target: Option<&Arc<Thread>>,
@@ -106,7 +116,8 @@ fn send_queued(
     sent
 }
 
-/// Sends a signal, but leaves it to the caller to report what changed by it: the table may be locked.
+/// Sends a signal, but leaves it to the caller to report what changed by it: the table may be
+/// locked.
 pub fn post(
     process: &Arc<Process>,
     target: Option<&Arc<Thread>>,
@@ -174,7 +185,8 @@ fn waits_for(thread: &Thread, signal: Signal) -> bool {
     SigSet(thread.waiting_for.load(Ordering::Relaxed)).has(signal)
 }
 
-/// What a signal does to a stop at the time it is sent. Returns whether the process had come to rest and goes on now.
+/// What a signal does to a stop at the time it is sent. Returns whether the process had come to
+/// rest and goes on now.
 fn settle_stop(process: &Arc<Process>, group: &mut Group, signal: Signal) -> bool {
     if SigSet::STOPS.has(signal) {
         discard(process, group, SigSet::of(&[SIGCONT]));
@@ -210,8 +222,8 @@ pub fn kill_all(group: &mut Group, status: ExitStatus) {
     }
 }
 
-/// Tells the parent that a child stopped or went on, as `Process::change` says already: it was set with the group locked, so
-/// that the last one stays.
+/// Tells the parent that a child stopped or went on, as `Process::change` says already: it was set
+/// with the group locked, so that the last one stays.
 pub fn report_change(process: &Arc<Process>, change: Change) {
     let Some(parent) = table::process(process.parent()) else { return };
     let (code, signal) = match change {
@@ -267,7 +279,9 @@ pub fn set_mask(mask: SigSet) {
     let moved = SigSet(waiting.0 & blocked.0);
     if !moved.is_empty() {
         let others = group.threads.iter().filter(|other| !Arc::ptr_eq(other, thread));
-        others.filter(|other| !moved.without(other.mask()).is_empty()).for_each(|other| other.poke());
+        others
+            .filter(|other| !moved.without(other.mask()).is_empty())
+            .for_each(|other| other.poke());
     }
 }
 
@@ -282,7 +296,8 @@ pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
     let own = current_process();
     let info = signal.map(|signal| SigInfo { signal, code: code::SI_USER, detail: sender(0) });
     let allowed = |target: &Process| access::may_signal(target, signal);
-    let of_group = |pgid: Pid| send_to_all(|tree, from| tree.next_member(pgid, from), info, allowed);
+    let of_group =
+        |pgid: Pid| send_to_all(|tree, from| tree.next_member(pgid, from), info, allowed);
     match pid {
         1.. => {
             let target = table::process(pid as Pid).ok_or(ESRCH)?;

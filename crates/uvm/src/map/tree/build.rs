@@ -93,10 +93,14 @@ impl<E: Span> Node<E> {
 }
 
 impl<E: Span> Tree<E> {
-    /// A tree with what `each` makes of the entries in a range, in order, at the same places; where it makes
-    /// nothing, nothing is. Costs no look-ups. `each` may change its entry, but for the range.
-    /// [Heap](built_bytes) for what it makes has been reserved.
-    pub(crate) fn derive(&mut self, range: VaRange, mut each: impl FnMut(&mut E) -> Option<E>) -> Tree<E> {
+    /// A tree with what `each` makes of the entries in a range, in order, at the same places; where
+    /// it makes nothing, nothing is. Costs no look-ups. `each` may change its entry, but for the
+    /// range. [Heap](built_bytes) for what it makes has been reserved.
+    pub(crate) fn derive(
+        &mut self,
+        range: VaRange,
+        mut each: impl FnMut(&mut E) -> Option<E>,
+    ) -> Tree<E> {
         let mut made = Builder::new();
         self.each_mut(range, |e| each(e).into_iter().for_each(|e| made.push(e)));
         made.finish()

@@ -272,8 +272,8 @@ impl<E: Span> Tree<E> {
     /// The entries before and behind a range in which none is.
     pub(crate) fn beside(&self, range: VaRange) -> (Option<&E>, Option<&E>) {
         let (mut node, mut before, mut after) = (self.root.as_deref(), None, None);
-        // The nearest subtree that the way down leaves to the right. To the left is none that matters: the
-        // way goes where the last entry before the range is.
+        // The nearest subtree that the way down leaves to the right. To the left is none that
+        // matters: the way goes where the last entry before the range is.
         let mut right = None;
         while let Some(inner) = node {
             match inner {

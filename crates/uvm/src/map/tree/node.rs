@@ -124,7 +124,11 @@ pub(super) fn room(lo: Va, hi: Va, bounds: VaRange, bytes: u64) -> Option<Va> {
 }
 
 /// Puts an item into a node; a full one is split, and its right half is returned.
-fn put<T, const N: usize>(items: &mut ArrayVec<T, N>, at: usize, item: T) -> Option<ArrayVec<T, N>> {
+fn put<T, const N: usize>(
+    items: &mut ArrayVec<T, N>,
+    at: usize,
+    item: T,
+) -> Option<ArrayVec<T, N>> {
     if !items.is_full() {
         items.insert(at, item);
         return None;
@@ -190,10 +194,13 @@ impl<E> Node<E> {
         }
     }
 
-    /// Takes out the entries of the last leaf that has some. What is left is no tree any more, only more of the same.
+    /// Takes out the entries of the last leaf that has some. What is left is no tree any more, only
+    /// more of the same.
     pub(super) fn pop_last(&mut self) -> Option<ArrayVec<E, LEAF>> {
         match self {
-            Node::Leaf(entries) => Some(core::mem::take(entries)).filter(|entries| !entries.is_empty()),
+            Node::Leaf(entries) => {
+                Some(core::mem::take(entries)).filter(|entries| !entries.is_empty())
+            }
             Node::Inner(children) => {
                 while let Some(last) = children.last_mut() {
                     if let Some(entries) = last.node.pop_last() {
@@ -234,7 +241,11 @@ impl<E> Node<E> {
 
     /// Merges this node and its right neighbour on the same level, or shares their items out
     /// evenly; the neighbour is returned if it is still needed.
-    pub(super) fn balance(&mut self, mut right: Box<Node<E>>, nodes: &mut Nodes<E>) -> Option<Box<Node<E>>> {
+    pub(super) fn balance(
+        &mut self,
+        mut right: Box<Node<E>>,
+        nodes: &mut Nodes<E>,
+    ) -> Option<Box<Node<E>>> {
         let is_one = match (self, &mut *right) {
             (Node::Leaf(a), Node::Leaf(b)) => balance(a, b),
             (Node::Inner(a), Node::Inner(b)) => balance(a, b),
@@ -259,7 +270,9 @@ impl<E: Span> Node<E> {
             gap = inside.max(beside).max(gap);
         };
         match self {
-            Node::Leaf(entries) => entries.iter().for_each(|e| add(e.range().start, e.range().end, 0)),
+            Node::Leaf(entries) => {
+                entries.iter().for_each(|e| add(e.range().start, e.range().end, 0))
+            }
             Node::Inner(children) => children.iter().for_each(|c| add(c.start, c.end, c.gap)),
         }
         (start.unwrap_or(end), end, gap)
@@ -271,7 +284,8 @@ impl<E: Span> Node<E> {
         let VaRange { start, end } = entry.range();
         match self {
             Node::Leaf(entries) => {
-                let at = entries.iter().position(|e| e.range().start >= end).unwrap_or(entries.len());
+                let at =
+                    entries.iter().position(|e| e.range().start >= end).unwrap_or(entries.len());
                 put(entries, at, entry).map(|right| Child::of(nodes.leaf(right)))
             }
             Node::Inner(children) => {
@@ -373,7 +387,9 @@ impl<E: Span> Node<E> {
     pub(super) fn shift(&mut self, from: Va, to: Va) {
         let moved = |va: Va| Va(va.0.wrapping_add(to.0.wrapping_sub(from.0)));
         match self {
-            Node::Leaf(entries) => entries.iter_mut().for_each(|e| e.move_to(moved(e.range().start))),
+            Node::Leaf(entries) => {
+                entries.iter_mut().for_each(|e| e.move_to(moved(e.range().start)))
+            }
             Node::Inner(children) => children.iter_mut().for_each(|c| {
                 (c.start, c.end) = (moved(c.start), moved(c.end));
                 c.node.shift(from, to);
@@ -426,7 +442,8 @@ impl<E: Span> Node<E> {
                 if level != 1 {
                     return Err("leaves of a tree lie on different levels");
                 }
-                if entries.iter().any(|e| e.range().is_empty()) || !entries.windows(2).all(is_apart) {
+                if entries.iter().any(|e| e.range().is_empty()) || !entries.windows(2).all(is_apart)
+                {
                     return Err("entries of a tree overlap");
                 }
                 Ok(entries.len())
@@ -472,7 +489,11 @@ pub(super) fn put_child<E: Span>(
 
 /// After something was taken from a child: updates its record, and if it is underfull, merges it
 /// with a neighbour or has both share their items. An only child stays underfull.
-pub(super) fn rebalance<E: Span>(children: &mut ArrayVec<Child<E>, INNER>, at: usize, nodes: &mut Nodes<E>) {
+pub(super) fn rebalance<E: Span>(
+    children: &mut ArrayVec<Child<E>, INNER>,
+    at: usize,
+    nodes: &mut Nodes<E>,
+) {
     if !children[at].node.is_underfull() || children.len() == 1 {
         return children[at].update();
     }

@@ -106,7 +106,9 @@ impl<E: Span> Node<E> {
     /// From the first entry to the last; not of an empty node.
     fn bounds(&self) -> VaRange {
         let (first, last) = match self {
-            Node::Leaf(entries) => (entries[0].range().start, entries[entries.len() - 1].range().end),
+            Node::Leaf(entries) => {
+                (entries[0].range().start, entries[entries.len() - 1].range().end)
+            }
             Node::Inner(children) => (children[0].start, children[children.len() - 1].end),
         };
         VaRange::new(first, last)

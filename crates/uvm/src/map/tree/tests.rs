@@ -69,7 +69,10 @@ fn space_is_found_from_the_top() {
     assert_eq!(t.find_space(r(15, 35), 10), Some(Va(25)));
     t.pass_over(r(60, 75));
     assert_eq!((t.find_space(r(0, 100), 15), t.elsewhere()), (Some(Va(25)), r(60, 75)));
-    assert_eq!((t.find_space(r(0, 100), 10), t.find_space(r(0, 90), 15)), (Some(Va(90)), Some(Va(25))));
+    assert_eq!(
+        (t.find_space(r(0, 100), 10), t.find_space(r(0, 90), 15)),
+        (Some(Va(90)), Some(Va(25)))
+    );
 }
 
 #[test]
@@ -164,7 +167,10 @@ fn a_derived_tree_has_the_same_places() {
         derived.check().unwrap();
         let expected: Vec<_> = contents(&t).into_iter().filter(|e| e.start.0 % 30 != 0).collect();
         assert_eq!(contents(&derived), expected);
-        assert!(nodes * node_bytes::<VaRange>() <= built_bytes::<VaRange>(expected.len()), "{nodes}");
+        assert!(
+            nodes * node_bytes::<VaRange>() <= built_bytes::<VaRange>(expected.len()),
+            "{nodes}"
+        );
     }
 }
 
@@ -281,7 +287,8 @@ fn compare(t: &mut Tree<VaRange>, list: &mut [VaRange], bounds: VaRange, va: Va)
     let first = t.try_each(bounds, &mut |e| Err(*e)).err();
     assert_eq!(first, inside.first().copied(), "it stops when told to");
     assert_eq!(t.is_free(bounds), inside.is_empty());
-    let covered: u64 = inside.iter().map(|e| e.intersect(bounds)).map(|e| e.end.0 - e.start.0).sum();
+    let covered: u64 =
+        inside.iter().map(|e| e.intersect(bounds)).map(|e| e.end.0 - e.start.0).sum();
     assert_eq!(t.is_covered(bounds), covered == bounds.end.0 - bounds.start.0);
     if inside.is_empty() {
         let after = list.iter().find(|e| e.start >= bounds.end);
@@ -324,8 +331,11 @@ fn what_was_lent_comes_back_without_heap() {
         let mut off = t.split_off(slice, levels);
         for _ in 0..random.below(3000) {
             let at = random.below(4000) * 10;
-            let (tree, place) =
-                if random.below(2) == 0 { (&mut t, r(at, at + 10)) } else { (&mut off, r(at + 6, at + 8)) };
+            let (tree, place) = if random.below(2) == 0 {
+                (&mut t, r(at, at + 10))
+            } else {
+                (&mut off, r(at + 6, at + 8))
+            };
             let is_own = place.intersect(slice).is_empty();
             let is_lent = place.intersect(slice) == place;
             match random.below(3) {
@@ -368,7 +378,8 @@ fn orders(count: u64) -> Vec<(&'static str, Vec<u64>)> {
     let ends = up().map(|i| if i % 2 == 0 { i / 2 } else { count - 1 - i / 2 });
     let middle = up().map(|i| if i % 2 == 0 { count / 2 + i / 2 } else { count / 2 - 1 - i / 2 });
     let bits = 64 - (count - 1).leading_zeros();
-    let reversed = (0..1u64 << bits).map(|i| i.reverse_bits() >> (64 - bits)).filter(|&i| i < count);
+    let reversed =
+        (0..1u64 << bits).map(|i| i.reverse_bits() >> (64 - bits)).filter(|&i| i < count);
     let mut seed = 0x9e37_79b9u32;
     let mut by_priority: Vec<(u32, u64)> = up()
         .map(|i| {
@@ -479,9 +490,12 @@ fn splitting_and_thinning_in_turns_makes_no_levels() {
 
 #[test]
 fn half_a_node_is_enough() {
-    let leaf = |count: usize| Node::Leaf((0..count as u64).map(|i| r(i * 10, i * 10 + 5)).collect());
+    let leaf =
+        |count: usize| Node::Leaf((0..count as u64).map(|i| r(i * 10, i * 10 + 5)).collect());
     assert!(leaf(LEAF / 2 - 1).is_underfull() && !leaf(LEAF / 2).is_underfull());
-    let inner = |count: usize| Node::Inner((0..count).map(|_| node::Child::of(Box::new(leaf(1)))).collect());
+    let inner = |count: usize| {
+        Node::Inner((0..count).map(|_| node::Child::of(Box::new(leaf(1)))).collect())
+    };
     assert!(inner(INNER / 2 - 1).is_underfull() && !inner(INNER / 2).is_underfull());
 }
 
@@ -501,7 +515,10 @@ const NODE: usize = size_of::<Node<VaRange>>() + 16;
 #[test]
 fn heap_is_reserved_for_a_node_on_each_level_and_a_root() {
     let mut t = tens(1);
-    assert_eq!((insert_bytes::<VaRange>(3), t.insert_bytes(3)), (3 * (5 + 1) * NODE, 3 * (5 + 1) * NODE));
+    assert_eq!(
+        (insert_bytes::<VaRange>(3), t.insert_bytes(3)),
+        (3 * (5 + 1) * NODE, 3 * (5 + 1) * NODE)
+    );
     assert_eq!((splice_bytes::<VaRange>(), t.splice_bytes()), (20 * NODE, 20 * NODE));
     // A slice: what cutting it takes, as much to spare, and a leaf for one entry.
     assert_eq!(split_off_bytes::<VaRange>(5), (2 * 20 + 1) * NODE);

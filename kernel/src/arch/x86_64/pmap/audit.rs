@@ -7,8 +7,9 @@ use machine::{Machine, PageNo};
 use super::{page_of, reverse, space, PRESENT};
 use crate::arch::machine::KERNEL;
 
-/// Checks that each table counts the entries that are present in it, that each of these is named once by its page, and that nothing else
-/// is named. All other CPUs stand still. Cost: by entries, times the mappings of their pages.
+/// Checks that each table counts the entries that are present in it, that each of these is named
+/// once by its page, and that nothing else is named. All other CPUs stand still. Cost: by entries,
+/// times the mappings of their pages.
 ///
 /// # Errors
 /// What is wrong.

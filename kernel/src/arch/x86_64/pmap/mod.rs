@@ -5,33 +5,39 @@
 //!     \___ list of all its tables ___/      ^            |
 //!                                           +-- reverse: (table, index) in the page's record; more in a chain
 //! ```
-//! Every page frame has a record (`record`): for a mapped page its first mapping and the gathered referenced and modified bits, for a
-//! table its space, its address and the count of its entries. So a mapping's space and address are found from the table alone; a
-//! table that has become empty is known to be all zero, and is used again without zeroing; and a space's tables are freed without
-//! looking for them.
+//! Every page frame has a record (`record`): for a mapped page its first mapping and the gathered
+//! referenced and modified bits, for a table its space, its address and the count of its entries.
+//! So a mapping's space and address are found from the table alone; a table that has become empty
+//! is known to be all zero, and is used again without zeroing; and a space's tables are freed
+//! without looking for them.
 //!
-//! The hardware sets the accessed and dirty bits in entries, at any moment; they are gathered into the page's record when a mapping
-//! goes. So a present entry is only changed by exchange or by compare-and-exchange.
+//! The hardware sets the accessed and dirty bits in entries, at any moment; they are gathered into
+//! the page's record when a mapping goes. So a present entry is only changed by exchange or by
+//! compare-and-exchange.
 //!
-//! I1: an entry of a last table is present exactly if the page's reverse map names it. I2: a table's count is the number of its
-//! present entries; a table among those kept is all zero. I3: a space's pages are the sum over its last tables.
+//! I1: an entry of a last table is present exactly if the page's reverse map names it. I2: a
+//! table's count is the number of its present entries; a table among those kept is all zero. I3: a
+//! space's pages are the sum over its last tables.
 //!
 //! # Locks
-//! All in the records (`record`), below all VM locks, above the page allocator's: a space's, for its tree; a last table's; a page's.
-//! L1: an entry becomes present, or ceases to be, under its table's lock and its page's. L2: rights are lowered under either, and
-//! raised under both. L3: the order is space, table, page; a CPU holds one of each at most.
-//! So what finds pages from tables goes down that order. What finds tables from a page looks under the page's lock,
-//! lets go, takes the table's, then the page's, and looks again. L4: who lowers with the table's lock alone lets it go when what it
-//! lowered is noted; who finds an entry lowered by way of the page waits for that. L5: nobody waits for another CPU's answer
-//! with one of these held.
+//! All in the records (`record`), below all VM locks, above the page allocator's: a space's, for
+//! its tree; a last table's; a page's. L1: an entry becomes present, or ceases to be, under its
+//! table's lock and its page's. L2: rights are lowered under either, and raised under both. L3: the
+//! order is space, table, page; a CPU holds one of each at most. So what finds pages from tables
+//! goes down that order. What finds tables from a page looks under the page's lock, lets go, takes
+//! the table's, then the page's, and looks again. L4: who lowers with the table's lock alone lets
+//! it go when what it lowered is noted; who finds an entry lowered by way of the page waits for
+//! that. L5: nobody waits for another CPU's answer with one of these held.
 //!
-//! Faults in different tables share no lock, and no line but those of neighbouring records; each CPU has its own free tables and nodes
-//! and remembers its own last tables. Road not taken: one lock for each space. It would serialise threads that fault in one space,
-//! and a page's mappings would still have to be found against the order.
+//! Faults in different tables share no lock, and no line but those of neighbouring records; each
+//! CPU has its own free tables and nodes and remembers its own last tables. Road not taken: one
+//! lock for each space. It would serialise threads that fault in one space, and a page's mappings
+//! would still have to be found against the order.
 //!
-//! TLBs: see `tlb`. What is lowered is noted only where some CPU may hold it: the space is loaded there, and the entry has its
-//! accessed bit set (x86 caches no translation without), or had it when the page daemon cleared it, which a software bit remembers.
-//! Raising is never noted: a CPU that remembers less walks the tables again before it faults.
+//! TLBs: see `tlb`. What is lowered is noted only where some CPU may hold it: the space is loaded
+//! there, and the entry has its accessed bit set (x86 caches no translation without), or had it
+//! when the page daemon cleared it, which a software bit remembers. Raising is never noted: a CPU
+//! that remembers less walks the tables again before it faults.
 //!
 //! The kernel's half of the tables needs none of this: see `tables`.
 
@@ -45,7 +51,9 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Machine, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
+use machine::{
+    Machine, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE,
+};
 
 use super::cpu;
 use super::machine::KERNEL;
@@ -69,7 +77,8 @@ const CACHED: u64 = ACCESSED | SEEN;
 /// No page, table or node.
 const NIL: u32 = u32::MAX;
 
-/// The kernel's `Pmap`; see the module. What it knows is in the frames' records and in each CPU's own data.
+/// The kernel's `Pmap`; see the module. What it knows is in the frames' records and in each CPU's
+/// own data.
 pub struct X86Pmap;
 
 impl X86Pmap {
@@ -79,20 +88,27 @@ impl X86Pmap {
         tlb::activate(space);
     }
 
-    /// Whether this CPU has yet to be [admitted](Self::admit) to where an address of its program's lies.
+    /// Whether this CPU has yet to be [admitted](Self::admit) to where an address of its program's
+    /// lies.
     #[inline]
     pub fn lacks(&self, space: &Space, va: Va) -> bool {
         space.is_used_apart() && space.lacks(va.0)
     }
 
-    /// A program's access here, in its own space, has faulted: lets this CPU walk where the address lies, if it couldn't (`space::walkers`).
-    /// Then the access may be tried again.
+    /// A program's access here, in its own space, has faulted: lets this CPU walk where the address
+    /// lies, if it couldn't (`space::walkers`). Then the access may be tried again.
     #[cold]
-    pub fn admit<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, space: &Space, va: Va) -> bool {
+    pub fn admit<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        space: &Space,
+        va: Va,
+    ) -> bool {
         space.admit(held, va.0)
     }
 
-    /// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
+    /// Leaves the current space for the kernel's own tables: before it is torn down, so that
+    /// nothing needs to be flushed.
     pub fn deactivate(&self) {
         tlb::deactivate();
     }
@@ -107,7 +123,8 @@ pub fn init(pages: usize) -> Result<(), NoMemory> {
     reverse::init(pages)
 }
 
-/// This CPU goes on with a task that has no address space: where there are others, none of them shall have to tell it anything.
+/// This CPU goes on with a task that has no address space: where there are others, none of them
+/// shall have to tell it anything.
 pub fn idle() {
     if cpu::count() > 1 {
         tlb::deactivate();
@@ -129,7 +146,8 @@ pub fn node_frames() -> usize {
     reverse::FRAMES.load(Relaxed) as usize
 }
 
-/// Gives back the frames whose nodes are all free, with those that this CPU has at hand. Nothing is locked.
+/// Gives back the frames whose nodes are all free, with those that this CPU has at hand. Nothing is
+/// locked.
 pub fn give_back_nodes() {
     reverse::drain();
     reverse::give_back();
@@ -297,7 +315,9 @@ impl Pmap for X86Pmap {
             let old = slot.load(Relaxed);
             let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
             if old & PRESENT == 0 {
-                if reverse::is_full(&own) || reverse::link_own(held, &own, last.page, first + n).is_err() {
+                if reverse::is_full(&own)
+                    || reverse::link_own(held, &own, last.page, first + n).is_err()
+                {
                     break;
                 }
                 slot.store(new, Relaxed);
@@ -325,11 +345,12 @@ impl Pmap for X86Pmap {
         space.each_part(range, |part, tree| {
             let mut removed = 0;
             part.each(|at, va, entry| {
-                removed += reverse::unlink(page_of(entry), part.table.page, at..part.end(), |next| {
-                    let entry = part.table.entries[next].swap(0, SeqCst);
-                    told += u64::from(entry & CACHED != 0);
-                    (entry, stale.add(va + ((next - at) * PAGE_SIZE) as u64, entry, down))
-                });
+                removed +=
+                    reverse::unlink(page_of(entry), part.table.page, at..part.end(), |next| {
+                        let entry = part.table.entries[next].swap(0, SeqCst);
+                        told += u64::from(entry & CACHED != 0);
+                        (entry, stale.add(va + ((next - at) * PAGE_SIZE) as u64, entry, down))
+                    });
             });
             part.emptied();
             part.table.removed(removed);
@@ -384,7 +405,8 @@ impl Pmap for X86Pmap {
         while let Some(table) = moved.pop() {
             to.adopt(table, there(Space::served(table)));
         }
-        // Last: it takes out tables above those that are empty, and where both spaces are one these may be on the ways just made.
+        // Last: it takes out tables above those that are empty, and where both spaces are one these
+        // may be on the ways just made.
         self.remove(held, from, VaRange::new(rest.start, range.end), down);
     }
 
@@ -431,8 +453,8 @@ impl Pmap for X86Pmap {
         /// And as long as to find the next table by another one above it.
         const ABOVE: usize = 48;
         const ABOVE_SERVES: u64 = 512 * SERVES;
-        /// Mappings that a table is reckoned to have in a space of few tables, which is not looked at: a quarter of what it
-        /// has room for.
+        /// Mappings that a table is reckoned to have in a space of few tables, which is not looked
+        /// at: a quarter of what it has room for.
         const IN_ONE: usize = 128;
         if reverse::any_is_long() {
             return part_by_lists(space, range, mappings);
@@ -442,7 +464,8 @@ impl Pmap for X86Pmap {
         }
         let (mut rest, mut left, mut above) = (range, mappings, range.start.0 / ABOVE_SERVES);
         while let Some(part) = space.first_part(&mut rest) {
-            let is_same = core::mem::replace(&mut above, part.va / ABOVE_SERVES) == part.va / ABOVE_SERVES;
+            let is_same =
+                core::mem::replace(&mut above, part.va / ABOVE_SERVES) == part.va / ABOVE_SERVES;
             let cost = part.table.count() as usize + TABLE + if is_same { 0 } else { ABOVE };
             match left.checked_sub(cost) {
                 Some(few) => left = few,
@@ -531,7 +554,9 @@ impl Pmap for X86Pmap {
         let lock = lock_page(page);
         let was = reverse::gather(page, &lock) & DIRTY != 0;
         if was {
-            reverse::clear(page, &lock, DIRTY, 0, |mapping, old| note(mapping, page, old | ACCESSED, down));
+            reverse::clear(page, &lock, DIRTY, 0, |mapping, old| {
+                note(mapping, page, old | ACCESSED, down)
+            });
             overtake_nobody_by_page(page, down);
         }
         was
@@ -546,8 +571,8 @@ impl Pmap for X86Pmap {
     }
 }
 
-/// The end of the first part of a range that takes as long to remove as so many mappings of pages that have no others: each is looked
-/// for among all its page's.
+/// The end of the first part of a range that takes as long to remove as so many mappings of pages
+/// that have no others: each is looked for among all its page's.
 #[cold]
 fn part_by_lists(space: &Space, range: VaRange, mappings: usize) -> Va {
     /// Nodes that take as long to look through as a mapping to remove.
@@ -572,8 +597,9 @@ fn part_by_lists(space: &Space, range: VaRange, mappings: usize) -> Va {
     range.end
 }
 
-/// Lowers a part's entries with its table's lock alone: for a space that no other CPU holds. Returns false if one does by now, and
-/// nothing is noted: whoever looks from a page waits for the table's lock (L4).
+/// Lowers a part's entries with its table's lock alone: for a space that no other CPU holds.
+/// Returns false if one does by now, and nothing is noted: whoever looks from a page waits for the
+/// table's lock (L4).
 #[inline]
 fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown) -> bool {
     let (mut first, mut last) = (u64::MAX, 0);
@@ -592,7 +618,8 @@ fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown
     true
 }
 
-/// In tables with more entries than these all of a part is forgotten, since to keep account of what was lowered costs more.
+/// In tables with more entries than these all of a part is forgotten, since to keep account of what
+/// was lowered costs more.
 const FEW: u32 = 64;
 
 /// Lowers a part's entries; `each` is told where rights went. What any of these entries had.
@@ -622,9 +649,16 @@ enum Lowered {
     Before,
 }
 
-/// Notes and lowers a part's entries where other CPUs hold the space, or have come to since some were lowered.
+/// Notes and lowers a part's entries where other CPUs hold the space, or have come to since some
+/// were lowered.
 #[cold]
-fn protect_part_of_others(part: &Part, prot: Prot, when: Lowered, stale: &mut Stale, down: &mut Shootdown) {
+fn protect_part_of_others(
+    part: &Part,
+    prot: Prot,
+    when: Lowered,
+    stale: &mut Stale,
+    down: &mut Shootdown,
+) {
     part.each(|at, va, old| {
         if when == Lowered::Now && lowered(old, prot) == old {
             return;
@@ -651,7 +685,8 @@ fn put<P: Before<PageCache>>(
     Ok(is_long)
 }
 
-/// Forgets some of the oldest mappings of a page that has too many: two, lest CPUs that meet here leave one too many each time.
+/// Forgets some of the oldest mappings of a page that has too many: two, lest CPUs that meet here
+/// leave one too many each time.
 #[cold]
 fn shorten(page: PageNo, down: &mut Shootdown) {
     for _ in 0..2 {
@@ -662,10 +697,11 @@ fn shorten(page: PageNo, down: &mut Shootdown) {
             return;
         }
         let mut stale = Stale::new(last.root());
-        let removed = reverse::unlink(page_of(entry), last.page, reverse::beside(mapping.at), |at| {
-            let entry = last.entries[at].swap(0, SeqCst);
-            (entry, stale.add(last.va(at), entry, down))
-        });
+        let removed =
+            reverse::unlink(page_of(entry), last.page, reverse::beside(mapping.at), |at| {
+                let entry = last.entries[at].swap(0, SeqCst);
+                (entry, stale.add(last.va(at), entry, down))
+            });
         stale.note(down);
         last.removed(removed);
     }
@@ -720,7 +756,8 @@ fn overtake_nobody(space: &Space, range: VaRange, down: &mut Shootdown) {
     }
 }
 
-/// Law P6, after a page was lowered, with its lock held: the mark in its record says whether others could have done so before.
+/// Law P6, after a page was lowered, with its lock held: the mark in its record says whether others
+/// could have done so before.
 fn overtake_nobody_by_page(page: PageNo, down: &mut Shootdown) {
     if reverse::is_untold(page) {
         if tlb::others_unfinished(down) {

@@ -12,12 +12,15 @@
 //! ```text
 //!   root: the tree of a space -> last table: its entries, count, groups -> [bucket: windows' mappings] -> page: its own, and bits
 //! ```
-//! A CPU holds at most one of each rank. A frame's use may change between the look at its number and the taking of its lock: so
-//! whoever has come by a number from outside checks under the lock what the frame is, before it takes the next.
-//! Builds with debug assertions check the order at run time.
+//! A CPU holds at most one of each rank. A frame's use may change between the look at its number
+//! and the taking of its lock: so whoever has come by a number from outside checks under the lock
+//! what the frame is, before it takes the next. Builds with debug assertions check the order at run
+//! time.
 
 use core::ops::Deref;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use core::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -38,10 +41,12 @@ pub(super) struct Record {
 /// The `wide` word of a frame that is no table.
 pub(super) const NOTHING: u64 = u64::MAX;
 
-/// The `wide` word of a frame that the pmap keeps for itself and that is no table in use: a free table, or one of nodes.
+/// The `wide` word of a frame that the pmap keeps for itself and that is no table in use: a free
+/// table, or one of nodes.
 pub(super) const OWN: u64 = u64::MAX - 1;
 
-/// Makes the `wide` word that of a page in a bucket (`reverse::windows`); no table's key is as large. Its lower half is the bucket's number.
+/// Makes the `wide` word that of a page in a bucket (`reverse::windows`); no table's key is as
+/// large. Its lower half is the bucket's number.
 pub(super) const IN_BUCKET: u64 = 1 << 63;
 
 /// What a record's lock is taken for; in the order in which they are taken.
@@ -78,7 +83,8 @@ impl Record {
         }
     }
 
-    /// Makes the record that of an unmapped page again. Whoever finds the lock taken lets go of it after a look.
+    /// Makes the record that of an unmapped page again. Whoever finds the lock taken lets go of it
+    /// after a look.
     pub(super) fn make_plain(&self) {
         for (word, value) in self.words.iter().zip([NIL, 0, NIL, NIL, 0]) {
             word.store(value, Relaxed);
@@ -86,8 +92,9 @@ impl Record {
         self.wide.store(NOTHING, Release);
     }
 
-    /// Makes the record that of a frame which the pmap has taken for itself: who comes by an old number, for the page that the frame
-    /// was, finds none there from now on. Beside the order of locks, since nobody waits for another one with this record locked.
+    /// Makes the record that of a frame which the pmap has taken for itself: who comes by an old
+    /// number, for the page that the frame was, finds none there from now on. Beside the order of
+    /// locks, since nobody waits for another one with this record locked.
     pub(super) fn make_own(&self) {
         self.lock.lock();
         self.wide.store(OWN, Relaxed);
@@ -147,7 +154,8 @@ pub(super) fn record(page: PageNo) -> &'static Record {
     unsafe { &RECORDS.get_unchecked()[page.0 as usize] }
 }
 
-/// Stops the kernel if this CPU holds one of these locks, in builds with debug assertions: before it waits for another CPU.
+/// Stops the kernel if this CPU holds one of these locks, in builds with debug assertions: before
+/// it waits for another CPU.
 #[inline]
 pub(super) fn assert_none_locked() {
     witness::takes(SPACE);
@@ -169,7 +177,11 @@ pub(super) mod witness {
     pub(in super::super) fn takes(rank: u32) {
         if cfg!(debug_assertions) {
             let held = HELD[cpu::index()].0.fetch_or(1 << rank, Relaxed);
-            assert!(held >> rank == 0, "pmap locks {held:#b} are held where rank {} is taken", rank);
+            assert!(
+                held >> rank == 0,
+                "pmap locks {held:#b} are held where rank {} is taken",
+                rank
+            );
         }
     }
 

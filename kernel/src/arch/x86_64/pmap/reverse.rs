@@ -5,13 +5,14 @@
 //!                                            |        +--------------------------+
 //!                                            +--> node --older--> node --older--> node
 //! ```
-//! Most pages are mapped once: that mapping is in the record itself (`own`). Further ones, of pages that a fork shares, are
-//! nodes in a list (`nodes`). The record knows both ends. So the oldest mapping and the newest are forgotten at once: programs end in
-//! the order they began, or in the other, and memory that shows a page many times is unmapped from its start. What maps files' pages
-//! ahead of use is in lists of windows of sixteen pages (`windows`).
+//! Most pages are mapped once: that mapping is in the record itself (`own`). Further ones, of pages
+//! that a fork shares, are nodes in a list (`nodes`). The record knows both ends. So the oldest
+//! mapping and the newest are forgotten at once: programs end in the order they began, or in the
+//! other, and memory that shows a page many times is unmapped from its start. What maps files'
+//! pages ahead of use is in lists of windows of sixteen pages (`windows`).
 //!
-//! Everything here happens under the page's locks: that of its bucket, if it is in one, and that of its record. Either keeps out
-//! whoever comes from the page.
+//! Everything here happens under the page's locks: that of its bucket, if it is in one, and that of
+//! its record. Either keeps out whoever comes from the page.
 
 mod nodes;
 mod own;
@@ -40,10 +41,12 @@ const TABLE: usize = 0;
 const PLACE: usize = 1;
 const NEWEST: usize = 2;
 const OLDEST: usize = 3;
-/// Bits gathered, and the mark of what is untold, from mappings that the page's bucket has; in their places in the place word.
+/// Bits gathered, and the mark of what is untold, from mappings that the page's bucket has; in
+/// their places in the place word.
 const IN_WINDOW: usize = 4;
 
-/// The index in a record's place word; above it the length of the list, and above that what is gathered.
+/// The index in a record's place word; above it the length of the list, and above that what is
+/// gathered.
 const INDEX: u32 = 511;
 /// One node of the list, in the place word.
 const ONE: u32 = INDEX + 1;
@@ -51,11 +54,13 @@ const LENGTH: u32 = (1 << BITS) - ONE;
 /// Shift of `ACCESSED` and `DIRTY` in the place word.
 const BITS: u32 = 24;
 const GATHERED: u64 = ACCESSED | DIRTY;
-/// Nodes beyond which a list loses its oldest mappings as it gets new ones (law P1): a program can map one page as often as it likes,
-/// and each lookup by page, and each unmapping, goes through the list with interrupts off.
+/// Nodes beyond which a list loses its oldest mappings as it gets new ones (law P1): a program can
+/// map one page as often as it likes, and each lookup by page, and each unmapping, goes through the
+/// list with interrupts off.
 const MOST: u32 = 384;
 
-/// In the place word: a mapping was lowered that other CPUs hold, and they may not have been told yet (law P6).
+/// In the place word: a mapping was lowered that other CPUs hold, and they may not have been told
+/// yet (law P6).
 pub(super) const UNTOLD: u32 = 1 << 31;
 
 /// One mapping of a page.
@@ -72,7 +77,8 @@ impl Mapping {
 
     /// Its entry.
     pub(super) fn slot(&self) -> &'static AtomicU64 {
-        // SAFETY: a mapping is found in its page's record or list, under the page's lock, and its table lives as long as it is there.
+        // SAFETY: a mapping is found in its page's record or list, under the page's lock, and its
+        // table lives as long as it is there.
         let entries = unsafe { table(KERNEL.frames().pa(self.table).0) };
         &entries[self.at]
     }
@@ -86,7 +92,8 @@ pub(super) struct PageLock {
 }
 
 impl PageLock {
-    /// Whether it is a page, and not a frame of the pmap's own by now: whoever has the page's number alone may come too late.
+    /// Whether it is a page, and not a frame of the pmap's own by now: whoever has the page's
+    /// number alone may come too late.
     #[inline]
     fn is_page(&self) -> bool {
         self.own.is_page()
@@ -115,7 +122,8 @@ pub(super) fn lock_own(page: PageNo) -> Locked<PAGE> {
     record.lock()
 }
 
-/// Maps a page by an absent entry. Says whether the page has too many mappings then: the caller [shortens](surplus) the list.
+/// Maps a page by an absent entry. Says whether the page has too many mappings then: the caller
+/// [shortens](surplus) the list.
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed.
@@ -182,15 +190,16 @@ pub(super) fn beside(at: usize) -> Range<usize> {
     at..(at / windows::PAGES + 1) * windows::PAGES
 }
 
-/// Whether an entry may be wired where it is: what is wired is in the list of its page alone, so that windows can lose their oldest.
+/// Whether an entry may be wired where it is: what is wired is in the list of its page alone, so
+/// that windows can lose their oldest.
 #[inline]
 pub(super) fn may_be_wired(page: PageNo) -> bool {
     !record(page).is_in_window()
 }
 
-/// Forgets that the first of some entries of `table`, whose lock is held, maps a page; and with it others of these entries that map
-/// files' pages beside it. `lower` makes an entry absent, and gives what it was and whether others must be told of it: 0 or [`UNTOLD`].
-/// How many there were.
+/// Forgets that the first of some entries of `table`, whose lock is held, maps a page; and with it
+/// others of these entries that map files' pages beside it. `lower` makes an entry absent, and
+/// gives what it was and whether others must be told of it: 0 or [`UNTOLD`]. How many there were.
 #[inline]
 pub(super) fn unlink(
     page: PageNo,
@@ -254,13 +263,21 @@ pub(super) fn gather(page: PageNo, lock: &PageLock) -> u64 {
     if !lock.is_page() {
         return 0;
     }
-    let mut bits = kept(page).iter().fold(0, |bits, word| bits | u64::from(word.load(Relaxed) >> BITS));
+    let mut bits =
+        kept(page).iter().fold(0, |bits, word| bits | u64::from(word.load(Relaxed) >> BITS));
     each(page, lock, |mapping| bits |= mapping.slot().load(Relaxed));
     bits & GATHERED
 }
 
-/// Clears `bit` in a page's record and entries, and sets `instead` in those that had it; `f` is told of each of these.
-pub(super) fn clear(page: PageNo, lock: &PageLock, bit: u64, instead: u64, mut f: impl FnMut(&Mapping, u64)) {
+/// Clears `bit` in a page's record and entries, and sets `instead` in those that had it; `f` is
+/// told of each of these.
+pub(super) fn clear(
+    page: PageNo,
+    lock: &PageLock,
+    bit: u64,
+    instead: u64,
+    mut f: impl FnMut(&Mapping, u64),
+) {
     if !lock.is_page() {
         return;
     }

@@ -1,14 +1,18 @@
 //! Address spaces as trees of tables: making, walking, freeing.
 //!
-//! `groups` in a last table's record has a bit for each 16 entries that may hold one: walks skip the others. It may have too many
-//! bits, never too few. A table's `key` says whose it is and what it serves; so it is found again by its number alone: each CPU
-//! remembers the numbers of some last tables it used, and asks the table's record, under its lock, whether it is still the one.
-//! Nobody has to make anybody forget such a number. Only who doesn't remember takes the space's lock and walks the tree.
+//! `groups` in a last table's record has a bit for each 16 entries that may hold one: walks skip
+//! the others. It may have too many bits, never too few. A table's `key` says whose it is and what
+//! it serves; so it is found again by its number alone: each CPU remembers the numbers of some last
+//! tables it used, and asks the table's record, under its lock, whether it is still the one. Nobody
+//! has to make anybody forget such a number. Only who doesn't remember takes the space's lock and
+//! walks the tree.
 //!
-//! I4: a record with `level` 0 and a key is that of a live last table; both change only under its lock.
+//! I4: a record with `level` 0 and a key is that of a live last table; both change only under its
+//! lock.
 //!
-//! A table is freed with its space, or when an unmapping covers its whole span and leaves it empty (it is `retired`: a CPU may still
-//! hold the way through it, so it is used again only after those CPUs were told).
+//! A table is freed with its space, or when an unmapping covers its whole span and leaves it empty
+//! (it is `retired`: a CPU may still hold the way through it, so it is used again only after those
+//! CPUs were told).
 
 mod moving;
 mod tables;
@@ -24,7 +28,9 @@ use super::record::{self, record, Locked, Record, IN_BUCKET, OWN};
 use super::NIL;
 use crate::arch::cpu;
 use crate::arch::machine::KERNEL;
-use crate::arch::tables::{index, place, table, Missing, Root, Table, ADDRESS, PRESENT, USER, WRITE};
+use crate::arch::tables::{
+    index, place, table, Missing, Root, Table, ADDRESS, PRESENT, USER, WRITE,
+};
 pub(super) use moving::SERVES;
 pub(super) use tables::{free_space, in_use, new_space, Stack, TABLES};
 pub(super) use walk::{Part, Tree};
@@ -172,14 +178,15 @@ fn in_parent(own: &Record) -> &'static AtomicU64 {
     &entries[(own.words[SHAPE].load(Relaxed) & IN_PARENT) as usize]
 }
 
-/// Which space's root and which address entry `at` of a last table is for. The lock of a page that is mapped by it is held: so the
-/// table lives.
+/// Which space's root and which address entry `at` of a last table is for. The lock of a page that
+/// is mapped by it is held: so the table lives.
 pub(super) fn whose(table: PageNo, at: usize) -> (PageNo, u64) {
     let record = record(table);
     (root_of(record), va_of(record, at))
 }
 
-/// Waits until nobody is at work in the table of a mapping that was found in a page's record; whether somebody was.
+/// Waits until nobody is at work in the table of a mapping that was found in a page's record;
+/// whether somebody was.
 pub(super) fn wait_for_table(page: PageNo) -> bool {
     let was_locked = record(page).is_locked();
     if was_locked {
@@ -188,14 +195,16 @@ pub(super) fn wait_for_table(page: PageNo) -> bool {
     was_locked
 }
 
-/// Locks a last table by a number that may be out of date; `None` if the frame is something else by now.
+/// Locks a last table by a number that may be out of date; `None` if the frame is something else by
+/// now.
 pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
     let record = record(page).lock();
     let is_table = record.has_key() && record.level() == 0;
     is_table.then(|| Last::of(page, record))
 }
 
-/// CPUs that have a root of the space loaded: those that may hold translations of it (I1 of `machine::notes`).
+/// CPUs that have a root of the space loaded: those that may hold translations of it (I1 of
+/// `machine::notes`).
 #[inline]
 pub(super) fn cpus_of(root: PageNo) -> CpuSet {
     CpuSet(record(root).wide.load(SeqCst))
@@ -203,7 +212,8 @@ pub(super) fn cpus_of(root: PageNo) -> CpuSet {
 
 impl Space {
     /// # Safety
-    /// The page holds a root without tables below it in its lower half, and does until `free_space`.
+    /// The page holds a root without tables below it in its lower half, and does until
+    /// `free_space`.
     unsafe fn new(root: PageNo) -> Space {
         // SAFETY: by the caller's promise; who walks holds the space's lock.
         Space { root, top: unsafe { Root::at(pa(root)) }, apart: AtomicBool::new(false) }
@@ -263,13 +273,18 @@ impl Space {
     }
 
     #[cold]
-    fn make_table<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, va: u64) -> Result<Last, NoMemory> {
+    fn make_table<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        va: u64,
+    ) -> Result<Last, NoMemory> {
         let _tree = self.lock();
         let table = self.walk_or_make(held, va, 0)?;
         Ok(self.found(va, table))
     }
 
-    /// The table of level `lowest` that serves `va`, after those that are missing were made. The space's lock is held.
+    /// The table of level `lowest` that serves `va`, after those that are missing were made. The
+    /// space's lock is held.
     fn walk_or_make<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -287,7 +302,8 @@ impl Space {
         }
     }
 
-    /// An entry that leads to a new table for `va`, below the table `parent` of `level`. The space's lock is held.
+    /// An entry that leads to a new table for `va`, below the table `parent` of `level`. The
+    /// space's lock is held.
     fn new_table<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -330,7 +346,8 @@ impl Space {
         root.words[LISTED].store(root.words[LISTED].load(Relaxed) - 1, Relaxed);
     }
 
-    /// Takes an empty last table out of its space, and the tables above it that become empty. The space's lock is held.
+    /// Takes an empty last table out of its space, and the tables above it that become empty. The
+    /// space's lock is held.
     pub(super) fn retire(&self, last: Last, retired: &mut Stack) {
         let mut page = last.page;
         last.record.wide.store(OWN, Relaxed);

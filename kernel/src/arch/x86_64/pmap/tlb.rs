@@ -1,24 +1,29 @@
 //! Which CPUs hold translations of a space, and how they are made to forget them.
 //!
-//! A CPU is in a space's set exactly while the space's root is in its CR3: it joins before it loads the root, and leaves after it has
-//! loaded the next, which forgets everything but the kernel's (`machine::notes`, I1). One that idles or runs a
-//! kernel thread has the kernel's own root loaded. Those in the set are left notes, which they read before they next run a program or
-//! copy from or to its memory; only who does just that is interrupted and waited for (`machine::notes`). A table or a root can be
-//! freed as soon as those in the set have forgotten: no other has it in CR3, or in a cache of the way through it, whatever the CPU
-//! walks ahead of need. That is more to wait for ([`flush_tables`]).
+//! A CPU is in a space's set exactly while the space's root is in its CR3: it joins before it loads
+//! the root, and leaves after it has loaded the next, which forgets everything but the kernel's
+//! (`machine::notes`, I1). One that idles or runs a kernel thread has the kernel's own root loaded.
+//! Those in the set are left notes, which they read before they next run a program or copy from or
+//! to its memory; only who does just that is interrupted and waited for (`machine::notes`). A table
+//! or a root can be freed as soon as those in the set have forgotten: no other has it in CR3, or in
+//! a cache of the way through it, whatever the CPU walks ahead of need. That is more to wait for
+//! ([`flush_tables`]).
 //!
-//! A CPU tells itself with interrupts off, before it goes back to a program or touches its memory: what it has lowered and not yet
-//! forgotten can't be used meanwhile, by any thread. That is why only what *other* CPUs may hold is counted (law P6 of
-//! `machine::pmap`), which no single-threaded process ever does.
+//! A CPU tells itself with interrupts off, before it goes back to a program or touches its memory:
+//! what it has lowered and not yet forgotten can't be used meanwhile, by any thread. That is why
+//! only what *other* CPUs may hold is counted (law P6 of `machine::pmap`), which no single-threaded
+//! process ever does.
 //!
-//! Where threads of a space use addresses apart, each CPU has a root of its own, and the space's set is narrowed to those that walk where
-//! something was lowered (`space::walkers`).
+//! Where threads of a space use addresses apart, each CPU has a root of its own, and the space's
+//! set is narrowed to those that walk where something was lowered (`space::walkers`).
 //!
-//! Few pages are forgotten one by one, many by loading CR3: 150 ns each against 2 us and the refill, under TCG.
+//! Few pages are forgotten one by one, many by loading CR3: 150 ns each against 2 us and the
+//! refill, under TCG.
 //!
-//! Not taken: to let an idle CPU keep the root it had, and flush when it goes on. Nothing would use a stale translation of a page,
-//! but what the CPU walks ahead of need goes through tables that were freed: every unmapping that frees a table, and every
-//! exit, would have to interrupt it. Nor address space numbers: TCG has none (`-cpu max` offers no PCID), and code that can't be run
+//! Not taken: to let an idle CPU keep the root it had, and flush when it goes on. Nothing would use
+//! a stale translation of a page, but what the CPU walks ahead of need goes through tables that
+//! were freed: every unmapping that frees a table, and every exit, would have to interrupt it. Nor
+//! address space numbers: TCG has none (`-cpu max` offers no PCID), and code that can't be run
 //! isn't written.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -104,7 +109,8 @@ pub(super) fn activate(space: &Space) {
     }
 }
 
-/// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing needs to be flushed.
+/// Leaves the current space for the kernel's own tables: before it is torn down, so that nothing
+/// needs to be flushed.
 pub(super) fn deactivate() {
     if active() != NO_SPACE {
         load(tables::root(), NO_SPACE);
@@ -159,8 +165,9 @@ impl Stale {
         }
     }
 
-    /// The entry of `va` was `entry` and has been lowered; the lock of its page is still held, or that of the space if it led to
-    /// a table. Gives the mark for the page's record: whether other CPUs must be told.
+    /// The entry of `va` was `entry` and has been lowered; the lock of its page is still held, or
+    /// that of the space if it led to a table. Gives the mark for the page's record: whether other
+    /// CPUs must be told.
     #[inline]
     pub(super) fn add(&mut self, va: u64, entry: u64, down: &mut Shootdown) -> u32 {
         if entry & CACHED == 0 {
@@ -181,16 +188,17 @@ impl Stale {
         !cpus_at(self.root, va).without(CpuSet::one(cpu::index())).is_empty()
     }
 
-    /// The same as [`add`](Self::add) for entries from `first` to `last` of one table, whose lock is held, and so of pages that nobody
-    /// can mark as told: for what doesn't concern others.
+    /// The same as [`add`](Self::add) for entries from `first` to `last` of one table, whose lock
+    /// is held, and so of pages that nobody can mark as told: for what doesn't concern others.
     #[inline]
     pub(super) fn add_all(&mut self, first: u64, last: u64, down: &mut Shootdown) {
         self.add(first, ACCESSED, down);
         self.add(last, ACCESSED, down);
     }
 
-    /// The CPUs that may hold it are others than at the last look. If this one isn't alone, the shootdown is counted before the lock
-    /// goes: whoever finds the entry as it is now finds the count, too.
+    /// The CPUs that may hold it are others than at the last look. If this one isn't alone, the
+    /// shootdown is counted before the lock goes: whoever finds the entry as it is now finds the
+    /// count, too.
     #[cold]
     fn look(&mut self, va: u64, cpus: CpuSet, down: &mut Shootdown) {
         self.seen = cpus;
@@ -228,10 +236,14 @@ pub(super) fn note_all(down: &mut Shootdown) {
     witness::gathers(was_needed, down);
 }
 
-/// Stops the kernel if this CPU has gathered what it has not told yet (I3 of `machine::shootdown`), in builds with debug assertions.
+/// Stops the kernel if this CPU has gathered what it has not told yet (I3 of `machine::shootdown`),
+/// in builds with debug assertions.
 #[inline]
 pub fn assert_all_told() {
-    debug_assert!(witness::gathering() == 0, "a thread sleeps with a shootdown that was not performed");
+    debug_assert!(
+        witness::gathering() == 0,
+        "a thread sleeps with a shootdown that was not performed"
+    );
 }
 
 /// How many shootdowns each CPU gathers, where debug assertions are on.
@@ -245,7 +257,8 @@ mod witness {
     #[repr(align(64))]
     struct Count(AtomicUsize);
 
-    static GATHERING: [Count; cpu::MAX_CPUS] = [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
+    static GATHERING: [Count; cpu::MAX_CPUS] =
+        [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
 
     #[inline]
     pub(super) fn gathers(was_needed: bool, down: &Shootdown) {
@@ -315,12 +328,14 @@ fn tell(down: &Shootdown, until: Until) {
     }
 }
 
-/// Leaves notes for those of `noted` that are still in one of the spaces: who left has forgotten. Interrupts those that may be using
-/// what was lowered, and waits for them.
+/// Leaves notes for those of `noted` that are still in one of the spaces: who left has forgotten.
+/// Interrupts those that may be using what was lowered, and waits for them.
 #[cold]
 fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     let holders = |ranges: &[Lowered]| {
-        ranges.iter().fold(CpuSet::NONE, |set, lowered| set.union(cpus_of(PageNo(lowered.space as u32))))
+        ranges
+            .iter()
+            .fold(CpuSet::NONE, |set, lowered| set.union(cpus_of(PageNo(lowered.space as u32))))
     };
     let me = cpu::index();
     let cpus = noted.intersection(ranges.map_or(noted, holders));
@@ -341,7 +356,10 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     }
     count(|c| &c.remote, 1);
     count(|c| &c.interrupts, asked.len() as u64);
-    ipi::send(asked.iter().fold(CpuSet::NONE, |set, &(cpu, _)| set.union(CpuSet::one(cpu))), Ipi::Shootdown);
+    ipi::send(
+        asked.iter().fold(CpuSet::NONE, |set, &(cpu, _)| set.union(CpuSet::one(cpu))),
+        Ipi::Shootdown,
+    );
     for (cpu, left) in asked {
         let notes = &cpu::shared(cpu).notes;
         let mut wait = ipi::Wait::new();
@@ -354,9 +372,10 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     }
 }
 
-/// Whether it is worth waiting that a CPU which uses translations comes into the kernel by itself. Threads that map and unmap are soon
-/// there again, and an interrupt costs both CPUs more than a look or two; a thread that computes isn't. So who hopes in vain doesn't for
-/// a while, longer each time.
+/// Whether it is worth waiting that a CPU which uses translations comes into the kernel by itself.
+/// Threads that map and unmap are soon there again, and an interrupt costs both CPUs more than a
+/// look or two; a thread that computes isn't. So who hopes in vain doesn't for a while, longer each
+/// time.
 #[repr(align(64))]
 struct Hope {
     /// Times to do without.
@@ -421,10 +440,13 @@ fn forget(what: Forget<'_>) {
     }
 }
 
-/// Forgets what this CPU has lowered. What isn't of the active space was forgotten when that was loaded.
+/// Forgets what this CPU has lowered. What isn't of the active space was forgotten when that was
+/// loaded.
 fn forget_lowered(lowered: &[Lowered]) {
     let here = u64::from(active());
-    forget_ranges(|| lowered.iter().filter(|lowered| lowered.space == here).map(|lowered| lowered.range));
+    forget_ranges(|| {
+        lowered.iter().filter(|lowered| lowered.space == here).map(|lowered| lowered.range)
+    });
 }
 
 fn forget_ranges<I: Iterator<Item = VaRange>>(ranges: impl Fn() -> I) {

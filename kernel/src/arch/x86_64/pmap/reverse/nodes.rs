@@ -1,15 +1,16 @@
 //! Nodes of the reverse map, and lists of them.
 //!
-//! A node names mappings of a last table; what its place word says is its list's. Nodes lie in frames of their own. Each CPU has free
-//! ones at hand; what it has too many of lies in a depot, each node with the others of its frame. Whole free frames go back to all
-//! ([`give_back`]).
+//! A node names mappings of a last table; what its place word says is its list's. Nodes lie in
+//! frames of their own. Each CPU has free ones at hand; what it has too many of lies in a depot,
+//! each node with the others of its frame. Whole free frames go back to all ([`give_back`]).
 //!
 //! ```text
 //!   record of a frame of nodes: newest free node | free nodes here | next frame | previous frame
 //! ```
 //!
-//! Who adds to a list writes its ends and the new node, and none of those that other CPUs made. What lies towards the newest a node
-//! learns only when the oldest is taken away, in one walk for all that came since the last.
+//! Who adds to a list writes its ends and the new node, and none of those that other CPUs made.
+//! What lies towards the newest a node learns only when the oldest is taken away, in one walk for
+//! all that came since the last.
 //!
 //! I1: a node's `newer` is NIL or the node whose `older` it is.
 
@@ -38,7 +39,8 @@ pub(super) struct Node {
     newer: AtomicU32,
 }
 
-/// One CPU's free nodes: a list that it takes from and gives to, and a full batch beside. Only that CPU touches them.
+/// One CPU's free nodes: a list that it takes from and gives to, and a full batch beside. Only that
+/// CPU touches them.
 pub struct FreeNodes {
     head: Cell<u32>,
     len: Cell<u32>,
@@ -95,7 +97,9 @@ impl Depot {
 
     /// Takes all free nodes of a frame: their chain, or NIL, and number.
     fn take(&mut self) -> (u32, u32) {
-        let Some(frame) = self.first.into_iter().find(|&frame| frame != NIL) else { return (NIL, 0) };
+        let Some(frame) = self.first.into_iter().find(|&frame| frame != NIL) else {
+            return (NIL, 0);
+        };
         let words = &record(PageNo(frame)).words;
         let (chain, count) = (words[FREE].load(Relaxed), words[COUNT].load(Relaxed));
         self.unlink(frame);
@@ -164,7 +168,8 @@ pub fn drain() {
 #[inline]
 pub(super) fn node(number: u32) -> &'static Node {
     let frame = layout::direct(KERNEL.frames().pa(PageNo(number / NODES)).0);
-    // SAFETY: node numbers are made in `refill` only, of frames that hold nodes as long as one is in use; the fields are atomics.
+    // SAFETY: node numbers are made in `refill` only, of frames that hold nodes as long as one is
+    // in use; the fields are atomics.
     unsafe { &*((frame as *const Node).add((number % NODES) as usize)) }
 }
 
@@ -173,7 +178,9 @@ pub(super) fn node(number: u32) -> &'static Node {
 /// # Errors
 /// [`NoMemory`]; nothing has changed.
 #[inline]
-pub(in super::super) fn take_node<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<u32, NoMemory> {
+pub(in super::super) fn take_node<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+) -> Result<u32, NoMemory> {
     let free = &cpu::this().nodes;
     if free.head.get() == NIL {
         refill(free, held)?;
@@ -215,7 +222,8 @@ fn put_aside(free: &FreeNodes) {
     }
 }
 
-/// Gives an empty list a batch: this CPU's spare one, a frame's nodes that others have given back, or a new frame.
+/// Gives an empty list a batch: this CPU's spare one, a frame's nodes that others have given back,
+/// or a new frame.
 #[cold]
 fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Result<(), NoMemory> {
     let (mut batch, mut len) = (free.spare.replace(NIL), NODES);
@@ -277,7 +285,11 @@ impl List<'_> {
     pub(super) fn renew_oldest(&self) {
         let oldest = self.oldest.load(Relaxed);
         self.take_out(oldest, None);
-        self.push(oldest, PageNo(node(oldest).table.load(Relaxed)), node(oldest).place.load(Relaxed));
+        self.push(
+            oldest,
+            PageNo(node(oldest).table.load(Relaxed)),
+            node(oldest).place.load(Relaxed),
+        );
     }
 
     /// Makes a node that was [found](Self::find) the oldest.
@@ -290,7 +302,9 @@ impl List<'_> {
             node(oldest).older.store(number, Relaxed);
         }
         node(number).older.store(NIL, Relaxed);
-        node(number).newer.store(if self.newest.load(Relaxed) == number { NIL } else { oldest }, Relaxed);
+        node(number)
+            .newer
+            .store(if self.newest.load(Relaxed) == number { NIL } else { oldest }, Relaxed);
         self.oldest.store(number, Relaxed);
     }
 
@@ -301,7 +315,8 @@ impl List<'_> {
         give_node(number);
     }
 
-    /// Takes a node out; `newer` is the one before it, NIL if there is none, or `None` for the oldest node.
+    /// Takes a node out; `newer` is the one before it, NIL if there is none, or `None` for the
+    /// oldest node.
     #[inline]
     fn take_out(&self, number: u32, newer: Option<u32>) {
         let newer = newer.unwrap_or_else(|| {
@@ -321,7 +336,9 @@ impl List<'_> {
         }
         match older {
             NIL => self.oldest.store(newer, Relaxed),
-            older if node(older).newer.load(Relaxed) != NIL => node(older).newer.store(newer, Relaxed),
+            older if node(older).newer.load(Relaxed) != NIL => {
+                node(older).newer.store(newer, Relaxed)
+            }
             _ => {}
         }
     }
@@ -349,8 +366,8 @@ impl List<'_> {
         }
     }
 
-    /// A node that `is_it`: the newest, the oldest, or else the newest of the others; and the one before it, NIL for the newest and
-    /// not known of the oldest.
+    /// A node that `is_it`: the newest, the oldest, or else the newest of the others; and the one
+    /// before it, NIL for the newest and not known of the oldest.
     #[inline]
     pub(super) fn find(&self, is_it: impl Fn(&Node) -> bool) -> Option<(u32, Option<u32>)> {
         let newest = self.newest.load(Relaxed);

@@ -12,7 +12,8 @@ fn list(record: &Record) -> List<'_> {
 /// Wired mappings that are passed over at a time in search of one to forget.
 const LOOKED_AT: usize = 8;
 
-/// Notes that the page of `record` is mapped by entry `at` of `table`. Says whether the list is too long then.
+/// Notes that the page of `record` is mapped by entry `at` of `table`. Says whether the list is too
+/// long then.
 ///
 /// # Errors
 /// [`NoMemory`]; nothing has changed.
@@ -83,7 +84,8 @@ fn link_next(record: &Record, number: u32, table: PageNo, at: usize) -> bool {
     len > MOST
 }
 
-/// A pageable mapping among the oldest of a list that is too long. The wired ones before it become the newest.
+/// A pageable mapping among the oldest of a list that is too long. The wired ones before it become
+/// the newest.
 pub(super) fn surplus(record: &Record) -> Option<Mapping> {
     let list = list(record);
     (0..LOOKED_AT).take_while(|_| len(record) > MOST).find_map(|_| {
@@ -97,14 +99,16 @@ pub(super) fn surplus(record: &Record) -> Option<Mapping> {
     })
 }
 
-/// Whether the mapping in the record is this one. Without the page's lock, by who holds the table's, a no may be trusted.
+/// Whether the mapping in the record is this one. Without the page's lock, by who holds the
+/// table's, a no may be trusted.
 #[inline]
 pub(super) fn is_first(record: &Record, table: PageNo, at: usize) -> bool {
-    record.words[TABLE].load(Relaxed) == table.0 && record.words[PLACE].load(Relaxed) & INDEX == at as u32
+    record.words[TABLE].load(Relaxed) == table.0
+        && record.words[PLACE].load(Relaxed) & INDEX == at as u32
 }
 
-/// Forgets that entry `at` of `table` maps the page of `record`, and keeps the bits that the entry had; `untold` is 0 or
-/// [`UNTOLD`].
+/// Forgets that entry `at` of `table` maps the page of `record`, and keeps the bits that the entry
+/// had; `untold` is 0 or [`UNTOLD`].
 #[inline]
 pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, untold: u32) {
     let place = record.words[PLACE].load(Relaxed) | gathered(entry) | untold;
@@ -121,7 +125,8 @@ pub(super) fn unlink(record: &Record, table: PageNo, at: usize, entry: u64, unto
         record.words[PLACE].store((place - ONE) & !INDEX | oldest.place.load(Relaxed), Relaxed);
         return list.remove_oldest();
     }
-    let is_it = |node: &Node| node.table.load(Relaxed) == table.0 && node.place.load(Relaxed) == at as u32;
+    let is_it =
+        |node: &Node| node.table.load(Relaxed) == table.0 && node.place.load(Relaxed) == at as u32;
     let Some((number, newer)) = list.find(is_it) else {
         panic!("a page is mapped by a table that its record doesn't name");
     };

@@ -1,26 +1,31 @@
 //! Mappings of files' pages, sixteen to a node.
 //!
-//! A fault on a file maps what is there of sixteen pages. In lists of their own each page's record was written, eight cache lines for
-//! each fault, and most lines that went to and fro between CPUs that run one program were these. So a file's pages that lie side by
-//! side in it have a list together, and what a fault maps is one node: the sixteen entries of a table and which of them are meant.
+//! A fault on a file maps what is there of sixteen pages. In lists of their own each page's record
+//! was written, eight cache lines for each fault, and most lines that went to and fro between CPUs
+//! that run one program were these. So a file's pages that lie side by side in it have a list
+//! together, and what a fault maps is one node: the sixteen entries of a table and which of them
+//! are meant.
 //!
 //! ```text
 //!   record of page: bucket, place in the window --> bucket: newest, oldest --> node: table, group, shift, bits --> node ...
 //! ```
-//! The lists are in a table of buckets, by the object and the offset in it. Several windows may share a bucket, and a page may
-//! stay in that of an object which it has left: an entry says itself which page it maps, so it costs time and no more. A page's record
-//! is written only when the page comes into a bucket or leaves it, and when a bit of its is seen set first.
+//! The lists are in a table of buckets, by the object and the offset in it. Several windows may
+//! share a bucket, and a page may stay in that of an object which it has left: an entry says itself
+//! which page it maps, so it costs time and no more. A page's record is written only when the page
+//! comes into a bucket or leaves it, and when a bit of its is seen set first.
 //!
-//! A node's entries lie as far behind the places of their pages as its shift says, modulo sixteen: so of each node one entry is looked at
-//! for a page.
+//! A node's entries lie as far behind the places of their pages as its shift says, modulo sixteen:
+//! so of each node one entry is looked at for a page.
 //!
-//! A page may have mappings of its own beside: what was mapped before it came into its bucket. Each mapping stays where it was put.
+//! A page may have mappings of its own beside: what was mapped before it came into its bucket. Each
+//! mapping stays where it was put.
 //!
-//! W1: a page whose record names a bucket is in its nodes, or in its own list, and in no other bucket's. W2: bits in nodes are present entries;
-//! each is meant by one node. W3: these are pageable.
+//! W1: a page whose record names a bucket is in its nodes, or in its own list, and in no other
+//! bucket's. W2: bits in nodes are present entries; each is meant by one node. W3: these are
+//! pageable.
 //!
-//! A bucket's lock lies between the table's and the page's. Whoever comes from a page has both; who comes from a table, that of the list
-//! in which the mapping is.
+//! A bucket's lock lies between the table's and the page's. Whoever comes from a page has both; who
+//! comes from a table, that of the list in which the mapping is.
 
 use core::ops::{Deref, Range};
 
@@ -39,7 +44,8 @@ use crate::sync::{Once, RawSpin};
 
 /// Pages in a window, and entries that a node can mean.
 pub(super) const PAGES: usize = 16;
-/// In a node's place: the entries that are meant. Above them which sixteen of the table they are among, and above that the shift.
+/// In a node's place: the entries that are meant. Above them which sixteen of the table they are
+/// among, and above that the shift.
 const MEANT: u32 = (1 << PAGES) - 1;
 const GROUP: u32 = 31;
 const SHIFT: u32 = 5;
@@ -122,7 +128,8 @@ impl Bucket {
     fn newest_of(&self, table: PageNo, kind: u32) -> Option<&'static Node> {
         let newest = self.newest.load(Relaxed);
         let newest = (newest != NIL).then(|| node(newest))?;
-        let is_it = newest.table.load(Relaxed) == table.0 && newest.place.load(Relaxed) >> PAGES == kind;
+        let is_it =
+            newest.table.load(Relaxed) == table.0 && newest.place.load(Relaxed) >> PAGES == kind;
         is_it.then_some(newest)
     }
 
@@ -142,7 +149,9 @@ impl Bucket {
         let (group, bit) = ((at / PAGES) as u32, 1 << (at % PAGES));
         self.list().find(|node: &Node| {
             let place = node.place.load(Relaxed);
-            node.table.load(Relaxed) == table.0 && place >> PAGES & GROUP == group && place & bit != 0
+            node.table.load(Relaxed) == table.0
+                && place >> PAGES & GROUP == group
+                && place & bit != 0
         })
     }
 
@@ -153,7 +162,8 @@ impl Bucket {
         let (group, shift) = (place >> PAGES & GROUP, place >> PAGES >> SHIFT);
         let among = (page.place + shift) % PAGES as u32;
         let mapping = Mapping::new(node.table.load(Relaxed), group * PAGES as u32 + among);
-        (place & 1 << among != 0 && maps(mapping.slot().load(Relaxed), page.address)).then_some(mapping)
+        (place & 1 << among != 0 && maps(mapping.slot().load(Relaxed), page.address))
+            .then_some(mapping)
     }
 }
 
@@ -171,7 +181,10 @@ struct InWindow {
 
 impl InWindow {
     fn of(page: PageNo) -> InWindow {
-        InWindow { place: place_in(record(page).wide.load(Relaxed)), address: KERNEL.frames().pa(page).0 }
+        InWindow {
+            place: place_in(record(page).wide.load(Relaxed)),
+            address: KERNEL.frames().pa(page).0,
+        }
     }
 }
 
@@ -181,7 +194,8 @@ fn place_in(wide: u64) -> u32 {
     (wide >> PLACE_SHIFT) as u32 % PAGES as u32
 }
 
-/// What is above the meant entries in the place of a node for entry `at`, of a page that has this place in its window.
+/// What is above the meant entries in the place of a node for entry `at`, of a page that has this
+/// place in its window.
 #[inline]
 fn kind_of(at: usize, place: u32) -> u32 {
     let shift = at.wrapping_sub(place as usize) % PAGES;
@@ -294,7 +308,13 @@ pub(super) fn put<P: Before<PageCache>>(
 }
 
 /// The same with a node at hand, which is given back if it isn't needed.
-pub(in super::super) fn put_with(number: u32, page: PageNo, last: &Last, at: usize, new: u64) -> bool {
+pub(in super::super) fn put_with(
+    number: u32,
+    page: PageNo,
+    last: &Last,
+    at: usize,
+    new: u64,
+) -> bool {
     let record = record(page);
     if record.is_in_window() && !matches!(KERNEL.frames().owner(page), Owner::Object(_)) {
         leave(page, record);
@@ -323,10 +343,13 @@ pub(in super::super) fn put_with(number: u32, page: PageNo, last: &Last, at: usi
 /// How many nodes the page's bucket has, if it is in one.
 pub(super) fn len(record: &Record) -> u32 {
     let buckets = buckets();
-    record.bucket().map_or(0, |number| buckets[number as usize & (buckets.len() - 1)].len.load(Relaxed))
+    record
+        .bucket()
+        .map_or(0, |number| buckets[number as usize & (buckets.len() - 1)].len.load(Relaxed))
 }
 
-/// The first of the mappings that the oldest node of a bucket means which has too many. All are pageable (W3).
+/// The first of the mappings that the oldest node of a bucket means which has too many. All are
+/// pageable (W3).
 pub(super) fn surplus(bucket: &Locked) -> Option<Mapping> {
     let oldest = (bucket.len.load(Relaxed) > MOST).then(|| node(bucket.oldest.load(Relaxed)))?;
     let place = oldest.place.load(Relaxed);
@@ -334,8 +357,9 @@ pub(super) fn surplus(bucket: &Locked) -> Option<Mapping> {
     Some(Mapping::new(oldest.table.load(Relaxed), (place >> PAGES & GROUP) * PAGES as u32 + among))
 }
 
-/// Forgets the mapping by the first of some entries, of a page that is in a bucket, or was a moment ago; and those by the other entries
-/// that the same node means. `lower` makes an entry absent. How many there were.
+/// Forgets the mapping by the first of some entries, of a page that is in a bucket, or was a moment
+/// ago; and those by the other entries that the same node means. `lower` makes an entry absent. How
+/// many there were.
 #[inline(never)]
 pub(super) fn unlink(
     record: &'static Record,
@@ -344,7 +368,8 @@ pub(super) fn unlink(
     mut lower: impl FnMut(usize) -> (u64, u32),
 ) -> u32 {
     let first = entries.start;
-    // What isn't in the bucket is mostly the mapping that came before there was one. Seen without the lock it may be another.
+    // What isn't in the bucket is mostly the mapping that came before there was one. Seen without
+    // the lock it may be another.
     let is_own = own::is_first(record, table, first) && {
         let _own = record.lock::<PAGE>();
         own::is_first(record, table, first)
@@ -381,8 +406,9 @@ pub(super) fn unlink(
     count
 }
 
-/// Maps a file's pages ahead of use, as [`machine::Pmap::enter_ahead`] does, from entry `first` on. Says whether the first page is
-/// a file's; else nothing was done. How many entries have become present is counted.
+/// Maps a file's pages ahead of use, as [`machine::Pmap::enter_ahead`] does, from entry `first` on.
+/// Says whether the first page is a file's; else nothing was done. How many entries have become
+/// present is counted.
 pub(in super::super) fn enter_ahead<P: Before<PageCache>>(
     held: &mut Held<'_, P>,
     last: &Last,
@@ -411,8 +437,8 @@ pub(in super::super) fn enter_ahead<P: Before<PageCache>>(
     is_files
 }
 
-/// Maps those pages from entry `first` on that follow one another in a window, of which the first has that `wide` word. For how many
-/// there was an answer.
+/// Maps those pages from entry `first` on that follow one another in a window, of which the first
+/// has that `wide` word. For how many there was an answer.
 #[inline]
 fn enter_run<P: Before<PageCache>>(
     held: &mut Held<'_, P>,
@@ -475,7 +501,8 @@ pub(in super::super) fn raise(slot: &AtomicU64, new: u64) {
     });
 }
 
-/// Checks that each entry that a node means is present, and maps a page that is in the node's bucket. All other CPUs stand still.
+/// Checks that each entry that a node means is present, and maps a page that is in the node's
+/// bucket. All other CPUs stand still.
 ///
 /// # Errors
 /// What is wrong.
@@ -490,7 +517,8 @@ pub(in super::super) fn audit() -> Result<(), &'static str> {
                 let entry = mapping.slot().load(Relaxed);
                 let page = KERNEL.frames().page_at(Pa(entry & ADDRESS));
                 let is_there = entry & PRESENT != 0 && entry & WIRED == 0;
-                is_well &= is_there && page.is_some_and(|page| record(page).bucket() == Some(number));
+                is_well &=
+                    is_there && page.is_some_and(|page| record(page).bucket() == Some(number));
             }
         });
         if !is_well {

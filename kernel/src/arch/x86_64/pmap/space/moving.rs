@@ -1,9 +1,10 @@
-//! Moving last tables from one space to another, with all that is mapped by them: what a page's record says of its mapping, the
-//! table and the entry, stays true.
+//! Moving last tables from one space to another, with all that is mapped by them: what a page's
+//! record says of its mapping, the table and the entry, stays true.
 //!
-//! A table on its way is in no tree, and its record still says where it was: who comes from one of its pages meanwhile tells the
-//! CPUs of the space that it leaves, which are those that may hold translations by it. It is the other space's once they all have
-//! forgotten. Both spaces' maps are locked, so nobody faults in either range.
+//! A table on its way is in no tree, and its record still says where it was: who comes from one of
+//! its pages meanwhile tells the CPUs of the space that it leaves, which are those that may hold
+//! translations by it. It is the other space's once they all have forgotten. Both spaces' maps are
+//! locked, so nobody faults in either range.
 
 use super::*;
 use crate::arch::pmap::tlb::Stale;
@@ -36,9 +37,14 @@ impl Space {
         moved.push(page);
     }
 
-    /// Makes the tables above the last one that would serve an address. Says whether a table can come there: there may be no memory
-    /// for those above, or an empty one there that an unmapping has left.
-    pub(in super::super) fn make_way<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, va: u64) -> bool {
+    /// Makes the tables above the last one that would serve an address. Says whether a table can
+    /// come there: there may be no memory for those above, or an empty one there that an unmapping
+    /// has left.
+    pub(in super::super) fn make_way<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        va: u64,
+    ) -> bool {
         let _tree = self.lock();
         let parent = self.walk_or_make(held, va, 1);
         parent.is_ok_and(|parent| parent[index(va, 1)].load(Relaxed) & PRESENT == 0)

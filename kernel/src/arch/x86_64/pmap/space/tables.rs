@@ -25,7 +25,8 @@ struct Stacks {
 }
 
 static KEPT: [Kept; cpu::MAX_CPUS] =
-    [const { Kept(SpinLock::new(Stacks { zeroed: Stack::new(), roots: Stack::new() })) }; cpu::MAX_CPUS];
+    [const { Kept(SpinLock::new(Stacks { zeroed: Stack::new(), roots: Stack::new() })) };
+        cpu::MAX_CPUS];
 
 /// Frames that hold tables, in use or kept for use.
 pub(in super::super) static TABLES: AtomicUsize = AtomicUsize::new(0);
@@ -66,7 +67,8 @@ impl Stack {
         Some(page)
     }
 
-    /// Gives all to the CPU, which keeps or frees them. They are zero, and no CPU walks through them.
+    /// Gives all to the CPU, which keeps or frees them. They are zero, and no CPU walks through
+    /// them.
     pub(in super::super) fn give_back<P: Before<PageCache>>(&mut self, held: &mut Held<'_, P>) {
         let most = most(KEPT_TABLES);
         let kept = &mut KEPT[cpu::index()].0.lock().zeroed;
@@ -152,7 +154,9 @@ pub(super) fn free_root<P: Before<PageCache>>(held: &mut Held<'_, P>, root: Page
 }
 
 /// A root without tables below it.
-pub(in super::super) fn new_space<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Space, NoMemory> {
+pub(in super::super) fn new_space<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+) -> Result<Space, NoMemory> {
     let root = new_root(held)?;
     walkers::init(root);
     let record = record(root);
@@ -164,7 +168,8 @@ pub(in super::super) fn new_space<P: Before<PageCache>>(held: &mut Held<'_, P>) 
     Ok(unsafe { Space::new(root) })
 }
 
-/// Frees a space's tables, which hold no mappings and which no CPU uses. Each clears its entry in its parent, so all end up zero.
+/// Frees a space's tables, which hold no mappings and which no CPU uses. Each clears its entry in
+/// its parent, so all end up zero.
 pub(in super::super) fn free_space<P: Before<PageCache>>(held: &mut Held<'_, P>, space: Space) {
     debug_assert!(space.resident() == 0, "a space is freed with pages mapped");
     assert!(space.cpus() == CpuSet::NONE, "a space is freed that {:?} use", space.cpus());

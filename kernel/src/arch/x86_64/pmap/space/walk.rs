@@ -1,8 +1,8 @@
 //! Walks over the last tables that serve a range, and over the entries in them that may be present.
 //!
-//! A range within one table that this CPU remembers needs that table's lock alone. Any other is walked with the space's lock held
-//! all the way: through the tree, or, where it is half a terabyte and more and so a whole space in practice, through the space's
-//! list of tables.
+//! A range within one table that this CPU remembers needs that table's lock alone. Any other is
+//! walked with the space's lock held all the way: through the tree, or, where it is half a terabyte
+//! and more and so a whole space in practice, through the space's list of tables.
 
 use super::*;
 
@@ -31,7 +31,8 @@ impl Part {
         self.va + ((self.len - 1) << PAGE_SHIFT) as u64
     }
 
-    /// Calls `f` with the index, address and value of every present entry; `f` may make absent those to come.
+    /// Calls `f` with the index, address and value of every present entry; `f` may make absent
+    /// those to come.
     #[inline]
     pub(in super::super) fn each(&self, mut f: impl FnMut(usize, u64, u64)) {
         let mut left = self.table.count();
@@ -104,7 +105,8 @@ impl Space {
         }
     }
 
-    /// The first part of a range that a last table serves, and takes it off the range with the hole before it.
+    /// The first part of a range that a last table serves, and takes it off the range with the hole
+    /// before it.
     pub(in super::super) fn first_part(&self, range: &mut VaRange) -> Option<Part> {
         let start = range.start.0;
         if range.is_empty() {
@@ -138,7 +140,8 @@ impl Space {
         None
     }
 
-    /// The first addresses that the last tables of a range serve, in order; each may be taken out meanwhile.
+    /// The first addresses that the last tables of a range serve, in order; each may be taken out
+    /// meanwhile.
     pub(in super::super) fn tables_in(&self, range: VaRange) -> impl Iterator<Item = u64> + '_ {
         let mut rest = range;
         core::iter::from_fn(move || self.first_part(&mut rest).map(|part| part.va))

@@ -6,17 +6,19 @@
 //!   CPU 1's own        | . | b | c | . |
 //!   walkers            |0  | 1 |01 |   |     by entry, the CPUs whose own roots have it
 //! ```
-//! All CPUs would hear of each unmapping, though most never used what was unmapped. A CPU's own root begins empty; its first access by
-//! each entry faults, and the entry is copied: by that the CPU is known to walk there, and only such CPUs are told. Below the
-//! roots all tables are shared.
+//! All CPUs would hear of each unmapping, though most never used what was unmapped. A CPU's own
+//! root begins empty; its first access by each entry faults, and the entry is copied: by that the
+//! CPU is known to walk there, and only such CPUs are told. Below the roots all tables are shared.
 //!
-//! I5: a CPU that has the space's own root loaded is in the word [`ALL`]. One leaves it after it has loaded a root of its own, and
-//! never loads the space's again. I6: a CPU is among an entry's walkers before its own root has the entry. So of a CPU that walks there
-//! and one that has lowered a translation and then reads the walkers, one sees the other (as in `machine::notes`, I1).
-//! I7: an entry of the space's root, once there are walkers, stays till the space's end: a copy of it leads nowhere else.
+//! I5: a CPU that has the space's own root loaded is in the word [`ALL`]. One leaves it after it
+//! has loaded a root of its own, and never loads the space's again. I6: a CPU is among an entry's
+//! walkers before its own root has the entry. So of a CPU that walks there and one that has lowered
+//! a translation and then reads the walkers, one sees the other (as in `machine::notes`, I1). I7:
+//! an entry of the space's root, once there are walkers, stays till the space's end: a copy of it
+//! leads nowhere else.
 //!
-//! Source: a page table for each core is RadixVM's (Clements, Kaashoek and Zeldovich, EuroSys 2013); here only its first page is, and
-//! only where threads map side by side.
+//! Source: a page table for each core is RadixVM's (Clements, Kaashoek and Zeldovich, EuroSys
+//! 2013); here only its first page is, and only where threads map side by side.
 
 use core::sync::atomic::AtomicU64;
 
@@ -25,8 +27,8 @@ use super::*;
 use crate::arch::pmap::tlb;
 use crate::arch::tables::active;
 
-/// Words of the page of walkers: CPUs that have the space's own root, or none yet; each CPU's own root, by page number; and for each entry
-/// that programs have in a root, its walkers.
+/// Words of the page of walkers: CPUs that have the space's own root, or none yet; each CPU's own
+/// root, by page number; and for each entry that programs have in a root, its walkers.
 const ALL: usize = 0;
 const ROOTS: usize = 1;
 const WALKERS: usize = 256;
@@ -43,7 +45,8 @@ pub(in super::super) const APART: u64 = 1 << 39;
 #[inline]
 fn walkers_of(root: PageNo) -> Option<&'static Table> {
     let page = record(root).words[PAGE].load(SeqCst);
-    // SAFETY: the page that a root's record names holds atomics, zeroed or more, until the space's end.
+    // SAFETY: the page that a root's record names holds atomics, zeroed or more, until the space's
+    // end.
     (page != NIL).then(|| unsafe { table(pa(PageNo(page))) })
 }
 
@@ -131,8 +134,13 @@ impl Space {
         root == self.top || root.entries()[index(va, 3)].load(Relaxed) & PRESENT == 0
     }
 
-    /// Lets this CPU walk where an address lies, if the space is the one that it has loaded. Says whether it couldn't before.
-    pub(in super::super) fn admit<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, va: u64) -> bool {
+    /// Lets this CPU walk where an address lies, if the space is the one that it has loaded. Says
+    /// whether it couldn't before.
+    pub(in super::super) fn admit<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        va: u64,
+    ) -> bool {
         if cpu::this().space.get() != self.root.0 {
             return false;
         }
@@ -202,7 +210,10 @@ impl Space {
             let own = own.load(Relaxed) as u32;
             if own != 0 {
                 let entries = &own_root(u64::from(own)).entries()[..ENTRIES];
-                entries.iter().filter(|e| e.load(Relaxed) != 0).for_each(|e: &AtomicU64| e.store(0, Relaxed));
+                entries
+                    .iter()
+                    .filter(|e| e.load(Relaxed) != 0)
+                    .for_each(|e: &AtomicU64| e.store(0, Relaxed));
                 free_root(held, PageNo(own));
             }
         }
