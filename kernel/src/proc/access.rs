@@ -8,11 +8,12 @@
 //!   limit         prlimit
 //! ```
 //! I1: a process may do everything to itself. I2: memory that is not dumpable is for itself and for
-//! `SYS_PTRACE` only, whoever asks; memory stops being dumpable before its process gets the
-//! credentials that it is to be kept from others for (`change_cred`). I3: memory is reached through
-//! `memory_of` or `may_debug`, which judge that memory; a process that was judged may have other
-//! memory by then. I4: a new program's memory becomes dumpable when the descriptors that the old
-//! one's exec closes are closed (`exec`).
+//! `SYS_PTRACE` only, whoever asks, and so is what a process keeps when its memory has gone; memory
+//! stops being dumpable before its process gets the credentials that it is to be kept from others
+//! for (`change_cred`). I3: memory is reached through `memory_of` or `may_debug`, which judge that
+//! memory; a process that was judged may have other memory by then. What else a program has is
+//! reached through `look_into`. I4: a new program's memory becomes dumpable when the descriptors
+//! that the old one's exec closes are closed (`exec`).
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -80,9 +81,31 @@ pub fn memory_of(target: &Process, by: By) -> Result<Option<Arc<Mm>>> {
         By::Real => (own.uid, own.gid, own.caps.permitted),
     };
     let other = target.cred();
-    let is_dumpable = mm.as_ref().is_none_or(|mm| mm.is_dumpable());
+    let was_dumpable = || target.was_dumpable.load(Ordering::Acquire);
+    let is_dumpable = mm.as_ref().map_or_else(was_dumpable, |mm| mm.is_dumpable());
     allowed(all_ids_are(&other, uid, gid) && is_dumpable && caps.contains(other.caps.permitted))?;
     Ok(mm)
+}
+
+/// How often a process may run another program while it is looked into.
+const PROGRAMS: usize = 16;
+
+/// What `look` finds in a process, if the running process may look into the program that had it.
+/// That is judged before and after: between the two a thread may have waited for its CPU while the
+/// process ran another program, which may not be looked into, and opened files.
+///
+/// # Errors
+/// `EPERM`; what `look` says.
+pub fn look_into<T>(target: &Process, by: By, look: impl Fn() -> Result<T>) -> Result<T> {
+    for _ in 0..PROGRAMS {
+        let before = memory_of(target, by)?;
+        let found = look();
+        let after = memory_of(target, by)?;
+        if before.as_ref().map(Arc::as_ptr) == after.as_ref().map(Arc::as_ptr) {
+            return found;
+        }
+    }
+    Err(EPERM)
 }
 
 /// Whether another process may trace the running one, which asks for it: not one that may do less.

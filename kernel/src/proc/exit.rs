@@ -90,6 +90,9 @@ fn clear_tid(thread: &Thread) {
 
 /// Leaves the address space for none and lets a vfork parent go on.
 pub fn leave_space(thread: &Thread) {
+    // Before the memory is gone: what the process has besides is judged by it until the end.
+    let is_dumpable = thread.mm().is_none_or(|mm| mm.is_dumpable());
+    thread.process.was_dumpable.store(is_dumpable, Ordering::Release);
     if let Some(mm) = thread.replace_mm(None) {
         crate::vm::deactivate();
         mm.leave(&thread.process);

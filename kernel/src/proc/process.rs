@@ -122,6 +122,8 @@ pub struct Process {
     pub tracees: SpinLock<Tracees>,
     /// Who traced the first thread, if that has gone; 0 for nobody.
     pub leader_tracer: AtomicI32,
+    /// Whether the memory that a thread of it left last was dumpable.
+    pub was_dumpable: AtomicBool,
     /// Stopped threads.
     pub stop_queue: WaitQueue,
     /// A thread in exec, or the last one in `exit_group`, waits here for the others to go.
@@ -223,6 +225,7 @@ impl Process {
             sleepers: AtomicUsize::new(0),
             tracees: SpinLock::new(Tracees::new()),
             leader_tracer: AtomicI32::new(0),
+            was_dumpable: AtomicBool::new(true),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),
             started: crate::sched::now(),

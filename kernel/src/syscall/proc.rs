@@ -287,9 +287,10 @@ fn set_robust_list(head: u64, len: u64) -> Result<()> {
 fn get_robust_list(tid: Pid, head: u64, len: u64) -> Result<()> {
     let thread =
         if tid == 0 { current_thread().clone() } else { table::thread(tid).ok_or(ESRCH)? };
-    access::may_look_into(&thread.process, By::Real)?;
+    let list = || Ok(thread.robust_list.load(Ordering::Relaxed));
+    let list = access::look_into(&thread.process, By::Real, list)?;
     user::put(len, &robust::HEAD_SIZE)?;
-    user::put(head, &thread.robust_list.load(Ordering::Relaxed))
+    user::put(head, &list)
 }
 
 fn getuid() -> Result<u32> {

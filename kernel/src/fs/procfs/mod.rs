@@ -260,6 +260,13 @@ fn looked_into(pid: Pid) -> Result<Arc<Process>> {
     memory_of(pid).map(|(process, _)| process)
 }
 
+/// What `look` finds in a process, if the caller may look into it.
+fn look_into<T>(pid: Pid, look: impl Fn(&Process) -> Result<T>) -> Result<T> {
+    let process = process(pid)?;
+    let found = proc::access::look_into(&process, By::Files, || look(&process));
+    found.map_err(|error| if error == EPERM { EACCES } else { error })
+}
+
 /// A process and its memory, if the caller may look into that.
 fn memory_of(pid: Pid) -> Result<(Arc<Process>, Option<Arc<Mm>>)> {
     let process = process(pid)?;
@@ -286,15 +293,14 @@ fn link_text(show: Show) -> Option<String> {
 fn link_place(show: Show) -> Option<Result<Place>> {
     let dir = |node: InodeRef| Place { inode: node, parent: None, name: Default::default() };
     Some(match show {
-        Show::Fd(pid, fd) => {
-            looked_into(pid).and_then(|_| open_file(pid, fd)).map(|file| described(&file, fd))
-        }
-        Show::Cwd(pid) => looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.cwd())),
-        Show::RootLink(pid) => {
-            looked_into(pid).and_then(|process| process.fs()).map(|fs| dir(fs.root()))
-        }
+        Show::Fd(pid, fd) => look_into(pid, |process| {
+            let file = process.files()?.get_any(fd).map_err(|_| ENOENT)?;
+            Ok(described(&file, fd))
+        }),
+        Show::Cwd(pid) => look_into(pid, |process| Ok(dir(process.fs()?.cwd()))),
+        Show::RootLink(pid) => look_into(pid, |process| Ok(dir(process.fs()?.root()))),
         Show::Exe(pid) => {
-            looked_into(pid).and_then(|process| Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)))
+            look_into(pid, |process| Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)))
         }
         _ => return None,
     })
