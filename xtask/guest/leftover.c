@@ -6,7 +6,7 @@
 //
 // What is compared is in /proc/inuse, with ext4 unmounted. Pages count exactly, by kinds: where they may be in memory or on swap, as one
 // kind, less what files in memory have by the count of their file systems. The heap counts by the bytes of blocks that are allocated; what
-// is free in it is not in use, and a little more may be (docs/decisions/251). A process that is being taken apart, or a write under way,
+// is free in it is not in use, and a little more may be (docs/decisions/kernel-memory.md). A process that is being taken apart, or a write under way,
 // may last: a difference counts when it stays for seconds.
 #include "check.h"
 #include <ftw.h>

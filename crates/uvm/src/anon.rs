@@ -582,7 +582,8 @@ mod tests {
         Entry,
     };
 
-    /// The figures of docs/decisions/052-paging.md; the kernel's lock is no larger than std's.
+    /// The figures of docs/decisions/page-out-and-swap.md; the kernel's lock is no larger than
+    /// std's.
     #[test]
     fn an_anon_and_a_map_entry_are_as_small_as_stated() {
         assert_eq!((size_of::<Cell<SoftMachine>>(), size_of::<Entry<SoftMachine>>()), (24, 88));

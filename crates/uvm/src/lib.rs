@@ -27,9 +27,10 @@
 //! `docs/paging.md` follows it), then `audit`, which checks the invariants that the others state.
 //!
 //! # Laws
-//! * No unsafe code. * No operation sleeps but by [`machine::Machine::wait`], with nothing locked.
-//!   * What can fail is reserved before anything changes; out of memory is an error. * The order of
-//!   locks is a matter of types (`machine::order`).
+//! * No unsafe code.
+//! * No operation sleeps but by [`machine::Machine::wait`], with nothing locked.
+//! * What can fail is reserved before anything changes; out of memory is an error.
+//! * The order of locks is a matter of types (`machine::order`).
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! From the boot loader's hands to `main::start`: the PVH entry and what it hands over.
 //!
 //! QEMU's `-kernel` finds the Xen note of `boot.s` and enters there; the start-info structure names
-//! the command line, one module (the initramfs), the memory map and the ACPI root. Everything is read
-//! through the direct map, which the boot tables already have.
+//! the command line, one module (the initramfs), the memory map and the ACPI root. Everything is
+//! read through the direct map, which the boot tables already have.
 
 pub mod acpi;
 mod initramfs;

@@ -2,8 +2,9 @@
 //! program without a kernel that takes page faults as often as a kernel did in a row of `bench
 //! smp`, on one CPU and on two.
 //!
-//! QEMU delivers exceptions under one lock (decision 151), so the more often they come, the less a
-//! second CPU brings. What else two CPUs have in common, a kernel's own, is not in it.
+//! QEMU delivers exceptions under one lock (`docs/decisions/measuring.md`), so the more often they
+//! come, the less a second CPU brings. What else two CPUs have in common, a kernel's own, is not in
+//! it.
 
 use super::samples::Samples;
 use super::smp::WORKERS;

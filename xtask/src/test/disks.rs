@@ -150,7 +150,7 @@ pub fn judge(wanted: &[TestDisk], folder: &Path) -> Vec<String> {
 }
 
 /// Whether all that e2fsck asks about is the number of blocks of folders in many pieces, which the
-/// crate that keeps the metadata counts wrong (decision 080).
+/// crate that keeps the metadata counts wrong (`docs/decisions/files.md`).
 fn miscounts_folders_alone(text: &str, image: &Path) -> bool {
     let is_problem = |line: &&str| line.ends_with("? no") && !line.ends_with("Optimize? no");
     let problems: Vec<&str> = text.lines().filter(is_problem).collect();

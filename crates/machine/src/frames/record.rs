@@ -359,7 +359,7 @@ fn unpack(word: u64) -> Owner {
 
 #[cfg(test)]
 mod tests {
-    /// The figure of docs/decisions/052-paging.md.
+    /// The figure of docs/decisions/page-out-and-swap.md.
     #[test]
     fn a_page_costs_32_bytes() {
         assert_eq!(size_of::<super::super::Page>(), 32);

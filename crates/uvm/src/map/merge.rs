@@ -12,7 +12,7 @@
 //! sides.
 //!
 //! On several CPUs a mapping for which any address will do continues only what the same CPU has
-//! mapped (decision 150).
+//! mapped (`docs/decisions/faults-and-maps.md`).
 //!
 //! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it
 //! shares with others for the old ones; whoever copies, copies what the amap has in the whole

@@ -27,7 +27,7 @@
 //!
 //! Roads not taken: a lock for each range that is being changed, which all must look up and enter
 //! in one structure, whose line moves as the lock's does; short sections that prepare outside of
-//! the lock, which take it twice (docs/decisions/152).
+//! the lock, which take it twice (docs/decisions/faults-and-maps.md).
 
 use alloc::boxed::Box;
 

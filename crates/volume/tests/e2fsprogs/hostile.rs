@@ -157,7 +157,8 @@ fn change_all(volume: &mut Volume<Disk>, chance: &mut Random) {
             0 => drop(volume.create(dir, new.as_bytes(), New::File, 0o644, (0, 0))),
             1 => drop(volume.create(dir, new.as_bytes(), New::Dir, 0o755, (0, 0))),
             2 => {
-                drop(volume.create(dir, new.as_bytes(), New::Symlink(&[b'a'; 200]), 0o777, (0, 0)))
+                let link = New::Symlink(&[b'a'; 200]);
+                let _ = volume.create(dir, new.as_bytes(), link, 0o777, (0, 0));
             }
             3 => drop(volume.rename(at, &old, dir, new.as_bytes(), Rename::Replace)),
             4 => {
