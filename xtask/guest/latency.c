@@ -313,6 +313,14 @@ static void memory_is_locked(void) {
     at = mmap(0, span, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     BESIDE("mlock2 of a large span", CHECK(at != MAP_FAILED && !syscall(SYS_mlock2, at, span, 1)));
     BESIDE("munmap of a large locked span", CHECK(!munmap(at, span)));
+    // Locked as it is touched, and all but one page are there without a translation.
+    at = locked();
+    NEED(!munlock(at, LOCKED) && !mprotect(at, LOCKED, PROT_NONE) && !mprotect(at, LOCKED, RW));
+    NEED(!syscall(SYS_mlock2, at, LOCKED, 1));
+    at[0] = 1;
+    BESIDE("fork of memory locked as it is touched", forked());
+    BESIDE("uvm_export of such a copy", CHECK((copy = uvm_export(at, LOCKED, UVM_COPY, RW)) >= 0));
+    NEED(!close(copy) && !munmap(at, LOCKED));
 }
 
 // Half a terabyte of which nothing is there.

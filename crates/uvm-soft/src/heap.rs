@@ -182,7 +182,8 @@ pub(crate) fn unlocked() {
 fn charge(bytes: usize, under_locks: bool) {
     let Ok(charge) = CHARGE.try_with(Cell::get) else { return };
     let Charge { left, host: 0, fault: None, .. } = charge else { return };
-    if !(charge.is_operation || under_locks && charge.locks > 0) {
+    // A panic's own text comes from no operation, and its lock isn't to be taken again here.
+    if !(charge.is_operation || under_locks && charge.locks > 0) || std::thread::panicking() {
         return;
     }
     match left.checked_sub(bytes).filter(|_| bytes <= PIECE) {

@@ -40,7 +40,7 @@ use crate::cover::{Cover, CHANGE_BYTES};
 use crate::fault::ReadAhead;
 use crate::left::Left;
 use crate::map::Writes;
-use crate::rewritten::{self, Forking, Rewritten};
+use crate::rewritten::{self, CopyState, Rewritten};
 use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 use crate::Uvm;
 
@@ -331,7 +331,7 @@ impl<M: Machine> ARef<M> {
         held: &mut Held<'_, P>,
         len: Pages,
         writes: Writes,
-        forking: &Forking<M>,
+        state: &CopyState<M>,
     ) -> Option<Forked<M>> {
         let range = self.range(len);
         let (body, mut h) = self.amap.body.lock(held);
@@ -341,7 +341,7 @@ impl<M: Machine> ARef<M> {
         let was_exclusive = body.cover.is_exclusive(range.clone());
         let holds = |slot| body.slots.get(slot).and_then(Content::anon);
         let rewritten = match was_exclusive {
-            true => forking.choose(&body.rewritten, &range, holds),
+            true => state.choose(&body.rewritten, &range, holds),
             false => rewritten::Slots::new(),
         };
         let slots = body.share(uvm, &mut h, range, &rewritten);

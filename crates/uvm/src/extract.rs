@@ -31,7 +31,7 @@ use crate::map::{
     clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Place, Writes, NOWHERE,
 };
 use crate::owed::Owed;
-use crate::rewritten::Forking;
+use crate::rewritten::CopyState;
 use crate::stat::Counter;
 use crate::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::{Space, Stop, Uvm};
@@ -122,7 +122,7 @@ enum Passed {
     /// Nothing was done: the copy is to be made in steps, where no thread has it. It takes too long
     /// for one, or other spaces write to what is copied, and all mappings of its pages are to be
     /// made read-only first.
-    Apart,
+    InSteps,
 }
 
 /// A call under way.
@@ -147,7 +147,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
     /// Of memory that other spaces write too a copy has each page as it was at some moment of the
-    /// call.
+    /// call, and each word if that memory is locked here.
     ///
     /// # Errors
     /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than
@@ -165,10 +165,11 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, MapError> {
         match self.pass_entries(held, (from, range), (to, Target::InUse), place, mode)? {
             Passed::At(va) => Ok(va),
-            Passed::Apart => {
+            Passed::InSteps => {
                 let copy = self.extract(held, from, range, mode)?;
                 self.attach_range(held, to, copy, place).map_err(|(e, copy)| {
                     self.drop_detached(held, copy);
+                    self.join_refused(held, from, range);
                     e
                 })
             }
@@ -235,7 +236,23 @@ impl<M: Machine> Uvm<M> {
             self.wire_again(held, from, given.unwired);
             self.wire_again(held, to, replaced.unwired);
         }
+        if matches!((mode, &result), (Pass::Copy, Err(MapError::NoMemory))) {
+            self.join_refused(held, from, range);
+        }
         result
+    }
+
+    /// Makes one entry again of what was cut for a copy that was refused then: what waits to copy
+    /// though no other entry has it any more needn't.
+    fn join_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+        let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
+        tree.each_mut(range, |e| {
+            let is_own = e.amap.as_ref().is_some_and(|aref| aref.is_exclusive(&mut h, e.len()));
+            if e.writes == Writes::NeedCopy && is_own {
+                e.writes = Writes::Copied;
+            }
+        });
+        self.join(&mut tree, &mut h, range);
     }
 
     /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody
@@ -253,11 +270,12 @@ impl<M: Machine> Uvm<M> {
         if range.is_empty() || !range.start.is_page_aligned() || !range.end.is_page_aligned() {
             return Err(MapError::Invalid);
         }
-        let space = self.space_create(held, range)?;
+        // Of the giver's family, whose copies are known already.
+        let space = self.space_of(held, range, from.family)?;
         let (target, place) = ((&space, Target::New), Place::FixedNoReplace(range.start));
         let passed =
             self.pass_entries(held, (from, range), target, place, mode).and_then(|passed| {
-                if matches!(passed, Passed::Apart) {
+                if matches!(passed, Passed::InSteps) {
                     self.copy_range_in_steps(held, from, range, &space)?;
                 }
                 match mode {
@@ -289,7 +307,7 @@ impl<M: Machine> Uvm<M> {
                 self.drop_detached(held, detached);
                 Ok(va)
             }
-            Ok(Passed::Apart) => unreachable!("only copies are made apart"),
+            Ok(Passed::InSteps) => unreachable!("only copies are made apart"),
             Err(e) => Err((e, detached)),
         }
     }
@@ -358,7 +376,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         copy: &Space<M>,
     ) -> Result<(), MapError> {
-        let source = Source { space: from, range, inherit: Some(Inherit::Copy) };
+        let source = Source { space: from, range, forced_inherit: Some(Inherit::Copy) };
         let (mut entries, mut down) = (Tree::new(), Shootdown::new());
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             {
@@ -375,16 +393,17 @@ impl<M: Machine> Uvm<M> {
                 clip(&mut tree, range);
                 from.map.claim(&tree);
             }
-            let forking = Forking::of_range();
+            let mut state = CopyState::of_range();
             let copied =
-                self.fork_in_steps(held, &source, forking, (copy, &mut entries), &mut down);
+                self.fork_in_steps(held, &source, &mut state, (copy, &mut entries), &mut down);
             {
                 let (mut tree, mut h) = from.map.lock_and_unclaim(self.machine(), held);
                 self.join(&mut tree, &mut h, range);
                 entries.each(range, |e| e.note_copier(&mut h, copy.family));
             }
-            copied.map(|_| ()).map_err(|e| {
-                self.drop_half(held, &mut entries, &mut down);
+            copied.map_err(|e| {
+                self.release_partial_copy(held, &mut entries, &mut down);
+                self.join_refused(held, from, range);
                 Stop::Fail(e.into())
             })
         });
@@ -431,15 +450,23 @@ impl<M: Machine> Uvm<M> {
             (Trees::Two(a, b), h.down_to())
         };
         let entries = self.passable(trees.from(), range)?;
-        let is_seen = passing.target == Target::InUse;
-        if passing.mode == Pass::Copy
-            && (self.copies_in_steps(from, range)
-                || is_seen && written_by_others(trees.from(), &mut h, range))
-        {
-            return Ok(Some(Passed::Apart));
-        }
         let at = self.choose_for(trees.to(), passing, place)?;
         let new = VaRange::new(at, at + range.pages());
+        // All that can be refused is, before anything is copied or cut.
+        let more = entries + cuts(trees.to(), new);
+        let tree = trees.from();
+        if cuts(tree, range) > 0 && !has_room(self, tree, cuts(tree, range))
+            || !has_room(self, trees.to(), more)
+        {
+            return Err(Stop::Fail(MapError::TooMany));
+        }
+        let target_in_use = passing.target == Target::InUse;
+        if passing.mode == Pass::Copy
+            && (self.copies_in_steps(from, range)
+                || target_in_use && written_by_others(trees.from(), &mut h, range))
+        {
+            return Ok(Some(Passed::InSteps));
+        }
         let is_given = matches!(passing.mode, Pass::Donate | Pass::DonateZero);
         if (is_given && self.moves_much(from, lock, range, at))
             || self.is_refilled(from, lock, trees.from(), &ahead[..1])
@@ -450,13 +477,6 @@ impl<M: Machine> Uvm<M> {
         let need = self.pass_bytes(&mut trees, &mut h, passing, new, entries);
         if need > reserved {
             return Err(Stop::Heap(need));
-        }
-        let more = entries + cuts(trees.to(), new);
-        let tree = trees.from();
-        if cuts(tree, range) > 0 && !has_room(self, tree, cuts(tree, range))
-            || !has_room(self, trees.to(), more)
-        {
-            return Err(Stop::Fail(MapError::TooMany));
         }
         clip(trees.from(), range);
         let mut passed = match passing.mode {
@@ -548,7 +568,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         passing: &mut Passing<'_, M>,
     ) -> Result<Taken<Entry<M>>, Stop<MapError>> {
-        let mut forking = Forking::of_range();
+        let mut state = CopyState::of_range();
         let (from, range) = (passing.from, passing.range);
         let (half, down) = (&mut passing.half, &mut passing.down);
         let (mut made, mut result) = (Making::new(), Ok(()));
@@ -556,7 +576,7 @@ impl<M: Machine> Uvm<M> {
         tree.each_mut(range, |entry| {
             if result.is_ok() {
                 result =
-                    self.fork_entry_as(held, from, entry, inherit, &mut forking, down).map(|e| {
+                    self.fork_entry_as(held, from, entry, inherit, &mut state, down).map(|e| {
                         e.into_iter().for_each(|e| made.push(e));
                     });
             }

@@ -25,9 +25,9 @@ use crate::anon::{many_bytes, AnonNo};
 use crate::borrowed::{Content, Settle, Shown, AT_ONCE};
 use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Entry, Inherit, Writes};
-use crate::rewritten::{self, Copies, Forking};
+use crate::rewritten::{self, CopyState};
 use crate::slots::{Slots, LEAF, SET_BYTES};
-use crate::steps::{first_part, WIRED};
+use crate::steps::{first_part, part_of_few_slots, WIRED};
 use crate::{Space, Uvm};
 
 /// Entries of a fork in one piece.
@@ -42,34 +42,35 @@ pub(crate) struct Source<'a, M: Machine> {
     pub(crate) space: &'a Space<M>,
     pub(crate) range: VaRange,
     /// How the copy has all entries; each as it is inherited, if `None`.
-    pub(crate) inherit: Option<Inherit>,
+    pub(crate) forced_inherit: Option<Inherit>,
 }
 
 impl<M: Machine> Source<'_, M> {
-    fn inherit(&self, e: &Entry<M>) -> Inherit {
-        self.inherit.unwrap_or(e.inherit)
+    fn inherit_of(&self, e: &Entry<M>) -> Inherit {
+        self.forced_inherit.unwrap_or(e.inherit)
     }
 
     /// Whether an entry's pages are copied at once.
-    fn is_copied(&self, e: &Entry<M>) -> bool {
+    fn is_wired_private(&self, e: &Entry<M>) -> bool {
         e.wired
-            && self.inherit(e) == Inherit::Copy
+            && self.inherit_of(e) == Inherit::Copy
             && e.writes != Writes::Through
             && e.amap.is_some()
     }
 
     /// Whether an entry is to be prepared: it is locked, or its slots may hold pages on loan.
-    fn is_special(&self, e: &Entry<M>) -> bool {
-        self.is_copied(e) || e.amap.as_ref().is_some_and(|aref| aref.amap.borrows.load(Relaxed))
+    fn needs_preparing(&self, e: &Entry<M>) -> bool {
+        self.is_wired_private(e)
+            || e.amap.as_ref().is_some_and(|aref| aref.amap.borrows.load(Relaxed))
     }
 }
 
 /// An entry that is to be prepared before a child's is made of it.
-struct Special<M: Machine> {
+struct Unprepared<M: Machine> {
     range: VaRange,
     aref: ARef<M>,
     /// It is locked: its pages are copied at once.
-    is_copied: bool,
+    is_wired_private: bool,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -90,29 +91,29 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         source: &Source<'_, M>,
-        mut forking: Forking<M>,
+        state: &mut CopyState<M>,
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
-    ) -> Result<Copies, NoMemory> {
+    ) -> Result<(), NoMemory> {
         let parent = source.space;
-        self.lower_private(held, source);
-        forking.is_lowered = true;
-        let result = self.derive_all(held, source, entries, &mut forking, down).and_then(|()| {
+        self.write_protect_private(held, source);
+        state.is_write_protected = true;
+        let result = self.copy_entries(held, source, entries, state, down).and_then(|()| {
             self.machine().reserve_heap(rewritten::ALL_BYTES)?;
             let (tree, mut h) = parent.map.lock_claimed(held);
-            self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
-            Ok(forking.copies)
+            self.copy_rewritten(&mut h, (parent, &tree), (child, entries), state, down);
+            Ok(())
         });
-        if let Some((copy, len)) = forking.copied {
+        if let Some((copy, len)) = state.next_amap.take() {
             self.release_amap(held, &copy, len, down);
         }
         down.perform(self.machine(), held);
-        self.raise_wired(held, parent, source.range);
+        self.restore_write_wired(held, parent, source.range);
         result
     }
 
     /// Gives back the memory that an attempt took for entries of a copy which it didn't end.
-    pub(crate) fn drop_half(
+    pub(crate) fn release_partial_copy(
         &self,
         held: &mut Held<'_, order::Nothing>,
         entries: &mut Tree<Entry<M>>,
@@ -124,13 +125,13 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes the right to write from the private memory that is copied.
-    fn lower_private(&self, held: &mut Held<'_, order::Nothing>, source: &Source<'_, M>) {
+    fn write_protect_private(&self, held: &mut Held<'_, order::Nothing>, source: &Source<'_, M>) {
         let space = source.space;
         self.in_claimed_steps(held, space, source.range, |h, tree, part, down| {
             tree.each(part, |e| {
                 if e.amap.is_some()
                     && e.writes == Writes::Copied
-                    && source.inherit(e) == Inherit::Copy
+                    && source.inherit_of(e) == Inherit::Copy
                 {
                     let (own, prot) = (e.range.intersect(part), e.prot.without_write());
                     self.machine().pmap().protect(h, &space.pmap, own, prot, down);
@@ -140,20 +141,31 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Gives it back to what is wired, which the space has alone again, and costs its program no
-    /// fault then.
-    fn raise_wired(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    /// Gives the right to write back to wired memory that no copy shares, so that a store to it
+    /// takes no fault.
+    fn restore_write_wired(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             {
                 let (tree, mut h) = space.map.lock_claimed(held);
                 let mut part = first_part(&tree, rest);
                 part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
+                let part = part_of_few_slots(&mut h, &tree, part);
                 tree.each(part, |entry| {
                     let is_writable =
                         entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
                     if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
-                        self.raise_part(&mut h, space, (entry, aref), entry.range.intersect(part));
+                        self.restore_write(
+                            &mut h,
+                            space,
+                            (entry, aref),
+                            entry.range.intersect(part),
+                        );
                     }
                 });
                 rest.start = part.end;
@@ -163,7 +175,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Lets wired pages of a part of an entry that the space has alone be written without a fault.
-    fn raise_part(
+    fn restore_write(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
@@ -191,57 +203,62 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Makes all the child's entries.
-    fn derive_all(
+    fn copy_entries(
         &self,
         held: &mut Held<'_, order::Nothing>,
         source: &Source<'_, M>,
         entries: &mut Tree<Entry<M>>,
-        forking: &mut Forking<M>,
+        state: &mut CopyState<M>,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         let (mut rest, mut reserve) = (source.range, STEP_BYTES);
         while !rest.is_empty() {
             if let Some(first) =
-                self.first_special(held, source, rest).filter(|_| forking.copied.is_none())
+                self.first_unprepared(held, source, rest).filter(|_| state.next_amap.is_none())
             {
                 self.settle_in_steps(held, source.space, &first)?;
-                if first.is_copied {
+                if first.is_wired_private {
                     let len = first.range.pages();
-                    forking.copied = Some((self.copy_in_steps(held, &first.aref, len, down)?, len));
+                    state.next_amap =
+                        Some((self.copy_in_steps(held, &first.aref, len, down)?, len));
                 }
             }
-            let done = self.derive_some(held, (source, rest), reserve, entries, forking, down);
+            let done = self.copy_entries_step(held, (source, rest), reserve, entries, state, down);
             down.perform(self.machine(), held);
             (rest.start, reserve) = done?;
-            self.go_on(held)?;
+            self.pause_or_give_up(held)?;
         }
         Ok(())
     }
 
     /// The first entry of a range, if it is to be prepared.
-    fn first_special(
+    fn first_unprepared(
         &self,
         held: &mut Held<'_, order::Nothing>,
         source: &Source<'_, M>,
         range: VaRange,
-    ) -> Option<Special<M>> {
+    ) -> Option<Unprepared<M>> {
         let (tree, _) = source.space.map.lock_claimed(held);
         let first = tree.try_each(range, &mut |e| {
-            let aref = e.amap.clone().filter(|_| source.is_special(e));
-            Err(aref.map(|aref| Special { range: e.range, aref, is_copied: source.is_copied(e) }))
+            let aref = e.amap.clone().filter(|_| source.needs_preparing(e));
+            Err(aref.map(|aref| Unprepared {
+                range: e.range,
+                aref,
+                is_wired_private: source.is_wired_private(e),
+            }))
         });
         first.err().flatten()
     }
 
     /// Makes the child's entries for the first part of a range. Says where that ends, and what the
     /// next step is to reserve: more, if that is what the first entry here needs.
-    fn derive_some(
+    fn copy_entries_step(
         &self,
         held: &mut Held<'_, order::Nothing>,
         (source, range): (&Source<'_, M>, VaRange),
         reserve: usize,
         entries: &mut Tree<Entry<M>>,
-        forking: &mut Forking<M>,
+        state: &mut CopyState<M>,
         down: &mut Shootdown,
     ) -> Result<(Va, usize), NoMemory> {
         self.machine().reserve_heap(reserve)?;
@@ -253,19 +270,19 @@ impl<M: Machine> Uvm<M> {
             if end != part.end || failed.is_some() {
                 return None;
             }
-            need += match forking.copied {
+            need += match &state.next_amap {
                 Some(_) if done == 0 => built_bytes::<Entry<M>>(1) - built_bytes::<Entry<M>>(0),
-                _ => self.derive_bytes(entry, source.inherit(entry), &mut h),
+                _ => self.derive_bytes(entry, source.inherit_of(entry), &mut h),
             };
             // One that is to be prepared is the first of its step.
-            let waits = done != 0 && source.is_special(entry);
+            let waits = done != 0 && source.needs_preparing(entry);
             if waits || need > reserve {
                 end = entry.range.start;
                 return None;
             }
             done += 1;
-            let inherit = source.inherit(entry);
-            let made = self.fork_entry_as(&mut h, source.space, entry, inherit, forking, down);
+            let inherit = source.inherit_of(entry);
+            let made = self.fork_entry_as(&mut h, source.space, entry, inherit, state, down);
             made.unwrap_or_else(|e| {
                 failed = Some(e);
                 None
@@ -306,7 +323,7 @@ impl<M: Machine> Uvm<M> {
                     rest.start = end;
                     Ok(())
                 });
-            if let Err(e) = copied.and_then(|()| self.go_on(held)) {
+            if let Err(e) = copied.and_then(|()| self.pause_or_give_up(held)) {
                 self.release_amap(held, &copy, len, down);
                 return Err(e);
             }
@@ -360,7 +377,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         parent: &Space<M>,
-        Special { range, aref, .. }: &Special<M>,
+        Unprepared { range, aref, .. }: &Unprepared<M>,
     ) -> Result<(), NoMemory> {
         let mut rest = aref.range(range.pages());
         while !rest.is_empty() {
@@ -375,13 +392,13 @@ impl<M: Machine> Uvm<M> {
                 self.settle_borrowed(&mut h, &mut body, some.clone(), &all)?;
                 rest.start = some.end;
             }
-            self.go_on(held)?;
+            self.pause_or_give_up(held)?;
         }
         Ok(())
     }
 
     /// Lets others run. A thread that is being ended forks no further.
-    fn go_on(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), NoMemory> {
+    fn pause_or_give_up(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), NoMemory> {
         self.machine().pause(held);
         if self.machine().gives_up() {
             return Err(NoMemory);

@@ -57,38 +57,37 @@ pub(crate) const ALL_BYTES: usize = MOST * LEAF_BYTES + many_bytes(MOST);
 pub(crate) type Slots = ArrayVec<(u64, AnonNo), SLOTS>;
 
 /// The fork that is under way, or the copy of a range that is to be passed.
-pub(crate) struct Forking<M: Machine> {
+pub(crate) struct CopyState<M: Machine> {
     /// It copies what was learned; else stores will.
-    copies_rewritten: bool,
+    eager_copies: bool,
     /// It begins with forgetting what was learned.
     forgets: bool,
     /// No translation allows a store to private memory any more, and none will before its end.
-    pub(crate) is_lowered: bool,
+    pub(crate) is_write_protected: bool,
     /// The copy of the next entry, which is locked, where it is made already; and its length.
-    pub(crate) copied: Option<(ARef<M>, Pages)>,
+    pub(crate) next_amap: Option<(ARef<M>, Pages)>,
     places: ArrayVec<(Va, AnonNo), MOST>,
-    pub(crate) copies: Copies,
+    /// Other spaces may write to pages of what was copied.
+    pub(crate) others_can_write: bool,
 }
 
-/// Whether threads may still write to pages of what a fork has copied.
-#[derive(Clone, Copy)]
-pub(crate) enum Copies {
-    Protected,
-    /// Of memory that other spaces write too.
-    Unprotected,
-}
-
-impl<M: Machine> Forking<M> {
+impl<M: Machine> CopyState<M> {
     /// The `nth` fork of a space.
     pub(crate) fn new(nth: u32) -> Self {
         let forgets = nth.is_multiple_of(FORKS);
-        let (copied, places, copies) = (None, ArrayVec::new(), Copies::Protected);
-        Forking { copies_rewritten: true, forgets, is_lowered: false, copied, places, copies }
+        CopyState {
+            eager_copies: true,
+            forgets,
+            is_write_protected: false,
+            next_amap: None,
+            places: ArrayVec::new(),
+            others_can_write: false,
+        }
     }
 
     /// The copy of a range.
     pub(crate) fn of_range() -> Self {
-        Forking { copies_rewritten: false, ..Forking::new(1) }
+        CopyState { eager_copies: false, ..CopyState::new(1) }
     }
 
     /// Those of some slots that this fork copies.
@@ -98,7 +97,7 @@ impl<M: Machine> Forking<M> {
         range: &Range<u64>,
         holds: impl Fn(u64) -> Option<AnonNo>,
     ) -> Slots {
-        if !self.copies_rewritten {
+        if !self.eager_copies {
             return Slots::new();
         }
         if self.forgets {
@@ -161,11 +160,11 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Map>,
         (parent, tree): (&Space<M>, &Tree<Entry<M>>),
-        forking: &Forking<M>,
+        state: &CopyState<M>,
         down: &mut Shootdown,
     ) {
         let mut done = VaRange::default();
-        for &(va, _) in &forking.places {
+        for &(va, _) in &state.places {
             if let Some(entry) = tree.get(va).filter(|entry| entry.range != done) {
                 self.write_protect(held, parent, entry, down);
                 done = entry.range;
@@ -181,11 +180,11 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         (parent, tree): (&Space<M>, &Tree<Entry<M>>),
         (child, entries): (&Space<M>, &Tree<Entry<M>>),
-        forking: &Forking<M>,
+        state: &CopyState<M>,
         down: &mut Shootdown,
     ) {
         let (machine, pmap) = (self.machine(), self.machine().pmap());
-        for &(va, original) in &forking.places {
+        for &(va, original) in &state.places {
             let (Some(from), Some(to)) = (tree.get(va), entries.get(va)) else { continue };
             let Some(aref) = &to.amap else { continue };
             let copy = self.copy_for_child(held, (parent, from), va, original, down);
@@ -256,11 +255,11 @@ mod tests {
             .for_each(|(&slot, place)| place.store(slot, Relaxed));
         let holds =
             |slot| core::num::NonZeroU32::new(slot as u32).and_then(crate::borrowed::Content::anon);
-        let chosen = |forking: Forking<uvm_soft::SoftMachine>, range| -> std::vec::Vec<u64> {
-            forking.choose(&rewritten, &range, holds).iter().map(|&(slot, _)| slot).collect()
+        let chosen = |state: CopyState<uvm_soft::SoftMachine>, range| -> std::vec::Vec<u64> {
+            state.choose(&rewritten, &range, holds).iter().map(|&(slot, _)| slot).collect()
         };
-        assert_eq!(chosen(Forking::new(1), 0..64), [7, 3, 9]);
-        assert_eq!(chosen(Forking::new(1), 4..64), [7, 9]);
-        assert!(chosen(Forking::new(FORKS), 0..64).is_empty() && !rewritten.is_any());
+        assert_eq!(chosen(CopyState::new(1), 0..64), [7, 3, 9]);
+        assert_eq!(chosen(CopyState::new(1), 4..64), [7, 9]);
+        assert!(chosen(CopyState::new(FORKS), 0..64).is_empty() && !rewritten.is_any());
     }
 }

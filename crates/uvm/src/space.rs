@@ -21,7 +21,7 @@ use crate::fork_in_steps::Source;
 use crate::map::tree::{built_bytes, Tree};
 use crate::map::{Change, Entry, Inherit, Map, MapError, Writes};
 use crate::receive::Patience;
-use crate::rewritten::{Copies, Forking};
+use crate::rewritten::CopyState;
 use crate::{Stop, Uvm};
 
 /// One address space, or a part of one that has a map of its own: a submap.
@@ -64,7 +64,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The same, of a family.
-    fn space_of(
+    pub(crate) fn space_of(
         &self,
         held: &mut Held<'_, order::Nothing>,
         bounds: VaRange,
@@ -128,7 +128,7 @@ impl<M: Machine> Uvm<M> {
     /// fault later. A shared object inherited as a copy is copied page by page at the child's
     /// writes; until then the child sees the object change. The child has private memory as it was
     /// at one moment. Of memory that other spaces write too ([`Inherit::Share`]) it has each page
-    /// as it was at some moment of the call.
+    /// as it was at some moment of the call, and each word if that memory is locked here.
     ///
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
@@ -154,17 +154,17 @@ impl<M: Machine> Uvm<M> {
             if forked.is_err() {
                 // The next attempt begins anew, with the memory that this one took: all of it, the
                 // copies too that were given up on the way.
-                self.drop_half(held, &mut entries, &mut down);
+                self.release_partial_copy(held, &mut entries, &mut down);
             }
             forked
         });
-        let result = result.and_then(|copies| {
+        let result = result.and_then(|others_can_write| {
             *child.map.tree.lock(held).0 = entries;
             child.map.fork_bytes.store(parent.map.fork_bytes.load(Relaxed), Relaxed);
             down.perform(self.machine(), held);
-            match copies {
-                Copies::Protected => Ok(()),
-                Copies::Unprotected => self.write_protect_copies(held, &child),
+            match others_can_write {
+                true => self.write_protect_copies(held, &child),
+                false => Ok(()),
             }
         });
         down.perform(self.machine(), held);
@@ -175,6 +175,7 @@ impl<M: Machine> Uvm<M> {
         Ok(child)
     }
 
+    /// One attempt: whether other spaces may write to pages of what was copied.
     fn fork_entries(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -182,7 +183,7 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
-    ) -> Result<Copies, Stop<NoMemory>> {
+    ) -> Result<bool, Stop<NoMemory>> {
         let whole = parent.map.lock_whole_now(self.machine(), held, parent.map.bounds);
         let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
@@ -190,16 +191,16 @@ impl<M: Machine> Uvm<M> {
         if self.forks_in_steps(parent, &tree) {
             parent.map.claim(&tree);
             drop(tree);
-            let source = Source { space: parent, range: parent.map.bounds, inherit: None };
-            let result =
-                self.fork_in_steps(held, &source, Forking::new(nth), (child, entries), down);
+            let source = Source { space: parent, range: parent.map.bounds, forced_inherit: None };
+            let mut state = CopyState::new(nth);
+            let result = self.fork_in_steps(held, &source, &mut state, (child, entries), down);
             parent.map.unclaim(self.machine(), held);
             // Those who waited, before this thread forks again.
             self.machine().pause(held);
-            return Ok(result?);
+            return Ok(result.map(|()| state.others_can_write)?);
         }
-        let (mut result, mut need, mut forking) =
-            (Ok(()), built_bytes::<Entry<M>>(0), Forking::new(nth));
+        let (mut result, mut need, mut state) =
+            (Ok(()), built_bytes::<Entry<M>>(0), CopyState::new(nth));
         *entries = tree.derive(parent.map.bounds, |entry| {
             if result.is_err() {
                 return None;
@@ -210,13 +211,13 @@ impl<M: Machine> Uvm<M> {
                 return None;
             }
             let inherit = entry.inherit;
-            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, &mut forking, down);
+            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, &mut state, down);
             forked.unwrap_or_else(|e| {
                 result = Err(Stop::Fail(e));
                 None
             })
         });
-        self.protect_rewritten(&mut h, (parent, &tree), &forking, down);
+        self.protect_rewritten(&mut h, (parent, &tree), &state, down);
         // Under the lock: another thread of the parent must not resolve a copy while a third still
         // writes through the translation that was just lowered.
         down.flush(self.machine().pmap());
@@ -231,8 +232,8 @@ impl<M: Machine> Uvm<M> {
             parent.map.fork_bytes.store(need, Relaxed);
         }
         result?;
-        self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &forking, down);
-        Ok(forking.copies)
+        self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &state, down);
+        Ok(state.others_can_write)
     }
 
     /// Heap bytes for a child's entry in a tree that is built, and all that it has.
@@ -282,7 +283,7 @@ impl<M: Machine> Uvm<M> {
         parent: &Space<M>,
         entry: &mut Entry<M>,
         inherit: Inherit,
-        forking: &mut Forking<M>,
+        state: &mut CopyState<M>,
         down: &mut Shootdown,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
@@ -301,7 +302,7 @@ impl<M: Machine> Uvm<M> {
                 (self.share_amap(held, entry), entry.writes)
             }
             Inherit::Copy if entry.writes == Writes::Through => (None, Writes::NeedCopy),
-            Inherit::Copy => self.inherit_copy(held, parent, entry, forking, down)?,
+            Inherit::Copy => self.inherit_copy(held, parent, entry, state, down)?,
         };
         let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
         let child = Entry {
@@ -328,19 +329,19 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         parent: &Space<M>,
         entry: &mut Entry<M>,
-        forking: &mut Forking<M>,
+        state: &mut CopyState<M>,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
         let len = entry.len();
-        if let Some((copy, _)) = forking.copied.take() {
+        if let Some((copy, _)) = state.next_amap.take() {
             return Ok((Some(copy), Writes::Copied));
         }
         debug_assert!(!entry.wired, "pages that are wired are copied before");
-        let is_lowered = forking.is_lowered;
-        let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, forking) else {
+        let is_write_protected = state.is_write_protected;
+        let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, state) else {
             if entry.writes == Writes::Copied {
-                if !is_lowered {
+                if !is_write_protected {
                     self.write_protect(held, parent, entry, down);
                 }
                 entry.writes = Writes::NeedCopy;
@@ -349,13 +350,13 @@ impl<M: Machine> Uvm<M> {
         };
         if !forked.was_exclusive {
             forked.copy.amap.is_unprotected.store(true, Relaxed);
-            forking.copies = Copies::Unprotected;
+            state.others_can_write = true;
         }
         if !forked.rewritten.is_empty() {
             // Its time comes when all else is done, so that other threads find it read-only for a
             // short time.
-            forking.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
-        } else if !is_lowered {
+            state.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
+        } else if !is_write_protected {
             self.write_protect(held, parent, entry, down);
         }
         // Mostly it is, and the line stays where it is.

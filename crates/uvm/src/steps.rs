@@ -132,17 +132,30 @@ fn end_of(range: VaRange, few: u64, all: u64) -> Va {
     }
 }
 
+/// The first part of a range that has as many slots in use as one step looks at.
+pub(crate) fn part_of_few_slots<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    tree: &Tree<Entry<M>>,
+    range: VaRange,
+) -> VaRange {
+    if range.pages().0 <= SLOTS as u64 {
+        return range;
+    }
+    let mut left = SLOTS;
+    cut(tree, range, |e, own| few_slots(held, e, own, &mut left))
+}
+
 /// The part of a range whose slots one step counts.
 fn part_to_count<M: Machine>(
     held: &mut Held<'_, order::Map>,
     tree: &Tree<Entry<M>>,
     range: VaRange,
 ) -> VaRange {
-    let (part, mut left) = (first_part(tree, range), SLOTS);
+    let part = first_part(tree, range);
     if part.pages().0 <= COUNTED as u64 {
         return part;
     }
-    cut(tree, part, |e, own| few_slots(held, e, own, &mut left))
+    part_of_few_slots(held, tree, part)
 }
 
 /// The first part of a range that is wired, and is one entry's.
@@ -242,11 +255,7 @@ impl<M: Machine> Uvm<M> {
     ) -> VaRange {
         let mut part = first_part(tree, range);
         part.end = self.machine().pmap().part(&space.pmap, part, TRANSLATIONS);
-        let mut left = SLOTS;
-        if part.pages().0 <= SLOTS as u64 {
-            return part;
-        }
-        cut(tree, part, |e, own| few_slots(held, e, own, &mut left))
+        part_of_few_slots(held, tree, part)
     }
 
     /// The part of a range that one step looks at: some entries, and some slots and some of their

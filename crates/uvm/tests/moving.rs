@@ -614,6 +614,42 @@ fn locked_memory_stays_locked_where_a_copy_in_its_place_is_refused() {
 }
 
 #[test]
+fn a_copy_that_is_refused_leaves_its_source_in_one_piece() {
+    // Where memory was ever locked, copies go by the steps of a fork.
+    for is_in_steps in [false, true] {
+        let ((uvm, free), mut ctx) = (world(8192), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let (a, range) = written(&uvm, held, 200);
+        let (b, there) = written(&uvm, held, 200);
+        if is_in_steps {
+            uvm.wire(held, &a, range).unwrap();
+            uvm.unwire(held, &a, range).unwrap();
+        }
+        let source = VaRange::new(range.start + Pages(10), range.start + Pages(30));
+        let mut refused = 0;
+        loop {
+            // Something lies there, however much memory there is.
+            let taken = Place::FixedNoReplace(there.start);
+            let exists = uvm.pass_range(held, &a, source, &b, taken, Pass::Copy);
+            assert_eq!((exists, a.map().entries(held)), (Err(MapError::Exists), 1));
+            uvm.machine().heap.fail_from(refused + 1);
+            let copy = uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Copy);
+            uvm.machine().heap.fail_nth(0);
+            source.iter_pages().for_each(|va| store(&uvm, &a, va, 7));
+            audit(&uvm, held, &[&a, &b], &[]);
+            if copy.is_ok() {
+                break;
+            }
+            assert_eq!((copy, a.map().entries(held)), (Err(MapError::NoMemory), 1), "{refused}");
+            refused += 1;
+        }
+        assert!(refused > if is_in_steps { 5 } else { 0 });
+        [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
+        assert_eq!(uvm.frames().free(), free);
+    }
+}
+
+#[test]
 fn locked_memory_is_copied_and_can_be_written_where_its_copy_is_refused() {
     let ((uvm, free), mut ctx) = (world(8192), ThreadCtx::new());
     let held = &mut ctx.held();

@@ -236,6 +236,10 @@ impl<M: Machine> Uvm<M> {
     /// the next access asks the object, which may have become shorter. Cost: by entries of the
     /// space, if one of its family has copied from the object.
     ///
+    /// A [detached range](crate::Detached) is no space of the caller's, nor is the copy that
+    /// [`fork`](Self::fork) or [`pass_range`](Self::pass_range) is making: private copies in these
+    /// stay.
+    ///
     /// # Errors
     /// [`RangeError::NoMemory`]: the copies of entries that share theirs with others, and of those
     /// behind, are still there.
