@@ -694,7 +694,7 @@ const PLANTS: &[Plant] = &[
         what: "fork: the parent goes on writing what was copied at once",
         file: "uvm/src/space.rs",
         changes: &[(
-            "} else if !is_lowered {",
+            "} else if !is_write_protected {",
             "} else if false {",
         )],
         found_by: RANDOM,
