@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rsext4::{Clock, Ext4Result};
-use volume::{Change, Cursor, Device, DeviceError, Mode, New, Rename, Timestamp, Volume};
+use volume::{Change, Cursor, Device, DeviceError, Limits, Mode, New, Rename, Timestamp, Volume};
 
 const BLOCK: usize = 1024;
 /// First bytes from here on make a record a call.
@@ -100,7 +100,8 @@ pub fn target(bytes: &[u8]) {
         disk[number * BLOCK + at % BLOCK] = change[3];
     }
     let mode = if how & 0x80 == 0 { Mode::ReadWrite } else { Mode::ReadOnly };
-    let Ok(mut volume) = Volume::mount(Disk(Arc::new(Mutex::new(disk))), Now, mode, 64) else {
+    let limits = Limits { cache_lines: 64, pieces: usize::MAX };
+    let Ok(mut volume) = Volume::mount(Disk(Arc::new(Mutex::new(disk))), Now, mode, limits) else {
         return;
     };
     let mut seen = walk(&mut volume);

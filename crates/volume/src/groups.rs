@@ -35,6 +35,8 @@ const FLAGS: usize = 18;
 const BLOCKS_SUM: [usize; 2] = [24, 56];
 const INODES_SUM: [usize; 2] = [26, 58];
 const SUM: usize = 30;
+/// Where an inode says when it was deleted.
+const DELETED: u64 = 20;
 
 /// The superblock, if it is one that the crate would go on with.
 pub(crate) fn superblock<D: Device>(device: &mut D) -> Option<Ext4Superblock> {
@@ -48,6 +50,35 @@ pub(crate) fn superblock<D: Device>(device: &mut D) -> Option<Ext4Superblock> {
         && superblock.validate_geometry().is_ok()
         && superblock.checked_block_size().is_ok_and(fits);
     is_good.then_some(superblock)
+}
+
+/// Whether mounting the volume for writing may delete files: it lists some, or its journal may.
+pub(crate) fn may_have_orphans<D: Device>(device: &mut D) -> bool {
+    superblock(device).is_some_and(|superblock| {
+        superblock.s_last_orphan != 0
+            || superblock.has_feature_incompat(Ext4Superblock::EXT4_FEATURE_INCOMPAT_RECOVER)
+    })
+}
+
+/// The inode behind another in the list of those that have no name: where others say when they were
+/// deleted.
+pub(crate) fn next_orphan<D: Device>(
+    device: &mut D,
+    superblock: &Ext4Superblock,
+    ino: u32,
+) -> Option<u32> {
+    let index = ino.checked_sub(1)?;
+    let (group, within) =
+        (index / superblock.s_inodes_per_group, index % superblock.s_inodes_per_group);
+    let size = superblock.get_desc_size();
+    let at = superblock.primary_gdt_byte_offset().ok()? + u64::from(group) * u64::from(size);
+    let mut record = alloc::vec![0; usize::from(size)];
+    device.read(at, &mut record).ok()?;
+    let table = Ext4GroupDesc::decode_checked(&record).ok()?.inode_table();
+    let inode = u64::from(superblock.inode_size().max(128)) * u64::from(within);
+    let mut next = [0; 4];
+    device.read(table.checked_mul(superblock.block_size())? + inode + DELETED, &mut next).ok()?;
+    Some(u32::from_le_bytes(next))
 }
 
 /// Has a volume without a journal forget which inodes have no name, if it names some; whether it

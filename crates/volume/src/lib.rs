@@ -129,6 +129,15 @@ pub struct Space {
     pub files_free: u64,
 }
 
+/// What a volume may take of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Blocks of 4 KiB of metadata that are remembered; names may take as much again.
+    pub cache_lines: usize,
+    /// Pieces that a file may lie in, where they are listed.
+    pub pieces: usize,
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -170,23 +179,31 @@ fn number(ino: u32) -> Result<InodeNumber> {
 
 impl<D: Device> Volume<D> {
     /// Mounts the volume on `device`, replaying its journal and finishing what a crash interrupted.
-    /// `cache_lines` is how many blocks of 4 KiB of metadata are remembered; names may take as much
-    /// again.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidMagic`] and the like: there is no such volume;
-    /// [`ErrorKind::UnsupportedFeature`]: it has a feature that is not known here.
+    /// [`ErrorKind::UnsupportedFeature`]: it has a feature that is not known here;
+    /// [`ErrorKind::NoMemory`]: a file whose deletion or truncation a crash interrupted lies in
+    /// more pieces than may be listed.
     pub fn mount<C: Clock + Clone + Send + 'static>(
         mut device: D,
         clock: C,
         mode: Mode,
-        cache_lines: usize,
+        limits: Limits,
     ) -> Result<Self> {
-        let mounted = Self::mount_as_it_is(device.clone(), clock.clone(), mode, cache_lines);
+        if mode == Mode::ReadWrite && groups::may_have_orphans(&mut device) {
+            // Reading replays the journal, and deletes nothing yet.
+            let reader =
+                Self::mount_as_it_is(device.clone(), clock.clone(), Mode::ReadOnly, limits);
+            if let Ok(mut reader) = reader {
+                reader.check_orphans(&mut device)?;
+            }
+        }
+        let mounted = Self::mount_as_it_is(device.clone(), clock.clone(), mode, limits);
         // Inodes without names that are no such are not worth a volume.
         let is_damaged = matches!(mounted, Err(ErrorKind::Corrupted | ErrorKind::NotFound));
         if mode == Mode::ReadWrite && is_damaged && groups::forget_orphans(&mut device) {
-            return Self::mount_as_it_is(device, clock, mode, cache_lines);
+            return Self::mount_as_it_is(device, clock, mode, limits);
         }
         mounted
     }
@@ -195,10 +212,10 @@ impl<D: Device> Volume<D> {
         mut device: D,
         clock: C,
         mode: Mode,
-        cache_lines: usize,
+        limits: Limits,
     ) -> Result<Self> {
         let read_only = device.is_read_only();
-        let mut state = State::new(STEP as usize, cache_lines);
+        let mut state = State::new(STEP as usize, limits);
         let writes = if read_only { Mode::ReadOnly } else { mode };
         state.mounting =
             groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
@@ -220,8 +237,29 @@ impl<D: Device> Volume<D> {
             state.block_size = block_size;
             state.mounting = None;
         }
-        let index = Index::new(cache_lines * shadow::LINE);
+        let index = Index::new(limits.cache_lines * shadow::LINE);
         Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
+    }
+
+    /// Looks at each inode that the crate deletes or cuts as it mounts the volume for writing:
+    /// it lists the whole file, in one piece of memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoMemory`] for a file in more pieces than may be listed.
+    fn check_orphans(&mut self, device: &mut D) -> Result<()> {
+        let Some(superblock) = groups::superblock(device) else { return Ok(()) };
+        let mut next = superblock.s_last_orphan;
+        for _ in 0..superblock.s_inodes_count {
+            if next == 0 {
+                break;
+            }
+            // What else is wrong with it, the crate will say.
+            if let Err(ErrorKind::NoMemory) = self.extents(next, 0, 1) {
+                return Err(ErrorKind::NoMemory);
+            }
+            next = groups::next_orphan(device, &superblock, next).unwrap_or(0);
+        }
+        Ok(())
     }
 
     /// The root directory's inode.
@@ -245,17 +283,12 @@ impl<D: Device> Volume<D> {
         }
     }
 
-    /// Has a file that lies in more pieces than `most` refused where they are to be listed.
-    pub fn limit_pieces(&mut self, most: usize) {
-        self.state.lock().most_pieces = most;
-    }
-
     /// Where the file's bytes in `at..at + len` lie, as far as they are allocated and below its
     /// size.
     ///
     /// # Errors
     /// I/O and damage; [`ErrorKind::NoMemory`] if the whole file lies in [too many
-    /// pieces](Self::limit_pieces). Cost: the whole of the file's extent tree.
+    /// pieces](Limits::pieces). Cost: the whole of the file's extent tree.
     pub fn extents(&mut self, ino: u32, at: u64, len: u64) -> Result<Vec<Run>> {
         if len == 0 {
             return Ok(Vec::new());

@@ -25,7 +25,7 @@ use spin::Mutex;
 
 use crate::groups::Groups;
 use crate::inodes::Tables;
-use crate::{Device, Mode};
+use crate::{Device, Limits, Mode};
 
 const SECTOR: u64 = 512;
 /// Bytes that the cache keeps as one.
@@ -57,21 +57,21 @@ pub(crate) struct State {
 const EXTENT_MAGIC: [u8; 2] = [0x0a, 0xf3];
 
 impl State {
-    pub(crate) fn new(blank: usize, cache_lines: usize) -> Self {
+    pub(crate) fn new(blank: usize, limits: Limits) -> Self {
         State {
             blank: alloc::vec![0; blank].into_boxed_slice(),
             blank_at: 0..0,
             shielded: BTreeSet::new(),
             block_size: 4096,
             mounting: None,
-            most_pieces: usize::MAX,
+            most_pieces: limits.pieces,
             pieces_left: None,
             tables: Tables::default(),
             cache: Cache {
                 lines: BTreeMap::new(),
                 ages: BTreeMap::new(),
                 clock: 0,
-                limit: cache_lines,
+                limit: limits.cache_lines,
             },
         }
     }
@@ -90,7 +90,8 @@ impl State {
         {
             if [a, b] == EXTENT_MAGIC {
                 let pieces = usize::from(u16::from_le_bytes([low, high]));
-                *left = left.checked_sub(pieces).ok_or(Ext4Error::no_memory())?;
+                // One without any costs a read.
+                *left = left.checked_sub(pieces.max(1)).ok_or(Ext4Error::no_memory())?;
             }
         }
         Ok(())

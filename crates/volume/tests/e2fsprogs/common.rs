@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use rsext4::{Clock, Ext4Result};
-use volume::{Device, DeviceError, Mode, Run, Timestamp, Volume};
+use volume::{Device, DeviceError, Limits, Mode, Run, Timestamp, Volume};
 
 /// What a disk holds, and what it may still lose.
 pub struct Platter {
@@ -143,12 +143,18 @@ impl Clock for Now {
 }
 
 pub fn mount(disk: &Disk) -> Volume<Disk> {
-    mount_with(disk, 64)
+    mount_with(disk, LIMITS).expect("the volume mounts")
 }
 
+pub const LIMITS: Limits = Limits { cache_lines: 64, pieces: usize::MAX };
+
 /// With so many blocks of metadata remembered, and names in as much room.
-pub fn mount_with(disk: &Disk, lines: usize) -> Volume<Disk> {
-    Volume::mount(disk.clone(), Now, Mode::ReadWrite, lines).expect("the volume mounts")
+pub fn mount_remembering(disk: &Disk, cache_lines: usize) -> Volume<Disk> {
+    mount_with(disk, Limits { cache_lines, ..LIMITS }).expect("the volume mounts")
+}
+
+pub fn mount_with(disk: &Disk, limits: Limits) -> volume::Result<Volume<Disk>> {
+    Volume::mount(disk.clone(), Now, Mode::ReadWrite, limits)
 }
 
 /// Makes an image of `mib` MiB by `mke2fs` with these options.

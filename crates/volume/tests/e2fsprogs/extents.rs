@@ -1,7 +1,7 @@
 //! Files in many pieces, which blocks are taken out of the middle of.
 
-use crate::common::{complaints, make, mount, Disk};
-use volume::New;
+use crate::common::{complaints, make, mount, mount_with, Disk, LIMITS};
+use volume::{Limits, New, Rename};
 
 /// Makes a file of so many runs of three blocks, with a gap behind each, and takes the middle block
 /// out of each run; written or not.
@@ -92,13 +92,41 @@ fn a_file_of_more_extents_than_may_be_listed_is_refused() {
     let mut volume = mount(&disk);
     let ino = scatter(&mut volume, 1024, 500);
     volume.unmount().expect("unmount");
-    let mut volume = mount(&disk);
-    volume.limit_pieces(499);
+    let with = |pieces| mount_with(&disk, Limits { pieces, ..LIMITS }).expect("the volume mounts");
+    let mut volume = with(499);
     assert_eq!(volume.extents(ino, 0, 1).unwrap_err(), volume::ErrorKind::NoMemory);
     assert_eq!(volume.resize(ino, 0).unwrap_err(), volume::ErrorKind::NoMemory);
-    volume.limit_pieces(500);
+    volume.unmount().expect("unmount");
+    let mut volume = with(500);
     assert_eq!(volume.extents(ino, 0, 1 << 40).expect("extents").len(), 500);
     volume.resize(ino, 0).expect("resize");
+}
+
+#[test]
+fn a_volume_that_is_to_delete_a_file_of_too_many_extents_is_refused() {
+    // Both with the journal to be replayed, which has the file's end, and without one.
+    for options in [&["-b", "1024"][..], &["-b", "1024", "-O", "^has_journal"]] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let image = folder.path().join("made.img");
+        make(&image, 64, options);
+        let disk = Disk::open(&image);
+        let mut volume = mount(&disk);
+        let free = volume.space().free;
+        let root = volume.root();
+        let kept = scatter(&mut volume, 1024, 300);
+        volume.rename(root, b"file", root, b"kept", Rename::Replace).expect("rename");
+        scatter(&mut volume, 1024, 500);
+        for name in [&b"file"[..], b"kept"] {
+            assert!(volume.unlink(root, name).expect("unlink"));
+        }
+        volume.sync().expect("sync");
+        // Nobody unmounts it.
+        drop(volume);
+        let refused = mount_with(&disk, Limits { pieces: 499, ..LIMITS });
+        assert_eq!(refused.err(), Some(volume::ErrorKind::NoMemory), "{options:?}");
+        let volume = mount_with(&disk, Limits { pieces: 500, ..LIMITS }).expect("it mounts");
+        assert_eq!(volume.space().free, free, "{options:?}, {kept}");
+    }
 }
 
 #[test]

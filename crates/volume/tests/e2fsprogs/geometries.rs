@@ -9,7 +9,7 @@ use std::path::Path;
 
 use volume::{Cursor, ErrorKind, Mode, Volume};
 
-use crate::common::{complaints, debugfs, fsck, try_make, Disk, Now, Random};
+use crate::common::{complaints, debugfs, fsck, try_make, Disk, Now, Random, LIMITS};
 use crate::model::World;
 
 /// What is passed to `mke2fs`, and what the tests ask about it.
@@ -76,7 +76,7 @@ fn made(image: &Path, chance: &mut Random) -> (Shape, Disk) {
         // Small volumes get none.
         shape.has_journal = features.contains("has_journal");
         if features.contains("meta_bg") {
-            let mounted = Volume::mount(disk, Now, Mode::ReadWrite, 64);
+            let mounted = Volume::mount(disk, Now, Mode::ReadWrite, LIMITS);
             assert!(matches!(mounted, Err(ErrorKind::UnsupportedFeature)));
             continue;
         }
@@ -149,7 +149,7 @@ fn power_cut(seed: u64) {
     drop(world);
     std::fs::write(&image, left).expect("room for an image");
     let disk = Disk::open(&image);
-    let mounted = Volume::mount(disk.clone(), Now, Mode::ReadWrite, 64);
+    let mounted = Volume::mount(disk.clone(), Now, Mode::ReadWrite, LIMITS);
     let mut volume = mounted.unwrap_or_else(|error| {
         panic!("seed {seed}: no mount after a cut: {error:?}\n{}", fsck(&image, "-n").1)
     });

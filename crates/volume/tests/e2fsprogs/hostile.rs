@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use volume::{Change, Cursor, Mode, New, Rename, Volume};
 
-use crate::common::{debugfs, try_make, Disk, Now, Random};
+use crate::common::{debugfs, try_make, Disk, Now, Random, LIMITS};
 use crate::model::World;
 
 /// Bytes that a thread has allocated at a time, at most, since it began to be counted.
@@ -184,7 +184,7 @@ fn mount_and_use(image: Vec<u8>, seed: u64) {
         let disk = Disk::holding(image.clone());
         HELD.set(0);
         MOST.set(0);
-        if let Ok(mut volume) = Volume::mount(disk, Now, mode, 64) {
+        if let Ok(mut volume) = Volume::mount(disk, Now, mode, LIMITS) {
             change_all(&mut volume, &mut chance);
         }
         // The disk in memory keeps copies of what is written to it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::{fsck, make, mount_with, Disk, Random};
+use crate::common::{fsck, make, mount_remembering, Disk, Random};
 use volume::{Cursor, ErrorKind, New, Rename, Volume};
 
 /// Names that a test uses.
@@ -87,7 +87,7 @@ fn listed_by_debugfs(image: &Path, dir: &str) -> BTreeMap<String, u32> {
 
 impl World {
     fn new(disk: &Disk, lines: usize, seed: u64) -> World {
-        let mut volume = mount_with(disk, lines);
+        let mut volume = mount_remembering(disk, lines);
         let root = volume.root();
         let dirs =
             ["one", "two"].map(|dir| volume.lookup(root, dir.as_bytes()).expect("it was made").ino);
@@ -224,7 +224,7 @@ fn run(options: &[&str], files: u64, lines: usize, seed: u64) {
         line.starts_with("Inode 12, i_blocks is") || line.starts_with("Inode 13, i_blocks is")
     };
     assert!(text.lines().filter(is_problem).all(is_miscount), "{text}");
-    let mut fresh = mount_with(&Disk::open(&image), 0);
+    let mut fresh = mount_remembering(&Disk::open(&image), 0);
     for (n, dir) in ["/one", "/two"].into_iter().enumerate() {
         let wanted: BTreeMap<String, u32> =
             world.names[n].iter().map(|(name, &(ino, _))| (name.clone(), ino)).collect();
@@ -275,7 +275,7 @@ fn cost(volume: &mut Volume<Disk>, dir: &str, count: u64) -> Duration {
 fn a_look_up_in_a_large_list_costs_about_what_it_does_in_a_small_one() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let disk = filled(folder.path(), &[("small", 100), ("large", 10_000)], &["-b", "4096"]);
-    let mut volume = mount_with(&disk, 1024);
+    let mut volume = mount_remembering(&disk, 1024);
     // More than twenty times as much if it is walked, each time; a host that is busy may stretch
     // one or the other.
     let mut costs = || (cost(&mut volume, "small", 100), cost(&mut volume, "large", 10_000));

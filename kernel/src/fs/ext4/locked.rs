@@ -13,7 +13,9 @@
 
 use alloc::vec::Vec;
 
-use volume::{Attributes, Change, Cursor, Entry, ErrorKind, Mode, New, Rename, Result, Run, Space};
+use volume::{
+    Attributes, Change, Cursor, Entry, ErrorKind, Limits, Mode, New, Rename, Result, Run, Space,
+};
 
 use super::device::{Metadata, Now};
 use crate::arch::preempt;
@@ -65,16 +67,12 @@ impl Volume {
         device: Metadata,
         clock: Now,
         mode: Mode,
-        cache_lines: usize,
+        limits: Limits,
     ) -> Result<Volume> {
         let mut stack = Stack::large().map_err(|_| ErrorKind::NoMemory)?;
-        let mount = || volume::Volume::mount(device, clock, mode, cache_lines);
+        let mount = || volume::Volume::mount(device, clock, mode, limits);
         let inner = fault::excused(|| on_stack(&mut stack, || preempt::open(mount)))?;
         Ok(Volume { inner, stack })
-    }
-
-    pub(super) fn limit_pieces(&mut self, most: usize) {
-        self.inner.limit_pieces(most);
     }
 
     pub(super) fn space(&self) -> Space {

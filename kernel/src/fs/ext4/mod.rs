@@ -43,7 +43,7 @@ use core::ops::DerefMut;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use machine::PAGE_SIZE;
-use volume::{Attributes, ErrorKind};
+use volume::{Attributes, ErrorKind, Limits};
 
 pub use volume::Mode;
 
@@ -147,17 +147,15 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
 
 fn open_volume(data: &Data, mode: Mode) -> Result<Volume> {
     let lines = (vm::stats().total_pages / 64).clamp(64, 4096) as usize;
-    let mut volume =
-        Volume::mount(Metadata(data.clone()), Now, mode, lines).map_err(|kind| match kind {
-            ErrorKind::Io => EIO,
-            ErrorKind::NoMemory => ENOMEM,
-            ErrorKind::ReadOnly => EROFS,
-            _ => EINVAL,
-        })?;
     // A file from elsewhere may lie in more pieces than one that is written here; it can be read,
     // and cut.
-    volume.limit_pieces(4 * most_pieces());
-    Ok(volume)
+    let limits = Limits { cache_lines: lines, pieces: 4 * most_pieces() };
+    Volume::mount(Metadata(data.clone()), Now, mode, limits).map_err(|kind| match kind {
+        ErrorKind::Io => EIO,
+        ErrorKind::NoMemory => ENOMEM,
+        ErrorKind::ReadOnly => EROFS,
+        _ => EINVAL,
+    })
 }
 
 /// How many pieces a file may lie in: a list of them comes at once, and several times.
