@@ -134,7 +134,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "fork in steps: private memory stays writable",
-        file: "uvm/src/fork_in_steps.rs",
+        file: "uvm/src/fork/steps.rs",
         changes: &[("e.prot.without_write()", "e.prot")],
         found_by: CLAIMS,
     },
@@ -146,7 +146,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "heap: the map of a new space is not reserved",
-        file: "uvm/src/space.rs",
+        file: "uvm/src/map/space.rs",
         changes: &[("reserve_heap(size_of::<Map<M>>() + ", "reserve_heap(")],
         found_by: RANDOM,
     },
@@ -191,7 +191,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "truncate, punch: CPUs are told once others see that the pages have left the object",
-        file: "uvm/src/object_io.rs",
+        file: "uvm/src/object/access.rs",
         changes: &[("down.flush(self.machine().pmap());\n                done", "done")],
         found_by: PROGRAMS,
     },
@@ -319,7 +319,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "isolation: a second reference is not marked in the page's record",
-        file: "uvm/src/anon.rs",
+        file: "uvm/src/anon/mod.rs",
         changes: &[("            frames.mark_shared(page);\n        }\n        self.refs += 1;", "            let _ = (frames, page);\n        }\n        self.refs += 1;")],
         found_by: AHEAD,
     },
@@ -370,7 +370,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: a host writes to an object's page that is lent",
-        file: "uvm/src/object_io.rs",
+        file: "uvm/src/object/access.rs",
         changes: &[("if intent == Intent::Write && self.frames().loans(page) != 0 {", "if false {")],
         found_by: RANDOM,
     },
@@ -400,7 +400,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "fork: what others write stays writable by them",
-        file: "uvm/src/space.rs",
+        file: "uvm/src/fork/mod.rs",
         changes: &[(
             "forked.copy.amap.is_unprotected.store(true, Relaxed);",
             "",
@@ -415,31 +415,31 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "transfer: a lent page is the receiver's to write",
-        file: "uvm/src/borrowed.rs",
+        file: "uvm/src/loan/slots.rs",
         changes: &[("                    anon.add_reference(frames);\n", "                    let _ = &mut anon;\n")],
         found_by: RANDOM,
     },
     Plant {
         what: "borrowed: who shares slots does not settle them",
-        file: "uvm/src/space.rs",
+        file: "uvm/src/fork/mod.rs",
         changes: &[("            self.settle_entry(held, parent, entry, aref)?;\n", "            let _ = aref;\n")],
         found_by: RANDOM,
     },
     Plant {
         what: "borrowed: the span of pages on loan does not grow",
-        file: "uvm/src/borrowed.rs",
+        file: "uvm/src/loan/slots.rs",
         changes: &[("all.start.min(range.start)..all.end.max(range.end)", "all.start..all.end")],
         found_by: RANDOM,
     },
     Plant {
         what: "borrowed: a page that is taken over stays on loan",
-        file: "uvm/src/borrowed.rs",
+        file: "uvm/src/loan/slots.rs",
         changes: &[("        if taken == Taken::Among {\n            self.return_page(held, LentPage(own));\n        }\n", "")],
         found_by: MOVING,
     },
     Plant {
         what: "borrowed: what is discarded stays on loan",
-        file: "uvm/src/amap.rs",
+        file: "uvm/src/amap/mod.rs",
         changes: &[("                if frames.unlend(page) {\n                    last.push(page);\n                }\n", "                let _ = (frames, page, &mut last);\n")],
         found_by: RANDOM,
     },
@@ -457,13 +457,13 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "borrowed: what is copied stays mapped where it was read",
-        file: "uvm/src/borrowed.rs",
+        file: "uvm/src/loan/slots.rs",
         changes: &[("            machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);\n", "            let _ = (shown, slot);\n")],
         found_by: MOVING,
     },
     Plant {
         what: "borrowed: a loan ends before every CPU has forgotten the page",
-        file: "uvm/src/borrowed.rs",
+        file: "uvm/src/loan/slots.rs",
         changes: &[("                copied.down.flush(self.machine().pmap());\n                self.return_pages(held, copied.pages.into_iter());\n", "                self.return_pages(held, copied.pages.into_iter());\n                copied.down.flush(self.machine().pmap());\n")],
         found_by: LOANS,
     },
@@ -493,7 +493,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "borrowed: an amap is forgotten while it has pages on loan",
-        file: "uvm/src/amap.rs",
+        file: "uvm/src/amap/mod.rs",
         changes: &[(
             "        if body.cover.is_empty() {\n            uvm.1.borrowers.leave(&mut h, &mut body);\n        }\n        (rest",
             "        uvm.1.borrowers.leave(&mut h, &mut body);\n        (rest",
@@ -544,7 +544,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory shared by inheritance is forgotten for all who share it",
-        file: "uvm/src/amap.rs",
+        file: "uvm/src/amap/mod.rs",
         changes: &[("if count == 1 && !part.is_empty() {", "if count != 0 && !part.is_empty() {")],
         found_by: RANDOM,
     },
@@ -634,13 +634,13 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "a fork lets the parent copy while a CPU still stores to the original",
-        file: "uvm/src/space.rs",
+        file: "uvm/src/fork/mod.rs",
         changes: &[("        down.flush(self.machine().pmap());\n        if let Err(Stop::Heap(_))", "        if let Err(Stop::Heap(_))")],
         found_by: FORK,
     },
     Plant {
         what: "memory: a fork that is tried again keeps the copies that it has given up",
-        file: "uvm/src/fork_in_steps.rs",
+        file: "uvm/src/fork/steps.rs",
         changes: &[(
             "        self.release_entries(held, &mut half, down);",
             "        let mut undo = Shootdown::new();\n        self.release_entries(held, &mut half, &mut undo);\n        undo.perform(self.machine(), held);",
@@ -692,7 +692,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "fork: the parent goes on writing what was copied at once",
-        file: "uvm/src/space.rs",
+        file: "uvm/src/fork/mod.rs",
         changes: &[(
             "} else if !is_write_protected {",
             "} else if false {",
@@ -701,31 +701,31 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "fork: the parent goes on writing what is about to be copied",
-        file: "uvm/src/rewritten.rs",
+        file: "uvm/src/fork/eager.rs",
         changes: &[("                self.write_protect(held, parent, entry, down);\n", "")],
         found_by: RANDOM,
     },
     Plant {
         what: "fork: a page that another child has too is the parent's to write again",
-        file: "uvm/src/rewritten.rs",
+        file: "uvm/src/fork/eager.rs",
         changes: &[("anon.refs() == 1 && !is_shared", "true")],
         found_by: FORK_COPIES,
     },
     Plant {
         what: "fork: a child's copy of a page stays empty",
-        file: "uvm/src/rewritten.rs",
+        file: "uvm/src/fork/eager.rs",
         changes: &[("        machine.copy(from, to);\n", "")],
         found_by: RANDOM,
     },
     Plant {
         what: "fork: an amap that a child has too is copied as if it were the parent's alone",
-        file: "uvm/src/amap.rs",
+        file: "uvm/src/amap/mod.rs",
         changes: &[("Writes::NeedCopy => is_any && is_exclusive,", "Writes::NeedCopy => is_any,")],
         found_by: RANDOM,
     },
     Plant {
         what: "fork: what can't be copied is shared and not counted",
-        file: "uvm/src/rewritten.rs",
+        file: "uvm/src/fork/eager.rs",
         changes: &[("                self.anons.reference(self.frames(), &mut h, original);\n", "")],
         found_by: FORK_COPIES,
     },
@@ -800,7 +800,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a page that was read where the file has a hole counts as one with room",
-        file: "uvm/src/object_ended.rs",
+        file: "uvm/src/object/io.rs",
         changes: &[("(Outcome::Hole, None) => frames.set_flags(page, PageFlags::HOLE),", "(Outcome::Hole, None) => {}")],
         found_by: RANDOM,
     },
@@ -821,7 +821,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: where the host has written a store asks for no room",
-        file: "uvm/src/object_io.rs",
+        file: "uvm/src/object/access.rs",
         changes: &[(
             "self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);\n        }\n        Ok(Some(page))",
             "self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN | PageFlags::HOLE);\n        }\n        Ok(Some(page))",
@@ -842,19 +842,19 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a page that leaves its object still counts",
-        file: "uvm/src/object.rs",
+        file: "uvm/src/object/mod.rs",
         changes: &[("            self.stored -= 1;\n            self.give_quota_back(1);", "            self.stored -= 1;")],
         found_by: QUOTA,
     },
     Plant {
         what: "full: what a space has left behind without heap is shown to another",
-        file: "uvm/src/amap.rs",
+        file: "uvm/src/amap/mod.rs",
         changes: &[("self.cover.is_unused(range.clone()) && self.slots.range(range.clone()).next().is_none()", "self.cover.is_unused(range.clone())")],
         found_by: &["--test", "scarcity", "left_behind"],
     },
     Plant {
         what: "full: what a space has left behind without heap is forgotten",
-        file: "uvm/src/amap.rs",
+        file: "uvm/src/amap/mod.rs",
         changes: &[("                self.note_left(held, &aref.amap);\n", "")],
         found_by: &["-p", "uvm", "--test", "maps", "what_ends_without_heap"],
     },
@@ -878,7 +878,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "race: a truncation takes a page that I/O has",
-        file: "uvm/src/object.rs",
+        file: "uvm/src/object/mod.rs",
         changes: &[("busy_check(machine, page)?;\n                    let page = down", "let page = down")],
         found_by: TRUNCATION,
     },
@@ -899,7 +899,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "race: an exit frees a page that is being written",
-        file: "uvm/src/anon.rs",
+        file: "uvm/src/anon/mod.rs",
         changes: &[(
             "Some(page) if machine.frames().flags(page).contains(PageFlags::BUSY) => {",
             "Some(page) if machine.frames().flags(page).contains(PageFlags::ERROR) => {",

@@ -20,7 +20,7 @@ use machine::{order, Class, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
 
 use crate::amap::Amap;
 use crate::anon::AnonNo;
-use crate::borrowed::Content;
+use crate::loan::slots::Content;
 use crate::map::{Entry, Map, Writes};
 use crate::object::Stored;
 use crate::pager::Pager;

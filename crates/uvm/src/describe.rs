@@ -5,7 +5,7 @@ use core::fmt;
 
 use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
 
-use crate::borrowed::Content;
+use crate::loan::slots::Content;
 use crate::map::{Advice, Entry, Inherit, Sharing, Writes};
 use crate::{Pager, Space, Uvm};
 

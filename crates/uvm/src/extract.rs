@@ -25,15 +25,15 @@ use alloc::sync::Arc;
 use machine::order::Guard;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
-use crate::fork_in_steps::Source;
+use crate::fork::eager::CopyState;
+use crate::fork::steps::Source;
+use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
 use crate::map::{
     clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Place, Writes, NOWHERE,
 };
 use crate::owed::Owed;
-use crate::rewritten::CopyState;
 use crate::stat::Counter;
-use crate::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::{Space, Stop, Uvm};
 
 /// Entries that are passed at once, at most: nobody sees a part of them passed, so others wait for

@@ -21,10 +21,10 @@
 //! desk.
 //!
 //! # Reading order
-//! [`map`](mod@map) (entries and what is done to them), [`space`](mod@space) (fork),
-//! [`fault`](mod@fault) (the four cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how
-//! a page is read and written), [`pageout`](mod@pageout) and [`swap`](mod@swap) (how one leaves;
-//! `docs/paging.md` follows it), then `audit`, which checks the invariants that the others state.
+//! [`map`](mod@map) (spaces, entries and what is done to them), `fork`, [`fault`](mod@fault) (the
+//! four cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how a page is read and
+//! written), [`pageout`](mod@pageout) and [`swap`](mod@swap) (how one leaves; `docs/paging.md`
+//! follows it), then `audit`, which checks the invariants that the others state.
 //!
 //! # Laws
 //! * No unsafe code.
@@ -49,39 +49,22 @@ mod counted {
 
 mod amap;
 mod anon;
-mod anon_io;
 mod audit;
-mod borrowed;
-mod borrowers;
-mod copiers;
-mod cover;
 mod describe;
 pub mod extract;
 pub mod fault;
-mod fork_in_steps;
+mod fork;
 mod io;
-mod left;
 pub mod loan;
 pub mod map;
 mod object;
-mod object_ended;
-mod object_io;
 mod owed;
 pub mod pageout;
 pub mod pager;
 mod pin;
-mod receive;
-mod registry;
-mod rewritten;
-mod slots;
-pub mod space;
 pub mod stat;
-mod steps;
 pub mod swap;
-mod tally;
 pub mod transfer;
-mod will_need;
-mod writers;
 
 use crate::pageout::Effort;
 use machine::lines::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -94,33 +77,33 @@ pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use loan::{Lent, LentPage};
+pub use map::space::Space;
 pub use map::{
     Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing,
 };
+pub use object::access::Intent;
 pub use object::{Object, ObjectBody, ObjectGuard, Removed};
-pub use object_io::Intent;
 pub use pageout::{BadShare, Knobs, Progress};
 pub use pager::{
     Access, AnonObject, Attached, DevicePager, GetError, IoError, Launder, Pager, Put, Quota,
     Vnode, VnodePager,
 };
 pub use pin::Pinned;
-pub use space::Space;
+pub use stat::space::Tally;
 pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo, TierInfo, MOST_TIER};
-pub use tally::Tally;
 pub use transfer::{At, TransferError};
 
 /// A VM system on a machine: an instance, never a global.
 pub struct Uvm<M: Machine> {
     machine: M,
     anons: anon::Anons<M>,
-    registry: registry::Registry<M>,
+    registry: object::table::Registry<M>,
     stat: Stat,
     knobs: Knobs,
     pass_lock: pageout::PassLock<M>,
     line: pageout::Line<M>,
-    left: left::LeftBehind<M>,
+    left: amap::deferred::LeftBehind<M>,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
     /// Pages that are being read.
@@ -131,7 +114,7 @@ pub struct Uvm<M: Machine> {
     zero_page: spin::Once<PageNo>,
     /// The id of the next object.
     next_object: AtomicU64,
-    /// The family of the next space that is created: see [`copiers`].
+    /// The family of the next space that is created: see [`copiers`](object::copiers).
     next_family: AtomicU64,
 }
 
@@ -146,12 +129,12 @@ impl<M: Machine> Uvm<M> {
         Ok(Uvm {
             machine,
             anons,
-            registry: registry::Registry::new(),
+            registry: object::table::Registry::new(),
             stat: Stat::new(cpus),
             knobs: Knobs::default(),
             pass_lock: pageout::PassLock::new(),
             line: pageout::Line::new(),
-            left: left::LeftBehind::new(),
+            left: amap::deferred::LeftBehind::new(),
             in_flight: AtomicUsize::new(0),
             coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),

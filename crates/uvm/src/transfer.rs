@@ -13,7 +13,7 @@
 //! again, in the same amap and the same entry; so no transfer makes either, and the map isn't
 //! fragmented. Or the pages go [down into an object](Uvm::give_to_object).
 //!
-//! The map is locked, looked at, and the pages put into slots as they are (`borrowed`); what can
+//! The map is locked, looked at, and the pages put into slots as they are (`loan::slots`); what can
 //! fail does so before anything has changed. What is drawn above comes to pass when they are
 //! touched.
 //!
@@ -26,18 +26,18 @@ use machine::frames::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
+use crate::amap::slots::put_bytes;
 use crate::amap::AnonHolders;
 use crate::anon::drop_page;
-use crate::borrowed::BORROWED;
-use crate::borrowers::ENTER_BYTES;
+use crate::loan::borrowers::ENTER_BYTES;
+use crate::loan::slots::BORROWED;
 use crate::loan::{Lent, LentPage};
+use crate::map::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, has_room, Change, Entry, Map, Place, Writes, NOWHERE};
 use crate::object::{busy_check, Object};
 use crate::pager::{GetError, Pager};
-use crate::slots::put_bytes;
 use crate::stat::Counter;
-use crate::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
 /// Where transferred pages go.
@@ -85,7 +85,7 @@ struct Transfer<'a, M: Machine> {
 impl<M: Machine> Uvm<M> {
     /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan is the
     /// space's then. Cost: some steps a page; what else they cost is paid by who touches them
-    /// (`borrowed`).
+    /// (`loan::slots`).
     ///
     /// # Errors
     /// [`TransferError`], and the pages again.

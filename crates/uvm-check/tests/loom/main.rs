@@ -124,7 +124,7 @@ mod io {
 }
 
 /// The library's slots.
-#[path = "../../../uvm/src/slots/mod.rs"]
+#[path = "../../../uvm/src/amap/slots/mod.rs"]
 #[allow(dead_code)]
 mod slots;
 

@@ -5,12 +5,12 @@ use machine::frames::PageFlags;
 use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve, Shootdown};
 
 use super::{Fault, FaultError};
+use crate::amap::slots::Found;
 use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::{AnonBody, AnonNo};
-use crate::borrowed::{Content, Settle, Shown};
+use crate::loan::slots::{Content, Settle, Shown};
 use crate::map::{Entry, Writes};
 use crate::object::busy_check;
-use crate::slots::Found;
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
 

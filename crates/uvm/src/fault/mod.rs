@@ -103,8 +103,8 @@ impl From<GetError> for Stop<FaultError> {
 
 /// Heap bytes that a fault may need, but for the copy of an amap: a slot in an amap and a cluster's
 /// in an object, a chunk of anons, an amap.
-const BYTES: usize = crate::slots::SET_BYTES
-    + crate::slots::CLUSTER_BYTES
+const BYTES: usize = crate::amap::slots::SET_BYTES
+    + crate::amap::slots::CLUSTER_BYTES
     + crate::anon::NEW_BYTES
     + crate::amap::NEW_BYTES;
 

@@ -17,11 +17,11 @@ use machine::{order, Held, Machine, Pages, Pmap, Prot, Va};
 
 use super::anon::Beside;
 use super::Fault;
+use crate::amap::slots::{Slots, LEAF};
 use crate::anon::AnonNo;
-use crate::borrowed::borrowed;
+use crate::loan::slots::borrowed;
 use crate::map::{Advice, Entry, ORef, Writes};
 use crate::object::{resident, ObjectBody};
-use crate::slots::{Slots, LEAF};
 use crate::Uvm;
 
 pub(super) const WINDOW: usize = 16;

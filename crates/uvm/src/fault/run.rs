@@ -20,9 +20,9 @@ use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve};
 
 use super::neighbours::WINDOW;
 use super::Fault;
+use crate::amap::slots::Found;
 use crate::anon::AnonNo;
 use crate::map::{Entry, Writes};
-use crate::slots::Found;
 use crate::stat::Counter;
 use crate::Uvm;
 

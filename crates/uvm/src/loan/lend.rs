@@ -16,13 +16,13 @@ use machine::{
 use super::{Lent, LentPage};
 use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
-use crate::borrowed::Content;
 use crate::counted::{AtomicU32, Ordering::Acquire};
 use crate::fault::{FaultError, Reach};
+use crate::loan::slots::Content;
+use crate::map::steps::MAPPINGS_OF_A_STEP;
 use crate::map::{Entry, Map, ORef, Writes};
 use crate::object::resident;
 use crate::stat::Counter;
-use crate::steps::MAPPINGS_OF_A_STEP;
 use crate::{Space, Stop, Uvm};
 
 /// What must be looked at by a fault before a page is lent.

@@ -39,9 +39,12 @@
 //! wiring each in the kernel's map: here the kernel sees all memory at a fixed address, and
 //! borrowing maps nothing.
 
+pub(crate) mod borrowers;
 mod give;
 mod lend;
 mod object;
+pub(crate) mod remap;
+pub(crate) mod slots;
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -9,11 +9,11 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve
 use super::lend::SPECIAL;
 use super::{Lent, LentPage};
 use crate::anon::drop_page;
+use crate::map::steps::MAPPINGS_OF_A_STEP;
 use crate::map::ORef;
 use crate::object::{resident, ObjectBody};
 use crate::pager::{Access, GetError, Pager};
 use crate::stat::Counter;
-use crate::steps::MAPPINGS_OF_A_STEP;
 use crate::{Stop, Uvm};
 
 /// Pages of an object that are lent under one hold of its lock.
@@ -56,7 +56,7 @@ impl<M: Machine> Uvm<M> {
             }
             let access =
                 Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
-            let found = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+            let found = self.attempt(held, crate::amap::slots::CLUSTER_BYTES, |held, _| {
                 let mut ahead = None;
                 match self.lend_in_object(held, &oref, at, access, &mut ahead, &mut down) {
                     Ok(page) => Ok((page, ahead)),

@@ -8,7 +8,7 @@ use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
 use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
-use crate::steps::{first_part, PAGES_AT_ONCE};
+use crate::map::steps::{first_part, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
 /// What a change of protection takes from some entries.

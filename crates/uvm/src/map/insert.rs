@@ -12,9 +12,9 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, 
 use super::merge::Growth;
 use super::tree::{Taken, Tree};
 use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, ORef, Writes};
-use crate::cover::CHANGE_BYTES;
+use crate::amap::cover::CHANGE_BYTES;
+use crate::map::steps::Lock;
 use crate::pager::Pager;
-use crate::steps::Lock;
 use crate::{Space, Stop, Uvm};
 
 /// Where a mapping is to lie.

@@ -24,7 +24,7 @@ use machine::{order, Held, Machine, Prot, Va, VaRange};
 
 use super::tree::Tree;
 use super::{Entry, Writes};
-use crate::slots::Heap;
+use crate::amap::slots::Heap;
 use crate::Uvm;
 
 /// Which neighbours a new mapping may become part of.
@@ -41,7 +41,7 @@ impl<M: Machine> Uvm<M> {
     /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one.
     /// Its object is attached if the entry stays one of its own. Heap for [one
     /// more](super::Change::ADD) has been reserved, and
-    /// [`CHANGE_BYTES`](crate::cover::CHANGE_BYTES).
+    /// [`CHANGE_BYTES`](crate::amap::cover::CHANGE_BYTES).
     pub(super) fn add(
         &self,
         tree: &mut Tree<Entry<M>>,

@@ -27,7 +27,10 @@ mod merge;
 mod parts;
 mod remap;
 pub(crate) mod remove;
+pub(crate) mod space;
+pub(crate) mod steps;
 pub(crate) mod tree;
+mod will_need;
 mod wire;
 
 use alloc::boxed::Box;

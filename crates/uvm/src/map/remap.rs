@@ -11,8 +11,8 @@ use super::tree::{built_bytes, Making, Taken, Tree};
 use super::{
     clip, cuts, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes,
 };
-use crate::cover::CHANGE_BYTES;
-use crate::steps::{Ahead, Lock};
+use crate::amap::cover::CHANGE_BYTES;
+use crate::map::steps::{Ahead, Lock};
 use crate::{Space, Stop, Uvm};
 
 /// Where a remapped range may go.

@@ -8,8 +8,8 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, has_room, Change, Entry, RangeError};
+use crate::map::steps::{Lock, ENTRIES, SLOTS};
 use crate::pager::Pager;
-use crate::steps::{Lock, ENTRIES, SLOTS};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {

@@ -13,8 +13,8 @@ use super::attributes::covered;
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, may_cut, Change, Entry, RangeError};
 use crate::fault::FaultError;
+use crate::map::steps::first_part;
 use crate::map::Writes;
-use crate::steps::first_part;
 use crate::{Space, Stop, Uvm};
 
 /// What a call has marked, part by part. A range has as many parts as it has entries, so the list

@@ -1,4 +1,4 @@
-//! Pages on loan to programs, when memory is short: their slots get anons (`borrowed`), and what
+//! Pages on loan to programs, when memory is short: their slots get anons (`loan::slots`), and what
 //! they hold can leave like any other anonymous memory.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
 use super::Zeal;
 use crate::amap::Amap;
 use crate::anon::{drop_page, many_bytes};
-use crate::borrowed::{Settle, AT_ONCE};
+use crate::loan::slots::{Settle, AT_ONCE};
 use crate::pager::Launder;
 use crate::Uvm;
 

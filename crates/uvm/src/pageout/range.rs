@@ -16,7 +16,7 @@ use machine::frames::SCAN;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
 use super::{Pass, Progress, Zeal};
-use crate::borrowed::Content;
+use crate::loan::slots::Content;
 use crate::map::{Entry, Writes};
 use crate::{Space, Uvm};
 

@@ -43,7 +43,7 @@ impl<M: Machine> Uvm<M> {
         work: impl FnOnce(&M, PageNo) -> T,
     ) -> Result<Option<T>, GetError> {
         let oref = ORef { pager: pager.clone(), offset: Pages(0) };
-        let (found, ahead) = self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+        let (found, ahead) = self.attempt(held, crate::amap::slots::CLUSTER_BYTES, |held, _| {
             let mut ahead = None;
             match self.pin(held, &oref, index, intent, access, &mut ahead) {
                 Ok(page) => Ok((page, ahead)),

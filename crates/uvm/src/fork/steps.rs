@@ -20,14 +20,14 @@ use machine::{
     order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
 };
 
+use crate::amap::slots::{Slots, LEAF, SET_BYTES};
 use crate::amap::{ARef, NEW_BYTES};
 use crate::anon::{many_bytes, AnonNo};
-use crate::borrowed::{Content, Settle, Shown, AT_ONCE};
+use crate::fork::eager::{self, CopyState};
+use crate::loan::slots::{Content, Settle, Shown, AT_ONCE};
+use crate::map::steps::{first_part, part_of_few_slots, WIRED};
 use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Entry, Inherit, Writes};
-use crate::rewritten::{self, CopyState};
-use crate::slots::{Slots, LEAF, SET_BYTES};
-use crate::steps::{first_part, part_of_few_slots, WIRED};
 use crate::{Space, Uvm};
 
 /// Entries of a fork in one piece.
@@ -99,7 +99,7 @@ impl<M: Machine> Uvm<M> {
         self.write_protect_private(held, source);
         state.is_write_protected = true;
         let result = self.copy_entries(held, source, entries, state, down).and_then(|()| {
-            self.machine().reserve_heap(rewritten::ALL_BYTES)?;
+            self.machine().reserve_heap(eager::ALL_BYTES)?;
             let (tree, mut h) = parent.map.lock_claimed(held);
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), state, down);
             Ok(())

@@ -20,6 +20,12 @@
 //!
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
+pub(crate) mod access;
+pub(crate) mod copiers;
+pub(crate) mod io;
+pub(crate) mod table;
+pub(crate) mod writers;
+
 use alloc::sync::Arc;
 use core::num::NonZeroU32;
 
@@ -34,15 +40,15 @@ use machine::{
     Unmapped,
 };
 
+use crate::amap::slots::{Slots, ALONE_BYTES};
 use crate::anon::{drop_page, leave};
-use crate::copiers::Copiers;
 use crate::io::Chain;
+use crate::object::copiers::Copiers;
+use crate::object::writers::Writers;
 use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
 use crate::pager::{GetError, Quota};
-use crate::slots::{Slots, ALONE_BYTES};
 use crate::swap::Slot;
-use crate::writers::Writers;
 use crate::Uvm;
 
 /// What an object's lock guards.

@@ -10,16 +10,20 @@
 //! write. Slots past any reference are free to grow into, at both ends, so a heap and a stack grow
 //! in place.
 //!
-//! Copies of an amap share its leaves (`slots.rs`) until one of them changes; an anon may be
+//! Copies of an amap share its leaves (`slots`) until one of them changes; an anon may be
 //! written in place if one leaf holds it, one amap holds that, and the entry need not copy.
 //!
 //! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is
 //! dropped. (A space that ends when no heap is left may leave slots of a shared leaf behind. The
 //! amap is then on a list, whose slots go as soon as there is heap, or others have let the leaf go:
-//! `left.rs`. No entry grows into them.) I2: an entry without `NEEDS_COPY` whose slots are not
+//! `deferred.rs`. No entry grows into them.) I2: an entry without `NEEDS_COPY` whose slots are not
 //! exclusive shares them with entries that write too.
 //!
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
+
+pub(crate) mod cover;
+pub(crate) mod deferred;
+pub(crate) mod slots;
 
 use alloc::sync::Arc;
 use core::num::NonZeroU32;
@@ -33,15 +37,15 @@ use machine::{
     Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT,
 };
 
+use crate::amap::cover::{Cover, CHANGE_BYTES};
+use crate::amap::deferred::Left;
+use crate::amap::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 use crate::anon::{AnonNo, Anons};
-use crate::borrowed::Content;
-use crate::borrowers::Name;
-use crate::cover::{Cover, CHANGE_BYTES};
 use crate::fault::ReadAhead;
-use crate::left::Left;
+use crate::fork::eager::{self, CopyState, Rewritten};
+use crate::loan::borrowers::Name;
+use crate::loan::slots::Content;
 use crate::map::Writes;
-use crate::rewritten::{self, CopyState, Rewritten};
-use crate::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 use crate::Uvm;
 
 /// Numbers that are released together at most: a leaf's.
@@ -63,7 +67,7 @@ pub(crate) struct AmapBody<M: Machine> {
     /// Where stores have copied what parent and child had.
     pub(crate) rewritten: Rewritten,
     pub(crate) slots: Slots,
-    /// Slots that may hold pages on loan lie in here (`borrowed`).
+    /// Slots that may hold pages on loan lie in here (`loan::slots`).
     pub(crate) borrowed: Range<u64>,
     /// Its name among amaps that have such slots.
     pub(crate) borrower: Name,
@@ -98,7 +102,7 @@ pub(crate) struct Forked<M: Machine> {
     /// Nobody but the parent's entry referred to the slots.
     pub(crate) was_exclusive: bool,
     /// Those of them whose pages the fork is to copy: they are empty in the copy so far.
-    pub(crate) rewritten: rewritten::Slots,
+    pub(crate) rewritten: eager::Slots,
 }
 
 impl<M: Machine> AmapBody<M> {
@@ -342,7 +346,7 @@ impl<M: Machine> ARef<M> {
         let holds = |slot| body.slots.get(slot).and_then(Content::anon);
         let rewritten = match was_exclusive {
             true => state.choose(&body.rewritten, &range, holds),
-            false => rewritten::Slots::new(),
+            false => eager::Slots::new(),
         };
         let slots = body.share(uvm, &mut h, range, &rewritten);
         Some(Forked { copy: Self::with_slots(slots, self.slot, len), was_exclusive, rewritten })
@@ -357,7 +361,7 @@ impl<M: Machine> ARef<M> {
     ) -> usize {
         let (body, _) = self.amap.body.lock(held);
         match body.is_copied_at_fork(self.range(len), writes) {
-            true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + rewritten::BYTES,
+            true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + eager::BYTES,
             false => body.cover.add_bytes(&self.range(len)),
         }
     }
@@ -387,7 +391,7 @@ impl<M: Machine> ARef<M> {
     ) -> Self {
         let slots = {
             let (body, mut h) = self.amap.body.lock(held);
-            body.share(uvm, &mut h, self.range(len), &rewritten::Slots::new())
+            body.share(uvm, &mut h, self.range(len), &eager::Slots::new())
         };
         Self::with_slots(slots, self.slot, len)
     }
@@ -500,7 +504,7 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn reference(&mut self, number: NonZeroU32) {
         match Content::of(number) {
             Content::Anon(no) => self.anons.reference(self.machine.frames(), self.held, no),
-            // Leaves that are shared have none (`borrowed` I1).
+            // Leaves that are shared have none (`loan::slots` I1).
             Content::Borrowed(page) => _ = self.machine.frames().lend(page),
         }
     }

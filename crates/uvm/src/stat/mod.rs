@@ -1,5 +1,7 @@
 //! Counters, with uvmexp's meaning, kept per CPU so that counting shares no cache line.
 
+pub(crate) mod space;
+
 use alloc::vec::Vec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};
 

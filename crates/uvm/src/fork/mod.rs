@@ -1,6 +1,5 @@
-//! Address spaces: a map and the translations that cache it.
+//! Fork, and what copies of private memory share until one of them is written.
 //!
-//! # Fork
 //! ```text
 //!   parent entry  Copied, amap A            parent  NeedCopy --> A <-- NeedCopy  child      (cover of A: 2)
 //!   and its translations writable    ==>    translations read-only
@@ -9,118 +8,22 @@
 //! translations are lowered. Whoever writes first copies the amap, by sharing its leaves, and then
 //! the one leaf and the one page; the last one left finds its slots exclusive and takes them over
 //! without copying anything (1999, sections 5.2 and 5.4). What the parent stores to while its
-//! children are there a fork copies itself (`rewritten.rs`).
+//! children are there a fork copies itself (`eager.rs`).
 
-use alloc::sync::Arc;
+pub(crate) mod eager;
+pub(crate) mod steps;
 
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, VaRange};
 
 use crate::amap::ARef;
-use crate::fork_in_steps::Source;
 use crate::map::tree::{built_bytes, Tree};
-use crate::map::{Change, Entry, Inherit, Map, MapError, Writes};
-use crate::receive::Patience;
-use crate::rewritten::CopyState;
-use crate::{Stop, Uvm};
-
-/// One address space, or a part of one that has a map of its own: a submap.
-pub struct Space<M: Machine> {
-    pub(crate) map: Arc<Map<M>>,
-    pub(crate) pmap: Arc<<M::Pmap as Pmap>::Space>,
-    pub(crate) patience: Patience,
-    /// Its number, or that of the space whose descendant it is: see [`copiers`](crate::copiers).
-    pub(crate) family: u64,
-}
-
-impl<M: Machine> Space<M> {
-    /// The machine's side: what a CPU loads to run in this space.
-    pub fn pmap(&self) -> &<M::Pmap as Pmap>::Space {
-        &self.pmap
-    }
-
-    /// The map.
-    pub fn map(&self) -> &Map<M> {
-        &self.map
-    }
-
-    /// The addresses that mappings may have.
-    pub fn bounds(&self) -> VaRange {
-        self.map.bounds
-    }
-}
+use crate::map::{Entry, Inherit, Writes};
+use crate::{Space, Stop, Uvm};
+use eager::CopyState;
+use steps::Source;
 
 impl<M: Machine> Uvm<M> {
-    /// An empty space whose mappings lie in `bounds`, page aligned.
-    ///
-    /// # Errors
-    /// [`NoMemory`] for the machine's tables.
-    pub fn space_create(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        bounds: VaRange,
-    ) -> Result<Space<M>, NoMemory> {
-        self.space_of(held, bounds, self.next_family.fetch_add(1, Relaxed))
-    }
-
-    /// The same, of a family.
-    pub(crate) fn space_of(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        bounds: VaRange,
-        family: u64,
-    ) -> Result<Space<M>, NoMemory> {
-        debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
-        self.machine()
-            .reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
-        let pmap = Arc::new(self.machine().pmap().create(held)?);
-        Ok(Space { map: Arc::new(Map::new(bounds)), pmap, patience: Patience::default(), family })
-    }
-
-    /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
-    pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
-        self.space_clear(held, &space);
-        if let Some(pmap) = Arc::into_inner(space.pmap) {
-            self.machine().pmap().destroy(held, pmap);
-        }
-    }
-
-    /// Gives a free range of `space` a map of its own, with its own lock and bounds: what a kernel
-    /// does for a region whose users should not wait for those of the rest. The result is used like
-    /// a space; faults in the range find it. A child does not inherit it. Unmapping the range from
-    /// `space` takes it out of reach.
-    ///
-    /// # Errors
-    /// [`MapError::Exists`] if something is mapped in the range, [`MapError::Invalid`] for a range
-    /// that is empty, unaligned or outside, [`MapError::NoMemory`].
-    pub fn submap(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) -> Result<Space<M>, MapError> {
-        let aligned = range.start.is_page_aligned() && range.end.is_page_aligned();
-        if range.is_empty() || !aligned || range.intersect(space.bounds()) != range {
-            return Err(MapError::Invalid);
-        }
-        let map_bytes = size_of::<Map<M>>() + 64;
-        self.attempt(held, map_bytes + Change::ADD.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
-            if !tree.is_free(range) {
-                return Err(MapError::Exists.into());
-            }
-            let need = map_bytes + Change::ADD.bytes_in(&tree);
-            if need > reserved {
-                return Err(Stop::Heap(need));
-            }
-            let map = Arc::new(Map::new(range));
-            tree.insert(Entry::submap(map.clone()));
-            let (pmap, family) = (space.pmap.clone(), space.family);
-            Ok(Space { map, pmap, patience: Patience::default(), family })
-        })
-    }
-
     /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the
     /// parent's writable translations.
     ///

@@ -29,12 +29,12 @@ use machine::{
     order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange, Wiring,
 };
 
+use crate::amap::slots::LEAF_BYTES;
 use crate::amap::ARef;
 use crate::anon::{many_bytes, AnonNo};
+use crate::map::space::Space;
 use crate::map::tree::Tree;
 use crate::map::Entry;
-use crate::slots::LEAF_BYTES;
-use crate::space::Space;
 use crate::stat::Counter;
 use crate::Uvm;
 
@@ -253,8 +253,9 @@ mod tests {
             .iter()
             .zip(&rewritten.slots)
             .for_each(|(&slot, place)| place.store(slot, Relaxed));
-        let holds =
-            |slot| core::num::NonZeroU32::new(slot as u32).and_then(crate::borrowed::Content::anon);
+        let holds = |slot| {
+            core::num::NonZeroU32::new(slot as u32).and_then(crate::loan::slots::Content::anon)
+        };
         let chosen = |state: CopyState<uvm_soft::SoftMachine>, range| -> std::vec::Vec<u64> {
             state.choose(&rewritten, &range, holds).iter().map(|&(slot, _)| slot).collect()
         };

@@ -43,7 +43,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while self.may_read_ahead() {
             let next: Result<_, NoMemory> =
-                self.attempt(held, crate::slots::CLUSTER_BYTES, |held, _| {
+                self.attempt(held, crate::amap::slots::CLUSTER_BYTES, |held, _| {
                     self.next_missing(held, &**pager, rest.clone()).map_err(Stop::Fail)
                 });
             let Ok(Some((start, next))) = next else { return };

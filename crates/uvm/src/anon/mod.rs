@@ -27,6 +27,9 @@
 //! need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's own; the
 //! magazines of free numbers and their depot by their own.
 
+pub(crate) mod io;
+mod many;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -40,13 +43,11 @@ use machine::shared::Line;
 use machine::{Frames, Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown, Unmapped};
 use spin::Once;
 
-use crate::borrowers::Borrowers;
+use crate::loan::borrowers::Borrowers;
 use crate::swap::{Slot, Swap, MOST_SLOTS_PER_FRAME};
 pub(crate) use many::Numbers;
 
-mod many;
-
-/// The number of an anon: below 2^31, so that slots can hold something else too (`borrowed`).
+/// The number of an anon: below 2^31, so that slots can hold something else too (`loan::slots`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct AnonNo(NonZeroU32);
 
@@ -58,7 +59,7 @@ impl fmt::Display for AnonNo {
 
 impl AnonNo {
     /// The number, if it is an anon's: one comparison for both, none and
-    /// [`BORROWED`](crate::borrowed::BORROWED).
+    /// [`BORROWED`](crate::loan::slots::BORROWED).
     #[inline(always)]
     pub(crate) fn new(number: u32) -> Option<AnonNo> {
         if number.cast_signed() > 0 {

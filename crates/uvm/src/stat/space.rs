@@ -8,7 +8,7 @@ use core::num::NonZeroU32;
 
 use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange, PAGE_SIZE};
 
-use crate::borrowed::Content;
+use crate::loan::slots::Content;
 use crate::map::{tree::entry_bytes, Entry, Writes};
 use crate::{Space, Uvm};
 

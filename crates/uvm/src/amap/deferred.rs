@@ -24,8 +24,8 @@ use alloc::sync::Arc;
 use machine::lines::{AtomicBool, Ordering::Relaxed};
 use machine::{order, Held, Machine, Ordered, Shootdown};
 
+use crate::amap::slots::{Emptied, Heap, LEAF_BYTES};
 use crate::amap::{Amap, AmapBody, AnonHolders};
-use crate::slots::{Emptied, Heap, LEAF_BYTES};
 use crate::Uvm;
 
 /// Gaps of an amap's cover that are emptied with it locked, at most.
