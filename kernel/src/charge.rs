@@ -33,13 +33,13 @@ use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 
 use hashbrown::HashMap;
 use machine::PAGE_SIZE;
-use uvm::Quota;
 
 use crate::arch::machine::frames;
 use crate::fs::file;
 use crate::mem::pools::{self, Pool};
+use crate::sched;
 use crate::sync::{Once, SpinLock};
-use crate::{sched, vm};
+use crate::vm::{self, Quota};
 
 /// The part of memory that pages in one user's queues may take.
 const QUEUES: usize = 8;

@@ -21,8 +21,7 @@ use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
 use crate::mem::layout::USER_END;
 use crate::proc;
-use crate::vm::{self, Lent, Space};
-use uvm::LentPage;
+use crate::vm::{self, Lent, LentPage, Space};
 
 /// Bytes from which a mechanism is used.
 pub struct Threshold {

@@ -7,8 +7,7 @@ use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
 use crate::arch::frame::{lent_bytes, Frame};
 use crate::errno::{Result, ENOBUFS};
-use crate::vm::{self, Export, Lent};
-use uvm::LentPage;
+use crate::vm::{self, Export, Lent, LentPage};
 
 /// A chain as the kernel has it.
 pub type Chain = mbuf::Chain<Clusters>;

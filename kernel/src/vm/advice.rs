@@ -7,7 +7,8 @@
 use machine::{Pages, Prot, Va, VaRange};
 use uvm::{FaultError, Inherit, Outline, RangeError, Sharing};
 
-use super::uvm::{range_errno, with, Space};
+use super::space::{range_errno, Space};
+use super::system::with;
 use super::{object, Advice, Populate};
 use crate::errno::{Result, EACCES, EAGAIN, EFAULT, EINVAL, ENOMEM};
 use crate::{proc, sched};

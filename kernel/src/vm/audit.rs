@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 
 use machine::Machine;
 
-use super::uvm::{with, Space};
+use super::space::Space;
+use super::system::with;
 use crate::arch::machine::KERNEL;
 use crate::arch::pmap;
 use crate::mem::heap;
@@ -39,7 +40,8 @@ pub fn audit() -> Result<(), String> {
 }
 
 fn once() -> Result<(), String> {
-    let short = |_| format!("memory is too short for an audit: {}", super::census::kernel_frames());
+    let short =
+        |_| format!("memory is too short for an audit: {}", super::frame_stats::kernel_frames());
     heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
     let audited = sched::alone(|_| {
         let mut spaces: Vec<Arc<Space>> =

@@ -15,7 +15,7 @@
 use machine::{Channel, Machine, NoMemory};
 use uvm::pageout::Last;
 
-use super::uvm::{system, with};
+use super::system::{system, with};
 use crate::arch::machine::KERNEL;
 use crate::arch::pmap;
 use crate::errno::Result;

@@ -8,7 +8,8 @@ use uvm::{FaultError, GetError, Lent, LentPage};
 
 use super::object::Object;
 
-use super::uvm::{with, Space};
+use super::space::Space;
+use super::system::with;
 use crate::errno::{Errno, Result, EFAULT, EIO, ENOMEM, ENOSPC};
 
 /// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer

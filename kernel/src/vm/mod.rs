@@ -1,41 +1,49 @@
-//! The kernel's side of its VM system: one trait, one adapter for each system behind it.
+//! What the kernel asks of the library, and the only place where it does.
 //!
-//! The kernel calls the functions of this module; they are those of [`VmSystem`], which the adapter
-//! chosen at build time implements ([`uvm`]). Addresses and lengths here are the system calls' own:
-//! bytes, checked and page aligned by the caller where the text says so; errors are error numbers.
-//! Nothing here may be called with a spin lock held, but for `activate`, `deactivate` and the
-//! counters.
+//! Addresses and lengths here are the system calls' own: bytes, checked and page aligned by the
+//! caller where the text says so; errors are error numbers. Nothing here may be called with a spin
+//! lock held, but for `activate`, `deactivate` and the counters.
 
 mod advice;
 mod audit;
-mod census;
 mod daemon;
+mod frame_stats;
 mod lent;
 mod object;
 mod passing;
 mod pin;
 mod segment;
+mod settings;
+mod space;
 mod swap;
-mod uvm;
+mod system;
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::fmt;
-
-use crate::errno::Result;
 
 pub use self::audit::audit;
-pub use self::census::{in_use, Census};
 pub use self::daemon::{with_room, with_room_at_any_cost};
+pub use self::frame_stats::{frame_stats, in_use};
 pub use self::lent::{
     give, give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again,
     lend_object, new_page,
 };
-pub use self::uvm::{Object, Space};
+pub use self::settings::{
+    leave_memory, most_mappings, neighbours, set_low_water, set_most_mappings, set_neighbours,
+    set_shares, set_tier, shares, start_daemon, stats, swap_list, swap_off, swap_on, swap_room,
+    tier,
+};
+pub use self::space::{
+    activate, admit, advise, brk, deactivate, dump_line, dump_sums, fault, inherit, line, lock,
+    lock_all, map, protect, remap, resident, resident_pages, shared_key, space_clear, space_fork,
+    space_new, stack, sums, sync, tables, tally, unlock, unlock_all, unmap, Object, Space,
+};
+pub use self::system::init;
 pub use ::machine::{Class, Prot};
 pub use ::uvm::Advice as Usage;
-pub use ::uvm::Lent;
-pub use ::uvm::{FaultError, FaultKind, Inherit, Sharing, Tally};
+pub use ::uvm::{
+    FaultError, FaultKind, GetError, Inherit, Lent, LentPage, Quota, Sharing, Tally, Transfer,
+    Vnode,
+};
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
 pub use passing::{
     flush, put_back, receive, to_donate, transfer, unmap_donated, worth_receiving, Export, Giving,
@@ -43,9 +51,6 @@ pub use passing::{
 pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};
 pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};
-
-/// The VM system this kernel is built with.
-type System = self::uvm::Uvm;
 
 /// What a mapping shows.
 #[derive(Clone, Default)]
@@ -266,119 +271,4 @@ pub struct Stats {
     pub tier_pages: u64,
     /// Event counts with their names.
     pub events: [(&'static str, u64); ::uvm::COUNTERS.len()],
-}
-
-/// Declares the trait and, for each of its functions, a function of this module that calls the
-/// system built in.
-macro_rules! vm_system {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
-        /// What the kernel asks of a VM system.
-        pub trait VmSystem {
-            $($(#[$doc])* fn $name($($arg: $ty),*) $(-> $ret)?;)*
-        }
-        $($(#[$doc])* #[inline] pub fn $name($($arg: $ty),*) $(-> $ret)? { System::$name($($arg),*) })*
-    };
-}
-
-vm_system! {
-    /// Takes over the machine's memory; once, before anything else here.
-    fn init();
-    /// An empty address space.
-    fn space_new() -> Result<Arc<Space>>;
-    /// A child's address space, by fork's rules.
-    fn space_fork(space: &Space) -> Result<Arc<Space>>;
-    /// Unmaps everything.
-    fn space_clear(space: &Space);
-    /// Loads the space's tables on this CPU.
-    fn activate(space: &Space);
-    /// Leaves user space: loads tables without any.
-    fn deactivate();
-    /// Makes a mapping and says where.
-    fn map(space: &Space, args: &MapArgs) -> Result<u64>;
-    /// Removes mappings; holes are fine.
-    fn unmap(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Sets protection: `ENOMEM` for a hole, `EACCES` beyond what the mapping may allow.
-    fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()>;
-    /// Resizes or moves.
-    fn remap(space: &Space, old: u64, old_len: u64, new_len: u64, place: RemapPlace, keep: OldRange) -> Result<u64>;
-    /// Moves the end of the heap from `old_end` to `new_end`, page aligned. What is new is locked
-    /// in memory if `lock` says so.
-    fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) -> Result<()>;
-    /// Maps a stack of at most `len` bytes that ends at `top`.
-    fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()>;
-    /// Takes advice.
-    fn advise(space: &Space, addr: u64, len: u64, advice: Advice) -> Result<()>;
-    /// Sets 1 for each resident page: `ENOMEM` for a hole.
-    fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()>;
-    /// Says what a child gets of a range: `ENOMEM` for a hole.
-    fn inherit(space: &Space, addr: u64, len: u64, inherit: Inherit) -> Result<()>;
-    /// Locks in memory: brings pages in now, or keeps each as it is touched.
-    fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()>;
-    /// Takes that back.
-    fn unlock(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Locks every mapping, and brings in what can be had; ends before more than `most` bytes are
-    /// locked.
-    fn lock_all(space: &Space, when: Populate, most: u64);
-    /// Takes that back.
-    fn unlock_all(space: &Space) -> Result<()>;
-    /// Writes shared mappings back.
-    fn sync(space: &Space, addr: u64, len: u64) -> Result<()>;
-    /// Lets this CPU look for an address of its space where it has not been before; whether that is
-    /// all that a fault of its was about.
-    fn admit(space: &Space, va: u64) -> bool;
-    /// Resolves a page fault.
-    fn fault(space: &Space, va: u64, access: Access) -> core::result::Result<FaultKind, FaultError>;
-    /// Sums over the parts of mappings that lie from `start` to `end`.
-    fn sums(space: &Space, start: u64, end: u64) -> Sums;
-    /// Page tables.
-    fn tables(space: &Space) -> u64;
-    /// Translations present.
-    fn resident_pages(space: &Space) -> u64;
-    /// Names shared memory at an address: object and byte.
-    fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)>;
-    /// The first mapping that reaches behind `from`, and its end; `None` if there is none. With it
-    /// one goes through a space in order.
-    fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64>;
-    /// What the mappings of a space come to, as the first line of its drawing in the papers. Cost:
-    /// by its pages.
-    fn dump_sums(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result;
-    /// The mapping of `line` as the papers draw it.
-    fn dump_line(space: &Space, from: u64, out: &mut dyn fmt::Write) -> core::result::Result<Option<u64>, fmt::Error>;
-    /// Swaps on an area from now on; those of higher priority fill first.
-    fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId>;
-    /// Brings home what is on an area, and swaps on it no more: `ENOMEM` if that has no room.
-    fn swap_off(id: SwapId) -> Result<()>;
-    /// Pages that areas may have beside those in use.
-    fn swap_room() -> u64;
-    /// The areas in use.
-    fn swap_list() -> Vec<SwapUse>;
-    /// Counts.
-    fn stats() -> Stats;
-    /// What pages are used for. Cost: by the machine's memory.
-    fn census() -> Census;
-    /// The least and the most share of memory that a kind of pages is to have, in percent.
-    fn shares(class: Class) -> (u8, u8);
-    /// Sets them: `EINVAL` for shares that can't be.
-    fn set_shares(class: Class, least: u8, most: u8) -> Result<()>;
-    /// The share of memory that compressed pages may have, in percent; 0 if none are kept.
-    fn tier() -> u8;
-    /// Sets it: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
-    fn set_tier(percent: u8) -> Result<()>;
-    /// Whether a fault brings in and maps what lies around its page.
-    fn neighbours() -> bool;
-    /// Sets that.
-    fn set_neighbours(on: bool);
-    /// How many mappings a space may have.
-    fn most_mappings() -> usize;
-    /// Sets that.
-    fn set_most_mappings(most: usize);
-    /// Sets how many pages are free before the page daemon runs: `EINVAL` for most of memory.
-    fn set_low_water(pages: u64) -> Result<()>;
-    /// Starts what frees memory before it runs out.
-    fn start_daemon() -> Result<()>;
-    /// Leaves some memory to others than `who` asks: `ENOMEM` if so little is left that it should
-    /// be refused.
-    fn leave_memory(who: Asks) -> Result<()>;
-    /// Counts where pages are, over the part of the space's mappings from `start` to `end`.
-    fn tally(space: &Space, start: u64, end: u64) -> Tally;
 }

@@ -18,7 +18,8 @@ use uvm::{
     Quota, Vnode, VnodePager,
 };
 
-use super::uvm::{with, Space};
+use super::space::Space;
+use super::system::with;
 use crate::arch::bytes::PageBytes;
 use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::charge::{self, Charge};

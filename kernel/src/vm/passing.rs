@@ -9,7 +9,8 @@ use machine::{NoMemory, Pages, Prot, Va, VaRange, PAGE_SIZE};
 use spin::Once;
 use uvm::{At, FaultError, Lent, LentPage, MapError, Pass, Sharing, TransferError};
 
-use super::uvm::{map_errno, with, Space};
+use super::space::{map_errno, Space};
+use super::system::with;
 use super::Advice;
 use crate::arch::machine::KernelMachine;
 use crate::charge::{self, Charge};

@@ -7,7 +7,8 @@
 use machine::{PageNo, Pages, Va, VaRange};
 use uvm::{FaultError, Pinned};
 
-use super::uvm::{access_prot, with, Space};
+use super::space::{access_prot, Space};
+use super::system::with;
 use super::Access;
 use crate::arch::machine::KernelMachine;
 use crate::errno::{Result, EFAULT, ENOMEM};

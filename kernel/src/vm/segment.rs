@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use machine::{Machine, PageNo, Pages, PAGE_SIZE};
 use uvm::{Access, Advice, AnonObject, Intent, Pager, Quota};
 
-use super::uvm::with;
+use super::system::with;
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::charge::{Charge, Count};
 use crate::errno::{Result, ENOMEM};

@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use machine::PageNo;
 use uvm::{Outcome, SwapDevice, SwapError, Transfer};
 
-use super::uvm::with;
+use super::system::with;
 use crate::arch::machine::KernelMachine;
 use crate::dev::block::{Disk, Done, Op, SECTOR};
 use crate::errno::{Errno, Result, EBUSY, EINVAL, EIO, ENOMEM, EPERM};

@@ -19,7 +19,6 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use machine::{Machine, PageNo, Pages, PAGE_SIZE};
-use uvm::{GetError, Transfer, Vnode};
 use volume::Run;
 
 use super::device::Blocks;
@@ -29,8 +28,9 @@ use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::charge::{self, Charge};
 use crate::dev::block::{Op, SECTOR};
 use crate::errno::{Errno, Result, EFBIG, EIO, ENOMEM, ENOSPC};
+use crate::sched;
 use crate::sync::SpinLock;
-use crate::{sched, vm};
+use crate::vm::{self, GetError, Transfer, Vnode};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 

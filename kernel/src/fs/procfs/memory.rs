@@ -13,7 +13,7 @@ use crate::sync::lock_times;
 use crate::vm;
 
 pub(super) fn meminfo() -> String {
-    let (stats, now) = (vm::stats(), vm::census());
+    let (stats, now) = (vm::stats(), vm::frame_stats());
     let sum = |[anon, file]: [u64; 2]| anon + file;
     let clean_files = (now.file - now.shared).saturating_sub(now.dirty);
     let available = (stats.free_pages + clean_files).saturating_sub(stats.low_water);
@@ -59,7 +59,7 @@ pub(super) fn meminfo() -> String {
 }
 
 pub(super) fn vmstat() -> String {
-    let (stats, now) = (vm::stats(), vm::census());
+    let (stats, now) = (vm::stats(), vm::frame_stats());
     let event = |wanted: &str| {
         stats.events.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, count)| *count)
     };

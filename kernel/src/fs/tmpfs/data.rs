@@ -11,7 +11,6 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general as abi;
-use uvm::Quota;
 
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Position, Seek};
@@ -19,7 +18,7 @@ use crate::fs::io::{outcome, Sink, Source};
 use crate::proc::{self, limits};
 use crate::sched;
 use crate::sync::Mutex;
-use crate::vm::{self, Asks, Dir, Object};
+use crate::vm::{self, Asks, Dir, Object, Quota};
 
 /// The work of looking for a page, in bytes that are copied in that time.
 const LOOK: usize = 256;

@@ -10,10 +10,8 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use uvm::Quota;
-
 use crate::errno::*;
-use crate::vm;
+use crate::vm::{self, Quota};
 
 const PAGE: u64 = 4096;
 

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use machine::frames::{PageFlags, Place};
 use machine::{Class, Machine, NoMemory, Owner, PageNo, Pmap, PAGE_SIZE};
 
-use super::uvm::system;
+use super::system::system;
 use crate::arch::machine::KERNEL;
 use crate::arch::{pmap, tables};
 use crate::mem::{heap, stack};
@@ -20,7 +20,7 @@ use crate::sched;
 
 /// Counts of pages.
 #[derive(Clone, Copy, Default)]
-pub struct Census {
+pub struct FrameStats {
     /// Anonymous memory of programs.
     pub anon: u64,
     /// Of it: with a copy on swap that is still good.
@@ -46,39 +46,39 @@ pub struct Census {
 }
 
 /// Looks at every frame, and gives way.
-pub(super) fn count() -> Census {
+pub fn frame_stats() -> FrameStats {
     /// What a frame takes, in bytes copied.
     const FRAME: usize = 16;
-    let mut census = Census { tables: pmap::tables() as u64, ..Census::default() };
+    let mut stats = FrameStats { tables: pmap::tables() as u64, ..FrameStats::default() };
     for page in (0..KERNEL.frames().total() as u32).map(PageNo) {
-        add(&mut census, page);
+        add(&mut stats, page);
         sched::work_done(FRAME);
     }
-    census
+    stats
 }
 
-fn add(census: &mut Census, page: PageNo) {
+fn add(stats: &mut FrameStats, page: PageNo) {
     let frames = KERNEL.frames();
     let (flags, of_file) = (frames.flags(page), frames.class(page) != Class::Anon);
     let is_clean = || flags.contains(PageFlags::CLEAN) && !KERNEL.pmap().is_modified(page);
     match frames.owner(page) {
         Owner::Anon(_) => {
-            census.anon += 1;
-            census.swap_cached += u64::from(is_clean());
+            stats.anon += 1;
+            stats.swap_cached += u64::from(is_clean());
         }
         Owner::Object(_) => {
-            census.file += 1;
-            census.shared += u64::from(!of_file);
-            census.dirty += u64::from(of_file && !is_clean());
-            census.mapped += u64::from(pmap::is_mapped(page));
+            stats.file += 1;
+            stats.shared += u64::from(!of_file);
+            stats.dirty += u64::from(of_file && !is_clean());
+            stats.mapped += u64::from(pmap::is_mapped(page));
         }
         _ => return,
     }
-    census.writeback += u64::from(flags.contains(PageFlags::BUSY | PageFlags::PAGEOUT));
-    census.wired += u64::from(frames.wire_count(page) != 0);
+    stats.writeback += u64::from(flags.contains(PageFlags::BUSY | PageFlags::PAGEOUT));
+    stats.wired += u64::from(frames.wire_count(page) != 0);
     match frames.place(page) {
-        Place::Active | Place::Pending => census.active[usize::from(of_file)] += 1,
-        Place::Inactive => census.inactive[usize::from(of_file)] += 1,
+        Place::Active | Place::Pending => stats.active[usize::from(of_file)] += 1,
+        Place::Inactive => stats.inactive[usize::from(of_file)] += 1,
         _ => {}
     }
 }

@@ -1,0 +1,421 @@
+//! Address spaces: system calls' numbers in, the library's types out.
+
+use alloc::sync::Arc;
+use core::fmt;
+
+use machine::{Machine, Pages, Pmap, Prot, Va, VaRange, PAGE_SIZE};
+use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing, Tally};
+
+pub use super::object::Object;
+use super::system::with;
+use super::{
+    advice, Access, Advice, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace, Sums,
+};
+use crate::arch::machine::{KernelMachine, KERNEL};
+use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
+use crate::mem::layout::USER_END;
+
+/// The lowest address that is ever mapped, so that a null pointer with a small offset faults.
+const USER_START: u64 = 0x1000;
+
+/// One process's address space.
+pub struct Space {
+    /// Taken out only when dropped.
+    inner: Option<uvm::Space<KernelMachine>>,
+}
+
+impl Space {
+    #[inline]
+    pub(super) fn get(&self) -> &uvm::Space<KernelMachine> {
+        match &self.inner {
+            Some(space) => space,
+            None => unreachable!("a space is used while it is dropped"),
+        }
+    }
+}
+
+impl Drop for Space {
+    /// The last process has left; no CPU runs in it.
+    fn drop(&mut self) {
+        if let Some(space) = self.inner.take() {
+            with(|uvm, held| uvm.space_destroy(held, space));
+        }
+    }
+}
+
+pub(super) fn map_errno(e: MapError) -> crate::errno::Errno {
+    match e {
+        MapError::NoSpace | MapError::NoMemory | MapError::TooMany => ENOMEM,
+        MapError::Exists => EEXIST,
+        MapError::Invalid => EINVAL,
+        MapError::NoMapping => EFAULT,
+    }
+}
+
+pub(super) fn range_errno(e: RangeError) -> crate::errno::Errno {
+    match e {
+        RangeError::NoMapping | RangeError::NoMemory | RangeError::TooMany | RangeError::Fault => {
+            ENOMEM
+        }
+        RangeError::Access => EACCES,
+        RangeError::Invalid => EINVAL,
+    }
+}
+
+fn range(addr: u64, len: u64) -> VaRange {
+    VaRange::new(Va(addr), Va(addr + len))
+}
+
+pub(super) fn access_prot(access: Access) -> Prot {
+    match access {
+        Access::Read => Prot::READ,
+        Access::Write => Prot::WRITE,
+        Access::Execute => Prot::EXECUTE,
+    }
+}
+
+/// The caller keeps `args`, and with it its handle on what is to be mapped, until the mapping has
+/// its own.
+fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
+    let backing = match &args.backing {
+        Backing::Anon => uvm::Backing::Zero,
+        Backing::Object { object, offset } => {
+            uvm::Backing::Object { pager: object.pager(), offset: Pages::floor(*offset) }
+        }
+        Backing::Segment(segment) => {
+            uvm::Backing::Object { pager: segment.pager(), offset: Pages(0) }
+        }
+    };
+    let va = Va(args.addr);
+    MapRequest {
+        place: match args.place {
+            Place::Anywhere => uvm::Place::Anywhere,
+            Place::Common => uvm::Place::Common,
+            Place::Hint => uvm::Place::Hint(va),
+            Place::Fixed => uvm::Place::Fixed(va),
+            Place::FixedNoReplace => uvm::Place::FixedNoReplace(va),
+        },
+        len: Pages::floor(args.len),
+        prot: args.prot,
+        max_prot: args.max_prot,
+        sharing: args.sharing,
+        inherit: None,
+        advice: uvm::Advice::Normal,
+        backing,
+        wired: args.locked,
+        name: args.name.clone(),
+    }
+}
+
+/// A space's addresses from `from` on; `None` if there are none.
+fn behind(space: &Space, from: u64) -> Option<VaRange> {
+    let bounds = space.get().bounds();
+    (from < bounds.end.0).then(|| VaRange::new(Va(from.max(bounds.start.0)), bounds.end))
+}
+
+/// The first entry that reaches behind `from`, with what lies in its layers.
+fn described(space: &Space, mut from: u64) -> Option<uvm::EntryInfo> {
+    loop {
+        let next = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, from)?))?;
+        let info = with(|uvm, held| uvm.describe_at(held, space.get(), next.range.start));
+        if info.is_some() {
+            return info;
+        }
+        // It has gone meanwhile.
+        from = next.range.end.0;
+    }
+}
+
+/// An empty address space.
+pub fn space_new() -> Result<Arc<Space>> {
+    let bounds = VaRange::new(Va(USER_START), Va(USER_END));
+    let space = with(|uvm, held| uvm.space_create(held, bounds)).map_err(|_| ENOMEM)?;
+    Ok(Arc::new(Space { inner: Some(space) }))
+}
+
+/// A child's address space, by fork's rules.
+pub fn space_fork(space: &Space) -> Result<Arc<Space>> {
+    let child = with(|uvm, held| uvm.fork(held, space.get())).map_err(|_| ENOMEM)?;
+    Ok(Arc::new(Space { inner: Some(child) }))
+}
+
+/// Unmaps everything.
+pub fn space_clear(space: &Space) {
+    with(|uvm, held| uvm.space_clear(held, space.get()));
+}
+
+/// Loads the space's tables on this CPU.
+#[inline]
+pub fn activate(space: &Space) {
+    KERNEL.pmap().activate(space.get().pmap());
+}
+
+/// Leaves user space: loads tables without any.
+pub fn deactivate() {
+    KERNEL.pmap().deactivate();
+}
+
+/// Makes a mapping and says where.
+pub fn map(space: &Space, args: &MapArgs) -> Result<u64> {
+    let (now, len, prot) = (args.populate, args.len, args.prot);
+    let request = request(args);
+    let va = with(|uvm, held| uvm.map(held, space.get(), &request)).map_err(map_errno)?;
+    if now == Populate::Now {
+        // What is shared is there when it has been read; a store would make it dirty.
+        let order = match args.sharing {
+            Sharing::Shared => [Prot::READ, Prot::EXECUTE, Prot::WRITE],
+            Sharing::Private => [Prot::WRITE, Prot::READ, Prot::EXECUTE],
+        };
+        let access = order.into_iter().find(|&access| prot.contains(access));
+        // As in mmap(2), a page that can't be had now is had when it is touched.
+        let _ = access.map(|access| advice::fault_in(space, range(va.0, len), access));
+    }
+    Ok(va.0)
+}
+
+/// Removes mappings; holes are fine.
+pub fn unmap(space: &Space, addr: u64, len: u64) -> Result<()> {
+    with(|uvm, held| uvm.unmap(held, space.get(), range(addr, len))).map_err(range_errno)
+}
+
+/// Sets protection: `ENOMEM` for a hole, `EACCES` beyond what the mapping may allow.
+pub fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()> {
+    with(|uvm, held| uvm.protect(held, space.get(), range(addr, len), prot)).map_err(range_errno)
+}
+
+/// Resizes or moves.
+pub fn remap(
+    space: &Space,
+    old: u64,
+    old_len: u64,
+    new_len: u64,
+    place: RemapPlace,
+    keep: OldRange,
+) -> Result<u64> {
+    let old_range = range(old, old_len);
+    if keep == OldRange::Keep {
+        let to = match place {
+            RemapPlace::Fixed(va) => Some(Va(va)),
+            RemapPlace::InPlace | RemapPlace::MayMove => None,
+        };
+        let new = with(|uvm, held| uvm.remap_and_keep(held, space.get(), old_range, to));
+        return new.map(|va| va.0).map_err(map_errno);
+    }
+    let place = match place {
+        RemapPlace::InPlace => uvm::RemapPlace::Stay,
+        RemapPlace::MayMove => uvm::RemapPlace::MayMove,
+        RemapPlace::Fixed(va) => uvm::RemapPlace::Fixed(Va(va)),
+    };
+    let new =
+        with(|uvm, held| uvm.remap(held, space.get(), old_range, Pages::floor(new_len), place));
+    new.map(|va| va.0).map_err(map_errno)
+}
+
+/// Moves the end of the heap from `old_end` to `new_end`, page aligned. What is new is locked
+/// in memory if `lock` says so.
+pub fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) -> Result<()> {
+    if new_end <= old_end {
+        return unmap(space, new_end, old_end - new_end);
+    }
+    let args = MapArgs {
+        addr: old_end,
+        len: new_end - old_end,
+        place: Place::FixedNoReplace,
+        populate: lock.unwrap_or_default(),
+        locked: lock.is_some(),
+        name: Some("[heap]".into()),
+        ..MapArgs::default()
+    };
+    map(space, &args).map(|_| ())
+}
+
+/// Maps a stack of at most `len` bytes that ends at `top`.
+pub fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()> {
+    let args = MapArgs {
+        addr: top - len,
+        len,
+        prot,
+        place: Place::FixedNoReplace,
+        name: Some("[stack]".into()),
+        ..MapArgs::default()
+    };
+    map(space, &args).map(|_| ())
+}
+
+/// Takes advice.
+pub fn advise(space: &Space, addr: u64, len: u64, advice: Advice) -> Result<()> {
+    advice::advise(space, range(addr, len), advice)
+}
+
+/// Says what a child gets of a range: `ENOMEM` for a hole.
+pub fn inherit(space: &Space, addr: u64, len: u64, inherit: Inherit) -> Result<()> {
+    advice::inherit(space, range(addr, len), inherit)
+}
+
+/// Sets 1 for each resident page: `ENOMEM` for a hole.
+pub fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()> {
+    out.fill(0);
+    let range = range(addr, Pages(out.len() as u64).bytes());
+    let covered =
+        with(|uvm, held| uvm.resident(held, space.get(), range, |n| out[n.0 as usize] = 1));
+    if covered {
+        Ok(())
+    } else {
+        Err(ENOMEM)
+    }
+}
+
+/// Locks in memory: brings pages in now, or keeps each as it is touched.
+pub fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()> {
+    advice::lock(space, range(addr, len), when)
+}
+
+/// Takes that back.
+pub fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {
+    /// Pages that are unlocked at once.
+    const STEP: Pages = Pages(512);
+    let mut rest = range(addr, len);
+    if !with(|uvm, held| uvm.is_mapped(held, space.get(), rest)) {
+        return Err(ENOMEM);
+    }
+    let unwire = |range| with(|uvm, held| uvm.unwire(held, space.get(), range));
+    while rest.pages() > STEP {
+        let first = VaRange::new(rest.start, rest.start + STEP);
+        // Without room for what is cut for a moment, all goes at once.
+        if unwire(first).is_err() {
+            break;
+        }
+        rest.start = first.end;
+        crate::sched::give_way();
+    }
+    unwire(rest).map_err(range_errno)
+}
+
+/// Locks every mapping, and brings in what can be had; ends before more than `most` bytes are
+/// locked.
+pub fn lock_all(space: &Space, when: Populate, most: u64) {
+    advice::lock_all(space, when, most);
+}
+
+/// Takes that back.
+pub fn unlock_all(space: &Space) -> Result<()> {
+    let range = space.get().bounds();
+    advice::each_part(space, range, |part| {
+        unlock(space, part.range.start.0, part.range.pages().bytes())
+    })
+    .map(|_| ())
+}
+
+/// Writes shared mappings back.
+/// Every object here lives in memory, so there is nothing to write.
+pub fn sync(space: &Space, addr: u64, len: u64) -> Result<()> {
+    let covered = with(|uvm, held| uvm.is_mapped(held, space.get(), range(addr, len)));
+    if covered {
+        Ok(())
+    } else {
+        Err(ENOMEM)
+    }
+}
+
+/// Lets this CPU look for an address of its space where it has not been before; whether that is
+/// all that a fault of its was about.
+#[inline]
+pub fn admit(space: &Space, va: u64) -> bool {
+    let (pmap, space) = (KERNEL.pmap(), space.get().pmap());
+    pmap.lacks(space, Va(va)) && with(|_, held| pmap.admit(held, space, Va(va)))
+}
+
+/// Resolves a page fault.
+#[inline]
+pub fn fault(
+    space: &Space,
+    va: u64,
+    access: Access,
+) -> core::result::Result<FaultKind, FaultError> {
+    with(|uvm, held| uvm.fault(held, space.get(), Va(va), access_prot(access)))
+}
+
+/// Sums over the parts of mappings that lie from `start` to `end`.
+pub fn sums(space: &Space, start: u64, end: u64) -> Sums {
+    advice::sums(space, start, end)
+}
+
+/// Page tables.
+pub fn tables(space: &Space) -> u64 {
+    space.get().pmap().tables() as u64
+}
+
+/// Translations present.
+pub fn resident_pages(space: &Space) -> u64 {
+    KERNEL.pmap().resident(space.get().pmap()) as u64
+}
+
+/// Names shared memory at an address: object and byte.
+pub fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
+    let here = range(va & !(PAGE_SIZE as u64 - 1), PAGE_SIZE as u64);
+    let entry = with(|uvm, held| uvm.first_in(held, space.get(), here))?;
+    let (id, first) = entry.object?;
+    let offset = first.bytes() + (va - entry.range.start.0);
+    (entry.sharing == Sharing::Shared).then_some((id, offset))
+}
+
+/// The first mapping that reaches behind `from`, and its end; `None` if there is none. With it
+/// one goes through a space in order.
+pub fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
+    let (e, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), behind(space, from)?))?;
+    show(&map_line(&e, name.as_deref().unwrap_or("")));
+    Some(e.range.end.0)
+}
+
+/// What the mappings of a space come to, as the first line of its drawing in the papers. Cost:
+/// by its pages.
+pub fn dump_sums(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result {
+    let (mut entries, mut anons, mut at) = (0, 0, 0);
+    while let Some(e) = described(space, at) {
+        entries += 1;
+        anons += e.layers.amap.map_or(0, |(_, anons, _)| anons);
+        at = e.range.end.0;
+        crate::sched::give_way();
+    }
+    let (tally, tables) = (tally(space, 0, USER_END), tables(space));
+    let (swapped, heap, resident) = (tally.swapped, tally.heap, resident_pages(space));
+    write!(
+        out,
+        "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations, "
+    )?;
+    writeln!(out, "{tables} tables, {heap} bytes of heap")
+}
+
+/// The mapping of `line` as the papers draw it.
+pub fn dump_line(
+    space: &Space,
+    from: u64,
+    out: &mut dyn fmt::Write,
+) -> core::result::Result<Option<u64>, fmt::Error> {
+    let Some(e) = described(space, from) else { return Ok(None) };
+    write!(out, "{e}")?;
+    match tally(space, e.range.start.0, e.range.end.0).swapped {
+        0 => writeln!(out)?,
+        swapped => writeln!(out, " | {swapped} on swap")?,
+    }
+    Ok(Some(e.range.end.0))
+}
+
+/// Counts where pages are, over the part of the space's mappings from `start` to `end`.
+pub fn tally(space: &Space, start: u64, end: u64) -> Tally {
+    let range = VaRange::new(Va(start), Va(end));
+    with(|uvm, held| uvm.tally(held, space.get(), range))
+}
+
+fn map_line<'a>(e: &uvm::Outline, name: &'a str) -> MapLine<'a> {
+    MapLine {
+        start: e.range.start.0,
+        end: e.range.end.0,
+        prot: e.prot,
+        sharing: e.sharing,
+        offset: e.object.map_or(0, |(_, first)| first.bytes()),
+        object: e.object.map_or(0, |(id, _)| id),
+        name,
+        locked: e.wired,
+    }
+}
