@@ -8,7 +8,7 @@
 //! | `mem` | physical memory at boot; kernel stacks and heap |
 //! | `sync`, `sched` | locks, wait queues, tasks, timers |
 //! | `user` | checked access to programs' memory |
-//! | `vm` | the VM system, through one adapter |
+//! | `vm` | what the kernel asks of the library |
 //! | `fs`, `proc`, `syscall`, `ipc`, `dev` | what Linux programs expect |
 
 #![no_std]

@@ -149,14 +149,14 @@ pub trait Machine: Sized + Send + Sync + 'static {
 
     /// Whether the calling thread is being ended. It is then refused memory at once, so that it can
     /// leave and give back what it has; and who ends a thread ends its `wait`.
-    fn gives_up(&self) -> bool {
+    fn has_fatal_signal(&self) -> bool {
         false
     }
 
     /// Memory and swap have run out for a fault of the calling thread. All others that need memory
     /// wait until this returns; the host may end a program meanwhile and wait for its end. Says
     /// whether it is worth to try again; if not, the fault fails.
-    fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
+    fn out_of_memory(&self, _held: &mut Held<'_, Nothing>) -> bool {
         false
     }
 }

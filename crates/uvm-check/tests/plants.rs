@@ -165,7 +165,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "debugger: a store reaches what others see too",
         file: "uvm/src/fault/mod.rs",
-        changes: &[("self.access != Prot::WRITE || entry.writes != Writes::Through;", "true;")],
+        changes: &[("self.access != Prot::WRITE || entry.writes != Writes::Shared;", "true;")],
         found_by: RANDOM,
     },
     Plant {
@@ -365,7 +365,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "loan: a store reaches an object's page that is lent",
         file: "uvm/src/fault/object.rs",
-        changes: &[("entry.writes == Writes::Through\n            && self.frames().loans(page) != 0", "entry.writes == Writes::Through\n            && false")],
+        changes: &[("entry.writes == Writes::Shared\n            && self.frames().loans(page) != 0", "entry.writes == Writes::Shared\n            && false")],
         found_by: RANDOM,
     },
     Plant {
@@ -434,13 +434,13 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a page that is taken over stays on loan",
         file: "uvm/src/loan/slots.rs",
-        changes: &[("        if taken == Taken::Among {\n            self.return_page(held, LentPage(own));\n        }\n", "")],
+        changes: &[("        if taken == Taken::Among {\n            self.return_page(held, LoanedPage(own));\n        }\n", "")],
         found_by: MOVING,
     },
     Plant {
         what: "borrowed: what is discarded stays on loan",
         file: "uvm/src/amap/mod.rs",
-        changes: &[("                if frames.unlend(page) {\n                    last.push(page);\n                }\n", "                let _ = (frames, page, &mut last);\n")],
+        changes: &[("                if frames.end_loan(page) {\n                    last.push(page);\n                }\n", "                let _ = (frames, page, &mut last);\n")],
         found_by: RANDOM,
     },
     Plant {
@@ -503,7 +503,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "giving: who pushes a page down into an object has it yet",
         file: "uvm/src/transfer.rs",
-        changes: &[("                frames.unlend(page);\n", "")],
+        changes: &[("                frames.end_loan(page);\n", "")],
         found_by: MOVING,
     },
     Plant {
@@ -720,7 +720,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "fork: an amap that a child has too is copied as if it were the parent's alone",
         file: "uvm/src/amap/mod.rs",
-        changes: &[("Writes::NeedCopy => is_any && is_exclusive,", "Writes::NeedCopy => is_any,")],
+        changes: &[("Writes::NeedsCopy => is_any && is_exclusive,", "Writes::NeedsCopy => is_any,")],
         found_by: RANDOM,
     },
     Plant {
@@ -873,7 +873,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "line: who has been woken takes a turn that another has",
         file: "uvm/src/pageout/line.rs",
-        changes: &[("!gives_up && state.turn == Whose::Taken", "!gives_up && state.waiting == usize::MAX")],
+        changes: &[("!has_fatal_signal && state.turn == Whose::Taken", "!has_fatal_signal && state.waiting == usize::MAX")],
         found_by: LINE_EARLY,
     },
     Plant {

@@ -204,7 +204,7 @@ mod proc {
 
 /// See [`ipc`].
 mod net {
-    pub mod moving {
+    pub mod zero_copy {
         use std::sync::atomic::AtomicUsize;
 
         pub struct Threshold {

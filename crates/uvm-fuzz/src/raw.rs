@@ -11,7 +11,7 @@ use std::sync::Arc;
 use machine::order::Nothing;
 use machine::{Class, Held, Pa, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use uvm::{
-    Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Lent, MapRequest, Pager,
+    Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Loan, MapRequest, Pager,
     Pass, Pinned, Place, Quota, RemapPlace, Sharing, Space, SwapId, Uvm,
 };
 use uvm_check::host::{Line, Manner, SwapDisk};
@@ -40,7 +40,7 @@ struct World {
     uvm: Arc<Uvm<Soft>>,
     spaces: Vec<Space<Soft>>,
     objects: Vec<Arc<dyn Pager<Soft>>>,
-    loans: Vec<Lent>,
+    loans: Vec<Loan>,
     pins: Vec<Pinned<Soft>>,
     ranges: Vec<Detached<Soft>>,
     swap: Option<SwapId>,
@@ -348,7 +348,7 @@ impl World {
                 self.loans.extend(lent);
             }
             1 if has_room => {
-                let mut lent = Lent::new();
+                let mut lent = Loan::new();
                 match (self.object(other), how & 1) {
                     (Some(object), 0) => {
                         let (from, pages) = (Pages(n.next()), n.next() as usize);
@@ -467,7 +467,7 @@ impl World {
             return Ok(());
         }
         self.uvm.audit(held, &spaces, &self.objects).map_err(|e| e.0)?;
-        let lent = self.loans.iter().flat_map(Lent::pages);
+        let lent = self.loans.iter().flat_map(Loan::pages);
         self.uvm.audit_loans(held, &spaces, lent).map_err(|e| e.0)
     }
 

@@ -121,7 +121,7 @@ impl<T: Threads> SoftMachine<T> {
         self.sleepers.look_again();
     }
 
-    /// What [`Machine::run_out`] does and says; once, before anybody asks.
+    /// What [`Machine::out_of_memory`] does and says; once, before anybody asks.
     ///
     /// # Panics
     /// If it has been said before.
@@ -287,7 +287,7 @@ impl<T: Threads> Machine for SoftMachine<T> {
             self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
         assert!(!alone, "the only thread waits for {ticket:?}, and no transfer is under way");
         let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
-        aside(|| self.sleepers.wait(ticket, &|| for_memory && self.gives_up()));
+        aside(|| self.sleepers.wait(ticket, &|| for_memory && self.has_fatal_signal()));
     }
 
     fn wake(&self, channel: Channel) {
@@ -303,11 +303,11 @@ impl<T: Threads> Machine for SoftMachine<T> {
         T::Lock::wait_until(|| core::mem::replace(&mut was_let_go, true));
     }
 
-    fn gives_up(&self) -> bool {
+    fn has_fatal_signal(&self) -> bool {
         self.ended[self.cpu()].load(Relaxed)
     }
 
-    fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
+    fn out_of_memory(&self, _held: &mut Held<'_, Nothing>) -> bool {
         aside(|| self.host.get().is_some_and(|host| host()))
     }
 }

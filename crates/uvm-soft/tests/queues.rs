@@ -168,7 +168,7 @@ impl World<'_> {
             if !is_idle {
                 let holds = (f.wire_count(page), f.loans(page));
                 f.clear_flags(page, PageFlags::BUSY);
-                (holds.1 > 0).then(|| f.unlend(page));
+                (holds.1 > 0).then(|| f.end_loan(page));
                 (holds.0 > holds.1).then(|| f.unpin(page));
             }
             is_idle

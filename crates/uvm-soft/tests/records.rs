@@ -172,15 +172,15 @@ fn step(
                 () if record.is_busy() => Lending::NotNow,
                 () if record.wirings != 0 => Lending::Held,
                 () if record.place == Place::Nowhere => Lending::NotNow,
-                () => Lending::Lent,
+                () => Lending::Loan,
             };
-            assert_eq!(f.lend_idle(page), expected);
-            record.loans += u32::from(expected == Lending::Lent);
+            assert_eq!(f.loan_idle(page), expected);
+            record.loans += u32::from(expected == Lending::Loan);
         }
         11 if record.loans > 0 => {
             record.loans -= 1;
             let is_last = record.is_left && !record.is_held();
-            assert_eq!(f.unlend(page), is_last, "the page is whose loan was the last");
+            assert_eq!(f.end_loan(page), is_last, "the page is whose loan was the last");
             if is_last {
                 free(m, h, page, record);
             }
@@ -257,8 +257,8 @@ fn programs_hold_a_page_so_often_and_no_more() {
     let page = alloc(&m, h);
     f.activate(&m, h, page);
     (1..MOST.1).for_each(|_| assert!(f.lend(page)));
-    assert_eq!((f.lend_idle(page), f.loans(page)), (Lending::Lent, MOST.1));
-    assert!(!f.lend(page) && f.lend_idle(page) == Lending::Held);
+    assert_eq!((f.loan_idle(page), f.loans(page)), (Lending::Loan, MOST.1));
+    assert!(!f.lend(page) && f.loan_idle(page) == Lending::Held);
     (1..MOST.0).for_each(|_| f.wire(page));
     assert!(f.may_wire(page), "wirings and loans are counted apart");
     f.wire(page);
@@ -269,7 +269,7 @@ fn programs_hold_a_page_so_often_and_no_more() {
     assert!(!f.may_wire(page) && !f.is_left(page));
     f.unwire(&m, h, page);
     f.unwire(&m, h, page);
-    assert!(f.may_wire(page) && !f.unlend(page) && f.lend(page));
+    assert!(f.may_wire(page) && !f.end_loan(page) && f.lend(page));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{Held, Pa, Pages, ThreadCtx, Va, VaRange};
-use uvm::{AnonObject, At, Counter, Lent, MapRequest, Pager, Pass, Place, Space, Uvm};
+use uvm::{AnonObject, At, Counter, Loan, MapRequest, Pager, Pass, Place, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
 const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
@@ -26,7 +26,7 @@ pub struct World {
     other: Space<SoftMachine>,
     memory: VaRange,
     object: Arc<dyn Pager<SoftMachine>>,
-    stock: Lent,
+    stock: Loan,
 }
 
 /// What is done again and again.
@@ -118,7 +118,7 @@ fn touch_all(world: &World, held: &mut Held<'_, Nothing>, range: VaRange) {
     }
 }
 
-fn take_and_drop(world: &World, held: &mut Held<'_, Nothing>, lent: Lent) {
+fn take_and_drop(world: &World, held: &mut Held<'_, Nothing>, lent: Loan) {
     let pages = Pages(lent.len() as u64);
     let at = world.uvm.transfer(held, &world.other, lent, At::Anywhere).unwrap();
     world.uvm.discard(held, &world.other, VaRange::new(at, at + pages)).unwrap();
@@ -130,7 +130,7 @@ fn loan(world: &World, held: &mut Held<'_, Nothing>) {
 }
 
 fn new(world: &World, held: &mut Held<'_, Nothing>) {
-    let mut lent = Lent::new();
+    let mut lent = Loan::new();
     world.uvm.new_pages(held, world.pages(), &mut lent).unwrap();
     take_and_drop(world, held, lent);
 }
@@ -141,14 +141,14 @@ fn lent(world: &World, held: &mut Held<'_, Nothing>) {
 }
 
 fn stock(world: &World, held: &mut Held<'_, Nothing>) {
-    let (mut lent, stock) = (Lent::new(), world.stock.pages());
+    let (mut lent, stock) = (Loan::new(), world.stock.pages());
     let pages = (0..world.pages()).map(|n| &stock[n % stock.len()]);
     world.uvm.lend_all_again(pages, &mut lent).unwrap();
     take_and_drop(world, held, lent);
 }
 
 fn object(world: &World, held: &mut Held<'_, Nothing>) {
-    let mut lent = Lent::new();
+    let mut lent = Loan::new();
     let pages = world.uvm.lend_object(held, &world.object, Pages(0), world.pages(), &mut lent);
     assert_eq!(pages, Ok(world.pages()));
     take_and_drop(world, held, lent);

@@ -24,7 +24,7 @@ use crate::loan::slots::Content;
 use crate::map::{Entry, Map, Writes};
 use crate::object::Stored;
 use crate::pager::Pager;
-use crate::{owed, LentPage, Slot, Space, Uvm};
+use crate::{owed, LoanedPage, Slot, Space, Uvm};
 
 /// What doesn't hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -152,11 +152,11 @@ impl<M: Machine> Uvm<M> {
             );
             ensure!(e.max_prot.contains(e.prot), "entry {at:?} allows more than its most");
             ensure!(
-                e.writes != Writes::Through || e.object.is_some() || e.amap.is_some(),
+                e.writes != Writes::Shared || e.object.is_some() || e.amap.is_some(),
                 "entry {at:?}: no layer"
             );
             ensure!(
-                e.writes != Writes::Copied || e.amap.is_some(),
+                e.writes != Writes::CopyOnWrite || e.amap.is_some(),
                 "entry {at:?} copies into no amap"
             );
             end = at.end;
@@ -250,12 +250,12 @@ impl<M: Machine> Uvm<M> {
                 };
                 let (anon, _) = self.anons.get(no).lock(&mut h);
                 let shared = body.slots.is_shared(e.slot(aref, va));
-                return (anon.page(), anon.refs() == 1 && !shared && e.writes != Writes::NeedCopy);
+                return (anon.page(), anon.refs() == 1 && !shared && e.writes != Writes::NeedsCopy);
             }
         }
         let Some(oref) = &e.object else { return (None, false) };
         let (body, _) = oref.pager.object().lock(held);
-        (body.page(e.index(oref, va)), e.writes == Writes::Through)
+        (body.page(e.index(oref, va)), e.writes == Writes::Shared)
     }
 
     fn audit_amaps(
@@ -394,7 +394,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         spaces: &[&Space<M>],
-        lent: impl IntoIterator<Item = &'a LentPage>,
+        lent: impl IntoIterator<Item = &'a LoanedPage>,
     ) -> Result<(), AuditError> {
         let mut count = Count::new();
         for space in spaces {

@@ -147,7 +147,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
         let (tree, _) = space.map.read(self.machine(), held, range.start);
         let may_store =
-            |e: &&Entry<M>| e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
+            |e: &&Entry<M>| e.writes == Writes::Shared && e.max_prot.contains(Prot::WRITE);
         let entry = tree.get(range.start).filter(may_store)?;
         let object = entry.object.as_ref()?;
         let shown = Some(entry.range.intersect(range)).filter(|shown| !shown.is_empty())?;
@@ -210,7 +210,7 @@ fn outline<M: Machine>(e: &Entry<M>) -> Outline {
 }
 
 fn sharing<M: Machine>(e: &Entry<M>) -> Sharing {
-    if e.writes == Writes::Through {
+    if e.writes == Writes::Shared {
         Sharing::Shared
     } else {
         Sharing::Private
@@ -241,7 +241,7 @@ fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo 
         wired: e.wired,
         name: e.name.clone(),
         layers: Layers {
-            needs_copy: e.writes == Writes::NeedCopy,
+            needs_copy: e.writes == Writes::NeedsCopy,
             amap,
             object: e.object.as_ref().map(|o| (o.pager.kind(), o.pager.object().id(), o.offset)),
             lent: 0,

@@ -248,8 +248,8 @@ impl<M: Machine> Uvm<M> {
         let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
         tree.each_mut(range, |e| {
             let is_own = e.amap.as_ref().is_some_and(|aref| aref.is_exclusive(&mut h, e.len()));
-            if e.writes == Writes::NeedCopy && is_own {
-                e.writes = Writes::Copied;
+            if e.writes == Writes::NeedsCopy && is_own {
+                e.writes = Writes::CopyOnWrite;
             }
         });
         self.join(&mut tree, &mut h, range);
@@ -605,7 +605,7 @@ impl<M: Machine> Uvm<M> {
                 zeroes.push(Entry {
                     amap: None,
                     object: None,
-                    writes: Writes::NeedCopy,
+                    writes: Writes::NeedsCopy,
                     submap: None,
                     name: e.name.clone(),
                     ..*e
@@ -624,7 +624,9 @@ fn written_by_others<M: Machine>(
     range: VaRange,
 ) -> bool {
     let found = tree.try_each(range, &mut |e| match &e.amap {
-        Some(aref) if e.writes == Writes::Copied && !aref.is_exclusive(held, e.len()) => Err(()),
+        Some(aref) if e.writes == Writes::CopyOnWrite && !aref.is_exclusive(held, e.len()) => {
+            Err(())
+        }
         _ => Ok(()),
     });
     found.is_err()

@@ -76,7 +76,7 @@ pub use describe::{EntryInfo, Layers, Outline};
 pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultKind};
 pub use io::{Outcome, Start, Transfer, CLUSTER};
-pub use loan::{Lent, LentPage};
+pub use loan::{Loan, LoanedPage};
 pub use map::space::Space;
 pub use map::{
     Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing,
@@ -103,7 +103,7 @@ pub struct Uvm<M: Machine> {
     knobs: Knobs,
     pass_lock: pageout::PassLock<M>,
     line: pageout::Line<M>,
-    left: amap::deferred::LeftBehind<M>,
+    left: amap::deferred::DeferredReleases<M>,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
     /// Pages that are being read.
@@ -134,7 +134,7 @@ impl<M: Machine> Uvm<M> {
             knobs: Knobs::default(),
             pass_lock: pageout::PassLock::new(),
             line: pageout::Line::new(),
-            left: amap::deferred::LeftBehind::new(),
+            left: amap::deferred::DeferredReleases::new(),
             in_flight: AtomicUsize::new(0),
             coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),

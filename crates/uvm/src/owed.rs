@@ -1,7 +1,7 @@
 //! Values that have to be given back: pages on loan, pins, detached ranges.
 //!
 //! ```text
-//!   loan_to_kernel  ->  Lent  ->  return_loan, transfer, ..    the loan ends, or is another's
+//!   loan_to_kernel  ->  Loan  ->  return_loan, transfer, ..    the loan ends, or is another's
 //!                        \    ->  dropped                      it stays for ever
 //! ```
 //! To give one back takes locks and the instance, so a destructor can't. It says that the value was

@@ -92,7 +92,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         access: Prot,
     ) -> Result<Pinned<M>, FaultError> {
-        self.pin_pages(held, space, range, access, Reach::AsDebugger)
+        self.pin_pages(held, space, range, access, Reach::Forced)
     }
 
     fn pin_pages(

@@ -31,7 +31,7 @@ use crate::amap::AnonHolders;
 use crate::anon::drop_page;
 use crate::loan::borrowers::ENTER_BYTES;
 use crate::loan::slots::BORROWED;
-use crate::loan::{Lent, LentPage};
+use crate::loan::{Loan, LoanedPage};
 use crate::map::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, has_room, Change, Entry, Map, Place, Writes, NOWHERE};
@@ -72,12 +72,12 @@ impl From<NoMemory> for TransferError {
 }
 
 /// Pages of a transfer area: as many as come at once.
-const AREA: Pages = Pages(if cfg!(feature = "small-leaves") { 8 } else { Lent::MOST as u64 });
+const AREA: Pages = Pages(if cfg!(feature = "small-leaves") { 8 } else { Loan::MOST as u64 });
 
 /// A call under way.
 struct Transfer<'a, M: Machine> {
     space: &'a Space<M>,
-    lent: &'a Lent,
+    lent: &'a Loan,
     at: At,
     down: &'a mut Shootdown,
 }
@@ -93,9 +93,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        mut lent: Lent,
+        mut lent: Loan,
         at: At,
-    ) -> Result<Va, (TransferError, Lent)> {
+    ) -> Result<Va, (TransferError, Loan)> {
         let count = lent.len() as u64;
         let mut result = self.put(held, space, &lent, at);
         if matches!(result, Err(TransferError::Unsuitable)) {
@@ -120,7 +120,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        lent: &Lent,
+        lent: &Loan,
         at: At,
     ) -> Result<Va, TransferError> {
         let mut down = Shootdown::new();
@@ -142,7 +142,7 @@ impl<M: Machine> Uvm<M> {
     fn make_zeroes_own(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        lent: &mut Lent,
+        lent: &mut Loan,
     ) -> Result<bool, NoMemory> {
         let mut any = false;
         for page in lent.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
@@ -190,7 +190,7 @@ impl<M: Machine> Uvm<M> {
         }
         self.forget_range(&mut h, space, range, transfer.down);
         tree.each_mut(range, |entry| {
-            if entry.writes == Writes::NeedCopy {
+            if entry.writes == Writes::NeedsCopy {
                 self.copy_amap(&mut h, entry);
             }
             entry.note_copier(&mut h, space.family);
@@ -208,7 +208,7 @@ impl<M: Machine> Uvm<M> {
         tree: &Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         range: VaRange,
-        lent: &Lent,
+        lent: &Loan,
     ) -> Result<usize, TransferError> {
         if !tree.is_covered(range) {
             return Err(TransferError::NoMapping);
@@ -219,20 +219,20 @@ impl<M: Machine> Uvm<M> {
                 return Err(TransferError::Protection);
             }
             let part = entry.range.intersect(range);
-            let shared = entry.writes == Writes::Copied && !has_alone(held, entry, part);
-            let is_zeroes = |page: &LentPage| self.is_zero_page(page.page());
+            let shared = entry.writes == Writes::CopyOnWrite && !has_alone(held, entry, part);
+            let is_zeroes = |page: &LoanedPage| self.is_zero_page(page.page());
             let zeroes =
                 entry.object.is_some() && lent.pages()[indices(part, range)].iter().any(is_zeroes);
             if entry.submap.is_some()
                 || entry.wired
-                || entry.writes == Writes::Through
+                || entry.writes == Writes::Shared
                 || shared
                 || zeroes
             {
                 return Err(TransferError::Unsuitable);
             }
             bytes += put_bytes(part.pages().0) + ENTER_BYTES;
-            if entry.writes == Writes::NeedCopy {
+            if entry.writes == Writes::NeedsCopy {
                 bytes += self.copy_amap_bytes(held, entry);
             }
             Ok(())
@@ -327,8 +327,8 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
-        mut lent: Lent,
-    ) -> Result<(), (GetError, Lent)> {
+        mut lent: Loan,
+    ) -> Result<(), (GetError, Loan)> {
         if lent.len() > PAGES_AT_ONCE {
             self.unmap_ahead(
                 held,
@@ -336,7 +336,7 @@ impl<M: Machine> Uvm<M> {
                 index.0..index.0.saturating_add(lent.len() as u64),
             );
         }
-        let is_owned = |page: &LentPage| !self.frames().is_left(page.page());
+        let is_owned = |page: &LoanedPage| !self.frames().is_left(page.page());
         let mut others = lent.pages.iter().position(is_owned);
         loop {
             while let Some(n) = others {
@@ -408,7 +408,7 @@ impl<M: Machine> Uvm<M> {
     fn make_own(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        page: &mut LentPage,
+        page: &mut LoanedPage,
     ) -> Result<(), NoMemory> {
         let copy =
             self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
@@ -420,7 +420,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Takes pages over that are nobody's, all or none: then says which can't be, since somebody
     /// has pinned it, or it comes twice.
-    fn take_over_all(&self, lent: &Lent) -> Option<usize> {
+    fn take_over_all(&self, lent: &Loan) -> Option<usize> {
         let frames = self.frames();
         let refused =
             lent.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
@@ -429,8 +429,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Makes pages that were just taken over nobody's again.
-    fn let_go_all(&self, pages: &[LentPage]) {
-        for &LentPage(page) in pages {
+    fn let_go_all(&self, pages: &[LoanedPage]) {
+        for &LoanedPage(page) in pages {
             match self.frames().loans(page) {
                 0 => self.frames().disown(page),
                 _ => _ = self.frames().leave(page),
@@ -445,7 +445,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         pager: &dyn Pager<M>,
         index: Pages,
-        lent: &Lent,
+        lent: &Loan,
         down: &mut Shootdown,
     ) -> Result<Option<usize>, Stop<GetError>> {
         let (machine, frames, object) = (self.machine(), self.frames(), pager.object());
@@ -487,7 +487,7 @@ impl<M: Machine> Uvm<M> {
             }
             if frames.loans(page) != 0 {
                 // Others have it too, and the caller's loan ends.
-                frames.unlend(page);
+                frames.end_loan(page);
             }
         }
         self.stat().add(machine.cpu(), Counter::PagesTransferred, lent.len() as u64);

@@ -13,7 +13,7 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
 use uvm::{
-    Advice, AnonObject, At, Counter, FaultError, Inherit, Lent, MapRequest, Pager, Pinned, Sharing,
+    Advice, AnonObject, At, Counter, FaultError, Inherit, Loan, MapRequest, Pager, Pinned, Sharing,
     Space,
 };
 use uvm_soft::{within_reservation, Fate, Rng, SoftMachine};
@@ -124,7 +124,7 @@ struct State<'u> {
     object: Vec<u8>,
     shared: Arc<dyn Pager<SoftMachine>>,
     /// Loans, with what each showed.
-    lent: Vec<(Lent, Vec<u8>)>,
+    lent: Vec<(Loan, Vec<u8>)>,
     random: Rng,
 }
 
@@ -372,7 +372,7 @@ impl<'u> State<'u> {
         let frames = self.uvm.frames();
         // What is locked in memory elsewhere would be copied like a device's from then on.
         let is_locked =
-            |page: &uvm::LentPage| frames.wire_count(page.page()) != frames.loans(page.page());
+            |page: &uvm::LoanedPage| frames.wire_count(page.page()) != frames.loans(page.page());
         if showed.len() > RUN as usize || showed.is_empty() || lent.pages().iter().any(is_locked) {
             return self.uvm.return_loan(held, lent);
         }
@@ -385,7 +385,7 @@ impl<'u> State<'u> {
 
     fn lend_object(&mut self, held: &mut Held<'_, Nothing>) {
         let (first, count) = (self.random.below(RUN), self.random.below(RUN + 3) as usize);
-        let mut lent = Lent::new();
+        let mut lent = Loan::new();
         let most = count.min((RUN - first) as usize);
         let copied = || self.uvm.stat().get(Counter::LoansCopied);
         let before = copied();

@@ -10,7 +10,7 @@ use lending::bytes;
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
 use uvm::{
-    Advice, Counter, DevicePager, FaultError, GetError, Lent, MapRequest, Pager, Sharing, Space,
+    Advice, Counter, DevicePager, FaultError, GetError, Loan, MapRequest, Pager, Sharing, Space,
 };
 use uvm_soft::{Config, SoftMachine};
 
@@ -59,7 +59,7 @@ fn pages_that_could_not_be_read_are_not_lent() {
         uvm.will_need(held, &space, page);
         desk.disk.state().bad.clear();
     };
-    let mut lent = Lent::new();
+    let mut lent = Loan::new();
     read_ahead(held);
     assert_eq!(uvm.loan_to_kernel(held, &space, page).err(), Some(FaultError::Io));
     read_ahead(held);
@@ -78,7 +78,7 @@ fn no_more_of_a_file_is_read_than_is_to_be_lent() {
     let va = map(uvm, held, &space, &desk.pager);
     uvm.advise(held, &space, VaRange::new(va, va + Pages(200)), Advice::Random).unwrap();
     desk.load(&space, va + Pages(100)).unwrap();
-    let mut lent = Lent::new();
+    let mut lent = Loan::new();
     assert_eq!(uvm.lend_object(held, &desk.pager, Pages(100), 20, &mut lent), Ok(20));
     assert_eq!(desk.disk.take_reads(), [100..101, 101..120]);
     assert!(bytes(uvm, &lent).into_iter().eq(100..120));

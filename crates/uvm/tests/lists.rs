@@ -5,7 +5,7 @@ mod lending;
 use lending::{audit, load, store, world, written, BOUNDS};
 use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
-    Advice, AnonObject, FaultError, GetError, Inherit, Lent, MapRequest, Pager, RangeError, Sharing,
+    Advice, AnonObject, FaultError, GetError, Inherit, Loan, MapRequest, Pager, RangeError, Sharing,
 };
 use uvm_soft::within_reservation;
 
@@ -20,15 +20,15 @@ fn a_list_is_cut_and_joined_without_losing_a_page() {
     let (space, range) = written(&uvm, held, 8);
     let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
     let all: Vec<_> = lent.pages().iter().map(|page| page.page()).collect();
-    let numbers = |lent: &Lent| lent.pages().iter().map(|page| page.page()).collect::<Vec<_>>();
-    assert!(!lent.is_empty() && Lent::new().is_empty());
-    assert_eq!((lent.len(), lent.room(), Lent::MOST), (8, Lent::MOST - 8, 4096));
+    let numbers = |lent: &Loan| lent.pages().iter().map(|page| page.page()).collect::<Vec<_>>();
+    assert!(!lent.is_empty() && Loan::new().is_empty());
+    assert_eq!((lent.len(), lent.room(), Loan::MOST), (8, Loan::MOST - 8, 4096));
     let rest = lent.try_split_off(5).unwrap();
     assert_eq!((numbers(&lent), numbers(&rest)), (all[..5].to_vec(), all[5..].to_vec()));
     let rest = rest.into_pages();
     // A list that grew as it was filled would have room for four.
     assert_eq!(rest.capacity(), 3, "what could have failed was all that it needs");
-    let rest = Lent::from(rest);
+    let rest = Loan::from(rest);
     lent.append(rest);
     assert_eq!(numbers(&lent), all);
     let again = uvm.lend_again(&lent.pages()[7]).unwrap();
@@ -43,10 +43,10 @@ fn a_list_is_cut_and_joined_without_losing_a_page() {
 
 #[test]
 fn what_a_list_allocates_is_reserved_by_its_bytes() {
-    for pages in [1, 2, 3, 4, 100, 128, 129, Lent::MOST] {
+    for pages in [1, 2, 3, 4, 100, 128, 129, Loan::MOST] {
         // A list that doubles has twice a power of two at most, in pieces of an allocator.
-        let least = pages.next_power_of_two() * size_of::<uvm::LentPage>();
-        assert!((2 * least..=2 * least + 64).contains(&Lent::bytes(pages)), "{pages} pages");
+        let least = pages.next_power_of_two() * size_of::<uvm::LoanedPage>();
+        assert!((2 * least..=2 * least + 64).contains(&Loan::bytes(pages)), "{pages} pages");
     }
     let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
@@ -175,7 +175,7 @@ fn places_at_the_end_of_all_numbers_are_refused() {
         let (error, back) = uvm.give_to_object(held, &pager, Pages(index), lent).unwrap_err();
         assert!(matches!(error, GetError::PastEnd), "{index}");
         lent = back;
-        let mut more = Lent::new();
+        let mut more = Loan::new();
         if index >= 4 {
             assert!(uvm.lend_object(held, &pager, Pages(index), 64, &mut more).is_err(), "{index}");
         }

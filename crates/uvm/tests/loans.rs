@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lending::{audit, bytes, load, store, world, written, BOUNDS};
 use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
 use uvm::{
-    AnonObject, Backing, Counter, FaultError, Inherit, Intent, Lent, MapRequest, Pager, Sharing,
+    AnonObject, Backing, Counter, FaultError, Inherit, Intent, Loan, MapRequest, Pager, Sharing,
 };
 use uvm_soft::SoftMachine;
 
@@ -77,7 +77,7 @@ fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
     let (space, range) = written(&uvm, held, 3);
     let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
     let twice =
-        Lent::from(lent.pages().iter().map(|p| uvm.lend_again(p).unwrap()).collect::<Vec<_>>());
+        Loan::from(lent.pages().iter().map(|p| uvm.lend_again(p).unwrap()).collect::<Vec<_>>());
     uvm.space_destroy(held, space);
     audit(&uvm, held, &[], &[&lent, &twice]);
     let tail = lent.split_off(1);
@@ -214,7 +214,7 @@ fn a_page_is_lent_30000_times_and_then_copied() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 1);
-    let all: Vec<Lent> =
+    let all: Vec<Loan> =
         (0..30_002).map(|_| uvm.loan_to_kernel(held, &space, range).unwrap()).collect();
     assert_eq!(uvm.stat().get(Counter::LoansCopied), 2);
     assert!(uvm.lend_again(&all[0].pages()[0]).is_none());

@@ -8,7 +8,7 @@ use lending::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
-    AnonObject, At, Counter, GetError, Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass,
+    AnonObject, At, Counter, GetError, Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass,
     Place, Sharing, TransferError,
 };
 use uvm_soft::SoftMachine;
@@ -17,7 +17,7 @@ use uvm_soft::SoftMachine;
 static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 /// Pages of the kernel's, each with a byte of its own.
-fn filled(uvm: &World, held: &mut Held<'_, Nothing>, bytes: &[u8]) -> Lent {
+fn filled(uvm: &World, held: &mut Held<'_, Nothing>, bytes: &[u8]) -> Loan {
     let pages = bytes.iter().map(|&byte| {
         let page = uvm.new_page(held).unwrap();
         uvm.machine().zero(page.page());
@@ -83,9 +83,9 @@ fn a_page_of_the_kernels_that_it_keeps_is_shared_with_programs_until_one_writes(
     let (a, to) = written(&uvm, held, 8);
     let b = uvm.space_create(held, BOUNDS).unwrap();
     let stock = filled(&uvm, held, &[40, 41]);
-    let again = |lent: &mut Lent| assert_eq!(uvm.lend_all_again(stock.pages().iter(), lent), Ok(2));
+    let again = |lent: &mut Loan| assert_eq!(uvm.lend_all_again(stock.pages().iter(), lent), Ok(2));
     // The same pages twice in one call, and into two spaces.
-    let (mut twice, mut once) = (Lent::new(), Lent::new());
+    let (mut twice, mut once) = (Loan::new(), Loan::new());
     again(&mut twice);
     again(&mut twice);
     again(&mut once);
@@ -118,7 +118,7 @@ fn many_pages_are_taken_and_given_back_at_once_or_none() {
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
     for pages in [1, 31, 32, 63, 64, 65, 150] {
-        let mut lent = Lent::new();
+        let mut lent = Loan::new();
         uvm.new_pages(held, pages, &mut lent).unwrap();
         assert_eq!((lent.len(), uvm.frames().free()), (pages, free - pages));
         let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
@@ -129,7 +129,7 @@ fn many_pages_are_taken_and_given_back_at_once_or_none() {
         assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
         audit(&uvm, held, &[&space], &[]);
     }
-    let mut lent = Lent::new();
+    let mut lent = Loan::new();
     assert!(uvm.new_pages(held, 300, &mut lent).is_err() && lent.is_empty());
     assert_eq!(uvm.frames().free(), free);
     uvm.space_destroy(held, space);
@@ -229,7 +229,7 @@ fn what_is_pushed_down_into_an_object_is_read_by_both() {
     let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(8)).unwrap();
     let free = uvm.frames().free();
     let given = uvm.give_to_kernel(held, &space, range).unwrap().expect("it is the program's own");
-    let mut again = Lent::new();
+    let mut again = Loan::new();
     assert_eq!(uvm.lend_all_again(given.pages().iter(), &mut again), Ok(4));
     uvm.give_to_object(held, &pager, Pages(2), given).unwrap();
     assert_eq!(uvm.transfer(held, &space, again, At::Fixed(range.start)).unwrap(), range.start);
@@ -261,7 +261,7 @@ fn what_is_pushed_down_into_an_object_is_read_by_both() {
     uvm.audit(held, &[&space], std::slice::from_ref(&pager)).unwrap();
     // The same page twice is two pages of the object's.
     let twice = filled(&uvm, held, &[80]);
-    let mut both = Lent::new();
+    let mut both = Loan::new();
     (0..2).for_each(|_| assert_eq!(uvm.lend_all_again(twice.pages().iter(), &mut both), Ok(1)));
     uvm.return_loan(held, twice);
     uvm.give_to_object(held, &pager, Pages(0), both).unwrap();
@@ -284,7 +284,7 @@ fn who_forks_sees_the_copies_of_what_was_on_loan() {
         uvm.with_page(held, &pager, Pages(0), Intent::Write, uvm::Access::PAGE, write).unwrap();
     };
     write(held, 1);
-    let mut lent = Lent::new();
+    let mut lent = Loan::new();
     assert_eq!(uvm.lend_object(held, &pager, Pages(0), 2, &mut lent), Ok(2));
     let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
     assert_eq!(load(&uvm, &space, va), 1);
@@ -309,7 +309,7 @@ fn pages_of_objects_are_shared_until_they_are_written() {
         uvm.with_page(held, &pager, Pages(n), Intent::Write, uvm::Access::PAGE, write).unwrap();
     };
     (0..32).for_each(|n| write(held, n, n as u8 + 1));
-    let mut lent = Lent::new();
+    let mut lent = Loan::new();
     assert_eq!(uvm.lend_object(held, &pager, Pages(0), 32, &mut lent), Ok(32));
     let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
     assert_eq!(uvm.stat().get(Counter::TransfersCopied), 0);

@@ -11,7 +11,7 @@ use stores::file::TestFile;
 use stores::{Mode, SwapDisk};
 use uvm::pageout::Last;
 use uvm::{
-    Advice, At, Counter, FaultError, FaultKind, Lent, MapRequest, Pager, Sharing, Space, SwapError,
+    Advice, At, Counter, FaultError, FaultKind, Loan, MapRequest, Pager, Sharing, Space, SwapError,
     SwapId, Uvm, VnodePager,
 };
 use uvm_soft::{Config, Fate, SoftMachine};
@@ -886,7 +886,7 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
         swap_on(&uvm, held, 2048, mode);
         // Five pages each: nobody's, a program's that goes on having them, a file's.
         let new = (0..5).map(|_| uvm.new_page(held).unwrap());
-        let mut lent: Lent = new.collect();
+        let mut lent: Loan = new.collect();
         for page in lent.pages() {
             uvm.machine().zero(page.page());
             uvm.machine().write(page.page(), 0, &[77]);

@@ -9,7 +9,7 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use stores::{Mode, SwapDisk};
 use uvm::{
-    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Lent, MapRequest, Pager,
+    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Loan, MapRequest, Pager,
     Quota, Sharing, Space, SwapId, Uvm,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
@@ -287,7 +287,7 @@ fn objects_with_one_quota_hold_no_more_together() {
         uvm.with_page(held, &one, Pages(n), Intent::Write, Access::PAGE, |_, _| ())
     };
     assert_eq!((write(held, 300), write(held, 30)), (Err(GetError::NoSpace), Ok(Some(()))));
-    let page = |held: &mut Held<'_, Nothing>| Lent::from(vec![uvm.new_page(held).unwrap()]);
+    let page = |held: &mut Held<'_, Nothing>| Loan::from(vec![uvm.new_page(held).unwrap()]);
     let given = page(held);
     let (refusal, back) = uvm.give_to_object(held, &one, Pages(300), given).unwrap_err();
     assert_eq!(refusal, GetError::NoSpace);

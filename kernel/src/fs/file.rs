@@ -244,8 +244,8 @@ impl File {
     }
 
     /// Puts a chain back that [`take`](Self::take) gave.
-    pub fn untake(&self, chain: Chain) {
-        self.io.untake(self, chain);
+    pub fn unget(&self, chain: Chain) {
+        self.io.unget(self, chain);
     }
 
     /// What [`take`](Self::take) would give, which stays: see

@@ -375,7 +375,7 @@ pub trait Inode: Any + Send + Sync {
     }
 
     /// Puts a chain back that [`take`](Self::take) gave, in front of all else.
-    fn untake(&self, _file: &File, chain: Chain) {
+    fn unget(&self, _file: &File, chain: Chain) {
         chain.release(&Clusters);
     }
 

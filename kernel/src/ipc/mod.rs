@@ -1,6 +1,6 @@
 //! Between processes: pipes and fifos, System V shared memory. Sockets are in `net`.
 
-mod held;
+mod contents;
 pub mod pipe;
 mod ring;
 pub mod shm;

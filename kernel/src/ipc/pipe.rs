@@ -1,16 +1,16 @@
 //! Pipes and fifos.
 //!
-//! Bytes are in one place (`held`), user memory is copied straight into it and out of it, and pages
-//! can be moved in and out as they are.
+//! Bytes are in one place (`contents`), user memory is copied straight into it and out of it, and
+//! pages can be moved in and out as they are.
 //!
 //! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring
 //! stops being empty, and when it has room for a whole `PIPE_BUF` again.
 //!
-//! Invariants: I1: `len` and `capacity` change only with `held` locked; polls read them without.
-//! I2: `held` is a sleeping lock and is held over user copies: transfers of up to `PIPE_BUF` are in
-//! one piece. I3: a byte leaves only once it was copied out whole. I4: a pipe that nobody has open
-//! holds nothing. I5: `over` is the turn of a writer that put more into the pipe than it is to
-//! hold, and waits until that is so no longer; nobody else writes meanwhile.
+//! Invariants: I1: `len` and `capacity` change only with `contents` locked; polls read them
+//! without. I2: `contents` is a sleeping lock and is held over user copies: transfers of up to
+//! `PIPE_BUF` are in one piece. I3: a byte leaves only once it was copied out whole. I4: a pipe
+//! that nobody has open holds nothing. I5: `over` is the turn of a writer that put more into the
+//! pipe than it is to hold, and waits until that is so no longer; nobody else writes meanwhile.
 //!
 //! I5 is for pages that are lent: they need no room, so a large write puts all of them where the
 //! reader finds them at once, and still ends no sooner than if they had been copied in little by
@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
 
-use super::held::Held;
+use super::contents::Contents;
 use crate::charge::{self, Charge, Count, Counted, Full, User};
 use crate::errno::*;
 use crate::fs::file::File;
@@ -63,14 +63,14 @@ fn may_exceed() -> bool {
 
 /// The shared middle of a pipe.
 pub struct Pipe {
-    held: Mutex<Held>,
+    contents: Mutex<Contents>,
     user: Arc<User>,
     /// The pages that it may hold.
     pages: SpinLock<Count>,
     _charge: Charge,
     len: AtomicUsize,
     capacity: AtomicUsize,
-    /// I5; 0 if there is no such writer. Changes with `held` locked.
+    /// I5; 0 if there is no such writer. Changes with `contents` locked.
     over: AtomicU64,
     turns: AtomicU64,
     readers: Side,
@@ -118,7 +118,7 @@ impl Pipe {
         let capacity = if is_much { LEAST_CAPACITY } else { DEFAULT_CAPACITY };
         let pages = pages(capacity / PAGE).map_err(|_| ENFILE)?;
         Ok(Arc::new(Pipe {
-            held: Mutex::new(Held::new(maker)),
+            contents: Mutex::new(Contents::new(maker)),
             user,
             pages: SpinLock::new(pages),
             _charge: charge,
@@ -204,7 +204,7 @@ impl Pipe {
             self.readers.wait.wake_all();
         }
         if self.len() > 0 && !self.readers.is_open() && !self.writers.is_open() {
-            self.held.lock().clear();
+            self.contents.lock().clear();
             self.len.store(0, Ordering::Release);
         }
     }
@@ -237,18 +237,18 @@ impl Pipe {
             return Err(EPERM);
         }
         let size = size.max(PAGE).next_power_of_two();
-        let mut held = self.held.lock();
-        if size < held.len() {
+        let mut contents = self.contents.lock();
+        if size < contents.len() {
             return Err(EBUSY);
         }
         let most = if may_exceed() { usize::MAX } else { user_pages(&SOFT).min(user_pages(&HARD)) };
         if size < self.capacity() {
-            held.shrink(size)?;
+            contents.shrink(size)?;
         }
         self.pages.lock().resize(size / PAGE, most).map_err(|Full| EPERM)?;
         self.capacity.store(size, Ordering::Relaxed);
         self.over.store(0, Ordering::SeqCst);
-        drop(held);
+        drop(contents);
         self.writers.wait.wake_all();
         Ok(size)
     }
@@ -259,7 +259,7 @@ impl Pipe {
             return Ok(0);
         }
         let start = to.done();
-        let result = self.get(blocking, |held| held.drain(to));
+        let result = self.get(blocking, |contents| contents.drain(to));
         outcome(to.done() - start, result)
     }
 
@@ -269,7 +269,7 @@ impl Pipe {
         if most == 0 {
             return Ok(chain);
         }
-        let result = self.get(blocking, |held| held.take(most, &mut chain));
+        let result = self.get(blocking, |contents| contents.take(most, &mut chain));
         outcome(chain.len(), result).map(|_| chain)
     }
 
@@ -282,10 +282,10 @@ impl Pipe {
         map: impl FnOnce(&Export) -> Result<u64>,
     ) -> Result<Taken> {
         let (mut chain, mut range) = (Chain::new(), None);
-        let result = self.get(blocking, |held| {
-            range = held.take_range(most, map)?;
+        let result = self.get(blocking, |contents| {
+            range = contents.take_range(most, map)?;
             if range.is_none() {
-                held.take(most, &mut chain)?;
+                contents.take(most, &mut chain)?;
             }
             Ok(())
         });
@@ -309,8 +309,8 @@ impl Pipe {
     ) -> Result<bool> {
         let (mut given, mut result) = (None, Ok(()));
         while given.is_none() && result.is_ok() {
-            result = self.put(blocking, PIPE_BUF, |held, _| {
-                given = Some(held.give_range(space, addr, pages)?);
+            result = self.put(blocking, PIPE_BUF, |contents, _| {
+                given = Some(contents.give_range(space, addr, pages)?);
                 Ok(())
             });
         }
@@ -319,11 +319,11 @@ impl Pipe {
     }
 
     /// Puts back what was taken, in front of all else.
-    pub fn untake(&self, chain: Chain) {
-        let mut held = self.held.lock();
-        held.untake(chain);
-        self.len.store(held.len(), Ordering::Release);
-        drop(held);
+    pub fn unget(&self, chain: Chain) {
+        let mut contents = self.contents.lock();
+        contents.unget(chain);
+        self.len.store(contents.len(), Ordering::Release);
+        drop(contents);
         self.readers.wait.wake_all();
     }
 
@@ -331,23 +331,23 @@ impl Pipe {
     pub fn look(&self, blocking: Blocking, most: usize) -> Result<Chain> {
         let mut chain = Chain::new();
         if most > 0 {
-            self.get(blocking, |held| {
-                chain = held.look(most)?;
+            self.get(blocking, |contents| {
+                chain = contents.look(most)?;
                 Ok(())
             })?;
         }
         Ok(chain)
     }
 
-    /// Runs `get` once on what is held, when there is something; waits for that, and gives up at
-    /// the end.
+    /// Runs `get` once on what is in the pipe, when there is something; waits for that, and gives
+    /// up at the end.
     #[inline(always)]
-    fn get(&self, blocking: Blocking, get: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
+    fn get(&self, blocking: Blocking, get: impl FnOnce(&mut Contents) -> Result<()>) -> Result<()> {
         loop {
-            let mut held = self.held.lock();
-            if held.len() > 0 {
-                let result = get(&mut held);
-                let len = held.len();
+            let mut contents = self.contents.lock();
+            if contents.len() > 0 {
+                let result = get(&mut contents);
+                let len = contents.len();
                 self.len.store(len, Ordering::Release);
                 // With the pipe locked: the capacity may shrink to what is left then.
                 let room = self.capacity().saturating_sub(len);
@@ -355,13 +355,13 @@ impl Pipe {
                 if was_over {
                     self.over.store(0, Ordering::SeqCst);
                 }
-                drop(held);
+                drop(contents);
                 if room >= PIPE_BUF || was_over {
                     self.writers.wait.wake_all();
                 }
                 return result;
             }
-            drop(held);
+            drop(contents);
             if !self.writers.is_open() && self.len() == 0 {
                 return Ok(());
             }
@@ -380,9 +380,9 @@ impl Pipe {
         let mut result = Ok(());
         while from.left() > 0 && result.is_ok() {
             let mut over = None;
-            result = self.put(blocking, needed, |held, limit| {
-                let result = held.fill(limit, self.most(blocking, limit), from);
-                over = (held.len() > self.capacity()).then(|| self.turn());
+            result = self.put(blocking, needed, |contents, limit| {
+                let result = contents.fill(limit, self.most(blocking, limit), from);
+                over = (contents.len() > self.capacity()).then(|| self.turn());
                 result
             });
             if let Some(turn) = over {
@@ -392,7 +392,7 @@ impl Pipe {
         outcome(from.done() - start, told(result))
     }
 
-    /// Begins I5, with `held` locked.
+    /// Begins I5, with `contents` locked.
     fn turn(&self) -> u64 {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
         self.over.store(turn, Ordering::SeqCst);
@@ -401,7 +401,7 @@ impl Pipe {
 
     /// Waits until the pipe holds no more than it is to. A writer that is interrupted has not
     /// written what is too much, of what is its own: it had written `start` bytes before. Others
-    /// may have [put back](Self::untake) what they took.
+    /// may have [put back](Self::unget) what they took.
     #[cold]
     fn settle(&self, turn: u64, from: &mut Source<'_>, start: usize) -> Result<()> {
         let is_over = || self.over.load(Ordering::SeqCst) == turn;
@@ -410,15 +410,15 @@ impl Pipe {
         if !is_over() {
             return Ok(());
         }
-        let mut held = self.held.lock();
+        let mut contents = self.contents.lock();
         if !is_over() {
             return Ok(());
         }
-        let back = held.len().saturating_sub(self.capacity()).min(from.done() - start);
-        held.trim_back(back);
+        let back = contents.len().saturating_sub(self.capacity()).min(from.done() - start);
+        contents.trim_back(back);
         from.back(back);
         self.over.store(0, Ordering::SeqCst);
-        self.len.store(held.len(), Ordering::Release);
+        self.len.store(contents.len(), Ordering::Release);
         waited.and(Err(EPIPE))
     }
 
@@ -429,8 +429,9 @@ impl Pipe {
         let needed = if whole <= PIPE_BUF { whole } else { 1 };
         let mut result = Ok(());
         while !chain.is_empty() && result.is_ok() {
-            result = self
-                .put(blocking, needed, |held, limit| held.give(self.most(blocking, limit), chain));
+            result = self.put(blocking, needed, |contents, limit| {
+                contents.give(self.most(blocking, limit), chain)
+            });
         }
         outcome(whole - chain.len(), told(result))
     }
@@ -443,30 +444,31 @@ impl Pipe {
         limit
     }
 
-    /// Runs `put` once on what is held if there is room for `needed` bytes; else waits for some.
+    /// Runs `put` once on what is in the pipe if there is room for `needed` bytes; else waits for
+    /// some.
     #[inline(always)]
     fn put(
         &self,
         blocking: Blocking,
         needed: usize,
-        put: impl FnOnce(&mut Held, usize) -> Result<()>,
+        put: impl FnOnce(&mut Contents, usize) -> Result<()>,
     ) -> Result<()> {
         if !self.readers.is_open() {
             return Err(EPIPE);
         }
-        let mut held = self.held.lock();
-        let before = held.len();
+        let mut contents = self.contents.lock();
+        let before = contents.len();
         let limit = self.limit();
         if limit >= before + needed {
-            let result = put(&mut held, limit);
-            self.len.store(held.len(), Ordering::Release);
-            drop(held);
+            let result = put(&mut contents, limit);
+            self.len.store(contents.len(), Ordering::Release);
+            drop(contents);
             if before == 0 || self.readers.wait.is_watched() {
                 self.readers.wait.wake_all();
             }
             return result;
         }
-        drop(held);
+        drop(contents);
         if blocking == Blocking::No {
             return Err(EAGAIN);
         }
@@ -628,8 +630,8 @@ impl Inode for PipeInode {
         self.pipe.give(Blocking::of(file), chain)
     }
 
-    fn untake(&self, _file: &File, chain: Chain) {
-        self.pipe.untake(chain);
+    fn unget(&self, _file: &File, chain: Chain) {
+        self.pipe.unget(chain);
     }
 
     fn look(&self, file: &File, most: usize) -> Result<Chain> {

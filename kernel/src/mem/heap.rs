@@ -467,7 +467,7 @@ pub fn counters() -> [(&'static str, u64); 4] {
 }
 
 /// What is allocated: blocks of each class, with their size, and bytes of all that no class has.
-pub fn in_use(_: &sched::Alone) -> ([(usize, usize); SIZES.len()], usize) {
+pub fn in_use(_: &sched::MachineStopped) -> ([(usize, usize); SIZES.len()], usize) {
     let mut runs = 0;
     let classes = core::array::from_fn(|class| {
         let count = RUNS_OF[class].load(Relaxed);

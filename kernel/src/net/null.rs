@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 
 use mbuf::{Pages, PAGE_SIZE};
 
-use super::moving::{append, pour, LOAN};
 use super::pages::{append_lent, lend_all_again, Chain, Clusters};
 use super::socket::Received;
+use super::zero_copy::{append, pour, LOAN};
 use crate::arch::frame::Frame;
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};

@@ -7,7 +7,7 @@ use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
 use crate::arch::frame::{lent_bytes, Frame};
 use crate::errno::{Result, ENOBUFS};
-use crate::vm::{self, Export, Lent, LentPage};
+use crate::vm::{self, Export, Loan, LoanedPage};
 
 /// A chain as the kernel has it.
 pub type Chain = mbuf::Chain<Clusters>;
@@ -18,9 +18,10 @@ pub struct Clusters;
 /// Pages in a row.
 pub enum Run {
     /// On loan.
-    Lent(Lent),
+    Loan(Loan),
     /// Memory that a program has given away as it was: for one that takes it the same way. Only
-    /// pipes hold such, and make a loan of it before anything else is done with it (`ipc::held`).
+    /// pipes hold such, and make a loan of it before anything else is done with it
+    /// (`ipc::contents`).
     Range(Arc<Export>),
 }
 
@@ -29,20 +30,20 @@ impl Run {
     ///
     /// # Errors
     /// `ENOBUFS`, and it is what it was.
-    pub fn make_lent(&mut self) -> Result<&mut Lent> {
+    pub fn make_lent(&mut self) -> Result<&mut Loan> {
         if let Run::Range(range) = self {
-            *self = Run::Lent(range.lend().map_err(|_| ENOBUFS)?);
+            *self = Run::Loan(range.lend().map_err(|_| ENOBUFS)?);
         }
         match self {
-            Run::Lent(lent) => Ok(lent),
+            Run::Loan(lent) => Ok(lent),
             Run::Range(_) => Err(ENOBUFS),
         }
     }
 
     /// The pages on loan; none of a range.
-    pub fn pages(&self) -> &[LentPage] {
+    pub fn pages(&self) -> &[LoanedPage] {
         match self {
-            Run::Lent(lent) => lent.pages(),
+            Run::Loan(lent) => lent.pages(),
             Run::Range(_) => &[],
         }
     }
@@ -86,7 +87,7 @@ impl Pages for Clusters {
 
     fn share_run(&self, run: &Run, pages: Range<usize>) -> core::result::Result<Run, NoMemory> {
         let pages = run.pages().get(pages).ok_or(NoMemory)?;
-        lend_all_again(pages.len(), |index| &pages[index]).map(Run::Lent)
+        lend_all_again(pages.len(), |index| &pages[index]).map(Run::Loan)
     }
 
     fn cut_run(&self, run: &mut Run, at: usize, both: bool) -> core::result::Result<Run, NoMemory> {
@@ -101,17 +102,17 @@ impl Pages for Clusters {
                 }
             }
         }
-        Ok(Run::Lent(rest))
+        Ok(Run::Loan(rest))
     }
 
     fn shrink_run(&self, run: &mut Run, kept: Range<usize>) {
-        if let Run::Lent(lent) = run {
+        if let Run::Loan(lent) = run {
             vm::give_back_others(lent, kept);
         }
     }
 
     fn release_run(&self, run: Run) {
-        if let Run::Lent(lent) = run {
+        if let Run::Loan(lent) = run {
             vm::give_back(lent);
         }
     }
@@ -123,8 +124,8 @@ impl Pages for Clusters {
 /// [`NoMemory`], also where one is lent too often.
 pub fn lend_all_again<'a>(
     count: usize,
-    page: impl Fn(usize) -> &'a LentPage,
-) -> core::result::Result<Lent, NoMemory> {
+    page: impl Fn(usize) -> &'a LoanedPage,
+) -> core::result::Result<Loan, NoMemory> {
     let lent = vm::lend_all_again((0..count).map(page))?;
     if lent.len() < count {
         vm::give_back(lent);
@@ -138,12 +139,12 @@ pub fn lend_all_again<'a>(
 ///
 /// # Errors
 /// `ENOBUFS`.
-pub fn append_lent(chain: &mut Chain, lent: Lent, range: Range<usize>) -> Result<()> {
+pub fn append_lent(chain: &mut Chain, lent: Loan, range: Range<usize>) -> Result<()> {
     if range.is_empty() {
         vm::give_back(lent);
         return Ok(());
     }
-    chain.append_run(Run::Lent(lent), range).map_err(|(NoMemory, run)| {
+    chain.append_run(Run::Loan(lent), range).map_err(|(NoMemory, run)| {
         Clusters.release_run(run);
         ENOBUFS
     })

@@ -26,9 +26,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::address::Address;
 use mbuf::NoMemory;
 
-use super::moving::{append, pour, LOAN};
 use super::pages::{Chain, Clusters};
-use super::rights::{bury, Rights, Ucred};
+use super::rights::{defer_close, Rights, Ucred};
+use super::zero_copy::{append, pour, LOAN};
 use crate::charge::{self, Account};
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
@@ -50,7 +50,7 @@ impl Extra {
     /// Lets go what nobody takes.
     pub fn discard(self) {
         if let Some(rights) = self.rights {
-            bury(rights);
+            defer_close(rights);
         }
     }
 }
@@ -159,7 +159,7 @@ impl Incoming {
 
     /// Puts a record of `chain` in front of the others. Nothing may be lost: somebody is ended
     /// before this fails.
-    pub fn untake(&self, chain: Chain, is_stream: bool) {
+    pub fn unget(&self, chain: Chain, is_stream: bool) {
         if chain.is_empty() && is_stream {
             return;
         }

@@ -5,9 +5,9 @@
 //! backlog. [`collect`] finds cycles that no descriptor leads to ([`super::garbage`]), and empties
 //! the queues and backlogs of their sockets.
 //!
-//! Letting a message go may close a socket whose queue holds another: [`bury`] takes them one after
-//! the other, so a long row of them costs no stack. A thread closes what it lets go itself.
-//! Garbage, which may be any user's and large files, is closed by a kernel thread.
+//! Letting a message go may close a socket whose queue holds another: [`defer_close`] takes them
+//! one after the other, so a long row of them costs no stack. A thread closes what it lets go
+//! itself. Garbage, which may be any user's and large files, is closed by a kernel thread.
 //!
 //! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
 //! files were taken from it; so a file's passages are never fewer than the messages that hold it.
@@ -64,7 +64,7 @@ impl Ucred {
     pub const NOBODY: Ucred = Ucred { pid: 0, uid: 65534, gid: 65534 };
 }
 
-/// Open files in a message. They go by [`take`](Rights::take) or [`bury`].
+/// Open files in a message. They go by [`take`](Rights::take) or [`defer_close`].
 #[must_use]
 pub struct Rights {
     files: Vec<Arc<File>>,
@@ -215,29 +215,29 @@ impl Rights {
 
 /// What a thread has let go and has to close, and whether it is at it.
 #[derive(Default)]
-pub struct Graves {
+pub struct DeferredCloses {
     last: Option<Box<Rights>>,
-    is_digging: bool,
+    is_closing: bool,
 }
 
 /// A close's work: that of copying so many bytes.
 const CLOSE: usize = 4096;
 
 /// Lets the files of messages go that nobody will receive.
-pub fn bury(mut rights: Box<Rights>) {
+pub fn defer_close(mut rights: Box<Rights>) {
     rights.strike();
-    let graves = &sched::current().graves;
+    let deferred_closes = &sched::current().deferred_closes;
     let was_digging = {
-        let mut graves = graves.lock();
-        rights.next = graves.last.take();
-        graves.last = Some(rights);
-        core::mem::replace(&mut graves.is_digging, true)
+        let mut deferred_closes = deferred_closes.lock();
+        rights.next = deferred_closes.last.take();
+        deferred_closes.last = Some(rights);
+        core::mem::replace(&mut deferred_closes.is_closing, true)
     };
     let next = || {
-        let mut graves = graves.lock();
-        let mut rights = graves.last.take();
-        graves.is_digging = rights.is_some();
-        graves.last = rights.as_mut().and_then(|rights| rights.next.take());
+        let mut deferred_closes = deferred_closes.lock();
+        let mut rights = deferred_closes.last.take();
+        deferred_closes.is_closing = rights.is_some();
+        deferred_closes.last = rights.as_mut().and_then(|rights| rights.next.take());
         rights
     };
     while let Some(mut rights) = if was_digging { None } else { next() } {

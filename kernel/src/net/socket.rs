@@ -359,7 +359,7 @@ impl Inode for Socket {
         let how = How { blocking: Blocking::of(file), peek: Peek::No, wait_all: false };
         let received = self.receive(to, how, &mut got);
         if let Some(rights) = got.rights {
-            super::rights::bury(rights);
+            super::rights::defer_close(rights);
         }
         received.map(|received| received.copied)
     }
@@ -392,8 +392,8 @@ impl Inode for Socket {
         result
     }
 
-    fn untake(&self, _file: &File, chain: Chain) {
-        self.incoming.untake(chain, self.kind == Kind::Stream);
+    fn unget(&self, _file: &File, chain: Chain) {
+        self.incoming.unget(chain, self.kind == Kind::Stream);
         self.readers.wake_all();
     }
 

@@ -3,7 +3,7 @@
 use super::address::{Address, Family};
 use super::pages::{Chain, Clusters};
 use super::queue::{Extra, Flow, Got, Peek, Queue};
-use super::rights::{bury, Control, Ucred};
+use super::rights::{defer_close, Control, Ucred};
 use super::socket::{How, Socket, SHUT_RECEIVE, SHUT_SEND};
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
@@ -180,7 +180,7 @@ impl Socket {
             self.get(how, |queue| queue.take(&mut chain, most, &mut rights).map(|()| Flow::Stop))
         };
         if let Some(rights) = rights {
-            bury(rights);
+            defer_close(rights);
         }
         match result {
             Err(errno) if chain.is_empty() => Err(errno),

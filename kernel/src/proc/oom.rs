@@ -8,8 +8,8 @@
 //! Never the first process. It may be the one that asks. Who asks is the head of the library's line
 //! of those who wait for memory, so there is one at a time: it waits until its victim has left its
 //! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer
-//! (`Machine::gives_up`) and may take of the kernel's reserve to leave. One line on the debug
-//! console says who it was. Nothing here allocates more than a place in a wait queue.
+//! (`Machine::has_fatal_signal`) and may take of the kernel's reserve to leave. One line on the
+//! debug console says who it was. Nothing here allocates more than a place in a wait queue.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Relaxed};

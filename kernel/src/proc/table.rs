@@ -88,7 +88,7 @@ impl Node {
 }
 
 /// A process or a thread that is being made (N2, N4).
-struct Unborn {
+struct ReservedPid {
     pid: Pid,
     parent: Pid,
     /// What was sent to the parent and others at once meanwhile.
@@ -134,7 +134,7 @@ pub struct Tree {
     /// Members of process groups and of sessions: the group's or session's number and the member's.
     groups: BTreeSet<(Pid, Pid)>,
     sessions: BTreeSet<(Pid, Pid)>,
-    unborn: Vec<Unborn>,
+    unborn: Vec<ReservedPid>,
     kept: BTreeSet<Pid>,
     last: Pid,
     wrapped: bool,
@@ -385,7 +385,7 @@ pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
         let birth = with(|tree| -> Result<Option<Birth>> {
             fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
             let Some(pid) = tree.allocate(asker)? else { return Ok(None) };
-            tree.unborn.push(Unborn { pid, parent, sent: Vec::new() });
+            tree.unborn.push(ReservedPid { pid, parent, sent: Vec::new() });
             Ok(Some(Birth(pid)))
         })?;
         if let Some(birth) = birth {

@@ -31,10 +31,10 @@
 //! before it looks at the work. So a program on another CPU either finds its work on the way out of
 //! the kernel, or is interrupted.
 
-mod alone;
 pub mod clock;
+mod idle;
 mod queue;
-mod rest;
+mod stop_machine;
 mod task;
 mod turn;
 
@@ -50,13 +50,13 @@ use crate::mem::stack::Stack;
 use crate::proc;
 use crate::sync::Once;
 
-pub use alone::{alone, Alone};
 pub use clock::{
     now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin,
     TimerId, Times,
 };
+use idle::IdleSpin;
 use queue::Place;
-use rest::Rest;
+pub use stop_machine::{stop_machine, MachineStopped};
 use task::State;
 pub use task::{Task, Work};
 pub use turn::{give_way, work_done};
@@ -486,7 +486,7 @@ pub fn idle() -> ! {
     // The idle task never leaves its CPU.
     let here = cpu::index();
     let bit = 1 << here;
-    let mut rest = Rest::new();
+    let mut rest = IdleSpin::new();
     loop {
         schedule();
         IDLE_CPUS.fetch_or(bit, SeqCst);

@@ -13,7 +13,7 @@ use super::queue::Place;
 use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
 use crate::mem::pools::{self, Pool};
 use crate::mem::stack::Stack;
-use crate::net::rights::Graves;
+use crate::net::rights::DeferredCloses;
 use crate::proc;
 use crate::sync::{SpinGuard, SpinLock};
 
@@ -90,7 +90,7 @@ pub struct Task {
     /// A program's segment bases while it doesn't run.
     bases: Bases,
     /// Messages that it has let go, for itself alone.
-    pub graves: SpinLock<Graves>,
+    pub deferred_closes: SpinLock<DeferredCloses>,
 }
 
 /// A moment may pass without the task: while a host runs another CPU than this one, say. Hence more
@@ -132,7 +132,7 @@ impl Task {
             user_ns: AtomicU64::new(0),
             kernel_ns: AtomicU64::new(0),
             bases: Bases::default(),
-            graves: SpinLock::default(),
+            deferred_closes: SpinLock::default(),
         }
     }
 

@@ -17,20 +17,19 @@ use crate::arch::UserRegs;
 use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
 use crate::mem::{fault, heap};
 
-pub mod advice;
 mod caps;
 pub mod dir;
 pub mod fd;
 pub mod file;
 pub mod ioctl;
+pub mod madvise;
 pub mod mem;
 pub mod message;
 pub mod mlock;
-mod moving;
 mod path_args;
 pub mod poll;
 pub mod proc;
-mod remote;
+mod process_vm;
 pub mod shm;
 pub mod signal;
 pub mod socket;
@@ -40,6 +39,7 @@ pub mod swap;
 pub mod sys;
 pub mod time;
 mod trace;
+mod uvm;
 
 /// One system call: reads its arguments from the registers, returns what goes into `rax`.
 pub type Handler = fn(&mut UserRegs) -> u64;
@@ -120,9 +120,9 @@ const SIZE: usize = 512;
 const MODULES: &[Calls] = &[
     mem::CALLS,
     mlock::CALLS,
-    advice::CALLS,
-    advice::OWN_CALLS,
-    moving::OWN_CALLS,
+    madvise::CALLS,
+    madvise::OWN_CALLS,
+    uvm::OWN_CALLS,
     shm::CALLS,
     proc::CALLS,
     signal::CALLS,
@@ -139,7 +139,7 @@ const MODULES: &[Calls] = &[
     splice::CALLS,
     message::CALLS,
     swap::CALLS,
-    remote::CALLS,
+    process_vm::CALLS,
     trace::CALLS,
 ];
 

@@ -18,7 +18,7 @@ use crate::ipc::pipe::Blocking;
 use crate::net::address::{Address, TYPE_FLAGS};
 use crate::net::options;
 use crate::net::queue::{Got, Peek};
-use crate::net::rights::{self, bury, Control};
+use crate::net::rights::{self, defer_close, Control};
 use crate::net::socket::{How, Received, Socket};
 
 pub const CALLS: Calls = calls! {
@@ -180,7 +180,7 @@ fn recvfrom(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, len_addr: u64)
     let mut got = Got::default();
     let received = receive(&file, &mut Sink::user(buf, len), flags, &mut got);
     if let Some(rights) = got.rights {
-        bury(rights);
+        defer_close(rights);
     }
     let received = received?;
     if addr != 0 {

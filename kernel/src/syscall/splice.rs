@@ -19,8 +19,8 @@ use crate::fs::file::{check_span, File};
 use crate::fs::inode::Kind;
 use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::ipc::pipe::{Blocking, Pipe};
-use crate::net::moving::{append, hold, Lends};
 use crate::net::pages::{append_lent, Chain, Clusters};
+use crate::net::zero_copy::{append, hold, Lends};
 use crate::{proc, sched, user, vm};
 use alloc::sync::Arc;
 use linux_raw_sys::general as abi;
@@ -85,9 +85,9 @@ impl Side {
     }
 
     /// Puts back what was taken last and nobody could have.
-    fn untake(&mut self, chain: Chain) {
+    fn unget(&mut self, chain: Chain) {
         if self.is_channel() {
-            return self.file.untake(chain);
+            return self.file.unget(chain);
         }
         let len = chain.len() as u64;
         chain.release(&Clusters);
@@ -203,7 +203,7 @@ fn transfer(from: &mut Side, to: &mut Side, len: usize, until: Until) -> Result<
         let given = hold(&chain).and_then(|_charge| to.give(&mut chain));
         let is_rest = !chain.is_empty();
         if is_rest {
-            from.untake(chain);
+            from.unget(chain);
         }
         match given {
             Ok(n) => {

@@ -12,7 +12,7 @@ use crate::errno::*;
 use crate::fs::io::{IoVec, Sink, Source};
 use crate::mem::layout::USER_END;
 use crate::proc::access;
-use crate::proc::remote::{self, As};
+use crate::proc::foreign_memory::{self, As};
 use crate::proc::signal::{deliver, Signal, SIGKILL};
 use crate::proc::trace::{self, Resume};
 use crate::proc::Pid;
@@ -104,7 +104,7 @@ fn peek(pid: Pid, addr: u64) -> Result<u64> {
     let space = space(pid)?;
     let mut word = [0; WORD as usize];
     let piece = IoVec { addr, len: word.len() };
-    match remote::read(&space, As::Debugger, &[piece], &mut Sink::kernel(&mut word)) {
+    match foreign_memory::read(&space, As::Debugger, &[piece], &mut Sink::kernel(&mut word)) {
         Ok(n) if n == word.len() => Ok(u64::from_le_bytes(word)),
         Err(ENOMEM) => Err(ENOMEM),
         _ => Err(EIO),
@@ -115,7 +115,7 @@ fn poke(pid: Pid, addr: u64, word: u64) -> Result<()> {
     let space = space(pid)?;
     let bytes = word.to_le_bytes();
     let piece = IoVec { addr, len: bytes.len() };
-    match remote::write(&space, As::Debugger, &[piece], &mut Source::kernel(&bytes)) {
+    match foreign_memory::write(&space, As::Debugger, &[piece], &mut Source::kernel(&bytes)) {
         Ok(n) if n == bytes.len() => Ok(()),
         Err(ENOMEM) => Err(ENOMEM),
         _ => Err(EIO),

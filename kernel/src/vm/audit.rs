@@ -43,12 +43,12 @@ fn once() -> Result<(), String> {
     let short =
         |_| format!("memory is too short for an audit: {}", super::frame_stats::kernel_frames());
     heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
-    let audited = sched::alone(|_| {
+    let audited = sched::stop_machine(|_| {
         let mut spaces: Vec<Arc<Space>> =
             proc::processes().filter_map(|process| process.space()).collect();
         spaces.sort_by_key(|space| Arc::as_ptr(space) as usize);
         spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
-        let found = super::passing::with_exported(|exported| {
+        let found = super::transfer::with_exported(|exported| {
             let mut all: Vec<_> = spaces.iter().map(|space| space.get()).collect();
             all.extend(exported);
             with(|uvm, held| uvm.audit(held, &all, &[]))

@@ -89,8 +89,8 @@ fn add(stats: &mut FrameStats, page: PageNo) {
 /// # Errors
 /// [`NoMemory`] for what it takes to hold them.
 pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
-    let (frames, (classes, large), stacks, tables) = sched::alone(|alone| {
-        (Kinds::count(), heap::in_use(alone), stack::in_use(), pmap::tables_in_use())
+    let (frames, (classes, large), stacks, tables) = sched::stop_machine(|stopped| {
+        (Kinds::count(), heap::in_use(stopped), stack::in_use(), pmap::tables_in_use())
     })?;
     let (_, used) = system().swap_space();
     let pages = [

@@ -8,22 +8,22 @@ mod advice;
 mod audit;
 mod daemon;
 mod frame_stats;
-mod lent;
+mod loan;
 mod object;
-mod passing;
 mod pin;
 mod segment;
 mod settings;
 mod space;
 mod swap;
 mod system;
+mod transfer;
 
 use alloc::sync::Arc;
 
 pub use self::audit::audit;
 pub use self::daemon::{with_room, with_room_at_any_cost};
 pub use self::frame_stats::{frame_stats, in_use};
-pub use self::lent::{
+pub use self::loan::{
     give, give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again,
     lend_object, new_page,
 };
@@ -38,16 +38,16 @@ pub use self::space::{
     space_new, stack, sums, sync, tables, tally, unlock, unlock_all, unmap, Object, Space,
 };
 pub use self::system::init;
+pub use self::transfer::{
+    flush, put_back, receive, to_donate, transfer, unmap_donated, worth_remapping, Export, Giving,
+};
 pub use ::machine::{Class, Prot};
 pub use ::uvm::Advice as Usage;
 pub use ::uvm::{
-    FaultError, FaultKind, GetError, Inherit, Lent, LentPage, Quota, Sharing, Tally, Transfer,
+    FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Quota, Sharing, Tally, Transfer,
     Vnode,
 };
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
-pub use passing::{
-    flush, put_back, receive, to_donate, transfer, unmap_donated, worth_receiving, Export, Giving,
-};
 pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};
 pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};

@@ -87,7 +87,7 @@ impl Segment {
 
     /// Brings a page in and pins it; `None` if that fails, or the thread is being ended.
     fn pin(pager: &Arc<dyn Pager<KernelMachine>>, index: u64, pages: u64) -> Option<PageNo> {
-        if KERNEL.gives_up() {
+        if KERNEL.has_fatal_signal() {
             return None;
         }
         let access =

@@ -456,7 +456,7 @@ impl<M: Machine> Frames<M> {
         if let Ok(page) = self.refill_and_pop(machine, held, cpu, reserve) {
             return Ok(page);
         }
-        let is_last = reserve == Reserve::User && machine.gives_up();
+        let is_last = reserve == Reserve::User && machine.has_fatal_signal();
         let reserve = if is_last { Reserve::Kernel } else { reserve };
         // What other CPUs' caches hold is free too: before memory is short they give it back.
         // Others may take it into theirs at once; so one look isn't enough while there is something

@@ -19,11 +19,11 @@ const MOST_WIRINGS: u32 = 4_000;
 const MOST_PINS: u32 = 60_000;
 const MOST_LOANS: u32 = 30_000 * LOAN;
 
-/// What comes of the wish to [lend](Frames::lend_idle) a page.
+/// What comes of the wish to [lend](Frames::loan_idle) a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lending {
     /// It is lent.
-    Lent,
+    Loan,
     /// I/O has it, or it is new and about to be shown.
     NotNow,
     /// It is wired, or lent too often.
@@ -189,7 +189,7 @@ impl<M: Machine> Frames<M> {
     /// Lends an owned page that is as it should be: idle, on a queue, wired by nobody, and not lent
     /// too often. Under its owner's lock.
     #[inline]
-    pub fn lend_idle(&self, page: PageNo) -> Lending {
+    pub fn loan_idle(&self, page: PageNo) -> Lending {
         let record = self.page(page);
         let holds = record.wire.load(Relaxed);
         if record.flags.load(Relaxed) & PageFlags::BUSY.bits() != 0 {
@@ -202,13 +202,13 @@ impl<M: Machine> Frames<M> {
             return Lending::NotNow;
         }
         record.wire.fetch_add(LOAN, Relaxed);
-        Lending::Lent
+        Lending::Loan
     }
 
     /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed:
     /// it was nobody's any more, and this was the last that held it.
     #[inline]
-    pub fn unlend(&self, page: PageNo) -> bool {
+    pub fn end_loan(&self, page: PageNo) -> bool {
         let before = self.page(page).wire.fetch_sub(LOAN, AcqRel);
         debug_assert!(before & LOANS != 0, "{page:?} is not lent");
         before == LEFT | LOAN

@@ -144,7 +144,7 @@ impl World {
                 }))
             }
             Op::LendObject { l, o, span } => {
-                let mut lent = Lent::new();
+                let mut lent = Loan::new();
                 let done = self.uvm.lend_object(
                     held,
                     &self.object(o),

@@ -7,7 +7,7 @@
 //! shortage.
 
 use machine::Class;
-use uvm::LentPage;
+use uvm::LoanedPage;
 
 use super::*;
 
@@ -103,7 +103,7 @@ impl World {
         let staying = devices.iter().filter(|device| Some(device.id) != leaving);
         let slots: u32 = staying.map(|device| device.slots - device.bad - device.slots / 64).sum();
         let kept: Vec<PageNo> =
-            self.loans.iter().flatten().flat_map(Lent::pages).map(LentPage::page).collect();
+            self.loans.iter().flatten().flat_map(Loan::pages).map(LoanedPage::page).collect();
         // A slot's loan keeps no page that is nobody's or a program's: the page daemon gives the
         // slot an anon.
         let is_slots = |page: PageNo| {

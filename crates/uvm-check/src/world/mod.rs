@@ -23,7 +23,7 @@ use machine::{
 };
 use uvm::{
     Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError,
-    Inherit, Intent, Lent, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
+    Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
     RemapPlace, Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
 use uvm_soft::{charged, host, Config, Denied, Fate, Injector, SoftMachine};
@@ -131,7 +131,7 @@ pub struct World {
     /// What devices have pinned.
     pins: [Option<Pinned<SoftMachine>>; PINS],
     /// What the kernel has on loan.
-    loans: [Option<Lent>; LOANS],
+    loans: [Option<Loan>; LOANS],
     /// What belongs to no space.
     ranges: [Option<Detached<Soft>>; RANGES],
     /// The pages of all ROMs.

@@ -87,7 +87,7 @@ pub fn give<T: Threads>(
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine<T>>,
     span: Span,
-) -> Result<Lent, FaultError> {
+) -> Result<Loan, FaultError> {
     if let Some(lent) = uvm.give_to_kernel(held, space, range(span))? {
         return Ok(lent);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use machine::order::Nothing;
 use machine::{Held, Machine, PageNo, Pages, Prot, ThreadCtx, Va};
 use uvm::{
-    Access, AnonObject, At as To, Detached, FaultError, Intent, Lent, Pager, Pinned, Space, SwapId,
+    Access, AnonObject, At as To, Detached, FaultError, Intent, Loan, Pager, Pinned, Space, SwapId,
     Uvm,
 };
 use uvm_check::host::{File, Line, Manner, SwapDisk};
@@ -88,7 +88,7 @@ pub struct World {
     file: Slot<Arc<File<ShuttleThreads>>>,
     /// Held while a file's length changes, as a host's lock of the file.
     resizing: shuttle::sync::Mutex<()>,
-    loans: [Slot<Lent>; LOANS],
+    loans: [Slot<Loan>; LOANS],
     pins: [Slot<Pinned<Soft>>; PINS],
     ranges: [Slot<Detached<Soft>>; RANGES],
     line: Arc<Line>,
@@ -348,7 +348,7 @@ impl World {
             }
             _ if has => return Answer::Skipped,
             Op::LendObject { o, span, .. } => {
-                let mut lent = Lent::new();
+                let mut lent = Loan::new();
                 let pages = span.1 as usize;
                 self.uvm
                     .lend_object(held, &self.object(o), Pages(span.0), pages, &mut lent)
@@ -535,7 +535,7 @@ impl World {
         self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop)
     }
 
-    fn bytes(&self, lent: &Lent) -> Vec<Contents> {
+    fn bytes(&self, lent: &Loan) -> Vec<Contents> {
         let _host = host();
         let contents =
             |page: PageNo| std::array::from_fn(|word| read_word(self.uvm.machine(), page, word));

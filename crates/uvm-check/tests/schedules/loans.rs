@@ -1,10 +1,10 @@
 //! Loans, transfers and passed entries beside stores, forks and ends.
 
 use super::*;
-use uvm::{At, Lent, LentPage, Pass};
+use uvm::{At, Loan, LoanedPage, Pass};
 
-fn words(w: &World, lent: &Lent) -> Vec<u64> {
-    let word = |page: &LentPage| {
+fn words(w: &World, lent: &Loan) -> Vec<u64> {
+    let word = |page: &LoanedPage| {
         let mut bytes = [0; 8];
         w.uvm.machine().read(page.page(), 0, &mut bytes);
         u64::from_le_bytes(bytes)
@@ -12,12 +12,12 @@ fn words(w: &World, lent: &Lent) -> Vec<u64> {
     lent.pages().iter().map(word).collect()
 }
 
-fn lend(w: &World, space: &uvm::Space<Soft>, pages: u64) -> Lent {
+fn lend(w: &World, space: &uvm::Space<Soft>, pages: u64) -> Loan {
     let range = VaRange::new(P, P + Pages(pages));
     w.uvm.loan_to_kernel(&mut ThreadCtx::new().held(), space, range).expect("it can be read")
 }
 
-fn give_back(w: &World, lent: Lent) {
+fn give_back(w: &World, lent: Loan) {
     w.uvm.return_loan(&mut ThreadCtx::new().held(), lent);
 }
 
@@ -139,7 +139,7 @@ fn one_of_owner_and_borrower_frees_the_page() {
         let lent = lend(&w, &space, 2);
         let again =
             lent.pages().iter().map(|page| w.uvm.lend_again(page).expect("it is lent once"));
-        let again: Lent = again.collect();
+        let again: Loan = again.collect();
         let first = {
             let w = w.clone();
             spawn(move || give_back(&w, lent))

@@ -40,15 +40,15 @@ pub(crate) enum Left<M: Machine> {
 }
 
 /// The list.
-pub(crate) struct LeftBehind<M: Machine> {
+pub(crate) struct DeferredReleases<M: Machine> {
     first: Ordered<order::Registry, M::Lock, Option<Arc<Amap<M>>>>,
     /// Whether there may be any.
     is_any: AtomicBool,
 }
 
-impl<M: Machine> LeftBehind<M> {
+impl<M: Machine> DeferredReleases<M> {
     pub(crate) fn new() -> Self {
-        LeftBehind { first: Ordered::new(None), is_any: AtomicBool::new(false) }
+        DeferredReleases { first: Ordered::new(None), is_any: AtomicBool::new(false) }
     }
 }
 

@@ -110,10 +110,10 @@ impl<M: Machine> AmapBody<M> {
     fn is_copied_at_fork(&self, range: Range<u64>, writes: Writes) -> bool {
         let (is_any, is_exclusive) = (self.rewritten.is_any(), self.cover.is_exclusive(range));
         match writes {
-            Writes::Copied => is_any || !is_exclusive,
+            Writes::CopyOnWrite => is_any || !is_exclusive,
             // The copy that it waits for isn't needed by now.
-            Writes::NeedCopy => is_any && is_exclusive,
-            Writes::Through => false,
+            Writes::NeedsCopy => is_any && is_exclusive,
+            Writes::Shared => false,
         }
     }
 
@@ -515,7 +515,7 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
             Content::Borrowed(page) => {
                 let frames = self.machine.frames();
                 self.anons.borrowed.fetch_sub(1, Relaxed);
-                if frames.unlend(page) {
+                if frames.end_loan(page) {
                     // Nothing maps it, so nobody has to be told.
                     frames.free_page(self.machine, self.held, page);
                 }
@@ -530,7 +530,7 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
             Content::Anon(no) => Some(no),
             Content::Borrowed(page) => {
                 returned += 1;
-                if frames.unlend(page) {
+                if frames.end_loan(page) {
                     last.push(page);
                 }
                 None

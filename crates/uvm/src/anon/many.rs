@@ -132,7 +132,7 @@ impl<M: Machine> Anons<M> {
                 LetGo::Kept => continue,
                 LetGo::Gone => {}
                 LetGo::Idle(page) => idle.push(page),
-                LetGo::Lent(page) => lent.push(page),
+                LetGo::Loan(page) => lent.push(page),
             }
             free.push(no);
             if free.is_full() {

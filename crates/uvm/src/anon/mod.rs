@@ -187,7 +187,7 @@ enum LetGo {
     /// The same, but for a page that the caller releases.
     Idle(PageNo),
     /// The same, but for a page that somebody holds: the caller leaves it to him.
-    Lent(PageNo),
+    Loan(PageNo),
 }
 
 /// A look at many anons, which knows the last one's chunk.
@@ -440,7 +440,7 @@ impl<M: Machine> Anons<M> {
             LetGo::Kept => return,
             LetGo::Gone => {}
             LetGo::Idle(page) => machine.frames().release(held, Unmapped::by_ranges(page), down),
-            LetGo::Lent(page) => leave_all(machine, held, &[page], down),
+            LetGo::Loan(page) => leave_all(machine, held, &[page], down),
         }
         self.give_back(machine, held, no);
     }
@@ -468,7 +468,7 @@ impl<M: Machine> Anons<M> {
             if !frames.flags(page).contains(PageFlags::BUSY) {
                 // Who finds it on its queue finds that it is nobody's.
                 frames.set_owner(page, Owner::Kernel, 0);
-                return LetGo::Lent(page);
+                return LetGo::Loan(page);
             }
         }
         self.drop_data(machine, &mut h, page, slot, down);

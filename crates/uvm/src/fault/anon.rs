@@ -64,7 +64,7 @@ impl<M: Machine> Uvm<M> {
         if beside == Beside::Others && entry.wired {
             return Ok(false);
         }
-        let promotes = fault.access == Prot::WRITE && entry.writes != Writes::Through;
+        let promotes = fault.access == Prot::WRITE && entry.writes != Writes::Shared;
         match (found.number(), &entry.object) {
             (Some(number), _) => match Content::of(number) {
                 Content::Anon(no) => {
@@ -123,7 +123,7 @@ impl<M: Machine> Uvm<M> {
         };
         self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
         let prot =
-            if entry.writes == Writes::NeedCopy { entry.prot.without_write() } else { entry.prot };
+            if entry.writes == Writes::NeedsCopy { entry.prot.without_write() } else { entry.prot };
         let shown = self.enter(held, fault, entry, page, prot);
         frames.activate(machine, held, page);
         shown?;
@@ -233,7 +233,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Stop<FaultError>> {
         self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
         let own = anon.refs() == 1 && !shared && self.frames().loans(page) == 0;
-        let writable = own && entry.writes != Writes::NeedCopy;
+        let writable = own && entry.writes != Writes::NeedsCopy;
         let prot = if writable { entry.prot } else { entry.prot.without_write() };
         self.enter(held, fault, entry, page, prot)
     }
@@ -275,7 +275,7 @@ impl<M: Machine> Uvm<M> {
             Some(Content::Borrowed(_)) => {
                 let all = Settle::All(Shown::new(fault.space, entry, aref));
                 let copies = self.settle_borrowed(held, body, slot..slot + 1, &all)?;
-                fault.space.patience.stored(copies);
+                fault.space.remap_history.stored(copies);
                 // The rest can wait, if memory is short.
                 let around = self.slots_around(fault, entry, slot);
                 let _ = self.settle_borrowed(held, body, around, &Settle::Own);

@@ -171,7 +171,7 @@ pub(crate) enum Reach {
     /// can't be read, and plants breakpoints in what can't be written. The program's translations
     /// stay what they may be. Source: UVM's extraction with `UVM_EXTRACT_FIXPROT`; 1998, section
     /// 4.3.
-    AsDebugger,
+    Forced,
     /// What the mapping allows; and the page is to be wired, where a program's own access finds it
     /// so or not.
     ToWire,
@@ -208,15 +208,15 @@ impl<M: Machine> Fault<'_, M> {
 
     #[cold]
     fn may_reach(&self, entry: &Entry<M>) -> bool {
-        let is_own = self.access != Prot::WRITE || entry.writes != Writes::Through;
-        self.reach == Reach::AsDebugger && is_own && entry.max_prot.contains(self.access)
+        let is_own = self.access != Prot::WRITE || entry.writes != Writes::Shared;
+        self.reach == Reach::Forced && is_own && entry.max_prot.contains(self.access)
     }
 
     /// Whether the entry must get an amap of its own first, which changes the map.
     #[inline]
     fn needs_amap(&self, entry: &Entry<M>) -> bool {
         let zeroes = entry.object.is_none() && entry.amap.is_none();
-        entry.writes == Writes::NeedCopy && (self.access == Prot::WRITE || zeroes)
+        entry.writes == Writes::NeedsCopy && (self.access == Prot::WRITE || zeroes)
     }
 }
 
@@ -350,7 +350,7 @@ impl<M: Machine> Uvm<M> {
         mut hole: Hole,
     ) -> Result<FaultKind, FaultError> {
         loop {
-            if self.machine().gives_up() {
+            if self.machine().has_fatal_signal() {
                 return Err(FaultError::NoSpace);
             }
             self.fill_hole(held, hole)?;

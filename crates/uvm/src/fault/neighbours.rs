@@ -130,7 +130,7 @@ impl<M: Machine> Uvm<M> {
         slot: u64,
         beside: Beside,
     ) {
-        if entry.writes != Writes::Copied || !entry.prot.contains(Prot::WRITE) {
+        if entry.writes != Writes::CopyOnWrite || !entry.prot.contains(Prot::WRITE) {
             return;
         }
         let Some(w) = self.window(fault, entry) else { return };

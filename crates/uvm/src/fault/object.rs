@@ -82,7 +82,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Promoted, Stop<FaultError>> {
         let (index, access) = (entry.index(oref, fault.va), pager::Access::Fault(entry.advice));
         let mut page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
-        let stores = fault.access == Prot::WRITE && entry.writes == Writes::Through;
+        let stores = fault.access == Prot::WRITE && entry.writes == Writes::Shared;
         if stores && self.frames().flags(page).contains(PageFlags::HOLE) {
             fault.hole = Some((oref.pager.object().name(), index));
             return Err(FaultError::NoSpace.into());
@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     fn breaks_loan(&self, fault: &Fault<'_, M>, entry: &Entry<M>, page: PageNo) -> bool {
         fault.access == Prot::WRITE
-            && entry.writes == Writes::Through
+            && entry.writes == Writes::Shared
             && self.frames().loans(page) != 0
     }
 
@@ -128,7 +128,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         upper: Upper<'_, M>,
     ) -> Result<Promoted, Stop<FaultError>> {
-        let private = entry.writes != Writes::Through;
+        let private = entry.writes != Writes::Shared;
         if private && fault.access == Prot::WRITE {
             if upper.is_some_and(|(amap, slot)| !amap.cover.is_exclusive(slot..slot + 1)) {
                 self.forget_everywhere(held, fault, page);

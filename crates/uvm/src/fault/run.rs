@@ -39,7 +39,7 @@ impl<M: Machine> Uvm<M> {
     ) {
         // Who reads the amap anew may find its leaf shared: another space that has the same slots
         // may have forked.
-        if fault.access != Prot::WRITE || entry.writes != Writes::Copied || !found.is_open() {
+        if fault.access != Prot::WRITE || entry.writes != Writes::CopyOnWrite || !found.is_open() {
             return;
         }
         let (machine, frames) = (self.machine(), self.frames());

@@ -169,10 +169,8 @@ impl<M: Machine> Uvm<M> {
             return if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
         };
         let bytes = match inherit {
-            Inherit::Share if e.writes == Writes::NeedCopy => aref.copy_bytes(held, e.len()),
-            Inherit::Copy if e.writes != Writes::Through => {
-                aref.fork_bytes(held, e.len(), e.writes)
-            }
+            Inherit::Share if e.writes == Writes::NeedsCopy => aref.copy_bytes(held, e.len()),
+            Inherit::Copy if e.writes != Writes::Shared => aref.fork_bytes(held, e.len(), e.writes),
             _ => aref.reference_bytes(held, e.len()),
         };
         self.settle_bytes(held, aref, e.len()) + bytes
@@ -197,14 +195,14 @@ impl<M: Machine> Uvm<M> {
         }
         let (amap, writes) = match inherit {
             Inherit::None => return Ok(None),
-            Inherit::Zero => (None, Writes::NeedCopy),
+            Inherit::Zero => (None, Writes::NeedsCopy),
             Inherit::Share => {
-                if entry.writes == Writes::NeedCopy {
+                if entry.writes == Writes::NeedsCopy {
                     self.copy_amap(held, entry);
                 }
                 (self.share_amap(held, entry), entry.writes)
             }
-            Inherit::Copy if entry.writes == Writes::Through => (None, Writes::NeedCopy),
+            Inherit::Copy if entry.writes == Writes::Shared => (None, Writes::NeedsCopy),
             Inherit::Copy => self.inherit_copy(held, parent, entry, state, down)?,
         };
         let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
@@ -235,21 +233,21 @@ impl<M: Machine> Uvm<M> {
         state: &mut CopyState<M>,
         down: &mut Shootdown,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
-        let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedCopy)) };
+        let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedsCopy)) };
         let len = entry.len();
         if let Some((copy, _)) = state.next_amap.take() {
-            return Ok((Some(copy), Writes::Copied));
+            return Ok((Some(copy), Writes::CopyOnWrite));
         }
         debug_assert!(!entry.wired, "pages that are wired are copied before");
         let is_write_protected = state.is_write_protected;
         let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, state) else {
-            if entry.writes == Writes::Copied {
+            if entry.writes == Writes::CopyOnWrite {
                 if !is_write_protected {
                     self.write_protect(held, parent, entry, down);
                 }
-                entry.writes = Writes::NeedCopy;
+                entry.writes = Writes::NeedsCopy;
             }
-            return Ok((self.share_amap(held, entry), Writes::NeedCopy));
+            return Ok((self.share_amap(held, entry), Writes::NeedsCopy));
         };
         if !forked.was_exclusive {
             forked.copy.amap.is_unprotected.store(true, Relaxed);
@@ -263,10 +261,10 @@ impl<M: Machine> Uvm<M> {
             self.write_protect(held, parent, entry, down);
         }
         // Mostly it is, and the line stays where it is.
-        if entry.writes != Writes::Copied {
-            entry.writes = Writes::Copied;
+        if entry.writes != Writes::CopyOnWrite {
+            entry.writes = Writes::CopyOnWrite;
         }
-        Ok((Some(forked.copy), Writes::Copied))
+        Ok((Some(forked.copy), Writes::CopyOnWrite))
     }
 
     /// Takes the right to write from a space's translations of what an entry maps.
@@ -303,7 +301,7 @@ impl<M: Machine> Uvm<M> {
                 self.stat().add(self.machine().cpu(), crate::Counter::AmapCopies, 1);
             }
         }
-        entry.writes = Writes::Copied;
+        entry.writes = Writes::CopyOnWrite;
     }
 
     /// Heap bytes that [`copy_amap`](Self::copy_amap) needs.

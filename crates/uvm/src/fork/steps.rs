@@ -54,7 +54,7 @@ impl<M: Machine> Source<'_, M> {
     fn is_wired_private(&self, e: &Entry<M>) -> bool {
         e.wired
             && self.inherit_of(e) == Inherit::Copy
-            && e.writes != Writes::Through
+            && e.writes != Writes::Shared
             && e.amap.is_some()
     }
 
@@ -130,7 +130,7 @@ impl<M: Machine> Uvm<M> {
         self.in_claimed_steps(held, space, source.range, |h, tree, part, down| {
             tree.each(part, |e| {
                 if e.amap.is_some()
-                    && e.writes == Writes::Copied
+                    && e.writes == Writes::CopyOnWrite
                     && source.inherit_of(e) == Inherit::Copy
                 {
                     let (own, prot) = (e.range.intersect(part), e.prot.without_write());
@@ -158,7 +158,7 @@ impl<M: Machine> Uvm<M> {
                 let part = part_of_few_slots(&mut h, &tree, part);
                 tree.each(part, |entry| {
                     let is_writable =
-                        entry.writes == Writes::Copied && entry.prot.contains(Prot::WRITE);
+                        entry.writes == Writes::CopyOnWrite && entry.prot.contains(Prot::WRITE);
                     if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
                         self.restore_write(
                             &mut h,
@@ -400,7 +400,7 @@ impl<M: Machine> Uvm<M> {
     /// Lets others run. A thread that is being ended forks no further.
     fn pause_or_give_up(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), NoMemory> {
         self.machine().pause(held);
-        if self.machine().gives_up() {
+        if self.machine().has_fatal_signal() {
             return Err(NoMemory);
         }
         Ok(())

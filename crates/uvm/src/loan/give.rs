@@ -17,7 +17,7 @@
 use machine::{order, Held, Machine, Pages, Prot, Shootdown, VaRange};
 
 use super::lend::Lending;
-use super::Lent;
+use super::Loan;
 use crate::fault::FaultError;
 use crate::map::remove::release_bytes;
 use crate::map::tree::Tree;
@@ -39,7 +39,7 @@ enum Given {
 
 impl<M: Machine> Uvm<M> {
     /// Lends the pages of a range to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does,
-    /// at most [`Lent::MOST`] from its start, and [discards](Self::discard) what the program has
+    /// at most [`Loan::MOST`] from its start, and [discards](Self::discard) what the program has
     /// there, which shows zeroes or its object then. `None`, with nothing changed, unless all of it
     /// is private memory that may be read and written, not locked, and can be had in memory at
     /// once: lend that, and discard it.
@@ -54,8 +54,8 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Result<Option<Lent>, FaultError> {
-        let mut lent = Lent::new();
+    ) -> Result<Option<Loan>, FaultError> {
+        let mut lent = Loan::new();
         let start = range.start.page_floor();
         let range = VaRange::new(start, start + range.pages().min(Pages(lent.room() as u64)));
         self.make_lent_room(&mut lent, range.pages().0 as usize)?;
@@ -76,7 +76,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        lent: &mut Lent,
+        lent: &mut Loan,
     ) -> Result<Given, FaultError> {
         let mut down = Shootdown::new();
         let given = self.attempt(held, 0, |held, reserved| {
@@ -130,11 +130,11 @@ fn can_be_given<M: Machine>(
 ) -> bool {
     let mut is_plain = |e: &Entry<M>| {
         let is_private =
-            e.writes == Writes::NeedCopy || has_alone(held, e, e.range.intersect(range));
+            e.writes == Writes::NeedsCopy || has_alone(held, e, e.range.intersect(range));
         e.submap.is_none()
             && !e.wired
             && e.prot.contains(Prot::READ_WRITE)
-            && e.writes != Writes::Through
+            && e.writes != Writes::Shared
             && is_private
     };
     tree.is_covered(range)

@@ -13,7 +13,7 @@ use machine::{
     VaRange,
 };
 
-use super::{Lent, LentPage};
+use super::{Loan, LoanedPage};
 use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
 use crate::counted::{AtomicU32, Ordering::Acquire};
@@ -32,7 +32,7 @@ pub(super) const SPECIAL: PageFlags =
 /// A call under way.
 pub(super) struct Lending<'a, M: Machine> {
     space: &'a Space<M>,
-    pub(super) lent: &'a mut Lent,
+    pub(super) lent: &'a mut Loan,
     down: &'a mut Shootdown,
     /// What is left of [`MAPPINGS_OF_A_STEP`]. At zero the hold of the map's lock ends.
     left: usize,
@@ -41,7 +41,7 @@ pub(super) struct Lending<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> Lending<'a, M> {
-    pub(super) fn new(space: &'a Space<M>, lent: &'a mut Lent, down: &'a mut Shootdown) -> Self {
+    pub(super) fn new(space: &'a Space<M>, lent: &'a mut Loan, down: &'a mut Shootdown) -> Self {
         Lending { space, lent, down, left: MAPPINGS_OF_A_STEP, anons: 0, zeroes: 0 }
     }
 
@@ -57,7 +57,7 @@ impl<'a, M: Machine> Lending<'a, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Lends the pages of a range to the kernel, at most [`Lent::MOST`] from that of its start on,
+    /// Lends the pages of a range to the kernel, at most [`Loan::MOST`] from that of its start on,
     /// as a load from each would see them at this moment: anonymous memory, pages of files, shared
     /// memory, memory that nobody has touched, in any mixture. What isn't resident is brought in.
     /// The lender's next store to a page that is lent yet gets it a copy.
@@ -75,8 +75,8 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Result<Lent, FaultError> {
-        let mut lent = Lent::new();
+    ) -> Result<Loan, FaultError> {
+        let mut lent = Loan::new();
         self.lend_range(held, space, range, &mut lent).map(|()| lent)
     }
 
@@ -90,7 +90,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        lent: &mut Lent,
+        lent: &mut Loan,
     ) -> Result<(), FaultError> {
         let before = lent.len();
         let pages = range.pages().min(Pages(lent.room() as u64));
@@ -217,7 +217,7 @@ impl<M: Machine> Uvm<M> {
             self.lend_slots(&mut h, entry, aref, &body, part, lending)
         };
         let lent = Pages((lending.lent.len() - first) as u64);
-        if entry.writes != Writes::NeedCopy {
+        if entry.writes != Writes::NeedsCopy {
             // Where the slots are this entry's alone nobody else can write to them.
             let (pmap, space) = (self.machine().pmap(), &lending.space.pmap);
             let range = VaRange::new(part.start, part.start + lent);
@@ -238,7 +238,7 @@ impl<M: Machine> Uvm<M> {
         let mut at = part.start;
         let slot = entry.slot(aref, at);
         let exclusive = body.cover.is_exclusive(slot..slot + part.pages().0);
-        let others_write = !exclusive && entry.writes != Writes::NeedCopy;
+        let others_write = !exclusive && entry.writes != Writes::NeedsCopy;
         while at < part.end {
             let slot = entry.slot(aref, at);
             let here = body.slots.part(slot, slot + (part.end - at).0);
@@ -290,7 +290,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Amap>,
         slots: &[AtomicU32],
-        lent: &mut Vec<LentPage>,
+        lent: &mut Vec<LoanedPage>,
     ) -> usize {
         let (frames, mut anons, before) = (self.frames(), self.anons.many(), lent.len());
         for slot in slots {
@@ -299,10 +299,10 @@ impl<M: Machine> Uvm<M> {
             let (anon, _) = anons.get(no).lock(held);
             // A copy may have taken its place.
             let Some(page) = anon.page().filter(|_| slot.load(Acquire) == number) else { break };
-            if frames.lend_idle(page) != Found::Lent {
+            if frames.loan_idle(page) != Found::Loan {
                 break;
             }
-            lent.push(LentPage(page));
+            lent.push(LoanedPage(page));
         }
         lent.len() - before
     }
@@ -327,8 +327,8 @@ impl<M: Machine> Uvm<M> {
         }
         let (anon, mut h) = self.anons.get(no).lock(held);
         let Some(page) = anon.page().filter(|_| is_there()) else { return Ok(false) };
-        match frames.lend_idle(page) {
-            Found::Lent => {}
+        match frames.loan_idle(page) {
+            Found::Loan => {}
             Found::NotNow => return Ok(false),
             Found::Held
                 if self.is_wired_by(lending.space, entry, va, page) && frames.lend(page) => {}
@@ -344,7 +344,7 @@ impl<M: Machine> Uvm<M> {
             pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, lending.down);
         }
         lending.anons += 1;
-        lending.lent.pages.push(LentPage(page));
+        lending.lent.pages.push(LoanedPage(page));
         Ok(true)
     }
 
@@ -356,7 +356,7 @@ impl<M: Machine> Uvm<M> {
         lending: &mut Lending<'_, M>,
     ) -> Result<(), NoMemory> {
         let lent = match self.frames().lend(page) {
-            true => LentPage(page),
+            true => LoanedPage(page),
             false => self.lend_copy(held, page)?,
         };
         lending.anons += 1;
@@ -439,12 +439,12 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, P>,
         page: PageNo,
-    ) -> Result<LentPage, NoMemory> {
+    ) -> Result<LoanedPage, NoMemory> {
         let machine = self.machine();
         let copy = self.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(page, copy);
         self.frames().disown(copy);
         self.stat().add(machine.cpu(), Counter::LoansCopied, 1);
-        Ok(LentPage(copy))
+        Ok(LoanedPage(copy))
     }
 }

@@ -58,9 +58,9 @@ use crate::Uvm;
 /// not, panics with debug assertions, and fails every [audit](Uvm::audit) from then on.
 #[must_use = "a page stays lent until `return_page` or `return_loan` gets this back"]
 #[derive(PartialEq, Eq, Debug)]
-pub struct LentPage(pub(crate) PageNo);
+pub struct LoanedPage(pub(crate) PageNo);
 
-impl LentPage {
+impl LoanedPage {
     /// The page. Its bytes don't change while this is there.
     pub fn page(&self) -> PageNo {
         self.0
@@ -75,7 +75,7 @@ impl LentPage {
     }
 }
 
-impl Drop for LentPage {
+impl Drop for LoanedPage {
     #[inline]
     fn drop(&mut self) {
         Owed::Loan.note_dropped();
@@ -83,26 +83,26 @@ impl Drop for LentPage {
 }
 
 /// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one: see
-/// [`LentPage`].
+/// [`LoanedPage`].
 #[must_use = "pages stay lent until `return_loan` gets this back"]
 #[derive(Default, Debug)]
-pub struct Lent {
-    pub(crate) pages: Vec<LentPage>,
+pub struct Loan {
+    pub(crate) pages: Vec<LoanedPage>,
 }
 
-impl Lent {
+impl Loan {
     /// Nothing.
-    pub const fn new() -> Lent {
-        Lent { pages: Vec::new() }
+    pub const fn new() -> Loan {
+        Loan { pages: Vec::new() }
     }
 
     /// The pages, in order.
-    pub fn pages(&self) -> &[LentPage] {
+    pub fn pages(&self) -> &[LoanedPage] {
         &self.pages
     }
 
     /// The pages one by one, for who keeps them elsewhere.
-    pub fn into_pages(self) -> Vec<LentPage> {
+    pub fn into_pages(self) -> Vec<LoanedPage> {
         self.pages
     }
 
@@ -117,7 +117,7 @@ impl Lent {
     }
 
     /// The most pages of one: its list is one allocation, which a host promises up to 16 KiB.
-    pub const MOST: usize = 16384 / size_of::<LentPage>();
+    pub const MOST: usize = 16384 / size_of::<LoanedPage>();
 
     /// Pages that can be added.
     pub fn room(&self) -> usize {
@@ -126,27 +126,27 @@ impl Lent {
 
     /// Heap bytes of so many pages: what a caller reserves before it cuts or joins.
     pub const fn bytes(pages: usize) -> usize {
-        2 * pages.next_power_of_two() * size_of::<LentPage>() + 64
+        2 * pages.next_power_of_two() * size_of::<LoanedPage>() + 64
     }
 
     /// Cuts it: the pages from `at` on are returned. The heap for them has been reserved.
-    pub fn split_off(&mut self, at: usize) -> Lent {
-        Lent { pages: self.pages.split_off(at) }
+    pub fn split_off(&mut self, at: usize) -> Loan {
+        Loan { pages: self.pages.split_off(at) }
     }
 
     /// Cuts the list as [`split_off`](Self::split_off) does, where no heap has been reserved.
     ///
     /// # Errors
     /// [`NoMemory`], and it is whole.
-    pub fn try_split_off(&mut self, at: usize) -> Result<Lent, NoMemory> {
+    pub fn try_split_off(&mut self, at: usize) -> Result<Loan, NoMemory> {
         let mut rest = Vec::new();
         rest.try_reserve_exact(self.len() - at).map_err(|_| NoMemory)?;
         rest.extend(self.pages.drain(at..));
-        Ok(Lent { pages: rest })
+        Ok(Loan { pages: rest })
     }
 
     /// Adds a page; the heap for it has been reserved.
-    pub fn push(&mut self, page: LentPage) {
+    pub fn push(&mut self, page: LoanedPage) {
         self.pages.push(page);
     }
 
@@ -156,30 +156,30 @@ impl Lent {
     }
 
     /// Adds another's pages behind its own. The heap for all has been reserved.
-    pub fn append(&mut self, mut other: Lent) {
+    pub fn append(&mut self, mut other: Loan) {
         self.pages.append(&mut other.pages);
     }
 }
 
-impl From<Vec<LentPage>> for Lent {
-    fn from(pages: Vec<LentPage>) -> Lent {
-        Lent { pages }
+impl From<Vec<LoanedPage>> for Loan {
+    fn from(pages: Vec<LoanedPage>) -> Loan {
+        Loan { pages }
     }
 }
 
-impl FromIterator<LentPage> for Lent {
+impl FromIterator<LoanedPage> for Loan {
     /// The heap for them has been reserved.
-    fn from_iter<I: IntoIterator<Item = LentPage>>(pages: I) -> Lent {
-        Lent { pages: pages.into_iter().collect() }
+    fn from_iter<I: IntoIterator<Item = LoanedPage>>(pages: I) -> Loan {
+        Loan { pages: pages.into_iter().collect() }
     }
 }
 
 impl<M: Machine> Uvm<M> {
     /// One more loan of a page that is on loan: a loan of a loan. `None` if it is lent 30,000 times
     /// already: copy it.
-    pub fn lend_again(&self, page: &LentPage) -> Option<LentPage> {
+    pub fn lend_again(&self, page: &LoanedPage) -> Option<LoanedPage> {
         let lent = self.is_zero_page(page.0) || self.frames().lend(page.0);
-        lent.then(|| LentPage(page.0))
+        lent.then(|| LoanedPage(page.0))
     }
 
     /// One more loan of each of some pages, in order, added to `lent` as far as it has room. Fewer
@@ -189,17 +189,17 @@ impl<M: Machine> Uvm<M> {
     /// [`NoMemory`]: no heap for the list; nothing was added.
     pub fn lend_all_again<'a>(
         &self,
-        pages: impl ExactSizeIterator<Item = &'a LentPage>,
-        lent: &mut Lent,
+        pages: impl ExactSizeIterator<Item = &'a LoanedPage>,
+        lent: &mut Loan,
     ) -> Result<usize, NoMemory> {
         let count = pages.len().min(lent.room());
         self.make_lent_room(lent, count)?;
         let (before, zero) = (lent.len(), self.zero_page.get().copied());
-        for &LentPage(page) in pages.take(count) {
+        for &LoanedPage(page) in pages.take(count) {
             if Some(page) != zero && !self.frames().lend(page) {
                 break;
             }
-            lent.pages.push(LentPage(page));
+            lent.pages.push(LoanedPage(page));
         }
         Ok(lent.len() - before)
     }
@@ -207,27 +207,31 @@ impl<M: Machine> Uvm<M> {
     /// Gives a page back. The last return frees it, if its owner has let it go meanwhile. Takes no
     /// lock but, then, that of the CPU's free pages.
     #[inline]
-    pub fn return_page<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, page: LentPage) {
+    pub fn return_page<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: LoanedPage,
+    ) {
         let page = page.into_page();
-        if !self.is_zero_page(page) && self.frames().unlend(page) {
+        if !self.is_zero_page(page) && self.frames().end_loan(page) {
             self.frames().free_page(self.machine(), held, page);
         }
         self.pages_may_go();
     }
 
     /// Gives pages back: see [`return_page`](Self::return_page).
-    pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, lent: Lent) {
+    pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, lent: Loan) {
         self.return_pages(held, lent.pages.into_iter());
     }
 
     pub(crate) fn return_pages<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
-        pages: impl Iterator<Item = LentPage>,
+        pages: impl Iterator<Item = LoanedPage>,
     ) {
         let zero = self.zero_page.get().copied();
-        for page in pages.map(LentPage::into_page) {
-            if Some(page) != zero && self.frames().unlend(page) {
+        for page in pages.map(LoanedPage::into_page) {
+            if Some(page) != zero && self.frames().end_loan(page) {
                 self.frames().free_page(self.machine(), held, page);
             }
         }
@@ -238,7 +242,7 @@ impl<M: Machine> Uvm<M> {
     pub fn return_others<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
-        lent: &mut Lent,
+        lent: &mut Loan,
         kept: Range<usize>,
     ) {
         self.return_pages(held, lent.pages.drain(kept.end..));
@@ -246,10 +250,10 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Makes room for more pages in a list.
-    fn make_lent_room(&self, lent: &mut Lent, pages: usize) -> Result<(), NoMemory> {
+    fn make_lent_room(&self, lent: &mut Loan, pages: usize) -> Result<(), NoMemory> {
         let all = lent.len() + pages;
         if lent.pages.capacity() < all {
-            self.machine().reserve_heap(Lent::bytes(all))?;
+            self.machine().reserve_heap(Loan::bytes(all))?;
             lent.pages.reserve_exact(pages);
         }
         Ok(())
@@ -264,10 +268,10 @@ impl<M: Machine> Uvm<M> {
     pub fn new_page<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
-    ) -> Result<LentPage, NoMemory> {
+    ) -> Result<LoanedPage, NoMemory> {
         let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
         self.frames().disown(page);
-        Ok(LentPage(page))
+        Ok(LoanedPage(page))
     }
 
     /// Adds `count` [new pages](Self::new_page) to what the caller has, as far as there is room in
@@ -279,14 +283,14 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, P>,
         count: usize,
-        lent: &mut Lent,
+        lent: &mut Loan,
     ) -> Result<(), NoMemory> {
         let (before, count) = (lent.len(), count.min(lent.room()));
         self.make_lent_room(lent, count)?;
         let frames = self.frames();
         let taken = frames.alloc_many(self.machine(), held, Reserve::User, count, |page| {
             frames.disown(page);
-            lent.pages.push(LentPage(page));
+            lent.pages.push(LoanedPage(page));
         });
         if taken.is_err() {
             self.return_pages(held, lent.pages.drain(before..));
@@ -307,9 +311,9 @@ impl<M: Machine> Uvm<M> {
     pub fn zero_page<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
-    ) -> Result<LentPage, NoMemory> {
+    ) -> Result<LoanedPage, NoMemory> {
         if let Some(&page) = self.zero_page.get() {
-            return Ok(LentPage(page));
+            return Ok(LoanedPage(page));
         }
         let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
         self.machine().zero(page);
@@ -317,6 +321,6 @@ impl<M: Machine> Uvm<M> {
         if shared != page {
             self.frames().free_page(self.machine(), held, page);
         }
-        Ok(LentPage(shared))
+        Ok(LoanedPage(shared))
     }
 }

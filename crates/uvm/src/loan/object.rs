@@ -7,7 +7,7 @@ use machine::frames::{Lending as Found, PageFlags};
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
 
 use super::lend::SPECIAL;
-use super::{Lent, LentPage};
+use super::{Loan, LoanedPage};
 use crate::anon::drop_page;
 use crate::map::steps::MAPPINGS_OF_A_STEP;
 use crate::map::ORef;
@@ -33,7 +33,7 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
         pages: usize,
-        lent: &mut Lent,
+        lent: &mut Loan,
     ) -> Result<usize, GetError> {
         let oref = ORef { pager: pager.clone(), offset: Pages(0) };
         let pages = pages.min(lent.room());
@@ -96,7 +96,7 @@ impl<M: Machine> Uvm<M> {
         oref: &ORef<M>,
         index: Pages,
         pages: usize,
-        lent: &mut Lent,
+        lent: &mut Loan,
         (down, left): (&mut Shootdown, &mut usize),
     ) -> usize {
         let mut numbers = [0; AT_ONCE];
@@ -113,14 +113,14 @@ impl<M: Machine> Uvm<M> {
             }
             let is_plain = |page: &PageNo| !frames.flags(*page).intersects(SPECIAL);
             let Some(page) = resident(number).filter(is_plain) else { break };
-            if frames.lend_idle(page) != Found::Lent {
+            if frames.loan_idle(page) != Found::Loan {
                 break;
             }
             frames.set_flags(page, PageFlags::TOUCHED);
             let pmap = self.machine().pmap();
             *left = left.saturating_sub(pmap.weight(page));
             pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, down);
-            lent.pages.push(LentPage(page));
+            lent.pages.push(LoanedPage(page));
         }
         let count = lent.len() - before;
         self.stat().add(self.machine().cpu(), Counter::LoansObject, count as u64);
@@ -135,7 +135,7 @@ impl<M: Machine> Uvm<M> {
         access: Access,
         ahead: &mut Option<crate::io::Start>,
         down: &mut Shootdown,
-    ) -> Result<LentPage, Stop<GetError>> {
+    ) -> Result<LoanedPage, Stop<GetError>> {
         let (mut body, mut h) = oref.pager.object().lock(held);
         let stat = |counter| self.stat().add(self.machine().cpu(), counter, 1);
         if body.page(index).is_none() && oref.pager.is_hole(&body, index) {
@@ -160,7 +160,7 @@ impl<M: Machine> Uvm<M> {
         body: &ObjectBody,
         page: PageNo,
         down: &mut Shootdown,
-    ) -> Result<LentPage, NoMemory> {
+    ) -> Result<LoanedPage, NoMemory> {
         let frames = self.frames();
         let wired = frames.wire_count(page) != frames.loans(page);
         // A pager may show pages that no object has.
@@ -170,7 +170,7 @@ impl<M: Machine> Uvm<M> {
         }
         self.machine().pmap().page_protect(held, page, Prot::READ_EXECUTE, down);
         self.stat().add(self.machine().cpu(), Counter::LoansObject, 1);
-        Ok(LentPage(page))
+        Ok(LoanedPage(page))
     }
 
     /// Gives an object a copy in place of a page of its that is lent, and is about to be written.

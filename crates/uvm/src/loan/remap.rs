@@ -6,9 +6,9 @@
 //! a copy.
 //!
 //! That pays as long as the reader doesn't store into what it reads, and the memory that it reads
-//! into can take pages at all. Both are known only afterwards, so each space has its patience: it
-//! grows with pages received, shrinks by what came of it, and while it is below 0 reads are copied
-//! and it recovers.
+//! into can take pages at all. Both are known only afterwards, so each space has its remap_history:
+//! it grows with pages received, shrinks by what came of it, and while it is below 0 reads are
+//! copied and it recovers.
 //!
 //! Source: 1998, section 4.2, where programs ask for it. The road not taken is a mode that programs
 //! set.
@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use machine::{order, Held, Machine, Owner, Va};
 
-use crate::loan::{Lent, LentPage};
+use crate::loan::{Loan, LoanedPage};
 use crate::transfer::{At, TransferError};
 use crate::{Space, Uvm};
 
@@ -31,9 +31,9 @@ const REFUSED: i32 = 64;
 
 /// Whether receiving has paid for a space lately: 0 and above, if so.
 #[derive(Default)]
-pub(crate) struct Patience(AtomicI32);
+pub(crate) struct RemapHistory(AtomicI32);
 
-impl Patience {
+impl RemapHistory {
     fn grow(&self, by: usize) {
         let now = self.0.load(Relaxed);
         // What another thread adds meanwhile may be lost.
@@ -55,16 +55,16 @@ impl<M: Machine> Uvm<M> {
     /// How many of some pages on loan, from the first on, a space had better
     /// [receive](Self::receive) than copy; `least` or more, or none. A guess that costs some steps
     /// a page. For each read that might receive pages it is asked once.
-    pub fn worth_receiving(&self, space: &Space<M>, pages: &[LentPage], least: usize) -> usize {
+    pub fn worth_remapping(&self, space: &Space<M>, pages: &[LoanedPage], least: usize) -> usize {
         if pages.len() < least {
             return 0;
         }
-        if space.patience.0.load(Relaxed) < 0 {
-            space.patience.grow(1);
+        if space.remap_history.0.load(Relaxed) < 0 {
+            space.remap_history.grow(1);
             return 0;
         }
         let is_kept =
-            |page: &&LentPage| !matches!(self.frames().owner(page.page()), Owner::Anon(_));
+            |page: &&LoanedPage| !matches!(self.frames().owner(page.page()), Owner::Anon(_));
         Some(pages.iter().take_while(is_kept).count()).filter(|&count| count >= least).unwrap_or(0)
     }
 
@@ -77,14 +77,14 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        lent: Lent,
+        lent: Loan,
         va: Va,
-    ) -> Result<(), (TransferError, Lent)> {
+    ) -> Result<(), (TransferError, Loan)> {
         let count = lent.len();
         let put = self.transfer(held, space, lent, At::Fixed(va));
         match put {
-            Ok(_) => space.patience.grow(count),
-            Err(_) => space.patience.shrink(REFUSED),
+            Ok(_) => space.remap_history.grow(count),
+            Err(_) => space.remap_history.shrink(REFUSED),
         }
         put.map(|_| ())
     }

@@ -37,7 +37,7 @@ use machine::{
 
 use crate::amap::{ARef, AmapBody};
 use crate::anon::{AnonNo, Numbers};
-use crate::loan::LentPage;
+use crate::loan::LoanedPage;
 use crate::map::Entry;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
@@ -106,7 +106,7 @@ impl<'a, M: Machine> Shown<'a, M> {
 
 /// Pages that were copied: their loans end once every CPU has forgotten them where they were seen.
 struct Copied {
-    pages: ArrayVec<LentPage, AT_ONCE>,
+    pages: ArrayVec<LoanedPage, AT_ONCE>,
     down: Shootdown,
 }
 
@@ -284,7 +284,7 @@ impl<M: Machine> Uvm<M> {
                 if anon.page() == Some(page) {
                     anon.add_reference(frames);
                     // Its owner has it: this is not the last who holds it.
-                    frames.unlend(page);
+                    frames.end_loan(page);
                     return Ok(Some(no));
                 }
             }
@@ -317,7 +317,7 @@ impl<M: Machine> Uvm<M> {
             machine.copy(page, own);
             self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
             machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);
-            copied.pages.push(LentPage(page));
+            copied.pages.push(LoanedPage(page));
             taken = frames.take_over(own);
             debug_assert_eq!(taken, Taken::Alone, "nobody else has a new page");
         }
@@ -325,7 +325,7 @@ impl<M: Machine> Uvm<M> {
         self.anons.make_of(machine, held, no, own);
         frames.activate(machine, held, own);
         if taken == Taken::Among {
-            self.return_page(held, LentPage(own));
+            self.return_page(held, LoanedPage(own));
         }
         Ok(Some(no))
     }

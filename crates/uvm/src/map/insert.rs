@@ -373,9 +373,9 @@ impl<M: Machine> Uvm<M> {
             inherit,
             advice: request.advice,
             writes: if request.sharing == Sharing::Private {
-                Writes::NeedCopy
+                Writes::NeedsCopy
             } else {
-                Writes::Through
+                Writes::Shared
             },
             wired: request.wired,
             cpu: self.machine().cpu() as u8,

@@ -148,7 +148,7 @@ fn continues<M: Machine>(low: &Entry<M>, high: &Entry<M>) -> bool {
         }
         _ => false,
     };
-    objects && (low.writes == Writes::Through) == (high.writes == Writes::Through)
+    objects && (low.writes == Writes::Shared) == (high.writes == Writes::Shared)
 }
 
 /// Takes the slots behind `entry` for `tail`, which has no amap, if it can grow by it; where no

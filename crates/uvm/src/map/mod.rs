@@ -125,11 +125,11 @@ impl<M: Machine> Clone for ORef<M> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Writes {
     /// To the object (or to an amap shared by inheritance).
-    Through,
+    Shared,
     /// To anons in the amap, which is this entry's to write.
-    Copied,
+    CopyOnWrite,
     /// To anons, but an amap must be made or copied before the first: UVM's needs-copy.
-    NeedCopy,
+    NeedsCopy,
 }
 
 /// A run of addresses with one set of attributes.
@@ -171,7 +171,7 @@ impl<M: Machine> Entry<M> {
             max_prot: Prot::all(),
             inherit: Inherit::None,
             advice: Advice::Normal,
-            writes: Writes::NeedCopy,
+            writes: Writes::NeedsCopy,
             wired: false,
             cpu: 0,
             submap: Some(map),
@@ -189,7 +189,7 @@ impl<M: Machine> Entry<M> {
             max_prot: Prot::all(),
             inherit: Inherit::Copy,
             advice: Advice::Normal,
-            writes: Writes::NeedCopy,
+            writes: Writes::NeedsCopy,
             wired: false,
             cpu: 0,
             submap: None,
@@ -253,7 +253,7 @@ impl<M: Machine> Entry<M> {
 
     /// The object that stores through the entry reach, or may be allowed to.
     pub(crate) fn writes_to(&self) -> Option<&Object<M>> {
-        let may_reach = self.writes == Writes::Through && self.max_prot.contains(Prot::WRITE);
+        let may_reach = self.writes == Writes::Shared && self.max_prot.contains(Prot::WRITE);
         self.object.as_ref().filter(|_| may_reach).map(|oref| oref.pager.object())
     }
 
@@ -269,11 +269,11 @@ impl<M: Machine> Entry<M> {
 
     /// The same mapping without its private memory, and not wired. It is counted with its object.
     pub(crate) fn emptied(&self) -> Entry<M> {
-        let through = self.writes == Writes::Through;
+        let through = self.writes == Writes::Shared;
         let emptied = Entry {
             amap: None,
             object: self.object.clone(),
-            writes: if through { Writes::Through } else { Writes::NeedCopy },
+            writes: if through { Writes::Shared } else { Writes::NeedsCopy },
             wired: false,
             submap: None,
             name: self.name.clone(),

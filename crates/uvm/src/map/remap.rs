@@ -294,7 +294,7 @@ impl<M: Machine> Uvm<M> {
         }
         let Some(last) = tree.get(Va(tail.start.0 - 1)) else { return };
         let skip = last.len();
-        let through = last.writes == Writes::Through;
+        let through = last.writes == Writes::Shared;
         let more = Entry {
             range: tail,
             amap: None,
@@ -302,7 +302,7 @@ impl<M: Machine> Uvm<M> {
                 .object
                 .as_ref()
                 .map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
-            writes: if through { Writes::Through } else { Writes::NeedCopy },
+            writes: if through { Writes::Shared } else { Writes::NeedsCopy },
             wired,
             submap: None,
             name: last.name.clone(),

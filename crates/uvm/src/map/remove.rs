@@ -307,7 +307,7 @@ impl<M: Machine> Uvm<M> {
     ) -> usize {
         let mut bytes = 0;
         tree.each(range, |e| {
-            if let (super::Writes::NeedCopy, Some(aref)) = (e.writes, &e.amap) {
+            if let (super::Writes::NeedsCopy, Some(aref)) = (e.writes, &e.amap) {
                 bytes += aref.copy_bytes(held, e.len());
             }
         });
@@ -317,7 +317,7 @@ impl<M: Machine> Uvm<M> {
     /// A private entry that shares its amap with others who wait to copy gets its own, before slots
     /// change.
     fn clear_needs_copy_if_shared(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
-        if entry.writes == super::Writes::NeedCopy && entry.amap.is_some() {
+        if entry.writes == super::Writes::NeedsCopy && entry.amap.is_some() {
             self.copy_amap(held, entry);
         }
     }
@@ -336,7 +336,7 @@ fn first_copied<M: Machine>(
             return Ok(());
         };
         let skip = Pages(from.0.saturating_sub(oref.offset.0));
-        if e.amap.is_none() || e.writes == super::Writes::Through || skip >= e.len() {
+        if e.amap.is_none() || e.writes == super::Writes::Shared || skip >= e.len() {
             return Ok(());
         }
         let part = VaRange::new(e.range.start + skip, e.range.end).intersect(range);

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pmap, VaRange};
 
-use crate::loan::remap::Patience;
+use crate::loan::remap::RemapHistory;
 use crate::map::{Change, Entry, Map, MapError};
 use crate::{Stop, Uvm};
 
@@ -13,7 +13,7 @@ use crate::{Stop, Uvm};
 pub struct Space<M: Machine> {
     pub(crate) map: Arc<Map<M>>,
     pub(crate) pmap: Arc<<M::Pmap as Pmap>::Space>,
-    pub(crate) patience: Patience,
+    pub(crate) remap_history: RemapHistory,
     /// The number of the space that it was forked from, and that from another, first of all; its
     /// own if it was created: see [`copiers`](crate::object::copiers).
     pub(crate) family: u64,
@@ -60,7 +60,12 @@ impl<M: Machine> Uvm<M> {
         self.machine()
             .reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
         let pmap = Arc::new(self.machine().pmap().create(held)?);
-        Ok(Space { map: Arc::new(Map::new(bounds)), pmap, patience: Patience::default(), family })
+        Ok(Space {
+            map: Arc::new(Map::new(bounds)),
+            pmap,
+            remap_history: RemapHistory::default(),
+            family,
+        })
     }
 
     /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
@@ -103,7 +108,7 @@ impl<M: Machine> Uvm<M> {
             let map = Arc::new(Map::new(range));
             tree.insert(Entry::submap(map.clone()));
             let (pmap, family) = (space.pmap.clone(), space.family);
-            Ok(Space { map, pmap, patience: Patience::default(), family })
+            Ok(Space { map, pmap, remap_history: RemapHistory::default(), family })
         })
     }
 }

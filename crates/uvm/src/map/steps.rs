@@ -583,7 +583,7 @@ impl<M: Machine> Uvm<M> {
             }
             down.perform(self.machine(), held);
             self.machine().pause(held);
-            if self.machine().gives_up() {
+            if self.machine().has_fatal_signal() {
                 return Err(NoMemory);
             }
         }

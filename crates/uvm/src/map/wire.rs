@@ -352,7 +352,7 @@ impl<M: Machine> Uvm<M> {
 /// Of an entry's rights, those that may bring in a page that is wired. A read finds the page that a
 /// store will: one to an object would make it dirty, and ask for room in its file.
 fn prot_to_wire<M: Machine>(e: &Entry<M>) -> Prot {
-    let reads = e.writes == Writes::Through && e.amap.is_none();
+    let reads = e.writes == Writes::Shared && e.amap.is_none();
     if reads {
         least_access(e.prot).unwrap_or(e.prot)
     } else {

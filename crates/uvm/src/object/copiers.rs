@@ -59,7 +59,7 @@ impl Copiers {
 impl<M: Machine> Entry<M> {
     /// A space of this family has the entry, with copies that it may have got elsewhere.
     pub(crate) fn note_copier(&self, held: &mut Held<'_, order::Map>, family: u64) {
-        if let Some(oref) = self.object.as_ref().filter(|_| self.writes != Writes::Through) {
+        if let Some(oref) = self.object.as_ref().filter(|_| self.writes != Writes::Shared) {
             oref.pager.object().lock(held).0.copiers.add(family);
         }
     }

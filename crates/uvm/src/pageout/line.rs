@@ -111,13 +111,13 @@ impl<M: Machine> Line<M> {
     /// The same for one who has waited, and may have what was handed over; or who gives up.
     fn come_again(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Result<Turn, Ticket> {
         let (mut state, _) = self.state.lock(held);
-        let gives_up = machine.gives_up();
-        if !gives_up && state.turn == Whose::Taken {
+        let has_fatal_signal = machine.has_fatal_signal();
+        if !has_fatal_signal && state.turn == Whose::Taken {
             return Err(machine.ticket(Channel::LINE));
         }
         state.waiting -= 1;
         self.waiting.store(state.waiting, Relaxed);
-        if !gives_up {
+        if !has_fatal_signal {
             state.turn = Whose::Taken;
             return Ok(Turn::Waited);
         }

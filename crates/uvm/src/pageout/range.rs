@@ -169,7 +169,7 @@ impl<M: Machine> Uvm<M> {
         let Some(oref) = &e.object else { return part.end };
         // A handle of the host's, and this mapping.
         let is_others = oref.pager.object().references() > 2;
-        let is_written_to = e.writes == Writes::Through && e.max_prot.contains(Prot::WRITE);
+        let is_written_to = e.writes == Writes::Shared && e.max_prot.contains(Prot::WRITE);
         if is_others || !is_written_to {
             return part.end;
         }

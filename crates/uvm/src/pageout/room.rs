@@ -39,7 +39,7 @@ pub enum Last {
     /// It fails.
     #[default]
     Fail,
-    /// The host is asked to give some back: [`Machine::run_out`].
+    /// The host is asked to give some back: [`Machine::out_of_memory`].
     AskHost,
 }
 
@@ -139,7 +139,7 @@ impl<M: Machine> Uvm<M> {
         let goes_on = match turn {
             Turn::GaveUp => false,
             Turn::Waited => true,
-            Turn::First => !self.machine().gives_up() && self.free_or_ask(held, effort),
+            Turn::First => !self.machine().has_fatal_signal() && self.free_or_ask(held, effort),
         };
         if goes_on {
             effort.tries_again(self.frames());
@@ -173,7 +173,7 @@ impl<M: Machine> Uvm<M> {
         }
         let last = effort.last;
         *effort = Effort { has_turn: true, last, ..Effort::default() };
-        last == Last::AskHost && self.machine().run_out(held)
+        last == Last::AskHost && self.machine().out_of_memory(held)
     }
 
     fn free_some(&self, held: &mut Held<'_, order::Nothing>, effort: &mut Effort) -> bool {

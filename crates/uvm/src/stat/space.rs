@@ -71,7 +71,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> usize {
         self.count_in_steps(held, space, range, |e, slots, body| {
-            let is_own = e.writes == Writes::NeedCopy || body.cover.is_exclusive(slots.clone());
+            let is_own = e.writes == Writes::NeedsCopy || body.cover.is_exclusive(slots.clone());
             if is_own {
                 body.slots.count(slots)
             } else {

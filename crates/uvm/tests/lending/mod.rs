@@ -4,7 +4,7 @@
 
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
-use uvm::{Lent, LentPage, MapRequest, Space, Uvm};
+use uvm::{Loan, LoanedPage, MapRequest, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
 pub type World = Uvm<SoftMachine>;
@@ -36,8 +36,8 @@ pub fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
 }
 
 /// The first byte of each page on loan.
-pub fn bytes(uvm: &World, lent: &Lent) -> Vec<u8> {
-    let first = |page: &LentPage| {
+pub fn bytes(uvm: &World, lent: &Loan) -> Vec<u8> {
+    let first = |page: &LoanedPage| {
         let mut byte = [0];
         uvm.machine().read(page.page(), 0, &mut byte);
         byte[0]
@@ -49,7 +49,7 @@ pub fn audit(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     spaces: &[&Space<SoftMachine>],
-    lent: &[&Lent],
+    lent: &[&Loan],
 ) {
     uvm.audit(held, spaces, &[]).unwrap();
     uvm.audit_loans(held, spaces, lent.iter().flat_map(|lent| lent.pages())).unwrap();

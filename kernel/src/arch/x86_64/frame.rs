@@ -1,7 +1,7 @@
 //! Page frames as bytes: what is on its way between programs is kept in them.
 
 use machine::{Machine, NoMemory, PAGE_SIZE};
-use uvm::LentPage;
+use uvm::LoanedPage;
 
 use super::machine::KERNEL;
 use crate::vm;
@@ -13,7 +13,7 @@ use crate::vm;
 /// that asked for it, and as long as there is no other.
 #[must_use]
 pub struct Frame {
-    page: LentPage,
+    page: LoanedPage,
     /// I2.
     asked_for: bool,
 }
@@ -30,7 +30,7 @@ impl Frame {
 
     /// A page that somebody lends.
     #[inline]
-    pub fn lent(page: LentPage) -> Frame {
+    pub fn lent(page: LoanedPage) -> Frame {
         Frame { page, asked_for: false }
     }
 
@@ -45,13 +45,13 @@ impl Frame {
 
     /// The page.
     #[inline]
-    pub fn page(&self) -> &LentPage {
+    pub fn page(&self) -> &LoanedPage {
         &self.page
     }
 
     /// The page, for who takes it over.
     #[inline]
-    pub fn into_page(self) -> LentPage {
+    pub fn into_page(self) -> LoanedPage {
         self.page
     }
 
@@ -80,7 +80,7 @@ impl Frame {
 
 /// The bytes of a page on loan, or of the kernel's own that nobody writes any more.
 #[inline]
-pub fn lent_bytes(page: &LentPage) -> &[u8] {
+pub fn lent_bytes(page: &LoanedPage) -> &[u8] {
     let at = KERNEL.address(page.page()) as *const u8;
     // SAFETY: nobody writes it while this borrow lasts: not its owner (I1), and no frame (I2).
     unsafe { core::slice::from_raw_parts(at, PAGE_SIZE) }

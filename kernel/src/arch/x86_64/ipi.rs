@@ -101,10 +101,10 @@ pub struct Wait {
 }
 
 #[repr(align(64))]
-struct Patience(AtomicU64);
+struct RemapHistory(AtomicU64);
 
-static PATIENCES: [Patience; cpu::MAX_CPUS] =
-    [const { Patience(AtomicU64::new(*Wait::PATIENCE.end())) }; cpu::MAX_CPUS];
+static PATIENCES: [RemapHistory; cpu::MAX_CPUS] =
+    [const { RemapHistory(AtomicU64::new(*Wait::PATIENCE.end())) }; cpu::MAX_CPUS];
 
 impl Wait {
     /// Looks between two pauses: under TCG a pause leaves the guest, which costs more than a short

@@ -171,7 +171,7 @@ impl Machine for KernelMachine {
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
         pmap::assert_all_told();
         let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
-        CHANNELS.wait(ticket, || for_memory && self.gives_up());
+        CHANNELS.wait(ticket, || for_memory && self.has_fatal_signal());
     }
 
     fn wake(&self, channel: Channel) {
@@ -186,11 +186,11 @@ impl Machine for KernelMachine {
         crate::sched::give_way();
     }
 
-    fn gives_up(&self) -> bool {
+    fn has_fatal_signal(&self) -> bool {
         crate::proc::is_leaving()
     }
 
-    fn run_out(&self, _held: &mut Held<'_, Nothing>) -> bool {
+    fn out_of_memory(&self, _held: &mut Held<'_, Nothing>) -> bool {
         crate::proc::oom::make_room()
     }
 }

@@ -37,7 +37,7 @@ use crate::proc::access::By;
 use crate::proc::caps::Caps;
 use crate::proc::cred::Cred;
 use crate::proc::mm::Mm;
-use crate::proc::{self, remote, Pid, Process, Thread};
+use crate::proc::{self, foreign_memory, Pid, Process, Thread};
 
 /// A text of the whole system.
 type SystemText = fn() -> String;
@@ -593,15 +593,15 @@ impl Inode for Memory {
     fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
         let Some(mm) = self.mm() else { return Ok(0) };
         let piece = IoVec { addr: at, len: to.left() };
-        remote::read(&mm.space, remote::As::Debugger, &[piece], to).map_err(|_| EIO)
+        foreign_memory::read(&mm.space, foreign_memory::As::Debugger, &[piece], to).map_err(|_| EIO)
     }
 
     fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let Position::At(addr) = at else { return Err(EINVAL) };
         let Some(mm) = self.mm() else { return Ok((0, addr)) };
         let piece = IoVec { addr, len: from.left() };
-        let done =
-            remote::write(&mm.space, remote::As::Debugger, &[piece], from).map_err(|_| EIO)?;
+        let done = foreign_memory::write(&mm.space, foreign_memory::As::Debugger, &[piece], from)
+            .map_err(|_| EIO)?;
         Ok((done, addr + done as u64))
     }
 }

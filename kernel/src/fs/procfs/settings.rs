@@ -11,7 +11,7 @@ use crate::errno::*;
 use crate::fs::{ext4, file};
 use crate::ipc::{pipe, shm};
 use crate::mem::heap;
-use crate::net::moving::{self, Threshold};
+use crate::net::zero_copy::{self, Threshold};
 use crate::proc::table;
 use crate::vm::{self, Class};
 
@@ -49,20 +49,20 @@ pub(super) static SHMALL: Setting = Setting {
 
 /// Bytes from which on a read takes pages in place of copies.
 pub(super) static RECEIVE: Setting = Setting {
-    show: || show_threshold(&moving::RECEIVE),
-    set: |text| set_threshold(&moving::RECEIVE, text),
+    show: || show_threshold(&zero_copy::RECEIVE),
+    set: |text| set_threshold(&zero_copy::RECEIVE, text),
 };
 
 /// Bytes from which on a write to a pipe lends whole pages.
 pub(super) static PIPE_LOAN: Setting = Setting {
-    show: || show_threshold(&moving::PIPE_LOAN),
-    set: |text| set_threshold(&moving::PIPE_LOAN, text),
+    show: || show_threshold(&zero_copy::PIPE_LOAN),
+    set: |text| set_threshold(&zero_copy::PIPE_LOAN, text),
 };
 
 /// Bytes from which on a write to a socket lends whole pages.
 pub(super) static LOAN: Setting = Setting {
-    show: || show_threshold(&moving::LOAN),
-    set: |text| set_threshold(&moving::LOAN, text),
+    show: || show_threshold(&zero_copy::LOAN),
+    set: |text| set_threshold(&zero_copy::LOAN, text),
 };
 
 /// Bytes, or `never`.

@@ -172,7 +172,7 @@ impl Dir {
     }
 
     /// Marks an empty directory as removed.
-    fn bury(&self) -> Result<()> {
+    fn mark_dead(&self) -> Result<()> {
         if self.is_covered() {
             return Err(EBUSY);
         }
@@ -250,7 +250,7 @@ impl TmpNode {
         match (what, &node.body) {
             (Unlink::File, super::Body::Dir(_)) => return Err(EISDIR),
             (Unlink::File, _) => {}
-            (Unlink::Dir, _) => node.dir()?.bury()?,
+            (Unlink::Dir, _) => node.dir()?.mark_dead()?,
         }
         let taken = dir.take(name);
         self.unlinked(&node);
@@ -310,7 +310,7 @@ impl TmpNode {
                 return Ok(());
             }
             if let super::Body::Dir(dir) = &target.body {
-                dir.bury()?;
+                dir.mark_dead()?;
             }
             to_node.unlinked(target);
         }

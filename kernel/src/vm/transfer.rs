@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use machine::{NoMemory, Pages, Prot, Va, VaRange, PAGE_SIZE};
 use spin::Once;
-use uvm::{At, FaultError, Lent, LentPage, MapError, Pass, Sharing, TransferError};
+use uvm::{At, FaultError, Loan, LoanedPage, MapError, Pass, Sharing, TransferError};
 
 use super::space::{map_errno, Space};
 use super::system::with;
@@ -26,15 +26,15 @@ type Detached = uvm::Detached<KernelMachine>;
 ///
 /// # Errors
 /// `ENOMEM`, and the pages.
-pub fn transfer(space: &Space, pages: Lent) -> core::result::Result<u64, (Errno, Lent)> {
+pub fn transfer(space: &Space, pages: Loan) -> core::result::Result<u64, (Errno, Loan)> {
     let result = with(|uvm, held| uvm.transfer(held, space.get(), pages, At::Anywhere));
     result.map(|at| at.0).map_err(|(error, pages)| (transfer_errno(&error), pages))
 }
 
 /// Puts pages back that were [given](super::give), where nobody has had the addresses for something
 /// else since. Nothing may be lost: somebody is ended before this fails.
-pub fn put_back(space: &Space, mut pages: Lent, addr: u64) {
-    let bytes = Lent::bytes(pages.len()) * 16;
+pub fn put_back(space: &Space, mut pages: Loan, addr: u64) {
+    let bytes = Loan::bytes(pages.len()) * 16;
     loop {
         let put = with(|uvm, held| uvm.transfer(held, space.get(), pages, At::Fixed(Va(addr))));
         let Err((error, again)) = put else { return };
@@ -50,15 +50,15 @@ pub fn put_back(space: &Space, mut pages: Lent, addr: u64) {
 
 /// How many of some pages on loan, from the first on, a program had better receive than have
 /// copied; `least` or more, or none.
-pub fn worth_receiving(space: &Space, pages: &[LentPage], least: usize) -> usize {
-    with(|uvm, _| uvm.worth_receiving(space.get(), pages, least))
+pub fn worth_remapping(space: &Space, pages: &[LoanedPage], least: usize) -> usize {
+    with(|uvm, _| uvm.worth_remapping(space.get(), pages, least))
 }
 
 /// Puts pages where a program reads to, page aligned, in place of what is there.
 ///
 /// # Errors
 /// The pages again, to be copied.
-pub fn receive(space: &Space, pages: Lent, addr: u64) -> core::result::Result<(), Lent> {
+pub fn receive(space: &Space, pages: Loan, addr: u64) -> core::result::Result<(), Loan> {
     with(|uvm, held| uvm.receive(held, space.get(), pages, Va(addr))).map_err(|(_, pages)| pages)
 }
 
@@ -226,7 +226,7 @@ impl Export {
     ///
     /// # Errors
     /// `ENODATA` if it is gone; `ENOMEM` or `EFAULT` if a page can't be had, with nothing changed.
-    pub fn lend(&self) -> Result<Lent> {
+    pub fn lend(&self) -> Result<Loan> {
         let mut range = self.range.lock();
         let detached = range.as_ref().ok_or(ENODATA)?;
         let lent = with(|uvm, held| uvm.loan_to_kernel(held, detached.space(), detached.range()));

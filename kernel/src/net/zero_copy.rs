@@ -21,7 +21,7 @@ use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
 use crate::mem::layout::USER_END;
 use crate::proc;
-use crate::vm::{self, Lent, LentPage, Space};
+use crate::vm::{self, Loan, LoanedPage, Space};
 
 /// Bytes from which a mechanism is used.
 pub struct Threshold {
@@ -168,9 +168,9 @@ pub fn lend_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Re
 pub fn give_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<bool> {
     let Some(lent) = vm::give(space, addr, pages_of(addr, len)?)? else { return Ok(false) };
     let len = len.min(lent.len() * PAGE_SIZE);
-    let appended = chain.append_run(Run::Lent(lent), 0..len);
+    let appended = chain.append_run(Run::Loan(lent), 0..len);
     appended.map(|()| true).map_err(|(NoMemory, run)| {
-        if let Run::Lent(lent) = run {
+        if let Run::Loan(lent) = run {
             vm::put_back(space, lent, addr);
         }
         ENOBUFS
@@ -223,7 +223,7 @@ pub struct Piece {
 pub fn to_pages(
     mut chain: Chain,
     most: usize,
-) -> core::result::Result<(Lent, Vec<Piece>), (Errno, Chain)> {
+) -> core::result::Result<(Loan, Vec<Piece>), (Errno, Chain)> {
     let mut made = Made { pages: Vec::new(), open: None, pieces: Vec::new() };
     while !chain.is_empty() {
         if made.add(&mut chain, most).is_err() {
@@ -239,7 +239,7 @@ pub fn to_pages(
 }
 
 /// The way back from [`to_pages`], as far as memory allows.
-pub fn from_pages(mut lent: Lent, pieces: &[Piece]) -> Chain {
+pub fn from_pages(mut lent: Loan, pieces: &[Piece]) -> Chain {
     let mut chain = Chain::new();
     for piece in pieces {
         let Ok(rest) = lent.try_split_off(piece.len.div_ceil(PAGE_SIZE)) else { break };
@@ -254,14 +254,14 @@ pub fn from_pages(mut lent: Lent, pieces: &[Piece]) -> Chain {
 
 /// Pages under way.
 struct Made {
-    pages: Vec<LentPage>,
+    pages: Vec<LoanedPage>,
     /// The page behind those, which has room.
     open: Option<Frame>,
     pieces: Vec<Piece>,
 }
 
 impl Made {
-    fn end(mut self) -> (Lent, Vec<Piece>) {
+    fn end(mut self) -> (Loan, Vec<Piece>) {
         self.close();
         (self.pages.into(), self.pieces)
     }
@@ -279,7 +279,7 @@ impl Made {
         }
         self.close();
         self.reserve(chain.first_run() / PAGE_SIZE)?;
-        if let Some(Run::Lent(lent)) = chain.take_run(&Clusters).map_err(|NoMemory| ENOBUFS)? {
+        if let Some(Run::Loan(lent)) = chain.take_run(&Clusters).map_err(|NoMemory| ENOBUFS)? {
             self.count(lent.len() * PAGE_SIZE);
             self.pages.extend(lent.into_pages());
         } else if let Some(frame) = chain.take_page() {
@@ -358,14 +358,14 @@ fn hand_over(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
 
 #[cold]
 fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
-    let (Some((addr, room)), Some((Run::Lent(lent), whole))) = (to.whole_pages(), chain.peek_run())
+    let (Some((addr, room)), Some((Run::Loan(lent), whole))) = (to.whole_pages(), chain.peek_run())
     else {
         return false;
     };
     let Some(space) = proc::current_thread().space() else { return false };
     let pages = &lent.pages()[whole];
     let pages = &pages[..pages.len().min(room as usize)];
-    let count = vm::worth_receiving(&space, pages, RECEIVE.pages());
+    let count = vm::worth_remapping(&space, pages, RECEIVE.pages());
     if count == 0 {
         return false;
     }
@@ -393,11 +393,11 @@ fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
 /// # Errors
 /// The chain again.
 fn receive(mut chain: Chain, space: &Space, addr: u64) -> core::result::Result<(), Chain> {
-    let Ok(Some(Run::Lent(lent))) = chain.take_run(&Clusters) else { return Err(chain) };
+    let Ok(Some(Run::Loan(lent))) = chain.take_run(&Clusters) else { return Err(chain) };
     let len = lent.len() * PAGE_SIZE;
     vm::receive(space, lent, addr).map_err(|lent| {
         // There is room for it where it was.
-        let back = chain.append_run(Run::Lent(lent), 0..len);
+        let back = chain.append_run(Run::Loan(lent), 0..len);
         debug_assert!(back.is_ok(), "a piece takes the place of one that was taken");
         chain
     })

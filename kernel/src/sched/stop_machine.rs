@@ -1,4 +1,4 @@
-//! Doing something while no other CPU does anything.
+//! Runs a function while all other CPUs stand still.
 //!
 //! A thread of the kernel goes to each other CPU and stays there until it is over. Kernel code lets
 //! go of a CPU only with no spin lock held: where it sleeps, and between the parts of a long call
@@ -22,15 +22,15 @@ struct Still {
     over: AtomicBool,
 }
 
-/// No other CPU does anything: [`alone`] hands it out, and nobody else.
-pub struct Alone(PhantomData<*const ()>);
+/// Proof that all other CPUs stand still: [`stop_machine`] hands it out, and nobody else.
+pub struct MachineStopped(PhantomData<*const ()>);
 
 /// Calls `f`, which doesn't sleep, while all other CPUs stand still with interrupts off. Sleeps
 /// before.
 ///
 /// # Errors
 /// `NoMemory` for the threads; `f` was not called.
-pub fn alone<T>(f: impl FnOnce(&Alone) -> T) -> Result<T, NoMemory> {
+pub fn stop_machine<T>(f: impl FnOnce(&MachineStopped) -> T) -> Result<T, NoMemory> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let this = current_owned();
@@ -46,7 +46,7 @@ pub fn alone<T>(f: impl FnOnce(&Alone) -> T) -> Result<T, NoMemory> {
         io::interrupt_window();
         yield_now();
     }
-    let result = sent.map(|()| f(&Alone(PhantomData)));
+    let result = sent.map(|()| f(&MachineStopped(PhantomData)));
     still.over.store(true, Release);
     set_affinity(&this, allowed);
     result

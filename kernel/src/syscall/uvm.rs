@@ -16,8 +16,8 @@ use crate::fs::file::File;
 use crate::fs::inode::{downcast, InodeRef};
 use crate::ipc::pipe::{Blocking, Taken};
 use crate::mem::layout::USER_END;
-use crate::net::moving::{from_pages, give_pages, hold, lend_pages, take_back, to_pages};
 use crate::net::pages::{Chain, Clusters};
+use crate::net::zero_copy::{from_pages, give_pages, hold, lend_pages, take_back, to_pages};
 use crate::user;
 use crate::vm::{self, Export, Giving};
 use linux_raw_sys::general as abi;
@@ -101,7 +101,7 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
 
 /// What could not be delivered is for the next who reads.
 fn put_back(file: &File, chain: Chain, errno: Errno) -> Errno {
-    file.untake(chain);
+    file.unget(chain);
     errno
 }
 

@@ -4,7 +4,7 @@
 use core::ops::Range;
 
 use machine::{NoMemory, Pages, Va, VaRange};
-use uvm::{FaultError, GetError, Lent, LentPage};
+use uvm::{FaultError, GetError, Loan, LoanedPage};
 
 use super::object::Object;
 
@@ -17,7 +17,7 @@ use crate::errno::{Errno, Result, EFAULT, EIO, ENOMEM, ENOSPC};
 ///
 /// # Errors
 /// `EFAULT` if one of them can't be read, `ENOMEM`; nothing is lent then.
-pub fn lend(space: &Space, addr: u64, pages: u64) -> Result<Lent> {
+pub fn lend(space: &Space, addr: u64, pages: u64) -> Result<Loan> {
     let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
     with(|uvm, held| uvm.loan_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
@@ -35,7 +35,7 @@ fn fault_errno(error: FaultError) -> Errno {
 ///
 /// # Errors
 /// `EFAULT`, `ENOMEM`; nothing is taken then.
-pub fn give(space: &Space, addr: u64, pages: u64) -> Result<Option<Lent>> {
+pub fn give(space: &Space, addr: u64, pages: u64) -> Result<Option<Loan>> {
     let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
     with(|uvm, held| uvm.give_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
@@ -45,8 +45,8 @@ pub fn give(space: &Space, addr: u64, pages: u64) -> Result<Option<Lent>> {
 ///
 /// # Errors
 /// `EIO`, `ENOSPC`, `ENOMEM`; nothing is lent then.
-pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Lent> {
-    let mut lent = Lent::new();
+pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Loan> {
+    let mut lent = Loan::new();
     let index = Pages::floor(offset);
     let result = with(|uvm, held| uvm.lend_object(held, &object.pager(), index, pages, &mut lent));
     match result {
@@ -63,24 +63,24 @@ pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Lent> {
 }
 
 /// Ends a loan.
-pub fn give_back(lent: Lent) {
+pub fn give_back(lent: Loan) {
     with(|uvm, held| uvm.return_loan(held, lent));
 }
 
 /// Ends the loan of all pages but `kept`.
-pub fn give_back_others(lent: &mut Lent, kept: Range<usize>) {
+pub fn give_back_others(lent: &mut Loan, kept: Range<usize>) {
     with(|uvm, held| uvm.return_others(held, lent, kept));
 }
 
 /// Ends the loan of a page.
 #[inline]
-pub fn give_back_page(page: LentPage) {
+pub fn give_back_page(page: LoanedPage) {
     with(|uvm, held| uvm.return_page(held, page));
 }
 
 /// One more loan of a page that is on loan; `None` if the page has too many.
 #[inline]
-pub fn lend_again(page: &LentPage) -> Option<LentPage> {
+pub fn lend_again(page: &LoanedPage) -> Option<LoanedPage> {
     with(|uvm, _| uvm.lend_again(page))
 }
 
@@ -89,9 +89,9 @@ pub fn lend_again(page: &LentPage) -> Option<LentPage> {
 /// # Errors
 /// [`NoMemory`].
 pub fn lend_all_again<'a>(
-    pages: impl ExactSizeIterator<Item = &'a LentPage>,
-) -> core::result::Result<Lent, NoMemory> {
-    let mut lent = Lent::new();
+    pages: impl ExactSizeIterator<Item = &'a LoanedPage>,
+) -> core::result::Result<Loan, NoMemory> {
+    let mut lent = Loan::new();
     with(|uvm, _| uvm.lend_all_again(pages, &mut lent)).map(|_| lent)
 }
 
@@ -100,6 +100,6 @@ pub fn lend_all_again<'a>(
 /// # Errors
 /// [`NoMemory`].
 #[inline]
-pub fn new_page() -> core::result::Result<LentPage, NoMemory> {
+pub fn new_page() -> core::result::Result<LoanedPage, NoMemory> {
     with(|uvm, held| uvm.new_page(held))
 }

@@ -15,13 +15,13 @@ const LEAST: u64 = 40_000;
 const MOST: u64 = 400_000;
 
 /// How long a CPU looks before it halts, which it learns.
-pub(super) struct Rest {
+pub(super) struct IdleSpin {
     look: u64,
 }
 
-impl Rest {
-    pub(super) const fn new() -> Rest {
-        Rest { look: 0 }
+impl IdleSpin {
+    pub(super) const fn new() -> IdleSpin {
+        IdleSpin { look: 0 }
     }
 
     /// Returns when this CPU `is_called`, or has taken an interrupt.

@@ -23,13 +23,13 @@ use super::ring::Ring;
 use crate::charge::Account;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
-use crate::net::moving::{append, pour, Lends, PIPE_LOAN};
 use crate::net::pages::{Chain, Clusters, Run};
+use crate::net::zero_copy::{append, pour, Lends, PIPE_LOAN};
 use crate::vm::{self, Export, Space};
 
 const PAGE: usize = 4096;
 
-pub struct Held {
+pub struct Contents {
     front: Chain,
     ring: Ring,
     behind: Chain,
@@ -39,11 +39,11 @@ pub struct Held {
     charged: usize,
 }
 
-impl Held {
+impl Contents {
     /// Nothing; what comes counts for the pipe's maker.
-    pub fn new(maker: Arc<Account>) -> Held {
+    pub fn new(maker: Arc<Account>) -> Contents {
         let (front, ring, behind) = (Chain::new(), Ring::new(), Chain::new());
-        Held { front, ring, behind, moved: 0, ranges: 0, maker, charged: 0 }
+        Contents { front, ring, behind, moved: 0, ranges: 0, maker, charged: 0 }
     }
 
     /// Keeps H3.
@@ -111,7 +111,7 @@ impl Held {
 
     /// Runs what changes the chains, and keeps H1.
     #[cold]
-    fn with_moved(&mut self, change: impl FnOnce(&mut Held) -> Result<()>) -> Result<()> {
+    fn with_moved(&mut self, change: impl FnOnce(&mut Contents) -> Result<()>) -> Result<()> {
         let result = change(self);
         self.moved = self.front.len() + self.behind.len();
         self.charge();
@@ -232,7 +232,7 @@ impl Held {
     }
 
     /// Puts back what was taken, in front of all else.
-    pub fn untake(&mut self, mut chain: Chain) {
+    pub fn unget(&mut self, mut chain: Chain) {
         let _ = self.with_moved(|held| {
             // Only a second mover finds something here. Nothing may be lost: somebody is ended
             // before this fails.
@@ -273,7 +273,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Contents {
     fn drop(&mut self) {
         self.maker.changed(self.charged, 0);
     }

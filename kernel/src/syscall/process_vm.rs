@@ -7,7 +7,7 @@ use super::file::{foreign_vector, vector};
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::io::{IoVec, Sink, Source};
-use crate::proc::remote::{self, As};
+use crate::proc::foreign_memory::{self, As};
 use crate::proc::Pid;
 use crate::vm::Space;
 
@@ -31,7 +31,7 @@ fn operands(
     }
     let local = vector(local.0, local.1 as usize)?;
     let there = foreign_vector(there.0, there.1 as usize)?;
-    Ok((local, there, remote::space_of(pid)?))
+    Ok((local, there, foreign_memory::space_of(pid)?))
 }
 
 fn process_vm_readv(
@@ -43,7 +43,7 @@ fn process_vm_readv(
     flags: u64,
 ) -> Result<usize> {
     let (to, there, space) = operands(pid, (to, to_len), (there, there_len), flags)?;
-    remote::read(&space, As::Itself, &there, &mut Sink::vector(&to))
+    foreign_memory::read(&space, As::Itself, &there, &mut Sink::vector(&to))
 }
 
 fn process_vm_writev(
@@ -55,5 +55,5 @@ fn process_vm_writev(
     flags: u64,
 ) -> Result<usize> {
     let (from, there, space) = operands(pid, (from, from_len), (there, there_len), flags)?;
-    remote::write(&space, As::Itself, &there, &mut Source::vector(&from))
+    foreign_memory::write(&space, As::Itself, &there, &mut Source::vector(&from))
 }

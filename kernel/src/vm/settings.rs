@@ -1,0 +1,124 @@
+//! What `/proc` and swapon show and set of the VM system.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use machine::Class;
+
+use super::system::{system, with};
+use super::{daemon, Asks, Stats, SwapArea, SwapId, SwapUse};
+use crate::errno::{Result, EINVAL};
+
+/// One of so many pages is left free by a new process of root's, and by one of another user and a
+/// file in memory, which leave enough for root's.
+const PROCESS_LEAVES: usize = 64;
+const FILE_LEAVES: usize = 32;
+
+/// Swaps on an area from now on; those of higher priority fill first.
+pub fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId> {
+    with(|uvm, held| uvm.swap_on(held, area, priority)).map_err(super::swap::errno)
+}
+
+/// Brings home what is on an area, and swaps on it no more: `ENOMEM` if that has no room.
+pub fn swap_off(id: SwapId) -> Result<()> {
+    with(|uvm, held| uvm.swap_off(held, id)).map_err(super::swap::errno)
+}
+
+/// Pages that areas may have beside those in use.
+pub fn swap_room() -> u64 {
+    system().swap_room()
+}
+
+/// The areas in use.
+pub fn swap_list() -> Vec<SwapUse> {
+    let areas = with(|uvm, held| uvm.swap_info(held));
+    areas.iter().map(|area| SwapUse { id: area.id, used: u64::from(area.used) }).collect()
+}
+
+/// Counts.
+pub fn stats() -> Stats {
+    let uvm = system();
+    let frames = uvm.frames();
+    let tier = with(|uvm, held| uvm.tier_info(held));
+    Stats {
+        total_pages: frames.total() as u64,
+        free_pages: frames.free() as u64,
+        low_water: frames.low_water() as u64,
+        anon_pages: uvm.anons() as u64,
+        swap_pages: u64::from(uvm.swap_space().0),
+        swap_used: u64::from(uvm.swap_space().1),
+        tier_frames: u64::from(tier.frames),
+        tier_pages: u64::from(tier.pages),
+        events: uvm::COUNTERS.map(|(counter, name)| (name, uvm.stat().get(counter))),
+    }
+}
+
+/// The least and the most share of memory that a kind of pages is to have, in percent.
+pub fn shares(class: Class) -> (u8, u8) {
+    system().knobs().shares(class)
+}
+
+/// Sets them: `EINVAL` for shares that can't be.
+pub fn set_shares(class: Class, least: u8, most: u8) -> Result<()> {
+    system().knobs().set_shares(class, least, most).map_err(|_| EINVAL)
+}
+
+/// The share of memory that compressed pages may have, in percent; 0 if none are kept.
+pub fn tier() -> u8 {
+    with(|uvm, held| uvm.tier_info(held)).percent
+}
+
+/// Sets it: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
+pub fn set_tier(percent: u8) -> Result<()> {
+    if percent > uvm::MOST_TIER {
+        return Err(EINVAL);
+    }
+    with(|uvm, held| uvm.set_tier(held, percent)).map_err(super::swap::errno)
+}
+
+/// Whether a fault brings in and maps what lies around its page.
+pub fn neighbours() -> bool {
+    system().knobs().neighbours()
+}
+
+/// Sets that.
+pub fn set_neighbours(on: bool) {
+    system().knobs().set_neighbours(on);
+}
+
+/// How many mappings a space may have.
+pub fn most_mappings() -> usize {
+    system().knobs().most_entries()
+}
+
+/// Sets that.
+pub fn set_most_mappings(most: usize) {
+    system().knobs().set_most_entries(most);
+}
+
+/// Sets how many pages are free before the page daemon runs: `EINVAL` for most of memory.
+pub fn set_low_water(pages: u64) -> Result<()> {
+    let frames = system().frames();
+    if pages > frames.total() as u64 / 4 {
+        return Err(EINVAL);
+    }
+    let low = pages as usize;
+    let high = low + (frames.high_water() - frames.low_water());
+    frames.set_water_marks(low, high);
+    Ok(())
+}
+
+/// Starts what frees memory before it runs out.
+pub fn start_daemon() -> Result<()> {
+    daemon::start()
+}
+
+/// Leaves some memory to others than `who` asks: `ENOMEM` if so little is left that it should
+/// be refused.
+pub fn leave_memory(who: Asks) -> Result<()> {
+    let fraction = match who {
+        Asks::Process => PROCESS_LEAVES,
+        Asks::OtherProcess | Asks::File => FILE_LEAVES,
+    };
+    Ok(daemon::keep_free(fraction)?)
+}
