@@ -37,7 +37,7 @@ const LET_GO_BESIDE: &[&str] = &[
     "schedules",
     "a_neighbour_is_let_go_as_it_is_mapped_ahead",
 ];
-const RENEWED: &[&str] = &["-p", "uvm", "--test", "paging_threads", "a_new_page_is_not_taken"];
+const RENEWED: &[&str] = &["-p", "uvm", "--test", "paging", "a_new_page_is_not_taken"];
 const FORGETTING: &[&str] = &["-p", "uvm-soft", "--test", "mmu", "what_a_cpu_is_about_to_forget"];
 const LINE: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_comes_to_the_line_as_another_leaves"];
@@ -57,14 +57,14 @@ const RETURNED: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_ret
 const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_back"];
 const WRITTEN_LAST: &[&str] = &["-p", "uvm", "--test", "paging", "that_the_last_pass_has_written"];
 const RESERVE: &[&str] = &["-p", "uvm", "--test", "paging", "the_reserve_is_filled"];
-const HOLES: &[&str] = &["-p", "uvm", "--test", "files", "a_store_to_a_hole"];
+const HOLES: &[&str] = &["-p", "uvm", "--test", "paging", "a_store_to_a_hole"];
 const REFUSED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
 const BEING_FREED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_what_is_being_given_back"];
 const NO_FRAME: &[&str] = &["--test", "scarcity", "a_missing_frame_changes_nothing"];
-const QUOTA: &[&str] = &["-p", "uvm", "--test", "shared", "objects_with_one_quota"];
-const UNREAD: &[&str] = &["-p", "uvm", "--test", "files", "pages_that_could_not_be_read"];
+const QUOTA: &[&str] = &["-p", "uvm", "--test", "paging", "objects_with_one_quota"];
+const UNREAD: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_could_not_be_read"];
 const TRUNCATION: &[&str] = &[
     "--features",
     "shuttle",
@@ -105,15 +105,15 @@ const NEIGHBOUR: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_neighbour_that_is_being_copied"];
 
 const PROGRAMS: &[&str] = &["--features", "shuttle", "--test", "programs", "found"];
-const PUT: &[&str] = &["-p", "uvm", "--test", "moments", "a_pass_writes_a_file"];
+const PUT: &[&str] = &["-p", "uvm", "--test", "spaces", "a_pass_writes_a_file"];
 
-const ON_REQUEST: &[&str] = &["-p", "uvm", "--test", "moments", "page_out_on_request"];
+const ON_REQUEST: &[&str] = &["-p", "uvm", "--test", "spaces", "page_out_on_request"];
 
-const DROPPED: &[&str] = &["-p", "uvm", "--test", "moments", "a_dropped_page"];
+const DROPPED: &[&str] = &["-p", "uvm", "--test", "spaces", "a_dropped_page"];
 
-const PINNED: &[&str] = &["-p", "uvm", "--test", "moments", "a_pin_of_a_hole"];
+const PINNED: &[&str] = &["-p", "uvm", "--test", "spaces", "a_pin_of_a_hole"];
 
-const AHEAD: &[&str] = &["-p", "uvm", "--test", "isolation", "mapped_ahead"];
+const AHEAD: &[&str] = &["-p", "uvm", "--test", "spaces", "mapped_ahead"];
 
 const PARTS: &[&str] = &["--features", "shuttle", "--test", "schedules", "parts::"];
 
@@ -384,7 +384,7 @@ const PLANTS: &[Plant] = &[
         what: "loan: what a device may write to is lent as it is",
         file: "machine/src/frames/record.rs",
         changes: &[("holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS", "holds & LOANS >= MOST_LOANS")],
-        found_by: &["-p", "uvm", "--test", "loans", "what_a_device"],
+        found_by: &["-p", "uvm", "--test", "moving", "what_a_device"],
     },
     Plant {
         what: "loan: an owner that goes frees what is lent",

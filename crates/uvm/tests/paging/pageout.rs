@@ -1,23 +1,19 @@
 //! Anonymous memory larger than the machine: page-out, page-in, swap devices, what fails. On the
 //! software machine.
 
-mod stores;
-
+use crate::stores;
 use std::sync::Arc;
 
+use crate::stores::file::TestFile;
+use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, Pmap, Prot, Reserve, ThreadCtx, Va, VaRange};
-use stores::file::TestFile;
-use stores::{Mode, SwapDisk};
 use uvm::pageout::Last;
 use uvm::{
     Advice, At, Counter, FaultError, FaultKind, Loan, MapRequest, Pager, Sharing, Space, SwapError,
     SwapId, Uvm, VnodePager,
 };
 use uvm_soft::{Config, Fate, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 type World = Arc<Uvm<SoftMachine>>;
 

@@ -2,16 +2,13 @@
 //! written to swap and pages that a device writes to, against a plain model: a byte for each page,
 //! and which pages are a device's. Those are copied in place of being lent; no others are.
 
-mod lending;
-mod stores;
-
 use std::ops::Range;
 use std::sync::Arc;
 
-use lending::{audit, bytes, load, store, world, written, World, BOUNDS};
+use crate::lending::{audit, bytes, load, store, world, written, World, BOUNDS};
+use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
-use stores::{Mode, SwapDisk};
 use uvm::{
     Advice, AnonObject, At, Counter, FaultError, Inherit, Loan, MapRequest, Pager, Pinned, Sharing,
     Space,
@@ -19,9 +16,6 @@ use uvm::{
 use uvm_soft::{within_reservation, Fate, Rng, SoftMachine};
 
 /// What an operation allocates beyond its reservation fails the test.
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
-
 /// Pages of each kind of memory.
 const RUN: u64 = 12;
 

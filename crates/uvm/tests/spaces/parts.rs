@@ -4,9 +4,6 @@ use machine::{Machine, Pa, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{MapError, MapRequest, Place, RemapPlace, Space, Uvm};
 use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
 
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
-
 const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 30));
 /// A slice is so long in a space of that size.
 const SLICE: u64 = 1 << 17;

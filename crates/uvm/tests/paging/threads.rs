@@ -2,20 +2,15 @@
 //! with more memory than there is, a page daemon, a disk that ends transfers in its own order, and
 //! swap that is switched off and on.
 
-mod stores;
-
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
 
+use crate::stores::{Mode, SwapDisk};
 use machine::frames::PageFlags;
 use machine::{Channel, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
-use stores::{Mode, SwapDisk};
 use uvm::{Counter, MapRequest, Space, SwapError, Uvm};
 use uvm_soft::{Config, Fate, IoBy, Moment, SoftMachine, Stage};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 type World = Arc<Uvm<SoftMachine>>;
 

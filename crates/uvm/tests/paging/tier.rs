@@ -1,21 +1,16 @@
 //! The compressed tier: pages that are kept in memory, small, with a device behind it or none. On
 //! the software machine.
 
-mod stores;
-
 use std::sync::Arc;
 
+use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
-use stores::{Mode, SwapDisk};
 use uvm::{
     AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError,
     TierInfo, Uvm, MOST_TIER,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
 

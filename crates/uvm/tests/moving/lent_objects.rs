@@ -1,12 +1,9 @@
 //! Loans of objects' pages: files whose reads are under way or have failed, and devices.
 
-mod disk;
-mod lending;
-
 use std::sync::Arc;
 
-use disk::{Answers, Desk, World};
-use lending::bytes;
+use crate::disk::{Answers, Desk, World};
+use crate::lending::bytes;
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
 use uvm::{

@@ -1,10 +1,8 @@
 //! Page transfer and map entry passing: what arrives, what stays, and what it costs.
 
-mod lending;
-
 use std::sync::Arc;
 
-use lending::{audit, load, store, world, written, World, BOUNDS};
+use crate::lending::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
@@ -12,9 +10,6 @@ use uvm::{
     Place, Sharing, TransferError,
 };
 use uvm_soft::SoftMachine;
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 /// Pages of the kernel's, each with a byte of its own.
 fn filled(uvm: &World, held: &mut Held<'_, Nothing>, bytes: &[u8]) -> Loan {

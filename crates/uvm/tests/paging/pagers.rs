@@ -1,10 +1,8 @@
 //! Pagers whose pages are not the allocator's, and pages pinned for a device.
 
-mod disk;
-
 use std::sync::Arc;
 
-use disk::{load, store, Answers, Desk, World};
+use crate::disk::{load, store, Answers, Desk, World};
 use machine::frames::Place;
 use machine::order::{self, Held};
 use machine::{Machine, Owner, Pa, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
@@ -13,9 +11,6 @@ use uvm::{
     Removed, Sharing, Space, Uvm, CLUSTER,
 };
 use uvm_soft::{Config, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 fn space(uvm: &World) -> Space<SoftMachine> {
     let bounds = VaRange::new(Va(0x1000), Va(1 << 40));

@@ -1,17 +1,12 @@
 //! What one program stores, another doesn't see: at the moments where a page is on its way from the
 //! one to the other.
 
-mod lending;
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lending::{audit, load, store, world, written, World};
+use crate::lending::{audit, load, store, world, written, World};
 use machine::{Machine, Pages, Pmap, ThreadCtx, Va, VaRange};
 use uvm::{At, RemapPlace, Space};
 use uvm_soft::{Moment, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 type S = Space<SoftMachine>;
 

@@ -1,19 +1,14 @@
 //! Whose pages go first: second chances, and the shares of anonymous memory, files and programs. On
 //! the software machine.
 
-mod stores;
-
 use std::sync::Arc;
 
+use crate::stores::file::TestFile;
+use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Channel, Class, Held, Machine, Pa, Pages, Prot, Reserve, ThreadCtx, Va, VaRange};
-use stores::file::TestFile;
-use stores::{Mode, SwapDisk};
 use uvm::{BadShare, MapRequest, Pager, Sharing, Space, Uvm, VnodePager};
 use uvm_soft::{Config, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 const PAGES: u64 = 80;
 

@@ -1,17 +1,12 @@
 //! What another thread does in the middle of an operation on a file's pages.
 
-mod disk;
-
 use std::sync::{Arc, Mutex};
 
-use disk::{Answers, Desk};
+use crate::disk::{Answers, Desk};
 use machine::frames::PageFlags;
 use machine::{Machine, Owner, Pa, PageNo, Pages, Pmap, Prot, Reserve, ThreadCtx, Va, VaRange};
 use uvm::{Advice, MapRequest, Sharing, Space};
 use uvm_soft::{Config, Denied, Moment, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 fn mapped(desk: &Desk, pages: u64, advice: Advice) -> (Arc<Space<SoftMachine>>, Va) {
     let mut ctx = ThreadCtx::new();

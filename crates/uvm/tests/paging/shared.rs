@@ -1,21 +1,17 @@
 //! Anonymous objects larger than the machine: shared memory goes to swap and comes back, and leaves
 //! nothing there.
 
-mod stores;
-
+use crate::stores;
 use std::sync::Arc;
 
+use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
-use stores::{Mode, SwapDisk};
 use uvm::{
     Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Loan, MapRequest, Pager,
     Quota, Sharing, Space, SwapId, Uvm,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 struct World {
     uvm: Arc<Uvm<SoftMachine>>,

@@ -1,18 +1,13 @@
 //! Page loanout: what a borrower sees, what the lender sees, and what it costs.
 
-mod lending;
-
 use std::sync::Arc;
 
-use lending::{audit, bytes, load, store, world, written, BOUNDS};
+use crate::lending::{audit, bytes, load, store, world, written, BOUNDS};
 use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
 use uvm::{
     AnonObject, Backing, Counter, FaultError, Inherit, Intent, Loan, MapRequest, Pager, Sharing,
 };
 use uvm_soft::SoftMachine;
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 #[test]
 fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {

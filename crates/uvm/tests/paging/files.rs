@@ -1,18 +1,14 @@
 //! The file pager on a desk: what it reads and when, what it writes and when, and what becomes of
 //! errors.
 
-mod disk;
-
-use disk::{Answers, Desk};
+use crate::disk;
+use crate::disk::{Answers, Desk};
 use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
     Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Pass, Place,
     Sharing,
 };
 use uvm_soft::{Config, Fate, SoftMachine};
-
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
 
 fn map(
     desk: &Desk,

@@ -11,9 +11,6 @@ use uvm::{
 };
 use uvm_soft::{Config, SoftMachine};
 
-#[global_allocator]
-static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
-
 type World = Uvm<SoftMachine>;
 
 const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));

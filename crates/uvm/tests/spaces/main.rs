@@ -1,0 +1,13 @@
+//! Maps and faults: what programs see, and what no other thread or space does. On the software machine.
+
+mod behaviour;
+#[path = "../disk/mod.rs"]
+mod disk;
+mod isolation;
+#[path = "../lending/mod.rs"]
+mod lending;
+mod moments;
+mod parts;
+
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
