@@ -66,6 +66,7 @@ Examples:
   ./uvm run --mem 64M --swap 256M -- sh         little memory, and a disk to swap on, made for this run
   ./uvm run --kernel linux -- /bin/ls           the same on Debian's Linux, for comparison
   ./uvm test                                    every check; ./uvm test pipe runs those with `pipe` in their name
+  ./uvm test --failed                           the checks that failed when they ran last
   ./uvm bench micro                             instructions per operation, ours beside Linux
   ./uvm bench paging                            memory pressure, swap and mapped files, ours beside Linux
   ./uvm bench smp                               what a second CPU brings, ours beside Linux

@@ -79,21 +79,21 @@ fn left(last: Option<Duration>, so_far: Duration) -> String {
 }
 
 /// How long some work took last time, in a file of its own below `target/`.
-struct Times(PathBuf);
+pub struct Times(PathBuf);
 
 impl Times {
-    fn of(what: &str) -> Times {
+    pub fn of(what: &str) -> Times {
         let name: String =
             what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         Times(crate::build::root().join("target/times").join(name))
     }
 
-    fn last(&self) -> Option<Duration> {
+    pub fn last(&self) -> Option<Duration> {
         std::fs::read_to_string(&self.0).ok()?.parse().ok().map(Duration::from_secs)
     }
 
     /// A time that can't be kept is no reason to fail.
-    fn keep(&self, took: Duration) {
+    pub fn keep(&self, took: Duration) {
         let folder = self.0.parent().map_or(Ok(()), std::fs::create_dir_all);
         let _ = folder.and_then(|()| std::fs::write(&self.0, took.as_secs().to_string()));
     }

@@ -4,7 +4,8 @@ use super::cases::{Case, Expect, Leftover};
 use super::disks;
 use super::host::tail;
 use super::prepare::Prepared;
-use super::{failed, Tally, Verdict};
+use super::results::Results;
+use super::{failed, Verdict};
 use crate::guest::{self, Libc};
 use crate::qemu::{Clock, Ending, Kernel, Machine};
 use crate::run::{self, Root};
@@ -27,16 +28,20 @@ const SHOWN_TRACES: usize = 5;
 
 /// Runs all cases, each on as many CPUs as it asks for; on `cpus` if one would do. They are taken
 /// from the front, so the long ones should stand there.
-pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, tally: &mut Tally) {
+pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, results: &mut Results) {
     let path = match run::kernel_path(kernel) {
         Ok(path) => path,
         Err(error) => {
             let details = format!("{error:#}");
-            return tally.add("kernel/build", Instant::now(), failed(tail(&details, SHOWN_LINES)));
+            return results.add(
+                "kernel/build",
+                Instant::now(),
+                failed(tail(&details, SHOWN_LINES)),
+            );
         }
     };
     let next = AtomicUsize::new(0);
-    let tally = Mutex::new(tally);
+    let results = Mutex::new(results);
     std::thread::scope(|scope| {
         for _ in 0..LANES.min(cases.len()) {
             scope.spawn(|| {
@@ -49,7 +54,8 @@ pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, tally: &mut Tally
                         cpus.filter(|_| case.cpus == 1).unwrap_or(case.cpus),
                     )
                     .unwrap_or_else(|error| failed(format!("{error:#}")));
-                    tally.lock().expect("no lane panics").add(&case.full_name(), started, verdict);
+                    let mut results = results.lock().expect("no lane panics");
+                    results.add(&case.full_name(), started, verdict);
                 }
             });
         }

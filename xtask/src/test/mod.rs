@@ -1,8 +1,8 @@
 //! `./uvm test`: every check of the project, host ones first, then the kernel's in QEMU, two at a
 //! time.
 //!
-//! A check prints `ok NAME` or `FAILED NAME` with what went wrong; the last line is `N passed, M
-//! failed`. What this machine can't check is said, and counted as neither.
+//! A check prints `ok [3/140] NAME` or `FAILED [3/140] NAME` with what went wrong; the last line is
+//! `N passed, M failed`. What this machine can't check is said, and counted as neither.
 
 mod boots;
 mod cases;
@@ -15,6 +15,7 @@ mod kernel;
 mod mutants;
 mod prepare;
 mod pressure;
+mod results;
 mod stress;
 mod terminal;
 
@@ -22,7 +23,8 @@ use crate::qemu::Kernel;
 use crate::{ui, EXIT_USAGE};
 use anyhow::Result;
 use clap::Args;
-use std::io::Write;
+use results::Results;
+use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -38,6 +40,12 @@ pub struct TestArgs {
     /// Boot with so many CPUs where a kernel test asks for one.
     #[arg(long, value_name = "N")]
     cpus: Option<u32>,
+    /// Only the checks that failed when they ran last.
+    #[arg(long)]
+    failed: bool,
+    /// Write the results to this file: an array with an object for each check.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
     /// Only list the names of the checks.
     #[arg(long)]
     list: bool,
@@ -60,46 +68,19 @@ pub enum Verdict {
     Skipped(String),
 }
 
-/// The running count.
-#[derive(Default)]
-pub struct Tally {
-    passed: u64,
-    failed: u64,
-}
-
-impl Tally {
-    /// Prints one check's result and counts it.
-    pub fn add(&mut self, name: &str, started: Instant, verdict: Verdict) {
-        let took = ui::seconds(started);
-        match verdict {
-            Verdict::Passed { tests } => {
-                self.passed += tests;
-                let many = if tests == 1 { String::new() } else { format!("{tests} tests, ") };
-                println!("{} {name} ({many}{took})", ui::green("ok"));
-            }
-            Verdict::Failed { passed, failed, details } => {
-                self.passed += passed;
-                self.failed += failed;
-                println!("{} {name} ({took})", ui::red("FAILED"));
-                for line in details.lines() {
-                    println!("    {line}");
-                }
-            }
-            Verdict::Skipped(reason) => println!("skipped {name}: {reason}"),
-        }
-        // A closed standard output shows at the next print.
-        let _ = std::io::stdout().flush();
-    }
-}
-
 pub fn test(args: &TestArgs) -> Result<u8> {
-    let wanted =
-        |name: &str| args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()));
-    let long = if args.long { host::LONG } else { &[] };
+    let last_failed = results::last_failed();
+    let wanted = |name: &str| {
+        args.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
+            && (!args.failed || last_failed.contains(name))
+    };
+    // One that failed may be a long one.
+    let is_long = args.long || args.failed;
+    let long = if is_long { host::LONG } else { &[] };
     let checks = host::CHECKS.iter().chain(long);
     let host: Vec<_> =
         checks.filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
-    let long: &[&[cases::Case]] = if args.long { &[stress::LONG, pressure::LONG] } else { &[] };
+    let long: &[&[cases::Case]] = if is_long { &[stress::LONG, pressure::LONG] } else { &[] };
     let all = long
         .iter()
         .copied()
@@ -108,6 +89,10 @@ pub fn test(args: &TestArgs) -> Result<u8> {
         .chain(pressure::SHORT)
         .chain(cases::CASES);
     let cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
+    if args.failed && host.is_empty() && cases.is_empty() {
+        ui::say("of these checks none failed when it ran last");
+        return Ok(0);
+    }
     if host.is_empty() && cases.is_empty() {
         let filter = args.filter.as_deref().unwrap_or("");
         ui::say(&format!(
@@ -120,18 +105,26 @@ pub fn test(args: &TestArgs) -> Result<u8> {
         cases.iter().for_each(|case| println!("{}", case.full_name()));
         return Ok(0);
     }
-    let mut tally = Tally::default();
+    let names: Vec<String> = host
+        .iter()
+        .map(|check| check.name.to_owned())
+        .chain(cases.iter().map(|case| case.full_name()))
+        .collect();
+    let mut results = Results::of(&names);
     for check in host {
         let started = Instant::now();
         let verdict = ui::with_progress(check.name, || (check.run)());
         let verdict = verdict.unwrap_or_else(|error| failed(format!("{error:#}")));
-        tally.add(check.name, started, verdict);
+        results.add(check.name, started, verdict);
     }
     if !cases.is_empty() {
-        kernel::run(args.kernel, &cases, args.cpus, &mut tally);
+        kernel::run(args.kernel, &cases, args.cpus, &mut results);
     }
-    println!("{} passed, {} failed", tally.passed, tally.failed);
-    Ok(u8::from(tally.failed > 0))
+    if let Some(file) = &args.json {
+        results.write(file)?;
+    }
+    println!("{} passed, {} failed", results.passed, results.failed);
+    Ok(u8::from(results.failed > 0))
 }
 
 /// One failed test, with its reasons.

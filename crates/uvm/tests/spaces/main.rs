@@ -1,4 +1,5 @@
-//! Maps and faults: what programs see, and what no other thread or space does. On the software machine.
+//! Maps and faults, on the software machine: what programs see, and what no other thread or space
+//! does.
 
 mod behaviour;
 #[path = "../disk/mod.rs"]
