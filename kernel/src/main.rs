@@ -9,7 +9,8 @@
 //! | `sync`, `sched` | locks, wait queues, tasks, timers |
 //! | `user` | checked access to programs' memory |
 //! | `vm` | what the kernel asks of the library |
-//! | `fs`, `proc`, `syscall`, `ipc`, `dev` | what Linux programs expect |
+//! | `chain` | bytes and pages under way, for pipes and sockets |
+//! | `fs`, `proc`, `syscall`, `ipc`, `net`, `dev` | what Linux programs expect |
 
 #![no_std]
 #![no_main]
@@ -20,6 +21,7 @@ extern crate alloc;
 mod arch;
 #[allow(unsafe_code)]
 mod boot;
+mod chain;
 mod charge;
 mod errno;
 #[allow(unsafe_code)]
@@ -40,6 +42,7 @@ mod ipc;
 mod net;
 mod proc;
 mod syscall;
+mod time;
 mod vm;
 
 use arch::{apic, clock, cpu, fpu, serial, start, trap, user_access};

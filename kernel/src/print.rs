@@ -1,5 +1,14 @@
 //! Text for the host: the control channel, line by line, and the console before a terminal exists.
 
+use core::sync::atomic::AtomicBool;
+
+/// Whether calls that aren't there and programs' faults are told on the control channel: `./uvm run
+/// --trace`.
+pub static TRACE: AtomicBool = AtomicBool::new(false);
+
+/// The kernel's release as programs see it: the Linux whose calls it has.
+pub const RELEASE: &str = "6.1.0-uvm";
+
 /// Sends a line on the control channel: `exit`, `panic`, `bt`, `user` or `trace` and what belongs
 /// to it.
 #[macro_export]

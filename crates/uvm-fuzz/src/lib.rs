@@ -203,7 +203,7 @@ mod proc {
 }
 
 /// See [`ipc`].
-mod net {
+mod chain {
     pub mod zero_copy {
         use std::sync::atomic::AtomicUsize;
 
@@ -220,7 +220,10 @@ mod net {
         pub static PIPE_LOAN: Threshold = usual();
         pub static RECEIVE: Threshold = usual();
     }
+}
 
+/// See [`ipc`].
+mod net {
     pub mod rights {
         pub fn collect_now() -> crate::errno::Result<()> {
             Ok(())

@@ -20,11 +20,11 @@ use alloc::sync::Arc;
 use mbuf::NoMemory;
 
 use super::ring::Ring;
+use crate::chain::zero_copy::{append, pour, Lends, PIPE_LOAN};
+use crate::chain::{Chain, Clusters, Run};
 use crate::charge::Account;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
-use crate::net::pages::{Chain, Clusters, Run};
-use crate::net::zero_copy::{append, pour, Lends, PIPE_LOAN};
 use crate::vm::{self, Export, Space};
 
 const PAGE: usize = 4096;

@@ -23,12 +23,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as abi;
 
 use super::contents::Contents;
+use crate::chain::Chain;
 use crate::charge::{self, Charge, Count, Counted, Full, User};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{outcome, Sink, Source};
-use crate::net::pages::Chain;
 use crate::proc::caps::Caps;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Woken};
 use crate::vm::{self, Asks, Export, Space};

@@ -11,10 +11,10 @@ use alloc::vec::Vec;
 
 use mbuf::{Pages, PAGE_SIZE};
 
-use super::pages::{append_lent, lend_all_again, Chain, Clusters};
 use super::socket::Received;
-use super::zero_copy::{append, pour, LOAN};
 use crate::arch::frame::Frame;
+use crate::chain::zero_copy::{append, pour, LOAN};
+use crate::chain::{append_lent, lend_all_again, Chain, Clusters};
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
 use crate::mem::fault;

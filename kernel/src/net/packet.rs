@@ -6,12 +6,12 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use super::address::{Address, Family, Ip, Kind};
-use super::pages::{Chain, Clusters};
 use super::queue::{Got, Peek, Record};
 use super::rights::Control;
 use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
-use super::zero_copy::{append, LOAN};
 use super::{inet, unix};
+use crate::chain::zero_copy::{append, LOAN};
+use crate::chain::{Chain, Clusters};
 use crate::charge;
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};
@@ -275,7 +275,7 @@ impl Socket {
         self.tell_senders_of_room();
         let whole = record.chain.len();
         let before = to.done();
-        let result = super::zero_copy::pour(&mut record.chain, to);
+        let result = crate::chain::zero_copy::pour(&mut record.chain, to);
         got.cred = Some(record.extra.cred);
         got.rights = record.extra.rights.take();
         let from = core::mem::replace(&mut record.from, Address::Unnamed);

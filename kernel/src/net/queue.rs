@@ -26,9 +26,9 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::address::Address;
 use mbuf::NoMemory;
 
-use super::pages::{Chain, Clusters};
 use super::rights::{defer_close, Rights, Ucred};
-use super::zero_copy::{append, pour, LOAN};
+use crate::chain::zero_copy::{append, pour, LOAN};
+use crate::chain::{Chain, Clusters};
 use crate::charge::{self, Account};
 use crate::errno::*;
 use crate::fs::io::{Sink, Source};

@@ -1,10 +1,10 @@
 //! Bytes through a connection without boundaries.
 
 use super::address::{Address, Family};
-use super::pages::{Chain, Clusters};
 use super::queue::{Extra, Flow, Got, Peek, Queue};
 use super::rights::{defer_close, Control, Ucred};
 use super::socket::{How, Socket, SHUT_RECEIVE, SHUT_SEND};
+use crate::chain::{Chain, Clusters};
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
 use crate::ipc::pipe::Blocking;

@@ -228,7 +228,7 @@ pub fn child_info(process: &Process, ended: Pid, signal: Signal, status: ExitSta
         ExitStatus::Killed(signal) => (code::CLD_KILLED, signal.number()),
     };
     let usage = process.total_usage();
-    let ticks = |ns: u64| ns / (1_000_000_000 / crate::syscall::time::CLOCK_TICKS);
+    let ticks = |ns: u64| ns / (1_000_000_000 / crate::time::CLOCK_TICKS);
     let detail = Detail::Child {
         pid: ended,
         uid: process.cred.lock().uid,

@@ -392,7 +392,7 @@ fn deadline(is_span: bool, is_wall: bool, timeout: u64) -> Result<Option<Nanos>>
     if timeout == 0 {
         return Ok(None);
     }
-    let given = crate::syscall::time::read_timespec(timeout)?;
+    let given = crate::time::read_timespec(timeout)?;
     let now = sched::now();
     Ok(Some(if is_span {
         now.saturating_add(given)

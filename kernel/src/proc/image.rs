@@ -252,7 +252,7 @@ fn auxiliary(
     [
         (auxvec::AT_HWCAP, u64::from(crate::arch::cpu::features())),
         (auxvec::AT_PAGESZ, PAGE),
-        (auxvec::AT_CLKTCK, crate::syscall::time::CLOCK_TICKS),
+        (auxvec::AT_CLKTCK, crate::time::CLOCK_TICKS),
         (auxvec::AT_PHDR, loaded.headers),
         (auxvec::AT_PHENT, 56),
         (auxvec::AT_PHNUM, loaded.header_count),

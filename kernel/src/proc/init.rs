@@ -25,7 +25,7 @@ use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
 use crate::fs::path::{resolve, Follow, Start};
 use crate::fs::{self, current};
-use crate::syscall::sys::TRACE;
+use crate::print::TRACE;
 use crate::{sched, vm};
 use linux_raw_sys::general::O_RDWR;
 

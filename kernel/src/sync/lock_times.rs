@@ -15,8 +15,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::arch::{clock, cpu};
+use crate::print::TRACE;
 use crate::sched::Nanos;
-use crate::syscall::sys::TRACE;
 
 /// Times of one kind on one CPU.
 struct Times {

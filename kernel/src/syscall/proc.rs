@@ -19,7 +19,7 @@ use crate::proc::{
     current_process, current_thread, exec, exit, futex, robust, signal, table, Pid, Process,
 };
 use crate::syscall::path_args;
-use crate::syscall::time::{Timeval, CLOCK_TICKS};
+use crate::time::{Timeval, CLOCK_TICKS};
 use crate::{sched, user};
 use core::sync::atomic::Ordering;
 use linux_raw_sys::general::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};

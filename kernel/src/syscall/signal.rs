@@ -5,7 +5,6 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as abi;
 
 use super::path_args::only;
-use super::time::read_timespec;
 use super::{calls, Calls};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EAGAIN, EINTR, EINVAL, ENOMEM, EPERM, ERESTARTNOHAND, ESRCH};
@@ -144,7 +143,7 @@ fn rt_sigtimedwait(set: u64, info: u64, timeout: u64, size: usize) -> Result<i32
     let wanted = SigSet(user::get(set)?).without(SigSet::UNBLOCKABLE);
     let deadline = match timeout {
         0 => None,
-        _ => Some(crate::sched::now().saturating_add(read_timespec(timeout)?)),
+        _ => Some(crate::sched::now().saturating_add(crate::time::read_timespec(timeout)?)),
     };
     let thread = current_thread();
     let take = || thread.take_pending(wanted);

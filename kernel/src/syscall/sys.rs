@@ -40,9 +40,6 @@ pub const CALLS: Calls = calls! {
     __NR_rseq => absent[0],
 };
 
-/// Whether unknown calls are reported.
-pub static TRACE: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
-
 /// Which numbers have been reported: one bit each.
 static REPORTED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
@@ -51,7 +48,7 @@ pub fn trace_unknown(number: u64) {
     let index = (number as usize).min(1023);
     let bit = 1 << (index % 64);
     let before = REPORTED[index / 64].fetch_or(bit, Ordering::Relaxed);
-    if before & bit == 0 && TRACE.load(Ordering::Relaxed) {
+    if before & bit == 0 && crate::print::TRACE.load(Ordering::Relaxed) {
         crate::control!("trace system call {number} is not there ({})", current_thread().comm());
     }
 }
@@ -60,9 +57,6 @@ pub fn trace_unknown(number: u64) {
 fn absent() -> Result<()> {
     Err(ENOSYS)
 }
-
-/// The kernel's release as programs see it: the Linux whose calls it has.
-pub const RELEASE: &str = "6.1.0-uvm";
 
 const NAME_MAX: usize = 64;
 
@@ -85,7 +79,7 @@ fn uname(at: u64) -> Result<()> {
     field(0, b"Linux");
     let (name, length) = *HOST_NAME.lock();
     field(1, &name[..length]);
-    field(2, RELEASE.as_bytes());
+    field(2, crate::print::RELEASE.as_bytes());
     field(3, b"#1 UVM reference kernel");
     field(4, b"x86_64");
     field(5, b"(none)");
@@ -224,7 +218,7 @@ fn sched_priority_min(policy: i32) -> Result<i32> {
 
 fn sched_rr_get_interval(tid: Pid, at: u64) -> Result<()> {
     thread_or_self(tid)?;
-    user::put(at, &super::time::Timespec::from_nanos(10_000_000))
+    user::put(at, &crate::time::Timespec::from_nanos(10_000_000))
 }
 
 /// The processes that a kind and a number stand for: one, a group, or a user's.

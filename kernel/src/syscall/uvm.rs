@@ -8,6 +8,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::mem::{allow_growth, current_mm, prot, PAGE, PROT_KNOWN};
 use super::{Calls, Handler};
+use crate::chain::zero_copy::{from_pages, give_pages, hold, lend_pages, take_back, to_pages};
+use crate::chain::{Chain, Clusters};
 use crate::errno::*;
 use crate::fs::current;
 use crate::fs::export::ExportNode;
@@ -16,8 +18,6 @@ use crate::fs::file::File;
 use crate::fs::inode::{downcast, InodeRef};
 use crate::ipc::pipe::{Blocking, Taken};
 use crate::mem::layout::USER_END;
-use crate::net::pages::{Chain, Clusters};
-use crate::net::zero_copy::{from_pages, give_pages, hold, lend_pages, take_back, to_pages};
 use crate::user;
 use crate::vm::{self, Export, Giving};
 use linux_raw_sys::general as abi;

@@ -15,6 +15,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/format", run: format },
     Check { name: "host/format of the kernel", run: kernel_format },
     Check { name: "host/a hundred columns", run: super::columns::check },
+    Check { name: "host/layers", run: super::layers::check },
     Check { name: "host/clippy", run: clippy },
     Check { name: "host/clippy of the kernel", run: kernel_clippy },
     Check { name: "host/recursion has its bounds", run: recursion },

@@ -12,6 +12,7 @@ mod damaged;
 mod disks;
 mod host;
 mod kernel;
+mod layers;
 mod mutants;
 mod prepare;
 mod pressure;

@@ -7,11 +7,11 @@ use core::str::FromStr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::Setting;
+use crate::chain::zero_copy::{self, Threshold};
 use crate::errno::*;
 use crate::fs::{ext4, file};
 use crate::ipc::{pipe, shm};
 use crate::mem::heap;
-use crate::net::zero_copy::{self, Threshold};
 use crate::proc::table;
 use crate::vm::{self, Class};
 

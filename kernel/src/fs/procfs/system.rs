@@ -164,11 +164,11 @@ fn interrupts() -> String {
 }
 
 fn osrelease() -> String {
-    format!("{}\n", crate::syscall::sys::RELEASE)
+    format!("{}\n", crate::print::RELEASE)
 }
 
 fn version() -> String {
-    format!("Linux version {} (uvm) {VERSION}\n", crate::syscall::sys::RELEASE)
+    format!("Linux version {} (uvm) {VERSION}\n", crate::print::RELEASE)
 }
 
 /// What a CPU has done, in ticks: a line of `stat` after the CPU's name.

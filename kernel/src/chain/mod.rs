@@ -1,5 +1,7 @@
 //! The pages of chains: clusters of the kernel's own, pages that programs lend, pages of files.
 
+pub mod zero_copy;
+
 use alloc::sync::Arc;
 use core::ops::Range;
 

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
-use super::pages::{append_lent, Chain, Clusters, Run};
+use super::{append_lent, Chain, Clusters, Run};
 use crate::arch::frame::Frame;
 use crate::arch::io;
 use crate::charge::{self, Charge, Full};
