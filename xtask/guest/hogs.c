@@ -14,6 +14,7 @@
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
+#include <sys/sysinfo.h>
 #include <sys/un.h>
 
 enum { USER = 1000, HOGS = 3, MEGABYTE = 1 << 20 };
@@ -1267,11 +1268,76 @@ static void files_are_left_for_others(void) {
     set_files(before);
 }
 
+// Messages in the hands of threads that wait for room, who have unmapped what they sent.
+static int few[2];
+static char *volatile sent[24];
+enum { MESSAGE = 200000 };
+
+static void *sends(void *at) {
+    char *own = mmap(0, MESSAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(own != MAP_FAILED);
+    memset(own, 7, MESSAGE);
+    *(char *volatile *)at = own;
+    send(few[0], own, MESSAGE, 0);
+    return 0;
+}
+
+static void messages_in_hand_are_charged(void) {
+    enum { MANY = sizeof sent / sizeof *sent };
+    int room = 212992;
+    pthread_t thread;
+    NEED(!setresuid(USER, USER, USER) && !socketpair(AF_UNIX, SOCK_DGRAM, 0, few));
+    NEED(!setsockopt(few[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof room));
+    while (send(few[0], "x", 1, MSG_DONTWAIT) > 0) {}
+    long before = number_after("/proc/self/status", "KernelKept:"), kept = 0;
+    for (int i = 0; i < MANY; i++) NEED(!pthread_create(&thread, 0, sends, (void *)(sent + i)));
+    // One or two find room; the last of the others waits soon.
+    for (int i = 0; i < 300 && kept < (MANY - 2) * MESSAGE / 1024; i++, usleep(10000))
+        kept = number_after("/proc/self/status", "KernelKept:") - before;
+    for (int i = 0; i < MANY; i++) munmap(sent[i], MESSAGE);
+    kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(kept >= (MANY - 2) * MESSAGE / 1024)) printf("  %d messages: %ld KiB\n", MANY, kept);
+}
+
+// Pages far apart, donated: the tables that come along are charged too.
+static void tables_of_exports_are_charged(void) {
+    enum { PAGES = 40 };
+    size_t apart = 1ul << 30;
+    NEED(!setresuid(USER, USER, USER));
+    char *at = mmap(0, PAGES * apart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (int i = 0; i < PAGES; i++) at[i * apart] = 1;
+    long before = number_after("/proc/self/status", "KernelKept:");
+    int fd = uvm_export(at, PAGES * apart, UVM_DONATE_ZERO, PROT_READ | PROT_WRITE);
+    long kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(fd >= 0 && kept >= 3 * PAGES * PAGE / 1024)) printf("  %d pages: %ld KiB\n", PAGES, kept);
+}
+
+// A file of a size that no machine has is refused, or its making ends with the process.
+static void a_huge_file_ends_with_its_process(void) {
+    int ready[2], status;
+    NEED(!pipe(ready));
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = memfd_create("huge", 0);
+        if (setresuid(USER, USER, USER) || write(ready[1], "x", 1) != 1) _exit(1);
+        _exit(fallocate(fd, 0, 0, 1l << 50) == 0);
+    }
+    char byte;
+    NEED(child > 0 && read(ready[0], &byte, 1) == 1);
+    usleep(100000);
+    kill(child, SIGKILL);
+    CHECK(waitpid(child, &status, 0) == child && (status == 0 || status == SIGKILL));
+}
+
 static const struct test_case cases[] = {
     CASE(threads), CASE(processes), CASE(polls), CASE(tables), CASE(links), CASE(symlinks), CASE(files), CASE(folders), CASE(locks), CASE(timers), CASE(signals), CASE(events), CASE(pipes),
     CASE(streams), CASE(messages), CASE(connections), CASE(rights),
     CASE(segments), CASE(mappings), {"ended_tracees_are_charged", ended_tracees_are_charged},
     {"waiting_senders_are_charged", waiting_senders_are_charged},
+    {"messages_in_hand_are_charged", messages_in_hand_are_charged},
+    {"tables_of_exports_are_charged", tables_of_exports_are_charged},
+    {"a_huge_file_ends_with_its_process", a_huge_file_ends_with_its_process},
     {"files_in_messages_are_charged", files_in_messages_are_charged},
     {"texts_at_rest_are_charged", texts_at_rest_are_charged},
     {"sockets_names_are_charged", sockets_names_are_charged},
@@ -1286,9 +1352,39 @@ static const struct test_case cases[] = {
     {"files_are_left_for_others", files_are_left_for_others},
 };
 
+// One who has most of memory and rests keeps nobody else from beginning something, and gets nothing new itself.
+static void a_hog_that_rests_is_no_hindrance(void) {
+    enum { LEFT = 256 << 10 };
+    struct sysinfo now;
+    int said[2], status, pair[2];
+    NEED(!pipe(said));
+    pid_t hog = fork();
+    if (hog == 0) {
+        if (setgid(USER) || setuid(USER)) _exit(1);
+        char *much = mmap(0, 1l << 33, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        for (long i = 0; !sysinfo(&now) && now.freeram > LEFT; i++) much[i * PAGE] = 1;
+        pid_t own = fork();
+        if (own == 0) _exit(0);
+        int is_refused = own < 0;
+        if (write(said[1], &is_refused, sizeof is_refused) < 0) _exit(1);
+        for (;;) pause();
+    }
+    int is_refused = 0;
+    NEED(hog > 0 && read(said[0], &is_refused, sizeof is_refused) == sizeof is_refused);
+    CHECK(is_refused);
+    pid_t other = fork();
+    if (other == 0) {
+        if (setgid(USER + 1) || setuid(USER + 1)) _exit(1);
+        _exit(pipe(pair) || socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
+    }
+    CHECK(other > 0 && waitpid(other, &status, 0) == other && status == 0);
+    kill(hog, SIGKILL);
+    NEED(waitpid(hog, &status, 0) == hog);
+}
+
 #undef CASE
 #define CASE(name) {#name, name}
-static const struct test_case judged[] = {CASE(many_large_processes_are_judged), CASE(users_are_judged_by_all_they_have),
+static const struct test_case judged[] = {CASE(a_hog_that_rests_is_no_hindrance), CASE(many_large_processes_are_judged), CASE(users_are_judged_by_all_they_have),
                                          CASE(a_child_with_its_own_memory_is_judged), CASE(memory_of_the_dead_is_judged)};
 static const struct test_case bounded[] = {CASE(shared_memory_has_a_bound), CASE(exported_memory_has_a_bound), CASE(slivers_keep_no_pages),
                                           CASE(queues_count_for_their_maker)};

@@ -548,6 +548,12 @@ static void exports_are_refused(void) {
     char *map = mmap(0, PAGE, PROT_READ, MAP_SHARED, file, 0);
     NEED(map != MAP_FAILED);
     FAILS(uvm_export(map, PAGE, UVM_SHARE, RW), EACCES);
+    // Later stores would be seen in what is no copy of shared memory, or of a file.
+    char *shared = mmap(0, PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char *private = mmap(0, PAGE, PROT_READ, MAP_PRIVATE, file, 0);
+    NEED(shared != MAP_FAILED && private != MAP_FAILED);
+    FAILS(uvm_export(shared, PAGE, UVM_COPY, RW), EINVAL);
+    FAILS(uvm_export(private, PAGE, UVM_COPY, PROT_READ), EINVAL);
     FAILS(uvm_import(file, 0, 0) == (void *)-1 ? -1 : 0, EBADF);
     int fd = uvm_export(at, 4 * PAGE, UVM_COPY, PROT_READ);
     NEED(fd >= 0);

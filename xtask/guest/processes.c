@@ -2,6 +2,7 @@
 #include "check.h"
 #include <pthread.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
@@ -485,12 +486,25 @@ static void most_resident(void) {
     }
 }
 
+// A process that shares its descriptors with another one closes those of its own copy alone, if it says so.
+static void descriptors_are_unshared_as_they_are_closed(void) {
+    enum { UNSHARE = 2 };
+    int fd = open("/dev/null", O_RDONLY);
+    NEED(fd >= 0);
+    pid_t child = syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) _exit(syscall(SYS_close_range, fd, fd, UNSHARE) || fcntl(fd, F_GETFD) != -1);
+    NEED(child > 0);
+    CHECK(wait_for(child) == 0);
+    CHECK(fcntl(fd, F_GETFD) >= 0 && !close(fd));
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"exit_codes", exit_codes},
         {"waiting", waiting},
         {"a_hundred_children", a_hundred_children},
         {"children_are_listed", children_are_listed},
+        {"descriptors_are_unshared_as_they_are_closed", descriptors_are_unshared_as_they_are_closed},
         {"orphans_find_a_parent", orphans_find_a_parent},
         {"numbers_come_round", numbers_come_round},
         {"a_stopped_group_hears_that_it_is_orphaned", a_stopped_group_hears_that_it_is_orphaned},

@@ -1,7 +1,10 @@
 // A program that its user may run and not read, started over and over, and spies of that user on another CPU, who read through every
 // door that leads into a process: no byte of it is to be seen, whatever moment they come at.
 #include "check.h"
+#include <elf.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 enum { USER = 1000, ROUNDS = 400, MARK = 16, OWN_FD = 9, MUCH = 8 << 20, DOORS = 5 };
@@ -100,8 +103,73 @@ static void no_byte_of_a_kept_program_is_seen(void) {
            shared->seen[1], shared->seen[2], shared->seen[3], shared->seen[4]);
 }
 
+// A page that is a whole program, which goes round and round: with an interpreter, or one itself.
+static void make_program(const char *path, const char *interpreter, mode_t mode) {
+    static unsigned char bytes[PAGE];
+    Elf64_Ehdr *head = (Elf64_Ehdr *)bytes;
+    Elf64_Phdr *part = (Elf64_Phdr *)(head + 1);
+    unsigned long base = interpreter ? 0x400000 : 0;
+    memset(bytes, 0, sizeof bytes);
+    *head = (Elf64_Ehdr){.e_ident = "\177ELF\2\1\1", .e_type = interpreter ? ET_EXEC : ET_DYN, .e_machine = EM_X86_64,
+                         .e_version = 1, .e_entry = base + 0x400, .e_phoff = sizeof *head, .e_ehsize = sizeof *head,
+                         .e_phentsize = sizeof *part, .e_phnum = interpreter ? 2 : 1};
+    part[0] = (Elf64_Phdr){.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_vaddr = base, .p_filesz = PAGE, .p_memsz = PAGE,
+                           .p_align = PAGE};
+    if (interpreter) {
+        part[1] = (Elf64_Phdr){.p_type = PT_INTERP, .p_flags = PF_R, .p_offset = 0x300, .p_vaddr = base + 0x300,
+                               .p_filesz = strlen(interpreter) + 1, .p_memsz = strlen(interpreter) + 1, .p_align = 1};
+        strcpy((char *)bytes + 0x300, interpreter);
+    }
+    memcpy(bytes + 0x400, "\xeb\xfe", 2);
+    int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0700);
+    NEED(fd >= 0 && write(fd, bytes, PAGE) == PAGE && !fchmod(fd, mode) && !close(fd));
+}
+
+// A program that a user may run and not read is no more to be seen as the interpreter of one that may be read.
+static void an_interpreter_that_may_not_be_read_is_kept(void) {
+    char path[64], text[256];
+    struct iovec here = {text, 16}, there = {(void *)0x400300, 16};
+    make_program("/tmp/hidden", 0, 0711);
+    make_program("/tmp/shown", 0, 0755);
+    make_program("/tmp/with_hidden", "/tmp/hidden", 0755);
+    make_program("/tmp/with_shown", "/tmp/shown", 0755);
+    NEED(!setresgid(USER, USER, USER) && !setresuid(USER, USER, USER));
+    for (int is_shown = 0; is_shown < 2; is_shown++) {
+        const char *program = is_shown ? "/tmp/with_shown" : "/tmp/with_hidden";
+        pid_t child = fork();
+        if (child == 0) {
+            execl(program, program, (char *)0);
+            _exit(1);
+        }
+        // Until it has another name, it is this one yet.
+        sprintf(path, "/proc/%d/comm", child);
+        for (*text = 0; memcmp(text, "with_", 5);) {
+            int fd = open(path, O_RDONLY);
+            NEED(fd >= 0 && read(fd, text, 16) > 0 && !close(fd));
+        }
+        CHECK(process_vm_readv(child, &here, 1, &there, 1, 0) == (is_shown ? 16 : -1));
+        CHECK(ptrace(PTRACE_ATTACH, child, 0, 0) == (is_shown ? 0 : -1));
+        NEED(!kill(child, SIGKILL) && waitpid(child, 0, 0) == child);
+    }
+}
+
+// To run what may not be run opens nothing: a fifo has no reader by that, and nobody waits for a writer.
+static void what_may_not_be_run_is_not_opened(void) {
+    umask(0);
+    unlink("/tmp/fifo"), unlink("/tmp/script");
+    NEED(!mkfifo("/tmp/fifo", 0600));
+    int script = open("/tmp/script", O_CREAT | O_WRONLY, 0755);
+    NEED(script >= 0 && write(script, "#!/tmp/fifo\n", 12) == 12 && !close(script));
+    make_program("/tmp/by_fifo", "/tmp/fifo", 0755);
+    NEED(!setresgid(USER, USER, USER) && !setresuid(USER, USER, USER));
+    const char *const programs[] = {"/tmp/fifo", "/tmp/script", "/tmp/by_fifo"};
+    for (int i = 0; i < 3; i++) FAILS(execl(programs[i], "x", (char *)0), EACCES);
+}
+
 static const struct test_case cases[] = {
     {"no byte of a kept program is seen", no_byte_of_a_kept_program_is_seen},
+    {"an interpreter that may not be read is kept", an_interpreter_that_may_not_be_read_is_kept},
+    {"what may not be run is not opened", what_may_not_be_run_is_not_opened},
 };
 
 int main(int argc, char **argv) {

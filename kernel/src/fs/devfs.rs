@@ -142,9 +142,10 @@ fn read_coverage(at: u64, to: &mut Sink<'_>) -> Result<usize> {
     }
 }
 
-/// Makes a `/dev` with the usual nodes; returns its root.
-pub fn create() -> Result<InodeRef> {
-    let root: InodeRef = tmpfs::TmpFs::create(0o755)?;
+/// Makes a `/dev` with the usual nodes, whose files count in the first file system; returns its
+/// root.
+pub fn create(first: &InodeRef) -> Result<InodeRef> {
+    let root: InodeRef = tmpfs::TmpFs::create(first, 0o755)?;
     let by = &Cred::kernel();
     let nodes = [
         ("null", NULL, 0o666),

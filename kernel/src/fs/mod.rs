@@ -91,8 +91,8 @@ pub fn init(initramfs: Initramfs) -> Result<usize> {
     mount::set_root(root.clone());
     let failed = unpack::unpack(initramfs, &root);
     tmpfs.limit();
-    devfs::mount_at("/dev", devfs::create()?, "devtmpfs", "devtmpfs")?;
-    devfs::mount_at("/dev/shm", tmpfs::TmpFs::create(0o1777)?, "tmpfs", "tmpfs")?;
+    devfs::mount_at("/dev", devfs::create(&root)?, "devtmpfs", "devtmpfs")?;
+    devfs::mount_at("/dev/shm", tmpfs::TmpFs::create(&root, 0o1777)?, "tmpfs", "tmpfs")?;
     devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
     devfs::mount_at("/sys", procfs::create_sys(), "sysfs", "sysfs")?;
     for dir in ["/tmp", "/run"] {
@@ -130,9 +130,4 @@ fn root_start() -> Start {
 /// Opens a path from the root for the kernel's own use.
 pub fn open_kernel(path: &str, flags: u32) -> Result<Arc<File>> {
     File::open(resolve(&root_start(), path.as_bytes(), Follow::Yes)?, flags)
-}
-
-/// Opens a program for `execve`, relative to the running process; the caller checks that it is one.
-pub fn open_program(dir: &Start, path: &[u8], follow: Follow) -> Result<Arc<File>> {
-    File::open(resolve(dir, path, follow)?, 0)
 }

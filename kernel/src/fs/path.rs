@@ -16,6 +16,7 @@ use super::context::FsContext;
 use super::current;
 use super::inode::{same, InodeRef, Kind};
 use super::mount;
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::proc::cred::Cred;
 use crate::sched;
@@ -166,6 +167,8 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
     }
     let mut dir = if path[0] == b'/' { start.root.clone() } else { start.dir.clone() };
     let mut replaced: Option<Vec<u8>> = None;
+    // Of what links have made longer: others may run before the path's end.
+    let mut _longer: Option<Charge> = None;
     let mut at = 0;
     let mut links = 0;
     let restricted = access::restricts_paths(&start.by);
@@ -231,6 +234,9 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         let text = spliced(&inode.read_link()?, &text[step.end..])?;
         if text[0] == b'/' {
             dir = start.root.clone();
+        }
+        if text.len() > PATH_MAX {
+            _longer = Some(charge::take(text.len()).map_err(|_| ENOMEM)?);
         }
         replaced = Some(text);
         at = 0;

@@ -10,7 +10,7 @@ use super::queue::{Got, Peek, Record};
 use super::rights::Control;
 use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
 use super::{inet, unix};
-use crate::chain::zero_copy::{append, LOAN};
+use crate::chain::zero_copy::{append, hold, LOAN};
 use crate::chain::{Chain, Clusters};
 use crate::charge;
 use crate::errno::*;
@@ -22,6 +22,13 @@ use crate::sched;
 const UDP_MAX: usize = 65507;
 /// The most messages in a local datagram socket's queue beside its limit in bytes.
 const OVERHEAD: usize = 32;
+
+/// Whether the caller is charged already for the message that it sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Nothing,
+    Charge,
+}
 
 impl Socket {
     /// Sends `from` as one message, to `dest` or the peer; waits for room, except over UDP, where a
@@ -54,7 +61,7 @@ impl Socket {
             return Err(errno);
         }
         let mut record = Some(Record::message(chain, own, extra));
-        let result = self.deliver(&receiver, &mut record, blocking);
+        let result = self.deliver(&receiver, &mut record, blocking, Holds::Nothing);
         if let Some(record) = record {
             record.discard();
         }
@@ -78,7 +85,7 @@ impl Socket {
         };
         let extra = self.extra(&receiver, None)?;
         let mut record = Some(Record::message(core::mem::take(chain), own, extra));
-        let result = self.deliver(&receiver, &mut record, blocking);
+        let result = self.deliver(&receiver, &mut record, blocking, Holds::Charge);
         if let Some(record) = record {
             record.extra.discard();
             *chain = record.chain;
@@ -162,13 +169,15 @@ impl Socket {
     }
 
     /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is
-    /// left with him.
+    /// left with him. The running process is charged for a message that waits for room.
     fn deliver(
         &self,
         receiver: &Socket,
         record: &mut Option<Record>,
         blocking: Blocking,
+        holds: Holds,
     ) -> Result<()> {
+        let mut held = None;
         let charge = record.as_ref().map_or(0, Record::charge);
         let limit = self.limit_at(receiver);
         loop {
@@ -199,7 +208,12 @@ impl Socket {
                 Ok(false) => return Ok(()),
                 // Lost, as on any way that is full.
                 Err(EAGAIN) if self.family.is_inet() => return Ok(()),
-                Err(EAGAIN) if blocking == Blocking::Yes => self.wait_for_room(receiver, charge)?,
+                Err(EAGAIN) if blocking == Blocking::Yes => {
+                    if let (Holds::Nothing, None, Some(record)) = (holds, &held, &*record) {
+                        held = Some(hold(&record.chain)?);
+                    }
+                    self.wait_for_room(receiver, charge)?;
+                }
                 Err(errno) => return Err(errno),
             }
         }

@@ -19,13 +19,13 @@ use super::{access, current_thread, exit, table, timer, trace};
 use crate::arch::UserRegs;
 use crate::charge::{self, Charge, Counted};
 use crate::errno::{
-    Result, E2BIG, EACCES, EAGAIN, EFAULT, EINTR, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC, ENOMEM,
-    ERESTARTNOINTR,
+    Result, E2BIG, EACCES, EAGAIN, EFAULT, EINTR, EINVAL, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC,
+    ENOMEM, ERESTARTNOINTR,
 };
 use crate::fs::fdtable::FdTable;
 use crate::fs::file::File;
 use crate::fs::inode::Kind;
-use crate::fs::path::{Follow, Start};
+use crate::fs::path::{resolve, Follow, Place, Start};
 use crate::fs::{self, current};
 use crate::mem::fault::Room;
 use crate::{sched, user, vm};
@@ -198,16 +198,19 @@ pub fn open(path: &[u8]) -> Result<Arc<File>> {
 
 /// Opens the program that a path from a given folder names.
 pub fn open_from(start: &Start, path: &[u8], follow: Follow) -> Result<Arc<File>> {
-    check_program(fs::open_program(start, path, follow)?)
+    open_program(resolve(start, path, follow)?)
 }
 
+/// Opens a program. It is judged before: to open a fifo or a terminal does something to it.
+///
+/// # Errors
 /// `EACCES` for what isn't a plain file or that the running process may not execute.
-pub fn check_program(file: Arc<File>) -> Result<Arc<File>> {
-    if file.inode().kind() != Kind::File {
+pub fn open_program(place: Place) -> Result<Arc<File>> {
+    if place.inode.kind() != Kind::File {
         return Err(EACCES);
     }
-    file.inode().permits(&current::cred(), fs::access::EXECUTE)?;
-    Ok(file)
+    place.inode.permits(&current::cred(), fs::access::EXECUTE)?;
+    File::open(place, 0)
 }
 
 fn size(file: &File) -> Result<u64> {
@@ -302,8 +305,12 @@ fn build(
     let before = thread.process.cred();
     let cred = before.after_exec(gains(thread));
     let mm = Mm::new(space, layout);
-    let readable =
-        fs::access::check(&cred, &program.file.inode().ownership(), fs::access::READ).is_ok();
+    // A debugger would show all that is mapped.
+    let may_read = |file: &Arc<File>| {
+        fs::access::check(&cred, &file.inode().ownership(), fs::access::READ).is_ok()
+    };
+    let readable = may_read(&program.file)
+        && program.interpreter.as_ref().is_none_or(|(file, _)| may_read(file));
     // Not while descriptors are open that the old program's end closes.
     mm.set_dumpable(false);
     let openness =
@@ -396,6 +403,22 @@ fn own_files(thread: &Thread) -> Result<Option<Arc<FdTable>>> {
     // The process's reference and this one.
     let is_shared = Arc::strong_count(&files) > 2;
     Ok(Some(if is_shared { Arc::new(files.fork(&thread.process.account())?) } else { files }))
+}
+
+/// Gives a process descriptors of its own, if it shares them with another one.
+///
+/// # Errors
+/// `EINVAL` if it has other threads: these would go on sharing them; `ENOMEM`.
+pub fn unshare_files(thread: &Thread) -> Result<()> {
+    let process = &thread.process;
+    if process.group.lock().threads.len() != 1 {
+        return Err(EINVAL);
+    }
+    if let Some(own) = own_files(thread)? {
+        let old = process.files.lock().replace(own);
+        drop(old);
+    }
+    Ok(())
 }
 
 /// Everything that a new program finds fresh.

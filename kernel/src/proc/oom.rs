@@ -5,7 +5,8 @@
 //! up to what there is. `oom_score_adj` adds to that or takes from it. The user is looked for who
 //! has most, by processes and by what outlives them, and of that one's the process that has most is
 //! killed: to spread memory over many processes is no gain. Root's processes count each for itself.
-//! Never the first process. It may be the one that asks. Who asks is the head of the library's line
+//! Never the first process. Who asks for a new process, file or the like ([`for_new`]) has none of
+//! its own user's killed, and is refused. It may be the one that asks. Who asks is the head of the library's line
 //! of those who wait for memory, so there is one at a time: it waits until its victim has left its
 //! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer
 //! (`Machine::has_fatal_signal`) and may take of the kernel's reserve to leave. One line on the
@@ -62,7 +63,11 @@ pub fn make_room() -> bool {
         return !super::is_leaving();
     }
     let end = |worst: Arc<Process>| if is_leaving(&worst) { worst } else { kill(worst) };
-    let Some(victim) = worst().map(end).or_else(leaving) else {
+    let worst = worst();
+    if worst.as_ref().is_some_and(|worst| asks_for_new() && is_of_own_user(worst)) {
+        return false;
+    }
+    let Some(victim) = worst.map(end).or_else(leaving) else {
         let is_alone = table::processes().all(|other| other.pid == 1 || has_gone(&other));
         // What the first process has for itself never comes back, so the machine ends with it; but
         // memory may be on its way.
@@ -81,6 +86,25 @@ pub fn make_room() -> bool {
     }
     wait_for(&victim);
     !super::is_leaving()
+}
+
+/// Runs `ask`, which asks for memory for a process, a file or the like that isn't there yet: it is
+/// refused if its own user has most of what there is, and nobody is killed.
+pub fn for_new<T>(ask: impl FnOnce() -> T) -> T {
+    let thread = super::running_thread();
+    let set = |asks| thread.as_ref().map(|thread| thread.asks_for_new.store(asks, Relaxed));
+    set(true);
+    let result = ask();
+    set(false);
+    result
+}
+
+fn asks_for_new() -> bool {
+    super::running_thread().is_some_and(|thread| thread.asks_for_new.load(Relaxed))
+}
+
+fn is_of_own_user(process: &Process) -> bool {
+    process.account().user().uid() == current_process().account().user().uid()
 }
 
 /// Waits until a process has gone or the running one is to end, for [`PATIENCE`] at most. Returns

@@ -114,6 +114,8 @@ pub struct Thread {
     /// An allocation of its that is to fail.
     pub fail_nth: fault::Nth,
     pub taken: fault::Taken,
+    /// What it asks memory for is not there yet: see [`oom::for_new`](super::oom::for_new).
+    pub asks_for_new: AtomicBool,
 }
 
 /// A thread's name as text.
@@ -162,6 +164,7 @@ impl Thread {
             holding: SpinLock::new(holding),
             fail_nth: fault::Nth::default(),
             taken: fault::Taken::default(),
+            asks_for_new: AtomicBool::new(false),
         }
     }
 

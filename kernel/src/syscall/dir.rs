@@ -338,7 +338,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
         b"sysfs" => ("sysfs", procfs::create_sys()),
         b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
         b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)?),
-        b"devtmpfs" => ("devtmpfs", devfs::create()?),
+        b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root())?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
         _ => return Err(ENODEV),
     };

@@ -1,12 +1,14 @@
 //! Opening and closing files, and moving bytes through them.
 
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use linux_raw_sys::general as abi;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::path_args::{only, path, place, start, CWD};
 use super::{calls, Calls};
+use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
@@ -199,6 +201,9 @@ fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     if first > last {
         return Err(EINVAL);
     }
+    if flags & UNSHARE != 0 {
+        proc::exec::unshare_files(&proc::current_thread())?;
+    }
     let files = current::files()?;
     if flags & CLOEXEC != 0 {
         files.cloexec_range(first as usize, last as usize);
@@ -224,8 +229,25 @@ fn pwrite64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
     current::file(fd)?.write_at(at, &mut Source::user(buf, len))
 }
 
+/// An `iovec` array; a large one is charged to the running process, which may wait with it.
+pub struct Vector {
+    pieces: Vec<IoVec>,
+    _charge: Option<Charge>,
+}
+
+impl Deref for Vector {
+    type Target = [IoVec];
+
+    fn deref(&self) -> &[IoVec] {
+        &self.pieces
+    }
+}
+
 /// Copies an `iovec` array of the program's own memory in: each piece lies in user memory, whole.
-pub fn vector(addr: u64, count: usize) -> Result<Vec<IoVec>> {
+///
+/// # Errors
+/// `EINVAL`, `EFAULT`; `ENOMEM`: the process has all that it may.
+pub fn vector(addr: u64, count: usize) -> Result<Vector> {
     let vector = foreign_vector(addr, count)?;
     let is_here = |piece: &IoVec| user::is_within(piece.addr, piece.len);
     if vector.iter().all(is_here) {
@@ -236,19 +258,23 @@ pub fn vector(addr: u64, count: usize) -> Result<Vec<IoVec>> {
 }
 
 /// Copies an `iovec` array of another's memory in, and checks its lengths.
-pub fn foreign_vector(addr: u64, count: usize) -> Result<Vec<IoVec>> {
+pub fn foreign_vector(addr: u64, count: usize) -> Result<Vector> {
+    /// Fewer pieces are as good as on the stack.
+    const FEW: usize = 16;
     if count > IOV_MAX {
         return Err(EINVAL);
     }
-    let mut vector = Vec::with_capacity(count);
+    let charge = (count > FEW).then(|| charge::take(count * size_of::<IoVec>())).transpose();
+    let charge = charge.map_err(|_| ENOMEM)?;
+    let mut pieces = Vec::with_capacity(count);
     for index in 0..count as u64 {
         let [base, len]: [u64; 2] = user::get(addr.wrapping_add(index * 16))?;
         if len > i64::MAX as u64 {
             return Err(EINVAL);
         }
-        vector.push(IoVec { addr: base, len: len as usize });
+        pieces.push(IoVec { addr: base, len: len as usize });
     }
-    Ok(vector)
+    Ok(Vector { pieces, _charge: charge })
 }
 
 fn readv(fd: i32, addr: u64, count: usize) -> Result<usize> {

@@ -6,14 +6,14 @@ use alloc::vec::Vec;
 use linux_raw_sys::net;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::file::{vector, IOV_MAX};
+use super::file::{vector, Vector, IOV_MAX};
 use super::socket::{receive, send, socket_of};
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
-use crate::fs::io::{IoVec, Sink, Source};
+use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
 use crate::net::address::{Address, Family};
 use crate::net::control::{self, PutControl};
@@ -72,7 +72,7 @@ fn send_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
 }
 
 /// Where the bytes of a message are. A vector that is too long is a message that is.
-fn pieces_of(message: &Message) -> Result<Vec<IoVec>> {
+fn pieces_of(message: &Message) -> Result<Vector> {
     match usize::try_from(message.count) {
         Ok(count) if count <= IOV_MAX => vector(message.pieces, count),
         _ => Err(EMSGSIZE),

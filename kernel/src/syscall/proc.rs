@@ -6,7 +6,6 @@ use super::{calls, Calls};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EINVAL, EPERM, ESRCH};
 use crate::fs::current;
-use crate::fs::file::File;
 use crate::proc::access::{self, change_cred, By};
 use crate::proc::caps::Caps;
 use crate::proc::clone::{self, Flags, Request};
@@ -147,7 +146,7 @@ fn execveat(regs: &mut UserRegs) -> Result<u64> {
     path_args::only(flags, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)?;
     let file = if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
         let place = current::files()?.get_any(dir)?.place().clone();
-        exec::check_program(File::open(place, 0)?)?
+        exec::open_program(place)?
     } else {
         exec::open_from(&path_args::start(dir, &path)?, &path, path_args::follow_of(flags))?
     };

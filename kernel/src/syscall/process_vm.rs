@@ -1,12 +1,11 @@
 //! `process_vm_readv` and `process_vm_writev`: bytes from and to another process's memory.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
-use super::file::{foreign_vector, vector};
+use super::file::{foreign_vector, vector, Vector};
 use super::{calls, Calls};
 use crate::errno::*;
-use crate::fs::io::{IoVec, Sink, Source};
+use crate::fs::io::{Sink, Source};
 use crate::proc::foreign_memory::{self, As};
 use crate::proc::Pid;
 use crate::vm::Space;
@@ -17,15 +16,15 @@ pub const CALLS: Calls = calls! {
 };
 
 /// A pointer to a vector, and its length.
-type Vector = (u64, u64);
+type Named = (u64, u64);
 
 /// What a call works with: the vectors, and the other's memory. Linux looks at the vectors first.
 fn operands(
     pid: Pid,
-    local: Vector,
-    there: Vector,
+    local: Named,
+    there: Named,
     flags: u64,
-) -> Result<(Vec<IoVec>, Vec<IoVec>, Arc<Space>)> {
+) -> Result<(Vector, Vector, Arc<Space>)> {
     if flags != 0 {
         return Err(EINVAL);
     }

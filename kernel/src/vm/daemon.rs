@@ -111,7 +111,7 @@ pub fn with_room_at_any_cost<T>(
 /// on.
 pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
     let frames = system().frames();
-    let least = frames.total() / fraction;
+    let least = least(fraction);
     for _ in 0..TRIES {
         if frames.free() >= least {
             return Ok(());
@@ -123,4 +123,14 @@ pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
         }
     }
     Ok(())
+}
+
+/// Makes so much free, and when memory has run out has a process killed for it.
+pub(super) fn make_free(fraction: usize) -> Result<(), NoMemory> {
+    let is_free = || system().frames().free() >= least(fraction);
+    with_room_at_any_cost(|| if is_free() { Ok(()) } else { Err(NoMemory) })
+}
+
+fn least(fraction: usize) -> usize {
+    system().frames().total() / fraction
 }

@@ -8,6 +8,7 @@ use machine::Class;
 use super::system::{system, with};
 use super::{daemon, Asks, Stats, SwapArea, SwapId, SwapUse};
 use crate::errno::{Result, EINVAL};
+use crate::proc::oom;
 
 /// One of so many pages is left free by a new process of root's, and by one of another user and a
 /// file in memory, which leave enough for root's.
@@ -120,5 +121,12 @@ pub fn leave_memory(who: Asks) -> Result<()> {
         Asks::Process => PROCESS_LEAVES,
         Asks::OtherProcess | Asks::File => FILE_LEAVES,
     };
-    Ok(daemon::keep_free(fraction)?)
+    match (daemon::keep_free(fraction), who) {
+        // A process that has most of memory, and asks for no more, would keep all others from
+        // beginning anything.
+        (Err(_), Asks::Process | Asks::OtherProcess) => {
+            Ok(oom::for_new(|| daemon::make_free(fraction))?)
+        }
+        (result, _) => Ok(result?),
+    }
 }

@@ -117,8 +117,9 @@ impl Export {
     /// Importers may do with it at most `prot`.
     ///
     /// # Errors
-    /// `EINVAL`, `ENOMEM` if nothing is mapped there or memory is short, `EACCES` if the program
-    /// may not do `prot` itself.
+    /// `EINVAL` also for a copy of what shows a file or shared memory, since later stores to that
+    /// would be seen; `ENOMEM` if nothing is mapped there or memory is short, `EACCES` if the
+    /// program may not do `prot` itself.
     pub fn new(
         space: &Space,
         addr: u64,
@@ -189,8 +190,18 @@ impl Export {
             MapError::NoMapping => ENOMEM,
             other => map_errno(other),
         })?;
-        // What other threads mapped or filled meanwhile counts, too.
-        let there = self.giving.room_in(detached.space(), range);
+        let mut shows_objects = false;
+        with(|uvm, held| {
+            uvm.outline(held, detached.space(), range, |e| shows_objects |= e.object.is_some());
+        });
+        if self.giving == Giving::Copy && shows_objects {
+            with(|uvm, held| uvm.drop_detached(held, detached));
+            return Err(EINVAL);
+        }
+        // What other threads mapped or filled meanwhile counts, too, and so do page tables that
+        // came along.
+        let tables = detached.space().pmap().tables();
+        let there = self.giving.room_in(detached.space(), range) + tables;
         *self.range.lock() = Some(detached);
         let mut charge = self.charge.lock();
         let charged =

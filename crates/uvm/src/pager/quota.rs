@@ -58,6 +58,13 @@ impl Quota {
         self.used.load(Relaxed)
     }
 
+    /// Pages that there may be yet: in it and in all that it lies within.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let rooms = self.chain().map(|quota| quota.most().saturating_sub(quota.used()));
+        rooms.min().unwrap_or(0)
+    }
+
     /// Bytes of what they are listed in.
     #[must_use]
     pub fn heap(&self) -> usize {

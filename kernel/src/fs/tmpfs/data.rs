@@ -165,21 +165,27 @@ impl Data {
 
     /// Gives a range pages where it has none. What it got before it failed it keeps.
     fn fill_holes(&self, from: u64, to: u64) -> Result<()> {
-        let is_hole = |&at: &u64| {
-            sched::work_done(LOOK);
-            !self.object.has_page(at)
-        };
-        let holes = || (from & !(PAGE - 1)..to).step_by(PAGE as usize).filter(is_hole);
+        let is_hole = |&at: &u64| !self.object.has_page(at);
+        let pages = || (from & !(PAGE - 1)..to).step_by(PAGE as usize);
         if let Some(quota) = &self.quota {
-            let room = quota.most().saturating_sub(quota.used());
-            if holes().take(room.saturating_add(1)).count() > room {
-                return Err(ENOSPC);
+            let mut room = quota.room();
+            for at in pages() {
+                if sched::work_done(LOOK) && proc::is_leaving() {
+                    return Err(EINTR);
+                }
+                if is_hole(&at) {
+                    room = room.checked_sub(1).ok_or(ENOSPC)?;
+                }
             }
         }
-        for at in holes() {
-            if sched::work_done(PAGE as usize) && proc::is_leaving() {
+        for at in pages() {
+            if sched::work_done(LOOK) && proc::is_leaving() {
                 return Err(EINTR);
             }
+            if !is_hole(&at) {
+                continue;
+            }
+            sched::work_done(PAGE as usize);
             vm::leave_memory(Asks::File).map_err(|_| ENOSPC)?;
             let touched =
                 vm::object_io(&self.object, at, 1, Dir::Write, &mut |_, bytes| Ok(bytes.len()));

@@ -97,6 +97,13 @@ pub(super) struct Limits {
 }
 
 impl Limits {
+    /// Of one whose pages count in another, too.
+    pub(super) fn within(outer: &Limits, options: &Options) -> Limits {
+        let (limits, quota) = (Limits::new(options), Quota::within(outer.quota.clone()));
+        quota.set_most(limits.quota.most());
+        Limits { quota: Arc::new(quota), ..limits }
+    }
+
     pub(super) fn new(options: &Options) -> Limits {
         let half = vm::stats().total_pages / 2;
         Limits {
@@ -118,7 +125,7 @@ impl Limits {
 
     /// Pages that there may be yet.
     pub(super) fn free_pages(&self) -> u64 {
-        self.quota.most().saturating_sub(self.quota.used()) as u64
+        self.quota.room() as u64
     }
 
     /// Nodes that there are, and that there may be yet.

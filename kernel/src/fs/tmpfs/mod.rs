@@ -104,12 +104,18 @@ enum Body {
 }
 
 impl TmpFs {
-    /// A new file system with the usual limits; returns its root directory.
+    /// A new file system with the usual limits, whose files count in the first one's too; returns
+    /// its root directory.
     ///
     /// # Errors
     /// `ENOSPC`: the user has all that it may.
-    pub fn create(perm: u32) -> Result<Arc<TmpNode>> {
-        TmpFs::mount(&Options { perm: Some(perm), ..Options::default() })
+    pub fn create(first: &InodeRef, perm: u32) -> Result<Arc<TmpNode>> {
+        let options = Options { perm: Some(perm), ..Options::default() };
+        let limits = match downcast::<TmpNode>(first) {
+            Some(first) => Limits::within(&first.fs.limits, &options),
+            None => Limits::new(&options),
+        };
+        TmpFs::with_limits(limits, &options)
     }
 
     /// A new file system as the options of a mount ask for; returns its root directory.
@@ -117,10 +123,14 @@ impl TmpFs {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn mount(options: &Options) -> Result<Arc<TmpNode>> {
+        TmpFs::with_limits(Limits::new(options), options)
+    }
+
+    fn with_limits(limits: Limits, options: &Options) -> Result<Arc<TmpNode>> {
         let fs = Arc::new(TmpFs {
             dev: super::new_device(),
             next_ino: AtomicU64::new(1),
-            limits: Limits::new(options),
+            limits,
             tree: Mutex::new(()),
         });
         let perm = options.perm.unwrap_or(0o1777);
