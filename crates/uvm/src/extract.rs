@@ -22,11 +22,13 @@
 
 use alloc::sync::Arc;
 
+use machine::lines::Ordering::Relaxed;
 use machine::order::Guard;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use crate::fork::eager::CopyState;
 use crate::fork::steps::Source;
+use crate::loan::slots::AT_ONCE;
 use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
 use crate::map::{
@@ -137,6 +139,8 @@ struct Passing<'a, M: Machine> {
     replaced: Taken<Entry<M>>,
     /// Copies that were made before memory ran out.
     half: Taken<Entry<M>>,
+    /// An attempt has cut the source's entries.
+    has_cut: bool,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -206,13 +210,17 @@ impl<M: Machine> Uvm<M> {
             let is_given = matches!(mode, Pass::Donate | Pass::DonateZero);
             is_moved_singly = is_given && moves_many(range, va);
         }
+        if mode == Pass::Share && self.anons.borrowed.load(Relaxed) > AT_ONCE {
+            self.settle_in_steps(held, from, range)?;
+        }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
         let ahead = match mode {
             Pass::Share | Pass::Copy => Ahead::nothing(NOWHERE),
             Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
         };
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
-        let mut passing = Passing { from, range, to, target, mode, down, replaced, half };
+        let mut passing =
+            Passing { from, range, to, target, mode, down, replaced, half, has_cut: false };
         let reserve = Change::MOVE.bytes::<M>();
         let result = self.attempt_ahead(
             held,
@@ -236,7 +244,7 @@ impl<M: Machine> Uvm<M> {
             self.wire_again(held, from, given.unwired);
             self.wire_again(held, to, replaced.unwired);
         }
-        if matches!((mode, &result), (Pass::Copy, Err(MapError::NoMemory))) {
+        if passing.has_cut && result.is_err() {
             self.join_refused(held, from, range);
         }
         result
@@ -246,6 +254,10 @@ impl<M: Machine> Uvm<M> {
     /// though no other entry has it any more needn't.
     fn join_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
+        // Other threads have mapped much there since: that is a change of theirs.
+        if self.passable(&tree, range).is_err() {
+            return;
+        }
         tree.each_mut(range, |e| {
             let is_own = e.amap.as_ref().is_some_and(|aref| aref.is_exclusive(&mut h, e.len()));
             if e.writes == Writes::NeedsCopy && is_own {
@@ -285,6 +297,9 @@ impl<M: Machine> Uvm<M> {
             });
         if let Err(e) = passed {
             self.space_destroy(held, space);
+            if mode == Pass::Copy {
+                self.join_refused(held, from, range);
+            }
             return Err(e);
         }
         Ok(Detached { space, duty: Duty })
@@ -403,7 +418,6 @@ impl<M: Machine> Uvm<M> {
             }
             copied.map_err(|e| {
                 self.release_partial_copy(held, &mut entries, &mut down);
-                self.join_refused(held, from, range);
                 Stop::Fail(e.into())
             })
         });
@@ -453,11 +467,9 @@ impl<M: Machine> Uvm<M> {
         let at = self.choose_for(trees.to(), passing, place)?;
         let new = VaRange::new(at, at + range.pages());
         // All that can be refused is, before anything is copied or cut.
-        let more = entries + cuts(trees.to(), new);
-        let tree = trees.from();
-        if cuts(tree, range) > 0 && !has_room(self, tree, cuts(tree, range))
-            || !has_room(self, trees.to(), more)
-        {
+        let cut = cuts(trees.from(), range);
+        let more = entries + cuts(trees.to(), new) + if one { cut } else { 0 };
+        if cut > 0 && !has_room(self, trees.from(), cut) || !has_room(self, trees.to(), more) {
             return Err(Stop::Fail(MapError::TooMany));
         }
         let target_in_use = passing.target == Target::InUse;
@@ -479,6 +491,7 @@ impl<M: Machine> Uvm<M> {
             return Err(Stop::Heap(need));
         }
         clip(trees.from(), range);
+        passing.has_cut = true;
         let mut passed = match passing.mode {
             Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing)?,
             Pass::Donate | Pass::DonateZero => self.take_part(trees.from(), &mut h, passing),

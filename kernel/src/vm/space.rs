@@ -272,23 +272,7 @@ pub fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()> {
 
 /// Takes that back.
 pub fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {
-    /// Pages that are unlocked at once.
-    const STEP: Pages = Pages(512);
-    let mut rest = range(addr, len);
-    if !with(|uvm, held| uvm.is_mapped(held, space.get(), rest)) {
-        return Err(ENOMEM);
-    }
-    let unwire = |range| with(|uvm, held| uvm.unwire(held, space.get(), range));
-    while rest.pages() > STEP {
-        let first = VaRange::new(rest.start, rest.start + STEP);
-        // Without room for what is cut for a moment, all goes at once.
-        if unwire(first).is_err() {
-            break;
-        }
-        rest.start = first.end;
-        crate::sched::give_way();
-    }
-    unwire(rest).map_err(range_errno)
+    with(|uvm, held| uvm.unwire(held, space.get(), range(addr, len))).map_err(range_errno)
 }
 
 /// Locks every mapping, and brings in what can be had; ends before more than `most` bytes are

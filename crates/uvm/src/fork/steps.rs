@@ -216,7 +216,7 @@ impl<M: Machine> Uvm<M> {
             if let Some(first) =
                 self.first_unprepared(held, source, rest).filter(|_| state.next_amap.is_none())
             {
-                self.settle_in_steps(held, source.space, &first)?;
+                self.settle_claimed(held, source.space, &first)?;
                 if first.is_wired_private {
                     let len = first.range.pages();
                     state.next_amap =
@@ -373,7 +373,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives an entry's slots that hold pages on loan anons instead, some at a time.
-    fn settle_in_steps(
+    fn settle_claimed(
         &self,
         held: &mut Held<'_, order::Nothing>,
         parent: &Space<M>,

@@ -36,8 +36,9 @@ use machine::{
 };
 
 use crate::amap::{ARef, AmapBody};
-use crate::anon::{AnonNo, Numbers};
+use crate::anon::{many_bytes, AnonNo, Numbers};
 use crate::loan::LoanedPage;
+use crate::map::steps::first_part;
 use crate::map::Entry;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
@@ -52,6 +53,8 @@ const PART: usize = 16;
 const SPARE: usize = 16;
 /// Slots that are looked at at once.
 pub(crate) const AT_ONCE: usize = 64;
+/// Slots among which one hold looks for some.
+const LOOKED_AT: usize = 4096;
 
 /// What a slot holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -245,22 +248,75 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) {
-        if self.anons.borrowed.load(Relaxed) <= self.frames().total() / PART {
-            return;
+        if self.anons.borrowed.load(Relaxed) > self.frames().total() / PART {
+            let _ = self.settle_in_steps(held, space, range);
         }
-        let bytes = crate::anon::many_bytes(range.pages().0 as usize);
-        let _ = self.attempt(held, bytes, |held, _| {
-            let (tree, mut h) =
-                space.map.read_now(self.machine(), held, range.start).map_err(Stop::Wait)?;
-            tree.try_each(range, &mut |entry| {
-                let Some(aref) = &entry.amap else { return Ok(()) };
-                let slots = entry.slots(aref, entry.range.intersect(range));
-                let all = Settle::All(Shown::new(space, entry, aref));
-                let (mut body, mut h) = aref.amap.body.lock(&mut h);
-                self.settle_borrowed(&mut h, &mut body, slots, &all).map(|_| ())
-            })
-            .map_err(Stop::Fail)
-        });
+    }
+
+    /// Gives slots of a range that hold pages on loan anons instead, some at a time.
+    ///
+    /// # Errors
+    /// [`NoMemory`], with some of them settled.
+    pub(crate) fn settle_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), NoMemory> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            rest.start = self.attempt(held, many_bytes(AT_ONCE), |held, _| {
+                let (tree, mut h) =
+                    space.map.lock_now(self.machine(), held, rest).map_err(Stop::Wait)?;
+                let part = first_part(&tree, rest);
+                let looked_at = tree.try_each(part, &mut |entry| {
+                    let own = entry.range.intersect(part);
+                    match self.settle_first(&mut h, space, entry, own) {
+                        Ok(None) => Ok(()),
+                        Ok(Some(end)) => Err(Ok(end)),
+                        Err(e) => Err(Err(e)),
+                    }
+                });
+                match looked_at {
+                    Ok(()) => Ok(part.end),
+                    Err(end) => end.map_err(Stop::Fail),
+                }
+            })?;
+            self.machine().pause(held);
+        }
+        Ok(())
+    }
+
+    /// Looks at some slots at the start of an entry's part, and settles some. Says up to where none
+    /// is on loan; nothing if that is so for all of them.
+    fn settle_first(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        entry: &Entry<M>,
+        own: VaRange,
+    ) -> Result<Option<Va>, NoMemory> {
+        let Some(aref) = entry.amap.as_ref().filter(|aref| aref.amap.borrows.load(Relaxed)) else {
+            return Ok(None);
+        };
+        let (mut body, mut h) = aref.amap.body.lock(held);
+        let slots = common(&entry.slots(aref, own), &body.borrowed);
+        let mut first = None;
+        for (n, (slot, number)) in body.slots.range(slots.clone()).enumerate() {
+            let is_borrowed = borrowed(number.get()).is_some();
+            if is_borrowed || n == LOOKED_AT {
+                first = Some((slot, is_borrowed));
+                break;
+            }
+        }
+        let Some((mut end, is_borrowed)) = first else { return Ok(None) };
+        if is_borrowed {
+            let some = end..slots.end.min(end + AT_ONCE as u64);
+            end = some.end;
+            let all = Settle::All(Shown::new(space, entry, aref));
+            self.settle_borrowed(&mut h, &mut body, some, &all)?;
+        }
+        Ok(Some(entry.range.start + Pages(end - aref.slot.0)))
     }
 
     /// An anon for the page on loan in a slot, if it is to be settled; the loan is returned, or

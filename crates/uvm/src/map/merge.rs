@@ -86,8 +86,13 @@ impl<M: Machine> Uvm<M> {
         let mut at = range.start;
         while at <= range.end {
             self.join_at(tree, held, at);
-            match tree.get(at) {
-                Some(entry) => at = entry.range.end,
+            let rest = VaRange::new(at, Va(range.end.0.saturating_add(1)));
+            let next = match tree.get(at) {
+                Some(entry) => Some(entry.range.end),
+                None => tree.try_each(rest, &mut |entry| Err(entry.range.start)).err(),
+            };
+            match next {
+                Some(next) => at = next,
                 None => return,
             }
         }

@@ -13,7 +13,7 @@ use super::attributes::covered;
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, may_cut, Change, Entry, RangeError};
 use crate::fault::FaultError;
-use crate::map::steps::first_part;
+use crate::map::steps::{first_part, WIRED};
 use crate::map::Writes;
 use crate::{Space, Stop, Uvm};
 
@@ -210,11 +210,12 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Takes a range's wiring back; parts that are not wired stay as they are.
+    /// Takes a range's wiring back, some pages at a time; parts that are not wired stay as they
+    /// are.
     ///
     /// # Errors
     /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
-    /// nothing has changed.
+    /// nothing has changed, unless other threads have unmapped a part meanwhile.
     pub fn unwire(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -223,21 +224,80 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             may_cut(self, &tree, range)?;
+            Change::CLIP.ensure(&tree, 0, reserved)
+        })?;
+        let mut rest = range;
+        while !rest.is_empty() {
+            match self.unwire_first(held, space, rest, WIRED) {
+                Ok(end) => rest.start = end,
+                // Without room for what is cut for a moment, all goes at once.
+                Err(RangeError::NoMemory | RangeError::TooMany) => {
+                    rest.start = self.unwire_first(held, space, rest, usize::MAX)?;
+                }
+                Err(e) => return Err(e),
+            }
+            self.machine().pause(held);
+        }
+        Ok(())
+    }
+
+    /// Unwires a range's first part of about so many translations, and says where that ends.
+    fn unwire_first(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        translations: usize,
+    ) -> Result<Va, RangeError> {
+        self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
+            let (mut tree, mut h) =
+                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let mut part = range;
+            if translations != usize::MAX {
+                part = first_part(&tree, range);
+                part.end = self.machine().pmap().part(&space.pmap, part, translations);
+            }
+            covered(&tree, part)?;
+            may_cut(self, &tree, part)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
-            clip(&mut tree, range);
-            self.unwire_range(&mut h, space, &mut tree, range);
-            self.join(&mut tree, &mut h, range);
-            Ok(())
+            clip(&mut tree, part);
+            self.unwire_range(&mut h, space, &mut tree, part);
+            self.join(&mut tree, &mut h, part);
+            Ok(part.end)
         })
     }
 
+    /// The same for entries as they are, which takes no heap.
     fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let (mut tree, mut h) = space.map.lock(self.machine(), held, range);
-        self.unwire_range(&mut h, space, &mut tree, range);
+        let mut rest = range;
+        while !rest.is_empty() {
+            {
+                let (mut tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let part = first_part(&tree, rest);
+                let wired =
+                    tree.try_each(part, &mut |e| if e.wired { Err(e.range) } else { Ok(()) }).err();
+                rest.start = match wired {
+                    None => part.end,
+                    Some(wired) => {
+                        let end = self.unwire_some(&mut h, space, wired, WIRED);
+                        if end == wired.end {
+                            tree.each_mut(wired, |e| e.wired = false);
+                        }
+                        // What is left of the entry is looked for again.
+                        if end == wired.end {
+                            end.min(rest.end)
+                        } else {
+                            rest.start
+                        }
+                    }
+                };
+            }
+            self.machine().pause(held);
+        }
+        self.join_in_steps(held, space, range);
     }
 
     /// Takes back the wiring of a range whose entries were taken out to be released; these are not

@@ -644,6 +644,118 @@ fn a_copy_that_is_refused_leaves_its_source_in_one_piece() {
     }
 }
 
+/// A space with 40 pages, of which four in the middle are on loan from an object.
+fn borrowing(uvm: &World, held: &mut Held<'_, Nothing>) -> (uvm::Space<SoftMachine>, VaRange) {
+    let (space, range) = written(uvm, held, 40);
+    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(uvm, held, Pages(4)).unwrap();
+    for n in 0..4 {
+        let write = |machine: &SoftMachine, page| machine.write(page, 0, &[1]);
+        uvm.with_page(held, &pager, Pages(n), Intent::Write, uvm::Access::PAGE, write).unwrap();
+    }
+    let mut loan = Loan::new();
+    uvm.lend_object(held, &pager, Pages(0), 4, &mut loan).unwrap();
+    uvm.transfer(held, &space, loan, At::Fixed(range.start + Pages(12))).map_err(|e| e.0).unwrap();
+    (space, range)
+}
+
+#[test]
+fn a_share_that_is_refused_leaves_its_source_in_one_piece() {
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, range) = borrowing(&uvm, held);
+    let b = uvm.space_create(held, BOUNDS).unwrap();
+    uvm.machine().leave_free(0);
+    let source = VaRange::new(range.start + Pages(10), range.start + Pages(30));
+    let shared = uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Share);
+    uvm.machine().give_back();
+    assert_eq!((shared, a.map().entries(held)), (Err(MapError::NoMemory), 1));
+    audit(&uvm, held, &[&a, &b], &[]);
+    [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
+}
+
+#[test]
+fn what_is_passed_behind_a_hole_is_one_entry_again() {
+    let ((uvm, _), mut ctx) = (world(8192), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, range) = written(&uvm, held, 200);
+    let b = uvm.space_create(held, BOUNDS).unwrap();
+    let source = VaRange::new(Va(range.start.0 - 5 * 4096), range.start + Pages(20));
+    uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Share).unwrap();
+    assert_eq!(a.map().entries(held), 1);
+    uvm.wire(held, &a, range).unwrap();
+    uvm.unwire(held, &a, range).unwrap();
+    let mut refused = 0;
+    loop {
+        uvm.machine().heap.fail_from(refused + 1);
+        let copy = uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Copy);
+        uvm.machine().heap.fail_nth(0);
+        if copy.is_ok() {
+            break;
+        }
+        assert_eq!((copy, a.map().entries(held)), (Err(MapError::NoMemory), 1), "{refused}");
+        refused += 1;
+    }
+    assert!(refused > 5);
+    [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
+}
+
+#[test]
+fn a_copy_by_a_thread_that_is_being_ended_leaves_its_source_in_one_piece() {
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (a, range) = written(&uvm, held, 50);
+    uvm.machine().end_thread(0);
+    let source = VaRange::new(range.start + Pages(10), range.start + Pages(20));
+    let copy = uvm.extract(held, &a, source, Pass::Copy);
+    let copy = copy.map(|copy| uvm.drop_detached(held, copy));
+    assert_eq!((copy, a.map().entries(held)), (Err(MapError::NoMemory), 1));
+    uvm.space_destroy(held, a);
+}
+
+#[test]
+fn a_copy_in_one_map_makes_no_more_entries_than_there_may_be() {
+    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
+    let held = &mut ctx.held();
+    uvm.knobs().set_most_entries(8);
+    let (a, range) = written(&uvm, held, 50);
+    for n in 0..5 {
+        let there = Place::Fixed(Va((1 << 30) + n * 0x10_0000));
+        uvm.map(held, &a, &MapRequest { place: there, ..MapRequest::zero(Pages(1)) }).unwrap();
+    }
+    let source = VaRange::new(range.start + Pages(10), range.start + Pages(20));
+    let copy = uvm.pass_range(held, &a, source, &a, Place::Fixed(Va(1 << 32)), Pass::Copy);
+    assert_eq!((copy, a.map().entries(held)), (Err(MapError::TooMany), 6));
+    uvm.space_destroy(held, a);
+}
+
+#[test]
+fn a_refused_wiring_leaves_one_entry_and_no_page_wired() {
+    for pages in [40, 1400] {
+        let ((uvm, free), mut ctx) = (world(4096), ThreadCtx::new());
+        let held = &mut ctx.held();
+        let (a, range) = written(&uvm, held, pages);
+        uvm.discard(held, &a, VaRange::new(range.start + Pages(pages / 2), range.end)).unwrap();
+        let source = VaRange::new(range.start + Pages(5), range.start + Pages(pages - 5));
+        let mut refused = 0;
+        loop {
+            uvm.machine().heap.fail_from(refused + 1);
+            let wired = uvm.wire(held, &a, source);
+            uvm.machine().heap.fail_nth(0);
+            audit(&uvm, held, &[&a], &[]);
+            if wired.is_ok() {
+                break;
+            }
+            assert_eq!((a.map().entries(held), self::wired(&uvm, &a, range)), (1, 0), "{refused}");
+            refused += 1;
+        }
+        assert!(refused > 1 && wired(&uvm, &a, range) as u64 == pages - 10);
+        uvm.unwire(held, &a, range).unwrap();
+        assert_eq!((a.map().entries(held), wired(&uvm, &a, range)), (1, 0));
+        uvm.space_destroy(held, a);
+        assert_eq!(uvm.frames().free(), free);
+    }
+}
+
 #[test]
 fn locked_memory_is_copied_and_can_be_written_where_its_copy_is_refused() {
     let ((uvm, free), mut ctx) = (world(8192), ThreadCtx::new());
