@@ -21,6 +21,8 @@
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
+/// Runs that change under one hold of a lock, at most, where a range is let go in parts.
+const LOOKS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
 /// Heap bytes of one of the tree's nodes, at most: eleven keys and values, twelve edges.
 const NODE_BYTES: usize = 400;
 /// Heap bytes that one change of any cover needs, at most: that of 6^10 runs, as many as no machine
@@ -138,7 +140,8 @@ impl Cover {
     }
 
     /// Takes one reference from every slot of the range, as [`sub`](Self::sub) does, until `most`
-    /// parts, at least one, have none left. Returns where the rest of the range begins.
+    /// parts, at least one, have none left, or, where there is such a bound, [`LOOKS`] runs have
+    /// one less. Returns where the rest of the range begins.
     pub(crate) fn sub_some(
         &mut self,
         range: Range<u64>,
@@ -158,10 +161,11 @@ impl Cover {
         let runs = self.many();
         cut(runs, range.start);
         cut(runs, range.end);
-        let (mut at, mut parts) = (range.start, 0);
-        while parts < most {
+        let (mut at, mut parts, mut looks) = (range.start, 0, 0);
+        while parts < most && (looks < LOOKS || most == usize::MAX) {
             let Some((&start, rest)) = runs.range_mut(at..range.end).next() else { break };
             at = rest.end;
+            looks += 1;
             rest.count -= 1;
             if rest.count == 0 {
                 runs.remove(&start);
@@ -211,6 +215,11 @@ impl Cover {
             },
         };
         run.start <= range.start && range.end <= run.end && run.count == 1
+    }
+
+    /// Whether a range has no more runs than `most`.
+    pub(crate) fn has_few_runs(&self, range: &Range<u64>, most: usize) -> bool {
+        self.runs_in(range.clone()).take(most + 1).count() <= most
     }
 
     /// Whether no slot of the range has a reference.

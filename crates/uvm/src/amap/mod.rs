@@ -55,6 +55,12 @@ const MOST: usize = 64;
 pub(crate) const NEW_BYTES: usize = 512;
 /// Parts of an amap that lose their last reference with the amap locked, at most.
 const PARTS: usize = 16;
+/// Leaves that a fork shares with a copy of its own, at most.
+const LEAVES_OF_EAGER_COPY: usize = 4096;
+/// Leaves that one hold of a lock shares with a copy.
+const LEAVES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 4096 };
+/// Runs of counts that one hold of a lock changes, at least those of a leaf.
+const RUNS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
 /// Numbers that are dropped before others get a turn: more than a leaf has.
 const SLOTS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
 /// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
@@ -108,7 +114,10 @@ pub(crate) struct Forked<M: Machine> {
 impl<M: Machine> AmapBody<M> {
     /// Whether a fork copies slots itself, of an entry that writes them so.
     fn is_copied_at_fork(&self, range: Range<u64>, writes: Writes) -> bool {
-        let (is_any, is_exclusive) = (self.rewritten.is_any(), self.cover.is_exclusive(range));
+        // What is large waits to be copied part by part.
+        let is_any =
+            self.rewritten.is_any() && self.slots.has_few_leaves(&range, LEAVES_OF_EAGER_COPY);
+        let is_exclusive = self.cover.is_exclusive(range);
         match writes {
             Writes::CopyOnWrite => is_any || !is_exclusive,
             // The copy that it waits for isn't needed by now.
@@ -364,6 +373,18 @@ impl<M: Machine> ARef<M> {
             true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + eager::BYTES,
             false => body.cover.add_bytes(&self.range(len)),
         }
+    }
+
+    /// Whether a copy of some slots, and the end of a reference to them, take no longer than one
+    /// hold of a lock may.
+    pub(crate) fn copies_few<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        range: &Range<u64>,
+    ) -> bool {
+        let (body, _) = self.amap.body.lock(held);
+        body.slots.has_few_leaves(range, LEAVES_AT_ONCE)
+            && body.cover.has_few_runs(range, RUNS_AT_ONCE)
     }
 
     /// Heap bytes that [`copy`](Self::copy) needs, and [`release_reserved`](Self::release_reserved)

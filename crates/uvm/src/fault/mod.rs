@@ -500,10 +500,12 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
     ) -> Result<(), Stop<FaultError>> {
         // Somebody else may have had the map meanwhile.
-        let Some(entry) = tree.get_mut(fault.va).filter(|entry| fault.needs_amap(entry)) else {
+        if !tree.get(fault.va).is_some_and(|entry| fault.needs_amap(entry)) {
             return Ok(());
-        };
-        let need = BYTES + self.copy_amap_bytes(held, entry);
+        }
+        let used = self.cut_to_copy(held, tree, fault.va, reserved)?;
+        let Some(entry) = tree.get_mut(fault.va) else { return Ok(()) };
+        let need = used + BYTES + self.copy_amap_bytes(held, entry);
         if need > reserved {
             return Err(Stop::Heap(need));
         }

@@ -14,14 +14,18 @@ pub(crate) mod eager;
 pub(crate) mod steps;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, Va, VaRange};
 
+use crate::amap::slots::LEAF;
 use crate::amap::ARef;
 use crate::map::tree::{built_bytes, Tree};
-use crate::map::{Entry, Inherit, Writes};
+use crate::map::{clip, has_room, Change, Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
 use eager::CopyState;
 use steps::Source;
+
+/// The largest part that a store cuts off an entry, as a power of two of slots.
+const LARGEST_CUT: u32 = 24;
 
 impl<M: Machine> Uvm<M> {
     /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the
@@ -303,6 +307,44 @@ impl<M: Machine> Uvm<M> {
             }
         }
         entry.writes = Writes::CopyOnWrite;
+    }
+
+    /// Cuts the entry around an address off its neighbourhood, if it waits to copy more than one
+    /// hold of a lock may copy: down to slots that begin and end at multiples of a power of two,
+    /// so that stores in any order make few entries. Where the map has no room for these, all is
+    /// copied at once. Returns the heap bytes that were used.
+    pub(crate) fn cut_to_copy<E>(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        tree: &mut Tree<Entry<M>>,
+        va: Va,
+        reserved: usize,
+    ) -> Result<usize, Stop<E>> {
+        let waits = |e: &&Entry<M>| e.writes == Writes::NeedsCopy;
+        let Some(entry) = tree.get(va).filter(waits) else { return Ok(0) };
+        let Some(aref) = &entry.amap else { return Ok(0) };
+        let (slot, all) = (entry.slot(aref, va), aref.range(entry.len()));
+        if aref.is_exclusive(held, entry.len()) || aref.copies_few(held, &all) {
+            return Ok(0);
+        }
+        let around = |bits: u32| {
+            let start = slot >> bits << bits;
+            start.max(all.start)..(start + (1 << bits)).min(all.end)
+        };
+        let leaf = LEAF.ilog2();
+        let few = (leaf..=LARGEST_CUT).rev().map(around).find(|some| aref.copies_few(held, some));
+        let some = few.unwrap_or_else(|| around(leaf));
+        let at = |slot: u64| entry.range.start + Pages(slot - aref.slot.0);
+        let part = VaRange::new(at(some.start), at(some.end));
+        if !has_room(self, tree, 2) {
+            return Ok(0);
+        }
+        let bytes = Change::CLIP.bytes_in(tree);
+        if bytes > reserved {
+            return Err(Stop::Heap(bytes));
+        }
+        clip(tree, part);
+        Ok(bytes)
     }
 
     /// Heap bytes that [`copy_amap`](Self::copy_amap) needs.

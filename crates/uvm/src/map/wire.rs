@@ -224,18 +224,22 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (tree, _) = space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, _) =
+                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             may_cut(self, &tree, range)?;
-            Change::CLIP.ensure(&tree, 0, reserved)
+            Change::CLIP.ensure(&tree, 0, reserved)?;
+            clip(&mut tree, range);
+            Ok(())
         })?;
         let mut rest = range;
         while !rest.is_empty() {
-            match self.unwire_first(held, space, rest, WIRED) {
+            match self.unwire_first(held, space, rest) {
                 Ok(end) => rest.start = end,
-                // Without room for what is cut for a moment, all goes at once.
+                // There is no room for what would be cut for a moment.
                 Err(RangeError::NoMemory | RangeError::TooMany) => {
-                    rest.start = self.unwire_first(held, space, rest, usize::MAX)?;
+                    self.unwire_marked(held, space, rest);
+                    break;
                 }
                 Err(e) => return Err(e),
             }
@@ -244,22 +248,18 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Unwires a range's first part of about so many translations, and says where that ends.
+    /// Unwires a range's first part, and says where that ends.
     fn unwire_first(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        translations: usize,
     ) -> Result<Va, RangeError> {
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) =
                 space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
-            let mut part = range;
-            if translations != usize::MAX {
-                part = first_part(&tree, range);
-                part.end = self.machine().pmap().part(&space.pmap, part, translations);
-            }
+            let mut part = first_part(&tree, range);
+            part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
             covered(&tree, part)?;
             may_cut(self, &tree, part)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
@@ -270,7 +270,7 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// The same for entries as they are, which takes no heap.
+    /// Unwires a range's entries as they are, some pages at a time, which takes no heap.
     fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut rest = range;
         while !rest.is_empty() {

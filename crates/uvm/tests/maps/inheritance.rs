@@ -198,3 +198,60 @@ fn sharing_costs_no_copy_and_zeroes_no_page() {
     assert_eq!(uvm.anons(), 65);
     end(&uvm, held, [s, child]);
 }
+
+/// Leaves, of 64 pages, that a store copies at most, and runs of counts.
+const AT_ONCE: [u64; 2] = if cfg!(feature = "small-leaves") { [4, 4] } else { [4096, 1024] };
+
+/// Stores to all pages of a range that are `apart`, in an order that no page follows its neighbour.
+fn store_out_of_order(uvm: &World, s: &Space<Soft>, range: VaRange, apart: u64) {
+    let count = range.pages().0 / apart;
+    for n in 0..count {
+        // Odd, and more than a window: every number once, if there are a power of two.
+        let n = n.wrapping_mul(0x9e37_79b1) % count;
+        store(uvm, s, range.start + Pages(n * apart), 99).unwrap();
+    }
+}
+
+#[test]
+fn a_store_copies_a_part_of_what_is_large_and_all_stores_leave_few_entries() {
+    let leaves = if cfg!(feature = "small-leaves") { 256 } else { 16384 };
+    let (uvm, mut ctx) = (world(4 * leaves as u32), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, 64 * leaves);
+    (0..leaves).for_each(|n| store(&uvm, &s, range.start + Pages(64 * n), 7).unwrap());
+    let child = uvm.fork(held, &s).unwrap();
+    store(&uvm, &s, range.start + Pages(64 * leaves / 2), 8).unwrap();
+    assert!(entries(&uvm, held, &s).len() > 1, "the store has copied all");
+    store_out_of_order(&uvm, &s, range, 64);
+    let most = 2 * leaves.div_ceil(AT_ONCE[0]) as usize;
+    assert!(entries(&uvm, held, &s).len() <= most);
+    for n in 0..leaves {
+        let va = range.start + Pages(64 * n);
+        assert_eq!((load(&uvm, &s, va), load(&uvm, &child, va)), (Ok(99), Ok(7)));
+    }
+    audit(&uvm, held, &[&s, &child], &[]);
+    end(&uvm, held, [s, child]);
+}
+
+#[test]
+fn a_store_copies_a_part_of_what_relatives_have_left_holes_in() {
+    let pages = if cfg!(feature = "small-leaves") { 256 } else { 16384 };
+    let (uvm, mut ctx) = (world(4096), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let range = zeroes(&uvm, held, &s, pages);
+    store(&uvm, &s, range.start + Pages(1), 7).unwrap();
+    let child = uvm.fork(held, &s).unwrap();
+    for n in (0..pages).step_by(2) {
+        uvm.unmap(held, &child, part(range, n..n + 1)).unwrap();
+    }
+    store(&uvm, &s, range.start + Pages(1), 8).unwrap();
+    assert!(entries(&uvm, held, &s).len() > 1, "the store has copied all");
+    store_out_of_order(&uvm, &s, range, 16);
+    let most = 2 * pages.div_ceil(AT_ONCE[1]) as usize + 2;
+    assert!(entries(&uvm, held, &s).len() <= most);
+    assert_eq!(load(&uvm, &child, range.start + Pages(1)), Ok(7));
+    audit(&uvm, held, &[&s, &child], &[]);
+    end(&uvm, held, [s, child]);
+}

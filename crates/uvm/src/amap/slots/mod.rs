@@ -492,6 +492,11 @@ impl Slots {
         end.err().unwrap_or(range.end)
     }
 
+    /// Whether a range has no more leaves than `most`.
+    pub(crate) fn has_few_leaves(&self, range: &Range<u64>, most: usize) -> bool {
+        self.leaves.range(keys_of(range)).take(most + 1).count() <= most
+    }
+
     /// Marks the leaf around an index, which has a number, beside others who read the table.
     #[inline]
     pub(crate) fn mark(&self, index: u64) {
