@@ -6,11 +6,12 @@
 //! has most, by processes and by what outlives them, and of that one's the process that has most is
 //! killed: to spread memory over many processes is no gain. Root's processes count each for itself.
 //! Never the first process. Who asks for a new process, file or the like ([`for_new`]) has none of
-//! its own user's killed, and is refused. It may be the one that asks. Who asks is the head of the library's line
-//! of those who wait for memory, so there is one at a time: it waits until its victim has left its
-//! memory, and tries again; all others sleep meanwhile. A victim waits for memory no longer
-//! (`Machine::has_fatal_signal`) and may take of the kernel's reserve to leave. One line on the
-//! debug console says who it was. Nothing here allocates more than a place in a wait queue.
+//! its own user's killed, and is refused. It may be the one that asks. Who asks is the head of the
+//! library's line of those who wait for memory, so there is one at a time: it waits until its
+//! victim has left its memory, and tries again; all others sleep meanwhile. A victim waits for
+//! memory no longer (`Machine::has_fatal_signal`) and may take of the kernel's reserve to leave.
+//! One line on the debug console says who it was. Nothing here allocates more than a place in a
+//! wait queue.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Relaxed};

@@ -33,10 +33,11 @@ impl<M: Machine> Uvm<M> {
     ///
     /// Copies of memory that is wired here are made at once, since a wired translation must not be
     /// lowered to fault later. What another space has wired that shares it is lowered there: its
-    /// next store takes a fault, and fails if memory has run out. A shared object inherited as a copy is copied page by page at the child's
-    /// writes; until then the child sees the object change. The child has private memory as it was
-    /// at one moment. Of memory that other spaces write too ([`Inherit::Share`]) it has each page
-    /// as it was at some moment of the call, and each word if that memory is locked here.
+    /// next store takes a fault, and fails if memory has run out. A shared object inherited as a
+    /// copy is copied page by page at the child's writes; until then the child sees the object
+    /// change. The child has private memory as it was at one moment. Of memory that other spaces
+    /// write too ([`Inherit::Share`]) it has each page as it was at some moment of the call, and
+    /// each word if that memory is locked here.
     ///
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
