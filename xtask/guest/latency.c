@@ -323,6 +323,38 @@ static void memory_is_locked(void) {
     NEED(!close(copy) && !munmap(at, LOCKED));
 }
 
+// What a child has too, and waits to be copied: by leaves of 64 pages, and by runs of pages that as many refer to.
+static void stores_after_forks(void) {
+    enum { LEAVES = 60000, HOLED = 120000 };
+    int said[2];
+    char byte, *at = mmap(0, LEAVES * 64ul * PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED && !pipe(said));
+    for (size_t i = 0; i < LEAVES; i++) at[i * 64 * PAGE] = 1;
+    pid_t it = fork();
+    if (it == 0) for (;;) pause();
+    NEED(it > 0);
+    BESIDE("a store to sparse memory that a child has", at[LEAVES / 2 * 64ul * PAGE] = 2);
+    BESIDE("fork of sparse memory that a child has", forked());
+    BESIDE("the end of a child with sparse memory", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+    NEED(!munmap(at, LEAVES * 64ul * PAGE));
+    at = mmap(0, HOLED * (size_t)PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    NEED(at != MAP_FAILED);
+    at[PAGE] = 1;
+    it = fork();
+    if (it == 0) {
+        for (size_t i = 0; i < HOLED; i += 2) NEED(!munmap(at + i * PAGE, PAGE));
+        NEED(write(said[1], "x", 1) == 1);
+        for (;;) pause();
+    }
+    NEED(it > 0 && read(said[0], &byte, 1) == 1);
+    BESIDE("a store to memory that a child left holes in", at[PAGE] = 2);
+    pid_t other = -1;
+    BESIDE("fork of memory that a child left holes in", if (!(other = fork())) for (;;) pause());
+    BESIDE("the end of its child", CHECK(!kill(other, SIGKILL) && waitpid(other, 0, 0) == other));
+    BESIDE("the end of a child that left holes", CHECK(!kill(it, SIGKILL) && waitpid(it, 0, 0) == it));
+    NEED(!munmap(at, HOLED * (size_t)PAGE) && !close(said[0]) && !close(said[1]));
+}
+
 // Half a terabyte of which nothing is there.
 static void spans_are_looked_at(void) {
     size_t span = 1ul << 36;
@@ -1674,6 +1706,7 @@ static const struct test_case cases[] = {
     {"memory_is_changed", memory_is_changed},
     {"memory_is_made", memory_is_made},
     {"memory_is_locked", memory_is_locked},
+    {"stores_after_forks", stores_after_forks},
     {"large_memory_is_changed", large_memory_is_changed},
     {"memory_that_threads_touch", memory_that_threads_touch},
     {"spans_are_looked_at", spans_are_looked_at},

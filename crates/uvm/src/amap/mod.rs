@@ -498,8 +498,6 @@ impl<M: Machine> Uvm<M> {
         }
         while at < all {
             if at == end {
-                down.perform(self.machine(), held);
-                self.machine().pause(held);
                 end = aref.few_to_release(held, at..all);
             }
             let is_reserved = self.machine().reserve_heap(RELEASE_BYTES).is_ok();
@@ -509,6 +507,9 @@ impl<M: Machine> Uvm<M> {
             if emptied == Emptied::NotAll {
                 self.note_left(held, &aref.amap);
             }
+            // Many references may go without a slot.
+            down.perform(self.machine(), held);
+            self.machine().pause(held);
         }
     }
 }
