@@ -1,7 +1,7 @@
 //! Fork, and what copies of private memory share until one of them is written.
 //!
 //! ```text
-//!   parent entry  Copied, amap A            parent  NeedCopy --> A <-- NeedCopy  child      (cover of A: 2)
+//!   parent entry  CopyOnWrite, amap A       parent  NeedsCopy --> A <-- NeedsCopy  child    (cover of A: 2)
 //!   and its translations writable    ==>    translations read-only
 //! ```
 //! A fork costs by entries: amaps are shared until somebody writes, and only the parent's

@@ -101,10 +101,10 @@ pub struct Wait {
 }
 
 #[repr(align(64))]
-struct RemapHistory(AtomicU64);
+struct SpinHistory(AtomicU64);
 
-static PATIENCES: [RemapHistory; cpu::MAX_CPUS] =
-    [const { RemapHistory(AtomicU64::new(*Wait::PATIENCE.end())) }; cpu::MAX_CPUS];
+static PATIENCES: [SpinHistory; cpu::MAX_CPUS] =
+    [const { SpinHistory(AtomicU64::new(*Wait::PATIENCE.end())) }; cpu::MAX_CPUS];
 
 impl Wait {
     /// Looks between two pauses: under TCG a pause leaves the guest, which costs more than a short
