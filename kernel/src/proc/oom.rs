@@ -65,6 +65,14 @@ pub fn make_room() -> bool {
     }
     let end = |worst: Arc<Process>| if is_leaving(&worst) { worst } else { kill(worst) };
     let worst = worst();
+    // To judge takes time, in which processes were told to go, and were not counted any more: an
+    // innocent one is the worst among those that are left.
+    if super::is_leaving() {
+        return false;
+    }
+    if leaving().is_some_and(|going| wait_for(&going)) {
+        return !super::is_leaving();
+    }
     if worst.as_ref().is_some_and(|worst| asks_for_new() && is_of_own_user(worst)) {
         return false;
     }
