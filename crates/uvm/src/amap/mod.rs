@@ -508,8 +508,10 @@ impl<M: Machine> Uvm<M> {
                 self.note_left(held, &aref.amap);
             }
             // Many references may go without a slot.
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
+            if at < all {
+                down.perform(self.machine(), held);
+                self.machine().pause(held);
+            }
         }
     }
 }

@@ -499,13 +499,31 @@ impl<M: Machine> Uvm<M> {
         tree: &mut Tree<Entry<M>>,
         reserved: usize,
     ) -> Result<(), Stop<FaultError>> {
+        let mut used = 0;
         // Somebody else may have had the map meanwhile.
-        if !tree.get(fault.va).is_some_and(|entry| fault.needs_amap(entry)) {
-            return Ok(());
+        let waits = |entry: &Entry<M>| fault.needs_amap(entry);
+        if let Some(entry) = tree.get_mut(fault.va).filter(|e| e.amap.is_none() && waits(e)) {
+            return self.give_amap(held, fault, entry, reserved);
         }
-        let used = self.cut_to_copy(held, tree, fault.va, reserved)?;
-        let Some(entry) = tree.get_mut(fault.va) else { return Ok(()) };
-        let need = used + BYTES + self.copy_amap_bytes(held, entry);
+        if tree.get(fault.va).is_some_and(waits) {
+            used = self.cut_to_copy(held, tree, fault.va, reserved)?;
+        }
+        match tree.get_mut(fault.va).filter(|e| waits(e)) {
+            Some(entry) => self.give_amap(held, fault, entry, reserved - used),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives an entry that waits to copy an amap of its own.
+    #[inline(always)]
+    fn give_amap(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        fault: &Fault<'_, M>,
+        entry: &mut Entry<M>,
+        reserved: usize,
+    ) -> Result<(), Stop<FaultError>> {
+        let need = BYTES + self.copy_amap_bytes(held, entry);
         if need > reserved {
             return Err(Stop::Heap(need));
         }
