@@ -60,7 +60,8 @@ pub fn make_room() -> bool {
     }
     // A process that is ending frees its memory soon: wait for that first. A victim that asked for
     // memory itself doesn't wait for its own end.
-    if leaving().is_some_and(|going| wait_for(&going)) {
+    let others_have_gone = || leaving().is_some_and(|going| wait_for(&going));
+    if others_have_gone() {
         return !super::is_leaving();
     }
     let end = |worst: Arc<Process>| if is_leaving(&worst) { worst } else { kill(worst) };
@@ -70,7 +71,7 @@ pub fn make_room() -> bool {
     if super::is_leaving() {
         return false;
     }
-    if leaving().is_some_and(|going| wait_for(&going)) {
+    if others_have_gone() {
         return !super::is_leaving();
     }
     if worst.as_ref().is_some_and(|worst| asks_for_new() && is_of_own_user(worst)) {

@@ -285,11 +285,9 @@ impl<M: Machine> Uvm<M> {
                         let end = self.unwire_some(&mut h, space, wired, WIRED);
                         if end == wired.end {
                             tree.each_mut(wired, |e| e.wired = false);
-                        }
-                        // What is left of the entry is looked for again.
-                        if end == wired.end {
                             end.min(rest.end)
                         } else {
+                            // What is left of the entry is looked for again.
                             rest.start
                         }
                     }

@@ -165,31 +165,34 @@ impl Data {
 
     /// Gives a range pages where it has none. What it got before it failed it keeps.
     fn fill_holes(&self, from: u64, to: u64) -> Result<()> {
-        let is_hole = |&at: &u64| !self.object.has_page(at);
-        let pages = || (from & !(PAGE - 1)..to).step_by(PAGE as usize);
         if let Some(quota) = &self.quota {
             let mut room = quota.room();
-            for at in pages() {
-                if sched::work_done(LOOK) && proc::is_leaving() {
-                    return Err(EINTR);
-                }
-                if is_hole(&at) {
-                    room = room.checked_sub(1).ok_or(ENOSPC)?;
-                }
-            }
+            self.each_hole(from, to, |_| {
+                room = room.checked_sub(1).ok_or(ENOSPC)?;
+                Ok(())
+            })?;
         }
-        for at in pages() {
-            if sched::work_done(LOOK) && proc::is_leaving() {
-                return Err(EINTR);
-            }
-            if !is_hole(&at) {
-                continue;
-            }
+        self.each_hole(from, to, |at| {
             sched::work_done(PAGE as usize);
             vm::leave_memory(Asks::File).map_err(|_| ENOSPC)?;
             let touched =
                 vm::object_io(&self.object, at, 1, Dir::Write, &mut |_, bytes| Ok(bytes.len()));
-            touched.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno })?;
+            touched.map_err(|errno| if errno == ENOMEM { ENOSPC } else { errno })
+        })
+    }
+
+    /// Calls `each` with every page of a range that isn't there, as far as it goes well.
+    ///
+    /// # Errors
+    /// `EINTR`: the process is being ended.
+    fn each_hole(&self, from: u64, to: u64, mut each: impl FnMut(u64) -> Result<()>) -> Result<()> {
+        for at in (from & !(PAGE - 1)..to).step_by(PAGE as usize) {
+            if sched::work_done(LOOK) && proc::is_leaving() {
+                return Err(EINTR);
+            }
+            if !self.object.has_page(at) {
+                each(at)?;
+            }
         }
         Ok(())
     }
