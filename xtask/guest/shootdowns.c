@@ -351,14 +351,21 @@ static int start_apart(pthread_t *threads) {
     return others;
 }
 
+// A CPU that its host stops while it has the map's lock makes the others wait, and so meet, once more: one of several
+// counts tells.
 static void threads_that_map_apart_tell_nobody(void) {
     pthread_t threads[MAX];
     int others = start_apart(threads);
-    long done = rounds_of(others), told = told_others();
-    while (rounds_of(others) - done < 2000) usleep(1000);
-    told = told_others() - told;
-    done = rounds_of(others) - done;
-    // Each would be told in each round.
+    long done, told;
+    int left = 10;
+    do {
+        done = rounds_of(others);
+        told = told_others();
+        while (rounds_of(others) - done < 2000) usleep(1000);
+        told = told_others() - told;
+        done = rounds_of(others) - done;
+        // Each would be told in each round.
+    } while (told > done / 10 && --left);
     if (told > done / 10) printf("  others were told %ld times in %ld rounds\n", told, done);
     CHECK(told <= done / 10);
     end(threads, others);
