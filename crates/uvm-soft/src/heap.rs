@@ -40,6 +40,7 @@ use std::backtrace::Backtrace;
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Bytes of one allocation, at most.
 pub const PIECE: usize = 16 * 1024;
@@ -67,6 +68,23 @@ const NOTHING: Charge = Charge { left: 0, is_operation: false, locks: 0, host: 0
 
 thread_local! {
     static CHARGE: Cell<Charge> = const { Cell::new(NOTHING) };
+    /// The thread's CPU time when it took the first of the locks that it holds, if it is measured.
+    static HELD_SINCE: Cell<Option<Duration>> = const { Cell::new(None) };
+    static LONGEST_HOLD: Cell<Option<Duration>> = const { Cell::new(None) };
+}
+
+/// The longest CPU time that the thread spends with locks of the VM system in an operation, from
+/// the first that it takes to the last that it gives back. Not for tasks of shuttle.
+pub fn longest_hold(operation: impl FnOnce()) -> Duration {
+    LONGEST_HOLD.set(Some(Duration::ZERO));
+    operation();
+    LONGEST_HOLD.take().unwrap_or_default()
+}
+
+/// The thread's own.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// What was there before, which comes back when this is dropped.
@@ -163,6 +181,9 @@ pub(crate) fn allow(bytes: usize) {
 pub(crate) fn locked() {
     let charge = CHARGE.get();
     CHARGE.set(Charge { locks: charge.locks + 1, ..charge });
+    if charge.locks == 0 && LONGEST_HOLD.get().is_some() {
+        HELD_SINCE.set(Some(cpu_time()));
+    }
 }
 
 /// The thread has given one back.
@@ -172,6 +193,9 @@ pub(crate) fn locked() {
 pub(crate) fn unlocked() {
     let charge = CHARGE.get();
     let locks = charge.locks.saturating_sub(1);
+    if let Some(since) = (locks == 0).then(|| HELD_SINCE.take()).flatten() {
+        LONGEST_HOLD.set(LONGEST_HOLD.get().map(|longest| longest.max(cpu_time() - since)));
+    }
     let told = charge.fault.filter(|_| locks == 0 && !charge.is_operation);
     CHARGE.set(Charge { locks, fault: charge.fault.filter(|_| told.is_none()), ..charge });
     if let Some(fault) = told.filter(|_| !std::thread::panicking()) {

@@ -44,7 +44,7 @@ mod tlb;
 
 pub use access::{Denied, Trap};
 pub use config::{Config, IoBy, Plant, Stage};
-pub use heap::{charged, host, within_reservation, ChargedHeap, Host, PIECE};
+pub use heap::{charged, host, longest_hold, within_reservation, ChargedHeap, Host, PIECE};
 pub use hooks::{Hooks, Moment};
 pub use inject::Injector;
 pub use pmap::{Counters, Mapping, SoftPmap, SoftSpace};

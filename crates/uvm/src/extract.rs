@@ -26,6 +26,7 @@ use machine::lines::Ordering::Relaxed;
 use machine::order::Guard;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
+use crate::amap::LOOKS_AT_ONCE;
 use crate::fork::eager::CopyState;
 use crate::fork::steps::Source;
 use crate::loan::slots::AT_ONCE;
@@ -121,9 +122,9 @@ enum Target {
 /// How a call ended.
 enum Passed {
     At(Va),
-    /// Nothing was done: the copy is to be made in steps, where no thread has it. It takes too long
-    /// for one, or other spaces write to what is copied, and all mappings of its pages are to be
-    /// made read-only first.
+    /// Nothing was done: what is to be passed is to be made in steps, where no thread has it. It
+    /// takes too long for one, or other spaces write to what is copied, and all mappings of its
+    /// pages are to be made read-only first.
     InSteps,
 }
 
@@ -288,7 +289,8 @@ impl<M: Machine> Uvm<M> {
         let passed =
             self.pass_entries(held, (from, range), target, place, mode).and_then(|passed| {
                 if matches!(passed, Passed::InSteps) {
-                    self.copy_range_in_steps(held, from, range, &space)?;
+                    let inherit = inheritance(mode).unwrap_or(Inherit::Share);
+                    self.fork_range_in_steps(held, from, range, inherit, &space)?;
                 }
                 match mode {
                     Pass::Copy => Ok(self.write_protect_copies(held, &space)?),
@@ -383,15 +385,16 @@ impl<M: Machine> Uvm<M> {
         self.space_destroy(held, detached.space);
     }
 
-    /// Copies a range into a space that no thread has, in steps, with the map claimed.
-    fn copy_range_in_steps(
+    /// Makes a range of a space that no thread has inherit another, in steps, with the map claimed.
+    fn fork_range_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         from: &Space<M>,
         range: VaRange,
+        inherit: Inherit,
         copy: &Space<M>,
     ) -> Result<(), MapError> {
-        let source = Source { space: from, range, forced_inherit: Some(Inherit::Copy) };
+        let source = Source { space: from, range, forced_inherit: Some(inherit) };
         let (mut entries, mut down) = (Tree::new(), Shootdown::new());
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             {
@@ -486,7 +489,9 @@ impl<M: Machine> Uvm<M> {
         {
             return Ok(None);
         }
-        let need = self.pass_bytes(&mut trees, &mut h, passing, new, entries);
+        let Some(need) = self.pass_bytes(&mut trees, &mut h, passing, new, entries) else {
+            return Ok(Some(Passed::InSteps));
+        };
         if need > reserved {
             return Err(Stop::Heap(need));
         }
@@ -552,7 +557,7 @@ impl<M: Machine> Uvm<M> {
         crate::map::choose_place(tree, bounds, range.pages(), place)
     }
 
-    /// Heap bytes for all that a call does behind this point.
+    /// Heap bytes for all that a call does behind this point; none if that takes more than a step.
     fn pass_bytes(
         &self,
         trees: &mut Trees<'_, M>,
@@ -560,7 +565,7 @@ impl<M: Machine> Uvm<M> {
         passing: &Passing<'_, M>,
         new: VaRange,
         entries: usize,
-    ) -> usize {
+    ) -> Option<usize> {
         // Both trees are cut, and a range put into either; several entries are made as a tree, or
         // taken as one.
         let several = usize::from(entries > 1);
@@ -569,9 +574,14 @@ impl<M: Machine> Uvm<M> {
         bytes += Change { insertions: 3, splices: 0 }.bytes_in(trees.from());
         bytes += Change { insertions: 3, splices: 0 }.with(trees.to(), &[new]).bytes_in(trees.to());
         if let Some(inherit) = inheritance(passing.mode) {
-            trees.from().each(passing.range, |e| bytes += self.fork_entry_bytes(e, inherit, held));
+            let mut left = LOOKS_AT_ONCE;
+            let counted = trees.from().try_each(passing.range, &mut |e| {
+                let own = self.fork_entry_bytes(e, inherit, held, &mut left);
+                own.map(|own| bytes += own).ok_or(())
+            });
+            counted.ok()?;
         }
-        bytes
+        Some(bytes)
     }
 
     /// Entries that share or copy those in the range.

@@ -177,6 +177,11 @@ impl<M: Machine> Uvm<M> {
             At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,
         };
         let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
+        if self.copies_much(&mut h, &tree, range) {
+            drop(tree);
+            self.copy_amaps_in_steps(held, space, range).map_err(TransferError::from)?;
+            return Err(Stop::again(reserved));
+        }
         let need = self.put_needs(&tree, &mut h, range, transfer.lent)?;
         if need > reserved {
             // Another attempt may fail for heap: this one leaves nothing.

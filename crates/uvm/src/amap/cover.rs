@@ -111,25 +111,34 @@ impl Cover {
 
     /// Counts one more reference to every slot of a range, all of which have one.
     pub(crate) fn add(&mut self, range: Range<u64>) {
+        let end = self.add_some(range.clone(), usize::MAX);
+        debug_assert_eq!(end, range.end);
+    }
+
+    /// Counts one more reference to every slot of a range, as [`add`](Self::add) does, until `most`
+    /// runs have one more. Returns where the rest of the range begins.
+    pub(crate) fn add_some(&mut self, range: Range<u64>, most: usize) -> u64 {
         if range.is_empty() {
-            return;
+            return range.end;
         }
         if let Some(run) = self.whole(&range) {
             run.count += 1;
-            return;
+            return range.end;
         }
         let runs = self.many();
         cut(runs, range.start);
         cut(runs, range.end);
         let mut next = range.start;
-        for (&start, rest) in runs.range_mut(range.clone()) {
+        for (&start, rest) in runs.range_mut(range.clone()).take(most) {
             debug_assert_eq!(start, next, "a slot of {range:?} has no reference");
             rest.count += 1;
             next = rest.end;
         }
         join(runs, range.start);
+        join(runs, next);
         join(runs, range.end);
         self.lessen();
+        next
     }
 
     /// Takes one reference from every slot of the range, all of which have one; `unused` gets each
@@ -175,6 +184,7 @@ impl Cover {
         }
         join(runs, range.start);
         join(runs, at);
+        join(runs, range.end);
         self.lessen();
         at
     }
@@ -186,6 +196,26 @@ impl Cover {
             Runs::One(_) => 4 * NODE_BYTES,
             Runs::Many(runs) => change_bytes(runs.len()),
         }
+    }
+
+    /// How many runs there are; none where there is one, which every change changes as a whole.
+    pub(crate) fn len(&self) -> usize {
+        match &self.runs {
+            Runs::One(_) => 0,
+            Runs::Many(runs) => runs.len(),
+        }
+    }
+
+    /// The end of a range's first runs, as many as are `left`, which becomes what is left then; at
+    /// least one.
+    pub(crate) fn few(&self, range: Range<u64>, left: &mut usize) -> u64 {
+        if self.len() <= *left {
+            *left -= self.len();
+            return range.end;
+        }
+        let last = self.runs_in(range.clone()).nth((*left).max(1) - 1);
+        *left = 0;
+        last.map_or(range.end, |(run, _)| run.end.min(range.end))
     }
 
     /// Whether no slot has a reference.

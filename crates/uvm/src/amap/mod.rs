@@ -55,8 +55,11 @@ const MOST: usize = 64;
 pub(crate) const NEW_BYTES: usize = 512;
 /// Parts of an amap that lose their last reference with the amap locked, at most.
 const PARTS: usize = 16;
-/// Leaves that a fork shares with a copy of its own, at most.
-const LEAVES_OF_EAGER_COPY: usize = 4096;
+/// Leaves and runs of counts that a fork, or a copy of some entries, changes under one hold of a
+/// lock.
+pub(crate) const LOOKS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
+/// Heap bytes that [`ARef::reference_some`] may need.
+pub(crate) const REFERENCE_BYTES: usize = CHANGE_BYTES;
 /// Leaves that one hold of a lock shares with a copy.
 const LEAVES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 4096 };
 /// Runs of counts that one hold of a lock changes, at least those of a leaf.
@@ -115,8 +118,7 @@ impl<M: Machine> AmapBody<M> {
     /// Whether a fork copies slots itself, of an entry that writes them so.
     fn is_copied_at_fork(&self, range: Range<u64>, writes: Writes) -> bool {
         // What is large waits to be copied part by part.
-        let is_any =
-            self.rewritten.is_any() && self.slots.has_few_leaves(&range, LEAVES_OF_EAGER_COPY);
+        let is_any = self.rewritten.is_any() && self.slots.most_leaves() <= LOOKS_AT_ONCE;
         let is_exclusive = self.cover.is_exclusive(range);
         match writes {
             Writes::CopyOnWrite => is_any || !is_exclusive,
@@ -201,13 +203,70 @@ impl<M: Machine> ARef<M> {
         body.cover.add(self.range(len));
     }
 
-    /// Heap bytes that [`reference`](Self::reference) may need.
+    /// Counts one more reference to the first of some slots, and says where the rest begins;
+    /// [`REFERENCE_BYTES`] have been reserved.
+    pub(crate) fn reference_some<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        range: Range<u64>,
+    ) -> u64 {
+        self.amap.body.lock(held).0.cover.add_some(range, RUNS_AT_ONCE)
+    }
+
+    /// Heap bytes that [`reference`](Self::reference) may need; none if it takes more than the
+    /// looks that are `left`.
     pub(crate) fn reference_bytes<P: Before<order::Amap>>(
         &self,
         held: &mut Held<'_, P>,
         len: Pages,
-    ) -> usize {
-        self.amap.body.lock(held).0.cover.add_bytes(&self.range(len))
+        left: &mut usize,
+    ) -> Option<usize> {
+        let (body, _) = self.amap.body.lock(held);
+        *left = left.checked_sub(body.cover.len())?;
+        Some(body.cover.add_bytes(&self.range(len)))
+    }
+
+    /// Takes the looks that a [copy](Self::copy) of the first `len` slots takes from those that are
+    /// `left`; none if these are too few. What nobody else refers to isn't copied.
+    pub(crate) fn charge_copy<P: Before<order::Amap>>(
+        &self,
+        held: &mut Held<'_, P>,
+        len: Pages,
+        left: &mut usize,
+    ) -> Option<()> {
+        let (body, _) = self.amap.body.lock(held);
+        if !body.cover.is_exclusive(self.range(len)) {
+            *left = left.checked_sub(body.slots.most_leaves() + body.cover.len())?;
+        }
+        Some(())
+    }
+
+    /// Puts what the first of some slots hold into a copy that no other thread has, and says where
+    /// the rest begins.
+    ///
+    /// # Errors
+    /// The heap bytes that are needed, if these are more than were `reserved`.
+    pub(crate) fn share_some<P: Before<order::Amap>>(
+        &self,
+        uvm: (&M, &Anons<M>),
+        held: &mut Held<'_, P>,
+        range: Range<u64>,
+        copy: &mut ARef<M>,
+        reserved: usize,
+    ) -> Result<u64, usize> {
+        let (body, mut h) = self.amap.body.lock(held);
+        let part = range.start..body.slots.few(range, &mut { SLOTS_AT_ONCE });
+        let need = body.slots.share_bytes(part.clone());
+        if need > reserved {
+            return Err(need);
+        }
+        let mut down = Shootdown::new();
+        let mut holders =
+            AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
+        if let Some(slots) = copy.own_slots() {
+            body.slots.share_into(slots, part.clone(), core::iter::empty(), &mut holders);
+        }
+        Ok(part.end)
     }
 
     /// Drops a reference to the first `len` slots where that takes no heap, as for most entries;
@@ -246,7 +305,9 @@ impl<M: Machine> ARef<M> {
             *left = less;
             return range.end;
         }
-        self.amap.body.lock(held).0.slots.few(range, left)
+        let (body, _) = self.amap.body.lock(held);
+        let end = body.slots.few(range.clone(), left);
+        body.cover.few(range.start..end, left)
     }
 
     /// The end of the first slots of a range to which a reference is dropped in one piece. Where
@@ -361,18 +422,23 @@ impl<M: Machine> ARef<M> {
         Some(Forked { copy: Self::with_slots(slots, self.slot, len), was_exclusive, rewritten })
     }
 
-    /// Heap bytes that a fork may need for the first `len` slots.
+    /// Heap bytes that a fork may need for the first `len` slots; none if it takes more than the
+    /// looks that are `left`.
     pub(crate) fn fork_bytes<P: Before<order::Amap>>(
         &self,
         held: &mut Held<'_, P>,
         len: Pages,
         writes: Writes,
-    ) -> usize {
+        left: &mut usize,
+    ) -> Option<usize> {
         let (body, _) = self.amap.body.lock(held);
-        match body.is_copied_at_fork(self.range(len), writes) {
+        let is_copied = body.is_copied_at_fork(self.range(len), writes);
+        let looks = if is_copied { body.slots.most_leaves() } else { body.cover.len() };
+        *left = left.checked_sub(looks)?;
+        Some(match is_copied {
             true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + eager::BYTES,
             false => body.cover.add_bytes(&self.range(len)),
-        }
+        })
     }
 
     /// Whether a copy of some slots, and the end of a reference to them, take no longer than one

@@ -34,7 +34,7 @@ use crate::amap::ARef;
 use crate::anon::{many_bytes, AnonNo};
 use crate::map::space::Space;
 use crate::map::tree::Tree;
-use crate::map::Entry;
+use crate::map::{Entry, Writes};
 use crate::stat::Counter;
 use crate::Uvm;
 
@@ -64,8 +64,9 @@ pub(crate) struct CopyState<M: Machine> {
     forgets: bool,
     /// No translation allows a store to private memory any more, and none will before its end.
     pub(crate) is_write_protected: bool,
-    /// The copy of the next entry, which is locked, where it is made already; and its length.
-    pub(crate) next_amap: Option<(ARef<M>, Pages)>,
+    /// The amap of the next entry's copy, where it is made already; its length, and how the copy
+    /// writes to it.
+    pub(crate) next_amap: Option<(ARef<M>, Pages, Writes)>,
     places: ArrayVec<(Va, AnonNo), MOST>,
     /// Other spaces may write to pages of what was copied.
     pub(crate) others_can_write: bool,

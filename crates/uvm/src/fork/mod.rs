@@ -10,6 +10,7 @@
 //! without copying anything (1999, sections 5.2 and 5.4). What the parent stores to while its
 //! children are there a fork copies itself (`eager.rs`).
 
+pub(crate) mod amaps;
 pub(crate) mod eager;
 pub(crate) mod steps;
 
@@ -17,7 +18,7 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, Va, VaRange};
 
 use crate::amap::slots::LEAF;
-use crate::amap::ARef;
+use crate::amap::{ARef, LOOKS_AT_ONCE};
 use crate::map::tree::{built_bytes, Tree};
 use crate::map::{clip, has_room, Change, Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
@@ -53,13 +54,14 @@ impl<M: Machine> Uvm<M> {
         // through only once.
         let last = parent.map.fork_bytes.load(Relaxed);
         let mut guess = last + last / 4;
+        let mut in_steps = false;
         let result = self.attempt(held, 0, |held, mut reserved| {
             let guessed = core::mem::take(&mut guess);
             if guessed != 0 && self.machine().reserve_heap(guessed).is_ok() {
                 reserved = guessed;
             }
-            let forked =
-                self.fork_entries(held, parent, reserved, (&child, &mut entries), &mut down);
+            let made = (&child, &mut entries);
+            let forked = self.fork_entries(held, parent, reserved, &mut in_steps, made, &mut down);
             if forked.is_err() {
                 // The next attempt begins anew, with the memory that this one took: all of it, the
                 // copies too that were given up on the way.
@@ -84,12 +86,14 @@ impl<M: Machine> Uvm<M> {
         Ok(child)
     }
 
-    /// One attempt: whether other spaces may write to pages of what was copied.
+    /// One attempt: whether other spaces may write to pages of what was copied. One that finds that
+    /// it takes too long for one piece says so, and is made again in steps.
     fn fork_entries(
         &self,
         held: &mut Held<'_, order::Nothing>,
         parent: &Space<M>,
         reserved: usize,
+        in_steps: &mut bool,
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Shootdown,
     ) -> Result<bool, Stop<NoMemory>> {
@@ -97,7 +101,7 @@ impl<M: Machine> Uvm<M> {
         let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
         parent.map.forks.store(nth, Relaxed);
-        if self.forks_in_steps(parent, &tree) {
+        if *in_steps || self.forks_in_steps(parent, &tree) {
             parent.map.claim(&tree);
             drop(tree);
             let source = Source { space: parent, range: parent.map.bounds, forced_inherit: None };
@@ -110,11 +114,17 @@ impl<M: Machine> Uvm<M> {
         }
         let (mut result, mut need, mut state) =
             (Ok(()), built_bytes::<Entry<M>>(0), CopyState::new(nth));
+        let mut left = LOOKS_AT_ONCE;
         *entries = tree.derive(parent.map.bounds, |entry| {
             if result.is_err() {
                 return None;
             }
-            need += self.derive_bytes(entry, entry.inherit, &mut h);
+            let Some(bytes) = self.derive_bytes(entry, entry.inherit, &mut h, &mut left) else {
+                *in_steps = true;
+                result = Err(Stop::again(reserved));
+                return None;
+            };
+            need += bytes;
             if need > reserved {
                 result = Err(Stop::Heap(need));
                 return None;
@@ -130,6 +140,9 @@ impl<M: Machine> Uvm<M> {
         // Under the lock: another thread of the parent must not resolve a copy while a third still
         // writes through the translation that was just lowered.
         down.flush(self.machine().pmap());
+        if *in_steps {
+            return Err(Stop::again(reserved));
+        }
         if let Err(Stop::Heap(_)) = result {
             // At least what it came to here: entries of one amap need more as the others'
             // references are counted.
@@ -145,41 +158,52 @@ impl<M: Machine> Uvm<M> {
         Ok(state.others_can_write)
     }
 
-    /// Heap bytes for a child's entry in a tree that is built, and all that it has.
+    /// Heap bytes for a child's entry in a tree that is built, and all that it has; none if it
+    /// takes more than the looks that are `left`.
     pub(crate) fn derive_bytes(
         &self,
         entry: &Entry<M>,
         inherit: Inherit,
         held: &mut Held<'_, order::Map>,
-    ) -> usize {
+        left: &mut usize,
+    ) -> Option<usize> {
         let built = built_bytes::<Entry<M>>;
-        built(1) - built(0) + self.fork_entry_bytes(entry, inherit, held)
+        Some(built(1) - built(0) + self.fork_entry_bytes(entry, inherit, held, left)?)
     }
 
     fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
         let mut bytes = built_bytes::<Entry<M>>(tree.len());
         tree.each(VaRange::new(machine::Va(0), machine::Va(u64::MAX)), |e| {
-            bytes += self.fork_entry_bytes(e, e.inherit, held);
+            let all = &mut { usize::MAX };
+            bytes += self.fork_entry_bytes(e, e.inherit, held, all).unwrap_or_default();
         });
         bytes
     }
 
-    /// Heap bytes that [`fork_entry_as`](Self::fork_entry_as) may need, but for the entry itself.
+    /// Heap bytes that [`fork_entry_as`](Self::fork_entry_as) may need, but for the entry itself;
+    /// none if it takes more than the looks that are `left`.
     pub(crate) fn fork_entry_bytes(
         &self,
         e: &Entry<M>,
         inherit: Inherit,
         held: &mut Held<'_, order::Map>,
-    ) -> usize {
+        left: &mut usize,
+    ) -> Option<usize> {
         let Some(aref) = &e.amap else {
-            return if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 };
+            return Some(if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 });
         };
         let bytes = match inherit {
-            Inherit::Share if e.writes == Writes::NeedsCopy => aref.copy_bytes(held, e.len()),
-            Inherit::Copy if e.writes != Writes::Shared => aref.fork_bytes(held, e.len(), e.writes),
-            _ => aref.reference_bytes(held, e.len()),
+            Inherit::Share if e.writes == Writes::NeedsCopy => {
+                aref.charge_copy(held, e.len(), left)?;
+                aref.copy_bytes(held, e.len())
+            }
+            Inherit::Copy if e.writes != Writes::Shared => {
+                aref.fork_bytes(held, e.len(), e.writes, left)?
+            }
+            Inherit::Share => aref.reference_bytes(held, e.len(), left)?,
+            Inherit::Copy | Inherit::None | Inherit::Zero => return Some(0),
         };
-        self.settle_bytes(held, aref, e.len()) + bytes
+        Some(self.settle_bytes(held, aref, e.len()) + bytes)
     }
 
     /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. A fork
@@ -202,12 +226,15 @@ impl<M: Machine> Uvm<M> {
         let (amap, writes) = match inherit {
             Inherit::None => return Ok(None),
             Inherit::Zero => (None, Writes::NeedsCopy),
-            Inherit::Share => {
-                if entry.writes == Writes::NeedsCopy {
-                    self.copy_amap(held, entry);
+            Inherit::Share => match state.next_amap.take() {
+                Some((amap, _, writes)) => (Some(amap), writes),
+                None => {
+                    if entry.writes == Writes::NeedsCopy {
+                        self.copy_amap(held, entry);
+                    }
+                    (self.share_amap(held, entry), entry.writes)
                 }
-                (self.share_amap(held, entry), entry.writes)
-            }
+            },
             Inherit::Copy if entry.writes == Writes::Shared => (None, Writes::NeedsCopy),
             Inherit::Copy => self.inherit_copy(held, parent, entry, state, down)?,
         };
@@ -241,8 +268,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedsCopy)) };
         let len = entry.len();
-        if let Some((copy, _)) = state.next_amap.take() {
-            return Ok((Some(copy), Writes::CopyOnWrite));
+        if let Some((amap, _, writes)) = state.next_amap.take() {
+            return Ok((Some(amap), writes));
         }
         debug_assert!(!entry.wired, "pages that are wired are copied before");
         let is_write_protected = state.is_write_protected;

@@ -21,7 +21,7 @@ use machine::{
 };
 
 use crate::amap::slots::{Slots, LEAF, SET_BYTES};
-use crate::amap::{ARef, NEW_BYTES};
+use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
 use crate::anon::{many_bytes, AnonNo};
 use crate::fork::eager::{self, CopyState};
 use crate::loan::slots::{Content, Settle, Shown, AT_ONCE};
@@ -71,6 +71,10 @@ struct Unprepared<M: Machine> {
     aref: ARef<M>,
     /// It is locked: its pages are copied at once.
     is_wired_private: bool,
+    /// The child's layer takes more than one step to make.
+    is_large: bool,
+    inherit: Inherit,
+    writes: Writes,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -104,7 +108,7 @@ impl<M: Machine> Uvm<M> {
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), state, down);
             Ok(())
         });
-        if let Some((copy, len)) = state.next_amap.take() {
+        if let Some((copy, len, _)) = state.next_amap.take() {
             self.release_amap(held, &copy, len, down);
         }
         down.perform(self.machine(), held);
@@ -219,8 +223,10 @@ impl<M: Machine> Uvm<M> {
                 self.settle_claimed(held, source.space, &first)?;
                 if first.is_wired_private {
                     let len = first.range.pages();
-                    state.next_amap =
-                        Some((self.copy_in_steps(held, &first.aref, len, down)?, len));
+                    let copy = self.copy_in_steps(held, &first.aref, len, down)?;
+                    state.next_amap = Some((copy, len, Writes::CopyOnWrite));
+                } else if first.is_large {
+                    self.fork_amap_in_steps(held, source.space, &first, state)?;
                 }
             }
             let done = self.copy_entries_step(held, (source, rest), reserve, entries, state, down);
@@ -231,6 +237,41 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
+    /// Makes the amap of an entry's copy, of many leaves or runs.
+    fn fork_amap_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        first: &Unprepared<M>,
+        state: &mut CopyState<M>,
+    ) -> Result<(), NoMemory> {
+        let Unprepared { range, aref, inherit, .. } = first;
+        let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
+        if *inherit == Inherit::Copy && writes == Writes::CopyOnWrite {
+            // Others write to it too, or there would be one run to count.
+            let copy = self.share_leaves_in_steps(held, &aref, len)?;
+            copy.amap.is_unprotected.store(true, Relaxed);
+            state.others_can_write = true;
+            state.next_amap = Some((copy, len, writes));
+            return Ok(());
+        }
+        if *inherit == Inherit::Share && writes == Writes::NeedsCopy {
+            if !aref.is_exclusive(held, len) {
+                self.copy_amap_claimed(held, space, *range, &aref)?;
+            }
+            let (mut tree, _) = space.map.lock_claimed(held);
+            let Some(entry) = tree.get_mut(range.start) else {
+                unreachable!("an entry of a claimed map stays")
+            };
+            entry.writes = Writes::CopyOnWrite;
+            writes = entry.writes;
+            aref = entry.amap.clone().unwrap_or(aref);
+        }
+        self.reference_in_steps(held, &aref, len)?;
+        state.next_amap = Some((aref, len, writes));
+        Ok(())
+    }
+
     /// The first entry of a range, if it is to be prepared.
     fn first_unprepared(
         &self,
@@ -238,13 +279,21 @@ impl<M: Machine> Uvm<M> {
         source: &Source<'_, M>,
         range: VaRange,
     ) -> Option<Unprepared<M>> {
-        let (tree, _) = source.space.map.lock_claimed(held);
+        let (tree, mut h) = source.space.map.lock_claimed(held);
         let first = tree.try_each(range, &mut |e| {
-            let aref = e.amap.clone().filter(|_| source.needs_preparing(e));
+            let inherit = source.inherit_of(e);
+            let looks = &mut { LOOKS_AT_ONCE };
+            let is_large = self.fork_entry_bytes(e, inherit, &mut h, looks).is_none();
+            let aref = e.amap.clone().filter(|_| is_large || source.needs_preparing(e));
+            let (is_wired_private, writes) = (source.is_wired_private(e), e.writes);
+            let range = e.range;
             Err(aref.map(|aref| Unprepared {
-                range: e.range,
+                range,
                 aref,
-                is_wired_private: source.is_wired_private(e),
+                is_wired_private,
+                is_large,
+                inherit,
+                writes,
             }))
         });
         first.err().flatten()
@@ -266,17 +315,21 @@ impl<M: Machine> Uvm<M> {
         let part = first_part(&tree, range);
         let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
         let (mut done, mut end, mut failed) = (0, part.end, None);
+        let mut left = LOOKS_AT_ONCE;
         let made = tree.derive(part, |entry| {
             if end != part.end || failed.is_some() {
                 return None;
             }
-            need += match &state.next_amap {
-                Some(_) if done == 0 => built_bytes::<Entry<M>>(1) - built_bytes::<Entry<M>>(0),
-                _ => self.derive_bytes(entry, source.inherit_of(entry), &mut h),
+            let bytes = match &state.next_amap {
+                Some(_) if done == 0 => {
+                    Some(built_bytes::<Entry<M>>(1) - built_bytes::<Entry<M>>(0))
+                }
+                _ => self.derive_bytes(entry, source.inherit_of(entry), &mut h, &mut left),
             };
+            need += bytes.unwrap_or_default();
             // One that is to be prepared is the first of its step.
             let waits = done != 0 && source.needs_preparing(entry);
-            if waits || need > reserve {
+            if waits || bytes.is_none() || need > reserve {
                 end = entry.range.start;
                 return None;
             }
@@ -398,7 +451,10 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Lets others run. A thread that is being ended forks no further.
-    fn pause_or_give_up(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), NoMemory> {
+    pub(crate) fn pause_or_give_up(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+    ) -> Result<(), NoMemory> {
         self.machine().pause(held);
         if self.machine().has_fatal_signal() {
             return Err(NoMemory);

@@ -179,6 +179,11 @@ impl<M: Machine> Uvm<M> {
                 space.map.unclaim(self.machine(), held);
                 return done.and(covered);
             }
+            if self.copies_much(&mut h, &tree, range) {
+                drop(tree);
+                self.copy_amaps_in_steps(held, space, range).map_err(RangeError::from)?;
+                return Err(Stop::again(reserved));
+            }
             let need =
                 self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
             if need > reserved {
@@ -205,6 +210,11 @@ impl<M: Machine> Uvm<M> {
             {
                 let (mut tree, mut h) = space.map.lock_claimed(held);
                 let part = self.part_to_empty(&mut h, space, &tree, rest);
+                if self.copies_much(&mut h, &tree, part) {
+                    drop(tree);
+                    self.copy_amaps_claimed(held, space, part).map_err(RangeError::from)?;
+                    continue;
+                }
                 let need =
                     self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
                 if need > reserved {
@@ -263,6 +273,11 @@ impl<M: Machine> Uvm<M> {
                     return Ok(rest.end);
                 };
                 let part = self.part_to_empty(&mut h, space, &tree, part);
+                if self.copies_much(&mut h, &tree, part) {
+                    drop(tree);
+                    self.copy_amaps_in_steps(held, space, part).map_err(RangeError::from)?;
+                    return Err(Stop::again(reserved));
+                }
                 let need =
                     self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
                 if need > reserved {

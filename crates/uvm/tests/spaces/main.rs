@@ -4,6 +4,7 @@
 mod behaviour;
 #[path = "../disk/mod.rs"]
 mod disk;
+mod holds;
 mod isolation;
 #[path = "../lending/mod.rs"]
 mod lending;

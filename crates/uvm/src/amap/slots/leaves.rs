@@ -227,6 +227,16 @@ impl Leaves {
         }
     }
 
+    /// How many leaves there are at most: all that could be in the branches, if there are several.
+    pub(super) fn most(&self) -> usize {
+        match &self.lowest {
+            Some((_, branch)) if self.others.is_empty() => {
+                branch.used.load(Relaxed).count_ones() as usize
+            }
+            lowest => (usize::from(lowest.is_some()) + self.others.len()) * BRANCH as usize,
+        }
+    }
+
     /// The first leaf's key in a range.
     pub(super) fn first(&self, keys: Range<u64>) -> Option<u64> {
         self.range(keys).next().map(|(key, _)| key)

@@ -580,6 +580,24 @@ impl Slots {
         holders: &mut impl Holders,
     ) -> Slots {
         let mut copy = Slots::new();
+        self.share_into(&mut copy, range, but, holders);
+        copy
+    }
+
+    /// How many leaves there are at most. Cost: O(1).
+    pub(crate) fn most_leaves(&self) -> usize {
+        self.leaves.most()
+    }
+
+    /// Puts the numbers of a range at the same indices of a table that has none there, as
+    /// [`share_range`](Self::share_range) does.
+    pub(crate) fn share_into(
+        &self,
+        copy: &mut Slots,
+        range: Range<u64>,
+        but: impl Iterator<Item = u64> + Clone,
+        holders: &mut impl Holders,
+    ) {
         for (key, leaf) in self.leaves.range(keys_of(&range)) {
             let part = part_of(key, &range);
             if leaf.lies_in(part.clone()) && !but.clone().any(|index| index / LEAF == key) {
@@ -594,7 +612,6 @@ impl Slots {
                 }
             }
         }
-        copy
     }
 
     /// The numbers from `start` on, as many as `out` holds; 0 where nothing is set. Says whether

@@ -1,0 +1,161 @@
+//! Amaps of many leaves, or of many runs of counts, in steps: copied, or referred to once more.
+//!
+//! The map that has the entry is claimed. As long as the entry refers to its slots, they stay; what
+//! other spaces write to meanwhile is copied as it is then.
+
+use machine::{order, Held, Machine, NoMemory, Pages, Shootdown, VaRange};
+
+use crate::amap::slots::Slots;
+use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES, REFERENCE_BYTES};
+use crate::map::tree::Tree;
+use crate::map::{Entry, Writes};
+use crate::stat::Counter;
+use crate::{Space, Stop, Uvm};
+
+impl<M: Machine> Uvm<M> {
+    /// Whether entries in a range that wait to copy have more to copy than one hold of a lock may.
+    pub(crate) fn copies_much(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        tree: &Tree<Entry<M>>,
+        range: VaRange,
+    ) -> bool {
+        let mut left = LOOKS_AT_ONCE;
+        let charged = tree.try_each(range, &mut |e| match &e.amap {
+            Some(aref) if e.writes == Writes::NeedsCopy => {
+                aref.charge_copy(held, e.len(), &mut left).ok_or(())
+            }
+            _ => Ok(()),
+        });
+        charged.is_err()
+    }
+
+    /// Gives entries in a range that wait to copy amaps of their own. Another fork may follow at
+    /// once: the caller asks [again](Self::copies_much).
+    ///
+    /// # Errors
+    /// [`NoMemory`], also if the thread is being ended: entries that have theirs keep them.
+    pub(crate) fn copy_amaps_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), NoMemory> {
+        self.attempt(held, 0, |held, _| {
+            let whole = space.map.lock_whole_now(self.machine(), held, space.map.bounds);
+            let (tree, _) = whole.map_err(Stop::<NoMemory>::Wait)?;
+            space.map.claim(&tree);
+            Ok(())
+        })?;
+        let copied = self.copy_amaps_claimed(held, space, range);
+        space.map.unclaim(self.machine(), held);
+        copied
+    }
+
+    /// The same in a map that is claimed.
+    pub(crate) fn copy_amaps_claimed(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), NoMemory> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let waiting = {
+                let (tree, mut h) = space.map.lock_claimed(held);
+                let found = tree.try_each(rest, &mut |e| match &e.amap {
+                    Some(aref)
+                        if e.writes == Writes::NeedsCopy && !aref.is_exclusive(&mut h, e.len()) =>
+                    {
+                        Err((e.range, aref.clone()))
+                    }
+                    _ => Ok(()),
+                });
+                found.err()
+            };
+            let Some((own, aref)) = waiting else { return Ok(()) };
+            self.copy_amap_claimed(held, space, own, &aref)?;
+            rest = rest.intersect(VaRange::new(own.end, rest.end.max(own.end)));
+        }
+        Ok(())
+    }
+
+    /// Gives one entry, which waits to copy, an amap of its own.
+    pub(crate) fn copy_amap_claimed(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+        aref: &ARef<M>,
+    ) -> Result<(), NoMemory> {
+        let copy = self.share_leaves_in_steps(held, aref, range.pages())?;
+        {
+            let (mut tree, _) = space.map.lock_claimed(held);
+            let Some(entry) = tree.get_mut(range.start) else {
+                unreachable!("an entry of a claimed map stays")
+            };
+            (entry.amap, entry.writes) = (Some(copy), Writes::CopyOnWrite);
+        }
+        self.stat().add(self.machine().cpu(), Counter::AmapCopies, 1);
+        let mut down = Shootdown::new();
+        self.release_amap(held, aref, range.pages(), &mut down);
+        down.perform(self.machine(), held);
+        Ok(())
+    }
+
+    /// A new amap with the same anons in the first `len` slots.
+    pub(crate) fn share_leaves_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        from: &ARef<M>,
+        len: Pages,
+    ) -> Result<ARef<M>, NoMemory> {
+        self.machine().reserve_heap(NEW_BYTES)?;
+        let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
+        let (mut rest, mut reserved) = (from.range(len), 0);
+        while !rest.is_empty() {
+            let shared = self
+                .machine()
+                .reserve_heap(reserved)
+                .map(|()| from.share_some(self.parts(), held, rest.clone(), &mut copy, reserved));
+            let shared = shared.and_then(|shared| {
+                match shared {
+                    Ok(end) => rest.start = end,
+                    Err(need) => reserved = need,
+                }
+                self.pause_or_give_up(held)
+            });
+            if let Err(e) = shared {
+                let mut down = Shootdown::new();
+                self.release_amap(held, &copy, len, &mut down);
+                down.perform(self.machine(), held);
+                return Err(e);
+            }
+        }
+        Ok(copy)
+    }
+
+    /// One more reference to the first `len` slots.
+    pub(crate) fn reference_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        aref: &ARef<M>,
+        len: Pages,
+    ) -> Result<(), NoMemory> {
+        let all = aref.range(len);
+        let mut at = all.start;
+        while at < all.end {
+            let added = self.machine().reserve_heap(REFERENCE_BYTES).and_then(|()| {
+                at = aref.reference_some(held, at..all.end);
+                self.pause_or_give_up(held)
+            });
+            if let Err(e) = added {
+                let mut down = Shootdown::new();
+                self.release_amap(held, aref, Pages(at - all.start), &mut down);
+                down.perform(self.machine(), held);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+}
