@@ -635,7 +635,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a fork lets the parent copy while a CPU still stores to the original",
         file: "uvm/src/fork/mod.rs",
-        changes: &[("        down.flush(self.machine().pmap());\n        if let Err(Stop::Heap(_))", "        if let Err(Stop::Heap(_))")],
+        changes: &[("        down.flush(self.machine().pmap());\n        if *in_steps", "        if *in_steps")],
         found_by: FORK,
     },
     Plant {

@@ -152,7 +152,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
     /// Of memory that other spaces write too a copy has each page as it was at some moment of the
-    /// call, and each word if that memory is locked here.
+    /// call, and each word if that memory is locked.
     ///
     /// # Errors
     /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than

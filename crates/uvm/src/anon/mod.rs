@@ -34,7 +34,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
-use machine::lines::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use machine::lines::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use machine::frames::PageFlags;
 use machine::magazine::{Magazine, FULL, HALF};
@@ -227,6 +227,8 @@ pub(crate) struct Anons<M: Machine> {
     out: AtomicUsize,
     /// Slots that hold pages on loan.
     pub(crate) borrowed: AtomicUsize,
+    /// Whether any space has ever had locked memory: a hint.
+    pub(crate) was_wired: AtomicBool,
     /// The amaps that these are in.
     pub(crate) borrowers: Borrowers<M>,
     pub(crate) swap: Swap<M>,
@@ -250,6 +252,7 @@ impl<M: Machine> Anons<M> {
             depot: Ordered::new(Depot { free: lists, fresh: 1 }),
             out: AtomicUsize::new(0),
             borrowed: AtomicUsize::new(0),
+            was_wired: AtomicBool::new(false),
             borrowers: Borrowers::new(),
             swap: Swap::new(),
         })

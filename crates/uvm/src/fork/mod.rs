@@ -32,13 +32,12 @@ impl<M: Machine> Uvm<M> {
     /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the
     /// parent's writable translations.
     ///
-    /// Copies of memory that is wired here are made at once, since a wired translation must not be
-    /// lowered to fault later. What another space has wired that shares it is lowered there: its
-    /// next store takes a fault, and fails if memory has run out. A shared object inherited as a
+    /// Copies of memory that is wired, here or in another space that shares it, are made at once,
+    /// since a wired translation must not be lowered to fault later. A shared object inherited as a
     /// copy is copied page by page at the child's writes; until then the child sees the object
     /// change. The child has private memory as it was at one moment. Of memory that other spaces
     /// write too ([`Inherit::Share`]) it has each page as it was at some moment of the call, and
-    /// each word if that memory is locked here.
+    /// each word if that memory is locked.
     ///
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
@@ -197,6 +196,7 @@ impl<M: Machine> Uvm<M> {
                 aref.charge_copy(held, e.len(), left)?;
                 aref.copy_bytes(held, e.len())
             }
+            Inherit::Copy if self.may_copy_wired(held, e, aref) => return None,
             Inherit::Copy if e.writes != Writes::Shared => {
                 aref.fork_bytes(held, e.len(), e.writes, left)?
             }
@@ -204,6 +204,18 @@ impl<M: Machine> Uvm<M> {
             Inherit::Copy | Inherit::None | Inherit::Zero => return Some(0),
         };
         Some(self.settle_bytes(held, aref, e.len()) + bytes)
+    }
+
+    /// Whether other spaces write to what an entry maps too, and may have locked it.
+    fn may_copy_wired(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        e: &Entry<M>,
+        aref: &ARef<M>,
+    ) -> bool {
+        self.anons.was_wired.load(Relaxed)
+            && e.writes == Writes::CopyOnWrite
+            && !aref.is_exclusive(held, e.len())
     }
 
     /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. A fork

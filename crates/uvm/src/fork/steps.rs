@@ -65,6 +65,14 @@ impl<M: Machine> Source<'_, M> {
     }
 }
 
+/// Which resident pages a copy in steps copies at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    All,
+    /// Those that are locked, in any space.
+    Wired,
+}
+
 /// An entry that is to be prepared before a child's is made of it.
 struct Unprepared<M: Machine> {
     range: VaRange,
@@ -223,10 +231,10 @@ impl<M: Machine> Uvm<M> {
                 self.settle_claimed(held, source.space, &first)?;
                 if first.is_wired_private {
                     let len = first.range.pages();
-                    let copy = self.copy_in_steps(held, &first.aref, len, down)?;
+                    let copy = self.copy_in_steps(held, &first.aref, len, Copied::All, down)?;
                     state.next_amap = Some((copy, len, Writes::CopyOnWrite));
                 } else if first.is_large {
-                    self.fork_amap_in_steps(held, source.space, &first, state)?;
+                    self.fork_amap_in_steps(held, source.space, &first, state, down)?;
                 }
             }
             let done = self.copy_entries_step(held, (source, rest), reserve, entries, state, down);
@@ -237,19 +245,24 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Makes the amap of an entry's copy, of many leaves or runs.
+    /// Makes the amap of an entry's copy, of many leaves or runs, or of pages that another space
+    /// has locked.
     fn fork_amap_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         first: &Unprepared<M>,
         state: &mut CopyState<M>,
+        down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         let Unprepared { range, aref, inherit, .. } = first;
         let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
         if *inherit == Inherit::Copy && writes == Writes::CopyOnWrite {
             // Others write to it too, or there would be one run to count.
-            let copy = self.share_leaves_in_steps(held, &aref, len)?;
+            let copy = match self.anons.was_wired.load(Relaxed) {
+                true => self.copy_in_steps(held, &aref, len, Copied::Wired, down)?,
+                false => self.share_leaves_in_steps(held, &aref, len)?,
+            };
             copy.amap.is_unprotected.store(true, Relaxed);
             state.others_can_write = true;
             state.next_amap = Some((copy, len, writes));
@@ -351,14 +364,15 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// A copy of the slots of a locked entry, made a leaf at a time, with a copy of every page. An
-    /// anon that is on swap is shared: no wired translation shows it, so nothing has to be lowered,
-    /// and whoever writes it first copies it.
+    /// A copy of slots that may be locked, made a leaf at a time, with a copy of every page, or of
+    /// every locked one. An anon that is on swap is shared: no wired translation shows it, so
+    /// nothing has to be lowered, and whoever writes it first copies it.
     fn copy_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         from: &ARef<M>,
         len: Pages,
+        copied: Copied,
         down: &mut Shootdown,
     ) -> Result<ARef<M>, NoMemory> {
         self.machine().reserve_heap(NEW_BYTES)?;
@@ -371,7 +385,7 @@ impl<M: Machine> Uvm<M> {
                     let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
                     let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
                     if let Some(slots) = copy.own_slots() {
-                        self.copy_slots(&mut h, &body.slots, rest.start..end, slots)?;
+                        self.copy_slots(&mut h, &body.slots, rest.start..end, copied, slots)?;
                     }
                     rest.start = end;
                     Ok(())
@@ -391,28 +405,34 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         from: &Slots,
         range: Range<u64>,
+        copied: Copied,
         to: &mut Slots,
     ) -> Result<(), NoMemory> {
         for (slot, number) in from.range(range) {
             let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
-            let copy = self.copy_anon(held, no)?;
+            let copy = self.copy_anon(held, no, copied)?;
             to.set(slot, copy.unwrap_or(no).number());
         }
         Ok(())
     }
 
     /// A new anon with the bytes of another; none, and one more reference to that, if it is not
-    /// resident.
+    /// resident, or isn't to be copied.
     fn copy_anon(
         &self,
         held: &mut Held<'_, order::Amap>,
         from: AnonNo,
+        copied: Copied,
     ) -> Result<Option<AnonNo>, NoMemory> {
         let (machine, frames) = (self.machine(), self.frames());
         let to: PageNo = {
             let (mut anon, mut h) = self.anons.get(from).lock(held);
-            let busy = |&page: &PageNo| frames.flags(page).contains(PageFlags::BUSY);
-            let Some(page) = anon.page().filter(|page| !busy(page)) else {
+            let is_wired = |page| frames.wire_count(page) != frames.loans(page);
+            let is_copied = |&page: &PageNo| {
+                !frames.flags(page).contains(PageFlags::BUSY)
+                    && (copied == Copied::All || is_wired(page))
+            };
+            let Some(page) = anon.page().filter(is_copied) else {
                 anon.add_reference(frames);
                 return Ok(None);
             };

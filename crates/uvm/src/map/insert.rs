@@ -6,7 +6,6 @@
 
 use alloc::sync::Arc;
 
-use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::merge::Growth;
@@ -204,7 +203,7 @@ impl<M: Machine> Uvm<M> {
             self.make_known(held, pager)?;
         }
         if request.wired {
-            space.map.was_wired.store(true, Relaxed);
+            self.note_wired(space);
         }
         let mut down = Shootdown::new();
         let mut old = Taken::new();

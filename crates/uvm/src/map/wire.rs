@@ -95,6 +95,14 @@ impl<M: Machine> Uvm<M> {
         self.end_wiring_of(held, space, fresh, marked)
     }
 
+    /// Says that a space has locked memory from now on.
+    pub(crate) fn note_wired(&self, space: &Space<M>) {
+        space.map.was_wired.store(true, Relaxed);
+        if !self.anons.was_wired.load(Relaxed) {
+            self.anons.was_wired.store(true, Relaxed);
+        }
+    }
+
     fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let mut down = machine::Shootdown::new();
         {
@@ -149,7 +157,7 @@ impl<M: Machine> Uvm<M> {
             }
             may_cut(self, &tree, whole)?;
             clip(&mut tree, whole);
-            space.map.was_wired.store(true, Relaxed);
+            self.note_wired(space);
             tree.each_mut(part, |e| {
                 if !e.wired {
                     e.wired = true;

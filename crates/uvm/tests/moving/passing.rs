@@ -794,3 +794,38 @@ fn locked_memory_is_copied_and_can_be_written_where_its_copy_is_refused() {
     [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert_eq!(uvm.frames().free(), free);
 }
+
+/// Stores to memory that is locked take no fault, though another space that shares it has copied
+/// it: by a fork, or as a range.
+#[test]
+fn a_copy_leaves_what_another_space_has_locked_writable_there() {
+    let (uvm, _) = world(64);
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    let (a, range) = written(&uvm, held, 4);
+    let b = uvm.space_create(held, BOUNDS).unwrap();
+    uvm.pass_range(held, &a, range, &b, Place::Fixed(range.start), Pass::Share).unwrap();
+    let locked = VaRange::new(range.start + Pages(1), range.start + Pages(3));
+    uvm.wire(held, &b, locked).unwrap();
+    let store_without_fault = |va, byte| {
+        let fault = |va, _| -> Result<(), uvm::FaultError> { panic!("a fault at {va:?}") };
+        uvm.machine().store(0, b.pmap(), va, &[byte], fault).unwrap();
+    };
+    let child = uvm.fork(held, &a).unwrap();
+    locked.iter_pages().for_each(|va| store_without_fault(va, 77));
+    let copy = uvm.extract(held, &a, range, Pass::Copy).unwrap();
+    locked.iter_pages().for_each(|va| store_without_fault(va, 78));
+    let c = uvm.space_create(held, BOUNDS).unwrap();
+    uvm.pass_range(held, &a, range, &c, Place::Fixed(range.start), Pass::Copy).unwrap();
+    locked.iter_pages().for_each(|va| store_without_fault(va, 79));
+    for (n, va) in (1u8..).zip(range.iter_pages()) {
+        let is_locked = locked.start <= va && va < locked.end;
+        let at = |shown: u8| if is_locked { shown } else { n };
+        assert_eq!(load(&uvm, &child, va), n);
+        assert_eq!(load(&uvm, copy.space(), va), at(77));
+        assert_eq!(load(&uvm, &c, va), at(78));
+        assert_eq!((load(&uvm, &a, va), load(&uvm, &b, va)), (at(79), at(79)));
+    }
+    audit(&uvm, held, &[&a, &b, &c, &child, copy.space()], &[]);
+    uvm.drop_detached(held, copy);
+}
