@@ -15,6 +15,7 @@ const LEAF: u64 = 64;
 /// So many leaves, or pages that are unmapped.
 const SIZES: [u64; 2] = [4096, 32_768];
 
+type Make = fn(&World, &mut Held<'_, Nothing>, u64) -> (Space<SoftMachine>, VaRange);
 type Call = fn(&World, &mut Held<'_, Nothing>, &Space<SoftMachine>, VaRange);
 
 /// A space with a range of so many leaves, of each of which one page is touched.
@@ -48,11 +49,7 @@ fn holed(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMac
 
 /// No lock is held eight times as long for what is eight times as large, or nearly so. What begins
 /// to take several holds between the sizes is held longer for the larger, but not by so much.
-fn assert_bounded(
-    name: &str,
-    make: fn(&World, &mut Held<'_, Nothing>, u64) -> (Space<SoftMachine>, VaRange),
-    call: Call,
-) {
+fn assert_bounded(name: &str, make: Make, call: Call) {
     let longest = |size| {
         let run = |_| {
             let (uvm, _) = world(40_000);
