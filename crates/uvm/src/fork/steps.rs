@@ -24,7 +24,7 @@ use crate::amap::slots::{Slots, LEAF, SET_BYTES};
 use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
 use crate::anon::{many_bytes, AnonNo};
 use crate::fork::eager::{self, CopyState};
-use crate::loan::slots::{Content, Settle, Shown, AT_ONCE};
+use crate::loan::slots::{Content, AT_ONCE};
 use crate::map::steps::{first_part, part_of_few_slots, WIRED};
 use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Entry, Inherit, Writes};
@@ -228,7 +228,7 @@ impl<M: Machine> Uvm<M> {
             if let Some(first) =
                 self.first_unprepared(held, source, rest).filter(|_| state.next_amap.is_none())
             {
-                self.settle_claimed(held, source.space, &first)?;
+                self.settle_claimed(held, source.space, first.range)?;
                 if first.is_wired_private {
                     let len = first.range.pages();
                     let copy = self.copy_in_steps(held, &first.aref, len, Copied::All, down)?;
@@ -445,26 +445,23 @@ impl<M: Machine> Uvm<M> {
         Ok(Some(copy))
     }
 
-    /// Gives an entry's slots that hold pages on loan anons instead, some at a time.
+    /// Gives slots of an entry that hold pages on loan anons instead, some at a time.
     fn settle_claimed(
         &self,
         held: &mut Held<'_, order::Nothing>,
         parent: &Space<M>,
-        Unprepared { range, aref, .. }: &Unprepared<M>,
+        range: VaRange,
     ) -> Result<(), NoMemory> {
-        let mut rest = aref.range(range.pages());
+        let mut rest = range;
         while !rest.is_empty() {
             self.machine().reserve_heap(many_bytes(AT_ONCE))?;
-            {
+            let looked_at = {
                 let (tree, mut h) = parent.map.lock_claimed(held);
-                let Some(entry) = tree.get(range.start) else { return Ok(()) };
-                let (mut body, mut h) = aref.amap.body.lock(&mut h);
-                let Some((first, _)) = body.borrowed_from(rest.start).next() else { return Ok(()) };
-                let some = rest.start..rest.end.min(first + AT_ONCE as u64);
-                let all = Settle::All(Shown::new(parent, entry, aref));
-                self.settle_borrowed(&mut h, &mut body, some.clone(), &all)?;
-                rest.start = some.end;
-            }
+                let Some(entry) = tree.get(rest.start) else { return Ok(()) };
+                self.settle_first(&mut h, parent, entry, rest)?
+            };
+            let Some(end) = looked_at else { return Ok(()) };
+            rest.start = end;
             self.pause_or_give_up(held)?;
         }
         Ok(())

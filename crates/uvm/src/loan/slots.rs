@@ -289,7 +289,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Looks at some slots at the start of an entry's part, and settles some. Says up to where none
     /// is on loan; nothing if that is so for all of them.
-    fn settle_first(
+    pub(crate) fn settle_first(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
