@@ -292,6 +292,58 @@ static void vfork_lends_its_memory(void) {
     CHECK(WEXITSTATUS(wait_for(child)) == 7);
 }
 
+// Whoever waits for a mutex gets it when its owner runs another program.
+static void exec_releases_robust_mutexes(void) {
+    pthread_mutexattr_t kind;
+    pthread_mutex_t *mutex = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(mutex != MAP_FAILED && !pthread_mutexattr_init(&kind));
+    NEED(!pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST));
+    NEED(!pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED) && !pthread_mutex_init(mutex, &kind));
+    int held[2];
+    NEED(!pipe(held));
+    pid_t child = fork();
+    if (child == 0) {
+        if (pthread_mutex_lock(mutex) || write(held[1], "x", 1) != 1) _exit(1);
+        usleep(50000);
+        execl("/bin/sh", "sh", "-c", "sleep 10", (char *)0);
+        _exit(2);
+    }
+    char byte;
+    NEED(child > 0 && read(held[0], &byte, 1) == 1);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5;
+    CHECK(pthread_mutex_timedlock(mutex, &until) == EOWNERDEAD);
+    kill(child, SIGKILL);
+    wait_for(child);
+}
+
+// The word of set_tid_address is zeroed by an exec in memory that another process has too, and not in the child's own.
+static void exec_zeroes_the_word_of_a_thread(void) {
+    static volatile int word;
+    char *arguments[] = {"sh", "-c", "exit 5", 0}, *none[] = {0};
+    word = 7;
+    pid_t child = vfork();
+    if (child == 0) {
+        syscall(SYS_set_tid_address, &word);
+        execve("/bin/sh", arguments, none);
+        _exit(2);
+    }
+    CHECK(word == 0);
+    CHECK(WEXITSTATUS(wait_for(child)) == 5);
+    volatile int *shared = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(shared != MAP_FAILED);
+    *shared = 7;
+    child = fork();
+    if (child == 0) {
+        syscall(SYS_set_tid_address, shared);
+        execve("/bin/sh", arguments, none);
+        _exit(2);
+    }
+    CHECK(WEXITSTATUS(wait_for(child)) == 5);
+    CHECK(*shared == 7);
+}
+
 static void broken_programs(void) {
     char *arguments[] = {"x", 0}, *none[] = {0};
     static char image[8192];
@@ -510,6 +562,8 @@ int main(int argc, char **argv) {
         {"a_stopped_group_hears_that_it_is_orphaned", a_stopped_group_hears_that_it_is_orphaned},
         {"a_large_group_hears_that_it_is_orphaned", a_large_group_hears_that_it_is_orphaned},
         {"vfork_lends_its_memory", vfork_lends_its_memory},
+        {"exec_releases_robust_mutexes", exec_releases_robust_mutexes},
+        {"exec_zeroes_the_word_of_a_thread", exec_zeroes_the_word_of_a_thread},
         {"broken_programs", broken_programs},
         {"corrupt_headers", corrupt_headers},
         {"scripts", scripts},

@@ -179,6 +179,9 @@ pub fn exec(
         return Err(errno);
     }
     let old = thread.pending_mm.lock().take();
+    if let Some(old) = &old {
+        release_words(thread, old, &mm);
+    }
     commit(thread, &name, files, (&mm, openness));
     if let Some(old) = old {
         old.leave(&thread.process);
@@ -421,6 +424,23 @@ pub fn unshare_files(thread: &Thread) -> Result<()> {
     Ok(())
 }
 
+/// Releases in the old program's memory what others may wait for: mutexes that the thread holds,
+/// and the word of `set_tid_address`, if other threads have that memory too.
+fn release_words(thread: &Thread, old: &Arc<Mm>, new: &Arc<Mm>) {
+    if !old.is_shared() {
+        thread.clear_child_tid.store(0, Ordering::Relaxed);
+    }
+    let words = [&thread.robust_list, &thread.clear_child_tid];
+    if words.iter().all(|word| word.load(Ordering::Relaxed) == 0) {
+        return;
+    }
+    thread.replace_mm(Some(old.clone()));
+    vm::activate(&old.space);
+    exit::release_words(thread);
+    thread.replace_mm(Some(new.clone()));
+    vm::activate(&new.space);
+}
+
 /// Everything that a new program finds fresh.
 fn commit(
     thread: &Thread,
@@ -449,8 +469,6 @@ fn commit(
     // Who began to trace meanwhile has seen what rights there are now, or is seen here.
     change();
     *thread.altstack.lock() = AltStack::default();
-    thread.clear_child_tid.store(0, Ordering::Relaxed);
-    thread.robust_list.store(0, Ordering::Relaxed);
     let base = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
     thread.set_comm(base);
     timer::exec(process);

@@ -42,8 +42,7 @@ pub fn exit_group_later(status: ExitStatus) {
 }
 
 fn leave(thread: &Arc<Thread>) -> ! {
-    robust::release_all(thread);
-    clear_tid(thread);
+    release_words(thread);
     leave_space(thread);
     let process = thread.process.clone();
     let number = trace::leaves(thread);
@@ -78,6 +77,12 @@ fn leave(thread: &Arc<Thread>) -> ! {
     drop(process);
     thread.forget_task();
     sched::exit_current()
+}
+
+/// Releases words in the thread's memory that others may wait for.
+pub fn release_words(thread: &Thread) {
+    robust::release_all(thread);
+    clear_tid(thread);
 }
 
 /// `set_tid_address`: zeroes the word and wakes one who joins.

@@ -86,6 +86,11 @@ impl Mm {
         self.users.load(Ordering::Acquire) == 0
     }
 
+    /// Whether several threads run in it.
+    pub fn is_shared(&self) -> bool {
+        self.users.load(Ordering::Acquire) > 1
+    }
+
     /// Whether new mappings are locked, and when their pages are brought in.
     pub fn lock_future(&self) -> Option<Populate> {
         match self.lock_future.load(Ordering::Relaxed) {
