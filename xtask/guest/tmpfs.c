@@ -3,6 +3,7 @@
 #include <sys/mount.h>
 #include <sys/statfs.h>
 #include <sys/sysinfo.h>
+#include <sys/sysmacros.h>
 
 enum { MIB = 1 << 20, RW = PROT_READ | PROT_WRITE };
 
@@ -161,6 +162,77 @@ static void mounts_that_go_round(void) {
     CHECK(!chdir("/") && !umount("/tmp/x") && !rmdir("/tmp/x") && !rmdir("/tmp/y"));
 }
 
+// What a program that is in the folder gives: its exit code, or 128 and the error of execve.
+static int run(const char *path) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        execl(path, path, (char *)0);
+        _exit(128 + errno);
+    }
+    int status;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int mounts_say(const char *options) {
+    char path[64], line[512], *found = 0;
+    NEED(getcwd(path, sizeof path));
+    FILE *mounts = fopen("/proc/mounts", "r");
+    NEED(mounts);
+    while (!found && fgets(line, sizeof line, mounts)) if (strstr(line, path)) found = strstr(line, options);
+    fclose(mounts);
+    return found != 0;
+}
+
+static long flags(void) {
+    struct statfs space;
+    NEED(!statfs(".", &space));
+    return space.f_flags & (MS_NODEV | MS_NOEXEC | MS_NOSUID);
+}
+
+static void change(unsigned long flags) {
+    char path[64];
+    NEED(getcwd(path, sizeof path));
+    CHECK(!mount("", path, "", MS_REMOUNT | flags, ""));
+}
+
+// Programs can't be run or mapped as such, and device nodes not be opened, where a mount says so.
+static void flags_of_mounts(void) {
+    fresh("");
+    static const char script[] = "#!/bin/sh\nexit 9\n";
+    int fd = open("script", O_RDWR | O_CREAT, 0755);
+    NEED(fd >= 0 && write(fd, script, sizeof script - 1) == sizeof script - 1 && !close(fd));
+    NEED(!mknod("null", S_IFCHR | 0666, makedev(1, 3)));
+    for (int round = 0; round < 2; round++) {
+        CHECK(flags() == 0 && run("./script") == 9);
+        fd = open("null", O_RDWR);
+        CHECK(fd >= 0 && write(fd, "x", 1) == 1 && !close(fd));
+        fd = open("script", O_RDONLY);
+        NEED(fd >= 0);
+        void *code = mmap(0, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+        CHECK(code != MAP_FAILED && !munmap(code, PAGE));
+        change(MS_NODEV);
+        CHECK(flags() == MS_NODEV && mounts_say("nodev") && run("./script") == 9);
+        FAILS(open("null", O_RDWR), EACCES);
+        int named = open("null", O_PATH);
+        CHECK(named >= 0 && !close(named));
+        change(MS_NOEXEC | MS_NOSUID);
+        CHECK(flags() == (MS_NOEXEC | MS_NOSUID) && mounts_say("nosuid,noexec") && run("./script") == 128 + EACCES);
+        CHECK(mmap(0, PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED && errno == EPERM);
+        void *data = mmap(0, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+        NEED(data != MAP_FAILED);
+        FAILS(mprotect(data, PAGE, PROT_READ | PROT_EXEC), EACCES);
+        CHECK(!munmap(data, PAGE) && !close(fd));
+        change(0);
+    }
+    end();
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/m.%d", getpid());
+    NEED(!mkdir(path, 0755) && !mount("none", path, "tmpfs", MS_NODEV | MS_NOEXEC, "") && !chdir(path));
+    CHECK(flags() == (MS_NODEV | MS_NOEXEC) && mounts_say("nodev,noexec"));
+    end();
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"half_of_memory", half_of_memory},
@@ -170,6 +242,7 @@ int main(int argc, char **argv) {
         {"limits_can_be_changed", limits_can_be_changed},
         {"a_mapping_does_not_take_all_memory", a_mapping_does_not_take_all_memory},
         {"mounts_that_go_round", mounts_that_go_round},
+        {"flags_of_mounts", flags_of_mounts},
     };
     return RUN(cases, argc, argv);
 }

@@ -14,11 +14,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
 
-use super::current;
 use super::epoll::Watch;
 use super::inode::{InodeRef, Kind, Position, QUEUES};
 use super::io::{Sink, Source};
 use super::path::Place;
+use super::{current, mount};
 use crate::chain::Chain;
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
@@ -102,6 +102,10 @@ pub struct File {
 impl File {
     /// Opens `place`; `flags` are those of `open` and say how it may be used.
     pub fn open(place: Place, flags: u32) -> Result<Arc<File>> {
+        let is_device = matches!(place.inode.kind(), Kind::Char | Kind::Block);
+        if is_device && flags & abi::O_PATH == 0 && mount::has_flag(&*place.inode, abi::MS_NODEV) {
+            return Err(EACCES);
+        }
         let charge = take(size_of::<File>())?;
         let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
         let io = io.unwrap_or_else(|| place.inode.clone());

@@ -5,10 +5,12 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 
+use linux_raw_sys::general as abi;
 use spin::Once;
 
-use super::inode::{same, InodeRef};
+use super::inode::{same, Inode, InodeRef};
 use super::tmpfs;
 use crate::errno::*;
 use crate::sync::SpinLock;
@@ -26,7 +28,37 @@ impl Mount {
     /// `rw` or `ro`, and what else the table shows.
     pub fn options(&self) -> String {
         let mode = if self.root.fs_stat().read_only { "ro" } else { "rw" };
-        String::from(mode) + &tmpfs::shown_options(&self.root)
+        let mut shown = String::from(mode);
+        for (flag, name) in
+            [(abi::MS_NOSUID, ",nosuid"), (abi::MS_NODEV, ",nodev"), (abi::MS_NOEXEC, ",noexec")]
+        {
+            if has_flag(&*self.root, flag) {
+                shown += name;
+            }
+        }
+        shown + &tmpfs::shown_options(&self.root)
+    }
+}
+
+/// What a file system may be mounted with: its device nodes can't be opened, its programs can't be
+/// run or mapped as such. Set-id bits, which the third flag is about, give no program other ids
+/// here. The flags are the file system's, wherever else its folders are bound.
+pub const FLAGS: u32 = abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID;
+
+/// Whether a node's file system is mounted with one of the [`FLAGS`].
+pub fn has_flag(node: &dyn Inode, flag: u32) -> bool {
+    flags(node) & flag != 0
+}
+
+/// The [`FLAGS`] that a node's file system is mounted with.
+pub fn flags(node: &dyn Inode) -> u32 {
+    node.mount_flags().map_or(0, |flags| flags.load(Relaxed))
+}
+
+/// Gives a file system the flags that a program says.
+pub fn set_flags(root: &InodeRef, flags: u64) {
+    if let Some(own) = root.mount_flags() {
+        own.store(flags as u32 & FLAGS, Relaxed);
     }
 }
 

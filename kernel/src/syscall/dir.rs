@@ -311,17 +311,29 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     const CHANGES: u64 = (abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
     const REMOUNT: u64 = abi::MS_REMOUNT as u64;
     const BIND: u64 = abi::MS_BIND as u64;
+    const READ_ONLY: u64 = abi::MS_RDONLY as u64;
     current::cred().need(Caps::SYS_ADMIN)?;
     let target = place(CWD, target, Follow::Yes)?.inode;
     if flags & CHANGES != 0 {
         return Ok(());
     }
     if flags & REMOUNT != 0 {
-        // With MS_BIND too, it is about this one place, which has no flags here.
-        if flags & BIND != 0 || tmpfs::remount(&target, &options(data)?)? {
-            return Ok(());
+        // With MS_BIND too, it is about this one place, which has no flags of its own here.
+        if flags & BIND != 0 {
+            let own = u64::from(mount::FLAGS) | READ_ONLY;
+            return if flags & own == 0 { Ok(()) } else { Err(EINVAL) };
         }
-        return ext4::remount(&target, mode(flags));
+        if !mount::is_root(&target) && !same(&target, &mount::root()) {
+            return Err(EINVAL);
+        }
+        if flags & READ_ONLY != 0 && tmpfs::has(&target) {
+            return Err(EINVAL);
+        }
+        if !tmpfs::remount(&target, &options(data)?)? {
+            ext4::remount(&target, mode(flags))?;
+        }
+        mount::set_flags(&target, flags);
+        return Ok(());
     }
     if target.kind() != Kind::Dir {
         return Err(ENOTDIR);
@@ -333,7 +345,12 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
         }
         return mount::mount(target, dir, String::from("none"), "bind");
     }
-    let (fs_type, root): (_, InodeRef) = match path(fs_type)?.as_slice() {
+    let fs_type = path(fs_type)?;
+    // A file system in memory can always be written.
+    if flags & READ_ONLY != 0 && !fs_type.starts_with(b"ext") {
+        return Err(EINVAL);
+    }
+    let (fs_type, root): (_, InodeRef) = match fs_type.as_slice() {
         b"proc" => ("proc", procfs::create()),
         b"sysfs" => ("sysfs", procfs::create_sys()),
         b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
@@ -343,6 +360,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
         _ => return Err(ENODEV),
     };
     let source = if source == 0 { Vec::new() } else { path(source)? };
+    mount::set_flags(&root, flags);
     mount::mount(target, root, String::from_utf8_lossy(&source).into_owned(), fs_type)
 }
 

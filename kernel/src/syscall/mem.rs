@@ -7,8 +7,8 @@ use core::ops::Range;
 
 use super::{calls, mlock, Calls};
 use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
-use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
+use crate::fs::{current, mount};
 use crate::mem::layout::USER_END;
 use crate::proc::caps::Caps;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
@@ -266,7 +266,13 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
         return Err(EPERM);
     }
     let writable = sharing == Sharing::Private || writing.is_some();
-    let max_prot = if writable { Prot::all() } else { Prot::all().without_write() };
+    let mut max_prot = if writable { Prot::all() } else { Prot::all().without_write() };
+    if mount::has_flag(&**file.inode(), abi::MS_NOEXEC) {
+        if wanted.contains(Prot::EXECUTE) {
+            return Err(EPERM);
+        }
+        max_prot = max_prot.intersection(Prot::READ_WRITE);
+    }
     let name: Arc<str> = String::from_utf8_lossy(&file.path()).into();
     let backing = Backing::Object { object, offset };
     Ok(Source { sharing, max_prot, backing, name: Some(name), _writing: writing })

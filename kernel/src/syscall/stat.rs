@@ -12,7 +12,7 @@ use crate::errno::*;
 use crate::fs::access::Times;
 use crate::fs::inode::*;
 use crate::fs::path::Follow;
-use crate::fs::{access as permissions, current};
+use crate::fs::{access as permissions, current, mount};
 use crate::sched::{self, Nanos};
 use crate::user;
 
@@ -208,7 +208,8 @@ fn put_statfs(addr: u64, node: &InodeRef) -> Result<()> {
             id: node.stat().dev,
             name_len: crate::fs::path::NAME_MAX as u64,
             fragment: BLOCK,
-            flags: if fs.read_only { ST_RDONLY } else { 0 },
+            // The others have the values that they have for `mount`.
+            flags: if fs.read_only { ST_RDONLY } else { 0 } | u64::from(mount::flags(&**node)),
             spare: [0; 4],
         },
     )

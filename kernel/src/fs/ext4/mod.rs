@@ -40,7 +40,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::DerefMut;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use machine::PAGE_SIZE;
 use volume::{Attributes, ErrorKind, Limits};
@@ -77,6 +77,7 @@ static MOUNTED: SpinLock<Vec<Arc<Fs>>> = SpinLock::new(Vec::new());
 /// A mounted file system.
 pub(super) struct Fs {
     dev: u64,
+    mount_flags: AtomicU32,
     data: Data,
     volume: Mutex<Volume>,
     nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
@@ -124,6 +125,7 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
     let root = volume.attributes(root).map_err(errno)?;
     let fs = Arc::new(Fs {
         dev: disk.number(),
+        mount_flags: AtomicU32::new(0),
         data,
         free: AtomicU64::new(free_pages(&volume)),
         volume: Mutex::new(volume),

@@ -6,7 +6,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
 use volume::{Attributes, Change};
@@ -272,6 +272,10 @@ impl Inode for Node {
         attr.mtime = change.mtime.unwrap_or(attr.mtime);
         attr.ctime = sched::wall();
         Ok(())
+    }
+
+    fn mount_flags(&self) -> Option<&AtomicU32> {
+        Some(&self.fs.mount_flags)
     }
 
     fn fs_stat(&self) -> FsStat {

@@ -27,7 +27,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
 
@@ -53,6 +53,7 @@ pub struct TmpFs {
     dev: u64,
     next_ino: AtomicU64,
     limits: Limits,
+    mount_flags: AtomicU32,
     tree: Mutex<()>,
 }
 
@@ -129,6 +130,7 @@ impl TmpFs {
     fn with_limits(limits: Limits, options: &Options) -> Result<Arc<TmpNode>> {
         let fs = Arc::new(TmpFs {
             dev: super::new_device(),
+            mount_flags: AtomicU32::new(0),
             next_ino: AtomicU64::new(1),
             limits,
             tree: Mutex::new(()),
@@ -141,6 +143,11 @@ impl TmpFs {
         drop(attr);
         Ok(root)
     }
+}
+
+/// Whether a node is of one of these.
+pub fn has(node: &InodeRef) -> bool {
+    downcast::<TmpNode>(node).is_some()
 }
 
 /// Changes the limits of the file system with this root; `false` if it isn't one of these.
@@ -340,6 +347,10 @@ impl Inode for TmpNode {
         attr.mtime = change.mtime.unwrap_or(attr.mtime);
         attr.ctime = now;
         Ok(())
+    }
+
+    fn mount_flags(&self) -> Option<&AtomicU32> {
+        Some(&self.fs.mount_flags)
     }
 
     fn fs_stat(&self) -> FsStat {
