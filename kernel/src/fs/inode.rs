@@ -274,8 +274,8 @@ pub trait Inode: Any + Send + Sync {
         FsStat::empty(u64::from(abi::TMPFS_MAGIC))
     }
 
-    /// What its file system was mounted with, of [`mount::FLAGS`](super::mount::FLAGS); `None` where nothing is
-    /// that these are about.
+    /// What its file system was mounted with, of [`mount::FLAGS`](super::mount::FLAGS); `None`
+    /// where nothing is that these are about.
     fn mount_flags(&self) -> Option<&AtomicU32> {
         None
     }
