@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use machine::order::Nothing;
-use machine::{Held, Pages, ThreadCtx, Va, VaRange};
+use machine::{Held, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{Inherit, MapRequest, Pass, Place, Space};
 use uvm_soft::{longest_hold, SoftMachine};
 
@@ -122,11 +122,14 @@ fn to_be_shared(
     (child, range)
 }
 
-/// Two spaces that write the same leaves.
+/// Two spaces that write the same leaves. Neither has translations, over which the software MMU
+/// takes as long as over leaves.
 fn shared(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
     let (space, range) = sparse(uvm, held, size);
     let other = uvm.extract(held, &space, range, Pass::Share).unwrap();
     std::mem::forget(other);
+    uvm.protect(held, &space, range, Prot::NONE).unwrap();
+    uvm.protect(held, &space, range, Prot::READ_WRITE).unwrap();
     (space, range)
 }
 
