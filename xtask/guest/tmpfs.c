@@ -230,6 +230,13 @@ static void flags_of_mounts(void) {
     snprintf(path, sizeof path, "/tmp/m.%d", getpid());
     NEED(!mkdir(path, 0755) && !mount("none", path, "tmpfs", MS_NODEV | MS_NOEXEC, "") && !chdir(path));
     CHECK(flags() == (MS_NODEV | MS_NOEXEC) && mounts_say("nodev,noexec"));
+    // What Linux keeps and this kernel can't it refuses.
+    if (!access("/proc/self/uvm", F_OK)) {
+        FAILS(mount("", path, "", MS_REMOUNT | MS_RDONLY, ""), EINVAL);
+        FAILS(mount("", path, "", MS_REMOUNT | MS_BIND | MS_NOSUID, ""), EINVAL);
+        FAILS(mount("none", "/tmp", "tmpfs", MS_RDONLY, ""), EINVAL);
+        CHECK(flags() == (MS_NODEV | MS_NOEXEC) && !mount("", path, "", MS_REMOUNT | MS_BIND, ""));
+    }
     end();
 }
 
