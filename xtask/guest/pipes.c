@@ -150,6 +150,18 @@ static void descriptors(void) {
     FAILS(fcntl(99, F_GETFL), EBADF);
 }
 
+// A pipe that would keep packets apart is made, or refused.
+static void packets(void) {
+    int fds[2];
+    if (pipe2(fds, O_DIRECT)) {
+        CHECK(errno == EINVAL);
+        return;
+    }
+    char bytes[8];
+    CHECK(write(fds[1], "ab", 2) == 2 && write(fds[1], "c", 1) == 1);
+    CHECK(read(fds[0], bytes, sizeof bytes) == 2 && read(fds[0], bytes, sizeof bytes) == 1);
+}
+
 static void many_pipes(void) {
     // A token goes round a ring of processes.
     enum { RING = 30 };
@@ -205,6 +217,7 @@ int main(int argc, char **argv) {
         {"polling", polling},
         {"selecting", selecting},
         {"descriptors", descriptors},
+        {"packets", packets},
         {"many_pipes", many_pipes},
         {"a_full_pipe_blocks_its_writer", a_full_pipe_blocks_its_writer},
     };

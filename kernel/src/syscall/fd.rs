@@ -225,7 +225,8 @@ fn pipe(out: u64) -> Result<()> {
 }
 
 fn pipe2(out: u64, flags: u32) -> Result<()> {
-    only(flags, abi::O_CLOEXEC | abi::O_NONBLOCK | abi::O_DIRECT)?;
+    // Pipes of packets (`O_DIRECT`) there are none.
+    only(flags, abi::O_CLOEXEC | abi::O_NONBLOCK)?;
     install_pair(Pipe::pair(flags)?, flags, out)
 }
 
