@@ -177,7 +177,7 @@ impl<M: Machine> Uvm<M> {
             At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,
         };
         let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
-        if self.copies_much(&mut h, &tree, range) {
+        if self.copies_needed(&tree, &mut h, range).is_none() {
             drop(tree);
             self.copy_amaps_in_steps(held, space, range).map_err(TransferError::from)?;
             return Err(Stop::again(reserved));

@@ -150,7 +150,7 @@ impl Pipe {
             if let Some(pipe) = inode.pipe() {
                 pipe.enter(access);
             }
-            File::anonymous(inode.clone(), flags & (abi::O_NONBLOCK | abi::O_DIRECT) | access)
+            File::anonymous(inode.clone(), flags & abi::O_NONBLOCK | access)
         };
         Ok((end(abi::O_RDONLY)?, end(abi::O_WRONLY)?))
     }

@@ -148,6 +148,12 @@ impl<M: Machine> Frames<M> {
         (holds & WIRINGS) + (holds & LOANS) / LOAN
     }
 
+    /// How often the page is wired, its loans left out.
+    #[inline]
+    pub fn wirings(&self, page: PageNo) -> u32 {
+        self.page(page).wire.load(Acquire) & WIRINGS
+    }
+
     /// How often the page is lent. Who is told none sees all that borrowers did with it before.
     #[inline]
     pub fn loans(&self, page: PageNo) -> u32 {

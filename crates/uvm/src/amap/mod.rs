@@ -58,8 +58,6 @@ const PARTS: usize = 16;
 /// Leaves and runs of counts that a fork, or a copy of some entries, changes under one hold of a
 /// lock.
 pub(crate) const LOOKS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
-/// Heap bytes that [`ARef::reference_some`] may need.
-pub(crate) const REFERENCE_BYTES: usize = CHANGE_BYTES;
 /// Leaves that one hold of a lock shares with a copy.
 const LEAVES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 4096 };
 /// Runs of counts that one hold of a lock changes, at least those of a leaf.
@@ -204,7 +202,7 @@ impl<M: Machine> ARef<M> {
     }
 
     /// Counts one more reference to the first of some slots, and says where the rest begins;
-    /// [`REFERENCE_BYTES`] have been reserved.
+    /// [`CHANGE_BYTES`] have been reserved.
     pub(crate) fn reference_some<P: Before<order::Amap>>(
         &self,
         held: &mut Held<'_, P>,

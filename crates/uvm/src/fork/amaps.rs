@@ -5,33 +5,16 @@
 
 use machine::{order, Held, Machine, NoMemory, Pages, Shootdown, VaRange};
 
+use crate::amap::cover::CHANGE_BYTES;
 use crate::amap::slots::Slots;
-use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES, REFERENCE_BYTES};
-use crate::map::tree::Tree;
-use crate::map::{Entry, Writes};
+use crate::amap::{ARef, NEW_BYTES};
+use crate::map::Writes;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
-    /// Whether entries in a range that wait to copy have more to copy than one hold of a lock may.
-    pub(crate) fn copies_much(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        tree: &Tree<Entry<M>>,
-        range: VaRange,
-    ) -> bool {
-        let mut left = LOOKS_AT_ONCE;
-        let charged = tree.try_each(range, &mut |e| match &e.amap {
-            Some(aref) if e.writes == Writes::NeedsCopy => {
-                aref.charge_copy(held, e.len(), &mut left).ok_or(())
-            }
-            _ => Ok(()),
-        });
-        charged.is_err()
-    }
-
     /// Gives entries in a range that wait to copy amaps of their own. Another fork may follow at
-    /// once: the caller asks [again](Self::copies_much).
+    /// once: the caller asks [again](Self::copies_needed).
     ///
     /// # Errors
     /// [`NoMemory`], also if the thread is being ended: entries that have theirs keep them.
@@ -42,10 +25,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<(), NoMemory> {
         self.attempt(held, 0, |held, _| {
-            let whole = space.map.lock_whole_now(self.machine(), held, space.map.bounds);
-            let (tree, _) = whole.map_err(Stop::<NoMemory>::Wait)?;
-            space.map.claim(&tree);
-            Ok(())
+            self.claim_whole(held, space).map_err(Stop::<NoMemory>::Wait)
         })?;
         let copied = self.copy_amaps_claimed(held, space, range);
         space.map.unclaim(self.machine(), held);
@@ -75,32 +55,37 @@ impl<M: Machine> Uvm<M> {
             };
             let Some((own, aref)) = waiting else { return Ok(()) };
             self.copy_amap_claimed(held, space, own, &aref)?;
-            rest = rest.intersect(VaRange::new(own.end, rest.end.max(own.end)));
+            rest.start = own.end.min(rest.end);
         }
         Ok(())
     }
 
-    /// Gives one entry, which waits to copy, an amap of its own.
+    /// Gives one entry, which waits to copy, an amap of its own, and returns that.
     pub(crate) fn copy_amap_claimed(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
         aref: &ARef<M>,
-    ) -> Result<(), NoMemory> {
+    ) -> Result<ARef<M>, NoMemory> {
         let copy = self.share_leaves_in_steps(held, aref, range.pages())?;
         {
             let (mut tree, _) = space.map.lock_claimed(held);
             let Some(entry) = tree.get_mut(range.start) else {
                 unreachable!("an entry of a claimed map stays")
             };
-            (entry.amap, entry.writes) = (Some(copy), Writes::CopyOnWrite);
+            (entry.amap, entry.writes) = (Some(copy.clone()), Writes::CopyOnWrite);
         }
         self.stat().add(self.machine().cpu(), Counter::AmapCopies, 1);
+        self.release_at_once(held, aref, range.pages());
+        Ok(copy)
+    }
+
+    /// Drops a reference to the first `len` slots, and has every CPU forget what went with it.
+    fn release_at_once(&self, held: &mut Held<'_, order::Nothing>, aref: &ARef<M>, len: Pages) {
         let mut down = Shootdown::new();
-        self.release_amap(held, aref, range.pages(), &mut down);
+        self.release_amap(held, aref, len, &mut down);
         down.perform(self.machine(), held);
-        Ok(())
     }
 
     /// A new amap with the same anons in the first `len` slots.
@@ -126,9 +111,7 @@ impl<M: Machine> Uvm<M> {
                 self.pause_or_give_up(held)
             });
             if let Err(e) = shared {
-                let mut down = Shootdown::new();
-                self.release_amap(held, &copy, len, &mut down);
-                down.perform(self.machine(), held);
+                self.release_at_once(held, &copy, len);
                 return Err(e);
             }
         }
@@ -145,14 +128,12 @@ impl<M: Machine> Uvm<M> {
         let all = aref.range(len);
         let mut at = all.start;
         while at < all.end {
-            let added = self.machine().reserve_heap(REFERENCE_BYTES).and_then(|()| {
+            let added = self.machine().reserve_heap(CHANGE_BYTES).and_then(|()| {
                 at = aref.reference_some(held, at..all.end);
                 self.pause_or_give_up(held)
             });
             if let Err(e) = added {
-                let mut down = Shootdown::new();
-                self.release_amap(held, aref, Pages(at - all.start), &mut down);
-                down.perform(self.machine(), held);
+                self.release_at_once(held, aref, Pages(at - all.start));
                 return Err(e);
             }
         }

@@ -201,7 +201,8 @@ impl<M: Machine> Uvm<M> {
                 aref.fork_bytes(held, e.len(), e.writes, left)?
             }
             Inherit::Share => aref.reference_bytes(held, e.len(), left)?,
-            Inherit::Copy | Inherit::None | Inherit::Zero => return Some(0),
+            Inherit::Copy => 0,
+            Inherit::None | Inherit::Zero => return Some(0),
         };
         Some(self.settle_bytes(held, aref, e.len()) + bytes)
     }

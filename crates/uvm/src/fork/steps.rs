@@ -225,9 +225,11 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         let (mut rest, mut reserve) = (source.range, STEP_BYTES);
         while !rest.is_empty() {
-            if let Some(first) =
-                self.first_unprepared(held, source, rest).filter(|_| state.next_amap.is_none())
-            {
+            let first = match state.next_amap {
+                None => self.first_unprepared(held, source, rest),
+                Some(_) => None,
+            };
+            if let Some(first) = first {
                 self.settle_claimed(held, source.space, first.range)?;
                 if first.is_wired_private {
                     let len = first.range.pages();
@@ -258,7 +260,7 @@ impl<M: Machine> Uvm<M> {
         let Unprepared { range, aref, inherit, .. } = first;
         let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
         if *inherit == Inherit::Copy && writes == Writes::CopyOnWrite {
-            // Others write to it too, or there would be one run to count.
+            // Others write to it too, or its amap has many runs elsewhere: leaves serve both.
             let copy = match self.anons.was_wired.load(Relaxed) {
                 true => self.copy_in_steps(held, &aref, len, Copied::Wired, down)?,
                 false => self.share_leaves_in_steps(held, &aref, len)?,
@@ -269,16 +271,8 @@ impl<M: Machine> Uvm<M> {
             return Ok(());
         }
         if *inherit == Inherit::Share && writes == Writes::NeedsCopy {
-            if !aref.is_exclusive(held, len) {
-                self.copy_amap_claimed(held, space, *range, &aref)?;
-            }
-            let (mut tree, _) = space.map.lock_claimed(held);
-            let Some(entry) = tree.get_mut(range.start) else {
-                unreachable!("an entry of a claimed map stays")
-            };
-            entry.writes = Writes::CopyOnWrite;
-            writes = entry.writes;
-            aref = entry.amap.clone().unwrap_or(aref);
+            aref = self.copy_amap_claimed(held, space, *range, &aref)?;
+            writes = Writes::CopyOnWrite;
         }
         self.reference_in_steps(held, &aref, len)?;
         state.next_amap = Some((aref, len, writes));
@@ -298,15 +292,13 @@ impl<M: Machine> Uvm<M> {
             let looks = &mut { LOOKS_AT_ONCE };
             let is_large = self.fork_entry_bytes(e, inherit, &mut h, looks).is_none();
             let aref = e.amap.clone().filter(|_| is_large || source.needs_preparing(e));
-            let (is_wired_private, writes) = (source.is_wired_private(e), e.writes);
-            let range = e.range;
             Err(aref.map(|aref| Unprepared {
-                range,
+                range: e.range,
                 aref,
-                is_wired_private,
+                is_wired_private: source.is_wired_private(e),
                 is_large,
                 inherit,
-                writes,
+                writes: e.writes,
             }))
         });
         first.err().flatten()
@@ -427,10 +419,9 @@ impl<M: Machine> Uvm<M> {
         let (machine, frames) = (self.machine(), self.frames());
         let to: PageNo = {
             let (mut anon, mut h) = self.anons.get(from).lock(held);
-            let is_wired = |page| frames.wire_count(page) != frames.loans(page);
             let is_copied = |&page: &PageNo| {
                 !frames.flags(page).contains(PageFlags::BUSY)
-                    && (copied == Copied::All || is_wired(page))
+                    && (copied == Copied::All || frames.wirings(page) != 0)
             };
             let Some(page) = anon.page().filter(is_copied) else {
                 anon.add_reference(frames);

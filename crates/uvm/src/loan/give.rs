@@ -85,8 +85,10 @@ impl<M: Machine> Uvm<M> {
             if !can_be_given(&tree, &mut h, range) {
                 return Ok(Given::Never);
             }
-            let need =
-                self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
+            let Some(copies) = self.copies_needed(&tree, &mut h, range) else {
+                return Ok(Given::Never);
+            };
+            let need = copies + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
             }

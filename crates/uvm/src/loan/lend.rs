@@ -367,7 +367,7 @@ impl<M: Machine> Uvm<M> {
     /// Whether a page's wirings are a locked mapping's, this one's, and not a device's.
     #[cold]
     fn is_wired_by(&self, space: &Space<M>, entry: &Entry<M>, va: Va, page: PageNo) -> bool {
-        let wirings = self.frames().wire_count(page) - self.frames().loans(page);
+        let wirings = self.frames().wirings(page);
         let shown = || {
             self.machine().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page)
         };

@@ -162,7 +162,7 @@ impl<M: Machine> Uvm<M> {
         down: &mut Shootdown,
     ) -> Result<LoanedPage, NoMemory> {
         let frames = self.frames();
-        let wired = frames.wire_count(page) != frames.loans(page);
+        let wired = frames.wirings(page) != 0;
         // A pager may show pages that no object has.
         let owned = body.page(Pages(frames.index(page))) == Some(page);
         if wired || !owned || !frames.lend(page) {

@@ -8,6 +8,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
 
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, has_room, Change, Entry, RangeError};
+use crate::amap::LOOKS_AT_ONCE;
 use crate::map::steps::{Lock, ENTRIES, SLOTS};
 use crate::pager::Pager;
 use crate::{Space, Stop, Uvm};
@@ -179,13 +180,12 @@ impl<M: Machine> Uvm<M> {
                 space.map.unclaim(self.machine(), held);
                 return done.and(covered);
             }
-            if self.copies_much(&mut h, &tree, range) {
+            let Some(copies) = self.copies_needed(&tree, &mut h, range) else {
                 drop(tree);
                 self.copy_amaps_in_steps(held, space, range).map_err(RangeError::from)?;
                 return Err(Stop::again(reserved));
-            }
-            let need =
-                self.copies_needed(&tree, &mut h, range) + release_bytes(&tree, &mut h, range);
+            };
+            let need = copies + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
@@ -210,13 +210,12 @@ impl<M: Machine> Uvm<M> {
             {
                 let (mut tree, mut h) = space.map.lock_claimed(held);
                 let part = self.part_to_empty(&mut h, space, &tree, rest);
-                if self.copies_much(&mut h, &tree, part) {
+                let Some(copies) = self.copies_needed(&tree, &mut h, part) else {
                     drop(tree);
                     self.copy_amaps_claimed(held, space, part).map_err(RangeError::from)?;
                     continue;
-                }
-                let need =
-                    self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
+                };
+                let need = copies + release_bytes(&tree, &mut h, part);
                 if need > reserved {
                     reserved = need;
                     continue;
@@ -273,13 +272,12 @@ impl<M: Machine> Uvm<M> {
                     return Ok(rest.end);
                 };
                 let part = self.part_to_empty(&mut h, space, &tree, part);
-                if self.copies_much(&mut h, &tree, part) {
+                let Some(copies) = self.copies_needed(&tree, &mut h, part) else {
                     drop(tree);
                     self.copy_amaps_in_steps(held, space, part).map_err(RangeError::from)?;
                     return Err(Stop::again(reserved));
-                }
-                let need =
-                    self.copies_needed(&tree, &mut h, part) + release_bytes(&tree, &mut h, part);
+                };
+                let need = copies + release_bytes(&tree, &mut h, part);
                 if need > reserved {
                     return Err(Stop::Heap(need));
                 }
@@ -313,20 +311,20 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Heap bytes to give each entry in the range an amap of its own, where it waits to copy a
-    /// shared one.
+    /// shared one; none if that takes longer than one hold of a lock may.
     pub(crate) fn copies_needed(
         &self,
         tree: &Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         range: VaRange,
-    ) -> usize {
-        let mut bytes = 0;
-        tree.each(range, |e| {
-            if let (super::Writes::NeedsCopy, Some(aref)) = (e.writes, &e.amap) {
-                bytes += aref.copy_bytes(held, e.len());
-            }
+    ) -> Option<usize> {
+        let (mut bytes, mut left) = (0, LOOKS_AT_ONCE);
+        let charged = tree.try_each(range, &mut |e| {
+            let (super::Writes::NeedsCopy, Some(aref)) = (e.writes, &e.amap) else { return Ok(()) };
+            let charged = aref.charge_copy(held, e.len(), &mut left);
+            charged.map(|()| bytes += aref.copy_bytes(held, e.len())).ok_or(())
         });
-        bytes
+        charged.ok().map(|()| bytes)
     }
 
     /// A private entry that shares its amap with others who wait to copy gets its own, before slots

@@ -473,6 +473,20 @@ impl<M: Machine> Uvm<M> {
         lock == Lock::Unclaimed && moves_many(range, to) && self.shows_much(space, range)
     }
 
+    /// Claims a map.
+    ///
+    /// # Errors
+    /// What to wait with, if another thread has claimed it.
+    pub(crate) fn claim_whole(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+    ) -> Result<(), Ticket> {
+        let (tree, _) = space.map.lock_whole_now(self.machine(), held, space.map.bounds)?;
+        space.map.claim(&tree);
+        Ok(())
+    }
+
     /// Claims a map, and forgets all that some ranges show, in steps.
     ///
     /// # Errors
@@ -483,10 +497,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         ahead: &mut [Ahead],
     ) -> Result<(), Ticket> {
-        {
-            let (tree, _) = space.map.lock_whole_now(self.machine(), held, space.map.bounds)?;
-            space.map.claim(&tree);
-        }
+        self.claim_whole(held, space)?;
         for Ahead { range, unwired, .. } in ahead {
             self.in_claimed_steps(held, space, *range, |h, _, part, down| {
                 let end = match space.map.was_wired.load(Relaxed) {

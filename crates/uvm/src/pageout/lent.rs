@@ -85,7 +85,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Shootdown::new();
         let left = self.in_object(held, page, id, |pager, body, h, index| {
             let is_busy = frames.flags(page).contains(PageFlags::BUSY);
-            let is_wired = frames.wire_count(page) != frames.loans(page);
+            let is_wired = frames.wirings(page) != 0;
             let has_place = match pager.launder() {
                 Launder::Keep => false,
                 Launder::Put => true,

@@ -18,6 +18,17 @@ const SIZES: [u64; 2] = [4096, 32_768];
 type Make = fn(&World, &mut Held<'_, Nothing>, u64) -> (Space<SoftMachine>, VaRange);
 type Call = fn(&World, &mut Held<'_, Nothing>, &Space<SoftMachine>, VaRange);
 
+const CALLS: [(&str, Call); 8] = [
+    ("share", share),
+    ("copy", copy),
+    ("discard", discard),
+    ("discard of a page", discard_a_page),
+    ("fork", fork),
+    ("giving of a page", give_a_page),
+    ("unmap", unmap),
+    ("wire", wire),
+];
+
 /// A space with a range of so many leaves, of each of which one page is touched.
 fn sparse(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
     let space = uvm.space_create(held, BOUNDS).unwrap();
@@ -95,6 +106,18 @@ fn discard_a_page(
     uvm.discard(held, space, VaRange::new(range.start, range.start + Pages(1))).unwrap();
 }
 
+fn give_a_page(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    range: VaRange,
+) {
+    let page = VaRange::new(range.start, range.start + Pages(1));
+    if let Some(given) = uvm.give_to_kernel(held, space, page).unwrap() {
+        uvm.return_loan(held, given);
+    }
+}
+
 fn unmap(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<SoftMachine>, range: VaRange) {
     uvm.unmap(held, space, range).unwrap();
 }
@@ -135,15 +158,7 @@ fn shared(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMa
 
 #[test]
 fn leaves() {
-    for (name, call) in [
-        ("share", share as Call),
-        ("copy", copy),
-        ("discard", discard),
-        ("discard of a page", discard_a_page),
-        ("fork", fork),
-        ("unmap", unmap),
-        ("wire", wire),
-    ] {
+    for (name, call) in CALLS {
         assert_bounded(&format!("{name} of what waits to copy"), waiting, call);
     }
     assert_bounded("fork that shares", to_be_shared, fork);
@@ -153,15 +168,7 @@ fn leaves() {
 
 #[test]
 fn runs() {
-    for (name, call) in [
-        ("share", share as Call),
-        ("copy", copy),
-        ("discard", discard),
-        ("discard of a page", discard_a_page),
-        ("fork", fork),
-        ("unmap", unmap),
-        ("wire", wire),
-    ] {
+    for (name, call) in CALLS {
         assert_bounded(&format!("{name} of a range with holes"), holed, call);
     }
 }
