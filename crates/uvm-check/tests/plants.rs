@@ -45,6 +45,7 @@ const LINE_ENDED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_is_ended_as_its_turn_comes_hands_it_on"];
 const LINE_EARLY: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_wakes_up_early_takes_no_turn"];
+const LARGE: &[&str] = &["-p", "uvm", "--test", "spaces", "many_"];
 const MOVING: &[&str] = &["-p", "uvm", "--test", "moving"];
 const GIVEN_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_given_back_before"];
 const CLAIMS: &[&str] = &["--features", "shuttle", "--test", "schedules", "claims"];
@@ -637,6 +638,39 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/fork/mod.rs",
         changes: &[("        down.flush(self.machine().pmap());\n        if *in_steps", "        if *in_steps")],
         found_by: FORK,
+    },
+    Plant {
+        what: "large amaps: a copy has the first leaves alone",
+        file: "uvm/src/fork/amaps.rs",
+        changes: &[("Ok(end) => rest.start = end,", "Ok(_) => rest.start = rest.end,")],
+        found_by: LARGE,
+    },
+    Plant {
+        what: "large amaps: a reference is counted in the first runs alone",
+        file: "uvm/src/fork/amaps.rs",
+        changes: &[(
+            "at = aref.reference_some(held, at..all.end);",
+            "aref.reference_some(held, at..all.end);\n                at = all.end;",
+        )],
+        found_by: LARGE,
+    },
+    Plant {
+        what: "large amaps: an entry that has its own keeps its reference to the old one",
+        file: "uvm/src/fork/amaps.rs",
+        changes: &[("        self.release_at_once(held, aref, range.pages());\n", "")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "large amaps: a copy of what others write lets them go on",
+        file: "uvm/src/fork/steps.rs",
+        changes: &[("            state.others_can_write = true;\n", "")],
+        found_by: RANDOM,
+    },
+    Plant {
+        what: "large amaps: a copy lowers what another space has locked",
+        file: "uvm/src/fork/steps.rs",
+        changes: &[("copied == Copied::All || frames.wirings(page) != 0", "copied == Copied::All")],
+        found_by: MOVING,
     },
     Plant {
         what: "memory: a fork that is tried again keeps the copies that it has given up",

@@ -8,7 +8,7 @@ use machine::{Held, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{Inherit, MapRequest, Pass, Place, Space};
 use uvm_soft::{longest_hold, SoftMachine};
 
-use crate::lending::{store, world, World, BOUNDS};
+use crate::lending::{audit, load, store, world, World, BOUNDS};
 
 /// Pages of a leaf.
 const LEAF: u64 = 64;
@@ -16,7 +16,8 @@ const LEAF: u64 = 64;
 const SIZES: [u64; 2] = [4096, 32_768];
 
 type Make = fn(&World, &mut Held<'_, Nothing>, u64) -> (Space<SoftMachine>, VaRange);
-type Call = fn(&World, &mut Held<'_, Nothing>, &Space<SoftMachine>, VaRange);
+/// Says whether it was done.
+type Call = fn(&World, &mut Held<'_, Nothing>, &Space<SoftMachine>, VaRange) -> bool;
 
 const CALLS: [(&str, Call); 8] = [
     ("share", share),
@@ -67,7 +68,7 @@ fn assert_bounded(name: &str, make: Make, call: Call) {
             let mut ctx = ThreadCtx::new();
             let held = &mut ctx.held();
             let (space, range) = make(&uvm, held, size);
-            let hold = longest_hold(|| call(&uvm, held, &space, range));
+            let hold = longest_hold(|| assert!(call(&uvm, held, &space, range), "{name}"));
             std::mem::forget((space, uvm));
             hold
         };
@@ -78,23 +79,47 @@ fn assert_bounded(name: &str, make: Make, call: Call) {
     assert!(large < 6 * small.max(floor), "{name}: {small:?} for a size, {large:?} for eight");
 }
 
-fn share(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<SoftMachine>, range: VaRange) {
-    let shared = uvm.extract(held, space, range, Pass::Share).unwrap();
-    uvm.drop_detached(held, shared);
+fn share(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    range: VaRange,
+) -> bool {
+    let shared = uvm.extract(held, space, range, Pass::Share);
+    shared.map(|shared| uvm.drop_detached(held, shared)).is_ok()
 }
 
-fn copy(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<SoftMachine>, range: VaRange) {
-    let copy = uvm.extract(held, space, range, Pass::Copy).unwrap();
-    uvm.drop_detached(held, copy);
+fn copy(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    range: VaRange,
+) -> bool {
+    let copy = uvm.extract(held, space, range, Pass::Copy);
+    copy.map(|copy| uvm.drop_detached(held, copy)).is_ok()
 }
 
-fn fork(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<SoftMachine>, _range: VaRange) {
-    let child = uvm.fork(held, space).unwrap();
-    uvm.space_destroy(held, child);
+fn fork(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    _range: VaRange,
+) -> bool {
+    uvm.fork(held, space).map(|child| uvm.space_destroy(held, child)).is_ok()
 }
 
-fn discard(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<SoftMachine>, range: VaRange) {
-    uvm.discard(held, space, range).unwrap();
+fn discard(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    range: VaRange,
+) -> bool {
+    uvm.discard(held, space, range).is_ok()
+}
+
+/// The first one of a range.
+fn page(range: VaRange) -> VaRange {
+    VaRange::new(range.start, range.start + Pages(1))
 }
 
 fn discard_a_page(
@@ -102,8 +127,8 @@ fn discard_a_page(
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
     range: VaRange,
-) {
-    uvm.discard(held, space, VaRange::new(range.start, range.start + Pages(1))).unwrap();
+) -> bool {
+    uvm.discard(held, space, page(range)).is_ok()
 }
 
 fn give_a_page(
@@ -111,19 +136,27 @@ fn give_a_page(
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
     range: VaRange,
-) {
-    let page = VaRange::new(range.start, range.start + Pages(1));
-    if let Some(given) = uvm.give_to_kernel(held, space, page).unwrap() {
-        uvm.return_loan(held, given);
-    }
+) -> bool {
+    let given = uvm.give_to_kernel(held, space, page(range));
+    given.map(|given| given.into_iter().for_each(|given| uvm.return_loan(held, given))).is_ok()
 }
 
-fn unmap(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<SoftMachine>, range: VaRange) {
-    uvm.unmap(held, space, range).unwrap();
+fn unmap(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    range: VaRange,
+) -> bool {
+    uvm.unmap(held, space, range).is_ok()
 }
 
-fn wire(uvm: &World, held: &mut Held<'_, Nothing>, space: &Space<SoftMachine>, range: VaRange) {
-    uvm.wire_as_touched(held, space, range).unwrap();
+fn wire(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    range: VaRange,
+) -> bool {
+    uvm.wire_as_touched(held, space, range).is_ok()
 }
 
 /// One of two spaces that wait to copy the same leaves.
@@ -170,5 +203,86 @@ fn leaves() {
 fn runs() {
     for (name, call) in CALLS {
         assert_bounded(&format!("{name} of a range with holes"), holed, call);
+    }
+}
+
+/// What is shared in steps is all there, both write it, and the one who had it too has its own.
+#[test]
+fn many_leaves_are_shared_whole() {
+    const LEAVES: u64 = 4500;
+    let (uvm, _) = world(12_000);
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    let (parent, range) = sparse(&uvm, held, LEAVES);
+    let child = uvm.fork(held, &parent).unwrap();
+    let other = uvm.space_create(held, BOUNDS).unwrap();
+    uvm.pass_range(held, &child, range, &other, Place::Fixed(range.start), Pass::Share).unwrap();
+    audit(&uvm, held, &[&parent, &child, &other], &[]);
+    let pages = || (0..LEAVES).map(|n| range.start + Pages(n * LEAF));
+    for va in pages() {
+        assert_eq!((load(&uvm, &other, va), load(&uvm, &child, va)), (1, 1), "{va:?}");
+    }
+    for va in pages().step_by(500) {
+        store(&uvm, &other, va, 7);
+        assert_eq!((load(&uvm, &child, va), load(&uvm, &parent, va)), (7, 1), "{va:?}");
+    }
+    audit(&uvm, held, &[&parent, &child, &other], &[]);
+}
+
+/// References that are counted in steps are those of the whole range.
+#[test]
+fn many_runs_are_counted_whole() {
+    const PAGES: u64 = 9000;
+    let (uvm, free) = world(600);
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    let space = uvm.space_create(held, BOUNDS).unwrap();
+    let va = uvm.map(held, &space, &MapRequest::zero(Pages(PAGES))).unwrap();
+    let range = VaRange::new(va, va + Pages(PAGES));
+    let (first, last) = (range.start, range.start + Pages(PAGES - 1));
+    [first, last].into_iter().for_each(|va| store(&uvm, &space, va, 5));
+    let other = uvm.space_create(held, BOUNDS).unwrap();
+    uvm.pass_range(held, &space, range, &other, Place::Fixed(va), Pass::Share).unwrap();
+    for va in range.iter_pages().skip(1).step_by(2).take(PAGES as usize / 2 - 1) {
+        uvm.unmap(held, &other, VaRange::new(va, va + Pages(1))).unwrap();
+    }
+    let third = uvm.space_create(held, BOUNDS).unwrap();
+    uvm.pass_range(held, &space, range, &third, Place::Fixed(va), Pass::Share).unwrap();
+    audit(&uvm, held, &[&space, &other, &third], &[]);
+    uvm.space_destroy(held, space);
+    audit(&uvm, held, &[&other, &third], &[]);
+    assert_eq!([first, last].map(|va| load(&uvm, &third, va)), [5, 5]);
+    uvm.space_destroy(held, other);
+    uvm.space_destroy(held, third);
+    assert_eq!(uvm.frames().free(), free);
+}
+
+/// A share, a fork and a discard in steps that are refused heap at any of its places leave
+/// everything as it was.
+#[test]
+fn many_leaves_without_heap() {
+    const LEAVES: u64 = 4500;
+    for (name, call) in [("share", share as Call), ("fork", fork), ("discard", discard_a_page)] {
+        let (uvm, _) = world(12_000);
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        let (parent, range) = sparse(&uvm, held, LEAVES);
+        let last = range.start + Pages((LEAVES - 1) * LEAF);
+        let (mut refused, free) = (0, uvm.frames().free());
+        for nth in 1..=16 {
+            let child = uvm.fork(held, &parent).unwrap();
+            uvm.inherit(held, &child, range, Inherit::Share).unwrap();
+            uvm.machine().heap.fail_nth(nth);
+            let done = call(&uvm, held, &child, range);
+            uvm.machine().heap.fail_nth(0);
+            audit(&uvm, held, &[&parent, &child], &[]);
+            assert_eq!((load(&uvm, &child, last), load(&uvm, &parent, last)), (1, 1));
+            refused += usize::from(!done);
+            let first = if name == "discard" && done { 0 } else { 1 };
+            assert_eq!(load(&uvm, &child, range.start), first, "{name} {nth}");
+            uvm.space_destroy(held, child);
+            assert_eq!(uvm.frames().free(), free, "{name} {nth}");
+        }
+        assert!(refused > 2, "{name}: {refused} refused");
     }
 }
