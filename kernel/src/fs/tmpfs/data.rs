@@ -139,10 +139,6 @@ impl Data {
         let _writer = self.writer.lock();
         let size = self.size();
         let seals = self.seals();
-        // Pages behind a file's end have nowhere to be.
-        if how == Allocate::KeepSize && end > size {
-            return Err(EOPNOTSUPP);
-        }
         let clears = matches!(how, Allocate::PunchHole | Allocate::ZeroRange);
         if clears && seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
             return Err(EPERM);
