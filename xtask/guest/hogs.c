@@ -407,6 +407,33 @@ static void files_in_messages_are_charged(void) {
     CHECK(number_after("/proc/self/status", "KernelKept:") <= before);
 }
 
+// Names of mapped files: one for all mappings of an open file, charged until the last of them has gone.
+static void names_of_mappings_are_charged(void) {
+    enum { MANY = 100, DEPTH = 12, PART = 200 };
+    static char *maps[MANY];
+    char part[PART + 1] = {0};
+    memset(part, 'n', PART);
+    NEED(!chdir("/tmp"));
+    for (int depth = 0; depth < DEPTH; depth++) NEED((!mkdir(part, 0700) || errno == EEXIST) && !chdir(part));
+    int fd = open("file", O_RDWR | O_CREAT, 0600);
+    NEED(fd >= 0 && !ftruncate(fd, PAGE));
+    long before = number_after("/proc/self/status", "KernelKept:"), kept;
+    for (int i = 0; i < MANY; i++) NEED((maps[i] = mmap(0, PAGE, PROT_READ, MAP_SHARED, fd, 0)) != MAP_FAILED);
+    kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(kept * 1024 < MANY * PART * DEPTH / 2)) printf("  one open file: %ld KiB\n", kept);
+    for (int i = 0; i < MANY; i++) munmap(maps[i], PAGE);
+    for (int i = 0; i < MANY; i++) {
+        int again = open("file", O_RDONLY);
+        NEED(again >= 0 && (maps[i] = mmap(0, PAGE, PROT_READ, MAP_SHARED, again, 0)) != MAP_FAILED);
+        close(again);
+    }
+    kept = number_after("/proc/self/status", "KernelKept:") - before;
+    if (!CHECK(kept * 1024 >= MANY * PART * DEPTH)) printf("  open files: %ld KiB\n", kept);
+    for (int i = 0; i < MANY; i++) munmap(maps[i], PAGE);
+    close(fd);
+    CHECK(number_after("/proc/self/status", "KernelKept:") <= before + 4);
+}
+
 // Texts of /proc that are read in part are kept for the next read, and charged.
 static void texts_at_rest_are_charged(void) {
     enum { MANY = 500, LEAST = 1024 };
@@ -1339,6 +1366,7 @@ static const struct test_case cases[] = {
     {"tables_of_exports_are_charged", tables_of_exports_are_charged},
     {"a_huge_file_ends_with_its_process", a_huge_file_ends_with_its_process},
     {"files_in_messages_are_charged", files_in_messages_are_charged},
+        {"names_of_mappings_are_charged", names_of_mappings_are_charged},
     {"texts_at_rest_are_charged", texts_at_rest_are_charged},
     {"sockets_names_are_charged", sockets_names_are_charged},
     {"sockets_options_are_charged", sockets_options_are_charged},

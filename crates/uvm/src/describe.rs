@@ -6,7 +6,7 @@ use core::fmt;
 use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
 
 use crate::loan::slots::Content;
-use crate::map::{Advice, Entry, Inherit, Sharing, Writes};
+use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes};
 use crate::{Pager, Space, Uvm};
 
 /// One map entry, as it was at some moment.
@@ -27,7 +27,7 @@ pub struct EntryInfo {
     /// Whether it is locked in memory.
     pub wired: bool,
     /// The host's word for it.
-    pub name: Option<Arc<str>>,
+    pub name: Option<Arc<dyn Name>>,
     /// What lies below and above.
     pub layers: Layers,
 }
@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Option<(Outline, Option<Arc<str>>)> {
+    ) -> Option<(Outline, Option<Arc<dyn Name>>)> {
         let (tree, _) = space.map.lock(self.machine(), held, range);
         tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
@@ -277,7 +277,7 @@ impl fmt::Display for EntryInfo {
             write!(f, " | lent={}", self.layers.lent)?;
         }
         match &self.name {
-            Some(name) => write!(f, " | {name}"),
+            Some(name) => write!(f, " | {}", name.text()),
             None => Ok(()),
         }
     }

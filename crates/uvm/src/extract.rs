@@ -33,7 +33,8 @@ use crate::loan::slots::AT_ONCE;
 use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
 use crate::map::{
-    clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Place, Writes, NOWHERE,
+    clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Name, Place, Writes,
+    NOWHERE,
 };
 use crate::owed::Owed;
 use crate::stat::Counter;
@@ -373,7 +374,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         detached: &Detached<M>,
-        name: &Arc<str>,
+        name: &Arc<dyn Name>,
     ) {
         let (mut tree, _) = detached.space.map.lock(self.machine(), held, detached.range());
         tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));

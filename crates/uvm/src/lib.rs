@@ -79,7 +79,8 @@ pub use io::{Outcome, Start, Transfer, CLUSTER};
 pub use loan::{Loan, LoanedPage};
 pub use map::space::Space;
 pub use map::{
-    Advice, Backing, Inherit, Map, MapError, MapRequest, Place, RangeError, RemapPlace, Sharing,
+    Advice, Backing, Inherit, Map, MapError, MapRequest, Name, Place, RangeError, RemapPlace,
+    Sharing,
 };
 pub use object::access::Intent;
 pub use object::{Object, ObjectBody, ObjectGuard, Removed};

@@ -311,7 +311,7 @@ impl<M: Machine> Uvm<M> {
         let chosen = chosen
             .or_else(|_| choose_place(tree, bounds, pages, anywhere).map(|start| (start, pages)));
         let Ok((start, len)) = chosen else { return Err(TransferError::NoSpace.into()) };
-        let name = space.map.area_name.call_once(|| Arc::from("transfer")).clone();
+        let name = space.map.area_name.call_once(|| Arc::new("transfer")).clone();
         let area = VaRange::new(start, start + len);
         tree.insert(Entry::zeroes(area, Some(name)));
         Ok((start, Some(area)))

@@ -26,7 +26,7 @@ use rsext4::superblock::Ext4Superblock;
 use rsext4::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
 
 use crate::inodes::Tables;
-use crate::{Device, DeviceError, Mode};
+use crate::{Device, DeviceError, Mode, Reserve};
 
 type Result<T> = core::result::Result<T, DeviceError>;
 
@@ -50,6 +50,16 @@ pub(crate) fn superblock<D: Device>(device: &mut D) -> Option<Ext4Superblock> {
         && superblock.validate_geometry().is_ok()
         && superblock.checked_block_size().is_ok_and(fits);
     is_good.then_some(superblock)
+}
+
+/// What is kept for one user and one group.
+pub(crate) fn reserve(superblock: &Ext4Superblock) -> Reserve {
+    let (low, high) = (superblock.s_r_blocks_count_lo, superblock.s_r_blocks_count_hi);
+    let has_high = superblock.has_feature_incompat(Ext4Superblock::EXT4_FEATURE_INCOMPAT_64BIT);
+    Reserve {
+        blocks: u64::from(low) | if has_high { u64::from(high) << 32 } else { 0 },
+        owner: (superblock.s_def_resuid.into(), superblock.s_def_resgid.into()),
+    }
 }
 
 /// Whether mounting the volume for writing may delete files: it lists some, or its journal may.

@@ -47,7 +47,7 @@ use rsext4::{
 };
 use spin::Mutex;
 
-pub use names::{Attributes, Change, Entry, New, Rename};
+pub use names::{Attributes, Change, Entry, New, Rename, APPEND_ONLY, IMMUTABLE, NO_ATIME, SYNC};
 pub use rsext4::{
     Clock, DirectoryCursor as Cursor, Ext4Error as ClockError, Ext4ErrorKind as ErrorKind,
     Ext4Timestamp as Timestamp,
@@ -125,6 +125,8 @@ pub struct Space {
     pub block_size: u64,
     pub blocks: u64,
     pub free: u64,
+    /// Of the free ones, what is kept for those of [`Volume::reserve_owner`].
+    pub reserved: u64,
     pub files: u64,
     pub files_free: u64,
 }
@@ -160,6 +162,14 @@ pub struct Volume<D: Device> {
     fresh: bool,
     mode: Mode,
     index: Index,
+    reserve: Reserve,
+}
+
+/// Blocks that are kept for one user and one group, by their ids.
+#[derive(Clone, Copy, Default)]
+struct Reserve {
+    blocks: u64,
+    owner: (u32, u32),
 }
 
 fn kind(error: Ext4Error) -> ErrorKind {
@@ -217,8 +227,9 @@ impl<D: Device> Volume<D> {
         let read_only = device.is_read_only();
         let mut state = State::new(STEP as usize, limits);
         let writes = if read_only { Mode::ReadOnly } else { mode };
-        state.mounting =
-            groups::superblock(&mut device).map(|superblock| (writes, Box::new(superblock)));
+        let superblock = groups::superblock(&mut device);
+        let reserve = superblock.as_ref().map_or(Reserve::default(), groups::reserve);
+        state.mounting = superblock.map(|superblock| (writes, Box::new(superblock)));
         let state = Arc::new(Mutex::new(state));
         let shadow = Shadow { device, state: state.clone() };
         let options = match mode {
@@ -238,7 +249,17 @@ impl<D: Device> Volume<D> {
             state.mounting = None;
         }
         let index = Index::new(limits.cache_lines * shadow::LINE);
-        Ok(Volume { fs, state, block_size, freed: false, changes: 0, fresh: true, mode, index })
+        Ok(Volume {
+            fs,
+            state,
+            block_size,
+            freed: false,
+            changes: 0,
+            fresh: true,
+            mode,
+            index,
+            reserve,
+        })
     }
 
     /// Looks at each inode that the crate deletes or cuts as it mounts the volume for writing:
@@ -278,9 +299,15 @@ impl<D: Device> Volume<D> {
             block_size: self.block_size,
             blocks: stats.total_blocks,
             free: stats.free_blocks,
+            reserved: self.reserve.blocks.min(stats.free_blocks),
             files: u64::from(stats.total_inodes),
             files_free: u64::from(stats.free_inodes),
         }
+    }
+
+    /// The user and the group that the reserved blocks are for, besides who may do anything.
+    pub fn reserve_owner(&self) -> (u32, u32) {
+        self.reserve.owner
     }
 
     /// Where the file's bytes in `at..at + len` lie, as far as they are allocated and below its

@@ -15,6 +15,15 @@ const FEW_BLOCKS: u64 = 4;
 /// Names that a look-up learns of a larger one.
 const LEARNED: usize = 256;
 
+/// Flags of an inode, as `chattr` sets them: each write waits for the disk.
+pub const SYNC: u32 = InodeFlags::SYNC.bits();
+/// It can't be changed, nor get a name or lose one.
+pub const IMMUTABLE: u32 = InodeFlags::IMMUTABLE.bits();
+/// It can only be written to behind its end; a directory can only get names.
+pub const APPEND_ONLY: u32 = InodeFlags::APPEND.bits();
+/// Reads leave its access time.
+pub const NO_ATIME: u32 = InodeFlags::NO_ATIME.bits();
+
 /// What an inode says of itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
@@ -35,6 +44,8 @@ pub struct Attributes {
     pub device: Option<(u32, u32)>,
     /// Its blocks are found by extents, which is what can be written here.
     pub has_extents: bool,
+    /// [`IMMUTABLE`] and the others, as `chattr` sees them.
+    pub flags: u32,
 }
 
 impl From<InodeInfo> for Attributes {
@@ -51,7 +62,8 @@ impl From<InodeInfo> for Attributes {
             mtime: info.mtime,
             ctime: info.ctime,
             device: info.device_number.map(|number| (number.major(), number.minor())),
-            has_extents: info.flags.contains(rsext4::InodeFlags::EXTENTS),
+            has_extents: info.flags.contains(InodeFlags::EXTENTS),
+            flags: info.flags.bits(),
         }
     }
 }
@@ -75,6 +87,8 @@ pub struct Change {
     pub owner: Option<(u32, u32)>,
     pub atime: Option<Timestamp>,
     pub mtime: Option<Timestamp>,
+    /// All that `chattr` can set.
+    pub flags: Option<u32>,
 }
 
 /// How a rename treats what has the name already.
@@ -133,6 +147,7 @@ impl<D: Device> Volume<D> {
             owner: change.owner,
             atime: change.atime,
             mtime: change.mtime,
+            flags: change.flags.map(InodeFlags::from_bits_truncate),
             ..InodeMetadataUpdate::default()
         };
         let ino = number(ino)?;

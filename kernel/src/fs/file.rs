@@ -8,6 +8,7 @@
 //! so may block. I2: `release` runs once, when the last reference goes, and never under a spin
 //! lock: whoever removes a descriptor lets its reference go after unlocking the table.
 
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
@@ -25,7 +26,7 @@ use crate::errno::*;
 use crate::mem::fault::{self, Room};
 use crate::sched;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
-use crate::vm;
+use crate::vm::{self, ChargedName, Name};
 
 /// The status flags that `F_SETFL` changes.
 const SETTABLE: u32 =
@@ -93,6 +94,8 @@ pub struct File {
     errors_told: AtomicU64,
     /// How a program has said that it reads the file: a [`vm::Usage`] as a number.
     usage: AtomicU8,
+    /// What its mappings were called last.
+    mapping_name: SpinLock<Option<Arc<ChargedName>>>,
     /// Who is told of its wake-ups.
     watched: SpinLock<Vec<Arc<Watch>>>,
     _charge: Charge,
@@ -140,6 +143,7 @@ impl File {
             seekable,
             errors_told,
             usage: AtomicU8::new(0),
+            mapping_name: SpinLock::new(None),
             watched: SpinLock::new(Vec::new()),
             _charge: charge,
             _count: count,
@@ -418,6 +422,24 @@ impl File {
             return Err(EACCES);
         }
         self.io.object().ok_or(ENODEV)
+    }
+
+    /// What a mapping of this file is called: the path that leads here now. Mappings that were made
+    /// under one path share it.
+    ///
+    /// # Errors
+    /// `ENOMEM`: the process has all that it may.
+    pub fn mapping_name(&self) -> Result<Arc<ChargedName>> {
+        let path = self.path();
+        let path = String::from_utf8_lossy(&path);
+        let known = self.mapping_name.lock().clone();
+        if let Some(name) = known.filter(|name| name.text() == path) {
+            return Ok(name);
+        }
+        let name = ChargedName::new(path.into_owned())?;
+        let old = self.mapping_name.lock().replace(name.clone());
+        drop(old);
+        Ok(name)
     }
 
     /// The path as `/proc` shows it.

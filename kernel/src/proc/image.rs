@@ -21,7 +21,7 @@ use crate::errno::{Result, E2BIG, ENOMEM};
 use crate::fs::file::{File, MapAccess};
 use crate::mem::fault;
 use crate::mem::layout::USER_END;
-use crate::vm::{self, Backing, MapArgs, Place, Populate, Prot, Sharing, Space};
+use crate::vm::{self, Backing, MapArgs, Name, Place, Populate, Prot, Sharing, Space};
 use crate::{sched, user};
 use linux_raw_sys::auxvec;
 
@@ -109,7 +109,7 @@ fn prot_of(rights: Rights) -> Prot {
 
 fn map_segments(space: &Space, (file, image): Part<'_>, bias: u64) -> Result<()> {
     let object = file.mmap_object(MapAccess::Private)?;
-    let name: Arc<str> = alloc::string::String::from_utf8_lossy(&file.path()).into();
+    let name = file.mapping_name()?;
     for segment in &image.segments {
         let va = segment.va.wrapping_add(bias);
         let start = va & !(PAGE - 1);
@@ -138,7 +138,7 @@ fn place(
     end: u64,
     prot: Prot,
     backing: Backing,
-    name: Option<Arc<str>>,
+    name: Option<Arc<dyn Name>>,
 ) -> Result<()> {
     let args = MapArgs {
         addr: start,

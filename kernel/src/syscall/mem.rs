@@ -1,7 +1,6 @@
 //! System calls that map: they check what Linux checks, in its order, and hand over to the VM
 //! system.
 
-use alloc::string::String;
 use alloc::sync::Arc;
 use core::ops::Range;
 
@@ -17,7 +16,8 @@ use crate::proc::thread::OwnMm;
 use crate::proc::{current_process, current_thread};
 use crate::sync::MutexGuard;
 use crate::vm::{
-    self, Backing, Export, MapArgs, Object, Place, Populate, Prot, RemapPlace, Sharing, Writing,
+    self, Backing, Export, MapArgs, Name, Object, Place, Populate, Prot, RemapPlace, Sharing,
+    Writing,
 };
 use linux_raw_sys::general as abi;
 
@@ -77,7 +77,7 @@ struct Source {
     sharing: Sharing,
     max_prot: Prot,
     backing: Backing,
-    name: Option<Arc<str>>,
+    name: Option<Arc<dyn Name>>,
     /// Held until the mapping counts itself.
     _writing: Option<Writing>,
 }
@@ -236,7 +236,10 @@ fn anonymous_source(flags: u32, len: u64) -> Result<Source> {
         Sharing::Private => (Backing::Anon, None),
         Sharing::Shared => {
             let object = Object::shared(len)?;
-            (Backing::Object { object, offset: 0 }, Some("/dev/zero (deleted)".into()))
+            (
+                Backing::Object { object, offset: 0 },
+                Some(Arc::new("/dev/zero (deleted)") as Arc<dyn Name>),
+            )
         }
     };
     Ok(Source { sharing, max_prot: Prot::all(), backing, name, _writing: None })
@@ -273,9 +276,9 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
         }
         max_prot = max_prot.intersection(Prot::READ_WRITE);
     }
-    let name: Arc<str> = String::from_utf8_lossy(&file.path()).into();
+    let name: Option<Arc<dyn Name>> = Some(file.mapping_name()?);
     let backing = Backing::Object { object, offset };
-    Ok(Source { sharing, max_prot, backing, name: Some(name), _writing: writing })
+    Ok(Source { sharing, max_prot, backing, name, _writing: writing })
 }
 
 /// How an address space is about to grow, in bytes.

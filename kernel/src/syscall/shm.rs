@@ -1,8 +1,6 @@
 //! System calls on System V shared memory: the structures that programs see, and how a segment is
 //! mapped.
 
-use alloc::sync::Arc;
-
 use super::mem;
 use super::{calls, Calls};
 use crate::errno::{Result, EEXIST, EINVAL, ENOMEM};
@@ -12,7 +10,7 @@ use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::sched;
 use crate::user;
-use crate::vm::{self, Backing, MapArgs, Place, Prot, Sharing};
+use crate::vm::{self, Backing, ChargedName, MapArgs, Place, Prot, Sharing};
 
 pub const CALLS: Calls = calls! {
     __NR_shmget => shmget[3],
@@ -101,7 +99,7 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
     if place != Place::Anywhere {
         mem::check_low(addr)?;
     }
-    let name: Arc<str> = alloc::format!("/SYSV{:08x} (deleted)", found.key).into();
+    let name = ChargedName::new(alloc::format!("/SYSV{:08x} (deleted)", found.key))?;
     let max_prot = if flags & SHM_RDONLY != 0 { Prot::all().without_write() } else { Prot::all() };
     let args = MapArgs {
         addr,

@@ -18,6 +18,7 @@ mod swap;
 mod system;
 mod transfer;
 
+use alloc::string::String;
 use alloc::sync::Arc;
 
 pub use self::audit::audit;
@@ -44,13 +45,16 @@ pub use self::transfer::{
 pub use ::machine::{Class, Prot};
 pub use ::uvm::Advice as Usage;
 pub use ::uvm::{
-    FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Quota, Sharing, Tally, Transfer,
-    Vnode,
+    FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Name, Quota, Sharing, Tally,
+    Transfer, Vnode,
 };
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
 pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};
 pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};
+
+use crate::charge::{self, Charge};
+use crate::errno::{Result, ENOMEM};
 
 /// What a mapping shows.
 #[derive(Clone, Default)]
@@ -95,6 +99,28 @@ pub enum Populate {
     Now,
 }
 
+/// A mapping's name that a program has chosen, charged to the process that mapped first until the
+/// last mapping has gone.
+pub struct ChargedName {
+    text: String,
+    _charge: Charge,
+}
+
+impl ChargedName {
+    /// # Errors
+    /// `ENOMEM`: the process has all that it may.
+    pub fn new(text: String) -> Result<Arc<ChargedName>> {
+        let charge = charge::take(size_of::<ChargedName>() + text.len()).map_err(|_| ENOMEM)?;
+        Ok(Arc::new(ChargedName { text, _charge: charge }))
+    }
+}
+
+impl Name for ChargedName {
+    fn text(&self) -> &str {
+        &self.text
+    }
+}
+
 /// A mapping to be made.
 #[derive(Clone)]
 pub struct MapArgs {
@@ -117,7 +143,7 @@ pub struct MapArgs {
     /// Whether each is locked in memory when it comes.
     pub locked: bool,
     /// What `/proc/PID/maps` calls it.
-    pub name: Option<Arc<str>>,
+    pub name: Option<Arc<dyn Name>>,
 }
 
 impl Default for MapArgs {

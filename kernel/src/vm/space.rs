@@ -223,7 +223,7 @@ pub fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) ->
         place: Place::FixedNoReplace,
         populate: lock.unwrap_or_default(),
         locked: lock.is_some(),
-        name: Some("[heap]".into()),
+        name: Some(Arc::new("[heap]")),
         ..MapArgs::default()
     };
     map(space, &args).map(|_| ())
@@ -236,7 +236,7 @@ pub fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()> {
         len,
         prot,
         place: Place::FixedNoReplace,
-        name: Some("[stack]".into()),
+        name: Some(Arc::new("[stack]")),
         ..MapArgs::default()
     };
     map(space, &args).map(|_| ())
@@ -347,7 +347,7 @@ pub fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
 /// one goes through a space in order.
 pub fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
     let (e, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), behind(space, from)?))?;
-    show(&map_line(&e, name.as_deref().unwrap_or("")));
+    show(&map_line(&e, name.as_ref().map_or("", |name| name.text())));
     Some(e.range.end.0)
 }
 

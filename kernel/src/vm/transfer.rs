@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use machine::{NoMemory, Pages, Prot, Va, VaRange, PAGE_SIZE};
 use spin::Once;
-use uvm::{At, FaultError, Loan, LoanedPage, MapError, Pass, Sharing, TransferError};
+use uvm::{At, FaultError, Loan, LoanedPage, MapError, Name, Pass, Sharing, TransferError};
 
 use super::space::{map_errno, Space};
 use super::system::with;
@@ -333,10 +333,10 @@ impl Export {
     /// # Errors
     /// As for [`fill`](Self::fill).
     pub fn donate(&self, space: &Space, addr: u64) -> Result<()> {
-        static NAME: Once<Arc<str>> = Once::new();
+        static NAME: Once<Arc<dyn Name>> = Once::new();
         self.fill(space, addr)?;
         if let Some(detached) = self.range.lock().as_ref() {
-            with(|uvm, held| uvm.name(held, detached, NAME.call_once(|| Arc::from(DONATED))));
+            with(|uvm, held| uvm.name(held, detached, NAME.call_once(|| Arc::new(DONATED))));
         }
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Export {
 /// The first mapping in a range, if it came by a donation.
 fn is_donated(space: &Space, range: VaRange) -> Option<VaRange> {
     let (found, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), range))?;
-    (name.as_deref() == Some(DONATED)).then_some(found.range)
+    (name.is_some_and(|name| name.text() == DONATED)).then_some(found.range)
 }
 
 /// Gives up the private memory of a range: what came by a donation is unmapped, the rest shows

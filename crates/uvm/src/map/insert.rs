@@ -10,7 +10,7 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, 
 
 use super::merge::Growth;
 use super::tree::{Taken, Tree};
-use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, ORef, Writes};
+use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, Name, ORef, Writes};
 use crate::amap::cover::CHANGE_BYTES;
 use crate::map::steps::Lock;
 use crate::pager::Pager;
@@ -91,7 +91,7 @@ pub struct MapRequest<M: Machine> {
     /// Whether every page that comes is wired, as after [`wire_as_touched`](Uvm::wire_as_touched).
     pub wired: bool,
     /// The host's word for it.
-    pub name: Option<Arc<str>>,
+    pub name: Option<Arc<dyn Name>>,
 }
 
 impl<M: Machine> MapRequest<M> {

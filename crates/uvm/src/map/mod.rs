@@ -34,7 +34,9 @@ mod will_need;
 mod wire;
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
+use core::fmt;
 
 use machine::lines::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
@@ -147,7 +149,40 @@ pub(crate) struct Entry<M: Machine> {
     pub(crate) cpu: u8,
     pub(crate) submap: Option<Arc<Map<M>>>,
     /// The host's word for it, shown in `/proc`.
-    pub(crate) name: Option<Arc<str>>,
+    pub(crate) name: Option<Arc<dyn Name>>,
+}
+
+/// What the host calls a mapping, in its listings. The host's own type, so that a name which a
+/// program has chosen can be charged to it until the last mapping of that name has gone: it is
+/// dropped with a map locked, and must not sleep then.
+pub trait Name: Send + Sync {
+    /// The name.
+    fn text(&self) -> &str;
+}
+
+impl Name for &'static str {
+    fn text(&self) -> &str {
+        self
+    }
+}
+
+impl Name for String {
+    fn text(&self) -> &str {
+        self
+    }
+}
+
+impl fmt::Debug for dyn Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text().fmt(f)
+    }
+}
+
+fn is_same_name(a: &Option<Arc<dyn Name>>, b: &Option<Arc<dyn Name>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a.text() == b.text(),
+        _ => a.is_none() && b.is_none(),
+    }
 }
 
 impl<M: Machine> Span for Entry<M> {
@@ -180,7 +215,7 @@ impl<M: Machine> Entry<M> {
     }
 
     /// Private zeroes.
-    pub(crate) fn zeroes(range: VaRange, name: Option<Arc<str>>) -> Self {
+    pub(crate) fn zeroes(range: VaRange, name: Option<Arc<dyn Name>>) -> Self {
         Entry {
             range,
             amap: None,
@@ -213,7 +248,7 @@ impl<M: Machine> Entry<M> {
             && self.wired == other.wired
             && self.submap.is_none()
             && other.submap.is_none()
-            && self.name == other.name
+            && is_same_name(&self.name, &other.name)
     }
 
     /// Whether the entry behind this one shows the slots and pages behind this one's.
@@ -314,7 +349,7 @@ pub struct Map<M: Machine> {
     /// no such place. Read and written under the tree's lock.
     pub(crate) area: (AtomicU64, AtomicU64),
     /// By which such a place is known.
-    pub(crate) area_name: spin::Once<Arc<str>>,
+    pub(crate) area_name: spin::Once<Arc<dyn Name>>,
     /// Whether the last fault that was looked at for it was a first touch that found others
     /// changing the map (`fault/crowded.rs`).
     pub(crate) is_touched: AtomicBool,

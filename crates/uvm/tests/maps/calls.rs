@@ -27,7 +27,7 @@ fn a_mapping_appears_at_once_with_all_its_attributes() {
         max_prot: Prot::READ_WRITE,
         inherit: Some(Inherit::Zero),
         advice: Advice::Random,
-        name: Some("heap".into()),
+        name: Some(Arc::new("heap")),
         ..MapRequest::zero(Pages(8)).prot(Prot::READ)
     };
     let before = locks();
@@ -39,7 +39,7 @@ fn a_mapping_appears_at_once_with_all_its_attributes() {
         (VaRange::new(va, va + Pages(8)), Prot::READ, Prot::READ_WRITE)
     );
     assert_eq!((e.inherit, e.advice, e.sharing), (Inherit::Zero, Advice::Random, Sharing::Private));
-    assert_eq!(e.name.as_deref(), Some("heap"));
+    assert_eq!(e.name.as_ref().map(|name| name.text()), Some("heap"));
     // A shared object's mapping is counted there without the object's lock.
     let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(8)).unwrap();
     let before = locks();
@@ -64,7 +64,7 @@ fn a_range_of_many_mappings_is_protected_whole_or_not_at_all() {
         let max_prot = if n == MANY - 1 { Prot::READ } else { Prot::READ_WRITE };
         let one = MapRequest {
             max_prot,
-            name: Some(format!("{n}").into()),
+            name: Some(Arc::new(format!("{n}"))),
             ..MapRequest::zero(Pages(1)).prot(Prot::READ)
         };
         uvm.map(held, &s, &one.at(at(n))).unwrap();

@@ -122,7 +122,7 @@ fn what_differs_stays_apart() {
         |r| MapRequest { max_prot: Prot::READ_WRITE, ..r },
         |r| MapRequest { inherit: Some(Inherit::None), ..r },
         |r| MapRequest { advice: Advice::Random, ..r },
-        |r| MapRequest { name: Some("stack".into()), ..r },
+        |r| MapRequest { name: Some(Arc::new("stack")), ..r },
     ];
     let mut va = Va(0x10_0000);
     for other in others {
