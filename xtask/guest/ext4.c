@@ -2,6 +2,7 @@
 #include "check.h"
 #include <dirent.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -852,6 +853,147 @@ static void programs_run_from_it(void) {
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+// As in linux/fs.h.
+enum {
+    FS_COMPR_FL = 4, FS_IMMUTABLE_FL = 0x10, FS_APPEND_FL = 0x20, FS_NODUMP_FL = 0x40, FS_EXTENT_FL = 0x80000,
+};
+#define FS_IOC_GETFLAGS _IOR('f', 1, long)
+#define FS_IOC_SETFLAGS _IOW('f', 2, long)
+
+// What `chattr` sets; the flags that lsattr shows besides stay.
+static int mark(const char *name, int flags) {
+    int fd = open(name, O_RDONLY | O_NONBLOCK), now, error;
+    NEED(fd >= 0 && !ioctl(fd, FS_IOC_GETFLAGS, &now));
+    now = (now & ~(FS_IMMUTABLE_FL | FS_APPEND_FL | FS_NODUMP_FL)) | flags;
+    int done = ioctl(fd, FS_IOC_SETFLAGS, &now);
+    error = errno;
+    close(fd);
+    errno = error;
+    return done;
+}
+
+static void as_another(void) {
+    NEED(!setgid(1000) && !setuid(1000));
+    FAILS(mark("log", FS_NODUMP_FL), EPERM);
+    FAILS(mark("mine", FS_IMMUTABLE_FL), EPERM);
+    CHECK(!mark("mine", FS_NODUMP_FL));
+    FAILS(mark("mine", FS_NODUMP_FL | FS_APPEND_FL), EPERM);
+}
+
+static void marked_files(void) {
+    fresh();
+    struct timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+    close(make("log", 100, 1)), close(make("fixed", 100, 2)), close(make("mine", 10, 3));
+    NEED(!chown("mine", 1000, 1000) && !mkdir("names", 0755) && !mkdir("still", 0755));
+    close(make("names/old", 10, 4)), close(make("still/old", 10, 5));
+    int status = in_child(as_another);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+
+    // Only written to behind its end.
+    int before = open("log", O_RDWR);
+    NEED(before >= 0 && !mark("log", FS_APPEND_FL));
+    FAILS(open("log", O_WRONLY), EPERM);
+    FAILS(open("log", O_WRONLY | O_APPEND | O_TRUNC), EPERM);
+    FAILS(ftruncate(before, 10), EPERM);
+    FAILS(truncate("log", 10), EPERM);
+    FAILS(fallocate(before, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE), EPERM);
+    CHECK(mmap(0, PAGE, PROT_READ, MAP_SHARED, before, 0) == MAP_FAILED && errno == EACCES);
+    int fd = open("log", O_WRONLY | O_APPEND);
+    CHECK(fd >= 0 && write(fd, "more", 4) == 4 && pwrite(fd, "end", 3, 0) == 3);
+    FAILS(fcntl(fd, F_SETFL, 0), EPERM);
+    CHECK(!fcntl(fd, F_SETFL, O_APPEND | O_NONBLOCK));
+    close(fd), close(before);
+    FAILS(unlink("log"), EPERM);
+    FAILS(rename("log", "log2"), EPERM);
+    FAILS(rename("fixed", "log"), EPERM);
+    FAILS(link("log", "log2"), EPERM);
+    FAILS(chmod("log", 0600), EPERM);
+    FAILS(chown("log", 1, 1), EPERM);
+    FAILS(utimensat(AT_FDCWD, "log", long_ago, 0), EPERM);
+    CHECK(!utimensat(AT_FDCWD, "log", 0, 0));
+
+    // Not changed at all, by who had it open before either.
+    before = open("fixed", O_RDWR);
+    NEED(before >= 0 && !mark("fixed", FS_IMMUTABLE_FL));
+    FAILS(pwrite(before, "x", 1, 0), EPERM);
+    FAILS(ftruncate(before, 10), EPERM);
+    FAILS(fallocate(before, 0, 0, PAGE), EPERM);
+    close(before);
+    FAILS(open("fixed", O_WRONLY | O_APPEND), EPERM);
+    FAILS(access("fixed", W_OK), EPERM);
+    CHECK(!access("fixed", R_OK));
+    FAILS(truncate("fixed", 10), EPERM);
+    FAILS(unlink("fixed"), EPERM);
+    FAILS(rename("fixed", "moved"), EPERM);
+    FAILS(link("fixed", "other"), EPERM);
+    FAILS(chmod("fixed", 0600), EPERM);
+    FAILS(utimensat(AT_FDCWD, "fixed", 0, 0), EPERM);
+
+    // A folder that only gets names, and one that gets none.
+    NEED(!mark("names", FS_APPEND_FL) && !mark("still", FS_IMMUTABLE_FL));
+    CHECK(!mkdir("names/new", 0755));
+    FAILS(unlink("names/old"), EPERM);
+    FAILS(rmdir("names/new"), EPERM);
+    FAILS(rename("names/old", "old"), EPERM);
+    FAILS(mkdir("still/new", 0755), EPERM);
+    FAILS(unlink("still/old"), EPERM);
+    FAILS(link("mine", "still/mine"), EPERM);
+    CHECK(!truncate("still/old", 5));
+
+    // It stays on the disk.
+    char folder[64];
+    NEED(getcwd(folder, sizeof folder));
+    remount();
+    NEED(!chdir(folder));
+    FAILS(unlink("fixed"), EPERM);
+    FAILS(open("log", O_WRONLY), EPERM);
+    CHECK(is("fixed", 100, 2) && !access("log", W_OK));
+    struct stat about;
+    CHECK(!stat("log", &about) && about.st_size == 107);
+    CHECK(!mark("log", 0) && !mark("fixed", 0) && !mark("names", 0) && !mark("still", 0));
+    CHECK(!unlink("log") && !unlink("fixed") && !unlink("names/old") && !unlink("still/old"));
+    int now, file = open("mine", O_RDWR);
+    CHECK(!ioctl(file, FS_IOC_GETFLAGS, &now) && now & FS_NODUMP_FL && now & FS_EXTENT_FL);
+    now |= FS_COMPR_FL;
+    // Linux has no effect in store for this one either, and doesn't say so.
+    if (!access("/proc/self/uvm", F_OK)) FAILS(ioctl(file, FS_IOC_SETFLAGS, &now), EOPNOTSUPP);
+    FAILS(ioctl(file, FS_IOC_SETFLAGS, 1), EFAULT);
+    close(file);
+}
+
+static void fills(void) {
+    NEED(!setgid(1000) && !setuid(1000));
+    static char bytes[1 << 16];
+    int fd = open("filling", O_RDWR | O_CREAT, 0600);
+    NEED(fd >= 0);
+    while (write(fd, bytes, sizeof bytes) > 0) {}
+    CHECK(errno == ENOSPC);
+    close(fd);
+    char name[16];
+    int made = 0;
+    while (made < 4096 && snprintf(name, sizeof name, "d%d", made) && !mkdir(name, 0755)) made++;
+    CHECK(made < 4096 && errno == ENOSPC);
+}
+
+// A twentieth of the disk is for root alone.
+static void room_for_root(void) {
+    static char bytes[1 << 20];
+    fresh();
+    struct statfs about;
+    NEED(!statfs(".", &about) && !chmod(".", 0777));
+    unsigned long kept = about.f_bfree - about.f_bavail;
+    CHECK(kept * about.f_bsize >= 2 << 20);
+    int status = in_child(fills);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    sync();
+    NEED(!statfs(".", &about));
+    CHECK(about.f_bfree >= kept && about.f_bavail * about.f_bsize < 1 << 20);
+    int fd = open("of_root", O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0 && write(fd, bytes, sizeof bytes) == sizeof bytes && !fsync(fd) && !mkdir("another", 0755));
+    close(fd);
+    CHECK(!unlink("filling") && !unlink("of_root"));
+}
+
 static void nothing(void) {}
 
 int main(int argc, char **argv) {
@@ -882,6 +1024,8 @@ int main(int argc, char **argv) {
         {"reserving_beside_what_was_written", reserving_beside_what_was_written},
         {"deleted_files_make_room", deleted_files_make_room},
         {"reserved_in_deleted_files", reserved_in_deleted_files},
+        {"marked_files", marked_files},
+        {"room_for_root", room_for_root},
     };
     return RUN(cases, argc, argv);
 }

@@ -6,7 +6,7 @@
 
 use linux_raw_sys::general as abi;
 
-use super::inode::{Inode, Kind, Ownership, RenameMode, SetAttr};
+use super::inode::{Inode, Kind, Marks, Ownership, RenameMode, SetAttr};
 use crate::errno::*;
 use crate::proc::caps::Caps;
 use crate::proc::cred::Cred;
@@ -22,8 +22,11 @@ const GROUP_EXECUTES: u32 = abi::S_ISGID | abi::S_IXGRP;
 /// Whether a node may be used in all the ways of `mask`.
 ///
 /// # Errors
-/// `EACCES`.
+/// `EACCES`; `EPERM` for a write to what is immutable.
 pub fn check(by: &Cred, node: &Ownership, mask: u32) -> Result<()> {
+    if mask & WRITE != 0 && node.marks.immutable {
+        return Err(EPERM);
+    }
     let granted = if node.uid == by.fsuid {
         node.perm >> 6
     } else if by.in_group(node.gid) {
@@ -65,6 +68,66 @@ pub fn may_hide_reads(by: &Cred, node: &Ownership) -> Result<()> {
     }
 }
 
+/// Whether a node may be opened with `flags`, besides what [`check`] says of them.
+///
+/// # Errors
+/// `EPERM`: it is append-only, and would be written to elsewhere, or cut.
+pub fn may_open(node: &Ownership, flags: u32) -> Result<()> {
+    let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
+    if writes && flags & abi::O_APPEND == 0 || flags & abi::O_TRUNC != 0 {
+        may_change_elsewhere(node)?;
+    }
+    Ok(())
+}
+
+/// Whether a node may be changed elsewhere than behind its end.
+///
+/// # Errors
+/// `EPERM`: it is append-only.
+pub fn may_change_elsewhere(node: &Ownership) -> Result<()> {
+    if node.marks.append_only {
+        Err(EPERM)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether a node's contents may be changed by who has opened it, maybe before it was marked.
+///
+/// # Errors
+/// `EPERM`: it is immutable.
+pub fn may_change(node: &Ownership) -> Result<()> {
+    if node.marks.immutable {
+        Err(EPERM)
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether a node may get or lose a name, another owner or mode, or times of the caller's choice.
+fn may_describe(node: &Ownership) -> Result<()> {
+    may_change(node).and(may_change_elsewhere(node))
+}
+
+/// Whether what `chattr` sets may be changed, and the marks to `marks` by it.
+///
+/// # Errors
+/// `EPERM`: the node is another's, or marks would change, for which it takes a capability.
+pub fn may_change_flags(by: &Cred, node: &Ownership, marks: Marks) -> Result<()> {
+    if !owns(by, node) {
+        return Err(EPERM);
+    }
+    if node.marks != marks {
+        by.need(Caps::LINUX_IMMUTABLE)?;
+    }
+    Ok(())
+}
+
+/// Whether room that a file system keeps for one user and group may be used.
+pub fn may_use_reserve(by: &Cred, (uid, gid): (u32, u32)) -> bool {
+    by.fsuid == uid || gid != 0 && by.in_group(gid) || by.has(Caps::SYS_RESOURCE)
+}
+
 /// Whether names may be made in `dir`.
 ///
 /// # Errors
@@ -75,7 +138,8 @@ pub fn may_create(by: &Cred, dir: &Ownership) -> Result<()> {
 
 /// Whom a new node in `dir` belongs to, and its mode.
 pub fn birth(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
-    let mut new = Ownership { kind, perm: perm & 0o7777, uid: by.fsuid, gid: by.fsgid };
+    let marks = Marks::default();
+    let mut new = Ownership { kind, perm: perm & 0o7777, uid: by.fsuid, gid: by.fsgid, marks };
     if dir.perm & abi::S_ISGID != 0 {
         new.gid = dir.gid;
         if kind == Kind::Dir {
@@ -93,9 +157,11 @@ pub fn birth(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
 /// Whether the name of `node` may be taken out of `dir`.
 ///
 /// # Errors
-/// `EACCES`; `EPERM` for the sticky bit.
+/// `EACCES`; `EPERM` for the sticky bit and for marks.
 pub fn may_remove(by: &Cred, dir: &Ownership, node: &Ownership) -> Result<()> {
     check(by, dir, WRITE | EXECUTE)?;
+    may_change_elsewhere(dir)?;
+    may_describe(node)?;
     if dir.perm & abi::S_ISVTX != 0 && dir.uid != by.fsuid && !owns(by, node) {
         return Err(EPERM);
     }
@@ -153,6 +219,7 @@ pub fn may_rename(
 /// # Errors
 /// `EPERM`.
 pub fn may_link(by: &Cred, node: &Ownership) -> Result<()> {
+    may_describe(node)?;
     let gains = node.perm & abi::S_ISUID != 0 || node.perm & GROUP_EXECUTES == GROUP_EXECUTES;
     let is_plain = node.kind == Kind::File && !gains && check(by, node, READ | WRITE).is_ok();
     if is_plain || owns(by, node) {
@@ -181,6 +248,7 @@ pub fn may_follow(by: &Cred, dir: &Ownership, link: &Ownership) -> Result<()> {
 /// # Errors
 /// `EPERM`.
 pub fn change_mode(by: &Cred, node: &Ownership, mode: u32) -> Result<SetAttr> {
+    may_describe(node)?;
     if !owns(by, node) {
         return Err(EPERM);
     }
@@ -199,6 +267,7 @@ pub fn change_owner(
     uid: Option<u32>,
     gid: Option<u32>,
 ) -> Result<SetAttr> {
+    may_describe(node)?;
     let own = by.fsuid == node.uid;
     let user = uid.is_none_or(|uid| own && uid == node.uid);
     let group = gid.is_none_or(|gid| own && (gid == node.gid || by.in_group(gid)));
@@ -251,12 +320,16 @@ pub enum Times {
 pub fn change_times(by: &Cred, node: &Ownership, times: Times) -> Result<SetAttr> {
     let [atime, mtime] = match times {
         Times::Now(now) => {
+            may_change(node)?;
             if !owns(by, node) {
                 check(by, node, WRITE)?;
             }
             [Some(now); 2]
         }
-        Times::Given(times) if owns(by, node) => times,
+        Times::Given(times) if owns(by, node) => {
+            may_describe(node)?;
+            times
+        }
         Times::Given(_) => return Err(EPERM),
     };
     Ok(SetAttr { atime, mtime, ..SetAttr::default() })

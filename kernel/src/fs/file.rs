@@ -19,7 +19,7 @@ use super::epoll::Watch;
 use super::inode::{InodeRef, Kind, Position, QUEUES};
 use super::io::{Sink, Source};
 use super::path::Place;
-use super::{current, mount};
+use super::{access, current, mount};
 use crate::chain::Chain;
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
@@ -108,6 +108,9 @@ impl File {
         let is_device = matches!(place.inode.kind(), Kind::Char | Kind::Block);
         if is_device && flags & abi::O_PATH == 0 && mount::has_flag(&*place.inode, abi::MS_NODEV) {
             return Err(EACCES);
+        }
+        if flags & abi::O_PATH == 0 {
+            access::may_open(&place.inode.ownership(), flags)?;
         }
         let charge = take(size_of::<File>())?;
         let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
@@ -414,12 +417,15 @@ impl File {
     /// Fails with `EACCES` if the file isn't open for reading, or not for writing and
     /// `writable_share` asks for a mapping that writes through; with `ENODEV` if it can't be
     /// mapped.
-    pub fn mmap_object(&self, access: MapAccess) -> Result<vm::Object> {
+    pub fn mmap_object(&self, how: MapAccess) -> Result<vm::Object> {
         if self.is_path_only() {
             return Err(EBADF);
         }
-        if !self.is_readable() || access == MapAccess::SharedWrite && !self.is_writable() {
+        if !self.is_readable() || how == MapAccess::SharedWrite && !self.is_writable() {
             return Err(EACCES);
+        }
+        if how != MapAccess::Private && self.is_writable() {
+            access::may_change_elsewhere(&self.inode().ownership()).map_err(|_| EACCES)?;
         }
         self.io.object().ok_or(ENODEV)
     }

@@ -95,6 +95,15 @@ pub struct Stat {
     pub ctime: Nanos,
 }
 
+/// What can be done to a node by none but those who may take the mark away: `chattr`'s `i` and `a`.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// It can't be changed, nor get a name or lose one.
+    pub immutable: bool,
+    /// It can only be written to behind its end; a directory can only get names.
+    pub append_only: bool,
+}
+
 impl Stat {
     /// A node without a history: times are those of boot.
     pub fn plain(dev: u64, ino: u64, kind: Kind, perm: u32) -> Stat {
@@ -121,7 +130,13 @@ impl Stat {
     }
 
     pub fn ownership(&self) -> Ownership {
-        Ownership { kind: self.kind, perm: self.perm, uid: self.uid, gid: self.gid }
+        Ownership {
+            kind: self.kind,
+            perm: self.perm,
+            uid: self.uid,
+            gid: self.gid,
+            marks: Marks::default(),
+        }
     }
 }
 
@@ -133,6 +148,7 @@ pub struct Ownership {
     pub perm: u32,
     pub uid: u32,
     pub gid: u32,
+    pub marks: Marks,
 }
 
 /// Changes to a node's attributes; `None` leaves one as it is.
@@ -194,6 +210,8 @@ pub struct FsStat {
     /// In pages.
     pub blocks: u64,
     pub free: u64,
+    /// What those who may not use what is reserved can have of it.
+    pub available: u64,
     pub files: u64,
     pub files_free: u64,
     pub read_only: bool,
@@ -202,7 +220,15 @@ pub struct FsStat {
 impl FsStat {
     /// A file system without storage.
     pub const fn empty(magic: u64) -> FsStat {
-        FsStat { magic, blocks: 0, free: 0, files: 0, files_free: 0, read_only: false }
+        FsStat {
+            magic,
+            blocks: 0,
+            free: 0,
+            available: 0,
+            files: 0,
+            files_free: 0,
+            read_only: false,
+        }
     }
 }
 

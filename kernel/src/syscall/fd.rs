@@ -76,6 +76,9 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             if flags & !file.flags() & abi::O_NOATIME != 0 {
                 access::may_hide_reads(&current::cred(), &file.inode().ownership())?;
             }
+            if (flags ^ file.flags()) & abi::O_APPEND != 0 {
+                access::may_change_elsewhere(&file.inode().ownership())?;
+            }
             file.set_flags(flags);
             Ok(0)
         }

@@ -202,7 +202,7 @@ fn put_statfs(addr: u64, node: &InodeRef) -> Result<()> {
             block_size: BLOCK,
             blocks: fs.blocks,
             free: fs.free,
-            available: fs.free,
+            available: fs.available,
             files: fs.files,
             files_free: fs.files_free,
             id: node.stat().dev,

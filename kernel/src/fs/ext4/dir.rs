@@ -279,6 +279,7 @@ impl Node {
         if let Err(refused) = access::may_create(by, &above) {
             return Err(if self.look_at(volume, name).is_ok() { EEXIST } else { refused });
         }
+        self.fs().check_room_for_name(by)?;
         if kind == Kind::Dir && charge.is_none() {
             return Err(ENOMEM);
         }
@@ -313,6 +314,8 @@ impl Node {
             return Err(ENOENT);
         }
         access::may_create(by, &self.ownership())?;
+        access::may_link(by, &node.ownership())?;
+        self.fs().check_room_for_name(by)?;
         let linked = volume.link(node.ino, self.ino, name);
         self.fs().changed(&volume);
         linked.map_err(errno)?;
@@ -396,6 +399,9 @@ impl Node {
         }
         let replaced = target.as_deref().map(|target| target as &dyn Inode);
         access::may_rename(by, (self, &*node), (to_node, replaced), mode)?;
+        if target.is_none() {
+            self.fs().check_room_for_name(by)?;
+        }
         node.may_lose_names()?;
         target.as_ref().map_or(Ok(()), |target| target.may_lose_names())?;
         let unwritten = target.as_ref().map_or(Vec::new(), |target| target.unwritten(volume));

@@ -75,6 +75,10 @@ impl Volume {
         Ok(Volume { inner, stack })
     }
 
+    pub(super) fn reserve_owner(&self) -> (u32, u32) {
+        self.inner.reserve_owner()
+    }
+
     pub(super) fn space(&self) -> Space {
         self.inner.space()
     }

@@ -48,9 +48,11 @@ use volume::{Attributes, ErrorKind, Limits};
 pub use volume::Mode;
 
 use super::inode::{FsStat, InodeRef};
+use super::{access, current};
 use crate::dev::block::Disk;
 use crate::errno::*;
 use crate::mem::heap;
+use crate::proc::cred::Cred;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm;
 use cache::Cache;
@@ -79,6 +81,9 @@ pub(super) struct Fs {
     dev: u64,
     mount_flags: AtomicU32,
     data: Data,
+    /// Pages of the free ones that are kept for one user and one group, and these.
+    reserved: u64,
+    reserve_owner: (u32, u32),
     volume: Mutex<Volume>,
     nodes: SpinLock<BTreeMap<u32, Arc<Node>>>,
     cache: Cache,
@@ -127,6 +132,8 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
         dev: disk.number(),
         mount_flags: AtomicU32::new(0),
         data,
+        reserved: pages(volume.space().reserved, &volume),
+        reserve_owner: volume.reserve_owner(),
         free: AtomicU64::new(free_pages(&volume)),
         volume: Mutex::new(volume),
         nodes: SpinLock::new(BTreeMap::new()),
@@ -208,8 +215,12 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
 }
 
 fn free_pages(volume: &Volume) -> u64 {
-    let space = volume.space();
-    space.free * space.block_size / PAGE_SIZE as u64
+    pages(volume.space().free, volume)
+}
+
+/// So many blocks in pages.
+fn pages(blocks: u64, volume: &Volume) -> u64 {
+    blocks * volume.space().block_size / PAGE_SIZE as u64
 }
 
 /// What became of a volume's call, as a program is told.
@@ -295,11 +306,35 @@ impl Fs {
         self.changed.store(true, Ordering::Release);
     }
 
-    /// Sets room for pages aside; `false` if there is none.
+    /// What is kept from the running process of the free room.
+    fn kept_from(&self, by: &Cred) -> u64 {
+        if access::may_use_reserve(by, self.reserve_owner) {
+            0
+        } else {
+            self.reserved
+        }
+    }
+
+    /// Whether there is room for one more name, and the block of its directory that it may take.
+    ///
+    /// # Errors
+    /// `ENOSPC`: what is left is kept from `by`.
+    fn check_room_for_name(&self, by: &Cred) -> Result<()> {
+        let kept = self.kept_from(by);
+        let needs = kept + self.pending.load(Ordering::Relaxed) + MARGIN;
+        if kept != 0 && needs > self.free.load(Ordering::Relaxed) {
+            return Err(ENOSPC);
+        }
+        Ok(())
+    }
+
+    /// Sets room for pages of the running process aside; `false` if there is none.
     fn set_aside(&self, pages: u64) -> bool {
+        let kept = self.kept_from(&current::cred());
         let fits = |pending: u64| {
             let want = pending + pages;
-            (want + want / 64 + MARGIN <= self.free.load(Ordering::Relaxed)).then_some(want)
+            let needs = want + want / 64 + MARGIN + kept;
+            (needs <= self.free.load(Ordering::Relaxed)).then_some(want)
         };
         self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
@@ -333,10 +368,12 @@ impl Fs {
         self.reap_unused();
         let space = self.volume().space();
         let pages = |blocks: u64| blocks * space.block_size / PAGE_SIZE as u64;
+        let free = pages(space.free).saturating_sub(self.pending.load(Ordering::Relaxed));
         FsStat {
             magic: MAGIC,
             blocks: pages(space.blocks),
-            free: pages(space.free).saturating_sub(self.pending.load(Ordering::Relaxed)),
+            free,
+            available: free.saturating_sub(self.reserved),
             files: space.files,
             files_free: space.files_free,
             read_only: self.is_read_only(),

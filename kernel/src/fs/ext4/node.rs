@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use linux_raw_sys::general as abi;
+use linux_raw_sys::{general as abi, ioctl as requests};
 use volume::{Attributes, Change};
 
 use super::device::timestamp;
@@ -19,6 +19,7 @@ use super::{errno, Fs, Volume};
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::cpio::device_number;
+use crate::fs::current;
 use crate::fs::devfs;
 use crate::fs::file::File;
 use crate::fs::inode::*;
@@ -27,9 +28,24 @@ use crate::ipc::pipe::Pipe;
 use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
 use crate::sync::SpinLock;
+use crate::user;
 use crate::vm;
 
 const SECOND: Nanos = 1_000_000_000;
+/// The flags that `chattr` can change: those that are heeded, and hints.
+const SETTABLE: u32 = volume::SYNC
+    | volume::IMMUTABLE
+    | volume::APPEND_ONLY
+    | volume::NO_ATIME
+    | abi::FS_NODUMP_FL
+    | abi::FS_TOPDIR_FL;
+
+fn marks(flags: u32) -> Marks {
+    Marks {
+        immutable: flags & volume::IMMUTABLE != 0,
+        append_only: flags & volume::APPEND_ONLY != 0,
+    }
+}
 
 pub(in crate::fs) struct Node {
     fs: Arc<Fs>,
@@ -50,6 +66,8 @@ struct Attr {
     gid: u32,
     size: u64,
     sectors: u64,
+    /// What `chattr` sets.
+    flags: u32,
     atime: Nanos,
     mtime: Nanos,
     ctime: Nanos,
@@ -82,6 +100,7 @@ impl Node {
             gid: found.gid,
             size: found.size,
             sectors: found.blocks,
+            flags: found.flags,
             atime: time(found.atime),
             mtime: time(found.mtime),
             ctime: time(found.ctime),
@@ -182,10 +201,40 @@ impl Node {
         })
     }
 
+    /// What `chattr` sets.
+    fn flags(&self) -> u32 {
+        self.attr.lock().flags
+    }
+
+    /// Changes what `chattr` sets.
+    ///
+    /// # Errors
+    /// `EPERM`; `EOPNOTSUPP` for a flag without effect here; `EROFS`, `EIO`.
+    fn set_flags(&self, flags: u32) -> Result<()> {
+        let by = current::cred();
+        let mut volume = self.fs.volume_with_room()?;
+        if self.fs.is_read_only() {
+            return Err(EROFS);
+        }
+        let now = self.flags();
+        access::may_change_flags(&by, &self.ownership(), marks(flags))?;
+        if (now ^ flags) & !SETTABLE != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let change = Change { flags: Some(flags), ..Change::default() };
+        let changed = volume.change(self.ino, &change).map_err(errno)?;
+        self.fs.changed(&volume);
+        let mut attr = self.attr.lock();
+        attr.flags = changed.flags;
+        attr.ctime = sched::wall();
+        Ok(())
+    }
+
     /// The access time follows at most once per change, as with `relatime`.
     fn accessed(&self) {
         let mut attr = self.attr.lock();
-        if attr.atime <= attr.mtime && !self.fs.is_read_only() {
+        let keeps = attr.flags & volume::NO_ATIME != 0 || self.fs.is_read_only();
+        if attr.atime <= attr.mtime && !keeps {
             attr.atime = sched::wall().max(attr.mtime + 1);
         }
     }
@@ -248,7 +297,13 @@ impl Inode for Node {
 
     fn ownership(&self) -> Ownership {
         let attr = self.attr.lock();
-        Ownership { kind: self.kind, perm: attr.perm, uid: attr.uid, gid: attr.gid }
+        Ownership {
+            kind: self.kind,
+            perm: attr.perm,
+            uid: attr.uid,
+            gid: attr.gid,
+            marks: marks(attr.flags),
+        }
     }
 
     fn set_attr(&self, change: Decide<'_>) -> Result<()> {
@@ -258,6 +313,7 @@ impl Inode for Node {
         let owner = (change.uid.is_some() || change.gid.is_some())
             .then(|| (change.uid.unwrap_or(now.uid), change.gid.unwrap_or(now.gid)));
         let on_disk = Change {
+            flags: None,
             perm: change.perm,
             owner,
             atime: change.atime.map(timestamp),
@@ -276,6 +332,15 @@ impl Inode for Node {
 
     fn mount_flags(&self) -> Option<&AtomicU32> {
         Some(&self.fs.mount_flags)
+    }
+
+    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        match request {
+            requests::FS_IOC_GETFLAGS => user::put(arg, &self.flags())?,
+            requests::FS_IOC_SETFLAGS => self.set_flags(user::get(arg)?)?,
+            _ => return Err(ENOTTY),
+        }
+        Ok(0)
     }
 
     fn fs_stat(&self) -> FsStat {
@@ -381,10 +446,11 @@ impl Inode for Node {
 
     fn write(&self, file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let contents = self.contents()?;
+        access::may_change(&self.ownership())?;
         let written = contents.write(at, from, Through::of(file))?;
         self.strip()?;
         self.modified();
-        if file.flags() & abi::O_DSYNC != 0 {
+        if file.flags() & abi::O_DSYNC != 0 || self.flags() & volume::SYNC != 0 {
             // With the errors of the pages' writes, which the node alone doesn't tell.
             file.sync()?;
         } else {
@@ -394,14 +460,23 @@ impl Inode for Node {
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        self.contents()?.truncate(len)?;
+        let contents = self.contents()?;
+        let node = self.ownership();
+        access::may_change(&node).and(access::may_change_elsewhere(&node))?;
+        contents.truncate(len)?;
         self.strip()?;
         self.modified();
         Ok(())
     }
 
     fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
-        self.contents().map_err(|_| ENODEV)?.allocate(how, at, len)?;
+        let contents = self.contents().map_err(|_| ENODEV)?;
+        let node = self.ownership();
+        access::may_change(&node)?;
+        if how != Allocate::Extend && how != Allocate::KeepSize {
+            access::may_change_elsewhere(&node)?;
+        }
+        contents.allocate(how, at, len)?;
         self.strip()?;
         self.modified();
         Ok(())

@@ -91,7 +91,8 @@ struct Attr {
 
 impl Attr {
     fn ownership(&self, kind: Kind) -> Ownership {
-        Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid }
+        let marks = Marks::default();
+        Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid, marks }
     }
 }
 
@@ -364,6 +365,7 @@ impl Inode for TmpNode {
             magic: u64::from(abi::TMPFS_MAGIC),
             blocks,
             free,
+            available: free,
             files: files.saturating_add(files_free),
             files_free,
             read_only: false,
