@@ -8,6 +8,10 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+#ifndef FALLOC_FL_ZERO_RANGE
+#define FALLOC_FL_ZERO_RANGE 0x10
+#endif
+
 static void fresh(void) {
     char path[64];
     snprintf(path, sizeof path, "/mnt/t.%d", getpid());
@@ -158,6 +162,12 @@ static void holes(void) {
     CHECK(pread(fd, got, 1, 20 * PAGE) == 1 && !got[0] && pread(fd, got, 1, 33 * PAGE + 10) == 1 && got[0]);
     CHECK(!fallocate(fd, 0, 64 * PAGE, 8 * PAGE) && !fstat(fd, &about) && about.st_size == 72 * PAGE);
     CHECK(pread(fd, got, 3, 70 * PAGE) == 3 && !got[0]);
+    // Zeroes that have room, within the size and beyond.
+    CHECK(!fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 34 * PAGE, 64 * PAGE) && !fsync(fd));
+    CHECK(!fstat(fd, &about) && about.st_size == 72 * PAGE && about.st_blocks >= 66 * 8);
+    CHECK(pread(fd, got, 1, 40 * PAGE) == 1 && !got[0]);
+    CHECK(!fallocate(fd, FALLOC_FL_ZERO_RANGE, 60 * PAGE + 7, 64 * PAGE) && !fstat(fd, &about) && about.st_size == 124 * PAGE + 7);
+    close(fd);
 }
 
 static void what_stays(void) {

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/time.h>
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
@@ -399,6 +400,70 @@ static void many_lock_at_random(void) {
     NEED(!unlink("/tmp/locked"));
 }
 
+static int raced, closed_first;
+static void *closes(void *go) {
+    char byte;
+    NEED(read(*(int *)go, &byte, 1) == 1);
+    usleep(20000);
+    close(raced);
+    closed_first = 1;
+    return 0;
+}
+
+// A lock that is waited for, of a descriptor that another thread closes meanwhile, is not had.
+static void locks_beside_a_close(void) {
+    fresh();
+    int start[2], end[2], go[2], status;
+    NEED(!pipe(start) && !pipe(end) && !pipe(go));
+    char byte;
+    int fd = open("locked", O_RDWR | O_CREAT, 0600);
+    NEED(fd >= 0);
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    pid_t holder = fork();
+    if (!holder) {
+        NEED(!fcntl(fd, F_SETLK, &whole) && write(start[1], "c", 1) == 1);
+        _exit(read(end[0], &byte, 1) != 1);
+    }
+    NEED(read(start[0], &byte, 1) == 1 && (raced = dup(fd)) >= 0);
+    pid_t ender = fork();
+    if (!ender) {
+        usleep(100000);
+        _exit(write(end[1], "e", 1) != 1);
+    }
+    pthread_t thread;
+    NEED(!pthread_create(&thread, 0, closes, &go[0]) && write(go[1], "g", 1) == 1);
+    FAILS(fcntl(raced, F_SETLKW, &whole), EBADF);
+    CHECK(waitpid(holder, &status, 0) == holder && status == 0 && waitpid(ender, &status, 0) == ender && status == 0);
+    CHECK(!pthread_join(thread, 0) && closed_first);
+    pid_t other = fork();
+    if (!other) _exit(fcntl(fd, F_SETLK, &whole) != 0);
+    CHECK(waitpid(other, &status, 0) == other && status == 0);
+    close(fd);
+}
+
+enum { NOEXEC_SEAL = 8, SEAL_FUTURE_WRITE = 16, SEAL_EXEC = 32 };
+
+// A file in memory that never runs, and one that always may and so never changes.
+static void sealed_against_running(void) {
+    int fd = memfd_create("data", NOEXEC_SEAL);
+    // Linux has it since 6.3.
+    if (fd < 0 && errno == EINVAL && access("/proc/self/uvm", F_OK)) return;
+    struct stat about;
+    NEED(fd >= 0 && !fstat(fd, &about));
+    CHECK((about.st_mode & 07777) == 0666 && fcntl(fd, F_GET_SEALS) == SEAL_EXEC);
+    FAILS(fchmod(fd, 0777), EPERM);
+    CHECK(!fchmod(fd, 0600) && write(fd, "x", 1) == 1);
+    close(fd);
+    fd = memfd_create("code", MFD_ALLOW_SEALING);
+    NEED(fd >= 0 && write(fd, "code", 4) == 4);
+    CHECK(!fcntl(fd, F_ADD_SEALS, SEAL_EXEC));
+    CHECK(fcntl(fd, F_GET_SEALS) == (SEAL_EXEC | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | SEAL_FUTURE_WRITE));
+    FAILS(fchmod(fd, 0600), EPERM);
+    FAILS(write(fd, "x", 1), EPERM);
+    CHECK(!fchmod(fd, 0733));
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"opening", opening},
@@ -415,6 +480,8 @@ int main(int argc, char **argv) {
         {"proc_files", proc_files},
         {"locks_go_to_who_waits", locks_go_to_who_waits},
         {"many_lock_at_random", many_lock_at_random},
+        {"locks_beside_a_close", locks_beside_a_close},
+        {"sealed_against_running", sealed_against_running},
     };
     if (argc > 1 && !strcmp(argv[1], "replaced")) {
         replaced_program();

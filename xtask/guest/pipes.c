@@ -155,6 +155,8 @@ static void packets(void) {
     int fds[2];
     if (pipe2(fds, O_DIRECT)) {
         CHECK(errno == EINVAL);
+        NEED(!pipe(fds));
+        FAILS(fcntl(fds[1], F_SETFL, O_DIRECT), EINVAL);
         return;
     }
     char bytes[8];

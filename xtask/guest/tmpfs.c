@@ -225,6 +225,21 @@ static void flags_of_mounts(void) {
         CHECK(!munmap(data, PAGE) && !close(fd));
         change(0);
     }
+    // The first read after a change moves the access time, but with this flag or O_NOATIME.
+    struct stat before, after;
+    for (int way = 0; way < 3; way++) {
+        char byte = 'x';
+        change(way == 1 ? MS_NOATIME : 0);
+        fd = open("times", O_RDWR | O_CREAT | (way == 2 ? O_NOATIME : 0), 0600);
+        NEED(fd >= 0 && usleep(20000) == 0 && write(fd, &byte, 1) == 1 && !fstat(fd, &before));
+        NEED(usleep(20000) == 0 && pread(fd, &byte, 1, 0) == 1 && !fstat(fd, &after) && !close(fd));
+        int moved = before.st_atim.tv_nsec != after.st_atim.tv_nsec || before.st_atim.tv_sec != after.st_atim.tv_sec;
+        CHECK(moved == (way == 0) && (way != 1 || mounts_say("noatime")));
+    }
+    // All mounts are private, and so they stay.
+    CHECK(!mount("", "/", "", MS_REC | MS_PRIVATE, "") && !mount("", "/", "", MS_SLAVE, ""));
+    FAILS(mount("", "/", "", MS_PRIVATE | MS_NODEV, ""), EINVAL);
+    FAILS(mount("", "/", "", MS_PRIVATE | MS_SLAVE, ""), EINVAL);
     end();
     char path[64];
     snprintf(path, sizeof path, "/tmp/m.%d", getpid());
@@ -235,6 +250,9 @@ static void flags_of_mounts(void) {
         FAILS(mount("", path, "", MS_REMOUNT | MS_RDONLY, ""), EINVAL);
         FAILS(mount("", path, "", MS_REMOUNT | MS_BIND | MS_NOSUID, ""), EINVAL);
         FAILS(mount("none", "/tmp", "tmpfs", MS_RDONLY, ""), EINVAL);
+        FAILS(mount("", "/", "", MS_SHARED, ""), EINVAL);
+        FAILS(mount(path, "/tmp", "", MS_MOVE, ""), EINVAL);
+        FAILS(mount("none", "/tmp", "tmpfs", MS_SYNCHRONOUS, ""), EINVAL);
         CHECK(flags() == (MS_NODEV | MS_NOEXEC) && !mount("", path, "", MS_REMOUNT | MS_BIND, ""));
     }
     end();

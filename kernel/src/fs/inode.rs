@@ -248,8 +248,10 @@ pub enum Allocate {
     KeepSize,
     /// Give the pages back; reads see zeros.
     PunchHole,
-    /// As a hole, but the size may grow.
+    /// Reads see zeros, and there is room for what is written there; the file may grow.
     ZeroRange,
+    /// The same, but the size stays.
+    ZeroRangeKeepSize,
 }
 
 /// Pages of a file that lie together on a disk.

@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use linux_raw_sys::general as abi;
 use spin::Once;
 
+use super::file::File;
 use super::inode::{same, Inode, InodeRef};
 use super::tmpfs;
 use crate::errno::*;
@@ -29,9 +30,12 @@ impl Mount {
     pub fn options(&self) -> String {
         let mode = if self.root.fs_stat().read_only { "ro" } else { "rw" };
         let mut shown = String::from(mode);
-        for (flag, name) in
-            [(abi::MS_NOSUID, ",nosuid"), (abi::MS_NODEV, ",nodev"), (abi::MS_NOEXEC, ",noexec")]
-        {
+        for (flag, name) in [
+            (abi::MS_NOSUID, ",nosuid"),
+            (abi::MS_NODEV, ",nodev"),
+            (abi::MS_NOEXEC, ",noexec"),
+            (abi::MS_NOATIME, ",noatime"),
+        ] {
             if has_flag(&*self.root, flag) {
                 shown += name;
             }
@@ -41,9 +45,9 @@ impl Mount {
 }
 
 /// What a file system may be mounted with: its device nodes can't be opened, its programs can't be
-/// run or mapped as such. Set-id bits, which the third flag is about, give no program other ids
-/// here. The flags are the file system's, wherever else its folders are bound.
-pub const FLAGS: u32 = abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID;
+/// run or mapped as such, reads leave access times. Set-id bits, which the third flag is about, give
+/// no program other ids here. The flags are the file system's, wherever else its folders are bound.
+pub const FLAGS: u32 = abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME;
 
 /// Whether a node's file system is mounted with one of the [`FLAGS`].
 pub fn has_flag(node: &dyn Inode, flag: u32) -> bool {
@@ -53,6 +57,11 @@ pub fn has_flag(node: &dyn Inode, flag: u32) -> bool {
 /// The [`FLAGS`] that a node's file system is mounted with.
 pub fn flags(node: &dyn Inode) -> u32 {
     node.mount_flags().map_or(0, |flags| flags.load(Relaxed))
+}
+
+/// Whether a read by way of an open file leaves the node's access time.
+pub fn leaves_access_time(file: &File) -> bool {
+    file.flags() & abi::O_NOATIME != 0 || has_flag(&**file.inode(), abi::MS_NOATIME)
 }
 
 /// Gives a file system the flags that a program says.

@@ -308,14 +308,31 @@ fn umask(mask: u32) -> Result<u32> {
 }
 
 fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Result<()> {
-    const CHANGES: u64 = (abi::MS_PRIVATE | abi::MS_SLAVE | abi::MS_SHARED) as u64;
+    // What is mounted at one place shows at no other: all mounts are private, and none can be
+    // the slave of another.
+    const PRIVATE: u64 = abi::MS_PRIVATE as u64;
+    const SLAVE: u64 = abi::MS_SLAVE as u64;
+    const RECURSIVE: u64 = (abi::MS_REC | abi::MS_SILENT) as u64;
+    const KNOWN: u64 = RECURSIVE
+        | REMOUNT
+        | BIND
+        | READ_ONLY
+        | (mount::FLAGS | abi::MS_RELATIME | abi::MS_NODIRATIME) as u64;
+    // Old programs mark their flags so.
+    const MAGIC: u64 = 0xc0ed_0000;
+    const MAGIC_MASK: u64 = 0xffff_0000;
     const REMOUNT: u64 = abi::MS_REMOUNT as u64;
     const BIND: u64 = abi::MS_BIND as u64;
     const READ_ONLY: u64 = abi::MS_RDONLY as u64;
     current::cred().need(Caps::SYS_ADMIN)?;
     let target = place(CWD, target, Follow::Yes)?.inode;
-    if flags & CHANGES != 0 {
-        return Ok(());
+    let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
+    if flags & (PRIVATE | SLAVE) != 0 {
+        let is_one = matches!(flags & !RECURSIVE, PRIVATE | SLAVE);
+        return if is_one { Ok(()) } else { Err(EINVAL) };
+    }
+    if flags & !KNOWN != 0 {
+        return Err(EINVAL);
     }
     if flags & REMOUNT != 0 {
         // With MS_BIND too, it is about this one place, which has no flags of its own here.

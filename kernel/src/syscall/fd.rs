@@ -73,6 +73,10 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
         _ if file.is_path_only() => Err(EBADF),
         abi::F_SETFL => {
             let flags = arg as u32;
+            if flags & abi::O_DIRECT != 0 && file.io().pipe().is_some() {
+                // Pipes of packets there are none.
+                return Err(EINVAL);
+            }
             if flags & !file.flags() & abi::O_NOATIME != 0 {
                 access::may_hide_reads(&current::cred(), &file.inode().ownership())?;
             }
@@ -84,7 +88,7 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
         }
         abi::F_GETLK | abi::F_OFD_GETLK => get_lock(&file, command, arg),
         abi::F_SETLK | abi::F_SETLKW | abi::F_OFD_SETLK | abi::F_OFD_SETLKW => {
-            set_lock(&file, command, arg)
+            set_lock(fd, &file, command, arg)
         }
         abi::F_SETPIPE_SZ => Ok(pipe_of(&file)?.set_capacity(arg as usize)? as u64),
         abi::F_GETPIPE_SZ => Ok(pipe_of(&file)?.capacity() as u64),
@@ -96,7 +100,8 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             Ok(0)
         }
         abi::F_GET_SEALS => file.io().seals().map(u64::from),
-        abi::F_SETOWN | abi::F_SETSIG | abi::F_NOTIFY => Ok(0),
+        // No signal tells of what can be read: none is sent, so none can be chosen.
+        abi::F_SETOWN => Ok(0),
         abi::F_GETOWN | abi::F_GETSIG => Ok(0),
         _ => Err(EINVAL),
     }
@@ -176,7 +181,7 @@ fn get_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
     Ok(0)
 }
 
-fn set_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
+fn set_lock(fd: i32, file: &Arc<File>, command: u32, arg: u64) -> Result<u64> {
     let request: FlockAbi = user::get(arg)?;
     let owner = owner_of(file, command, &request)?;
     let (range, mode) = range_of(file, &request, owner)?;
@@ -188,6 +193,14 @@ fn set_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
             lock::set_wait(file, range)?
         }
         Some(_) => lock::set(file, range)?,
+    }
+    if mode.is_some() && matches!(owner, Owner::Process(_)) {
+        // Another thread may have closed the descriptor meanwhile, and found no lock yet.
+        let now = current::files()?.get_any(fd);
+        if !now.is_ok_and(|now| Arc::ptr_eq(&now, file)) {
+            lock::closed_descriptor(file);
+            return Err(EBADF);
+        }
     }
     Ok(0)
 }
@@ -242,9 +255,10 @@ fn memfd_create(name: u64, flags: u32) -> Result<i32> {
         user::read_cstr(name, NAME_MAX + 1)
             .map_err(|e| if e == ENAMETOOLONG { EINVAL } else { e })?;
     let sealable = flags & (abi::MFD_ALLOW_SEALING | NOEXEC_SEAL) != 0;
-    let perm = if flags & NOEXEC_SEAL != 0 { 0o666 } else { 0o777 };
-    let node =
-        TmpNode::unnamed(perm, if sealable { 0 } else { abi::F_SEAL_SEAL }, &current::cred())?;
+    let (perm, never_run) =
+        if flags & NOEXEC_SEAL != 0 { (0o666, abi::F_SEAL_EXEC) } else { (0o777, 0) };
+    let sealed = if sealable { never_run } else { abi::F_SEAL_SEAL };
+    let node = TmpNode::unnamed(perm, sealed, &current::cred())?;
     let description = [b"/memfd:", name.as_slice(), b" (deleted)"].concat();
     let file = File::open(Place::described(node, description), abi::O_RDWR | abi::O_LARGEFILE)?;
     let on_exec = if flags & abi::MFD_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };

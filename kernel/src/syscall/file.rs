@@ -387,7 +387,7 @@ fn fallocate(fd: i32, mode: u32, at: i64, len: i64) -> Result<()> {
         KEEP => Allocate::KeepSize,
         PUNCH => Allocate::PunchHole,
         abi::FALLOC_FL_ZERO_RANGE => Allocate::ZeroRange,
-        _ if mode == abi::FALLOC_FL_ZERO_RANGE | KEEP => Allocate::PunchHole,
+        _ if mode == abi::FALLOC_FL_ZERO_RANGE | KEEP => Allocate::ZeroRangeKeepSize,
         _ => return Err(EOPNOTSUPP),
     };
     let file = current::file(fd)?;

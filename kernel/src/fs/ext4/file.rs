@@ -353,15 +353,17 @@ impl Contents {
         let end = at.checked_add(len).filter(|&end| end <= self.max_size).ok_or(EFBIG)?;
         let _writer = self.begin_change()?;
         let size = self.size();
-        if end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange) {
+        let grows = end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange);
+        if grows {
             limits::file_may_grow_to(end)?;
         }
-        if matches!(how, Allocate::PunchHole | Allocate::ZeroRange) {
+        if !matches!(how, Allocate::Extend | Allocate::KeepSize) {
             self.clear(at.min(size), end.min(size))?;
-        } else {
+        }
+        if how != Allocate::PunchHole {
             self.backing.allocate(at, len)?;
         }
-        if end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange) {
+        if grows {
             self.resize(end)?;
         }
         Ok(())

@@ -24,6 +24,7 @@ use crate::fs::devfs;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{Sink, Source};
+use crate::fs::mount;
 use crate::ipc::pipe::Pipe;
 use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
@@ -231,9 +232,11 @@ impl Node {
     }
 
     /// The access time follows at most once per change, as with `relatime`.
-    fn accessed(&self) {
+    fn accessed(&self, file: &File) {
         let mut attr = self.attr.lock();
-        let keeps = attr.flags & volume::NO_ATIME != 0 || self.fs.is_read_only();
+        let keeps = attr.flags & volume::NO_ATIME != 0
+            || self.fs.is_read_only()
+            || mount::leaves_access_time(file);
         if attr.atime <= attr.mtime && !keeps {
             attr.atime = sched::wall().max(attr.mtime + 1);
         }
@@ -440,7 +443,7 @@ impl Inode for Node {
             Through::Cache => contents.read(at, to, file.usage())?,
             Through::Past => contents.read_past(at, to)?,
         };
-        self.accessed();
+        self.accessed(file);
         Ok(n)
     }
 

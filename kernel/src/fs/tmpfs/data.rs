@@ -139,14 +139,18 @@ impl Data {
         let _writer = self.writer.lock();
         let size = self.size();
         let seals = self.seals();
-        let clears = matches!(how, Allocate::PunchHole | Allocate::ZeroRange);
+        let clears = match how {
+            Allocate::Extend | Allocate::KeepSize => false,
+            Allocate::PunchHole => true,
+            Allocate::ZeroRange | Allocate::ZeroRangeKeepSize => return Err(EOPNOTSUPP),
+        };
         if clears && seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
             return Err(EPERM);
         }
         if clears {
             self.clear(at.min(size), end.min(size))?;
         }
-        if end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange) {
+        if end > size && how == Allocate::Extend {
             if seals & abi::F_SEAL_GROW != 0 {
                 return Err(EPERM);
             }
@@ -247,8 +251,13 @@ impl Data {
         self.seals.load(Ordering::Relaxed)
     }
 
-    pub(super) fn add_seals(&self, seals: u32) -> Result<()> {
-        const KNOWN: u32 = abi::F_SEAL_SEAL
+    /// Adds seals to a file of mode `perm`. One that can be run and may stay so is sealed against
+    /// all changes of what is run.
+    pub(super) fn add_seals(&self, mut seals: u32, perm: u32) -> Result<()> {
+        const CONTENTS: u32 =
+            abi::F_SEAL_SHRINK | abi::F_SEAL_GROW | abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE;
+        const KNOWN: u32 = abi::F_SEAL_EXEC
+            | abi::F_SEAL_SEAL
             | abi::F_SEAL_SHRINK
             | abi::F_SEAL_GROW
             | abi::F_SEAL_WRITE
@@ -259,6 +268,9 @@ impl Data {
         let _writer = self.writer.lock();
         if self.seals() & abi::F_SEAL_SEAL != 0 {
             return Err(EPERM);
+        }
+        if seals & abi::F_SEAL_EXEC != 0 && perm & 0o111 != 0 {
+            seals |= CONTENTS;
         }
         if seals & abi::F_SEAL_WRITE != 0 && !self.object.deny_writers() {
             return Err(EBUSY);

@@ -35,6 +35,7 @@ use super::access;
 use super::file::File;
 use super::inode::*;
 use super::io::{Sink, Source};
+use super::mount;
 use crate::charge::{self, Charge};
 use crate::dev::block;
 use crate::errno::*;
@@ -278,9 +279,9 @@ impl TmpNode {
     }
 
     /// The contents were read: the access time follows at most once per change, as with `relatime`.
-    fn accessed(&self) {
+    fn accessed(&self, file: &File) {
         let mut attr = self.attr.lock();
-        if attr.atime <= attr.mtime {
+        if attr.atime <= attr.mtime && !mount::leaves_access_time(file) {
             attr.atime = sched::wall().max(attr.mtime + 1);
         }
     }
@@ -341,6 +342,12 @@ impl Inode for TmpNode {
         let _tree = (self.kind == Kind::Dir).then(|| self.fs.tree.lock());
         let mut attr = self.attr.lock();
         let change = change(&attr.ownership(self.kind))?;
+        if let (Some(perm), Body::File(data)) = (change.perm, &self.body) {
+            // With the node locked, under which it is sealed too.
+            if data.seals() & abi::F_SEAL_EXEC != 0 && (perm ^ attr.perm) & 0o111 != 0 {
+                return Err(EPERM);
+            }
+        }
         attr.perm = change.perm.map_or(attr.perm, |perm| perm & 0o7777);
         attr.uid = change.uid.unwrap_or(attr.uid);
         attr.gid = change.gid.unwrap_or(attr.gid);
@@ -456,9 +463,9 @@ impl Inode for TmpNode {
         }
     }
 
-    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+    fn read(&self, file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
         let n = self.data()?.read(at, to)?;
-        self.accessed();
+        self.accessed(file);
         Ok(n)
     }
 
@@ -493,6 +500,8 @@ impl Inode for TmpNode {
     }
 
     fn add_seals(&self, seals: u32) -> Result<()> {
-        self.data()?.add_seals(seals)
+        let data = self.data()?;
+        let attr = self.attr.lock();
+        data.add_seals(seals, attr.perm)
     }
 }
