@@ -47,7 +47,9 @@ use rsext4::{
 };
 use spin::Mutex;
 
-pub use names::{Attributes, Change, Entry, New, Rename, APPEND_ONLY, IMMUTABLE, NO_ATIME, SYNC};
+pub use names::{
+    AccessList, Attributes, Change, Entry, New, Rename, APPEND_ONLY, IMMUTABLE, NO_ATIME, SYNC,
+};
 pub use rsext4::{
     Clock, DirectoryCursor as Cursor, Ext4Error as ClockError, Ext4ErrorKind as ErrorKind,
     Ext4Timestamp as Timestamp,

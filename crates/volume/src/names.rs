@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use rsext4::{
     DeviceNumber, DirectoryEntryType, FileName, FilePermissions, InodeFlags, InodeInfo,
     InodeMetadataUpdate, InodeNumber, MutationContext, RenameOptions, SpecialInodeKind,
+    XattrNamespace, XattrSetMode,
 };
 
 use crate::index::{is_dots, Known};
@@ -64,6 +65,24 @@ impl From<InodeInfo> for Attributes {
             device: info.device_number.map(|number| (number.major(), number.minor())),
             has_extents: info.flags.contains(InodeFlags::EXTENTS),
             flags: info.flags.bits(),
+        }
+    }
+}
+
+/// Which list of an inode says who may do what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessList {
+    /// Its own.
+    Own,
+    /// That of what is made in a directory.
+    Default,
+}
+
+impl AccessList {
+    fn namespace(self) -> XattrNamespace {
+        match self {
+            AccessList::Own => XattrNamespace::PosixAclAccess,
+            AccessList::Default => XattrNamespace::PosixAclDefault,
         }
     }
 }
@@ -152,6 +171,30 @@ impl<D: Device> Volume<D> {
         };
         let ino = number(ino)?;
         Ok(self.attempt(|fs| fs.update_inode_metadata(ino, update))?.into())
+    }
+
+    /// An inode's access list, as it is on the disk, if it has one.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn access_list(&mut self, ino: u32, which: AccessList) -> Result<Option<Vec<u8>>> {
+        self.make_log_room();
+        match self.fs.get_xattr(number(ino)?, which.namespace(), b"") {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(kind(error)),
+        }
+    }
+
+    /// Gives an inode an access list, in place of what it had.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`]: it has as before; I/O and damage.
+    pub fn set_access_list(&mut self, ino: u32, which: AccessList, bytes: &[u8]) -> Result<()> {
+        self.settle()?;
+        let ino = number(ino)?;
+        let mode = XattrSetMode::Upsert;
+        self.attempt(|fs| fs.set_xattr(ino, which.namespace(), b"", bytes, mode))
     }
 
     /// The inode that has a name in a directory.

@@ -6,6 +6,7 @@
 
 use linux_raw_sys::general as abi;
 
+use super::acl;
 use super::inode::{Inode, Kind, Marks, Ownership, RenameMode, SetAttr};
 use crate::errno::*;
 use crate::proc::caps::Caps;
@@ -27,8 +28,15 @@ pub fn check(by: &Cred, node: &Ownership, mask: u32) -> Result<()> {
     if mask & WRITE != 0 && node.marks.immutable {
         return Err(EPERM);
     }
+    let list = node.acl.as_ref().filter(|_| acl::is_asked(node));
     let granted = if node.uid == by.fsuid {
         node.perm >> 6
+    } else if let Some(list) = list {
+        if list.permits(by, node, mask) {
+            mask
+        } else {
+            0
+        }
     } else if by.in_group(node.gid) {
         node.perm >> 3
     } else {
@@ -139,7 +147,8 @@ pub fn may_create(by: &Cred, dir: &Ownership) -> Result<()> {
 /// Whom a new node in `dir` belongs to, and its mode.
 pub fn birth(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
     let marks = Marks::default();
-    let mut new = Ownership { kind, perm: perm & 0o7777, uid: by.fsuid, gid: by.fsgid, marks };
+    let mut new =
+        Ownership { kind, perm: perm & 0o7777, uid: by.fsuid, gid: by.fsgid, marks, acl: None };
     if dir.perm & abi::S_ISGID != 0 {
         new.gid = dir.gid;
         if kind == Kind::Dir {

@@ -17,6 +17,7 @@ use core::sync::atomic::AtomicU32;
 use linux_raw_sys::general as abi;
 
 use super::access;
+use super::acl::Acl;
 use super::file::File;
 use super::io::{Sink, Source};
 use super::path::Place;
@@ -136,12 +137,13 @@ impl Stat {
             uid: self.uid,
             gid: self.gid,
             marks: Marks::default(),
+            acl: None,
         }
     }
 }
 
 /// What rights are judged by.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Ownership {
     pub kind: Kind,
     /// Permission bits with set-id and sticky bits.
@@ -149,6 +151,7 @@ pub struct Ownership {
     pub uid: u32,
     pub gid: u32,
     pub marks: Marks,
+    pub acl: Option<Arc<Acl>>,
 }
 
 /// Changes to a node's attributes; `None` leaves one as it is.

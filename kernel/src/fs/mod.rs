@@ -13,6 +13,7 @@
 //! `io::Sink` and `io::Source`, so a bad pointer is an error value everywhere.
 
 pub mod access;
+pub mod acl;
 pub mod context;
 pub mod cpio;
 pub mod current;

@@ -474,6 +474,10 @@ pub const CASES: &[Case] = &[
         ..guest("files on a disk", &[("ext4", Libc::Musl)], &["/bin/ext4"])
     },
     Case {
+        disks: &[disks::ext4(32).lists()],
+        ..guest("access lists of files on a disk", &[("lists", Libc::Musl)], &["/bin/lists"])
+    },
+    Case {
         disks: &[disks::ext4(64).blocks(4096)],
         seconds: 300,
         ..guest("files on a disk with blocks of a page", &[("ext4", Libc::Musl)], &["/bin/ext4"])

@@ -18,6 +18,8 @@ pub struct TestDisk {
     folders: Folders,
     /// MiB of an ext4 file system's journal; 0 for what is usual.
     journal: u32,
+    /// Files with access lists, which no call makes.
+    lists: bool,
 }
 
 /// How an ext4 file system's folders are kept.
@@ -48,6 +50,7 @@ const fn new(holds: Holds, mib: u64) -> TestDisk {
         block: 1024,
         folders: Folders::Indexed,
         journal: 0,
+        lists: false,
     }
 }
 
@@ -81,6 +84,11 @@ impl TestDisk {
     /// With other blocks.
     pub const fn blocks(self, block: u32) -> TestDisk {
         TestDisk { block, ..self }
+    }
+
+    /// With files that have access lists.
+    pub const fn lists(self) -> TestDisk {
+        TestDisk { lists: true, ..self }
     }
 
     /// With a journal of so many MiB.
@@ -189,6 +197,58 @@ fn format(image: &Path, disk: &TestDisk) -> Result<()> {
     let output = output.context("can't run mkfs.ext4 (package e2fsprogs)")?;
     if !output.status.success() {
         bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    if disk.lists {
+        add_lists(image)?;
+    }
+    Ok(())
+}
+
+/// Makes the files of `xtask/guest/lists.c`, which belong to root and to group 50.
+fn add_lists(image: &Path) -> Result<()> {
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    /// Tags as in acl(5), rights and ids; as the system call has them.
+    fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        for (tag, perm, id) in entries {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(perm.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+    const NONE: u32 = u32::MAX;
+    let named =
+        [(1, 6, NONE), (2, 6, 2000), (4, 4, NONE), (8, 6, 60), (16, 4, NONE), (32, 0, NONE)];
+    let denied = [(1, 6, NONE), (2, 0, 2000), (4, 0, NONE), (16, 6, NONE), (32, 4, NONE)];
+    let off = [(1, 6, NONE), (2, 6, 2000), (4, 6, NONE), (16, 0, NONE), (32, 4, NONE)];
+    let inherited = [(1, 7, NONE), (2, 7, 2000), (4, 5, NONE), (16, 7, NONE), (32, 0, NONE)];
+    let files: [(&str, &str, &str, &str, Vec<u8>); 6] = [
+        ("named", "0100640", "", ACCESS, list(&named)),
+        ("denied", "0100664", "", ACCESS, list(&denied)),
+        ("off", "0100604", "", ACCESS, list(&off)),
+        ("broken", "0100666", "-r", ACCESS, b"no list".to_vec()),
+        ("made", "040777", "", DEFAULT, list(&inherited)),
+        ("odd", "040777", "-r", DEFAULT, b"none".to_vec()),
+    ];
+    let folder = tempfile::tempdir()?;
+    let mut commands = String::new();
+    for (name, mode, raw, attribute, bytes) in files {
+        let value = folder.path().join(name);
+        std::fs::write(&value, bytes)?;
+        let make = if mode.starts_with("04") { "mkdir" } else { "write /dev/null" };
+        commands += &format!("{make} {name}\nsif {name} mode {mode}\nsif {name} gid 50\n");
+        commands += &format!("ea_set {raw} -f {} {name} {attribute}\n", value.display());
+    }
+    let script = folder.path().join("commands");
+    std::fs::write(&script, commands)?;
+    let output = Command::new("debugfs").args(["-w", "-f"]).arg(&script).arg(image).output();
+    let output = output.context("can't run debugfs (package e2fsprogs)")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    // After its greeting it says what failed.
+    if !output.status.success() || said.lines().count() > 1 {
+        bail!("debugfs failed: {}", said.trim());
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use siphasher::sip::SipHasher13;
-use volume::{Cursor, New, Rename};
+use volume::{AccessList, Cursor, New, Rename};
 
 use super::node::{Body, Node};
 use super::{errno, Volume};
@@ -167,6 +167,16 @@ fn position(name: &[u8]) -> u64 {
     (hasher.finish() >> 1).max(FIRST)
 }
 
+/// Gives a new inode its access lists.
+fn set_lists(volume: &mut Volume, ino: u32, lists: &[Option<Vec<u8>>; 2]) -> Result<()> {
+    for (which, bytes) in [AccessList::Own, AccessList::Default].into_iter().zip(lists) {
+        if let Some(bytes) = bytes {
+            volume.set_access_list(ino, which, bytes).map_err(errno)?;
+        }
+    }
+    Ok(())
+}
+
 impl Node {
     /// The node that a name leads to.
     pub(super) fn find(&self, name: &[u8]) -> Result<Arc<Node>> {
@@ -229,7 +239,7 @@ impl Node {
     /// The same for one that is looked at, and not entered.
     fn look_at(&self, volume: &mut Volume, name: &[u8]) -> Result<Arc<Node>> {
         let found = volume.lookup(self.ino, name).map_err(errno)?;
-        self.fs().adopt(&found)
+        self.fs().adopt(volume, &found)
     }
 
     pub(super) fn make(
@@ -283,11 +293,14 @@ impl Node {
         if kind == Kind::Dir && charge.is_none() {
             return Err(ENOMEM);
         }
-        let made = volume.create(self.ino, name, new, born.perm, (born.uid, born.gid));
+        let (perm, lists) = self.lists_for(kind, born.perm);
+        let made = volume.create(self.ino, name, new, perm, (born.uid, born.gid));
         self.fs().changed(volume);
         let ino = made.map_err(errno)?.ino;
         dir.changed(name);
-        let found = self.find_in(volume, name, charge).or_else(|error| {
+        let listed = set_lists(volume, ino, &lists);
+        self.fs().changed(volume);
+        let found = listed.and_then(|()| self.find_in(volume, name, charge)).or_else(|error| {
             // Nobody has seen it.
             let gone = match kind {
                 Kind::Dir => volume.remove_dir(self.ino, name),

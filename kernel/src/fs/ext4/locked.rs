@@ -14,7 +14,8 @@
 use alloc::vec::Vec;
 
 use volume::{
-    Attributes, Change, Cursor, Entry, ErrorKind, Limits, Mode, New, Rename, Result, Run, Space,
+    AccessList, Attributes, Change, Cursor, Entry, ErrorKind, Limits, Mode, New, Rename, Result,
+    Run, Space,
 };
 
 use super::device::{Metadata, Now};
@@ -60,6 +61,8 @@ calls! {
     remove_dir(dir: u32, name: &[u8]) -> Result<()>;
     rename(dir: u32, name: &[u8], to_dir: u32, to: &[u8], how: Rename) -> Result<Option<u32>>;
     read_link(ino: u32) -> Result<Vec<u8>>;
+    access_list(ino: u32, which: AccessList) -> Result<Option<Vec<u8>>>;
+    set_access_list(ino: u32, which: AccessList, bytes: &[u8]) -> Result<()>;
 }
 
 impl Volume {

@@ -58,7 +58,7 @@ use crate::vm;
 use cache::Cache;
 use device::{Data, Metadata, Now};
 use locked::Volume;
-use node::Node;
+use node::{Lists, Node};
 
 pub use flusher::{drop_nodes, drop_pages, memory_is_short, shut_down, sync_all, sync_object};
 
@@ -148,7 +148,7 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
         pending: AtomicU64::new(0),
         changed: AtomicBool::new(false),
     });
-    let root = fs.adopt(&root)?;
+    let root = fs.adopt(&mut fs.volume(), &root)?;
     MOUNTED.lock().push(fs);
     flusher::start();
     Ok(root)
@@ -355,11 +355,11 @@ impl Fs {
     }
 
     /// The node for an inode, entered in the table if need be; with the volume locked (I2).
-    fn adopt(self: &Arc<Self>, found: &Attributes) -> Result<Arc<Node>> {
+    fn adopt(self: &Arc<Self>, volume: &mut Volume, found: &Attributes) -> Result<Arc<Node>> {
         if let Some(node) = self.known(found.ino) {
             return Ok(node);
         }
-        let node = Node::new(self, found)?;
+        let node = Node::new(self, found, Lists::read(volume, found))?;
         self.nodes.lock().insert(found.ino, node.clone());
         Ok(node)
     }

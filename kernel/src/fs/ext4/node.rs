@@ -9,7 +9,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use linux_raw_sys::{general as abi, ioctl as requests};
-use volume::{Attributes, Change};
+use volume::{AccessList, Attributes, Change};
 
 use super::device::timestamp;
 use super::dir::Dir;
@@ -18,6 +18,7 @@ use super::file::Contents;
 use super::{errno, Fs, Volume};
 use crate::errno::*;
 use crate::fs::access;
+use crate::fs::acl::Acl;
 use crate::fs::cpio::device_number;
 use crate::fs::current;
 use crate::fs::devfs;
@@ -53,6 +54,8 @@ pub(in crate::fs) struct Node {
     pub(super) ino: u32,
     kind: Kind,
     rdev: u64,
+    /// What is made in this directory begins with this list.
+    default_acl: Option<Acl>,
     attr: SpinLock<Attr>,
     pub(super) body: Body,
     /// Its place among those that have lost their last name; 0 while it has one.
@@ -69,6 +72,7 @@ struct Attr {
     sectors: u64,
     /// What `chattr` sets.
     flags: u32,
+    acl: Option<Arc<Acl>>,
     atime: Nanos,
     mtime: Nanos,
     ctime: Nanos,
@@ -84,8 +88,46 @@ pub(super) enum Body {
     Other,
 }
 
+/// The access lists of a node that is brought in.
+#[derive(Default)]
+pub(super) struct Lists {
+    own: Option<Acl>,
+    default: Option<Acl>,
+}
+
+impl Lists {
+    pub(super) fn read(volume: &mut Volume, found: &Attributes) -> Lists {
+        let kind = Kind::from_mode(found.mode);
+        let mut read = |which| match volume.access_list(found.ino, which) {
+            Ok(None) => None,
+            Ok(Some(bytes)) => Some(Acl::parse(&bytes)),
+            Err(_) => Some(Acl::unreadable()),
+        };
+        match kind {
+            Some(Kind::Symlink) | None => Lists::default(),
+            Some(Kind::Dir) => {
+                Lists { own: read(AccessList::Own), default: read(AccessList::Default) }
+            }
+            Some(_) => Lists { own: read(AccessList::Own), default: None },
+        }
+    }
+}
+
 impl Node {
-    pub(super) fn new(fs: &Arc<Fs>, found: &Attributes) -> Result<Arc<Node>> {
+    /// What is made in this directory with mode `perm` gets: its mode and its lists.
+    pub(super) fn lists_for(&self, kind: Kind, perm: u32) -> (u32, [Option<Vec<u8>>; 2]) {
+        let Some(default) = self.default_acl.as_ref().filter(|_| kind != Kind::Symlink) else {
+            return (perm, [None, None]);
+        };
+        if !default.is_readable() {
+            // Its owner alone.
+            return (perm & !0o077, [None, None]);
+        }
+        let (perm, own) = default.inherited(perm);
+        (perm, [own.map(|own| own.bytes()), (kind == Kind::Dir).then(|| default.bytes())])
+    }
+
+    pub(super) fn new(fs: &Arc<Fs>, found: &Attributes, lists: Lists) -> Result<Arc<Node>> {
         let kind = Kind::from_mode(found.mode).ok_or(EIO)?;
         let body = match kind {
             Kind::Dir => Body::Dir(Dir::new()),
@@ -102,6 +144,7 @@ impl Node {
             size: found.size,
             sectors: found.blocks,
             flags: found.flags,
+            acl: lists.own.map(Arc::new),
             atime: time(found.atime),
             mtime: time(found.mtime),
             ctime: time(found.ctime),
@@ -112,6 +155,7 @@ impl Node {
             ino: found.ino,
             kind,
             rdev: found.device.map_or(0, |(major, minor)| device_number(major, minor)),
+            default_acl: lists.default,
             attr: SpinLock::new(attr),
             body,
             unlinked: AtomicU64::new(0),
@@ -306,6 +350,7 @@ impl Inode for Node {
             uid: attr.uid,
             gid: attr.gid,
             marks: marks(attr.flags),
+            acl: attr.acl.clone(),
         }
     }
 
@@ -324,12 +369,25 @@ impl Inode for Node {
         };
         volume.change(self.ino, &on_disk).map_err(errno)?;
         self.fs.changed(&volume);
+        let acl = match (&now.acl, change.perm) {
+            (Some(acl), Some(perm)) if acl.is_readable() => {
+                let acl = acl.with_mode(perm);
+                let kept = volume.set_access_list(self.ino, AccessList::Own, &acl.bytes());
+                self.fs.changed(&volume);
+                kept.map_err(errno)?;
+                Some(Arc::new(acl))
+            }
+            _ => now.acl,
+        };
         let mut attr = self.attr.lock();
+        let old = core::mem::replace(&mut attr.acl, acl);
         attr.perm = change.perm.map_or(attr.perm, |perm| perm & 0o7777);
         (attr.uid, attr.gid) = owner.unwrap_or((attr.uid, attr.gid));
         attr.atime = change.atime.unwrap_or(attr.atime);
         attr.mtime = change.mtime.unwrap_or(attr.mtime);
         attr.ctime = sched::wall();
+        drop(attr);
+        drop(old);
         Ok(())
     }
 

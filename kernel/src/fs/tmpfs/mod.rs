@@ -93,7 +93,7 @@ struct Attr {
 impl Attr {
     fn ownership(&self, kind: Kind) -> Ownership {
         let marks = Marks::default();
-        Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid, marks }
+        Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid, marks, acl: None }
     }
 }
 
