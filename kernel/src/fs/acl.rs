@@ -1,7 +1,7 @@
 //! Access lists: rights of users and groups by name, besides the owner's, the group's and the
-//! others' (POSIX.1e, acl(5)), as ext4 keeps them. Lists that a disk has are heeded, kept up to date
-//! by `chmod` and inherited by what is made in a directory with a default list; no call makes or
-//! shows one.
+//! others' (POSIX.1e, acl(5)), as ext4 keeps them. Lists that a disk has are heeded, kept up to
+//! date by `chmod` and inherited by what is made in a directory with a default list; no call makes
+//! or shows one.
 
 use alloc::vec::Vec;
 

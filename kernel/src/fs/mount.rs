@@ -45,8 +45,9 @@ impl Mount {
 }
 
 /// What a file system may be mounted with: its device nodes can't be opened, its programs can't be
-/// run or mapped as such, reads leave access times. Set-id bits, which the third flag is about, give
-/// no program other ids here. The flags are the file system's, wherever else its folders are bound.
+/// run or mapped as such, and reads leave access times. Set-id bits, which the third flag is about,
+/// give no program other ids here. The flags are the file system's, wherever else its folders are
+/// bound.
 pub const FLAGS: u32 = abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME;
 
 /// Whether a node's file system is mounted with one of the [`FLAGS`].

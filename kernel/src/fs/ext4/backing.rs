@@ -277,19 +277,20 @@ impl Backing {
     /// # Errors
     /// `ENOSPC`: the disk has not that many; `EFBIG`: the file lies in too many pieces.
     pub(super) fn promise(&self, at: u64, len: u64) -> Result<()> {
-        self.promise_beside(&self.runs()?, at, len).1
+        self.promise_beside(&self.runs()?, at, len, self.fs.kept_from_caller()).1
     }
 
     /// The same, and up to where there is room.
     pub(super) fn promise_what_fits(&self, at: u64, len: u64) -> Result<(u64, Result<()>)> {
-        Ok(self.promise_beside(&self.runs()?, at, len))
+        Ok(self.promise_beside(&self.runs()?, at, len, self.fs.kept_from_caller()))
     }
 
-    fn promise_beside(&self, runs: &[Run], at: u64, len: u64) -> (u64, Result<()>) {
+    /// Promises room, up to where there is some, and leaves `kept` pages of it.
+    fn promise_beside(&self, runs: &[Run], at: u64, len: u64, kept: u64) -> (u64, Result<()>) {
         for pages in lacking(runs, at, len) {
             let mut end = pages.start;
             let promised = self.in_parts(pages, |pending, part| {
-                self.set_aside_for(pending, runs.len(), part, &mut end)
+                self.set_aside_for(pending, (runs.len(), kept), part, &mut end)
             });
             if promised.is_err() {
                 return ((end * PAGE).max(at), promised);
@@ -299,11 +300,11 @@ impl Backing {
     }
 
     /// Sets room aside for pages of a file with so many runs, in halves where the disk has not
-    /// enough for all; `end` is up to where.
+    /// enough for all and `kept` pages; `end` is up to where.
     fn set_aside_for(
         &self,
         pending: &mut Ranges,
-        runs: usize,
+        (runs, kept): (usize, u64),
         mut left: Range<u64>,
         end: &mut u64,
     ) -> Result<()> {
@@ -315,7 +316,7 @@ impl Backing {
             if new != 0 && runs + pending.pieces() >= super::most_pieces() {
                 return Err(EFBIG);
             }
-            if new == 0 || self.fs.set_aside(new) {
+            if new == 0 || self.fs.set_aside(new, kept) {
                 pending.insert(next.clone());
                 (left.start, *end) = (next.end, next.end);
             } else if len > 1 {
@@ -359,7 +360,7 @@ impl Backing {
             if new == 0 && has_blocks(&runs, at, at + len) {
                 return Ok(());
             }
-            if new != 0 && !self.fs.set_aside(new) {
+            if new != 0 && !self.fs.set_aside(new, self.fs.kept_from_caller()) {
                 return Err(ENOSPC);
             }
             let mut volume = self.fs.volume();
@@ -583,7 +584,8 @@ impl Backing {
             // The disk's free room lies in pieces: what was promised as one would come to many.
             return Err(EFBIG);
         }
-        self.promise_beside(&runs, at, len).1?;
+        // Whoever dirtied them had room for them.
+        self.promise_beside(&runs, at, len, 0).1?;
         let mut volume = self.fs.volume();
         let size = self.size();
         if at >= size {

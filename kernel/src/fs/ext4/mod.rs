@@ -47,12 +47,13 @@ use volume::{Attributes, ErrorKind, Limits};
 
 pub use volume::Mode;
 
+use super::access;
 use super::inode::{FsStat, InodeRef};
-use super::{access, current};
 use crate::dev::block::Disk;
 use crate::errno::*;
 use crate::mem::heap;
 use crate::proc::cred::Cred;
+use crate::sched;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm;
 use cache::Cache;
@@ -306,7 +307,7 @@ impl Fs {
         self.changed.store(true, Ordering::Release);
     }
 
-    /// What is kept from the running process of the free room.
+    /// Pages of the free room that are kept from `by`.
     fn kept_from(&self, by: &Cred) -> u64 {
         if access::may_use_reserve(by, self.reserve_owner) {
             0
@@ -328,9 +329,13 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets room for pages of the running process aside; `false` if there is none.
-    fn set_aside(&self, pages: u64) -> bool {
-        let kept = self.kept_from(&current::cred());
+    /// The same of the thread that runs; nothing is kept from the kernel's own.
+    fn kept_from_caller(&self) -> u64 {
+        sched::current().user().map_or(0, |thread| self.kept_from(&thread.process.cred()))
+    }
+
+    /// Sets room for pages aside, and leaves `kept` pages; `false` if there is none.
+    fn set_aside(&self, pages: u64, kept: u64) -> bool {
         let fits = |pending: u64| {
             let want = pending + pages;
             let needs = want + want / 64 + MARGIN + kept;
