@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::arch::bytes::PageBytes;
 use crate::arch::user_access::{self, UserRange};
-use crate::errno::{Result, EFAULT, ENAMETOOLONG};
+use crate::errno::{Result, E2BIG, EFAULT, ENAMETOOLONG};
 use crate::mem::fault::Room;
 use crate::sync::assert_none_held;
 use crate::{proc, sched};
@@ -126,6 +126,26 @@ pub fn read_cstr(src: u64, max: usize) -> Result<Vec<u8>> {
         }
         step = 4096;
     }
+}
+
+/// Makes sure that what a newer program may say behind a structure, of which `len` bytes are not
+/// known here, says nothing.
+///
+/// # Errors
+/// `E2BIG`: it says something, or is longer than a page; `EFAULT`.
+pub fn check_zeroes(from: u64, len: usize) -> Result<()> {
+    let mut bytes = [0u8; 64];
+    if len > 4096 {
+        return Err(E2BIG);
+    }
+    for at in (0..len).step_by(bytes.len()) {
+        let part = &mut bytes[..(len - at).min(64)];
+        copy_in(part, from.saturating_add(at as u64))?;
+        if part.iter().any(|&byte| byte != 0) {
+            return Err(E2BIG);
+        }
+    }
+    Ok(())
 }
 
 /// Reads a value from user memory.

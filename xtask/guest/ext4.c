@@ -1,5 +1,6 @@
 // A file system on a disk, mounted on /mnt: one cache for read, write and mmap, what a full disk says, what stays after an unmount.
 #include "check.h"
+#include <limits.h>
 #include <dirent.h>
 #include <sched.h>
 #include <sys/ioctl.h>
@@ -1011,6 +1012,29 @@ static void room_for_root(void) {
 
 static void nothing(void) {}
 
+// A link's target lies in a block, with a zero behind it.
+static void long_links(void) {
+    fresh();
+    static char target[PATH_MAX], got[PATH_MAX];
+    struct statfs about;
+    NEED(!statfs(".", &about));
+    memset(target, 'x', sizeof target - 1);
+    size_t most = about.f_bsize < PATH_MAX ? about.f_bsize : PATH_MAX;
+    // The file system's own, which a page hides.
+    int fd = open("/mnt", O_RDONLY);
+    for (size_t length = sizeof target - 1; length > 50; length = length > 1100 ? length - 500 : length - 1) {
+        target[length] = 0;
+        char name[16];
+        snprintf(name, sizeof name, "l%zu", length);
+        if (symlink(target, name)) {
+            CHECK(errno == ENAMETOOLONG && length >= 1024);
+            continue;
+        }
+        CHECK(length < most && readlink(name, got, sizeof got) == (ssize_t)length && !unlink(name));
+    }
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"nothing", nothing},
@@ -1041,6 +1065,7 @@ int main(int argc, char **argv) {
         {"reserved_in_deleted_files", reserved_in_deleted_files},
         {"marked_files", marked_files},
         {"room_for_root", room_for_root},
+        {"long_links", long_links},
     };
     return RUN(cases, argc, argv);
 }

@@ -1,5 +1,6 @@
 // Files and folders, of the in-memory file system or at FILES_AT, and the devices: what the calls promise, and their errors.
 #include "check.h"
+#include <sys/eventfd.h>
 #include <sched.h>
 #include <sys/time.h>
 #include <dirent.h>
@@ -464,6 +465,66 @@ static void sealed_against_running(void) {
     close(fd);
 }
 
+// Calls that are about a name don't go through a link that has it, though a slash follows.
+static void a_slash_behind_a_link(void) {
+    fresh();
+    NEED(!mkdir("empty", 0755) && !mkdir("full", 0755) && !mkdir("full/x", 0755) && !close(open("file", O_CREAT | O_RDWR, 0644)));
+    NEED(!symlink("empty", "e") && !symlink("full", "f") && !symlink("made", "m") && !symlink("file", "l"));
+    FAILS(rename("f/", "taken"), ENOTDIR);
+    FAILS(rename("full", "e/"), ENOTDIR);
+    FAILS(rmdir("e/"), ENOTDIR);
+    FAILS(mkdir("m/", 0700), EEXIST);
+    FAILS(unlink("l/"), ENOTDIR);
+    FAILS(mknod("m/", S_IFIFO | 0600, 0), EEXIST);
+    FAILS(symlink("x", "m/"), EEXIST);
+    FAILS(link("file", "m/"), EEXIST);
+    CHECK(!access("full/x", F_OK) && !access("empty", F_OK) && access("made", F_OK) == -1 && !access("file", F_OK));
+    // Those that are about what it leads to do.
+    struct stat about;
+    CHECK(!lstat("e/", &about) && S_ISDIR(about.st_mode) && !lstat("e", &about) && S_ISLNK(about.st_mode));
+    int fd = open("f/", O_RDONLY | O_DIRECTORY);
+    CHECK(fd >= 0 && !close(fd));
+    CHECK(!rename("f", "taken") && !unlink("taken"));
+}
+
+static void unusual_ways_to_open(void) {
+    fresh();
+    char path[64], byte = 'x';
+    struct stat about;
+    int fd = open("file", O_CREAT | O_RDWR, 0644);
+    NEED(fd >= 0 && write(fd, "text", 4) == 4);
+    // With neither right, for ioctl.
+    int neither = open("file", O_ACCMODE);
+    NEED(neither >= 0);
+    FAILS(read(neither, &byte, 1), EBADF);
+    FAILS(write(neither, &byte, 1), EBADF);
+    CHECK(!fstat(neither, &about) && about.st_size == 4 && !close(neither));
+    snprintf(path, sizeof path, "/proc/self/fd/%d/", fd);
+    FAILS(open(path, O_RDONLY), ENOTDIR);
+    close(fd);
+    fd = open("file", O_RDONLY | O_TRUNC);
+    CHECK(fd >= 0 && !fstat(fd, &about) && about.st_size == 0 && !close(fd));
+    FAILS(open("new", O_CREAT | O_DIRECTORY | O_RDWR, 0644), EINVAL);
+    CHECK(access("new", F_OK) == -1);
+    // A link that was named is not what it leads to.
+    NEED(!symlink("file", "link") && (fd = open("link", O_PATH | O_NOFOLLOW)) >= 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    FAILS(open(path, O_RDWR), ELOOP);
+    close(fd);
+    fd = eventfd(0, 0);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    NEED(fd >= 0);
+    FAILS(open(path, O_RDWR), ENXIO);
+    close(fd);
+    // What is not known is refused, by the call that says so.
+    unsigned long how[4] = {O_RDONLY | 1 << 30, 0, 0, 0};
+    FAILS(syscall(437, AT_FDCWD, "file", how, 24), EINVAL);
+    how[0] = O_RDONLY;
+    CHECK((fd = syscall(437, AT_FDCWD, "file", how, 32)) >= 0 && !close(fd));
+    how[3] = 1;
+    FAILS(syscall(437, AT_FDCWD, "file", how, 32), E2BIG);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"opening", opening},
@@ -482,6 +543,8 @@ int main(int argc, char **argv) {
         {"many_lock_at_random", many_lock_at_random},
         {"locks_beside_a_close", locks_beside_a_close},
         {"sealed_against_running", sealed_against_running},
+        {"a_slash_behind_a_link", a_slash_behind_a_link},
+        {"unusual_ways_to_open", unusual_ways_to_open},
     };
     if (argc > 1 && !strcmp(argv[1], "replaced")) {
         replaced_program();

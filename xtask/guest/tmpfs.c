@@ -258,6 +258,42 @@ static void flags_of_mounts(void) {
     end();
 }
 
+// `..` of a folder that is bound below a process's root leads nowhere outside, nor do names tell of what is there.
+static void a_root_with_something_bound(void) {
+    fresh("");
+    char path[64], name[256];
+    NEED(getcwd(path, sizeof path));
+    NEED(!mkdir("srv", 0755) && !mkdir("srv/data", 0755) && !mkdir("srv/data/sub", 0755) && !mkdir("jail", 0755));
+    NEED(!mkdir("jail/data", 0755) && !mkdir("jail/proc", 0755) && !mkdir("jail/own", 0755));
+    NEED(!close(open("srv/outside", O_CREAT | O_RDWR, 0644)) && !mount("srv/data", "jail/data", 0, MS_BIND, 0));
+    NEED(!mount("proc", "jail/proc", "proc", 0, 0));
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        failed_checks = 0;
+        int outside = open("srv", O_RDONLY | O_DIRECTORY);
+        NEED(outside >= 0 && !chroot("jail") && !chdir("/") && !setgid(1000) && !setuid(1000));
+        FAILS(access("/data/../outside", F_OK), ENOENT);
+        CHECK(!access("/data/../own", F_OK) && !access("/data/sub/../../own", F_OK) && !access("/../../data", F_OK));
+        CHECK(!chdir("/data/sub") && getcwd(name, sizeof name) && !strcmp(name, "/data/sub"));
+        CHECK(!chdir("../..") && getcwd(name, sizeof name) && !strcmp(name, "/"));
+        CHECK(readlink("/proc/self/root", name, sizeof name) == 1 && name[0] == '/');
+        CHECK(!chdir("/data") && readlink("/proc/self/cwd", name, sizeof name) == 5 && !memcmp(name, "/data", 5));
+        static char text[8192];
+        int fd = open("/proc/mounts", O_RDONLY);
+        ssize_t length = read(fd, text, sizeof text - 1);
+        CHECK(length > 0 && strstr(text, " /proc proc ") && strstr(text, " /data ") && !strstr(text, "jail"));
+        // What was opened before leads on.
+        FAILS(faccessat(outside, "data/../outside2", F_OK, 0), ENOENT);
+        CHECK(!fchdir(outside));
+        _exit(failed_checks != 0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!umount("jail/proc") && !umount("jail/data"));
+    end();
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"half_of_memory", half_of_memory},
@@ -268,6 +304,7 @@ int main(int argc, char **argv) {
         {"a_mapping_does_not_take_all_memory", a_mapping_does_not_take_all_memory},
         {"mounts_that_go_round", mounts_that_go_round},
         {"flags_of_mounts", flags_of_mounts},
+        {"a_root_with_something_bound", a_root_with_something_bound},
     };
     return RUN(cases, argc, argv);
 }

@@ -36,6 +36,10 @@ impl Inode for ExportNode {
         Stat { size, ..Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600) }
     }
 
+    fn open(&self, _flags: u32) -> crate::errno::Result<Option<InodeRef>> {
+        Err(crate::errno::ENXIO)
+    }
+
     fn seekable(&self) -> bool {
         false
     }

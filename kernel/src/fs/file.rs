@@ -193,12 +193,12 @@ impl File {
 
     pub fn is_readable(&self) -> bool {
         let flags = self.flags();
-        flags & abi::O_PATH == 0 && flags & abi::O_ACCMODE != abi::O_WRONLY
+        flags & abi::O_PATH == 0 && matches!(flags & abi::O_ACCMODE, abi::O_RDONLY | abi::O_RDWR)
     }
 
     pub fn is_writable(&self) -> bool {
         let flags = self.flags();
-        flags & abi::O_PATH == 0 && flags & abi::O_ACCMODE != abi::O_RDONLY
+        flags & abi::O_PATH == 0 && matches!(flags & abi::O_ACCMODE, abi::O_WRONLY | abi::O_RDWR)
     }
 
     pub fn is_seekable(&self) -> bool {

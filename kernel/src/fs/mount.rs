@@ -12,7 +12,8 @@ use spin::Once;
 
 use super::file::File;
 use super::inode::{same, Inode, InodeRef};
-use super::tmpfs;
+use super::path::dir_path;
+use super::{current, tmpfs};
 use crate::errno::*;
 use crate::sync::SpinLock;
 
@@ -42,6 +43,21 @@ impl Mount {
         }
         shown + &tmpfs::shown_options(&self.root)
     }
+}
+
+impl Mount {
+    /// Where it is, as the running process sees it; `None` if that is outside of its root.
+    pub fn place(&self) -> Option<String> {
+        let root = current::context().ok()?.root();
+        let path = dir_path(&self.covered, Some(&root))?;
+        let is_inside = path.first() == Some(&b'/');
+        is_inside.then(|| String::from_utf8_lossy(&path).into_owned())
+    }
+}
+
+/// Whether the running process has the root of everything for its own.
+pub fn sees_all() -> bool {
+    current::context().is_ok_and(|context| same(&context.root(), &self::root()))
 }
 
 /// What a file system may be mounted with: its device nodes can't be opened, its programs can't be
@@ -148,6 +164,13 @@ pub fn top(mut inode: InodeRef) -> InodeRef {
 /// The directory that the file system with this root covers.
 pub fn covered_by(root: &InodeRef) -> Option<InodeRef> {
     MOUNTS.lock().iter().find(|mount| same(&mount.root, root)).map(|mount| mount.covered.clone())
+}
+
+/// The directories that the file system with this root covers, wherever it is bound.
+pub fn all_covered_by(root: &InodeRef) -> Vec<InodeRef> {
+    let mounts = MOUNTS.lock();
+    let is_its = |mount: &&Mount| same(&mount.root, root);
+    mounts.iter().filter(is_its).map(|mount| mount.covered.clone()).collect()
 }
 
 /// An entry of the table, for `/proc/mounts`.

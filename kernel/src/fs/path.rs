@@ -19,7 +19,7 @@ use super::mount;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::proc::cred::Cred;
-use crate::sched;
+use crate::{proc, sched};
 
 /// The longest name and the longest path that a program may pass (with its terminator).
 pub const NAME_MAX: usize = 255;
@@ -28,6 +28,8 @@ pub const PATH_MAX: usize = 4096;
 const MAX_LINKS: u32 = 40;
 /// The most text that link targets may add to a path.
 const MAX_TEXT: usize = 16 * PATH_MAX;
+/// The most directories that are looked at on the way up to a process's root.
+const MOST_LOOKS: usize = 64 * 1024;
 /// What a component takes, in bytes copied: links make a path that has tens of thousands.
 const COMPONENT: usize = 256;
 
@@ -54,14 +56,19 @@ impl Place {
     /// The path from the root of everything, with ` (deleted)` behind it if it no longer leads
     /// here.
     pub fn path(&self) -> Vec<u8> {
+        self.path_from(None)
+    }
+
+    /// The same from a root, as far as it lies below.
+    pub fn path_from(&self, root: Option<&InodeRef>) -> Vec<u8> {
         const DELETED: &[u8] = b" (deleted)";
         if self.inode.kind() == Kind::Dir {
-            return dir_path(&self.inode, None).unwrap_or_else(|| [b"/", DELETED].concat());
+            return dir_path(&self.inode, root).unwrap_or_else(|| [b"/", DELETED].concat());
         }
         let Some(parent) = &self.parent else {
             return self.name.to_vec();
         };
-        let mut path = dir_path(parent, None).unwrap_or_default();
+        let mut path = dir_path(parent, root).unwrap_or_default();
         if path.last() != Some(&b'/') {
             path.push(b'/');
         }
@@ -73,19 +80,28 @@ impl Place {
     }
 }
 
-/// A directory's path up to `root`, or to the root of everything; `None` if it was removed. Of a
-/// path that no call could pass, only the end: somewhat more than [`PATH_MAX`] bytes.
+/// A directory's path up to `root`, or to the root of everything, where that isn't below `root`, and
+/// then it says so; `None` if the directory was removed. Of a path that no call could pass, only the
+/// end: somewhat more than [`PATH_MAX`] bytes.
 pub fn dir_path(dir: &InodeRef, root: Option<&InodeRef>) -> Option<Vec<u8>> {
+    const UNREACHABLE: &[u8] = b"(unreachable)";
+    let own_root = root.filter(|root| !same(root, &mount::root()));
     let mut backwards: Vec<u8> = Vec::new();
     let mut at = dir.clone();
-    while backwards.len() <= PATH_MAX && !root.is_some_and(|root| same(root, &at)) {
-        if let Some((parent, name)) = at.parent() {
+    while backwards.len() <= PATH_MAX && !own_root.is_some_and(|root| same(root, &at)) {
+        let mut all: Vec<_> = all_above(&at).collect();
+        // Of a bound directory's names, one that leads to the root.
+        let leads = |(above, _): &(InodeRef, _)| own_root.is_some_and(|root| is_below(above, root));
+        let chosen = if all.len() > 1 { all.iter().position(leads).unwrap_or(0) } else { 0 };
+        if chosen < all.len() {
+            let (above, name) = all.swap_remove(chosen);
             backwards.extend(name.iter().rev());
             backwards.push(b'/');
-            at = mount::top(parent);
-        } else if let Some(covered) = mount::covered_by(&at) {
-            at = covered;
+            at = above;
         } else if same(&at, &mount::root()) {
+            if own_root.is_some() {
+                backwards.extend(UNREACHABLE.iter().rev());
+            }
             break;
         } else {
             return None;
@@ -102,7 +118,10 @@ pub fn dir_path(dir: &InodeRef, root: Option<&InodeRef>) -> Option<Vec<u8>> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
     Yes,
+    /// Not, unless a slash behind it asks for what it leads to.
     No,
+    /// Never: the call is about the name itself.
+    Name,
 }
 
 /// Where a walk starts.
@@ -142,6 +161,9 @@ impl Found {
     /// The node as a place; `ENOENT` if there is none.
     pub fn place(self) -> Result<Place> {
         if let Some(place) = self.jumped {
+            if self.wants_dir && place.inode.kind() != Kind::Dir {
+                return Err(ENOTDIR);
+            }
             return Ok(place);
         }
         let inode = self.inode.ok_or(ENOENT)?;
@@ -209,7 +231,12 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             Err(ENOENT) if step.last => return Ok(step.found(dir, None)),
             Err(errno) => return Err(errno),
         };
-        if inode.kind() != Kind::Symlink || step.last && !step.slash && follow == Follow::No {
+        let is_meant = match follow {
+            Follow::Yes => false,
+            Follow::No => step.last && !step.slash,
+            Follow::Name => step.last,
+        };
+        if inode.kind() != Kind::Symlink || is_meant {
             if step.last {
                 return Ok(step.found(dir, Some(inode)));
             }
@@ -274,24 +301,58 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The directory above `dir`; the root's is itself.
+/// The directory above `dir`; the root's is itself. A walk doesn't know by which mount it came: of
+/// several that may be above a bound directory, a process with a root of its own gets one below
+/// that.
 fn above(dir: &InodeRef, root: &InodeRef) -> Result<InodeRef> {
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    let mut at = dir.clone();
-    loop {
-        if same(&at, root) {
-            return Ok(at);
+    if same(dir, root) {
+        return Ok(root.clone());
+    }
+    if !same(root, &mount::root()) {
+        let mut all = all_above(dir).map(|(above, _)| above);
+        return all.find(|above| is_below(above, root)).ok_or(ENOENT);
+    }
+    Ok(all_above(dir).next().map_or_else(|| dir.clone(), |(above, _)| above))
+}
+
+/// The directories above `dir`, each with the name that leads on: the one that holds its name, and
+/// those above what it covers.
+fn all_above(dir: &InodeRef) -> impl Iterator<Item = (InodeRef, Vec<u8>)> {
+    let named = |(parent, name)| (mount::top(parent), name);
+    let covered = mount::all_covered_by(dir).into_iter().filter_map(|mut covered| loop {
+        if let Some(parent) = covered.parent() {
+            return Some(parent);
         }
-        if let Some((parent, _)) = at.parent() {
-            return Ok(mount::top(parent));
-        }
-        match mount::covered_by(&at) {
-            Some(covered) => at = covered,
-            None => return Ok(at),
+        covered = mount::covered_by(&covered)?;
+    });
+    dir.parent().into_iter().chain(covered).map(named)
+}
+
+/// Whether a walk from `root` may come to `dir`.
+fn is_below(dir: &InodeRef, root: &InodeRef) -> bool {
+    let mut left = Vec::from([dir.clone()]);
+    // Of mounts that lead to each other, each is gone through once.
+    let mut looks = 0;
+    while let Some(dir) = left.pop() {
+        let mut at = Some(dir);
+        while let Some(dir) = at {
+            sched::work_done(COMPONENT);
+            if same(&dir, root) {
+                return true;
+            }
+            looks += 1;
+            if looks > MOST_LOOKS || proc::is_leaving() {
+                return false;
+            }
+            let mut all = all_above(&dir).map(|(above, _)| above);
+            at = all.next();
+            left.extend(all);
         }
     }
+    false
 }
 
 /// A link's target with what followed the link's name behind it.

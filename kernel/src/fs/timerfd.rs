@@ -170,6 +170,10 @@ impl Inode for TimerFd {
         Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600)
     }
 
+    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+        Err(ENXIO)
+    }
+
     fn seekable(&self) -> bool {
         false
     }

@@ -9,6 +9,9 @@
 
 pub use crate::arch::tables::is_mapped;
 
+/// The lowest address that a program may map without a capability for devices: a null pointer of
+/// the kernel's must lead nowhere.
+pub const MAP_LOWEST: u64 = 16 * 4096;
 /// First address no program may map: the last page below the hole stays free, so that `sysret`
 /// can't land in it.
 pub const USER_END: u64 = 0x7fff_ffff_f000;

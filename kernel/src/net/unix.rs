@@ -63,7 +63,7 @@ pub fn bind(socket: &Socket, name: &Address) -> Result<Bound> {
 
 fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
     let context = current::context()?;
-    let found = walk(&start()?, path, Follow::No)?;
+    let found = walk(&start()?, path, Follow::Name)?;
     if found.inode.is_none() && found.wants_dir {
         return Err(ENOENT);
     }

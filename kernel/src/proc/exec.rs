@@ -244,6 +244,14 @@ fn find(mut file: Arc<File>, name: &mut Vec<u8>, arguments: &mut Arguments) -> R
     Err(ELOOP)
 }
 
+/// Without the blanks and tabs around it.
+fn trim_blanks(text: &[u8]) -> &[u8] {
+    let is_text = |&byte: &u8| byte != b' ' && byte != b'\t';
+    let first = text.iter().position(is_text).unwrap_or(text.len());
+    let end = text.iter().rposition(is_text).map_or(first, |last| last + 1);
+    &text[first..end]
+}
+
 /// The interpreter of a script and its one argument.
 fn parse_script(head: &[u8]) -> Result<(&[u8], Option<&[u8]>)> {
     let line = &head[2..head.len().min(LINE_MAX)];
@@ -256,13 +264,13 @@ fn parse_script(head: &[u8]) -> Result<(&[u8], Option<&[u8]>)> {
             .map(|end| &line[..end])
             .ok_or(ENOEXEC)?,
     };
-    let line = line.trim_ascii();
+    let line = trim_blanks(line);
     let end = line.iter().position(|&byte| byte == b' ' || byte == b'\t').unwrap_or(line.len());
     let (interpreter, rest) = line.split_at(end);
     if interpreter.is_empty() || interpreter.contains(&0) {
         return Err(ENOEXEC);
     }
-    let rest = rest.trim_ascii();
+    let rest = trim_blanks(rest);
     Ok((interpreter, (!rest.is_empty()).then_some(rest)))
 }
 

@@ -20,6 +20,7 @@ use super::exec::Strings;
 use crate::errno::{Result, E2BIG, ENOMEM};
 use crate::fs::file::{File, MapAccess};
 use crate::mem::fault;
+use crate::mem::layout::MAP_LOWEST;
 use crate::mem::layout::USER_END;
 use crate::vm::{self, Backing, MapArgs, Name, Place, Populate, Prot, Sharing, Space};
 use crate::{sched, user};
@@ -140,6 +141,9 @@ fn place(
     backing: Backing,
     name: Option<Arc<dyn Name>>,
 ) -> Result<()> {
+    if start < MAP_LOWEST {
+        return Err(ENOMEM);
+    }
     let args = MapArgs {
         addr: start,
         len: end - start,

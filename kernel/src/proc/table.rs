@@ -24,6 +24,7 @@ use machine::NoMemory;
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SigInfo, SIGCHLD};
 use super::thread::Thread;
+use crate::dev::tty;
 use crate::errno::{Result, EAGAIN, EINVAL, ENOMEM, EPERM, ESRCH};
 use crate::mem::fault;
 use crate::sched;
@@ -231,6 +232,7 @@ impl Tree {
     fn in_use(&self, id: Pid) -> bool {
         let expected = self.unborn.iter().any(|unborn| unborn.pid == id);
         expected
+            || tty::is_foreground(id)
             || self.kept.contains(&id)
             || self.nodes.contains_key(&id)
             || self.threads.contains_key(&id)

@@ -111,7 +111,7 @@ fn mkdir(path: u64, mode: u32) -> Result<()> {
 }
 
 fn mkdirat(dir: i32, path: u64, mode: u32) -> Result<()> {
-    let (dir, name) = find(dir, path, Follow::No)?.vacant()?;
+    let (dir, name) = find(dir, path, Follow::Name)?.vacant()?;
     create(&dir, &name, NewNode::Dir, masked(mode)? & 0o1777)
 }
 
@@ -137,7 +137,7 @@ fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
             dev,
         ),
     };
-    let (dir, name) = vacant_file(find(dir, path, Follow::No)?)?;
+    let (dir, name) = vacant_file(find(dir, path, Follow::Name)?)?;
     if is_device {
         let by = current::cred();
         access::may_create(&by, &dir.ownership())?;
@@ -155,7 +155,7 @@ fn symlinkat(target: u64, dir: i32, link: u64) -> Result<()> {
     if target.is_empty() {
         return Err(ENOENT);
     }
-    let (dir, name) = vacant_file(find(dir, link, Follow::No)?)?;
+    let (dir, name) = vacant_file(find(dir, link, Follow::Name)?)?;
     create(&dir, &name, NewNode::Symlink(&target), 0o777)
 }
 
@@ -185,7 +185,7 @@ fn linkat(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Result<
         return Err(ENOENT);
     }
     let node = node(old_dir, old, flags & abi::AT_EMPTY_PATH | nofollow)?;
-    let (dir, name) = vacant_file(find(new_dir, new, Follow::No)?)?;
+    let (dir, name) = vacant_file(find(new_dir, new, Follow::Name)?)?;
     access::may_link(&by, &node.ownership())?;
     if node.kind() == Kind::Dir {
         access::may_create(&by, &dir.ownership())?;
@@ -206,7 +206,7 @@ fn unlinkat(dir: i32, addr: u64, flags: u32) -> Result<()> {
     only(flags, abi::AT_REMOVEDIR)?;
     let path = path(addr)?;
     let start = start(dir, &path)?;
-    let found = walk(&start, &path, Follow::No)?;
+    let found = walk(&start, &path, Follow::Name)?;
     let inode = found.inode.ok_or(ENOENT)?;
     let removes_dir = flags & abi::AT_REMOVEDIR != 0;
     let Some(name) = found.name else {
@@ -246,8 +246,8 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
         abi::RENAME_EXCHANGE => RenameMode::Exchange,
         _ => return Err(EINVAL),
     };
-    let old = find(old_dir, old, Follow::No)?;
-    let new = find(new_dir, new, Follow::No)?;
+    let old = find(old_dir, old, Follow::Name)?;
+    let new = find(new_dir, new, Follow::Name)?;
     let (Some(old_name), Some(new_name)) = (&old.name, &new.name) else { return Err(EBUSY) };
     let inode = old.inode.as_ref().ok_or(ENOENT)?;
     if (old.wants_dir || new.wants_dir) && inode.kind() != Kind::Dir {

@@ -36,6 +36,25 @@ pub const CALLS: Calls = calls! {
 /// The most pieces of one vector.
 pub const IOV_MAX: usize = 1024;
 
+/// The flags that `openat2` knows; `open` and `openat` leave others alone.
+const OPEN_FLAGS: u32 = abi::O_ACCMODE
+    | abi::O_APPEND
+    | abi::O_CLOEXEC
+    | abi::O_CREAT
+    | abi::O_DIRECT
+    | abi::O_DIRECTORY
+    | abi::O_EXCL
+    | abi::O_LARGEFILE
+    | abi::O_NOATIME
+    | abi::O_NOCTTY
+    | abi::O_NOFOLLOW
+    | abi::O_NONBLOCK
+    | abi::O_PATH
+    | abi::O_SYNC
+    | abi::O_TMPFILE
+    | abi::O_TRUNC
+    | abi::FASYNC;
+
 /// What `open` and its kin ask for, after decoding.
 struct How {
     flags: u32,
@@ -49,6 +68,10 @@ impl How {
         } else {
             flags
         };
+        let both = abi::O_CREAT | abi::O_DIRECTORY;
+        if flags & both == both && flags & abi::O_TMPFILE != abi::O_TMPFILE {
+            return Err(EINVAL);
+        }
         Ok(How { flags, perm: mode & 0o7777 & !current::context()?.umask() })
     }
 
@@ -103,8 +126,13 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
     if size < size_of::<OpenHow>() {
         return Err(EINVAL);
     }
+    user::check_zeroes(
+        how.saturating_add(size_of::<OpenHow>() as u64),
+        size - size_of::<OpenHow>(),
+    )?;
     let how: OpenHow = user::get(how)?;
     let flags = u32::try_from(how.flags).map_err(|_| EINVAL)?;
+    only(flags, OPEN_FLAGS)?;
     if how.resolve != 0 || how.mode & !0o7777 != 0 {
         return Err(EINVAL);
     }
@@ -150,7 +178,7 @@ fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
 
 fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     let found = walk(start, path, how.follow())?;
-    let Some(inode) = found.inode.clone() else {
+    if found.inode.is_none() {
         if !how.has(abi::O_CREAT) {
             return Err(ENOENT);
         }
@@ -160,7 +188,7 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
         let (dir, name) = found.vacant()?;
         let inode = dir.create(&name, NewNode::File, how.perm, &start.by)?;
         return Ok(Place { inode, parent: Some(dir), name });
-    };
+    }
     if how.has(abi::O_CREAT) && how.has(abi::O_EXCL) {
         return Err(EEXIST);
     }
@@ -177,10 +205,8 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     match place.inode.kind() {
         Kind::Dir => {}
         _ if how.has(abi::O_DIRECTORY) => return Err(ENOTDIR),
-        Kind::Symlink if !how.has(abi::O_PATH) && crate::fs::inode::same(&inode, &place.inode) => {
-            return Err(ELOOP)
-        }
-        Kind::File if how.has(abi::O_TRUNC) && how.wants_write() => place.inode.truncate(0)?,
+        Kind::Symlink if !how.has(abi::O_PATH) => return Err(ELOOP),
+        Kind::File if how.has(abi::O_TRUNC) => place.inode.truncate(0)?,
         _ => {}
     }
     Ok(place)

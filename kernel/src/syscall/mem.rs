@@ -8,7 +8,7 @@ use super::{calls, mlock, Calls};
 use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
 use crate::fs::file::{File, MapAccess};
 use crate::fs::{current, mount};
-use crate::mem::layout::USER_END;
+use crate::mem::layout::{MAP_LOWEST, USER_END};
 use crate::proc::caps::Caps;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
 use crate::proc::mm::Mm;
@@ -38,8 +38,6 @@ const MAP_IGNORED: u32 = abi::MAP_NORESERVE
     | abi::MAP_NONBLOCK
     | abi::MAP_32BIT
     | abi::MAP_UNINITIALIZED;
-/// The lowest address a program may map by name.
-const MAP_LOWEST: u64 = PAGE * 16;
 
 pub(super) fn current_mm() -> Result<OwnMm> {
     current_thread().own_mm().ok_or(ESRCH)

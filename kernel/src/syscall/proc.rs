@@ -115,6 +115,7 @@ fn clone3(regs: &mut UserRegs) -> Result<Pid> {
     }
     let mut bytes = [0u8; core::mem::size_of::<CloneArgs>()];
     let known = size.min(bytes.len());
+    user::check_zeroes(regs.rdi.saturating_add(known as u64), size - known)?;
     user::copy_in(&mut bytes[..known], regs.rdi)?;
     let args: CloneArgs = zerocopy::transmute!(bytes);
     let stack_half = (args.stack == 0) != (args.stack_size == 0);

@@ -64,9 +64,7 @@ fn place(addr: u64, len: u64, flags: u32) -> Result<(u64, Place)> {
     if !at.is_multiple_of(PAGE) || (at == 0 && remap) {
         return Err(EINVAL);
     }
-    if at == 0 {
-        return Ok((0, Place::Anywhere));
-    }
+    mem::check_low(at)?;
     let end = at.checked_add(len).ok_or(EINVAL)?;
     if end > USER_END {
         return Err(if remap { ENOMEM } else { EINVAL });

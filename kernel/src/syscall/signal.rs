@@ -283,7 +283,7 @@ fn sigaltstack(regs: &mut UserRegs) -> Result<()> {
             return Err(EPERM);
         }
         let stack: AltStack = new.parse().ok_or(EINVAL)?;
-        if stack.size != 0 && stack.size < STACK_MIN {
+        if !new.disables() && stack.size < STACK_MIN {
             return Err(ENOMEM);
         }
         *thread.altstack.lock() = stack;

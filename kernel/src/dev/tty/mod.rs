@@ -131,6 +131,12 @@ pub fn foreground_of(session: i32) -> i32 {
     }
 }
 
+/// Whether a number is the foreground group's, though that may have ended: no other process gets
+/// it, or it would get the terminal's signals.
+pub fn is_foreground(group: i32) -> bool {
+    CONSOLE.job.lock().foreground == group
+}
+
 fn signal_group(group: i32, number: u32) {
     if group > 0 {
         if let Ok(signal) = signal::Signal::new(number as i32) {

@@ -250,6 +250,12 @@ impl Node {
         by: &Cred,
     ) -> Result<Arc<Node>> {
         self.dir()?;
+        if let NewNode::Symlink(target) = new {
+            // With a zero behind it, it lies in a block.
+            if target.len() as u64 >= self.fs().block_size {
+                return Err(ENAMETOOLONG);
+            }
+        }
         let number =
             |rdev: u64| ((rdev >> 8 & 0xfff) as u32, (rdev & 0xff | rdev >> 12 & 0xf_ff00) as u32);
         let kind = match new {

@@ -80,6 +80,7 @@ static MOUNTED: SpinLock<Vec<Arc<Fs>>> = SpinLock::new(Vec::new());
 /// A mounted file system.
 pub(super) struct Fs {
     dev: u64,
+    block_size: u64,
     mount_flags: AtomicU32,
     data: Data,
     /// Pages of the free ones that are kept for one user and one group, and these.
@@ -131,6 +132,7 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
     let root = volume.attributes(root).map_err(errno)?;
     let fs = Arc::new(Fs {
         dev: disk.number(),
+        block_size: volume.space().block_size,
         mount_flags: AtomicU32::new(0),
         data,
         reserved: pages(volume.space().reserved, &volume),

@@ -28,6 +28,7 @@ use linux_raw_sys::general as abi;
 
 use self::text::{ProcessRecords, Reader, Records, Set, SpaceRecords, Subject};
 use super::access;
+use super::current;
 use super::file::File;
 use super::inode::*;
 use super::io::{IoVec, Sink, Source};
@@ -510,7 +511,8 @@ impl Inode for ProcNode {
         if let Some(text) = link_text(self.show) {
             return Ok(text.into_bytes());
         }
-        Ok(link_place(self.show).ok_or(EINVAL)??.path())
+        let root = current::context()?.root();
+        Ok(link_place(self.show).ok_or(EINVAL)??.path_from(Some(&root)))
     }
 
     fn jump(&self) -> Option<Result<Place>> {

@@ -14,6 +14,7 @@ use crate::arch::cpu;
 use crate::charge::Counted;
 use crate::dev::tty;
 use crate::errno::*;
+use crate::fs::mount;
 use crate::proc::limits::RLIMIT_SIGPENDING;
 use crate::proc::{oom, table, Pid, Process, Thread};
 
@@ -108,17 +109,19 @@ fn children(process: &Process, spot: Spot, out: &mut Text) -> Result<Option<u64>
 
 fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     if spot.key == 0 {
-        out.write_str("1 1 0:16 / / rw - tmpfs rootfs rw\n")?;
+        if mount::sees_all() {
+            out.write_str("1 1 0:16 / / rw - tmpfs rootfs rw\n")?;
+        }
         return Ok(Some(1));
     }
-    let Some(mount) = crate::fs::mount::nth(spot.key as usize - 1) else { return Ok(None) };
-    let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
-    let path = String::from_utf8_lossy(&path);
+    let Some(mount) = mount::nth(spot.key as usize - 1) else { return Ok(None) };
     let id = spot.key + 1;
     let options = mount.options();
     let (mode, _) = options.split_once(',').unwrap_or((&options, ""));
     let (kind, source) = (mount.fs_type, &mount.source);
-    writeln!(out, "{id} 1 0:{} / {path} {mode} - {kind} {source} {options}", id + 16)?;
+    if let Some(path) = mount.place() {
+        writeln!(out, "{id} 1 0:{} / {path} {mode} - {kind} {source} {options}", id + 16)?;
+    }
     Ok(Some(id))
 }
 

@@ -260,13 +260,15 @@ fn uuid() -> String {
 /// The table of mounts as `/proc/PID/mounts` shows it.
 pub(super) fn mounts(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     if spot.key == 0 {
-        out.write_str("rootfs / tmpfs rw 0 0\n")?;
+        if mount::sees_all() {
+            out.write_str("rootfs / tmpfs rw 0 0\n")?;
+        }
         return Ok(Some(1));
     }
     let Some(mount) = mount::nth(spot.key as usize - 1) else { return Ok(None) };
-    let path = crate::fs::path::dir_path(&mount.covered, None).unwrap_or_default();
-    let path = String::from_utf8_lossy(&path);
-    writeln!(out, "{} {path} {} {} 0 0", mount.source, mount.fs_type, mount.options())?;
+    if let Some(path) = mount.place() {
+        writeln!(out, "{} {path} {} {} 0 0", mount.source, mount.fs_type, mount.options())?;
+    }
     Ok(Some(spot.key + 1))
 }
 

@@ -68,6 +68,11 @@ impl StackT {
         StackT { sp: stack.base, flags: state | stack.flags, pad: 0, size: stack.size }
     }
 
+    /// Whether a program asks for none.
+    pub fn disables(&self) -> bool {
+        self.flags & !SS_AUTODISARM == SS_DISABLE
+    }
+
     /// What a program asks for; `None` when the flags are unknown.
     pub fn parse(self) -> Option<AltStack> {
         let flags = self.flags & SS_AUTODISARM;
