@@ -525,6 +525,61 @@ static void unusual_ways_to_open(void) {
     FAILS(syscall(437, AT_FDCWD, "file", how, 32), E2BIG);
 }
 
+static int lock_bytes(int fd, int command, int type, off_t start, off_t length) {
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length};
+    return fcntl(fd, command, &range);
+}
+
+// The last of several processes that would wait for each other in a ring is told.
+static void processes_that_wait_for_each_other(void) {
+    enum { RING = 4 };
+    fresh();
+    int fd = open("ring", O_RDWR | O_CREAT, 0600), ready[2], status;
+    NEED(fd >= 0 && !pipe(ready));
+    pid_t others[RING];
+    for (int i = 1; i < RING; i++) {
+        others[i] = fork();
+        if (!others[i]) {
+            NEED(!lock_bytes(fd, F_SETLK, F_WRLCK, i, 1) && write(ready[1], "r", 1) == 1);
+            usleep(200000);
+            _exit(lock_bytes(fd, F_SETLKW, F_WRLCK, i - 1, 1) != 0);
+        }
+    }
+    NEED(!lock_bytes(fd, F_SETLK, F_WRLCK, 0, 1));
+    char byte;
+    for (int i = 1; i < RING; i++) NEED(read(ready[0], &byte, 1) == 1);
+    usleep(600000);
+    FAILS(lock_bytes(fd, F_SETLKW, F_WRLCK, RING - 1, 1), EDEADLK);
+    // What was had is had still, and the others go on when it is given back.
+    NEED(!lock_bytes(fd, F_SETLK, F_UNLCK, 0, 1));
+    for (int i = 1; i < RING; i++) CHECK(waitpid(others[i], &status, 0) == others[i] && status == 0);
+    close(fd);
+}
+
+static void locks_at_the_last_byte(void) {
+    enum { BYTES = 6000 };
+    const off_t LAST = 0x7fffffffffffffff;
+    fresh();
+    int fd = open("long", O_RDWR | O_CREAT, 0600), status;
+    NEED(fd >= 0);
+    CHECK(!lock_bytes(fd, F_SETLK, F_WRLCK, LAST, 1) && !lock_bytes(fd, F_SETLK, F_WRLCK, LAST - 1, 2));
+    CHECK(!lock_bytes(fd, F_SETLK, F_WRLCK, LAST, 0) && !lock_bytes(fd, F_SETLK, F_WRLCK, 1, LAST));
+    FAILS(lock_bytes(fd, F_SETLK, F_WRLCK, 2, LAST), EOVERFLOW);
+    pid_t child = fork();
+    if (!child) {
+        struct flock found = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LAST, .l_len = 1};
+        NEED(!fcntl(fd, F_GETLK, &found));
+        _exit(!CHECK(found.l_type == F_WRLCK && found.l_start == 1 && found.l_len == 0 && found.l_pid == getppid()));
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    NEED(!lock_bytes(fd, F_SETLK, F_UNLCK, 0, 0));
+    // Neighbours become one.
+    int had = 0;
+    while (had < BYTES && !lock_bytes(fd, F_SETLK, F_WRLCK, had, 1)) had++;
+    CHECK(had == BYTES);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"opening", opening},
@@ -545,6 +600,8 @@ int main(int argc, char **argv) {
         {"sealed_against_running", sealed_against_running},
         {"a_slash_behind_a_link", a_slash_behind_a_link},
         {"unusual_ways_to_open", unusual_ways_to_open},
+        {"processes_that_wait_for_each_other", processes_that_wait_for_each_other},
+        {"locks_at_the_last_byte", locks_at_the_last_byte},
     };
     if (argc > 1 && !strcmp(argv[1], "replaced")) {
         replaced_program();

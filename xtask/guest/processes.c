@@ -550,6 +550,32 @@ static void descriptors_are_unshared_as_they_are_closed(void) {
     CHECK(fcntl(fd, F_GETFD) >= 0 && !close(fd));
 }
 
+// Only words that lie where locks do are marked.
+static void a_robust_word_that_is_not_aligned(void) {
+    struct list { void *next; long offset; void *pending; };
+    static const int places[] = {2, PAGE - 2, 0};
+    char *at = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED);
+    for (int i = 0; i < 3; i++) {
+        memset(at, 0, 2 * PAGE);
+        pid_t child = fork();
+        if (!child) {
+            static struct list list;
+            static void *node[2];
+            int tid = syscall(SYS_gettid);
+            node[0] = &list;
+            list = (struct list){node, at + places[i] - (char *)node, 0};
+            memcpy(at + places[i], &tid, sizeof tid);
+            syscall(SYS_set_robust_list, &list, sizeof list);
+            _exit(0);
+        }
+        unsigned word;
+        CHECK(waitpid(child, 0, 0) == child);
+        memcpy(&word, at + places[i], sizeof word);
+        CHECK((word == 0x40000000) == (places[i] == 0));
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"exit_codes", exit_codes},
@@ -574,6 +600,7 @@ int main(int argc, char **argv) {
         {"identity", identity},
         {"descriptors_are_limited", descriptors_are_limited},
         {"most_resident", most_resident},
+        {"a_robust_word_that_is_not_aligned", a_robust_word_that_is_not_aligned},
     };
     if (argc > 1 && (!strcmp(argv[1], "child") || !strcmp(argv[1], "arguments") || !strcmp(argv[1], "kept"))) {
         return as_a_child(argc, argv);

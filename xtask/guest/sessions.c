@@ -55,7 +55,8 @@ static void numbers_come_round(void) {
     most_numbers("32768");
 }
 
-int main(int argc, char **argv) {
-    static const struct test_case cases[] = {{"numbers_come_round", numbers_come_round}};
-    return RUN(cases, argc, argv);
+int main(void) {
+    numbers_come_round();
+    printf(failed_checks ? "FAILED\n" : "the terminal holds\n");
+    return failed_checks != 0;
 }

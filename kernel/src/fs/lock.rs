@@ -75,6 +75,12 @@ impl Range {
         other.start <= self.start && self.end <= other.end
     }
 
+    /// Whether another begins where this ends, or ends where this begins, and is alike.
+    fn is_continued_by(&self, other: &Range) -> bool {
+        (self.owner, self.mode) == (other.owner, other.mode)
+            && (self.end == other.start || other.end == self.start)
+    }
+
     fn conflicts(&self, other: &Range) -> bool {
         self.owner != other.owner
             && self.owner.is_flock() == other.owner.is_flock()
@@ -145,6 +151,39 @@ const LOOK: usize = 16;
 const PIECE: usize = 256;
 
 static LOCKS: SpinLock<BTreeMap<FileId, Locks>> = SpinLock::new(BTreeMap::new());
+/// What processes wait for, by their numbers and places in lines: who waits for whom. Taken with
+/// the table locked.
+static WAITS: SpinLock<BTreeMap<(i32, u64), (FileId, Range)>> = SpinLock::new(BTreeMap::new());
+/// Processes that wait for each other in a ring, at most, for the last to be told; as with Linux.
+const RING: usize = 10;
+/// The end of a range that has none: behind the last byte that a file can have.
+pub const END: u64 = 1 << 63;
+
+/// Whether a process that waits for `wanted` would wait for itself, by way of others.
+fn would_wait_for_itself(
+    table: &BTreeMap<FileId, Locks>,
+    mut id: FileId,
+    mut wanted: Range,
+) -> bool {
+    let me = wanted.owner;
+    let waits = WAITS.lock();
+    for _ in 0..RING {
+        let held = |locks: &Locks| {
+            locks.ranges.iter().map(|held| held.range).find(|held| held.conflicts(&wanted))
+        };
+        let Some(Owner::Process(pid)) = table.get(&id).and_then(held).map(|held| held.owner) else {
+            return false;
+        };
+        let Some((_, next)) = waits.range((pid, 0)..=(pid, u64::MAX)).next() else { return false };
+        (id, wanted) = *next;
+        if table.get(&id).is_some_and(|locks| {
+            locks.ranges.iter().any(|held| held.range.owner == me && held.range.conflicts(&wanted))
+        }) {
+            return true;
+        }
+    }
+    false
+}
 /// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table
 /// locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -181,16 +220,25 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
         proc::current_process().has_locked.store(true, Relaxed);
     }
     let mut table = LOCKS.lock();
-    if let Some(Locks { ranges, line }) = table.get_mut(&id) {
+    if let Some(Locks { ranges, .. }) = table.get(&id) {
         if ranges.iter().any(|held| held.range.conflicts(&wanted)) {
-            if let Some((place, waiter)) = waiter {
+            let Some((place, waiter)) = waiter else { return Err(EAGAIN) };
+            if let Owner::Process(pid) = wanted.owner {
+                if would_wait_for_itself(&table, id, wanted) {
+                    return Err(EDEADLK);
+                }
+                WAITS.lock().insert((pid, place), (id, wanted));
+            }
+            if let Some(Locks { line, .. }) = table.get_mut(&id) {
                 line.entry(place).or_insert_with(|| waiter.clone());
             }
             return Err(EAGAIN);
         }
-        // One that takes the place of another is no more.
-        let is_replaced =
-            |held: &Held| held.range.owner == wanted.owner && held.range.is_within(&wanted);
+        // One that takes the place of another, or continues it, is no more.
+        let is_replaced = |held: &Held| {
+            held.range.is_continued_by(&wanted)
+                || held.range.owner == wanted.owner && held.range.is_within(&wanted)
+        };
         if count_of(ranges, charge.uid()) >= MAX_RANGES && !ranges.iter().any(is_replaced) {
             return Err(ENOLCK);
         }
@@ -203,7 +251,12 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
         return Err(ENOLCK);
     }
     let gives = carve(&mut locks.ranges, &wanted, &mut spare);
-    locks.ranges.push(Held { range: wanted, charge });
+    let mut whole = wanted;
+    while let Some(at) = locks.ranges.iter().position(|held| held.range.is_continued_by(&whole)) {
+        let other = locks.ranges.swap_remove(at).range;
+        (whole.start, whole.end) = (whole.start.min(other.start), whole.end.max(other.end));
+    }
+    locks.ranges.push(Held { range: whole, charge });
     IN_USE.store(true, Release);
     drop(table);
     if gives {
@@ -214,6 +267,9 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
 }
 
 /// Takes a lock when it can be had.
+///
+/// # Errors
+/// `EDEADLK`: whoever is in the way waits for this process; as for [`set`].
 pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
     static PLACES: AtomicU64 = AtomicU64::new(0);
     let id = id(file);
@@ -231,15 +287,18 @@ pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
         (outcome != Err(EAGAIN)).then_some(outcome)
     };
     let outcome = waiter.offered.wait_intr(None, again).unwrap_or(Err(ERESTARTSYS));
-    leave_line(id, place);
+    leave_line(id, place, wanted.owner);
     if let Some(hole) = waiter.take_offer() {
         offer(id, &hole, place + 1, None);
     }
     outcome
 }
 
-fn leave_line(id: FileId, place: u64) {
+fn leave_line(id: FileId, place: u64, owner: Owner) {
     let mut table = LOCKS.lock();
+    if let Owner::Process(pid) = owner {
+        WAITS.lock().remove(&(pid, place));
+    }
     let Some(locks) = table.get_mut(&id) else { return };
     let waiter = locks.line.remove(&place);
     if locks.is_empty() {
@@ -291,8 +350,7 @@ fn held_charge() -> Result<Charge> {
 /// # Errors
 /// `ENOLCK` if a hole in one can't be kept; nothing has changed.
 pub fn clear(file: &File, range: &Range) -> Result<()> {
-    let mut spare =
-        if range.start == 0 && range.end >= i64::MAX as u64 { None } else { Some(held_charge()?) };
+    let mut spare = if range.start == 0 && range.end >= END { None } else { Some(held_charge()?) };
     clear_with(file, range, &mut spare)
 }
 

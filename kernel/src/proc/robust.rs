@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 
 use super::futex;
 use super::thread::Thread;
-use crate::errno::Result;
+use crate::errno::{Result, EINVAL};
 use crate::{sched, user};
 
 const LIMIT: usize = 2048;
@@ -56,6 +56,9 @@ enum Why {
 }
 
 fn release(thread: &Thread, word: u64, why: Why) -> Result<()> {
+    if !word.is_multiple_of(4) {
+        return Err(EINVAL);
+    }
     loop {
         let value = user::load_u32(word)?;
         if why == Why::Pending && value == 0 {

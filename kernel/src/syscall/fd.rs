@@ -133,19 +133,23 @@ fn range_of(file: &File, request: &FlockAbi, owner: Owner) -> Result<(Range, Opt
         _ => return Err(EINVAL),
     };
     let from = base.checked_add(request.start).ok_or(EOVERFLOW)?;
+    let unsigned = |at: i64| u64::try_from(at).map_err(|_| EINVAL);
     let (start, end) = match request.len {
-        0 => (from, i64::MAX),
-        len if len > 0 => (from, from.checked_add(len).ok_or(EOVERFLOW)?),
-        len => (from.checked_add(len).ok_or(EINVAL)?, from),
+        0 => (unsigned(from)?, lock::END),
+        len if len > 0 => {
+            // The last byte may be the last that there can be.
+            from.checked_add(len - 1).ok_or(EOVERFLOW)?;
+            (unsigned(from)?, unsigned(from)? + len as u64)
+        }
+        len => (unsigned(from.checked_add(len).ok_or(EINVAL)?)?, unsigned(from)?),
     };
-    let start = u64::try_from(start).map_err(|_| EINVAL)?;
     let mode = match request.kind as u32 {
         abi::F_RDLCK => Some(Mode::Shared),
         abi::F_WRLCK => Some(Mode::Exclusive),
         abi::F_UNLCK => None,
         _ => return Err(EINVAL),
     };
-    Ok((Range { start, end: end as u64, mode: mode.unwrap_or(Mode::Shared), owner }, mode))
+    Ok((Range { start, end, mode: mode.unwrap_or(Mode::Shared), owner }, mode))
 }
 
 fn owner_of(file: &File, command: u32, request: &FlockAbi) -> Result<Owner> {
@@ -172,8 +176,7 @@ fn get_lock(file: &File, command: u32, arg: u64) -> Result<u64> {
                 if held.mode == Mode::Shared { abi::F_RDLCK } else { abi::F_WRLCK } as i16;
             request.whence = abi::SEEK_SET as i16;
             request.start = held.start as i64;
-            request.len =
-                if held.end == i64::MAX as u64 { 0 } else { (held.end - held.start) as i64 };
+            request.len = if held.end == lock::END { 0 } else { (held.end - held.start) as i64 };
             request.pid = if let Owner::Process(pid) = held.owner { pid } else { -1 };
         }
     }

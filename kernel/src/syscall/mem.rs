@@ -401,13 +401,13 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
         // What stays isn't locked.
         check_size(&mm, old, old_pages)?;
     } else if new_pages > old_pages {
-        check_longer(&mm, old, new_pages - old_pages)?;
+        check_longer(&mm, old + old_pages.saturating_sub(PAGE), new_pages - old_pages)?;
     }
     let keep = if flags & DONTUNMAP != 0 { vm::OldRange::Keep } else { vm::OldRange::Unmap };
     vm::remap(&mm.space, old, old_pages, new_pages, place, keep)
 }
 
-/// Whether the mapping at an address may become longer.
+/// Whether the mapping that has its last page at an address may become longer.
 fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
     if vm::sums(&mm.space, at, at + PAGE).locked != 0 {
         mlock::check_growth(mm, more).map_err(|_| EAGAIN)?;

@@ -181,20 +181,22 @@ impl Model {
         }
         let tail = from + kept.1..from + new_len;
         let fits = tail.end <= WINDOW && tail.clone().all(|page| !space.contains_key(&page));
-        let (to, wired) = match fixed {
-            None if fits => (from, space[&from].wired),
+        // What may have to be brought in.
+        let (to, span) = match fixed {
+            None if fits => (from, Span(from + kept.1, new_len - kept.1)),
             None if at != At::Any => return Expect::NoSpace,
             _ => match fixed.or_else(|| highest_free(space, new_len)) {
                 None => return Expect::NoSpace,
-                Some(to) => (to, shift(space, kept, to, new_len)),
+                Some(to) => {
+                    shift(space, kept, to, new_len);
+                    (to, Span(to, new_len))
+                }
             },
         };
         let last = space[&(to + kept.1 - 1)];
         let object = last.object.map(|(o, index)| (o, index + 1));
-        self.fill(space, to + kept.1, new_len - kept.1, Page { object, wired: false, ..last });
-        if wired {
-            self.wire(space, Span(to, new_len));
-        }
+        self.fill(space, to + kept.1, new_len - kept.1, Page { object, ..last });
+        self.bring_in_wired(space, span);
         Expect::Placed(to)
     }
 
@@ -215,15 +217,21 @@ impl Model {
         }
         let Some(to) = to.or_else(|| highest_free(space, len)) else { return Expect::NoSpace };
         let kept: Vec<(u64, Page)> = span.pages().map(|page| (page, space[&page])).collect();
-        let wired = shift(space, span, to, len);
+        shift(space, span, to, len);
         for (at, page) in kept {
             let cell = self.new_cell(Cell::default());
             space.insert(at, Page { cell, wired: false, ..page });
         }
-        if wired {
-            self.wire(space, Span(to, len));
-        }
+        self.bring_in_wired(space, Span(to, len));
         Expect::Placed(to)
+    }
+
+    /// Brings in what is locked; if a page can't be had, nothing of it is locked any more.
+    fn bring_in_wired(&mut self, space: &mut Space, span: Span) {
+        let wired: Vec<u64> = span.pages().filter(|at| space[at].wired).collect();
+        if wired.iter().any(|at| self.bring_in(space, &space[at]).is_err()) {
+            on_all(space, span, |page| page.wired = false);
+        }
     }
 
     /// Brings in every page as its first use would, so private memory that may be written gets
@@ -381,18 +389,11 @@ fn on_all(space: &mut Space, span: Span, change: impl Fn(&mut Page)) -> Expect {
     Expect::Done
 }
 
-/// Moves pages, over whatever is at their new place, and says whether any was wired; none is after.
-fn shift(space: &mut Space, span: Span, to: u64, new_len: u64) -> bool {
+/// Moves pages, over whatever is at their new place.
+fn shift(space: &mut Space, span: Span, to: u64, new_len: u64) {
     let moved: Vec<Page> = span.pages().filter_map(|page| space.remove(&page)).collect();
     space.retain(|page, _| !(to..to + new_len).contains(page));
-    let wired = moved.iter().any(|page| page.wired);
-    space.extend(
-        moved
-            .into_iter()
-            .enumerate()
-            .map(|(i, page)| (to + i as u64, Page { wired: false, ..page })),
-    );
-    wired
+    space.extend(moved.into_iter().enumerate().map(|(i, page)| (to + i as u64, page)));
 }
 
 /// Where a mapping that may lie anywhere is put: as high as it fits.

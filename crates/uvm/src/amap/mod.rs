@@ -61,6 +61,9 @@ pub(crate) const LOOKS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } 
 /// Leaves that one hold of a lock shares with a copy.
 const LEAVES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 4096 };
 /// Runs of counts that one hold of a lock changes, at least those of a leaf.
+/// What the end of a reference costs in looks for each run of counts: where a run ends in a leaf
+/// that copies share, the leaf is copied, with as many references as it has slots.
+const CUT: usize = if cfg!(feature = "small-leaves") { 1 } else { 16 };
 const RUNS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
 /// Numbers that are dropped before others get a turn: more than a leaf has.
 const SLOTS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
@@ -234,7 +237,7 @@ impl<M: Machine> ARef<M> {
     ) -> Option<()> {
         let (body, _) = self.amap.body.lock(held);
         if !body.cover.is_exclusive(self.range(len)) {
-            *left = left.checked_sub(body.slots.most_leaves() + body.cover.len())?;
+            *left = left.checked_sub(body.slots.most_leaves() + body.cover.len() * CUT)?;
         }
         Some(())
     }
@@ -448,7 +451,7 @@ impl<M: Machine> ARef<M> {
     ) -> bool {
         let (body, _) = self.amap.body.lock(held);
         body.slots.has_few_leaves(range, LEAVES_AT_ONCE)
-            && body.cover.has_few_runs(range, RUNS_AT_ONCE)
+            && body.cover.has_few_runs(range, RUNS_AT_ONCE.div_ceil(CUT))
     }
 
     /// Heap bytes that [`copy`](Self::copy) needs, and [`release_reserved`](Self::release_reserved)

@@ -20,7 +20,7 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, Va, VaRang
 use crate::amap::slots::LEAF;
 use crate::amap::{ARef, LOOKS_AT_ONCE};
 use crate::map::tree::{built_bytes, Tree};
-use crate::map::{clip, has_room, Change, Entry, Inherit, Writes};
+use crate::map::{clip, Change, Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
 use eager::CopyState;
 use steps::Source;
@@ -352,8 +352,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Cuts the entry around an address off its neighbourhood, if it waits to copy more than one
     /// hold of a lock may copy: down to slots that begin and end at multiples of a power of two,
-    /// so that stores in any order make few entries. Where the map has no room for these, all is
-    /// copied at once. Returns the heap bytes that were used.
+    /// so that stores in any order make few entries. Returns the heap bytes that were used.
     pub(crate) fn cut_to_copy<E>(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -377,9 +376,8 @@ impl<M: Machine> Uvm<M> {
         let some = few.unwrap_or_else(|| around(leaf));
         let at = |slot: u64| entry.range.start + Pages(slot - aref.slot.0);
         let part = VaRange::new(at(some.start), at(some.end));
-        if !has_room(self, tree, 2) {
-            return Ok(0);
-        }
+        // However many entries there are: what is stored to is not the program's to cut, and each
+        // cut needs memory that has been touched.
         let bytes = Change::CLIP.bytes_in(tree);
         if bytes > reserved {
             return Err(Stop::Heap(bytes));

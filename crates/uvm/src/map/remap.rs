@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
         }
         let mut down = Shootdown::new();
         let mut replaced = Taken::new();
-        let mut wired = false;
+        // Where mappings are locked that have no pages.
         let mut moved = None;
         let concerned = match place {
             RemapPlace::Fixed(_) => space.map.bounds,
@@ -137,8 +137,9 @@ impl<M: Machine> Uvm<M> {
                 }
                 if behind == Behind::Nothing && fits(&tree, space, tail, place) {
                     Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
-                    self.grow(&mut tree, &mut h, tail, false);
-                    wired = tree.get(old.start).is_some_and(|e| e.wired);
+                    if self.grow(&mut tree, &mut h, tail) {
+                        moved = Some(tail);
+                    }
                     return Ok(Some(old.start));
                 }
                 let start = match place {
@@ -174,13 +175,10 @@ impl<M: Machine> Uvm<M> {
                     self.unwire_released(&mut h, space, new);
                     self.forget_range(&mut h, space, new, &mut down);
                 }
-                wired = self.shift(&mut tree, &mut h, space, old, start, behind, &mut down);
-                if wired {
-                    // Before another thread finds it: a transfer must not replace locked memory.
-                    tree.each_mut(VaRange::new(start, start + old.pages()), |e| e.wired = true);
+                if self.shift(&mut tree, &mut h, space, old, start, behind, &mut down) {
                     moved = Some(new);
                 }
-                self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end), wired);
+                self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
                 self.join(&mut tree, &mut h, new);
                 if behind == Behind::Emptied {
                     self.join(&mut tree, &mut h, old);
@@ -189,11 +187,10 @@ impl<M: Machine> Uvm<M> {
             });
         self.release_entries(held, &mut replaced, &mut down);
         down.perform(self.machine(), held);
+        // The mapping is where it should be; to bring in what is locked of it is best effort, as in
+        // mremap(2).
         if let Some(new) = moved {
             self.wire_moved(held, space, new);
-        } else if let (Ok(start), true) = (result, wired) {
-            // The mapping is where it should be; locking it again is best effort, as in mremap(2).
-            let _ = self.wire(held, space, VaRange::new(start, start + new_len));
         }
         // It may stay after all, since another thread has unmapped what was in the way.
         if result.is_err() || result == Ok(old.start) {
@@ -281,18 +278,18 @@ impl<M: Machine> Uvm<M> {
         wired
     }
 
-    /// Continues the entry that ends where `tail` starts, by memory that is `wired` or is not.
+    /// Continues the entry that ends where `tail` starts; says whether that is locked.
     fn grow(
         &self,
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         tail: VaRange,
-        wired: bool,
-    ) {
+    ) -> bool {
         if tail.is_empty() {
-            return;
+            return false;
         }
-        let Some(last) = tree.get(Va(tail.start.0 - 1)) else { return };
+        let Some(last) = tree.get(Va(tail.start.0 - 1)) else { return false };
+        let is_wired = last.wired;
         let skip = last.len();
         let through = last.writes == Writes::Shared;
         let more = Entry {
@@ -303,12 +300,12 @@ impl<M: Machine> Uvm<M> {
                 .as_ref()
                 .map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
             writes: if through { Writes::Shared } else { Writes::NeedsCopy },
-            wired,
             submap: None,
             name: last.name.clone(),
             ..*last
         };
         self.add(tree, held, more, Growth::Any);
+        is_wired
     }
 }
 

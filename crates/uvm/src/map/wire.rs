@@ -181,6 +181,9 @@ impl<M: Machine> Uvm<M> {
         self.machine().pause(held);
         for (n, va) in range.iter_pages().enumerate() {
             self.pause_after(held, n);
+            if self.machine().has_fatal_signal() {
+                return Err(RangeError::NoMemory);
+            }
             self.fault_to_wire(held, space, va, access).map_err(|e| match e {
                 FaultError::NoMemory | FaultError::TooOften => RangeError::NoMemory,
                 FaultError::NoMapping => RangeError::NoMapping,

@@ -200,7 +200,7 @@ fn sharing_costs_no_copy_and_zeroes_no_page() {
 }
 
 /// Leaves, of 64 pages, that a store copies at most, and runs of counts.
-const AT_ONCE: [u64; 2] = if cfg!(feature = "small-leaves") { [4, 4] } else { [4096, 1024] };
+const AT_ONCE: [u64; 2] = if cfg!(feature = "small-leaves") { [4, 4] } else { [4096, 64] };
 
 /// Stores to all pages of a range that are `apart`, in an order that no page follows its neighbour.
 fn store_out_of_order(uvm: &World, s: &Space<Soft>, range: VaRange, apart: u64) {
