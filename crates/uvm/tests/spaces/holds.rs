@@ -14,6 +14,8 @@ use crate::lending::{audit, load, store, world, World, BOUNDS};
 const LEAF: u64 = 64;
 /// So many leaves, or pages that are unmapped.
 const SIZES: [u64; 2] = [4096, 32_768];
+/// So many full leaves, of each of which a child has unmapped a part.
+const CUTS: [u64; 2] = [64, 512];
 
 type Make = fn(&World, &mut Held<'_, Nothing>, u64) -> (Space<SoftMachine>, VaRange);
 /// Says whether it was done.
@@ -61,7 +63,7 @@ fn holed(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMac
 
 /// No lock is held eight times as long for what is eight times as large, or nearly so. What begins
 /// to take several holds between the sizes is held longer for the larger, but not by so much.
-fn assert_bounded(name: &str, make: Make, call: Call) {
+fn assert_bounded(name: &str, sizes: [u64; 2], make: Make, call: Call) {
     let longest = |size| {
         let run = |_| {
             let (uvm, _) = world(40_000);
@@ -74,7 +76,7 @@ fn assert_bounded(name: &str, make: Make, call: Call) {
         };
         (0..2).map(run).min().unwrap()
     };
-    let [small, large] = SIZES.map(longest);
+    let [small, large] = sizes.map(longest);
     let floor = Duration::from_micros(200);
     assert!(large < 6 * small.max(floor), "{name}: {small:?} for a size, {large:?} for eight");
 }
@@ -159,6 +161,34 @@ fn wire(
     uvm.wire_as_touched(held, space, range).is_ok()
 }
 
+/// The memory of a parent, which waits to copy leaves that are cut where a child has unmapped parts.
+fn cut(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
+    let parent = uvm.space_create(held, BOUNDS).unwrap();
+    let pages = Pages(size * LEAF);
+    let request = MapRequest { place: Place::Fixed(Va(1 << 30)), ..MapRequest::zero(pages) };
+    let va = uvm.map(held, &parent, &request).unwrap();
+    let range = VaRange::new(va, va + pages);
+    range.iter_pages().for_each(|va| store(uvm, &parent, va, 1));
+    let child = uvm.fork(held, &parent).unwrap();
+    for n in 0..size {
+        let start = va + Pages(n * LEAF + LEAF / 4);
+        uvm.unmap(held, &child, VaRange::new(start, start + Pages(LEAF / 2))).unwrap();
+    }
+    std::mem::forget(child);
+    (parent, range)
+}
+
+/// A store to the first page.
+fn store_a_page(
+    uvm: &World,
+    _held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    range: VaRange,
+) -> bool {
+    store(uvm, space, range.start, 2);
+    true
+}
+
 /// One of two spaces that wait to copy the same leaves.
 fn waiting(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
     let (parent, range) = sparse(uvm, held, size);
@@ -192,17 +222,25 @@ fn shared(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMa
 #[test]
 fn leaves() {
     for (name, call) in CALLS {
-        assert_bounded(&format!("{name} of what waits to copy"), waiting, call);
+        assert_bounded(&format!("{name} of what waits to copy"), SIZES, waiting, call);
     }
-    assert_bounded("fork that shares", to_be_shared, fork);
-    assert_bounded("fork of what others write", shared, fork);
-    assert_bounded("copy of what others write", shared, copy);
+    assert_bounded("fork that shares", SIZES, to_be_shared, fork);
+    assert_bounded("fork of what others write", SIZES, shared, fork);
+    assert_bounded("copy of what others write", SIZES, shared, copy);
 }
 
 #[test]
 fn runs() {
     for (name, call) in CALLS {
-        assert_bounded(&format!("{name} of a range with holes"), holed, call);
+        assert_bounded(&format!("{name} of a range with holes"), SIZES, holed, call);
+    }
+}
+
+#[test]
+fn cuts() {
+    let calls = [("store", store_a_page as Call), ("discard of a page", discard_a_page)];
+    for (name, call) in calls {
+        assert_bounded(&format!("{name} among leaves to cut"), CUTS, cut, call);
     }
 }
 
