@@ -81,8 +81,8 @@ impl Place {
 }
 
 /// A directory's path up to `root`, or to the root of everything, where that isn't below `root`,
-/// and then it says so; `None` if the directory was removed. Of a path that no call could pass, only
-/// the end: somewhat more than [`PATH_MAX`] bytes.
+/// and then it says so; `None` if the directory was removed. Of a path that no call could pass,
+/// only the end: somewhat more than [`PATH_MAX`] bytes.
 pub fn dir_path(dir: &InodeRef, root: Option<&InodeRef>) -> Option<Vec<u8>> {
     const UNREACHABLE: &[u8] = b"(unreachable)";
     let own_root = root.filter(|root| !same(root, &mount::root()));

@@ -161,7 +161,8 @@ fn wire(
     uvm.wire_as_touched(held, space, range).is_ok()
 }
 
-/// The memory of a parent, which waits to copy leaves that are cut where a child has unmapped parts.
+/// The memory of a parent, which waits to copy leaves that are cut where a child has unmapped
+/// parts.
 fn cut(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
     let parent = uvm.space_create(held, BOUNDS).unwrap();
     let pages = Pages(size * LEAF);
