@@ -442,6 +442,28 @@ static void locks_beside_a_close(void) {
     close(fd);
 }
 
+static volatile int stops;
+static int written_to;
+static void *writes_much(void *from) {
+    while (!stops) if (pwrite(written_to, from, 8 << 20, 0) < 0) break;
+    return 0;
+}
+
+// Sealing waits for writers, and nobody for the one who seals.
+static void sealing_beside_writes(void) {
+    pthread_t writers[2];
+    struct stat about;
+    char *from = mmap(0, 8 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    written_to = memfd_create("written", MFD_ALLOW_SEALING);
+    NEED(from != MAP_FAILED && written_to >= 0);
+    for (int i = 0; i < 2; i++) NEED(!pthread_create(&writers[i], 0, writes_much, from));
+    for (int i = 0; i < 200; i++) CHECK(!fcntl(written_to, F_ADD_SEALS, 0) && !fstat(written_to, &about));
+    CHECK(!fcntl(written_to, F_ADD_SEALS, F_SEAL_WRITE));
+    stops = 1;
+    for (int i = 0; i < 2; i++) CHECK(!pthread_join(writers[i], 0));
+    close(written_to);
+}
+
 enum { NOEXEC_SEAL = 8, SEAL_FUTURE_WRITE = 16, SEAL_EXEC = 32 };
 
 // A file in memory that never runs, and one that always may and so never changes.
@@ -598,6 +620,7 @@ int main(int argc, char **argv) {
         {"many_lock_at_random", many_lock_at_random},
         {"locks_beside_a_close", locks_beside_a_close},
         {"sealed_against_running", sealed_against_running},
+        {"sealing_beside_writes", sealing_beside_writes},
         {"a_slash_behind_a_link", a_slash_behind_a_link},
         {"unusual_ways_to_open", unusual_ways_to_open},
         {"processes_that_wait_for_each_other", processes_that_wait_for_each_other},

@@ -127,7 +127,7 @@ pub struct Space {
     pub block_size: u64,
     pub blocks: u64,
     pub free: u64,
-    /// Of the free ones, what is kept for those of [`Volume::reserve_owner`].
+    /// Blocks that are kept free for those of [`Volume::reserve_owner`]; maybe more than are free.
     pub reserved: u64,
     pub files: u64,
     pub files_free: u64,
@@ -301,7 +301,7 @@ impl<D: Device> Volume<D> {
             block_size: self.block_size,
             blocks: stats.total_blocks,
             free: stats.free_blocks,
-            reserved: self.reserve.blocks.min(stats.free_blocks),
+            reserved: self.reserve.blocks.min(stats.total_blocks),
             files: u64::from(stats.total_inodes),
             files_free: u64::from(stats.free_inodes),
         }

@@ -425,7 +425,9 @@ impl File {
             return Err(EACCES);
         }
         if how != MapAccess::Private && self.is_writable() {
-            access::may_change_elsewhere(&self.inode().ownership()).map_err(|_| EACCES)?;
+            let node = self.inode().ownership();
+            access::may_change_elsewhere(&node).map_err(|_| EACCES)?;
+            access::may_change(&node)?;
         }
         self.io.object().ok_or(ENODEV)
     }

@@ -60,10 +60,10 @@ const PARTS: usize = 16;
 pub(crate) const LOOKS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
 /// Leaves that one hold of a lock shares with a copy.
 const LEAVES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 4096 };
-/// Runs of counts that one hold of a lock changes, at least those of a leaf.
 /// What the end of a reference costs in looks for each run of counts: where a run ends in a leaf
 /// that copies share, the leaf is copied, with as many references as it has slots.
 const CUT: usize = if cfg!(feature = "small-leaves") { 1 } else { 16 };
+/// Runs of counts that one hold of a lock changes, at least those of a leaf.
 const RUNS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
 /// Numbers that are dropped before others get a turn: more than a leaf has.
 const SLOTS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };

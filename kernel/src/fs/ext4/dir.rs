@@ -17,7 +17,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use siphasher::sip::SipHasher13;
-use volume::{AccessList, Cursor, New, Rename};
+use volume::{AccessList, Change, Cursor, New, Rename};
 
 use super::node::{Body, Node};
 use super::{errno, Volume};
@@ -300,11 +300,19 @@ impl Node {
             return Err(ENOMEM);
         }
         let (perm, lists) = self.lists_for(kind, born.perm);
-        let made = volume.create(self.ino, name, new, perm, (born.uid, born.gid));
+        // The group's class has its rights when the list says who is in it, also after a crash.
+        let first = if lists[0].is_some() { perm & !0o070 } else { perm };
+        let made = volume.create(self.ino, name, new, first, (born.uid, born.gid));
         self.fs().changed(volume);
         let ino = made.map_err(errno)?.ino;
         dir.changed(name);
-        let listed = set_lists(volume, ino, &lists);
+        let listed = set_lists(volume, ino, &lists).and_then(|()| match first == perm {
+            true => Ok(()),
+            false => {
+                let change = Change { perm: Some(perm), ..Change::default() };
+                volume.change(ino, &change).map(|_| ()).map_err(errno)
+            }
+        });
         self.fs().changed(volume);
         let found = listed.and_then(|()| self.find_in(volume, name, charge)).or_else(|error| {
             // Nobody has seen it.

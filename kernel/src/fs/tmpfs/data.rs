@@ -251,9 +251,13 @@ impl Data {
         self.seals.load(Ordering::Relaxed)
     }
 
-    /// Adds seals to a file of mode `perm`. One that can be run and may stay so is sealed against
-    /// all changes of what is run.
-    pub(super) fn add_seals(&self, mut seals: u32, perm: u32) -> Result<()> {
+    /// Adds seals; `seal_mode` adds the one of the mode, and says what that is. A file that can be
+    /// run and stays so is sealed against all changes of what is run. Sleeps while it is written.
+    pub(super) fn add_seals(
+        &self,
+        mut seals: u32,
+        seal_mode: impl FnOnce(&AtomicU32) -> u32,
+    ) -> Result<()> {
         const CONTENTS: u32 =
             abi::F_SEAL_SHRINK | abi::F_SEAL_GROW | abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE;
         const KNOWN: u32 = abi::F_SEAL_EXEC
@@ -266,13 +270,15 @@ impl Data {
             return Err(EINVAL);
         }
         let _writer = self.writer.lock();
-        if self.seals() & abi::F_SEAL_SEAL != 0 {
+        let before = self.seals();
+        if before & abi::F_SEAL_SEAL != 0 {
             return Err(EPERM);
         }
-        if seals & abi::F_SEAL_EXEC != 0 && perm & 0o111 != 0 {
+        if seals & abi::F_SEAL_EXEC != 0 && seal_mode(&self.seals) & 0o111 != 0 {
             seals |= CONTENTS;
         }
         if seals & abi::F_SEAL_WRITE != 0 && !self.object.deny_writers() {
+            self.seals.store(before, Ordering::Relaxed);
             return Err(EBUSY);
         }
         if seals & abi::F_SEAL_FUTURE_WRITE != 0 {

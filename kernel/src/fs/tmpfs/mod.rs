@@ -500,8 +500,11 @@ impl Inode for TmpNode {
     }
 
     fn add_seals(&self, seals: u32) -> Result<()> {
-        let data = self.data()?;
-        let attr = self.attr.lock();
-        data.add_seals(seals, attr.perm)
+        self.data()?.add_seals(seals, |sealed| {
+            // The mode is looked at and sealed in one step.
+            let attr = self.attr.lock();
+            sealed.fetch_or(abi::F_SEAL_EXEC, Ordering::Relaxed);
+            attr.perm
+        })
     }
 }
