@@ -937,6 +937,7 @@ static void marked_files(void) {
     // Linux makes the mapping, and raises SIGBUS at the store.
     char *new = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, before, 0);
     CHECK(new == MAP_FAILED ? errno == EPERM : access("/proc/self/uvm", F_OK));
+    if (new != MAP_FAILED) munmap(new, PAGE);
     close(before);
     FAILS(open("fixed", O_WRONLY | O_APPEND), EPERM);
     FAILS(access("fixed", W_OK), EPERM);

@@ -545,6 +545,15 @@ static void unusual_ways_to_open(void) {
     CHECK((fd = syscall(437, AT_FDCWD, "file", how, 32)) >= 0 && !close(fd));
     how[3] = 1;
     FAILS(syscall(437, AT_FDCWD, "file", how, 32), E2BIG);
+    how[1] = 0600;
+    FAILS(syscall(437, AT_FDCWD, "file", how, 24), EINVAL);
+    how[0] = O_PATH | O_TRUNC, how[1] = 0;
+    FAILS(syscall(437, AT_FDCWD, "file", how, 24), EINVAL);
+    // A file without a name is made in one way.
+    FAILS(open(".", O_TMPFILE | O_CREAT | O_RDWR, 0600), EINVAL);
+    FAILS(open(".", (O_TMPFILE & ~O_DIRECTORY) | O_RDWR, 0600), EINVAL);
+    FAILS(open(".", O_TMPFILE | O_RDONLY, 0600), EINVAL);
+    CHECK((fd = open(".", O_TMPFILE | O_RDWR, 0600)) >= 0 ? !close(fd) : errno == EOPNOTSUPP);
 }
 
 static int lock_bytes(int fd, int command, int type, off_t start, off_t length) {

@@ -229,13 +229,26 @@ static void flags_of_mounts(void) {
     struct stat before, after;
     for (int way = 0; way < 3; way++) {
         char byte = 'x';
-        change(way == 1 ? MS_NOATIME : 0);
+        change(way == 1 ? MS_NOATIME : MS_RELATIME);
         fd = open("times", O_RDWR | O_CREAT | (way == 2 ? O_NOATIME : 0), 0600);
         NEED(fd >= 0 && usleep(20000) == 0 && write(fd, &byte, 1) == 1 && !fstat(fd, &before));
         NEED(usleep(20000) == 0 && pread(fd, &byte, 1, 0) == 1 && !fstat(fd, &after) && !close(fd));
         int moved = before.st_atim.tv_nsec != after.st_atim.tv_nsec || before.st_atim.tv_sec != after.st_atim.tv_sec;
         CHECK(moved == (way == 0) && (way != 1 || mounts_say("noatime")));
     }
+    // With this one each read moves it.
+    change(MS_STRICTATIME);
+    fd = open("times", O_RDONLY);
+    for (int read = 0; read < 3; read++) {
+        char byte;
+        NEED(fd >= 0 && !fstat(fd, &before) && !usleep(20000) && pread(fd, &byte, 1, 0) == 1 && !fstat(fd, &after));
+        CHECK(before.st_atim.tv_nsec != after.st_atim.tv_nsec && !mounts_say("relatime"));
+    }
+    close(fd);
+    change(0);
+    CHECK(!mounts_say("relatime"));
+    change(MS_RELATIME);
+    CHECK(mounts_say("relatime"));
     // All mounts are private, and so they stay.
     CHECK(!mount("", "/", "", MS_REC | MS_PRIVATE, "") && !mount("", "/", "", MS_SLAVE, ""));
     FAILS(mount("", "/", "", MS_PRIVATE | MS_NODEV, ""), EINVAL);

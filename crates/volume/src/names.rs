@@ -166,7 +166,7 @@ impl<D: Device> Volume<D> {
             owner: change.owner,
             atime: change.atime,
             mtime: change.mtime,
-            flags: change.flags.map(InodeFlags::from_bits_truncate),
+            flags: change.flags.map(InodeFlags::from_bits_retain),
             ..InodeMetadataUpdate::default()
         };
         let ino = number(ino)?;

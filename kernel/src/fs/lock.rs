@@ -184,6 +184,7 @@ fn would_wait_for_itself(
     }
     false
 }
+
 /// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table
 /// locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -282,7 +283,7 @@ pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
     }
     let again = || {
         let hole = waiter.take_offer()?;
-        let outcome = attempt(id, wanted, None);
+        let outcome = attempt(id, wanted, Some((place, &waiter)));
         offer(id, &hole, place + 1, outcome.is_ok().then_some(&wanted));
         (outcome != Err(EAGAIN)).then_some(outcome)
     };

@@ -15,6 +15,7 @@ use super::inode::{same, Inode, InodeRef};
 use super::path::dir_path;
 use super::{current, tmpfs};
 use crate::errno::*;
+use crate::sched::{self, Nanos};
 use crate::sync::SpinLock;
 
 /// One mounted file system.
@@ -41,6 +42,9 @@ impl Mount {
                 shown += name;
             }
         }
+        if flags(&*self.root) & (abi::MS_NOATIME | abi::MS_STRICTATIME) == 0 {
+            shown += ",relatime";
+        }
         shown + &tmpfs::shown_options(&self.root)
     }
 }
@@ -61,10 +65,11 @@ pub fn sees_all() -> bool {
 }
 
 /// What a file system may be mounted with: its device nodes can't be opened, its programs can't be
-/// run or mapped as such, and reads leave access times. Set-id bits, which the third flag is about,
-/// give no program other ids here. The flags are the file system's, wherever else its folders are
-/// bound.
-pub const FLAGS: u32 = abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME;
+/// run or mapped as such, and reads leave access times, or always change them. Set-id bits, which
+/// the third flag is about, give no program other ids here. The flags are the file system's,
+/// wherever else its folders are bound.
+pub const FLAGS: u32 =
+    abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME | abi::MS_STRICTATIME;
 
 /// Whether a node's file system is mounted with one of the [`FLAGS`].
 pub fn has_flag(node: &dyn Inode, flag: u32) -> bool {
@@ -76,16 +81,30 @@ pub fn flags(node: &dyn Inode) -> u32 {
     node.mount_flags().map_or(0, |flags| flags.load(Relaxed))
 }
 
-/// Whether a read by way of an open file leaves the node's access time.
-pub fn leaves_access_time(file: &File) -> bool {
-    file.flags() & abi::O_NOATIME != 0 || has_flag(&**file.inode(), abi::MS_NOATIME)
+/// The access time of a node that was read now, by way of an open file: without `O_NOATIME` and
+/// flags of the mount, it follows once per change (`relatime`).
+pub fn access_time(file: &File, atime: Nanos, mtime: Nanos) -> Nanos {
+    let flags = flags(&**file.inode());
+    if file.flags() & abi::O_NOATIME != 0 || flags & abi::MS_NOATIME != 0 {
+        atime
+    } else if flags & abi::MS_STRICTATIME != 0 {
+        sched::wall()
+    } else if atime <= mtime {
+        sched::wall().max(mtime + 1)
+    } else {
+        atime
+    }
 }
 
-/// Gives a file system the flags that a program says.
+/// Gives a file system the flags that a program says; when it is mounted anew without a word about
+/// access times, they are treated as before.
 pub fn set_flags(root: &InodeRef, flags: u64) {
-    if let Some(own) = root.mount_flags() {
-        own.store(flags as u32 & FLAGS, Relaxed);
-    }
+    const TIMES: u32 = abi::MS_NOATIME | abi::MS_STRICTATIME;
+    let flags = flags as u32;
+    let Some(own) = root.mount_flags() else { return };
+    let says = flags & (TIMES | abi::MS_RELATIME | abi::MS_NODIRATIME) != 0;
+    let kept = if flags & abi::MS_REMOUNT != 0 && !says { own.load(Relaxed) & TIMES } else { 0 };
+    own.store(flags & FLAGS | kept, Relaxed);
 }
 
 /// More than any program needs; bounds the table.

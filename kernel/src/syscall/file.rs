@@ -55,6 +55,11 @@ const OPEN_FLAGS: u32 = abi::O_ACCMODE
     | abi::O_TRUNC
     | abi::FASYNC;
 
+/// What `O_TMPFILE` has beside `O_DIRECTORY`.
+const UNNAMED: u32 = abi::O_TMPFILE & !abi::O_DIRECTORY;
+/// The flags that have a meaning beside `O_PATH`; `open` and `openat` leave others alone.
+const PATH_FLAGS: u32 = abi::O_PATH | abi::O_DIRECTORY | abi::O_NOFOLLOW | abi::O_CLOEXEC;
+
 /// What `open` and its kin ask for, after decoding.
 struct How {
     flags: u32,
@@ -63,13 +68,10 @@ struct How {
 
 impl How {
     fn new(flags: u32, mode: u32) -> Result<How> {
-        let flags = if flags & abi::O_PATH != 0 {
-            flags & (abi::O_PATH | abi::O_DIRECTORY | abi::O_NOFOLLOW | abi::O_CLOEXEC)
-        } else {
-            flags
-        };
+        let flags = if flags & abi::O_PATH != 0 { flags & PATH_FLAGS } else { flags };
         let both = abi::O_CREAT | abi::O_DIRECTORY;
-        if flags & both == both && flags & abi::O_TMPFILE != abi::O_TMPFILE {
+        let unnamed = flags & UNNAMED != 0;
+        if flags & both == both || unnamed && flags & abi::O_DIRECTORY == 0 {
             return Err(EINVAL);
         }
         Ok(How { flags, perm: mode & 0o7777 & !current::context()?.umask() })
@@ -133,7 +135,11 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
     let how: OpenHow = user::get(how)?;
     let flags = u32::try_from(how.flags).map_err(|_| EINVAL)?;
     only(flags, OPEN_FLAGS)?;
-    if how.resolve != 0 || how.mode & !0o7777 != 0 {
+    if flags & abi::O_PATH != 0 {
+        only(flags, PATH_FLAGS)?;
+    }
+    let modes = if flags & (abi::O_CREAT | UNNAMED) != 0 { 0o7777 } else { 0 };
+    if how.resolve != 0 || how.mode & !modes != 0 {
         return Err(EINVAL);
     }
     openat(dir, addr, flags, how.mode as u32)
@@ -142,7 +148,7 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
 fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
     // Without a number for it, no file is made.
     let number = current::files()?.reserve()?;
-    let place = if how.has(abi::O_TMPFILE & !abi::O_DIRECTORY) && !how.has(abi::O_PATH) {
+    let place = if how.has(UNNAMED) {
         unnamed(start, path, &how)?
     } else {
         find_or_create(start, path, &how)?

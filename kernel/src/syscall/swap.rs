@@ -7,6 +7,7 @@ use linux_raw_sys::general as abi;
 use super::path_args::{place, CWD};
 use super::{calls, Calls};
 use crate::errno::*;
+use crate::fs::access;
 use crate::fs::inode::Kind;
 use crate::fs::path::Follow;
 use crate::fs::{swap, File};
@@ -39,7 +40,10 @@ fn open(path: u64) -> Result<Arc<File>> {
     let place = place(CWD, path, Follow::Yes)?;
     match place.inode.kind() {
         Kind::Dir => Err(EISDIR),
-        Kind::File | Kind::Block => File::open(place, abi::O_RDWR | abi::O_LARGEFILE),
+        Kind::File | Kind::Block => {
+            place.inode.permits(&current_process().cred(), access::READ | access::WRITE)?;
+            File::open(place, abi::O_RDWR | abi::O_LARGEFILE)
+        }
         _ => Err(EINVAL),
     }
 }

@@ -95,14 +95,26 @@ fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
     if group <= 0 {
         return Err(EINVAL);
     }
-    match proc::table::group_session(group) {
+    let check = || match proc::table::group_session(group) {
         None => Err(ESRCH),
         Some(session) if session != proc::current_process().sid() => Err(EPERM),
-        Some(_) => {
-            tty.job.lock().foreground = group;
-            Ok(())
+        Some(_) => Ok(()),
+    };
+    check()?;
+    let before = {
+        let mut job = tty.job.lock();
+        if job.session != proc::current_process().sid() {
+            return Err(ENOTTY);
         }
-    }
+        core::mem::replace(&mut job.foreground, group)
+    };
+    // From here on no other group gets its number; before, the group may have ended.
+    check().inspect_err(|_| {
+        let mut job = tty.job.lock();
+        if job.foreground == group {
+            job.foreground = before;
+        }
+    })
 }
 
 /// Only the leader of a session without a terminal gets one.

@@ -236,7 +236,7 @@ impl Node {
         attr.stale = true;
     }
 
-    /// After a change of the contents: takes set-id bits away.
+    /// Before a change of the contents: takes set-id bits away.
     fn strip(&self) -> Result<()> {
         if access::mode_after_write(&self.ownership()).is_none() {
             return Ok(());
@@ -275,14 +275,11 @@ impl Node {
         Ok(())
     }
 
-    /// The access time follows at most once per change, as with `relatime`.
+    /// The contents were read.
     fn accessed(&self, file: &File) {
         let mut attr = self.attr.lock();
-        let keeps = attr.flags & volume::NO_ATIME != 0
-            || self.fs.is_read_only()
-            || mount::leaves_access_time(file);
-        if attr.atime <= attr.mtime && !keeps {
-            attr.atime = sched::wall().max(attr.mtime + 1);
+        if attr.flags & volume::NO_ATIME == 0 && !self.fs.is_read_only() {
+            attr.atime = mount::access_time(file, attr.atime, attr.mtime);
         }
     }
 
@@ -367,18 +364,23 @@ impl Inode for Node {
             atime: change.atime.map(timestamp),
             mtime: change.mtime.map(timestamp),
         };
-        volume.change(self.ino, &on_disk).map_err(errno)?;
-        self.fs.changed(&volume);
-        let acl = match (&now.acl, change.perm) {
-            (Some(acl), Some(perm)) if acl.is_readable() => {
-                let acl = acl.with_mode(perm);
-                let kept = volume.set_access_list(self.ino, AccessList::Own, &acl.bytes());
-                self.fs.changed(&volume);
-                kept.map_err(errno)?;
-                Some(Arc::new(acl))
-            }
-            _ => now.acl,
+        let set_list = |volume: &mut Volume, acl: &Acl| {
+            let outcome = volume.set_access_list(self.ino, AccessList::Own, &acl.bytes());
+            self.fs.changed(volume);
+            outcome.map_err(errno)
         };
+        let listed = now.acl.as_ref().filter(|acl| acl.is_readable());
+        let list = listed.zip(change.perm).map(|(acl, perm)| acl.with_mode(perm));
+        if let Some(list) = &list {
+            set_list(&mut volume, list)?;
+        }
+        let changed = volume.change(self.ino, &on_disk).map_err(errno);
+        self.fs.changed(&volume);
+        if let (Err(_), Some(_), Some(before)) = (&changed, &list, listed) {
+            set_list(&mut volume, before)?;
+        }
+        changed?;
+        let acl = list.map(Arc::new).or(now.acl);
         let mut attr = self.attr.lock();
         let old = core::mem::replace(&mut attr.acl, acl);
         attr.perm = change.perm.map_or(attr.perm, |perm| perm & 0o7777);
@@ -508,8 +510,8 @@ impl Inode for Node {
     fn write(&self, file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let contents = self.contents()?;
         access::may_change(&self.ownership())?;
-        let written = contents.write(at, from, Through::of(file))?;
         self.strip()?;
+        let written = contents.write(at, from, Through::of(file))?;
         self.modified();
         if file.flags() & abi::O_DSYNC != 0 || self.flags() & volume::SYNC != 0 {
             // With the errors of the pages' writes, which the node alone doesn't tell.
@@ -524,8 +526,8 @@ impl Inode for Node {
         let contents = self.contents()?;
         let node = self.ownership();
         access::may_change(&node).and(access::may_change_elsewhere(&node))?;
-        contents.truncate(len)?;
         self.strip()?;
+        contents.truncate(len)?;
         self.modified();
         Ok(())
     }
@@ -537,8 +539,8 @@ impl Inode for Node {
         if how != Allocate::Extend && how != Allocate::KeepSize {
             access::may_change_elsewhere(&node)?;
         }
-        contents.allocate(how, at, len)?;
         self.strip()?;
+        contents.allocate(how, at, len)?;
         self.modified();
         Ok(())
     }

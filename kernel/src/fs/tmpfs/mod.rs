@@ -278,12 +278,10 @@ impl TmpNode {
         attr.ctime = now;
     }
 
-    /// The contents were read: the access time follows at most once per change, as with `relatime`.
+    /// The contents were read.
     fn accessed(&self, file: &File) {
         let mut attr = self.attr.lock();
-        if attr.atime <= attr.mtime && !mount::leaves_access_time(file) {
-            attr.atime = sched::wall().max(attr.mtime + 1);
-        }
+        attr.atime = mount::access_time(file, attr.atime, attr.mtime);
     }
 
     /// Appends whole contents at unpacking time.
