@@ -708,6 +708,24 @@ static void writing_meets_syncing(void) {
     }
 }
 
+// A folder of the disk that is shown elsewhere, also when the disk is shown there alone.
+static void a_folder_elsewhere(void) {
+    fresh();
+    char folder[64];
+    NEED(getcwd(folder, sizeof folder) && !mkdir("inner", 0755) && !mkdir("/tmp/inner", 0755));
+    close(make("inner/a", 100, 1));
+    NEED(!mount("inner", "/tmp/inner", 0, MS_BIND, 0));
+    CHECK(!chdir("/tmp/inner") && is("a", 100, 1) && !chdir("/"));
+    CHECK(!umount("/tmp/inner") && !mount(strcat(folder, "/inner"), "/tmp/inner", 0, MS_BIND, 0));
+    CHECK(!umount("/mnt") && !chdir("/tmp/inner") && is("a", 100, 1));
+    close(make("b", 100, 2));
+    int fd = open("b", O_RDONLY);
+    FAILS(umount("/tmp/inner"), EBUSY);
+    CHECK(!close(fd) && !chdir("/"));
+    CHECK(!umount("/tmp/inner") && !mount("/dev/vda", "/mnt", "ext4", 0, "") && !chdir(folder) && is("b", 100, 2));
+    CHECK(!chdir("/") && !rmdir("/tmp/inner"));
+}
+
 static void mounting(void) {
     fresh();
     char folder[64];
@@ -1056,6 +1074,7 @@ int main(int argc, char **argv) {
         {"random_and_sequential_reading", random_and_sequential_reading},
         {"writing_meets_syncing", writing_meets_syncing},
         {"mounting", mounting},
+        {"a_folder_elsewhere", a_folder_elsewhere},
         {"remounting", remounting},
         {"advice_on_files", advice_on_files},
         {"ranges_are_synced", ranges_are_synced},

@@ -261,12 +261,12 @@ static void flags_of_mounts(void) {
     // What Linux keeps and this kernel can't it refuses.
     if (!access("/proc/self/uvm", F_OK)) {
         FAILS(mount("", path, "", MS_REMOUNT | MS_RDONLY, ""), EINVAL);
-        FAILS(mount("", path, "", MS_REMOUNT | MS_BIND | MS_NOSUID, ""), EINVAL);
+        FAILS(mount("", path, "", MS_REMOUNT | MS_BIND | MS_RDONLY, ""), EINVAL);
         FAILS(mount("none", "/tmp", "tmpfs", MS_RDONLY, ""), EINVAL);
         FAILS(mount("", "/", "", MS_SHARED, ""), EINVAL);
         FAILS(mount(path, "/tmp", "", MS_MOVE, ""), EINVAL);
         FAILS(mount("none", "/tmp", "tmpfs", MS_SYNCHRONOUS, ""), EINVAL);
-        CHECK(flags() == (MS_NODEV | MS_NOEXEC) && !mount("", path, "", MS_REMOUNT | MS_BIND, ""));
+        CHECK(flags() == (MS_NODEV | MS_NOEXEC));
     }
     end();
 }
@@ -307,6 +307,83 @@ static void a_root_with_something_bound(void) {
     end();
 }
 
+static int is_at(const char *want) {
+    char path[64], name[512];
+    snprintf(path, sizeof path, "/tmp/m.%d", getpid());
+    return syscall(SYS_getcwd, name, sizeof name) > 0 && !strncmp(name, path, strlen(path)) && !strcmp(name + strlen(path), want);
+}
+
+// One folder in two places, of which each has a folder above, flags, and users of its own.
+static void places_of_one_folder(void) {
+    fresh("");
+    char path[64], name[512];
+    NEED(getcwd(path, sizeof path));
+    for (const char **dir = (const char *[]){"srv", "srv/sub", "srv/on", "a", "a/one", "b", "b/two", "b/three", "moved", 0}; *dir; dir++) NEED(!mkdir(*dir, 0755));
+    NEED(!mount("srv", "a/one", 0, MS_BIND, 0) && !mount("srv", "b/two", 0, MS_BIND, 0));
+    CHECK(!chdir("a/one/sub") && is_at("/a/one/sub") && !chdir("../..") && is_at("/a"));
+    CHECK(!chdir("../b/two/sub") && is_at("/b/two/sub") && !chdir("../..") && is_at("/b") && !chdir(path));
+    // What is mounted on a folder is there in this place alone, unless the whole tree is bound.
+    NEED(!mount("none", "srv/on", "tmpfs", 0, "") && !close(open("srv/on/file", O_CREAT | O_RDWR, 0600)));
+    CHECK(!access("srv/on/file", F_OK) && access("a/one/on/file", F_OK) && access("b/two/on/file", F_OK));
+    NEED(!mount("srv", "b/three", 0, MS_BIND | MS_REC, 0));
+    CHECK(!access("b/three/on/file", F_OK));
+    FAILS(umount("b/three"), EBUSY);
+    FAILS(rmdir("b/three/on"), EBUSY);
+    CHECK(!umount("b/three/on") && !umount("b/three") && !access("srv/on/file", F_OK));
+    // Flags.
+    struct statfs space;
+    NEED(!mount("", "b/two", "", MS_REMOUNT | MS_BIND | MS_NOEXEC, ""));
+    CHECK(!statfs("b/two", &space) && space.f_flags & MS_NOEXEC && !statfs("a/one", &space) && !(space.f_flags & MS_NOEXEC));
+    int fd = open("srv/program", O_CREAT | O_WRONLY, 0755);
+    NEED(fd >= 0 && write(fd, "#!/bin/sh\nexit 9\n", 17) == 17 && !close(fd));
+    CHECK(run("b/two/program") == 128 + EACCES && run("a/one/program") == 9);
+    // Names of one place are another's neighbours, not its own.
+    FAILS(rename("a/one/program", "b/two/other"), EXDEV);
+    FAILS(link("a/one/program", "srv/other"), EXDEV);
+    CHECK(!rename("a/one/program", "a/one/other") && !unlink("b/two/other"));
+    // Who is in one keeps that one.
+    FAILS(umount("srv"), EINVAL);
+    FAILS(umount2("a/one", 1 << 20), EINVAL);
+    CHECK(!chdir("a/one"));
+    FAILS(umount("../../a/one"), EBUSY);
+    CHECK(!umount("../../b/two") && is_at("/a/one") && !access("sub", F_OK) && access("../../b/two/sub", F_OK));
+    // Moved out of what is mounted here, it has nothing above.
+    CHECK(!chdir("sub") && !rename("../../../srv/sub", "../../../moved/sub"));
+    FAILS(chdir(".."), ENOENT);
+    CHECK(!chdir(path) && !umount("a/one") && !umount("srv/on"));
+    // In use, it stays, or goes out of sight and lives as long as it is.
+    NEED(!mount("none", "a/one", "tmpfs", 0, "") && !mkdir("a/one/dir", 0755) && !chdir("a/one/dir"));
+    fd = open("../file", O_CREAT | O_RDWR, 0600);
+    NEED(fd >= 0 && write(fd, "text", 4) == 4);
+    FAILS(umount("../../one"), EBUSY);
+    CHECK(!umount2("../../one", MNT_DETACH) && !access("../file", F_OK) && pread(fd, name, 4, 0) == 4 && !memcmp(name, "text", 4));
+    CHECK(syscall(SYS_getcwd, name, sizeof name) > 0 && !strcmp(name, "(unreachable)/dir"));
+    CHECK(!chdir("../../..") && syscall(SYS_getcwd, name, sizeof name) > 0 && !strcmp(name, "(unreachable)/"));
+    FAILS(umount("."), EINVAL);
+    FAILS(mount("none", ".", "tmpfs", 0, ""), EINVAL);
+    CHECK(!close(fd) && !chdir(path) && !mkdir("a/one/new", 0755) && access("a/one/file", F_OK));
+    // A folder that is shown elsewhere may go from where it was.
+    NEED(!mount("moved/sub", "a/one", 0, MS_BIND, 0));
+    CHECK(!rmdir("moved/sub") && !access("a/one", F_OK) && mkdir("a/one/new", 0755) && !umount("a/one"));
+    end();
+}
+
+// Mounts on mounts, as many as there may be, and all gone at once.
+static void mounts_on_mounts(void) {
+    fresh("");
+    int mounts;
+    NEED(!mkdir("a", 0755));
+    for (mounts = 0; mounts < 1000; mounts++) if (mount("none", "a", "tmpfs", 0, "size=1m")) break;
+    CHECK(mounts == 1000 || (mounts > 200 && errno == ENOSPC));
+    int stacked = open("a", O_RDONLY | O_DIRECTORY);
+    NEED(stacked >= 0);
+    // The lowest one of all takes the others with it.
+    CHECK(!umount2(".", MNT_DETACH) && !close(stacked) && !chdir("/tmp"));
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/m.%d", getpid());
+    NEED(!rmdir(path));
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"half_of_memory", half_of_memory},
@@ -318,6 +395,8 @@ int main(int argc, char **argv) {
         {"mounts_that_go_round", mounts_that_go_round},
         {"flags_of_mounts", flags_of_mounts},
         {"a_root_with_something_bound", a_root_with_something_bound},
+        {"places_of_one_folder", places_of_one_folder},
+        {"mounts_on_mounts", mounts_on_mounts},
     };
     return RUN(cases, argc, argv);
 }

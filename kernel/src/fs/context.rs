@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::inode::InodeRef;
+use super::path::Dir;
 use crate::sync::SpinLock;
 
 /// The file system side of a process; threads share it.
@@ -14,13 +14,13 @@ pub struct FsContext {
 
 #[derive(Clone)]
 struct Dirs {
-    root: InodeRef,
-    cwd: InodeRef,
+    root: Dir,
+    cwd: Dir,
 }
 
 impl FsContext {
     /// The first process's: both directories at `root`.
-    pub fn new(root: InodeRef) -> FsContext {
+    pub fn new(root: Dir) -> FsContext {
         FsContext {
             dirs: SpinLock::new(Dirs { cwd: root.clone(), root }),
             umask: AtomicU32::new(0o022),
@@ -33,20 +33,20 @@ impl FsContext {
         FsContext { dirs: SpinLock::new(dirs), umask: AtomicU32::new(self.umask()) }
     }
 
-    pub fn root(&self) -> InodeRef {
+    pub fn root(&self) -> Dir {
         self.dirs.lock().root.clone()
     }
 
-    pub fn cwd(&self) -> InodeRef {
+    pub fn cwd(&self) -> Dir {
         self.dirs.lock().cwd.clone()
     }
 
     /// The old directory is let go after the lock.
-    pub fn set_cwd(&self, dir: InodeRef) {
+    pub fn set_cwd(&self, dir: Dir) {
         let _old = core::mem::replace(&mut self.dirs.lock().cwd, dir);
     }
 
-    pub fn set_root(&self, dir: InodeRef) {
+    pub fn set_root(&self, dir: Dir) {
         let _old = core::mem::replace(&mut self.dirs.lock().root, dir);
     }
 

@@ -10,7 +10,7 @@ use super::cpio::device_number;
 use super::file::File;
 use super::inode::*;
 use super::io::{Sink, Source};
-use super::path::{resolve, Follow, Start};
+use super::path::{resolve, Dir, Follow, Start};
 use super::{mount, random, tmpfs};
 use crate::dev::{block, framebuffer, tty};
 use crate::errno::*;
@@ -195,12 +195,15 @@ pub fn mount_at(path: &str, fs: InodeRef, source: &str, fs_type: &'static str) -
     let start = Start::kernel(root.clone());
     let name: Vec<u8> = path.trim_start_matches('/').into();
     let dir = match resolve(&start, path.as_bytes(), Follow::Yes) {
-        Ok(place) => place.inode,
-        Err(ENOENT) => root.create(&name, NewNode::Dir, 0o755, &start.by)?,
+        Ok(place) => place.dir()?,
+        Err(ENOENT) => {
+            let inode = root.inode.create(&name, NewNode::Dir, 0o755, &start.by)?;
+            Dir { inode, ..root }
+        }
         Err(errno) => return Err(errno),
     };
-    if dir.kind() != Kind::Dir {
+    if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    mount::mount(dir, fs, String::from(source), fs_type)
+    mount::mount(dir, fs, String::from(source), fs_type, 0)
 }

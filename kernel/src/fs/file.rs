@@ -19,7 +19,7 @@ use super::epoll::Watch;
 use super::inode::{InodeRef, Kind, Position, QUEUES};
 use super::io::{Sink, Source};
 use super::path::Place;
-use super::{access, current, mount};
+use super::{access, current};
 use crate::chain::Chain;
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
@@ -106,7 +106,7 @@ impl File {
     /// Opens `place`; `flags` are those of `open` and say how it may be used.
     pub fn open(place: Place, flags: u32) -> Result<Arc<File>> {
         let is_device = matches!(place.inode.kind(), Kind::Char | Kind::Block);
-        if is_device && flags & abi::O_PATH == 0 && mount::has_flag(&*place.inode, abi::MS_NODEV) {
+        if is_device && flags & abi::O_PATH == 0 && place.mount_flags() & abi::MS_NODEV != 0 {
             return Err(EACCES);
         }
         if flags & abi::O_PATH == 0 {

@@ -12,7 +12,6 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
-use core::sync::atomic::AtomicU32;
 
 use linux_raw_sys::general as abi;
 
@@ -303,12 +302,6 @@ pub trait Inode: Any + Send + Sync {
 
     fn fs_stat(&self) -> FsStat {
         FsStat::empty(u64::from(abi::TMPFS_MAGIC))
-    }
-
-    /// What its file system was mounted with, of [`mount::FLAGS`](super::mount::FLAGS); `None`
-    /// where nothing is that these are about.
-    fn mount_flags(&self) -> Option<&AtomicU32> {
-        None
     }
 
     // Directories.

@@ -90,7 +90,7 @@ pub fn init(initramfs: Initramfs) -> Result<usize> {
     let tmpfs = tmpfs::TmpFs::mount(&unlimited)?;
     let root: InodeRef = tmpfs.clone();
     mount::set_root(root.clone());
-    let failed = unpack::unpack(initramfs, &root);
+    let failed = unpack::unpack(initramfs, mount::root());
     tmpfs.limit();
     devfs::mount_at("/dev", devfs::create(&root)?, "devtmpfs", "devtmpfs")?;
     devfs::mount_at("/dev/shm", tmpfs::TmpFs::create(&root, 0o1777)?, "tmpfs", "tmpfs")?;

@@ -1,33 +1,113 @@
-//! What is mounted where: one table for the whole system.
+//! What is mounted where: one tree for the whole system.
+//!
+//! A mount shows a directory, of a file system or of a part of one, over another directory as it is
+//! seen by one mount: what is mounted on a directory isn't there where the same directory is bound
+//! to another place. Whoever is inside holds the mount: a working directory, an open file, another
+//! mount.
 //!
 //! Invariants: I1: a directory's mount mark is set exactly while the table has an entry that covers
-//! it, so that the path walk looks here only when there is something to find.
+//! it, so that the path walk looks here only when there is something to find. I2: of a mount that
+//! isn't in the table any more, nothing is above: its `covers` is `None`.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general as abi;
 use spin::Once;
 
 use super::file::File;
-use super::inode::{same, Inode, InodeRef};
-use super::path::dir_path;
+use super::inode::{same, InodeRef};
+use super::path::{dir_path, Dir, PATH_MAX};
 use super::{current, tmpfs};
 use crate::errno::*;
 use crate::sched::{self, Nanos};
 use crate::sync::SpinLock;
 
-/// One mounted file system.
-#[derive(Clone)]
+/// One mounted directory.
 pub struct Mount {
-    pub covered: InodeRef,
-    pub root: InodeRef,
+    /// As `/proc/PID/mountinfo` names it.
+    id: u64,
+    root: InodeRef,
+    /// The file system's device number.
+    dev: u64,
+    covers: SpinLock<Option<Dir>>,
     pub source: String,
     pub fs_type: &'static str,
+    flags: AtomicU32,
 }
 
+/// What may be said where something is mounted: device nodes can't be opened there, programs can't
+/// be run or mapped as such, and reads leave access times, or always change them. Set-id bits,
+/// which the third flag is about, give no program other ids here.
+pub const FLAGS: u32 =
+    abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME | abi::MS_STRICTATIME;
+
 impl Mount {
+    fn new(
+        root: InodeRef,
+        covers: Option<Dir>,
+        source: String,
+        fs_type: &'static str,
+        flags: u32,
+    ) -> Arc<Mount> {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Mount {
+            id: IDS.fetch_add(1, Relaxed),
+            dev: root.stat().dev,
+            root,
+            covers: SpinLock::new(covers),
+            source,
+            fs_type,
+            flags: AtomicU32::new(flags & FLAGS),
+        })
+    }
+
+    /// What is shown.
+    pub fn root(&self) -> &InodeRef {
+        &self.root
+    }
+
+    /// What it is mounted on; `None` for the root of everything, and for what was unmounted.
+    pub fn covers(&self) -> Option<Dir> {
+        self.covers.lock().clone()
+    }
+
+    /// The path of what is shown in its file system; as [`dir_path`].
+    pub fn root_path(&self) -> Vec<u8> {
+        let mut backwards = Vec::new();
+        let mut above = self.root.parent();
+        while let Some((dir, name)) = above.filter(|_| backwards.len() <= PATH_MAX) {
+            backwards.extend(name.iter().rev());
+            backwards.push(b'/');
+            above = dir.parent();
+        }
+        if backwards.is_empty() {
+            backwards.push(b'/');
+        }
+        backwards.reverse();
+        backwards
+    }
+
+    /// Its number and that of the mount that it is on.
+    pub fn ids(&self) -> (u64, u64) {
+        (self.id, self.covers().map_or(self.id, |on| on.mount.id))
+    }
+
+    /// Of [`FLAGS`].
+    pub fn flags(&self) -> u32 {
+        self.flags.load(Relaxed)
+    }
+
+    /// Changes the flags; without a word about access times, they are treated as before.
+    pub fn change_flags(&self, flags: u32) {
+        const TIMES: u32 = abi::MS_NOATIME | abi::MS_STRICTATIME;
+        let says = flags & (TIMES | abi::MS_RELATIME | abi::MS_NODIRATIME) != 0;
+        let kept = if says { 0 } else { self.flags() & TIMES };
+        self.flags.store(flags & FLAGS | kept, Relaxed);
+    }
+
     /// `rw` or `ro`, and what else the table shows.
     pub fn options(&self) -> String {
         let mode = if self.root.fs_stat().read_only { "ro" } else { "rw" };
@@ -38,22 +118,21 @@ impl Mount {
             (abi::MS_NOEXEC, ",noexec"),
             (abi::MS_NOATIME, ",noatime"),
         ] {
-            if has_flag(&*self.root, flag) {
+            if self.flags() & flag != 0 {
                 shown += name;
             }
         }
-        if flags(&*self.root) & (abi::MS_NOATIME | abi::MS_STRICTATIME) == 0 {
+        if self.flags() & (abi::MS_NOATIME | abi::MS_STRICTATIME) == 0 {
             shown += ",relatime";
         }
         shown + &tmpfs::shown_options(&self.root)
     }
-}
 
-impl Mount {
     /// Where it is, as the running process sees it; `None` if that is outside of its root.
-    pub fn place(&self) -> Option<String> {
+    pub fn place(self: &Arc<Mount>) -> Option<String> {
         let root = current::context().ok()?.root();
-        let path = dir_path(&self.covered, Some(&root))?;
+        let top = Dir { mount: self.clone(), inode: self.root.clone() };
+        let path = dir_path(&top, Some(&root))?;
         let is_inside = path.first() == Some(&b'/');
         is_inside.then(|| String::from_utf8_lossy(&path).into_owned())
     }
@@ -61,30 +140,13 @@ impl Mount {
 
 /// Whether the running process has the root of everything for its own.
 pub fn sees_all() -> bool {
-    current::context().is_ok_and(|context| same(&context.root(), &self::root()))
-}
-
-/// What a file system may be mounted with: its device nodes can't be opened, its programs can't be
-/// run or mapped as such, and reads leave access times, or always change them. Set-id bits, which
-/// the third flag is about, give no program other ids here. The flags are the file system's,
-/// wherever else its folders are bound.
-pub const FLAGS: u32 =
-    abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME | abi::MS_STRICTATIME;
-
-/// Whether a node's file system is mounted with one of the [`FLAGS`].
-pub fn has_flag(node: &dyn Inode, flag: u32) -> bool {
-    flags(node) & flag != 0
-}
-
-/// The [`FLAGS`] that a node's file system is mounted with.
-pub fn flags(node: &dyn Inode) -> u32 {
-    node.mount_flags().map_or(0, |flags| flags.load(Relaxed))
+    current::context().is_ok_and(|context| context.root().same(&self::root()))
 }
 
 /// The access time of a node that was read now, by way of an open file: without `O_NOATIME` and
 /// flags of the mount, it follows once per change (`relatime`).
 pub fn access_time(file: &File, atime: Nanos, mtime: Nanos) -> Nanos {
-    let flags = flags(&**file.inode());
+    let flags = file.place().mount_flags();
     if file.flags() & abi::O_NOATIME != 0 || flags & abi::MS_NOATIME != 0 {
         atime
     } else if flags & abi::MS_STRICTATIME != 0 {
@@ -96,103 +158,206 @@ pub fn access_time(file: &File, atime: Nanos, mtime: Nanos) -> Nanos {
     }
 }
 
-/// Gives a file system the flags that a program says; when it is mounted anew without a word about
-/// access times, they are treated as before.
-pub fn set_flags(root: &InodeRef, flags: u64) {
-    const TIMES: u32 = abi::MS_NOATIME | abi::MS_STRICTATIME;
-    let flags = flags as u32;
-    let Some(own) = root.mount_flags() else { return };
-    let says = flags & (TIMES | abi::MS_RELATIME | abi::MS_NODIRATIME) != 0;
-    let kept = if flags & abi::MS_REMOUNT != 0 && !says { own.load(Relaxed) & TIMES } else { 0 };
-    own.store(flags & FLAGS | kept, Relaxed);
-}
-
-/// More than any program needs; bounds the table.
+/// More than any program needs; bounds the table, and how deep mounts lie on each other.
 const MAX_MOUNTS: usize = 256;
 
-static ROOT: Once<InodeRef> = Once::new();
-static MOUNTS: SpinLock<Vec<Mount>> = SpinLock::new(Vec::new());
+static ROOT: Once<Dir> = Once::new();
+/// All but the root; what a mount is on is before it.
+static MOUNTS: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Vec::new());
 
 /// Sets the root of everything, once.
-pub fn set_root(root: InodeRef) {
-    ROOT.call_once(|| root);
+pub fn set_root(inode: InodeRef) {
+    let mount = Mount::new(inode.clone(), None, String::from("rootfs"), "tmpfs", 0);
+    ROOT.call_once(|| Dir { mount, inode });
 }
 
 /// The root of everything.
-pub fn root() -> InodeRef {
+pub fn root() -> Dir {
     ROOT.get().expect("the root file system is mounted at boot").clone()
 }
 
-/// Mounts `root` over `covered`.
+/// Mounts `root` on `covered`.
 ///
 /// # Errors
-/// `ELOOP` if a walk from `root` through what is mounted would come by `covered`, and never end;
-/// `ENOSPC`, `EINVAL`.
+/// `ENOSPC`; `EINVAL` for a directory that nothing can be mounted on.
 pub fn mount(
-    covered: InodeRef,
+    covered: Dir,
     root: InodeRef,
     source: String,
     fs_type: &'static str,
+    flags: u32,
 ) -> Result<()> {
+    add(Vec::from([Mount::new(root, Some(covered), source, fs_type, flags)]))
+}
+
+/// Shows the directory `from` at `covered` too, with `whole_tree` all that is mounted below it.
+///
+/// # Errors
+/// As for [`mount`].
+pub fn bind(covered: Dir, from: Dir, whole_tree: bool) -> Result<()> {
+    let copy = |mount: &Mount, root: &InodeRef, covers: Dir| {
+        Mount::new(root.clone(), Some(covers), mount.source.clone(), mount.fs_type, mount.flags())
+    };
+    let first = copy(&from.mount, &from.inode, covered);
+    let all = if whole_tree { MOUNTS.lock().clone() } else { Vec::new() };
+    let mut copied = Vec::from([(from.mount.clone(), first)]);
+    for mount in all {
+        let Some(on) = mount.covers() else { continue };
+        let Some((_, below)) = copied.iter().find(|(old, _)| Arc::ptr_eq(old, &on.mount)) else {
+            continue;
+        };
+        if !Arc::ptr_eq(&on.mount, &from.mount) || on.is_below(&from) {
+            let on = Dir { mount: below.clone(), inode: on.inode };
+            let copy = copy(&mount, &mount.root, on);
+            copied.push((mount, copy));
+        }
+    }
+    add(copied.into_iter().map(|(_, copy)| copy).collect())
+}
+
+/// Puts mounts into the table, all or none; the first is on what is seen at the directory that it
+/// names, the others are on each other.
+fn add(mut new: Vec<Arc<Mount>>) -> Result<()> {
+    let outcome = try_add(&mut new);
+    // Each before the one that it is on.
+    while new.pop().is_some() {}
+    outcome
+}
+
+fn try_add(new: &mut Vec<Arc<Mount>>) -> Result<()> {
     let mut mounts = MOUNTS.lock();
-    if mounts.len() >= MAX_MOUNTS {
+    if mounts.len() + new.len() > MAX_MOUNTS {
         return Err(ENOSPC);
     }
-    let mut at = Some(&root);
-    while let Some(inode) = at {
-        if same(inode, &covered) {
-            return Err(ELOOP);
-        }
-        at = mounts.iter().find(|mount| same(&mount.covered, inode)).map(|mount| &mount.root);
-    }
-    if !covered.set_mount_point(true) {
+    let first = new[0].covers().ok_or(EINVAL)?;
+    if !is_attached(&mounts, &first.mount) {
         return Err(EINVAL);
     }
-    mounts.push(Mount { covered, root, source, fs_type });
+    if let Some(top) = top_of(&mounts, &first.mount, &first.inode) {
+        *new[0].covers.lock() = Some(top);
+    }
+    let mark = |mount: &Mount| mount.covers().is_some_and(|on| on.inode.set_mount_point(true));
+    if let Some(n) = new.iter().position(|mount| !mark(mount)) {
+        let _old: Vec<_> = new[..n].iter().map(|mount| take_off(&mounts, mount)).collect();
+        return Err(EINVAL);
+    }
+    mounts.append(new);
     Ok(())
 }
 
-/// Whether this is the root directory of something mounted.
-pub fn is_root(root: &InodeRef) -> bool {
-    MOUNTS.lock().iter().any(|mount| same(&mount.root, root))
+/// Whether a mount is in the table, or the root's.
+fn is_attached(mounts: &[Arc<Mount>], mount: &Arc<Mount>) -> bool {
+    Arc::ptr_eq(mount, &root().mount) || is_in(mounts, mount)
 }
 
-/// Removes the newest mount whose root is `root`.
-pub fn unmount(root: &InodeRef) -> Result<()> {
+/// Takes a mount off the directory that it covers, which loses its mark if no other mount covers
+/// it. The directory is for the caller to let go without the table's lock.
+fn take_off(mounts: &[Arc<Mount>], gone: &Mount) -> Option<Dir> {
+    let covered = gone.covers.lock().take()?;
+    let covers = |mount: &Arc<Mount>| {
+        mount.covers.lock().as_ref().is_some_and(|on| same(&on.inode, &covered.inode))
+    };
+    if !mounts.iter().any(covers) {
+        covered.inode.set_mount_point(false);
+    }
+    Some(covered)
+}
+
+/// How something is unmounted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// When it isn't in use.
+    Idle,
+    /// With all that is mounted on it; whoever uses it keeps it until he is done.
+    Detach,
+}
+
+/// Unmounts what a walk came to; `end` ends the use of the file system, if it is shown nowhere
+/// else.
+///
+/// # Errors
+/// `EINVAL`: it isn't the root of a mount; `EBUSY`: it is in use, it is the root of everything, or
+/// a disk would go with what it is mounted on; of `end`.
+pub fn unmount(dir: Dir, how: Unmount, end: impl FnOnce(&InodeRef) -> Result<()>) -> Result<()> {
+    /// In the table, and in `dir`.
+    const OWN: usize = 2;
+    if !same(&dir.inode, &dir.mount.root) {
+        return Err(EINVAL);
+    }
+    if Arc::ptr_eq(&dir.mount, &root().mount) {
+        return Err(EBUSY);
+    }
+    let is_last = {
+        let mounts = MOUNTS.lock();
+        if !is_attached(&mounts, &dir.mount) {
+            return Err(EINVAL);
+        }
+        let in_use = Arc::strong_count(&dir.mount) > OWN;
+        let tree = tree_of(&mounts, &dir.mount);
+        let is_last = |mount: &Arc<Mount>| {
+            let mut others = mounts.iter().filter(|other| other.dev == mount.dev);
+            others.all(|other| is_in(&tree, other))
+        };
+        let takes_disk = tree[1..].iter().any(|mount| mount.fs_type == "ext4" && is_last(mount));
+        if takes_disk || how == Unmount::Idle && (in_use || tree.len() > 1) {
+            return Err(EBUSY);
+        }
+        is_last(&dir.mount)
+    };
+    if is_last {
+        end(&dir.inode)?;
+    }
     let mut mounts = MOUNTS.lock();
-    let index = mounts.iter().rposition(|mount| same(&mount.root, root)).ok_or(EINVAL)?;
-    let gone = mounts.remove(index);
-    gone.covered.set_mount_point(false);
+    let tree = tree_of(&mounts, &dir.mount);
+    mounts.retain(|mount| !is_in(&tree, mount));
+    let _covered: Vec<_> = tree.iter().map(|mount| take_off(&mounts, mount)).collect();
     drop(mounts);
     Ok(())
 }
 
-/// What a program sees at `inode`: the topmost file system mounted there, or itself.
-#[inline]
-pub fn top(mut inode: InodeRef) -> InodeRef {
-    while inode.is_mount_point() {
-        let mounts = MOUNTS.lock();
-        let Some(mount) = mounts.iter().find(|mount| same(&mount.covered, &inode)) else { break };
-        let root = mount.root.clone();
-        drop(mounts);
-        inode = root;
+/// A mount and all that is mounted on it, each behind the one that it is on.
+fn tree_of(mounts: &[Arc<Mount>], mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
+    let mut tree = Vec::from([mount.clone()]);
+    for mount in mounts {
+        if mount.covers.lock().as_ref().is_some_and(|on| is_in(&tree, &on.mount)) {
+            tree.push(mount.clone());
+        }
     }
-    inode
+    tree
 }
 
-/// The directory that the file system with this root covers.
-pub fn covered_by(root: &InodeRef) -> Option<InodeRef> {
-    MOUNTS.lock().iter().find(|mount| same(&mount.root, root)).map(|mount| mount.covered.clone())
+fn is_in(all: &[Arc<Mount>], mount: &Arc<Mount>) -> bool {
+    all.iter().any(|one| Arc::ptr_eq(one, mount))
 }
 
-/// The directories that the file system with this root covers, wherever it is bound.
-pub fn all_covered_by(root: &InodeRef) -> Vec<InodeRef> {
-    let mounts = MOUNTS.lock();
-    let is_its = |mount: &&Mount| same(&mount.root, root);
-    mounts.iter().filter(is_its).map(|mount| mount.covered.clone()).collect()
+/// What a program sees at a directory that it came to by `mount`: the topmost of what is mounted
+/// there; `None` if nothing is.
+#[inline]
+pub fn top(mount: &Arc<Mount>, inode: &InodeRef) -> Option<Dir> {
+    if !inode.is_mount_point() {
+        return None;
+    }
+    top_of(&MOUNTS.lock(), mount, inode)
+}
+
+fn top_of(mounts: &[Arc<Mount>], mount: &Arc<Mount>, inode: &InodeRef) -> Option<Dir> {
+    let is_on = |one: &Mount, mount: &Arc<Mount>, inode: &InodeRef| {
+        let covers = one.covers.lock();
+        covers.as_ref().is_some_and(|on| Arc::ptr_eq(&on.mount, mount) && same(&on.inode, inode))
+    };
+    // What a mount is on is before it.
+    let top = mounts.iter().fold(None, |top: Option<&Arc<Mount>>, one| {
+        let (mount, inode) = top.map_or((mount, inode), |top| (top, &top.root));
+        if is_on(one, mount, inode) {
+            Some(one)
+        } else {
+            top
+        }
+    })?;
+    Some(Dir { mount: top.clone(), inode: top.root.clone() })
 }
 
 /// An entry of the table, for `/proc/mounts`.
-pub fn nth(index: usize) -> Option<Mount> {
+pub fn nth(index: usize) -> Option<Arc<Mount>> {
     MOUNTS.lock().get(index).cloned()
 }

@@ -4,8 +4,10 @@
 //! mounts, and stops at the last name, which may or may not exist: all calls that create, remove or
 //! open things start from what it found. [`resolve`] is for calls that want the node itself.
 //!
-//! A [`Place`] remembers where a node was found, so that its path can be told later; directories
-//! know their own. A renamed file's old name isn't tracked: its path then reads as deleted.
+//! A directory may be bound to several places, so a walk carries the [`Mount`] that it came by: it
+//! says what is above, and what may be done there. A [`Place`] remembers where a node was found, so
+//! that its path can be told later; directories know their own. A renamed file's old name isn't
+//! tracked: its path then reads as deleted.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -15,7 +17,7 @@ use super::access;
 use super::context::FsContext;
 use super::current;
 use super::inode::{same, InodeRef, Kind};
-use super::mount;
+use super::mount::{self, Mount};
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::proc::cred::Cred;
@@ -28,14 +30,60 @@ pub const PATH_MAX: usize = 4096;
 const MAX_LINKS: u32 = 40;
 /// The most text that link targets may add to a path.
 const MAX_TEXT: usize = 16 * PATH_MAX;
-/// The most directories that are looked at on the way up to a process's root.
-const MOST_LOOKS: usize = 64 * 1024;
 /// What a component takes, in bytes copied: links make a path that has tens of thousands.
 const COMPONENT: usize = 256;
+
+/// A directory, and the mount by which a walk came to it.
+#[derive(Clone)]
+pub struct Dir {
+    pub mount: Arc<Mount>,
+    pub inode: InodeRef,
+}
+
+impl Dir {
+    /// Whether it is the other one, come to by the same mount.
+    pub fn same(&self, other: &Dir) -> bool {
+        Arc::ptr_eq(&self.mount, &other.mount) && same(&self.inode, &other.inode)
+    }
+
+    /// The directory that it is in, and its name there; `None` for the root of everything, and for
+    /// what was removed or unmounted.
+    fn above(&self) -> Option<(Dir, Vec<u8>)> {
+        let mut at = self.clone();
+        while same(&at.inode, at.mount.root()) {
+            at = at.mount.covers()?;
+        }
+        let (inode, name) = at.inode.parent()?;
+        Some((Dir { inode, mount: at.mount }, name))
+    }
+
+    /// Whether a walk upwards comes by `root`.
+    pub fn is_below(&self, root: &Dir) -> bool {
+        let mut at = self.clone();
+        loop {
+            sched::work_done(COMPONENT);
+            if at.same(root) {
+                return true;
+            }
+            match at.above() {
+                Some((above, _)) if !proc::is_leaving() => at = above,
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl From<Dir> for Place {
+    fn from(dir: Dir) -> Place {
+        Place { mount: Some(dir.mount), ..Place::anonymous(dir.inode) }
+    }
+}
 
 /// Where a node was found.
 #[derive(Clone)]
 pub struct Place {
+    /// `None` for what no path leads to.
+    pub mount: Option<Arc<Mount>>,
     pub inode: InodeRef,
     /// The directory and name that led there; without a directory the name is a description.
     pub parent: Option<InodeRef>,
@@ -45,12 +93,26 @@ pub struct Place {
 impl Place {
     /// A node without a path.
     pub fn anonymous(inode: InodeRef) -> Place {
-        Place { inode, parent: None, name: Box::default() }
+        Place { mount: None, inode, parent: None, name: Box::default() }
     }
 
     /// A node without a path, that `/proc` describes as `name`.
     pub fn described(inode: InodeRef, name: Vec<u8>) -> Place {
-        Place { inode, parent: None, name: name.into_boxed_slice() }
+        Place { mount: None, inode, parent: None, name: name.into_boxed_slice() }
+    }
+
+    /// The node as what a path may go on from.
+    ///
+    /// # Errors
+    /// `ENOTDIR` for what can be no directory.
+    pub fn dir(&self) -> Result<Dir> {
+        let mount = self.mount.clone().ok_or(ENOTDIR)?;
+        Ok(Dir { mount, inode: self.inode.clone() })
+    }
+
+    /// The flags that hold where it was found; of [`mount::FLAGS`].
+    pub fn mount_flags(&self) -> u32 {
+        self.mount.as_ref().map_or(0, |mount| mount.flags())
     }
 
     /// The path from the root of everything, with ` (deleted)` behind it if it no longer leads
@@ -60,15 +122,17 @@ impl Place {
     }
 
     /// The same from a root, as far as it lies below.
-    pub fn path_from(&self, root: Option<&InodeRef>) -> Vec<u8> {
+    pub fn path_from(&self, root: Option<&Dir>) -> Vec<u8> {
         const DELETED: &[u8] = b" (deleted)";
         if self.inode.kind() == Kind::Dir {
-            return dir_path(&self.inode, root).unwrap_or_else(|| [b"/", DELETED].concat());
+            let path = self.dir().ok().and_then(|dir| dir_path(&dir, root));
+            return path.unwrap_or_else(|| [b"/", DELETED].concat());
         }
-        let Some(parent) = &self.parent else {
+        let (Some(parent), Some(mount)) = (&self.parent, &self.mount) else {
             return self.name.to_vec();
         };
-        let mut path = dir_path(parent, root).unwrap_or_default();
+        let dir = Dir { mount: mount.clone(), inode: parent.clone() };
+        let mut path = dir_path(&dir, root).unwrap_or_default();
         if path.last() != Some(&b'/') {
             path.push(b'/');
         }
@@ -83,28 +147,27 @@ impl Place {
 /// A directory's path up to `root`, or to the root of everything, where that isn't below `root`,
 /// and then it says so; `None` if the directory was removed. Of a path that no call could pass,
 /// only the end: somewhat more than [`PATH_MAX`] bytes.
-pub fn dir_path(dir: &InodeRef, root: Option<&InodeRef>) -> Option<Vec<u8>> {
+pub fn dir_path(dir: &Dir, root: Option<&Dir>) -> Option<Vec<u8>> {
     const UNREACHABLE: &[u8] = b"(unreachable)";
-    let own_root = root.filter(|root| !same(root, &mount::root()));
+    let everything = mount::root();
+    let root = root.unwrap_or(&everything);
     let mut backwards: Vec<u8> = Vec::new();
     let mut at = dir.clone();
-    while backwards.len() <= PATH_MAX && !own_root.is_some_and(|root| same(root, &at)) {
-        let mut all: Vec<_> = all_above(&at).collect();
-        // Of a bound directory's names, one that leads to the root.
-        let leads = |(above, _): &(InodeRef, _)| own_root.is_some_and(|root| is_below(above, root));
-        let chosen = if all.len() > 1 { all.iter().position(leads).unwrap_or(0) } else { 0 };
-        if chosen < all.len() {
-            let (above, name) = all.swap_remove(chosen);
-            backwards.extend(name.iter().rev());
-            backwards.push(b'/');
-            at = above;
-        } else if same(&at, &mount::root()) {
-            if own_root.is_some() {
-                backwards.extend(UNREACHABLE.iter().rev());
+    while backwards.len() <= PATH_MAX && !at.same(root) {
+        match at.above() {
+            Some((above, name)) => {
+                backwards.extend(name.iter().rev());
+                backwards.push(b'/');
+                at = above;
             }
-            break;
-        } else {
-            return None;
+            None if same(&at.inode, at.mount.root()) => {
+                if backwards.is_empty() {
+                    backwards.push(b'/');
+                }
+                backwards.extend(UNREACHABLE.iter().rev());
+                break;
+            }
+            None => return None,
         }
     }
     if backwards.is_empty() {
@@ -126,8 +189,8 @@ pub enum Follow {
 
 /// Where a walk starts.
 pub struct Start {
-    pub root: InodeRef,
-    pub dir: InodeRef,
+    pub root: Dir,
+    pub dir: Dir,
     /// On whose behalf.
     pub by: Arc<Cred>,
 }
@@ -139,7 +202,7 @@ impl Start {
     }
 
     /// At `root`, on the kernel's behalf.
-    pub fn kernel(root: InodeRef) -> Start {
+    pub fn kernel(root: Dir) -> Start {
         Start { dir: root.clone(), root, by: Cred::kernel() }
     }
 }
@@ -147,10 +210,12 @@ impl Start {
 /// What a walk found.
 pub struct Found {
     /// The directory of the last component.
-    pub dir: InodeRef,
+    pub dir: Dir,
     /// The last component; `None` if the path ends in `.`, `..`, `/` or a link of `/proc`.
     pub name: Option<Box<[u8]>>,
     pub inode: Option<InodeRef>,
+    /// The mount whose root that is, where the last component is a mount point.
+    pub mounted: Option<Arc<Mount>>,
     /// Slashes at the end ask for a directory.
     pub wants_dir: bool,
     /// The place that a link of `/proc` led to.
@@ -170,11 +235,13 @@ impl Found {
         if self.wants_dir && inode.kind() != Kind::Dir {
             return Err(ENOTDIR);
         }
-        Ok(Place { inode, parent: Some(self.dir), name: self.name.unwrap_or_default() })
+        let mount = Some(self.mounted.unwrap_or(self.dir.mount));
+        let name = self.name.unwrap_or_default();
+        Ok(Place { mount, inode, parent: Some(self.dir.inode), name })
     }
 
     /// The directory and name for a call that creates something.
-    pub fn vacant(self) -> Result<(InodeRef, Box<[u8]>)> {
+    pub fn vacant(self) -> Result<(Dir, Box<[u8]>)> {
         match (self.inode, self.name) {
             (None, Some(name)) => Ok((self.dir, name)),
             _ => Err(EEXIST),
@@ -198,11 +265,12 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         sched::work_done(COMPONENT);
         let text: &[u8] = replaced.as_deref().unwrap_or(path);
         let Some(step) = Step::next(text, at) else {
-            if dir.kind() != Kind::Dir {
+            if dir.inode.kind() != Kind::Dir {
                 return Err(ENOTDIR);
             }
             return Ok(Found {
-                inode: Some(dir.clone()),
+                inode: Some(dir.inode.clone()),
+                mounted: None,
                 dir,
                 name: None,
                 wants_dir: true,
@@ -210,15 +278,15 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             });
         };
         at = step.after;
-        if restricted && dir.kind() == Kind::Dir {
-            dir.permits(&start.by, access::EXECUTE)?;
+        if restricted && dir.inode.kind() == Kind::Dir {
+            dir.inode.permits(&start.by, access::EXECUTE)?;
         }
         if step.name == b".." {
             dir = above(&dir, &start.root)?;
             continue;
         }
         if step.name == b"." {
-            if dir.kind() != Kind::Dir {
+            if dir.inode.kind() != Kind::Dir {
                 return Err(ENOTDIR);
             }
             continue;
@@ -226,10 +294,14 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         if step.name.len() > NAME_MAX {
             return Err(ENAMETOOLONG);
         }
-        let inode = match dir.lookup(step.name) {
-            Ok(inode) => mount::top(inode),
-            Err(ENOENT) if step.last => return Ok(step.found(dir, None)),
+        let found = match dir.inode.lookup(step.name) {
+            Ok(inode) => inode,
+            Err(ENOENT) if step.last => return Ok(step.found(dir, None, None)),
             Err(errno) => return Err(errno),
+        };
+        let (inode, mounted) = match mount::top(&dir.mount, &found) {
+            Some(top) => (top.inode, Some(top.mount)),
+            None => (found, None),
         };
         let is_meant = match follow {
             Follow::Yes => false,
@@ -238,9 +310,12 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         };
         if inode.kind() != Kind::Symlink || is_meant {
             if step.last {
-                return Ok(step.found(dir, Some(inode)));
+                return Ok(step.found(dir, Some(inode), mounted));
             }
-            dir = inode;
+            dir.inode = inode;
+            if let Some(mount) = mounted {
+                dir.mount = mount;
+            }
             continue;
         }
         links += 1;
@@ -248,14 +323,14 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             return Err(ELOOP);
         }
         if step.last {
-            access::may_follow(&start.by, &dir.ownership(), &inode.ownership())?;
+            access::may_follow(&start.by, &dir.inode.ownership(), &inode.ownership())?;
         }
         if let Some(place) = inode.jump() {
             let place = place?;
             if step.last {
-                return Ok(Found { jumped: Some(place), ..step.found(dir, Some(inode)) });
+                return Ok(Found { jumped: Some(place), ..step.found(dir, Some(inode), None) });
             }
-            dir = place.inode;
+            dir = place.dir()?;
             continue;
         }
         let text = spliced(&inode.read_link()?, &text[step.end..])?;
@@ -296,63 +371,36 @@ impl<'a> Step<'a> {
         Some(Step { name: &text[begin..end], end, after, last, slash: after > end })
     }
 
-    fn found(&self, dir: InodeRef, inode: Option<InodeRef>) -> Found {
-        Found { dir, name: Some(self.name.into()), inode, wants_dir: self.slash, jumped: None }
+    fn found(&self, dir: Dir, inode: Option<InodeRef>, mounted: Option<Arc<Mount>>) -> Found {
+        let name = Some(self.name.into());
+        Found { dir, name, inode, mounted, wants_dir: self.slash, jumped: None }
     }
 }
 
-/// The directory above `dir`; the root's is itself. A walk doesn't know by which mount it came: of
-/// several that may be above a bound directory, a process with a root of its own gets one below
-/// that.
-fn above(dir: &InodeRef, root: &InodeRef) -> Result<InodeRef> {
-    if dir.kind() != Kind::Dir {
+/// The directory above `dir`; the root's is itself.
+///
+/// # Errors
+/// `ENOENT`: it was moved out of what is mounted there, or of the process's own root; `ENOTDIR`.
+fn above(dir: &Dir, root: &Dir) -> Result<Dir> {
+    if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    if same(dir, root) {
+    if dir.same(root) {
         return Ok(root.clone());
     }
-    if !same(root, &mount::root()) {
-        let mut all = all_above(dir).map(|(above, _)| above);
-        return all.find(|above| is_below(above, root)).ok_or(ENOENT);
-    }
-    Ok(all_above(dir).next().map_or_else(|| dir.clone(), |(above, _)| above))
-}
-
-/// The directories above `dir`, each with the name that leads on: the one that holds its name, and
-/// those above what it covers.
-fn all_above(dir: &InodeRef) -> impl Iterator<Item = (InodeRef, Vec<u8>)> {
-    let named = |(parent, name)| (mount::top(parent), name);
-    let covered = mount::all_covered_by(dir).into_iter().filter_map(|mut covered| loop {
-        if let Some(parent) = covered.parent() {
-            return Some(parent);
-        }
-        covered = mount::covered_by(&covered)?;
-    });
-    dir.parent().into_iter().chain(covered).map(named)
-}
-
-/// Whether a walk from `root` may come to `dir`.
-fn is_below(dir: &InodeRef, root: &InodeRef) -> bool {
-    let mut left = Vec::from([dir.clone()]);
-    // Of mounts that lead to each other, each is gone through once.
-    let mut looks = 0;
-    while let Some(dir) = left.pop() {
-        let mut at = Some(dir);
-        while let Some(dir) = at {
-            sched::work_done(COMPONENT);
-            if same(&dir, root) {
-                return true;
-            }
-            looks += 1;
-            if looks > MOST_LOOKS || proc::is_leaving() {
-                return false;
-            }
-            let mut all = all_above(&dir).map(|(above, _)| above);
-            at = all.next();
-            left.extend(all);
+    let Some((above, _)) = dir.above() else { return Ok(dir.clone()) };
+    let mount = &above.mount;
+    // A folder of a file system is mounted there, and the rest of it is somewhere else.
+    if mount.root().parent().is_some() {
+        let top = Dir { mount: mount.clone(), inode: mount.root().clone() };
+        if !above.is_below(&top) {
+            return Err(ENOENT);
         }
     }
-    false
+    if !root.same(&mount::root()) && !above.is_below(root) {
+        return Err(ENOENT);
+    }
+    Ok(mount::top(mount, &above.inode).unwrap_or(above))
 }
 
 /// A link's target with what followed the link's name behind it.

@@ -6,15 +6,15 @@ use hashbrown::HashMap;
 
 use super::cpio::{Entry, Reader};
 use super::inode::{downcast, InodeRef, Kind, NewNode, SetAttr};
-use super::path::{walk, Follow, Start};
+use super::path::{walk, Dir, Follow, Start};
 use super::tmpfs::TmpNode;
 use crate::boot::Initramfs;
 use crate::errno::*;
 
 /// Unpacks `archive` below `root`, and frees its memory on the way; members that can't be made are
 /// left out and counted.
-pub fn unpack(mut archive: Initramfs, root: &InodeRef) -> usize {
-    let start = Start::kernel(root.clone());
+pub fn unpack(mut archive: Initramfs, root: Dir) -> usize {
+    let start = Start::kernel(root);
     let mut links: HashMap<u32, InodeRef> = HashMap::new();
     let mut failed = 0;
     loop {
@@ -44,7 +44,7 @@ fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -
         (Some(inode), ..) if kind == Kind::Dir && inode.kind() == Kind::Dir => inode.clone(),
         (Some(_), ..) => return Err(EEXIST),
         (None, Some(name), Some(first)) => {
-            found.dir.link(name, first, &start.by)?;
+            found.dir.inode.link(name, first, &start.by)?;
             first.clone()
         }
         (None, Some(name), None) => {
@@ -54,7 +54,7 @@ fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -
                 Kind::Symlink => NewNode::Symlink(entry.data),
                 special => NewNode::Special(special, entry.rdev),
             };
-            found.dir.create(name, new, entry.mode, &start.by)?
+            found.dir.inode.create(name, new, entry.mode, &start.by)?
         }
         (None, None, _) => return Err(EINVAL),
     };
@@ -86,7 +86,7 @@ fn make_parents(start: &Start, name: &[u8]) -> Result<()> {
         }
         let found = walk(start, &name[..at], Follow::Yes)?;
         if let (None, Some(name)) = (&found.inode, &found.name) {
-            found.dir.create(name, NewNode::Dir, 0o755, &start.by)?;
+            found.dir.inode.create(name, NewNode::Dir, 0o755, &start.by)?;
         }
     }
     Ok(())

@@ -69,7 +69,7 @@ fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
     }
     let (dir, name) = found.vacant().map_err(|_| EADDRINUSE)?;
     let perm = 0o777 & !context.umask();
-    let made = dir.create(&name, NewNode::Special(Kind::Socket, 0), perm, &current::cred());
+    let made = dir.inode.create(&name, NewNode::Special(Kind::Socket, 0), perm, &current::cred());
     let node = made.map_err(|errno| if errno == EEXIST { EADDRINUSE } else { errno })?;
     let place = place_of(&node);
     NAMES.lock().insert(place.clone(), socket.weak());

@@ -209,7 +209,7 @@ pub fn open_from(start: &Start, path: &[u8], follow: Follow) -> Result<Arc<File>
 /// # Errors
 /// `EACCES` for what isn't a plain file or that the running process may not execute.
 pub fn open_program(place: Place) -> Result<Arc<File>> {
-    let is_forbidden = fs::mount::has_flag(&*place.inode, linux_raw_sys::general::MS_NOEXEC);
+    let is_forbidden = place.mount_flags() & linux_raw_sys::general::MS_NOEXEC != 0;
     if place.inode.kind() != Kind::File || is_forbidden {
         return Err(EACCES);
     }

@@ -127,7 +127,7 @@ fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
     fs::swap::on_named(&request.cmdline);
     if let Some(cwd) = &request.cwd {
         let context = current::context()?;
-        context.set_cwd(resolve(&Start::cwd(&context), cwd, Follow::Yes)?.inode);
+        context.set_cwd(resolve(&Start::cwd(&context), cwd, Follow::Yes)?.dir()?);
     }
     let name = request.argv.first().ok_or(EINVAL)?;
     let path = find_program(name, &request.env)?;

@@ -1,17 +1,19 @@
 //! Names: listing, making, moving and removing them, the working directory, mounts.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
 
-use super::path_args::{find, node, only, path, place, start, CWD};
+use super::path_args::{find, node, only, path, place, place_at, start, CWD};
 use super::{calls, Calls};
 use crate::dev::block;
 use crate::errno::*;
 use crate::fs::inode::*;
-use crate::fs::path::{dir_path, resolve, walk, Follow, Found, PATH_MAX};
-use crate::fs::{access, current, devfs, ext4, mount, procfs, tmpfs};
+use crate::fs::mount::{self, Unmount};
+use crate::fs::path::{dir_path, walk, Dir, Follow, Found, Place, PATH_MAX};
+use crate::fs::{access, current, devfs, ext4, procfs, tmpfs};
 use crate::mem::fault;
 use crate::proc::caps::Caps;
 use crate::user;
@@ -102,8 +104,8 @@ fn masked(mode: u32) -> Result<u32> {
 }
 
 /// Makes a node that belongs to the running process.
-fn create(dir: &InodeRef, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<()> {
-    dir.create(name, new, perm, &current::cred()).map(|_| ())
+fn create(dir: &Dir, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<()> {
+    dir.inode.create(name, new, perm, &current::cred()).map(|_| ())
 }
 
 fn mkdir(path: u64, mode: u32) -> Result<()> {
@@ -116,7 +118,7 @@ fn mkdirat(dir: i32, path: u64, mode: u32) -> Result<()> {
 }
 
 /// The directory and name of something new that is no directory.
-fn vacant_file(found: Found) -> Result<(InodeRef, alloc::boxed::Box<[u8]>)> {
+fn vacant_file(found: Found) -> Result<(Dir, alloc::boxed::Box<[u8]>)> {
     if found.inode.is_none() && found.wants_dir {
         return Err(ENOENT);
     }
@@ -140,7 +142,7 @@ fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
     let (dir, name) = vacant_file(find(dir, path, Follow::Name)?)?;
     if is_device {
         let by = current::cred();
-        access::may_create(&by, &dir.ownership())?;
+        access::may_create(&by, &dir.inode.ownership())?;
         by.need(Caps::MKNOD)?;
     }
     create(&dir, &name, new, masked(mode)?)
@@ -184,14 +186,18 @@ fn linkat(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Result<
         // A descriptor may be of a file that its holder could not have reached.
         return Err(ENOENT);
     }
-    let node = node(old_dir, old, flags & abi::AT_EMPTY_PATH | nofollow)?;
+    let Place { mount, inode: node, .. } =
+        place_at(&by, old_dir, old, flags & abi::AT_EMPTY_PATH | nofollow)?;
     let (dir, name) = vacant_file(find(new_dir, new, Follow::Name)?)?;
+    if !mount.is_some_and(|mount| Arc::ptr_eq(&mount, &dir.mount)) {
+        return Err(EXDEV);
+    }
     access::may_link(&by, &node.ownership())?;
     if node.kind() == Kind::Dir {
-        access::may_create(&by, &dir.ownership())?;
+        access::may_create(&by, &dir.inode.ownership())?;
         return Err(EPERM);
     }
-    dir.link(&name, &node, &by)
+    dir.inode.link(&name, &node, &by)
 }
 
 fn unlink(path: u64) -> Result<()> {
@@ -220,15 +226,15 @@ fn unlinkat(dir: i32, addr: u64, flags: u32) -> Result<()> {
     };
     let is_dir = inode.kind() == Kind::Dir;
     if removes_dir {
-        if mount::covered_by(&inode).is_some() {
+        if found.mounted.is_some() {
             return Err(EBUSY);
         }
-        return found.dir.unlink(&name, Unlink::Dir, &start.by);
+        return found.dir.inode.unlink(&name, Unlink::Dir, &start.by);
     }
     if found.wants_dir && !is_dir {
         return Err(ENOTDIR);
     }
-    found.dir.unlink(&name, Unlink::File, &start.by)
+    found.dir.inode.unlink(&name, Unlink::File, &start.by)
 }
 
 fn rename(old: u64, new: u64) -> Result<()> {
@@ -253,37 +259,39 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     if (old.wants_dir || new.wants_dir) && inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    let is_mount = |node: &InodeRef| mount::covered_by(node).is_some();
-    if is_mount(inode) || new.inode.as_ref().is_some_and(is_mount) {
+    if old.mounted.is_some() || new.mounted.is_some() {
         return Err(EBUSY);
     }
-    old.dir.rename(old_name, &new.dir, new_name, mode, &current::cred())
+    if !Arc::ptr_eq(&old.dir.mount, &new.dir.mount) {
+        return Err(EXDEV);
+    }
+    old.dir.inode.rename(old_name, &new.dir.inode, new_name, mode, &current::cred())
 }
 
 fn chdir(path: u64) -> Result<()> {
-    enter(place(CWD, path, Follow::Yes)?.inode)
+    enter(place(CWD, path, Follow::Yes)?.dir()?)
 }
 
 fn fchdir(fd: i32) -> Result<()> {
-    enter(current::files()?.get_any(fd)?.inode().clone())
+    enter(current::files()?.get_any(fd)?.place().dir()?)
 }
 
-fn enter(dir: InodeRef) -> Result<()> {
-    if dir.kind() != Kind::Dir {
+fn enter(dir: Dir) -> Result<()> {
+    if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    dir.permits(&current::cred(), access::EXECUTE)?;
+    dir.inode.permits(&current::cred(), access::EXECUTE)?;
     current::context()?.set_cwd(dir);
     Ok(())
 }
 
 fn chroot(path: u64) -> Result<()> {
-    let dir = place(CWD, path, Follow::Yes)?.inode;
-    if dir.kind() != Kind::Dir {
+    let dir = place(CWD, path, Follow::Yes)?.dir()?;
+    if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
     let by = current::cred();
-    dir.permits(&by, access::EXECUTE)?;
+    dir.inode.permits(&by, access::EXECUTE)?;
     by.need(Caps::SYS_CHROOT)?;
     current::context()?.set_root(dir);
     Ok(())
@@ -325,7 +333,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     const BIND: u64 = abi::MS_BIND as u64;
     const READ_ONLY: u64 = abi::MS_RDONLY as u64;
     current::cred().need(Caps::SYS_ADMIN)?;
-    let target = place(CWD, target, Follow::Yes)?.inode;
+    let target = place(CWD, target, Follow::Yes)?.dir()?;
     let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
     if flags & (PRIVATE | SLAVE) != 0 {
         let is_one = matches!(flags & !RECURSIVE, PRIVATE | SLAVE);
@@ -335,32 +343,34 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
         return Err(EINVAL);
     }
     if flags & REMOUNT != 0 {
-        // With MS_BIND too, it is about this one place, which has no flags of its own here.
+        if !same(&target.inode, target.mount.root()) {
+            return Err(EINVAL);
+        }
         if flags & BIND != 0 {
-            let own = u64::from(mount::FLAGS) | READ_ONLY;
-            return if flags & own == 0 { Ok(()) } else { Err(EINVAL) };
+            // What can be written is the file system's, wherever it is shown.
+            if flags & READ_ONLY != 0 && !target.inode.fs_stat().read_only {
+                return Err(EINVAL);
+            }
+        } else {
+            if flags & READ_ONLY != 0 && tmpfs::has(&target.inode) {
+                return Err(EINVAL);
+            }
+            if !tmpfs::remount(&target.inode, &options(data)?)? {
+                ext4::remount(&target.inode, mode(flags))?;
+            }
         }
-        if !mount::is_root(&target) && !same(&target, &mount::root()) {
-            return Err(EINVAL);
-        }
-        if flags & READ_ONLY != 0 && tmpfs::has(&target) {
-            return Err(EINVAL);
-        }
-        if !tmpfs::remount(&target, &options(data)?)? {
-            ext4::remount(&target, mode(flags))?;
-        }
-        mount::set_flags(&target, flags);
+        target.mount.change_flags(flags as u32);
         return Ok(());
     }
-    if target.kind() != Kind::Dir {
+    if target.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
     if flags & BIND != 0 {
-        let dir = place(CWD, source, Follow::Yes)?.inode;
-        if dir.kind() != Kind::Dir {
+        let dir = place(CWD, source, Follow::Yes)?.dir()?;
+        if dir.inode.kind() != Kind::Dir {
             return Err(EINVAL);
         }
-        return mount::mount(target, dir, String::from("none"), "bind");
+        return mount::bind(target, dir, flags & u64::from(abi::MS_REC) != 0);
     }
     let fs_type = path(fs_type)?;
     // A file system in memory can always be written.
@@ -372,13 +382,13 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
         b"sysfs" => ("sysfs", procfs::create_sys()),
         b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
         b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)?),
-        b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root())?),
+        b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root().inode)?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
         _ => return Err(ENODEV),
     };
     let source = if source == 0 { Vec::new() } else { path(source)? };
-    mount::set_flags(&root, flags);
-    mount::mount(target, root, String::from_utf8_lossy(&source).into_owned(), fs_type)
+    let source = String::from_utf8_lossy(&source).into_owned();
+    mount::mount(target, root, source, fs_type, flags as u32)
 }
 
 /// A mount's options for its file system, as text.
@@ -407,13 +417,11 @@ fn mode(flags: u64) -> ext4::Mode {
     }
 }
 
-fn umount2(target: u64, _flags: u32) -> Result<()> {
-    let path = path(target)?;
-    let root = resolve(&start(CWD, &path)?, &path, Follow::Yes)?.inode;
+fn umount2(target: u64, flags: u32) -> Result<()> {
+    only(flags, abi::MNT_FORCE | abi::MNT_DETACH | abi::UMOUNT_NOFOLLOW)?;
+    let follow = if flags & abi::UMOUNT_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
+    let dir = place(CWD, target, follow)?.dir()?;
     current::cred().need(Caps::SYS_ADMIN)?;
-    if !mount::is_root(&root) {
-        return Err(EINVAL);
-    }
-    ext4::unmount(&root)?;
-    mount::unmount(&root)
+    let how = if flags & abi::MNT_DETACH != 0 { Unmount::Detach } else { Unmount::Idle };
+    mount::unmount(dir, how, |root| ext4::unmount(root).map(|_| ()))
 }

@@ -162,13 +162,13 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     if !how.wants_write() {
         return Err(EINVAL);
     }
-    let dir = walk(start, path, Follow::Yes)?.place()?.inode;
+    let Place { mount, inode: dir, .. } = walk(start, path, Follow::Yes)?.place()?;
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
     let dir = downcast::<TmpNode>(&dir).ok_or(EOPNOTSUPP)?;
     let node: InodeRef = dir.unnamed_here(how.perm, !how.has(abi::O_EXCL), &start.by)?;
-    Ok(Place::described(node, b"/ (deleted)".to_vec()))
+    Ok(Place { mount, ..Place::described(node, b"/ (deleted)".to_vec()) })
 }
 
 /// The file at `path`. One that another call makes between the look and the making is found at the
@@ -192,8 +192,8 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
             return Err(EISDIR);
         }
         let (dir, name) = found.vacant()?;
-        let inode = dir.create(&name, NewNode::File, how.perm, &start.by)?;
-        return Ok(Place { inode, parent: Some(dir), name });
+        let inode = dir.inode.create(&name, NewNode::File, how.perm, &start.by)?;
+        return Ok(Place { mount: Some(dir.mount), inode, parent: Some(dir.inode), name });
     }
     if how.has(abi::O_CREAT) && how.has(abi::O_EXCL) {
         return Err(EEXIST);

@@ -6,8 +6,8 @@ use core::ops::Range;
 
 use super::{calls, mlock, Calls};
 use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
+use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
-use crate::fs::{current, mount};
 use crate::mem::layout::{MAP_LOWEST, USER_END};
 use crate::proc::caps::Caps;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
@@ -268,7 +268,7 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
     }
     let writable = sharing == Sharing::Private || writing.is_some();
     let mut max_prot = if writable { Prot::all() } else { Prot::all().without_write() };
-    if mount::has_flag(&**file.inode(), abi::MS_NOEXEC) {
+    if file.place().mount_flags() & abi::MS_NOEXEC != 0 {
         if wanted.contains(Prot::EXECUTE) {
             return Err(EPERM);
         }

@@ -26,7 +26,7 @@ pub fn start(dir: i32, path: &[u8]) -> Result<Start> {
     if dir == CWD || path.first() == Some(&b'/') {
         return Ok(Start::cwd(&context));
     }
-    let dir = current::files()?.get_any(dir)?.inode().clone();
+    let dir = current::files()?.get_any(dir)?.place().dir()?;
     Ok(Start { root: context.root(), dir, by: current::cred() })
 }
 
@@ -42,23 +42,28 @@ pub fn place(dir: i32, addr: u64, follow: Follow) -> Result<Place> {
     resolve(&start(dir, &path)?, &path, follow)
 }
 
-/// The node that a path leads to, or with `AT_EMPTY_PATH` and an empty path, the one of the
+/// The place that a path leads to, or with `AT_EMPTY_PATH` and an empty path, that of the
 /// descriptor.
+pub fn place_at(by: &Arc<Cred>, dir: i32, addr: u64, flags: u32) -> Result<Place> {
+    if flags & abi::AT_EMPTY_PATH != 0 && (addr == 0 || path(addr)?.is_empty()) {
+        if dir == CWD {
+            return Ok(current::context()?.cwd().into());
+        }
+        return Ok(current::files()?.get_any(dir)?.place().clone());
+    }
+    let path = path(addr)?;
+    let start = Start { by: by.clone(), ..start(dir, &path)? };
+    resolve(&start, &path, follow_of(flags))
+}
+
+/// As [`place_at`], the node alone.
 pub fn node(dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
     node_by(&current::cred(), dir, addr, flags)
 }
 
 /// As [`node`], on somebody else's behalf.
 pub fn node_by(by: &Arc<Cred>, dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
-    if flags & abi::AT_EMPTY_PATH != 0 && (addr == 0 || path(addr)?.is_empty()) {
-        if dir == CWD {
-            return Ok(current::context()?.cwd());
-        }
-        return Ok(current::files()?.get_any(dir)?.inode().clone());
-    }
-    let path = path(addr)?;
-    let start = Start { by: by.clone(), ..start(dir, &path)? };
-    Ok(resolve(&start, &path, follow_of(flags))?.inode)
+    Ok(place_at(by, dir, addr, flags)?.inode)
 }
 
 /// The meaning of `AT_SYMLINK_NOFOLLOW`.

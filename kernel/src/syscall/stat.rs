@@ -11,8 +11,8 @@ use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::access::Times;
 use crate::fs::inode::*;
-use crate::fs::path::Follow;
-use crate::fs::{access as permissions, current, mount};
+use crate::fs::path::{Follow, Place};
+use crate::fs::{access as permissions, current};
 use crate::sched::{self, Nanos};
 use crate::user;
 
@@ -193,7 +193,8 @@ struct StatFsAbi {
 /// `statvfs`'s flag of what can't be written.
 const ST_RDONLY: u64 = 1;
 
-fn put_statfs(addr: u64, node: &InodeRef) -> Result<()> {
+fn put_statfs(addr: u64, place: &Place) -> Result<()> {
+    let node = &place.inode;
     let fs = node.fs_stat();
     user::put(
         addr,
@@ -209,18 +210,18 @@ fn put_statfs(addr: u64, node: &InodeRef) -> Result<()> {
             name_len: crate::fs::path::NAME_MAX as u64,
             fragment: BLOCK,
             // The others have the values that they have for `mount`.
-            flags: if fs.read_only { ST_RDONLY } else { 0 } | u64::from(mount::flags(&**node)),
+            flags: if fs.read_only { ST_RDONLY } else { 0 } | u64::from(place.mount_flags()),
             spare: [0; 4],
         },
     )
 }
 
 fn statfs(path: u64, out: u64) -> Result<()> {
-    put_statfs(out, &place(CWD, path, Follow::Yes)?.inode)
+    put_statfs(out, &place(CWD, path, Follow::Yes)?)
 }
 
 fn fstatfs(fd: i32, out: u64) -> Result<()> {
-    put_statfs(out, current::files()?.get_any(fd)?.inode())
+    put_statfs(out, current::files()?.get_any(fd)?.place())
 }
 
 fn access(path: u64, mode: u32) -> Result<()> {

@@ -303,7 +303,7 @@ impl Fs {
         const MOMENT: sched::Nanos = 2_000_000;
         let pause = WaitQueue::new();
         for _ in 0..LOOKS {
-            if self.forget_unused() && Arc::strong_count(root) <= HOLD_ROOT {
+            if self.forget_unused(root) && Arc::strong_count(root) <= HOLD_ROOT {
                 return Ok(());
             }
             let _ = pause.wait_until(sched::now() + MOMENT, || None::<()>);
@@ -311,10 +311,12 @@ impl Fs {
         Err(EBUSY)
     }
 
-    /// Takes all nodes out of the table that nobody uses; whether none but the root is left.
-    fn forget_unused(&self) -> bool {
+    /// Takes all nodes out of the table that nobody uses; whether none but the directory that was
+    /// mounted and those above it are left.
+    fn forget_unused(&self, mounted: &InodeRef) -> bool {
         self.forget_unless(0, |node| !node.is_unlinked() && !is_dirty(node));
-        self.nodes.lock().len() <= 1
+        let above = core::iter::successors(mounted.parent(), |(dir, _)| dir.parent()).count();
+        self.nodes.lock().len() <= 1 + above
     }
 }
 

@@ -40,7 +40,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::DerefMut;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use machine::PAGE_SIZE;
 use volume::{Attributes, ErrorKind, Limits};
@@ -81,7 +81,6 @@ static MOUNTED: SpinLock<Vec<Arc<Fs>>> = SpinLock::new(Vec::new());
 pub(super) struct Fs {
     dev: u64,
     block_size: u64,
-    mount_flags: AtomicU32,
     data: Data,
     /// Pages of the free ones that are kept for one user and one group, and these.
     reserved: u64,
@@ -133,7 +132,6 @@ fn mount_claimed(disk: &Arc<Disk>, mode: Mode) -> Result<InodeRef> {
     let fs = Arc::new(Fs {
         dev: disk.number(),
         block_size: volume.space().block_size,
-        mount_flags: AtomicU32::new(0),
         data,
         reserved: pages(volume.space().reserved, &volume),
         reserve_owner: volume.reserve_owner(),

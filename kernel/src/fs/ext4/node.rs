@@ -6,7 +6,7 @@
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::{general as abi, ioctl as requests};
 use volume::{AccessList, Attributes, Change};
@@ -391,10 +391,6 @@ impl Inode for Node {
         drop(attr);
         drop(old);
         Ok(())
-    }
-
-    fn mount_flags(&self) -> Option<&AtomicU32> {
-        Some(&self.fs.mount_flags)
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {

@@ -292,14 +292,13 @@ fn link_text(show: Show) -> Option<String> {
 
 /// The place that a link leads to.
 fn link_place(show: Show) -> Option<Result<Place>> {
-    let dir = |node: InodeRef| Place { inode: node, parent: None, name: Default::default() };
     Some(match show {
         Show::Fd(pid, fd) => look_into(pid, |process| {
             let file = process.files()?.get_any(fd).map_err(|_| ENOENT)?;
             Ok(described(&file, fd))
         }),
-        Show::Cwd(pid) => look_into(pid, |process| Ok(dir(process.fs()?.cwd()))),
-        Show::RootLink(pid) => look_into(pid, |process| Ok(dir(process.fs()?.root()))),
+        Show::Cwd(pid) => look_into(pid, |process| Ok(process.fs()?.cwd().into())),
+        Show::RootLink(pid) => look_into(pid, |process| Ok(process.fs()?.root().into())),
         Show::Exe(pid) => {
             look_into(pid, |process| Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)))
         }

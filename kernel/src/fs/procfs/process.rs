@@ -110,19 +110,21 @@ fn children(process: &Process, spot: Spot, out: &mut Text) -> Result<Option<u64>
 fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     if spot.key == 0 {
         if mount::sees_all() {
-            out.write_str("1 1 0:16 / / rw - tmpfs rootfs rw\n")?;
+            let (id, on) = mount::root().mount.ids();
+            writeln!(out, "{id} {on} 0:16 / / rw - tmpfs rootfs rw")?;
         }
         return Ok(Some(1));
     }
     let Some(mount) = mount::nth(spot.key as usize - 1) else { return Ok(None) };
-    let id = spot.key + 1;
     let options = mount.options();
     let (mode, _) = options.split_once(',').unwrap_or((&options, ""));
     let (kind, source) = (mount.fs_type, &mount.source);
     if let Some(path) = mount.place() {
-        writeln!(out, "{id} 1 0:{} / {path} {mode} - {kind} {source} {options}", id + 16)?;
+        let (id, on) = mount.ids();
+        let root = String::from_utf8_lossy(&mount.root_path()).into_owned();
+        writeln!(out, "{id} {on} 0:{} {root} {path} {mode} - {kind} {source} {options}", id + 15)?;
     }
-    Ok(Some(id))
+    Ok(Some(spot.key + 1))
 }
 
 pub(super) fn fdinfo(_process: &Process) -> Result<Vec<u8>> {

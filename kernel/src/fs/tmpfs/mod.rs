@@ -27,7 +27,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
 
@@ -54,7 +54,6 @@ pub struct TmpFs {
     dev: u64,
     next_ino: AtomicU64,
     limits: Limits,
-    mount_flags: AtomicU32,
     tree: Mutex<()>,
 }
 
@@ -132,7 +131,6 @@ impl TmpFs {
     fn with_limits(limits: Limits, options: &Options) -> Result<Arc<TmpNode>> {
         let fs = Arc::new(TmpFs {
             dev: super::new_device(),
-            mount_flags: AtomicU32::new(0),
             next_ino: AtomicU64::new(1),
             limits,
             tree: Mutex::new(()),
@@ -353,10 +351,6 @@ impl Inode for TmpNode {
         attr.mtime = change.mtime.unwrap_or(attr.mtime);
         attr.ctime = now;
         Ok(())
-    }
-
-    fn mount_flags(&self) -> Option<&AtomicU32> {
-        Some(&self.fs.mount_flags)
     }
 
     fn fs_stat(&self) -> FsStat {
