@@ -14,7 +14,7 @@ use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
-use super::WaitQueue;
+use super::{assert_none_held, WaitQueue};
 use crate::sched;
 
 /// A `T` behind a sleeping lock. Not for interrupt handlers, and not to be waited for with a spin
@@ -50,7 +50,10 @@ impl<T> Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Takes the lock, sleeping until it is free.
     #[inline]
+    #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        // Also where it happens to be free.
+        assert_none_held();
         if self.held.swap(true, Acquire) {
             self.wait();
         }
