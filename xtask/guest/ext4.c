@@ -1,5 +1,6 @@
 // A file system on a disk, mounted on /mnt: one cache for read, write and mmap, what a full disk says, what stays after an unmount.
 #include "check.h"
+#include <pthread.h>
 #include <limits.h>
 #include <dirent.h>
 #include <sched.h>
@@ -726,6 +727,52 @@ static void a_folder_elsewhere(void) {
     CHECK(!chdir("/") && !rmdir("/tmp/inner"));
 }
 
+static volatile int is_over;
+static void *opens(void *path) {
+    while (!is_over) {
+        int fd = open(path, O_RDWR);
+        if (fd >= 0) CHECK(write(fd, "x", 1) == 1 && !close(fd));
+    }
+    return 0;
+}
+
+// A disk is closed when nothing uses it any more, and then it can be mounted again.
+static void a_disk_closes_once(void) {
+    fresh();
+    char folder[64], file[80];
+    NEED(getcwd(folder, sizeof folder) && !mkdir("inner", 0755) && !mkdir("/tmp/inner", 0755) && !mkdir("on", 0755));
+    close(make("a", 100, 1));
+    // A mount that fails leaves the disk to others.
+    NEED(!chdir("/") && !umount("/mnt"));
+    FAILS(mount("/dev/vda", "/proc/self/fd/0", "ext4", 0, ""), ENOTDIR);
+    CHECK(mount("/dev/vda", "/proc/self/task", "ext4", 0, "") || !umount("/proc/self/task"));
+    NEED(!mount("/dev/vda", "/mnt", "ext4", 0, "") && !chdir(folder));
+    // A folder that is covered in another place stays.
+    NEED(!mount("none", "on", "tmpfs", 0, "") && !mount(folder, "/tmp/inner", 0, MS_BIND, 0));
+    CHECK(rmdir("/tmp/inner/on") == -1 && !umount("/tmp/inner") && !umount("on"));
+    // In use, it isn't put out of sight.
+    NEED(!mount("inner", "/tmp/inner", 0, MS_BIND, 0));
+    if (!access("/proc/self/uvm", F_OK)) {
+        FAILS(umount2("/mnt", MNT_DETACH), EBUSY);
+        FAILS(umount("/mnt"), EBUSY);
+    }
+    // The last place is a folder that has gone.
+    NEED(!rmdir("inner") && !chdir("/") && !umount("/mnt"));
+    CHECK(!umount("/tmp/inner") && !mount("/dev/vda", "/mnt", "ext4", 0, "") && !rmdir("/tmp/inner"));
+    // Files are opened while it is unmounted.
+    pthread_t opener;
+    snprintf(file, sizeof file, "%s/a", folder);
+    NEED(!pthread_create(&opener, 0, opens, file));
+    int unmounted = 0;
+    for (int i = 0; i < 200; i++) {
+        if (umount("/mnt")) continue;
+        unmounted++;
+        CHECK(!mount("/dev/vda", "/mnt", "ext4", 0, ""));
+    }
+    is_over = 1;
+    CHECK(!pthread_join(opener, 0) && unmounted > 0);
+}
+
 static void mounting(void) {
     fresh();
     char folder[64];
@@ -1075,6 +1122,7 @@ int main(int argc, char **argv) {
         {"writing_meets_syncing", writing_meets_syncing},
         {"mounting", mounting},
         {"a_folder_elsewhere", a_folder_elsewhere},
+        {"a_disk_closes_once", a_disk_closes_once},
         {"remounting", remounting},
         {"advice_on_files", advice_on_files},
         {"ranges_are_synced", ranges_are_synced},

@@ -368,6 +368,59 @@ static void places_of_one_folder(void) {
     end();
 }
 
+static int mount_options(const char *options, const char *file) {
+    char path[64], line[512], *found = 0;
+    snprintf(path, sizeof path, "/tmp/m.%d", getpid());
+    FILE *mounts = fopen(file, "r");
+    NEED(mounts);
+    while (!found && fgets(line, sizeof line, mounts)) if (strstr(line, path)) found = strstr(line, options);
+    fclose(mounts);
+    return found != 0;
+}
+
+// What is removed isn't mounted on, what is mounted on isn't removed, what was moved out has nothing above.
+static void mount_points_that_go(void) {
+    fresh("");
+    char path[64], name[512];
+    struct stat about;
+    NEED(getcwd(path, sizeof path));
+    for (const char **dir = (const char *[]){"gone", "srv", "srv/sub", "moved", "one", "with space", "jail", "jail/in", "jail/in/sub", "over", 0}; *dir; dir++) NEED(!mkdir(*dir, 0755));
+    NEED(!chdir("gone") && !rmdir("../gone"));
+    FAILS(mount("none", ".", "tmpfs", 0, ""), ENOENT);
+    // The folder that was bound goes, and the bound place still ends where it did.
+    NEED(!chdir(path) && !mount("srv", "one", 0, MS_BIND, 0) && !chdir("one/sub"));
+    int top = open(path, O_RDONLY | O_DIRECTORY);
+    CHECK(!renameat(top, "srv/sub", top, "moved/sub") && !unlinkat(top, "srv", AT_REMOVEDIR) && !close(top));
+    FAILS(chdir(".."), ENOENT);
+    CHECK(!chdir(path) && !umount("one"));
+    // Under another mount the process's root is a root.
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        failed_checks = 0;
+        NEED(!chroot("jail") && !chdir("/") && !mount("none", "/", "tmpfs", 0, "") && !mkdir("/../in2", 0755) && !mkdir("/../in2/sub", 0755));
+        CHECK(!chdir("/../in2/sub") && !chdir("..") && !chdir("..") && syscall(SYS_getcwd, name, sizeof name) == 2 && !strcmp(name, "/"));
+        CHECK(!access("in2", F_OK) && !chdir("..") && !access("in2", F_OK) && access("in", F_OK));
+        CHECK(!umount2(".", MNT_DETACH));
+        _exit(failed_checks != 0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    // Flags are told as the C library knows them.
+    struct statfs space;
+    NEED(!mount("none", "with space", "tmpfs", MS_NOEXEC | MS_NOSUID, "") && !close(open("with space/x", O_CREAT | O_RDWR, 0755)));
+    CHECK(!statfs("with space", &space) && space.f_flags == (MS_NOEXEC | MS_NOSUID | 0x20 | 0x1000));
+    CHECK(mount_options("with\\040space", "/proc/self/mounts") && mount_options("with\\040space nosuid,noexec,relatime", "/proc/self/mountinfo") + mount_options("with\\040space rw,nosuid,noexec,relatime", "/proc/self/mountinfo") == 1);
+    FAILS(access("with space/x", X_OK), EACCES);
+    CHECK(!access("with space", X_OK) && !umount("with space"));
+    // What fails leaves the file as it was.
+    int fd = open("full", O_CREAT | O_RDWR, 0600);
+    NEED(fd >= 0 && write(fd, "text", 4) == 4 && !chmod("full", 06755) && !close(fd));
+    FAILS(open("full", O_RDWR | O_TRUNC | O_DIRECTORY), ENOTDIR);
+    CHECK((fd = open("full", O_WRONLY)) >= 0 && write(fd, "", 0) == 0 && !fstat(fd, &about) && about.st_mode == (S_IFREG | 06755) && about.st_size == 4 && !close(fd));
+    end();
+}
+
 // Mounts on mounts, as many as there may be, and all gone at once.
 static void mounts_on_mounts(void) {
     fresh("");
@@ -396,6 +449,7 @@ int main(int argc, char **argv) {
         {"flags_of_mounts", flags_of_mounts},
         {"a_root_with_something_bound", a_root_with_something_bound},
         {"places_of_one_folder", places_of_one_folder},
+        {"mount_points_that_go", mount_points_that_go},
         {"mounts_on_mounts", mounts_on_mounts},
     };
     return RUN(cases, argc, argv);

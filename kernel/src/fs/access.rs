@@ -7,7 +7,7 @@
 use linux_raw_sys::general as abi;
 
 use super::acl;
-use super::inode::{Inode, Kind, Marks, Ownership, RenameMode, SetAttr};
+use super::inode::{Cover, Inode, Kind, Marks, Ownership, RenameMode, SetAttr};
 use crate::errno::*;
 use crate::proc::caps::Caps;
 use crate::proc::cred::Cred;
@@ -215,7 +215,11 @@ pub fn may_rename(
             [Some(&moved), back].into_iter().flatten().filter(|node| node.kind == Kind::Dir);
         dirs.try_for_each(|dir| check(by, dir, WRITE))?;
     }
-    if [Some(node), target].into_iter().flatten().any(|node| node.is_mount_point()) {
+    if [Some(node), target]
+        .into_iter()
+        .flatten()
+        .any(|node| node.cover().is_some_and(Cover::is_covered))
+    {
         return Err(EBUSY);
     }
     Ok(())

@@ -75,6 +75,14 @@ fn hex(digits: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0u32, |value, &digit| Some(value << 4 | (digit as char).to_digit(16)?))
 }
 
+/// The two parts of a device number.
+pub const fn major_and_minor(device: u64) -> (u64, u64) {
+    (
+        device >> 8 & 0xfff | device >> 32 & !0xfff,
+        device & 0xff | device >> 12 & !0xff & 0xffff_ffff,
+    )
+}
+
 /// A device number as `stat` shows it.
 pub const fn device_number(major: u32, minor: u32) -> u64 {
     let (major, minor) = (major as u64, minor as u64);

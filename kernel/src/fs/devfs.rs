@@ -4,13 +4,12 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use super::cpio::device_number;
 use super::file::File;
 use super::inode::*;
 use super::io::{Sink, Source};
-use super::path::{resolve, Dir, Follow, Start};
+use super::path::{walk, Dir, Follow, Start};
 use super::{mount, random, tmpfs};
 use crate::dev::{block, framebuffer, tty};
 use crate::errno::*;
@@ -191,19 +190,18 @@ pub fn create(first: &InodeRef) -> Result<InodeRef> {
 
 /// Mounts `fs` at `path`, making the directory if need be.
 pub fn mount_at(path: &str, fs: InodeRef, source: &str, fs_type: &'static str) -> Result<()> {
-    let root = mount::root();
-    let start = Start::kernel(root.clone());
-    let name: Vec<u8> = path.trim_start_matches('/').into();
-    let dir = match resolve(&start, path.as_bytes(), Follow::Yes) {
-        Ok(place) => place.dir()?,
-        Err(ENOENT) => {
-            let inode = root.inode.create(&name, NewNode::Dir, 0o755, &start.by)?;
-            Dir { inode, ..root }
+    let start = Start::kernel(mount::root());
+    let found = walk(&start, path.as_bytes(), Follow::Yes)?;
+    let dir = match &found.inode {
+        Some(_) => found.place()?.dir()?,
+        None => {
+            let (above, name) = found.vacant()?;
+            let inode = above.inode.create(&name, NewNode::Dir, 0o755, &start.by)?;
+            Dir { inode, ..above }
         }
-        Err(errno) => return Err(errno),
     };
     if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    mount::mount(dir, fs, String::from(source), fs_type, 0)
+    mount::mount(&dir, fs, String::from(source), fs_type, 0)
 }

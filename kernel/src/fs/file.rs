@@ -24,7 +24,7 @@ use crate::chain::Chain;
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
 use crate::mem::fault::{self, Room};
-use crate::sched;
+use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
 use crate::vm::{self, ChargedName, Name};
 
@@ -102,9 +102,31 @@ pub struct File {
     _count: Opened,
 }
 
+/// What an open file is charged, before it is open.
+pub struct Reserved((Charge, Opened));
+
+impl Reserved {
+    /// As [`File::open`].
+    pub fn open(self, place: Place, flags: u32) -> Result<Arc<File>> {
+        File::open_reserved(place, flags, self.0)
+    }
+}
+
 impl File {
     /// Opens `place`; `flags` are those of `open` and say how it may be used.
     pub fn open(place: Place, flags: u32) -> Result<Arc<File>> {
+        Self::reserve()?.open(place, flags)
+    }
+
+    /// Charges the running process for a file that it is about to open.
+    ///
+    /// # Errors
+    /// `ENFILE`: there are too many, or the user has all that it may.
+    pub fn reserve() -> Result<Reserved> {
+        take(size_of::<File>()).map(Reserved)
+    }
+
+    fn open_reserved(place: Place, flags: u32, reserved: (Charge, Opened)) -> Result<Arc<File>> {
         let is_device = matches!(place.inode.kind(), Kind::Char | Kind::Block);
         if is_device && flags & abi::O_PATH == 0 && place.mount_flags() & abi::MS_NODEV != 0 {
             return Err(EACCES);
@@ -112,10 +134,9 @@ impl File {
         if flags & abi::O_PATH == 0 {
             access::may_open(&place.inode.ownership(), flags)?;
         }
-        let charge = take(size_of::<File>())?;
         let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
         let io = io.unwrap_or_else(|| place.inode.clone());
-        Ok(Self::with_io(place, io, flags, charge))
+        Ok(Self::with_io(place, io, flags, reserved))
     }
 
     /// A file on a node that no path leads to.
@@ -170,6 +191,21 @@ impl File {
 
     pub fn flags(&self) -> u32 {
         self.flags.load(Ordering::Relaxed)
+    }
+
+    /// The access time of its node, which was read through it now: without `O_NOATIME` and flags of
+    /// the mount, it changes once per change of the contents (`relatime`).
+    pub fn access_time(&self, atime: Nanos, mtime: Nanos) -> Nanos {
+        let mount = self.place.mount_flags();
+        if self.flags() & abi::O_NOATIME != 0 || mount & abi::MS_NOATIME != 0 {
+            atime
+        } else if mount & abi::MS_STRICTATIME != 0 {
+            sched::wall()
+        } else if atime <= mtime {
+            sched::wall().max(mtime + 1)
+        } else {
+            atime
+        }
     }
 
     /// `F_SETFL`: changes the flags that may be changed.

@@ -6,12 +6,14 @@
 //! is only what it can do. There is no name cache: directories find names themselves, and know
 //! their own parent and name.
 //!
-//! Invariants: I1: `lookup` never sees `.` or `..` (the path walk does those). I2: a node's `ident`
-//! is unique among live nodes and constant. I3: no method is called with a spin lock held.
+//! Invariants: I1: `lookup` never sees `.` or `..` (the path walk does those). I2: a node's
+//! device and inode number of `stat` are unique among live nodes and constant. I3: no method but
+//! `cover` is called with a spin lock held.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use linux_raw_sys::general as abi;
 
@@ -216,21 +218,12 @@ pub struct FsStat {
     pub available: u64,
     pub files: u64,
     pub files_free: u64,
-    pub read_only: bool,
 }
 
 impl FsStat {
     /// A file system without storage.
     pub const fn empty(magic: u64) -> FsStat {
-        FsStat {
-            magic,
-            blocks: 0,
-            free: 0,
-            available: 0,
-            files: 0,
-            files_free: 0,
-            read_only: false,
-        }
+        FsStat { magic, blocks: 0, free: 0, available: 0, files: 0, files_free: 0 }
     }
 }
 
@@ -347,13 +340,14 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
-    /// Whether something may be mounted here at the moment.
-    fn is_mount_point(&self) -> bool {
-        false
+    /// Whether mounts cover this directory, in any place; `None` where nothing can be mounted. Also
+    /// called with a spin lock held.
+    fn cover(&self) -> Option<&Cover> {
+        None
     }
 
-    /// Marks a directory as covered; `false` if it can't be.
-    fn set_mount_point(&self, _covered: bool) -> bool {
+    /// Whether its file system is mounted for reading only.
+    fn is_read_only(&self) -> bool {
         false
     }
 
@@ -506,6 +500,49 @@ pub trait Inode: Any + Send + Sync {
     /// The pipe behind a fifo or pipe end, for its `fcntl` calls.
     fn pipe(&self) -> Option<&Arc<Pipe>> {
         None
+    }
+}
+
+/// Whether mounts cover a directory, which keeps this. A directory isn't removed while it is
+/// covered, and not covered when it was removed.
+pub struct Cover(AtomicU8);
+
+impl Cover {
+    const FREE: u8 = 0;
+    const COVERED: u8 = 1;
+    const REMOVED: u8 = 2;
+
+    pub const fn new() -> Cover {
+        Cover(AtomicU8::new(Cover::FREE))
+    }
+
+    pub fn is_covered(&self) -> bool {
+        self.0.load(Relaxed) == Cover::COVERED
+    }
+
+    /// # Errors
+    /// `ENOENT`: the directory was removed.
+    pub(super) fn cover(&self) -> Result<()> {
+        let cover = |now| (now != Cover::REMOVED).then_some(Cover::COVERED);
+        self.0.fetch_update(Relaxed, Relaxed, cover).map(|_| ()).map_err(|_| ENOENT)
+    }
+
+    pub(super) fn uncover(&self) {
+        self.0.store(Cover::FREE, Relaxed);
+    }
+
+    /// The directory is about to be removed.
+    ///
+    /// # Errors
+    /// `EBUSY`: it is covered.
+    pub fn remove(&self) -> Result<()> {
+        let remove = |now| (now != Cover::COVERED).then_some(Cover::REMOVED);
+        self.0.fetch_update(Relaxed, Relaxed, remove).map(|_| ()).map_err(|_| EBUSY)
+    }
+
+    /// It wasn't removed after all.
+    pub fn stay(&self) {
+        self.0.store(Cover::FREE, Relaxed);
     }
 }
 

@@ -38,7 +38,7 @@ pub mod tmpfs;
 mod unpack;
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spin::Once;
 
@@ -51,6 +51,7 @@ use crate::println;
 use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
 use crate::vm;
+use cpio::device_number;
 use inode::InodeRef;
 use path::{resolve, Follow, Start};
 
@@ -58,10 +59,10 @@ use path::{resolve, Follow, Start};
 pub const PIPE_DEVICE: u64 = 0xc;
 pub const SOCKET_DEVICE: u64 = 0x8;
 
-/// A device number for a new file system.
+/// A device number for a new file system that is on no device: of major number 0.
 pub fn new_device() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0x10);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+    static NEXT: AtomicU32 = AtomicU32::new(0x10);
+    device_number(0, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// An inode number for a pipe, socket or the like.
@@ -116,7 +117,9 @@ pub fn mount_named(cmdline: &str) {
         let mounted = what.split_once(':').ok_or(EINVAL).and_then(|(device, folder)| {
             let node = resolve(&root_start(), device.as_bytes(), Follow::Yes)?.inode;
             let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
-            devfs::mount_at(folder, ext4::mount(disk, mode)?, device, "ext4")
+            let root = ext4::mount(disk, mode)?;
+            devfs::mount_at(folder, root.clone(), device, "ext4")
+                .inspect_err(|_| _ = ext4::unmount(&root))
         });
         if let Err(errno) = mounted {
             println!("uvm: {what} can't be mounted: error {}", errno.0);

@@ -1,29 +1,31 @@
-//! What is mounted where: one tree for the whole system.
+//! The mount table: one for all processes.
 //!
-//! A mount shows a directory, of a file system or of a part of one, over another directory as it is
-//! seen by one mount: what is mounted on a directory isn't there where the same directory is bound
-//! to another place. Whoever is inside holds the mount: a working directory, an open file, another
-//! mount.
+//! A mount shows a directory (its root) over another directory in another mount. A bind mount shows
+//! a directory that is mounted elsewhere too; mounts on it there don't appear here. Working
+//! directories, open files and child mounts hold a reference to their mount.
 //!
-//! Invariants: I1: a directory's mount mark is set exactly while the table has an entry that covers
-//! it, so that the path walk looks here only when there is something to find. I2: of a mount that
-//! isn't in the table any more, nothing is above: its `covers` is `None`.
+//! Locks: `CHANGES`, held across a whole change; then `MOUNTS`, then one mount's `mount_point`,
+//! which both spin. [`Cover`] needs none.
+//!
+//! Invariants: I1: a directory's [`Cover`] says that it is covered exactly while the table has a
+//! mount on it, so that a path walk looks here only when there is something to find. I2: the table
+//! lists a mount behind the mount that it is on. I3: a mount that has left the table has no mount
+//! point, so no drop of a mount drops another. I4: of a disk, no mount outside the table is in use.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general as abi;
 use spin::Once;
 
-use super::file::File;
-use super::inode::{same, InodeRef};
+use super::inode::{same, Cover, InodeRef};
 use super::path::{dir_path, Dir, PATH_MAX};
 use super::{current, tmpfs};
 use crate::errno::*;
-use crate::sched::{self, Nanos};
-use crate::sync::SpinLock;
+use crate::sched;
+use crate::sync::{Mutex, SpinLock, WaitQueue};
 
 /// One mounted directory.
 pub struct Mount {
@@ -32,22 +34,26 @@ pub struct Mount {
     root: InodeRef,
     /// The file system's device number.
     dev: u64,
-    covers: SpinLock<Option<Dir>>,
-    pub source: String,
-    pub fs_type: &'static str,
+    /// The root has a directory above in its file system.
+    shows_part: bool,
+    /// Has its own lock, as walks upwards read it without the table's.
+    mount_point: SpinLock<Option<Dir>>,
+    source: String,
+    fs_type: &'static str,
     flags: AtomicU32,
+    /// It is being unmounted: walks pass it by.
+    is_leaving: AtomicBool,
 }
 
-/// What may be said where something is mounted: device nodes can't be opened there, programs can't
-/// be run or mapped as such, and reads leave access times, or always change them. Set-id bits,
-/// which the third flag is about, give no program other ids here.
+/// Flags of one mount, as `mount(2)` takes them. Set-id bits, which `MS_NOSUID` is about, give no
+/// program other ids here.
 pub const FLAGS: u32 =
     abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME | abi::MS_STRICTATIME;
 
 impl Mount {
     fn new(
         root: InodeRef,
-        covers: Option<Dir>,
+        mount_point: Option<Dir>,
         source: String,
         fs_type: &'static str,
         flags: u32,
@@ -56,25 +62,42 @@ impl Mount {
         Arc::new(Mount {
             id: IDS.fetch_add(1, Relaxed),
             dev: root.stat().dev,
+            shows_part: root.parent().is_some(),
             root,
-            covers: SpinLock::new(covers),
+            mount_point: SpinLock::new(mount_point),
             source,
             fs_type,
             flags: AtomicU32::new(flags & FLAGS),
+            is_leaving: AtomicBool::new(false),
         })
     }
 
-    /// What is shown.
+    /// The same directory, to be mounted at another place.
+    fn copy(&self, root: &InodeRef, mount_point: Dir) -> Arc<Mount> {
+        let source = self.source.clone();
+        Mount::new(root.clone(), Some(mount_point), source, self.fs_type, self.flags())
+    }
+
+    /// The directory at the mount's root.
     pub fn root(&self) -> &InodeRef {
         &self.root
     }
 
-    /// What it is mounted on; `None` for the root of everything, and for what was unmounted.
-    pub fn covers(&self) -> Option<Dir> {
-        self.covers.lock().clone()
+    /// Whether its file system has directories outside of the root.
+    pub fn shows_part(&self) -> bool {
+        self.shows_part
     }
 
-    /// The path of what is shown in its file system; as [`dir_path`].
+    /// The directory that it is on; `None` for the first mount and for one that was unmounted.
+    pub fn mount_point(&self) -> Option<Dir> {
+        self.mount_point.lock().clone()
+    }
+
+    fn is_on(&self, mount: &Arc<Mount>) -> bool {
+        self.mount_point.lock().as_ref().is_some_and(|on| Arc::ptr_eq(&on.mount, mount))
+    }
+
+    /// The path of the root in its file system; of one longer than [`PATH_MAX`], the end.
     pub fn root_path(&self) -> Vec<u8> {
         let mut backwards = Vec::new();
         let mut above = self.root.parent();
@@ -90,28 +113,36 @@ impl Mount {
         backwards
     }
 
-    /// Its number and that of the mount that it is on.
-    pub fn ids(&self) -> (u64, u64) {
-        (self.id, self.covers().map_or(self.id, |on| on.mount.id))
+    /// Its number in `/proc/PID/mountinfo`.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
-    /// Of [`FLAGS`].
+    /// The number of the mount that it is on; its own, if it is on none.
+    pub fn parent_id(&self) -> u64 {
+        self.mount_point().map_or(self.id, |on| on.mount.id)
+    }
+
+    pub fn dev(&self) -> u64 {
+        self.dev
+    }
+
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    pub fn fs_type(&self) -> &'static str {
+        self.fs_type
+    }
+
+    /// Its flags, of [`FLAGS`].
     pub fn flags(&self) -> u32 {
         self.flags.load(Relaxed)
     }
 
-    /// Changes the flags; without a word about access times, they are treated as before.
-    pub fn change_flags(&self, flags: u32) {
-        const TIMES: u32 = abi::MS_NOATIME | abi::MS_STRICTATIME;
-        let says = flags & (TIMES | abi::MS_RELATIME | abi::MS_NODIRATIME) != 0;
-        let kept = if says { 0 } else { self.flags() & TIMES };
-        self.flags.store(flags & FLAGS | kept, Relaxed);
-    }
-
-    /// `rw` or `ro`, and what else the table shows.
+    /// Its options as `/proc/PID/mountinfo` shows them.
     pub fn options(&self) -> String {
-        let mode = if self.root.fs_stat().read_only { "ro" } else { "rw" };
-        let mut shown = String::from(mode);
+        let mut shown = self.mode();
         for (flag, name) in [
             (abi::MS_NOSUID, ",nosuid"),
             (abi::MS_NODEV, ",nodev"),
@@ -125,36 +156,25 @@ impl Mount {
         if self.flags() & (abi::MS_NOATIME | abi::MS_STRICTATIME) == 0 {
             shown += ",relatime";
         }
-        shown + &tmpfs::shown_options(&self.root)
+        shown
     }
 
-    /// Where it is, as the running process sees it; `None` if that is outside of its root.
-    pub fn place(self: &Arc<Mount>) -> Option<String> {
+    /// `rw` or `ro`.
+    pub fn mode(&self) -> String {
+        String::from(if self.root.is_read_only() { "ro" } else { "rw" })
+    }
+
+    /// Options of its file system, each behind a comma.
+    pub fn fs_options(&self) -> String {
+        tmpfs::shown_options(&self.root)
+    }
+
+    /// Its path as the running process sees it; `None` if that is outside of its root.
+    pub fn path(self: &Arc<Mount>) -> Option<Vec<u8>> {
         let root = current::context().ok()?.root();
         let top = Dir { mount: self.clone(), inode: self.root.clone() };
         let path = dir_path(&top, Some(&root))?;
-        let is_inside = path.first() == Some(&b'/');
-        is_inside.then(|| String::from_utf8_lossy(&path).into_owned())
-    }
-}
-
-/// Whether the running process has the root of everything for its own.
-pub fn sees_all() -> bool {
-    current::context().is_ok_and(|context| context.root().same(&self::root()))
-}
-
-/// The access time of a node that was read now, by way of an open file: without `O_NOATIME` and
-/// flags of the mount, it follows once per change (`relatime`).
-pub fn access_time(file: &File, atime: Nanos, mtime: Nanos) -> Nanos {
-    let flags = file.place().mount_flags();
-    if file.flags() & abi::O_NOATIME != 0 || flags & abi::MS_NOATIME != 0 {
-        atime
-    } else if flags & abi::MS_STRICTATIME != 0 {
-        sched::wall()
-    } else if atime <= mtime {
-        sched::wall().max(mtime + 1)
-    } else {
-        atime
+        (path.first() == Some(&b'/')).then_some(path)
     }
 }
 
@@ -162,179 +182,237 @@ pub fn access_time(file: &File, atime: Nanos, mtime: Nanos) -> Nanos {
 const MAX_MOUNTS: usize = 256;
 
 static ROOT: Once<Dir> = Once::new();
-/// All but the root; what a mount is on is before it.
+/// All mounts but the first, each behind the one that it is on (I2).
 static MOUNTS: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Vec::new());
+/// Held by the thread that changes the table.
+static CHANGES: Mutex<()> = Mutex::new(());
 
-/// Sets the root of everything, once.
+/// Makes the first mount, once.
 pub fn set_root(inode: InodeRef) {
     let mount = Mount::new(inode.clone(), None, String::from("rootfs"), "tmpfs", 0);
     ROOT.call_once(|| Dir { mount, inode });
 }
 
-/// The root of everything.
+/// The first mount's root.
 pub fn root() -> Dir {
     ROOT.get().expect("the root file system is mounted at boot").clone()
 }
 
-/// Mounts `root` on `covered`.
+/// Mounts `root` on `covered`, on top of what is mounted there.
 ///
 /// # Errors
-/// `ENOSPC`; `EINVAL` for a directory that nothing can be mounted on.
+/// `ENOSPC`; `ENOENT`: it was removed; `EINVAL`: it was unmounted, or nothing can be mounted there.
 pub fn mount(
-    covered: Dir,
+    covered: &Dir,
     root: InodeRef,
     source: String,
     fs_type: &'static str,
     flags: u32,
 ) -> Result<()> {
-    add(Vec::from([Mount::new(root, Some(covered), source, fs_type, flags)]))
+    let _change = CHANGES.lock();
+    let mount_point = topmost(covered)?;
+    attach(Vec::from([Mount::new(root, Some(mount_point), source, fs_type, flags)]))
 }
 
-/// Shows the directory `from` at `covered` too, with `whole_tree` all that is mounted below it.
+/// What a bind mount shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    Directory,
+    /// With all that is mounted below it.
+    Tree,
+}
+
+/// Mounts the directory `from` on `covered` too.
 ///
 /// # Errors
 /// As for [`mount`].
-pub fn bind(covered: Dir, from: Dir, whole_tree: bool) -> Result<()> {
-    let copy = |mount: &Mount, root: &InodeRef, covers: Dir| {
-        Mount::new(root.clone(), Some(covers), mount.source.clone(), mount.fs_type, mount.flags())
-    };
-    let first = copy(&from.mount, &from.inode, covered);
-    let all = if whole_tree { MOUNTS.lock().clone() } else { Vec::new() };
+pub fn bind(covered: &Dir, from: &Dir, extent: Extent) -> Result<()> {
+    let _change = CHANGES.lock();
+    let mount_point = topmost(covered)?;
+    let all = MOUNTS.lock().clone();
+    if !is_attached(&all, &from.mount) {
+        return Err(EINVAL);
+    }
+    let first = from.mount.copy(&from.inode, mount_point);
     let mut copied = Vec::from([(from.mount.clone(), first)]);
-    for mount in all {
-        let Some(on) = mount.covers() else { continue };
-        let Some((_, below)) = copied.iter().find(|(old, _)| Arc::ptr_eq(old, &on.mount)) else {
+    for mount in all.into_iter().filter(|_| extent == Extent::Tree) {
+        let Some(on) = mount.mount_point() else { continue };
+        let Some((_, parent)) = copied.iter().find(|(old, _)| Arc::ptr_eq(old, &on.mount)) else {
             continue;
         };
-        if !Arc::ptr_eq(&on.mount, &from.mount) || on.is_below(&from) {
-            let on = Dir { mount: below.clone(), inode: on.inode };
-            let copy = copy(&mount, &mount.root, on);
+        if !Arc::ptr_eq(&on.mount, &from.mount) || on.is_under(from) {
+            let copy = mount.copy(&mount.root, Dir { mount: parent.clone(), inode: on.inode });
             copied.push((mount, copy));
         }
     }
-    add(copied.into_iter().map(|(_, copy)| copy).collect())
+    attach(copied.into_iter().map(|(_, copy)| copy).collect())
 }
 
-/// Puts mounts into the table, all or none; the first is on what is seen at the directory that it
-/// names, the others are on each other.
-fn add(mut new: Vec<Arc<Mount>>) -> Result<()> {
-    let outcome = try_add(&mut new);
-    // Each before the one that it is on.
+/// Changes the flags of the mount whose root is `dir`, and by `change` its file system; without a
+/// flag about access times, these are treated as before.
+///
+/// # Errors
+/// `EINVAL`: it isn't the root of a mount, or was unmounted; of `change`.
+pub fn remount(dir: &Dir, flags: u32, change: impl FnOnce(&InodeRef) -> Result<()>) -> Result<()> {
+    const TIMES: u32 = abi::MS_NOATIME | abi::MS_STRICTATIME;
+    let _change = CHANGES.lock();
+    let mount = &dir.mount;
+    if !same(&dir.inode, &mount.root) || !is_attached(&MOUNTS.lock(), mount) {
+        return Err(EINVAL);
+    }
+    change(&dir.inode)?;
+    let says = flags & (TIMES | abi::MS_RELATIME | abi::MS_NODIRATIME) != 0;
+    let kept = if says { 0 } else { mount.flags() & TIMES };
+    mount.flags.store(flags & FLAGS | kept, Relaxed);
+    Ok(())
+}
+
+/// Where a mount on `covered` goes.
+fn topmost(covered: &Dir) -> Result<Dir> {
+    let mounts = MOUNTS.lock();
+    if !is_attached(&mounts, &covered.mount) {
+        return Err(EINVAL);
+    }
+    Ok(top_of(&mounts, &covered.mount, &covered.inode).unwrap_or_else(|| covered.clone()))
+}
+
+/// Puts mounts into the table, all or none.
+fn attach(mut new: Vec<Arc<Mount>>) -> Result<()> {
+    let outcome = try_attach(&mut new);
+    // Each before the one that it is on, so that no drop recurses.
     while new.pop().is_some() {}
     outcome
 }
 
-fn try_add(new: &mut Vec<Arc<Mount>>) -> Result<()> {
+fn try_attach(new: &mut Vec<Arc<Mount>>) -> Result<()> {
     let mut mounts = MOUNTS.lock();
     if mounts.len() + new.len() > MAX_MOUNTS {
         return Err(ENOSPC);
     }
-    let first = new[0].covers().ok_or(EINVAL)?;
-    if !is_attached(&mounts, &first.mount) {
-        return Err(EINVAL);
-    }
-    if let Some(top) = top_of(&mounts, &first.mount, &first.inode) {
-        *new[0].covers.lock() = Some(top);
-    }
-    let mark = |mount: &Mount| mount.covers().is_some_and(|on| on.inode.set_mount_point(true));
-    if let Some(n) = new.iter().position(|mount| !mark(mount)) {
-        let _old: Vec<_> = new[..n].iter().map(|mount| take_off(&mounts, mount)).collect();
-        return Err(EINVAL);
+    for (n, mount) in new.iter().enumerate() {
+        let covered = mount
+            .mount_point
+            .lock()
+            .as_ref()
+            .map_or(Err(EINVAL), |on| on.inode.cover().map_or(Err(EINVAL), Cover::cover));
+        if covered.is_err() {
+            for mount in &new[..n] {
+                if let Some(on) = &*mount.mount_point.lock() {
+                    uncover(&mounts, &on.inode);
+                }
+            }
+            return covered;
+        }
     }
     mounts.append(new);
     Ok(())
 }
 
-/// Whether a mount is in the table, or the root's.
-fn is_attached(mounts: &[Arc<Mount>], mount: &Arc<Mount>) -> bool {
-    Arc::ptr_eq(mount, &root().mount) || is_in(mounts, mount)
-}
-
-/// Takes a mount off the directory that it covers, which loses its mark if no other mount covers
-/// it. The directory is for the caller to let go without the table's lock.
-fn take_off(mounts: &[Arc<Mount>], gone: &Mount) -> Option<Dir> {
-    let covered = gone.covers.lock().take()?;
+/// Says that a directory is not covered, unless a mount of the table covers it.
+fn uncover(mounts: &[Arc<Mount>], inode: &InodeRef) {
     let covers = |mount: &Arc<Mount>| {
-        mount.covers.lock().as_ref().is_some_and(|on| same(&on.inode, &covered.inode))
+        mount.mount_point.lock().as_ref().is_some_and(|on| same(&on.inode, inode))
     };
     if !mounts.iter().any(covers) {
-        covered.inode.set_mount_point(false);
+        inode.cover().into_iter().for_each(Cover::uncover);
     }
-    Some(covered)
 }
 
-/// How something is unmounted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Unmount {
-    /// When it isn't in use.
-    Idle,
-    /// With all that is mounted on it; whoever uses it keeps it until he is done.
-    Detach,
-}
-
-/// Unmounts what a walk came to; `end` ends the use of the file system, if it is shown nowhere
-/// else.
-///
-/// # Errors
-/// `EINVAL`: it isn't the root of a mount; `EBUSY`: it is in use, it is the root of everything, or
-/// a disk would go with what it is mounted on; of `end`.
-pub fn unmount(dir: Dir, how: Unmount, end: impl FnOnce(&InodeRef) -> Result<()>) -> Result<()> {
-    /// In the table, and in `dir`.
-    const OWN: usize = 2;
-    if !same(&dir.inode, &dir.mount.root) {
-        return Err(EINVAL);
-    }
-    if Arc::ptr_eq(&dir.mount, &root().mount) {
-        return Err(EBUSY);
-    }
-    let is_last = {
-        let mounts = MOUNTS.lock();
-        if !is_attached(&mounts, &dir.mount) {
-            return Err(EINVAL);
-        }
-        let in_use = Arc::strong_count(&dir.mount) > OWN;
-        let tree = tree_of(&mounts, &dir.mount);
-        let is_last = |mount: &Arc<Mount>| {
-            let mut others = mounts.iter().filter(|other| other.dev == mount.dev);
-            others.all(|other| is_in(&tree, other))
-        };
-        let takes_disk = tree[1..].iter().any(|mount| mount.fs_type == "ext4" && is_last(mount));
-        if takes_disk || how == Unmount::Idle && (in_use || tree.len() > 1) {
-            return Err(EBUSY);
-        }
-        is_last(&dir.mount)
-    };
-    if is_last {
-        end(&dir.inode)?;
-    }
-    let mut mounts = MOUNTS.lock();
-    let tree = tree_of(&mounts, &dir.mount);
-    mounts.retain(|mount| !is_in(&tree, mount));
-    let _covered: Vec<_> = tree.iter().map(|mount| take_off(&mounts, mount)).collect();
-    drop(mounts);
-    Ok(())
-}
-
-/// A mount and all that is mounted on it, each behind the one that it is on.
-fn tree_of(mounts: &[Arc<Mount>], mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
-    let mut tree = Vec::from([mount.clone()]);
-    for mount in mounts {
-        if mount.covers.lock().as_ref().is_some_and(|on| is_in(&tree, &on.mount)) {
-            tree.push(mount.clone());
-        }
-    }
-    tree
+/// Whether a mount is in the table, or the first.
+fn is_attached(mounts: &[Arc<Mount>], mount: &Arc<Mount>) -> bool {
+    Arc::ptr_eq(mount, &root().mount) || is_in(mounts, mount)
 }
 
 fn is_in(all: &[Arc<Mount>], mount: &Arc<Mount>) -> bool {
     all.iter().any(|one| Arc::ptr_eq(one, mount))
 }
 
-/// What a program sees at a directory that it came to by `mount`: the topmost of what is mounted
-/// there; `None` if nothing is.
+/// How something is unmounted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// If no working directory, open file or mount is in it.
+    IfUnused,
+    /// With all that is mounted below it; open files and working directories keep it alive.
+    Lazily,
+}
+
+/// Unmounts the mount whose root is `dir`; `close` closes the file system, if this was its last
+/// mount.
+///
+/// # Errors
+/// `EINVAL`: it isn't the root of a mount; `EBUSY`: it is in use, it is the first mount, or a disk
+/// is mounted below it; of `close`.
+pub fn unmount(dir: &Dir, how: Unmount, close: impl FnOnce(&InodeRef) -> Result<()>) -> Result<()> {
+    if !same(&dir.inode, &dir.mount.root) {
+        return Err(EINVAL);
+    }
+    if Arc::ptr_eq(&dir.mount, &root().mount) {
+        return Err(EBUSY);
+    }
+    let _change = CHANGES.lock();
+    let (tree, was_last) = hide(&dir.mount, how)?;
+    if was_last {
+        if let Err(errno) = close(&dir.inode) {
+            tree.iter().for_each(|mount| mount.is_leaving.store(false, Relaxed));
+            return Err(errno);
+        }
+    }
+    let mut mounts = MOUNTS.lock();
+    mounts.retain(|mount| !is_in(&tree, mount));
+    let mount_points: Vec<_> =
+        tree.iter().filter_map(|mount| mount.mount_point.lock().take()).collect();
+    mount_points.iter().for_each(|on| uncover(&mounts, &on.inode));
+    drop(mounts);
+    Ok(())
+}
+
+/// Hides a mount and all below it from walks; they, and whether no other mount is of the same file
+/// system. A reader of `/proc/mounts` holds mounts for a moment, so the table is looked at again
+/// before a mount is said to be in use.
+fn hide(mount: &Arc<Mount>, how: Unmount) -> Result<(Vec<Arc<Mount>>, bool)> {
+    /// The table's, the caller's and the tree's.
+    const REFERENCES_WHEN_UNUSED: usize = 3;
+    const LOOKS: u32 = 10;
+    const PAUSE: sched::Nanos = 2_000_000;
+    let pause = WaitQueue::new();
+    for _ in 0..LOOKS {
+        let mounts = MOUNTS.lock();
+        if !is_in(&mounts, mount) {
+            return Err(EINVAL);
+        }
+        let tree = subtree(&mounts, mount);
+        let has_disk = tree.iter().any(|mount| mount.fs_type == "ext4");
+        let is_lazy = how == Unmount::Lazily && !has_disk;
+        if tree.len() > 1 && !is_lazy {
+            return Err(EBUSY);
+        }
+        if is_lazy || Arc::strong_count(mount) <= REFERENCES_WHEN_UNUSED {
+            let mut others = mounts.iter().filter(|other| other.dev == mount.dev);
+            let was_last = others.all(|other| is_in(&tree, other));
+            tree.iter().for_each(|mount| mount.is_leaving.store(true, Relaxed));
+            return Ok((tree, was_last));
+        }
+        drop(mounts);
+        let _ = pause.wait_until(sched::now() + PAUSE, || None::<()>);
+    }
+    Err(EBUSY)
+}
+
+/// A mount and all that are mounted on it or on those.
+fn subtree(mounts: &[Arc<Mount>], mount: &Arc<Mount>) -> Vec<Arc<Mount>> {
+    let mut tree = Vec::from([mount.clone()]);
+    for mount in mounts {
+        if tree.iter().any(|below| mount.is_on(below)) {
+            tree.push(mount.clone());
+        }
+    }
+    tree
+}
+
+/// The topmost directory that is mounted on a directory in a mount; `None` if none is.
 #[inline]
-pub fn top(mount: &Arc<Mount>, inode: &InodeRef) -> Option<Dir> {
-    if !inode.is_mount_point() {
+pub fn topmost_on(mount: &Arc<Mount>, inode: &InodeRef) -> Option<Dir> {
+    if !inode.cover().is_some_and(Cover::is_covered) {
         return None;
     }
     top_of(&MOUNTS.lock(), mount, inode)
@@ -342,10 +420,10 @@ pub fn top(mount: &Arc<Mount>, inode: &InodeRef) -> Option<Dir> {
 
 fn top_of(mounts: &[Arc<Mount>], mount: &Arc<Mount>, inode: &InodeRef) -> Option<Dir> {
     let is_on = |one: &Mount, mount: &Arc<Mount>, inode: &InodeRef| {
-        let covers = one.covers.lock();
-        covers.as_ref().is_some_and(|on| Arc::ptr_eq(&on.mount, mount) && same(&on.inode, inode))
+        let on = one.mount_point.lock();
+        let is_on = |on: &Dir| Arc::ptr_eq(&on.mount, mount) && same(&on.inode, inode);
+        on.as_ref().is_some_and(is_on) && !one.is_leaving.load(Relaxed)
     };
-    // What a mount is on is before it.
     let top = mounts.iter().fold(None, |top: Option<&Arc<Mount>>, one| {
         let (mount, inode) = top.map_or((mount, inode), |top| (top, &top.root));
         if is_on(one, mount, inode) {
@@ -357,7 +435,7 @@ fn top_of(mounts: &[Arc<Mount>], mount: &Arc<Mount>, inode: &InodeRef) -> Option
     Some(Dir { mount: top.clone(), inode: top.root.clone() })
 }
 
-/// An entry of the table, for `/proc/mounts`.
+/// A mount of the table.
 pub fn nth(index: usize) -> Option<Arc<Mount>> {
     MOUNTS.lock().get(index).cloned()
 }

@@ -41,36 +41,45 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Whether it is the other one, come to by the same mount.
+    /// Whether both are one directory in one mount.
     pub fn same(&self, other: &Dir) -> bool {
         Arc::ptr_eq(&self.mount, &other.mount) && same(&self.inode, &other.inode)
     }
 
-    /// The directory that it is in, and its name there; `None` for the root of everything, and for
-    /// what was removed or unmounted.
-    fn above(&self) -> Option<(Dir, Vec<u8>)> {
-        let mut at = self.clone();
-        while same(&at.inode, at.mount.root()) {
-            at = at.mount.covers()?;
+    fn up(&self) -> Up {
+        if same(&self.inode, self.mount.root()) {
+            return self.mount.mount_point().map_or(Up::End, Up::MountPoint);
         }
-        let (inode, name) = at.inode.parent()?;
-        Some((Dir { inode, mount: at.mount }, name))
+        match self.inode.parent() {
+            Some((inode, name)) => Up::Parent(Dir { inode, mount: self.mount.clone() }, name),
+            None => Up::End,
+        }
     }
 
-    /// Whether a walk upwards comes by `root`.
-    pub fn is_below(&self, root: &Dir) -> bool {
+    /// Whether following `..` from here reaches `root`. Cost: the depth.
+    pub fn is_under(&self, root: &Dir) -> bool {
         let mut at = self.clone();
         loop {
             sched::work_done(COMPONENT);
             if at.same(root) {
                 return true;
             }
-            match at.above() {
-                Some((above, _)) if !proc::is_leaving() => at = above,
+            match at.up() {
+                Up::Parent(dir, _) | Up::MountPoint(dir) if !proc::is_leaving() => at = dir,
                 _ => return false,
             }
         }
     }
+}
+
+/// One step from a directory towards the root.
+enum Up {
+    /// To the directory that has its name.
+    Parent(Dir, Vec<u8>),
+    /// From a mount's root to the directory that the mount is on.
+    MountPoint(Dir),
+    /// It is the root of the first mount or of one that was unmounted, or it was removed.
+    End,
 }
 
 impl From<Dir> for Place {
@@ -101,7 +110,7 @@ impl Place {
         Place { mount: None, inode, parent: None, name: name.into_boxed_slice() }
     }
 
-    /// The node as what a path may go on from.
+    /// The node with its mount, as the start of a walk.
     ///
     /// # Errors
     /// `ENOTDIR` for what can be no directory.
@@ -110,7 +119,7 @@ impl Place {
         Ok(Dir { mount, inode: self.inode.clone() })
     }
 
-    /// The flags that hold where it was found; of [`mount::FLAGS`].
+    /// Flags of the mount, of [`mount::FLAGS`].
     pub fn mount_flags(&self) -> u32 {
         self.mount.as_ref().map_or(0, |mount| mount.flags())
     }
@@ -121,7 +130,7 @@ impl Place {
         self.path_from(None)
     }
 
-    /// The same from a root, as far as it lies below.
+    /// The path from `root`; from the root of everything if that is `None`.
     pub fn path_from(&self, root: Option<&Dir>) -> Vec<u8> {
         const DELETED: &[u8] = b" (deleted)";
         if self.inode.kind() == Kind::Dir {
@@ -144,30 +153,31 @@ impl Place {
     }
 }
 
-/// A directory's path up to `root`, or to the root of everything, where that isn't below `root`,
-/// and then it says so; `None` if the directory was removed. Of a path that no call could pass,
-/// only the end: somewhat more than [`PATH_MAX`] bytes.
+/// The path of `dir` from `root`. Outside of that: the path from the first mount's root, or of what
+/// was unmounted, behind `(unreachable)`. `None`: the directory was removed. Of a path that no call
+/// could pass, only the end: somewhat more than [`PATH_MAX`] bytes.
 pub fn dir_path(dir: &Dir, root: Option<&Dir>) -> Option<Vec<u8>> {
     const UNREACHABLE: &[u8] = b"(unreachable)";
-    let everything = mount::root();
-    let root = root.unwrap_or(&everything);
+    let global = mount::root();
+    let root = root.unwrap_or(&global);
     let mut backwards: Vec<u8> = Vec::new();
     let mut at = dir.clone();
     while backwards.len() <= PATH_MAX && !at.same(root) {
-        match at.above() {
-            Some((above, name)) => {
+        match at.up() {
+            Up::Parent(dir, name) => {
                 backwards.extend(name.iter().rev());
                 backwards.push(b'/');
-                at = above;
+                at = dir;
             }
-            None if same(&at.inode, at.mount.root()) => {
+            Up::MountPoint(dir) => at = dir,
+            Up::End if same(&at.inode, at.mount.root()) => {
                 if backwards.is_empty() {
                     backwards.push(b'/');
                 }
                 backwards.extend(UNREACHABLE.iter().rev());
                 break;
             }
-            None => return None,
+            Up::End => return None,
         }
     }
     if backwards.is_empty() {
@@ -282,7 +292,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             dir.inode.permits(&start.by, access::EXECUTE)?;
         }
         if step.name == b".." {
-            dir = above(&dir, &start.root)?;
+            dir = dotdot(&dir, &start.root)?;
             continue;
         }
         if step.name == b"." {
@@ -299,7 +309,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             Err(ENOENT) if step.last => return Ok(step.found(dir, None, None)),
             Err(errno) => return Err(errno),
         };
-        let (inode, mounted) = match mount::top(&dir.mount, &found) {
+        let (inode, mounted) = match mount::topmost_on(&dir.mount, &found) {
             Some(top) => (top.inode, Some(top.mount)),
             None => (found, None),
         };
@@ -377,30 +387,34 @@ impl<'a> Step<'a> {
     }
 }
 
-/// The directory above `dir`; the root's is itself.
+/// The directory that `..` leads to; the root's is itself, and so is that of a removed directory.
 ///
 /// # Errors
-/// `ENOENT`: it was moved out of what is mounted there, or of the process's own root; `ENOTDIR`.
-fn above(dir: &Dir, root: &Dir) -> Result<Dir> {
+/// `ENOENT`: it was renamed out of what is mounted there, or of the process's root; `ENOTDIR`.
+fn dotdot(dir: &Dir, root: &Dir) -> Result<Dir> {
     if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    if dir.same(root) {
-        return Ok(root.clone());
-    }
-    let Some((above, _)) = dir.above() else { return Ok(dir.clone()) };
-    let mount = &above.mount;
-    // A folder of a file system is mounted there, and the rest of it is somewhere else.
-    if mount.root().parent().is_some() {
-        let top = Dir { mount: mount.clone(), inode: mount.root().clone() };
-        if !above.is_below(&top) {
-            return Err(ENOENT);
+    let mut at = dir.clone();
+    let above = loop {
+        if at.same(root) {
+            break dir.clone();
         }
-    }
-    if !root.same(&mount::root()) && !above.is_below(root) {
-        return Err(ENOENT);
-    }
-    Ok(mount::top(mount, &above.inode).unwrap_or(above))
+        match at.up() {
+            Up::MountPoint(dir) => at = dir,
+            Up::Parent(dir, _) => {
+                let mount = &dir.mount;
+                let top = Dir { mount: mount.clone(), inode: mount.root().clone() };
+                let is_out = mount.shows_part() && !dir.is_under(&top);
+                if is_out || !root.same(&mount::root()) && !dir.is_under(root) {
+                    return Err(ENOENT);
+                }
+                break dir;
+            }
+            Up::End => break dir.clone(),
+        }
+    };
+    Ok(mount::topmost_on(&above.mount, &above.inode).unwrap_or(above))
 }
 
 /// A link's target with what followed the link's name behind it.

@@ -478,10 +478,6 @@ pub fn is_orphaned_group(pgid: Pid) -> bool {
     with(|tree| tree.is_orphaned_group(pgid, None))
 }
 
-pub fn group_session(pgid: Pid) -> Option<Pid> {
-    with(|tree| tree.group_session(pgid))
-}
-
 /// The whole of `setpgid`: `pid` is the caller or a child of it that hasn't called exec.
 pub fn set_group(caller: &Process, pid: Pid, pgid: Pid) -> Result<()> {
     with(|tree| {

@@ -1,6 +1,5 @@
-//! Names: listing, making, moving and removing them, the working directory, mounts.
+//! Names: listing, making, moving and removing them, and the working directory.
 
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -8,12 +7,10 @@ use linux_raw_sys::general as abi;
 
 use super::path_args::{find, node, only, path, place, place_at, start, CWD};
 use super::{calls, Calls};
-use crate::dev::block;
 use crate::errno::*;
 use crate::fs::inode::*;
-use crate::fs::mount::{self, Unmount};
 use crate::fs::path::{dir_path, walk, Dir, Follow, Found, Place, PATH_MAX};
-use crate::fs::{access, current, devfs, ext4, procfs, tmpfs};
+use crate::fs::{access, current};
 use crate::mem::fault;
 use crate::proc::caps::Caps;
 use crate::user;
@@ -29,7 +26,6 @@ pub const CALLS: Calls = calls! {
     __NR_rename => rename[2], __NR_renameat => renameat[4], __NR_renameat2 => renameat2[5],
     __NR_chdir => chdir[1], __NR_fchdir => fchdir[1], __NR_getcwd => getcwd[2], __NR_chroot => chroot[1],
     __NR_umask => umask[1],
-    __NR_mount => mount[5], __NR_umount2 => umount2[2],
 };
 
 /// How directory entries are laid out.
@@ -254,6 +250,9 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     };
     let old = find(old_dir, old, Follow::Name)?;
     let new = find(new_dir, new, Follow::Name)?;
+    if !Arc::ptr_eq(&old.dir.mount, &new.dir.mount) {
+        return Err(EXDEV);
+    }
     let (Some(old_name), Some(new_name)) = (&old.name, &new.name) else { return Err(EBUSY) };
     let inode = old.inode.as_ref().ok_or(ENOENT)?;
     if (old.wants_dir || new.wants_dir) && inode.kind() != Kind::Dir {
@@ -261,9 +260,6 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     }
     if old.mounted.is_some() || new.mounted.is_some() {
         return Err(EBUSY);
-    }
-    if !Arc::ptr_eq(&old.dir.mount, &new.dir.mount) {
-        return Err(EXDEV);
     }
     old.dir.inode.rename(old_name, &new.dir.inode, new_name, mode, &current::cred())
 }
@@ -313,115 +309,4 @@ fn getcwd(buf: u64, len: usize) -> Result<usize> {
 
 fn umask(mask: u32) -> Result<u32> {
     Ok(current::context()?.set_umask(mask))
-}
-
-fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Result<()> {
-    // What is mounted at one place shows at no other: all mounts are private, and none can be
-    // the slave of another.
-    const PRIVATE: u64 = abi::MS_PRIVATE as u64;
-    const SLAVE: u64 = abi::MS_SLAVE as u64;
-    const RECURSIVE: u64 = (abi::MS_REC | abi::MS_SILENT) as u64;
-    const KNOWN: u64 = RECURSIVE
-        | REMOUNT
-        | BIND
-        | READ_ONLY
-        | (mount::FLAGS | abi::MS_RELATIME | abi::MS_NODIRATIME) as u64;
-    // Old programs mark their flags so.
-    const MAGIC: u64 = 0xc0ed_0000;
-    const MAGIC_MASK: u64 = 0xffff_0000;
-    const REMOUNT: u64 = abi::MS_REMOUNT as u64;
-    const BIND: u64 = abi::MS_BIND as u64;
-    const READ_ONLY: u64 = abi::MS_RDONLY as u64;
-    current::cred().need(Caps::SYS_ADMIN)?;
-    let target = place(CWD, target, Follow::Yes)?.dir()?;
-    let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
-    if flags & (PRIVATE | SLAVE) != 0 {
-        let is_one = matches!(flags & !RECURSIVE, PRIVATE | SLAVE);
-        return if is_one { Ok(()) } else { Err(EINVAL) };
-    }
-    if flags & !KNOWN != 0 {
-        return Err(EINVAL);
-    }
-    if flags & REMOUNT != 0 {
-        if !same(&target.inode, target.mount.root()) {
-            return Err(EINVAL);
-        }
-        if flags & BIND != 0 {
-            // What can be written is the file system's, wherever it is shown.
-            if flags & READ_ONLY != 0 && !target.inode.fs_stat().read_only {
-                return Err(EINVAL);
-            }
-        } else {
-            if flags & READ_ONLY != 0 && tmpfs::has(&target.inode) {
-                return Err(EINVAL);
-            }
-            if !tmpfs::remount(&target.inode, &options(data)?)? {
-                ext4::remount(&target.inode, mode(flags))?;
-            }
-        }
-        target.mount.change_flags(flags as u32);
-        return Ok(());
-    }
-    if target.inode.kind() != Kind::Dir {
-        return Err(ENOTDIR);
-    }
-    if flags & BIND != 0 {
-        let dir = place(CWD, source, Follow::Yes)?.dir()?;
-        if dir.inode.kind() != Kind::Dir {
-            return Err(EINVAL);
-        }
-        return mount::bind(target, dir, flags & u64::from(abi::MS_REC) != 0);
-    }
-    let fs_type = path(fs_type)?;
-    // A file system in memory can always be written.
-    if flags & READ_ONLY != 0 && !fs_type.starts_with(b"ext") {
-        return Err(EINVAL);
-    }
-    let (fs_type, root): (_, InodeRef) = match fs_type.as_slice() {
-        b"proc" => ("proc", procfs::create()),
-        b"sysfs" => ("sysfs", procfs::create_sys()),
-        b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
-        b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)?),
-        b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root().inode)?),
-        b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
-        _ => return Err(ENODEV),
-    };
-    let source = if source == 0 { Vec::new() } else { path(source)? };
-    let source = String::from_utf8_lossy(&source).into_owned();
-    mount::mount(target, root, source, fs_type, flags as u32)
-}
-
-/// A mount's options for its file system, as text.
-fn options(data: u64) -> Result<Vec<u8>> {
-    if data == 0 {
-        return Ok(Vec::new());
-    }
-    user::read_cstr(data, PATH_MAX)
-}
-
-/// The root directory of the file system on the block device at a path.
-fn mount_disk(source: u64, flags: u64) -> Result<InodeRef> {
-    let node = place(CWD, source, Follow::Yes)?.inode;
-    if node.kind() != Kind::Block {
-        return Err(ENOTBLK);
-    }
-    let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
-    ext4::mount(disk, mode(flags))
-}
-
-fn mode(flags: u64) -> ext4::Mode {
-    if flags & u64::from(abi::MS_RDONLY) != 0 {
-        ext4::Mode::ReadOnly
-    } else {
-        ext4::Mode::ReadWrite
-    }
-}
-
-fn umount2(target: u64, flags: u32) -> Result<()> {
-    only(flags, abi::MNT_FORCE | abi::MNT_DETACH | abi::UMOUNT_NOFOLLOW)?;
-    let follow = if flags & abi::UMOUNT_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
-    let dir = place(CWD, target, follow)?.dir()?;
-    current::cred().need(Caps::SYS_ADMIN)?;
-    let how = if flags & abi::MNT_DETACH != 0 { Unmount::Detach } else { Unmount::Idle };
-    mount::unmount(dir, how, |root| ext4::unmount(root).map(|_| ()))
 }

@@ -146,14 +146,18 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
 }
 
 fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
-    // Without a number for it, no file is made.
+    // Without a number and room for it, no file is made, and none is truncated.
     let number = current::files()?.reserve()?;
-    let place = if how.has(UNNAMED) {
-        unnamed(start, path, &how)?
+    let reserved = File::reserve()?;
+    let (place, is_new) = if how.has(UNNAMED) {
+        (unnamed(start, path, &how)?, true)
     } else {
         find_or_create(start, path, &how)?
     };
-    let file = File::open(place, how.flags | abi::O_LARGEFILE)?;
+    let file = reserved.open(place, how.flags | abi::O_LARGEFILE)?;
+    if how.has(abi::O_TRUNC) && !is_new && file.inode().kind() == Kind::File {
+        file.inode().truncate(0)?;
+    }
     Ok(number.open(file, OnExec::from_flags(how.flags)))
 }
 
@@ -171,9 +175,9 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     Ok(Place { mount, ..Place::described(node, b"/ (deleted)".to_vec()) })
 }
 
-/// The file at `path`. One that another call makes between the look and the making is found at the
-/// next look.
-fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
+/// The file at `path`, and whether it is new. One that another call makes between the look and the
+/// making is found at the next look.
+fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<(Place, bool)> {
     loop {
         match find_or_create_once(start, path, how) {
             Err(EEXIST) if !how.has(abi::O_EXCL) && !proc::is_leaving() => {}
@@ -182,7 +186,7 @@ fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     }
 }
 
-fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
+fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<(Place, bool)> {
     let found = walk(start, path, how.follow())?;
     if found.inode.is_none() {
         if !how.has(abi::O_CREAT) {
@@ -193,7 +197,8 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
         }
         let (dir, name) = found.vacant()?;
         let inode = dir.inode.create(&name, NewNode::File, how.perm, &start.by)?;
-        return Ok(Place { mount: Some(dir.mount), inode, parent: Some(dir.inode), name });
+        let place = Place { mount: Some(dir.mount), inode, parent: Some(dir.inode), name };
+        return Ok((place, true));
     }
     if how.has(abi::O_CREAT) && how.has(abi::O_EXCL) {
         return Err(EEXIST);
@@ -212,10 +217,9 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Place> {
         Kind::Dir => {}
         _ if how.has(abi::O_DIRECTORY) => return Err(ENOTDIR),
         Kind::Symlink if !how.has(abi::O_PATH) => return Err(ELOOP),
-        Kind::File if how.has(abi::O_TRUNC) => place.inode.truncate(0)?,
         _ => {}
     }
-    Ok(place)
+    Ok((place, false))
 }
 
 fn close(fd: i32) -> Result<()> {

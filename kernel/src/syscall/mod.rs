@@ -26,6 +26,7 @@ pub mod madvise;
 pub mod mem;
 pub mod message;
 pub mod mlock;
+mod mount;
 mod path_args;
 pub mod poll;
 pub mod proc;
@@ -132,6 +133,7 @@ const MODULES: &[Calls] = &[
     file::CALLS,
     fd::CALLS,
     dir::CALLS,
+    mount::CALLS,
     stat::CALLS,
     poll::CALLS,
     ioctl::CALLS,

@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use linux_raw_sys::general as abi;
 use zerocopy::{Immutable, IntoBytes};
 
-use super::path_args::{node, node_by, only, place, CWD};
+use super::path_args::{node, only, place, place_at, CWD};
 use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::access::Times;
@@ -190,8 +190,18 @@ struct StatFsAbi {
     spare: [u64; 4],
 }
 
-/// `statvfs`'s flag of what can't be written.
-const ST_RDONLY: u64 = 1;
+/// Flags of `statvfs` that `mount` doesn't have, or not with this value: it can't be written; there
+/// are flags at all; access times change once per change of the contents.
+const ST_RDONLY: u32 = 1;
+const ST_VALID: u32 = 0x20;
+const ST_RELATIME: u32 = 0x1000;
+
+fn statfs_flags(place: &Place) -> u32 {
+    let flags = place.mount_flags();
+    let mode = if place.inode.is_read_only() { ST_RDONLY } else { 0 };
+    let times = if flags & (abi::MS_NOATIME | abi::MS_STRICTATIME) == 0 { ST_RELATIME } else { 0 };
+    flags & !abi::MS_STRICTATIME | mode | times | ST_VALID
+}
 
 fn put_statfs(addr: u64, place: &Place) -> Result<()> {
     let node = &place.inode;
@@ -209,8 +219,7 @@ fn put_statfs(addr: u64, place: &Place) -> Result<()> {
             id: node.stat().dev,
             name_len: crate::fs::path::NAME_MAX as u64,
             fragment: BLOCK,
-            // The others have the values that they have for `mount`.
-            flags: if fs.read_only { ST_RDONLY } else { 0 } | u64::from(place.mount_flags()),
+            flags: statfs_flags(place).into(),
             spare: [0; 4],
         },
     )
@@ -242,7 +251,17 @@ fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
     if mode == 0 && flags & abi::AT_EMPTY_PATH != 0 {
         return node(dir, path, flags).map(|_| ());
     }
-    node_by(&by, dir, path, flags)?.permits(&by, mode)
+    let place = place_at(&by, dir, path, flags)?;
+    let kind = place.inode.kind();
+    let is_forbidden = place.mount_flags() & abi::MS_NOEXEC != 0;
+    if mode & permissions::EXECUTE != 0 && kind == Kind::File && is_forbidden {
+        return Err(EACCES);
+    }
+    let is_on_disk = matches!(kind, Kind::File | Kind::Dir | Kind::Symlink);
+    if mode & permissions::WRITE != 0 && is_on_disk && place.inode.is_read_only() {
+        return Err(EROFS);
+    }
+    place.inode.permits(&by, mode)
 }
 
 fn set_perm(node: &InodeRef, mode: u32) -> Result<()> {

@@ -92,27 +92,21 @@ fn set_size(tty: &Tty, size: WinSize) {
 fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
     owned_job(tty, |_| ())?;
     check_foreground(Use::Change)?;
-    if group <= 0 {
+    if group < 0 {
         return Err(EINVAL);
     }
-    let check = || match proc::table::group_session(group) {
+    let own = proc::current_process().sid();
+    // With the table locked the group's number stays its own.
+    proc::table::with(|table| match table.group_session(group) {
         None => Err(ESRCH),
-        Some(session) if session != proc::current_process().sid() => Err(EPERM),
-        Some(_) => Ok(()),
-    };
-    check()?;
-    let before = {
-        let mut job = tty.job.lock();
-        if job.session != proc::current_process().sid() {
-            return Err(ENOTTY);
-        }
-        core::mem::replace(&mut job.foreground, group)
-    };
-    // From here on no other group gets its number; before, the group may have ended.
-    check().inspect_err(|_| {
-        let mut job = tty.job.lock();
-        if job.foreground == group {
-            job.foreground = before;
+        Some(session) if session != own => Err(EPERM),
+        Some(_) => {
+            let mut job = tty.job.lock();
+            if job.session != own {
+                return Err(ENOTTY);
+            }
+            job.foreground = group;
+            Ok(())
         }
     })
 }

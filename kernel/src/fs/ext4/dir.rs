@@ -14,7 +14,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::hash::Hasher;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use siphasher::sip::SipHasher13;
 use volume::{AccessList, Change, Cursor, New, Rename};
@@ -55,7 +54,7 @@ pub(super) struct Dir {
     names: SpinLock<BTreeMap<Box<[u8]>, u32>>,
     listing: SpinLock<Option<Arc<Listing>>>,
     above: SpinLock<Option<Above>>,
-    covered: AtomicBool,
+    cover: Cover,
 }
 
 /// The names of a directory, charged to the user who reads them.
@@ -90,7 +89,7 @@ impl Dir {
             names: SpinLock::new(BTreeMap::new()),
             listing: SpinLock::new(None),
             above: SpinLock::new(None),
-            covered: AtomicBool::new(false),
+            cover: Cover::new(),
         }
     }
 
@@ -119,12 +118,8 @@ impl Dir {
         self.above.lock().is_some()
     }
 
-    pub(super) fn is_covered(&self) -> bool {
-        self.covered.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_covered(&self, covered: bool) {
-        self.covered.store(covered, Ordering::Relaxed);
+    pub(super) fn cover(&self) -> &Cover {
+        &self.cover
     }
 
     /// Forgets what is only remembered.
@@ -359,6 +354,9 @@ impl Node {
         let node = self.look_at(&mut volume, name)?;
         access::may_remove(by, &self.ownership(), &node.ownership())?;
         node.may_lose_names()?;
+        if let (Unlink::Dir, Some(cover)) = (what, node.cover()) {
+            cover.remove()?;
+        }
         let unwritten = node.unwritten(&mut volume);
         let taken = match (what, node.kind() == Kind::Dir) {
             (Unlink::File, true) => return Err(EISDIR),
@@ -367,6 +365,9 @@ impl Node {
             (Unlink::Dir, false) => return Err(ENOTDIR),
         };
         self.fs().changed(&volume);
+        if let (Err(_), Unlink::Dir, Some(cover)) = (&taken, what, node.cover()) {
+            cover.stay();
+        }
         taken.map_err(errno)?;
         dir.changed(name);
         self.detached(&mut volume, &node, unwritten);
@@ -431,9 +432,15 @@ impl Node {
         }
         node.may_lose_names()?;
         target.as_ref().map_or(Ok(()), |target| target.may_lose_names())?;
+        let replaced = target.as_ref().filter(|_| mode == RenameMode::Replace);
+        let cover = replaced.and_then(|target| target.cover());
+        cover.map_or(Ok(()), Cover::remove)?;
         let unwritten = target.as_ref().map_or(Vec::new(), |target| target.unwritten(volume));
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
         self.fs().changed(volume);
+        if let (Err(_), Some(cover)) = (&moved, cover) {
+            cover.stay();
+        }
         moved.map_err(errno)?;
         from.changed(name);
         to.changed(to_name);

@@ -33,8 +33,8 @@ const REST: sched::Nanos = 1_000_000_000;
 const LOOK: usize = 256;
 /// A file without a name was closed.
 static CLOSED: AtomicBool = AtomicBool::new(false);
-/// References to the root directory while it is unmounted: the table's, the mount's, and of whoever
-/// asks.
+/// References to the mounted directory when no program uses it: the node table's, the last mount's,
+/// and the caller's.
 const HOLD_ROOT: usize = 3;
 
 static CALLS: WaitQueue = WaitQueue::new();
@@ -292,6 +292,18 @@ impl Fs {
         true
     }
 
+    /// Frees the inode of a mounted directory that has lost its name, before the unmount.
+    pub(super) fn reap_mounted(&self, node: &Node) -> Result<()> {
+        if !node.is_unlinked() {
+            return Ok(());
+        }
+        self.unlinked.lock().remove(&node.unlinked.load(Ordering::Acquire));
+        let mut volume = self.volume();
+        let reaped = volume.reap(node.ino).map_err(errno);
+        self.changed(&volume);
+        reaped
+    }
+
     /// Empties the table, for an unmount. A node that the kernel itself holds for a moment, for a
     /// read ahead or a look at its pages, is not in use: it is asked for again.
     ///
@@ -315,8 +327,19 @@ impl Fs {
     /// mounted and those above it are left.
     fn forget_unused(&self, mounted: &InodeRef) -> bool {
         self.forget_unless(0, |node| !node.is_unlinked() && !is_dirty(node));
-        let above = core::iter::successors(mounted.parent(), |(dir, _)| dir.parent()).count();
-        self.nodes.lock().len() <= 1 + above
+        // The table's, that of the child and the walk's.
+        const HOLD_ABOVE: usize = 3;
+        let mut left = 1;
+        let mut above = mounted.parent();
+        while let Some((dir, _)) = above {
+            sched::work_done(LOOK);
+            if Arc::strong_count(&dir) > HOLD_ABOVE {
+                return false;
+            }
+            left += 1;
+            above = dir.parent();
+        }
+        self.nodes.lock().len() <= left
     }
 }
 

@@ -199,7 +199,13 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     // What it kept from being freed meanwhile.
     fs.reap_unused();
     fs.forget_all(root)?;
-    fs.volume().unmount().map_err(errno)?;
+    fs.reap_mounted(node)?;
+    // No writes come from now on, whatever still has a node.
+    let was_read_only = fs.read_only.swap(true, Ordering::AcqRel);
+    if let Err(kind) = fs.volume().unmount() {
+        fs.read_only.store(was_read_only, Ordering::Release);
+        return Err(errno(kind));
+    }
     // The flusher may have it in its hands still, and finds nothing to commit.
     fs.changed.store(false, Ordering::Release);
     let gone = {
@@ -381,7 +387,6 @@ impl Fs {
             available: free.saturating_sub(self.reserved),
             files: space.files,
             files_free: space.files_free,
-            read_only: self.is_read_only(),
         }
     }
 

@@ -25,7 +25,6 @@ use crate::fs::devfs;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::io::{Sink, Source};
-use crate::fs::mount;
 use crate::ipc::pipe::Pipe;
 use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
@@ -279,7 +278,7 @@ impl Node {
     fn accessed(&self, file: &File) {
         let mut attr = self.attr.lock();
         if attr.flags & volume::NO_ATIME == 0 && !self.fs.is_read_only() {
-            attr.atime = mount::access_time(file, attr.atime, attr.mtime);
+            attr.atime = file.access_time(attr.atime, attr.mtime);
         }
     }
 
@@ -402,6 +401,10 @@ impl Inode for Node {
         Ok(0)
     }
 
+    fn is_read_only(&self) -> bool {
+        self.fs.is_read_only()
+    }
+
     fn fs_stat(&self) -> FsStat {
         self.fs.stat()
     }
@@ -442,18 +445,8 @@ impl Inode for Node {
         Some((above, name))
     }
 
-    fn is_mount_point(&self) -> bool {
-        matches!(&self.body, Body::Dir(dir) if dir.is_covered())
-    }
-
-    fn set_mount_point(&self, covered: bool) -> bool {
-        match &self.body {
-            Body::Dir(dir) => {
-                dir.set_covered(covered);
-                true
-            }
-            _ => false,
-        }
+    fn cover(&self) -> Option<&Cover> {
+        self.dir().ok().map(|dir| dir.cover())
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -506,7 +499,9 @@ impl Inode for Node {
     fn write(&self, file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let contents = self.contents()?;
         access::may_change(&self.ownership())?;
-        self.strip()?;
+        if from.left() > 0 {
+            self.strip()?;
+        }
         let written = contents.write(at, from, Through::of(file))?;
         self.modified();
         if file.flags() & abi::O_DSYNC != 0 || self.flags() & volume::SYNC != 0 {

@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
@@ -14,7 +15,8 @@ use crate::arch::cpu;
 use crate::charge::Counted;
 use crate::dev::tty;
 use crate::errno::*;
-use crate::fs::mount;
+use crate::fs::cpio::major_and_minor;
+use crate::fs::mount::{self, Mount};
 use crate::proc::limits::RLIMIT_SIGPENDING;
 use crate::proc::{oom, table, Pid, Process, Thread};
 
@@ -108,23 +110,44 @@ fn children(process: &Process, spot: Spot, out: &mut Text) -> Result<Option<u64>
 }
 
 fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
-    if spot.key == 0 {
-        if mount::sees_all() {
-            let (id, on) = mount::root().mount.ids();
-            writeln!(out, "{id} {on} 0:16 / / rw - tmpfs rootfs rw")?;
-        }
-        return Ok(Some(1));
-    }
-    let Some(mount) = mount::nth(spot.key as usize - 1) else { return Ok(None) };
-    let options = mount.options();
-    let (mode, _) = options.split_once(',').unwrap_or((&options, ""));
-    let (kind, source) = (mount.fs_type, &mount.source);
-    if let Some(path) = mount.place() {
-        let (id, on) = mount.ids();
-        let root = String::from_utf8_lossy(&mount.root_path()).into_owned();
-        writeln!(out, "{id} {on} 0:{} {root} {path} {mode} - {kind} {source} {options}", id + 15)?;
+    let Some(mount) = mounted(spot) else { return Ok(None) };
+    if let Some(path) = mount.path() {
+        let (id, parent, path) = (mount.id(), mount.parent_id(), escaped(&path));
+        let (major, minor) = major_and_minor(mount.dev());
+        let (root, options) = (escaped(&mount.root_path()), mount.options());
+        let (source, fs_type) = (escaped(mount.source().as_bytes()), mount.fs_type());
+        let (mode, fs_options) = (mount.mode(), mount.fs_options());
+        write!(out, "{id} {parent} {major}:{minor} {root} {path} {options} - ")?;
+        writeln!(out, "{fs_type} {source} {mode}{fs_options}")?;
     }
     Ok(Some(spot.key + 1))
+}
+
+/// The mount that a record of a table is about; the first mount's record is the first.
+pub(super) fn mounted(spot: Spot) -> Option<Arc<Mount>> {
+    match spot.key {
+        0 => Some(mount::root().mount),
+        n => mount::nth(n as usize - 1),
+    }
+}
+
+/// A name with what would end its field of a table in octal.
+pub(super) fn escaped(name: &[u8]) -> String {
+    let mut out = String::new();
+    for part in name.utf8_chunks() {
+        for char in part.valid().chars() {
+            match char {
+                ' ' | '\t' | '\n' | '\\' => {
+                    let _ = write!(out, "\\{:03o}", char as u32);
+                }
+                _ => out.push(char),
+            }
+        }
+        if !part.invalid().is_empty() {
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    out
 }
 
 pub(super) fn fdinfo(_process: &Process) -> Result<Vec<u8>> {

@@ -11,7 +11,6 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::TmpNode;
 use crate::charge::Charge;
@@ -27,7 +26,7 @@ const FIRST_COOKIE: u64 = 2;
 
 pub(super) struct Dir {
     entries: SpinLock<Entries>,
-    covered: AtomicBool,
+    cover: Cover,
 }
 
 /// What a name costs besides its bytes: its places in both maps.
@@ -73,7 +72,7 @@ impl Dir {
             dead: false,
             next: None,
         };
-        Dir { entries: SpinLock::new(entries), covered: AtomicBool::new(false) }
+        Dir { entries: SpinLock::new(entries), cover: Cover::new() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -99,12 +98,8 @@ impl Dir {
         Some((above, entries.name.to_vec()))
     }
 
-    pub(super) fn is_covered(&self) -> bool {
-        self.covered.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_covered(&self, covered: bool) {
-        self.covered.store(covered, Ordering::Relaxed);
+    pub(super) fn cover(&self) -> &Cover {
+        &self.cover
     }
 
     /// Enters a name that isn't there.
@@ -173,11 +168,10 @@ impl Dir {
 
     /// Marks an empty directory as removed.
     fn mark_dead(&self) -> Result<()> {
-        if self.is_covered() {
-            return Err(EBUSY);
-        }
+        self.cover.remove()?;
         let mut entries = self.entries.lock();
         if !entries.by_name.is_empty() {
+            self.cover.stay();
             return Err(ENOTEMPTY);
         }
         entries.dead = true;

@@ -35,7 +35,6 @@ use super::access;
 use super::file::File;
 use super::inode::*;
 use super::io::{Sink, Source};
-use super::mount;
 use crate::charge::{self, Charge};
 use crate::dev::block;
 use crate::errno::*;
@@ -257,13 +256,18 @@ impl TmpNode {
         }
     }
 
-    /// The contents changed, and with them what a program in them may do.
-    fn modified(&self) {
-        let now = sched::wall();
+    /// Before a change of the contents: takes set-id bits away.
+    fn strip(&self) {
         let mut attr = self.attr.lock();
         if let Some(perm) = access::mode_after_write(&attr.ownership(self.kind)) {
             attr.perm = perm;
         }
+    }
+
+    /// The contents changed.
+    fn modified(&self) {
+        let now = sched::wall();
+        let mut attr = self.attr.lock();
         attr.mtime = now;
         attr.ctime = now;
     }
@@ -279,7 +283,7 @@ impl TmpNode {
     /// The contents were read.
     fn accessed(&self, file: &File) {
         let mut attr = self.attr.lock();
-        attr.atime = mount::access_time(file, attr.atime, attr.mtime);
+        attr.atime = file.access_time(attr.atime, attr.mtime);
     }
 
     /// Appends whole contents at unpacking time.
@@ -367,7 +371,6 @@ impl Inode for TmpNode {
             available: free,
             files: files.saturating_add(files_free),
             files_free,
-            read_only: false,
         }
     }
 
@@ -422,18 +425,8 @@ impl Inode for TmpNode {
         self.dir().ok()?.parent()
     }
 
-    fn is_mount_point(&self) -> bool {
-        matches!(&self.body, Body::Dir(dir) if dir.is_covered())
-    }
-
-    fn set_mount_point(&self, covered: bool) -> bool {
-        match &self.body {
-            Body::Dir(dir) => {
-                dir.set_covered(covered);
-                true
-            }
-            _ => false,
-        }
+    fn cover(&self) -> Option<&Cover> {
+        self.dir().ok().map(|dir| dir.cover())
     }
 
     fn read_link(&self) -> Result<Vec<u8>> {
@@ -462,19 +455,29 @@ impl Inode for TmpNode {
     }
 
     fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
-        let written = self.data()?.write(at, from)?;
-        self.modified();
+        let data = self.data()?;
+        if from.left() > 0 {
+            self.strip();
+        }
+        let written = data.write(at, from)?;
+        if written.0 > 0 {
+            self.modified();
+        }
         Ok(written)
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        self.data()?.truncate(len)?;
+        let data = self.data()?;
+        self.strip();
+        data.truncate(len)?;
         self.modified();
         Ok(())
     }
 
     fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
-        self.data().map_err(|_| ENODEV)?.allocate(how, at, len)?;
+        let data = self.data().map_err(|_| ENODEV)?;
+        self.strip();
+        data.allocate(how, at, len)?;
         self.modified();
         Ok(())
     }

@@ -1,0 +1,137 @@
+//! Mounting and unmounting.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use linux_raw_sys::general as abi;
+
+use super::path_args::{only, path, place, CWD};
+use super::{calls, Calls};
+use crate::dev::block;
+use crate::errno::*;
+use crate::fs::inode::{InodeRef, Kind};
+use crate::fs::mount::{self, Extent, Unmount};
+use crate::fs::path::{Dir, Follow, PATH_MAX};
+use crate::fs::{current, devfs, ext4, procfs, tmpfs};
+use crate::proc::caps::Caps;
+use crate::user;
+
+pub const CALLS: Calls = calls! { __NR_mount => mount[5], __NR_umount2 => umount2[2] };
+
+/// Flags that have an effect, or ask for nothing that would be otherwise.
+const KNOWN: u32 = mount::FLAGS
+    | abi::MS_RELATIME
+    | abi::MS_NODIRATIME
+    | abi::MS_RDONLY
+    | abi::MS_REMOUNT
+    | abi::MS_BIND
+    | abi::MS_REC
+    | abi::MS_SILENT;
+
+fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Result<()> {
+    /// Old programs mark their flags so.
+    const MAGIC: u64 = 0xc0ed_0000;
+    const MAGIC_MASK: u64 = 0xffff_0000;
+    let target = place(CWD, target, Follow::Yes)?.dir()?;
+    current::cred().need(Caps::SYS_ADMIN)?;
+    let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
+    let flags = u32::try_from(flags).map_err(|_| EINVAL)?;
+    if flags & (abi::MS_PRIVATE | abi::MS_SLAVE) != 0 {
+        // What is mounted at one place shows at no other: all mounts are private, and none can be
+        // the slave of another.
+        let how = flags & !(abi::MS_REC | abi::MS_SILENT);
+        return if matches!(how, abi::MS_PRIVATE | abi::MS_SLAVE) { Ok(()) } else { Err(EINVAL) };
+    }
+    only(flags, KNOWN)?;
+    if flags & abi::MS_REMOUNT != 0 {
+        return remount(&target, flags, data);
+    }
+    if target.inode.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    if flags & abi::MS_BIND != 0 {
+        let from = place(CWD, source, Follow::Yes)?.dir()?;
+        if from.inode.kind() != Kind::Dir {
+            return Err(EINVAL);
+        }
+        let extent = if flags & abi::MS_REC != 0 { Extent::Tree } else { Extent::Directory };
+        return mount::bind(&target, &from, extent);
+    }
+    mount_new(&target, source, fs_type, flags, data)
+}
+
+fn remount(target: &Dir, flags: u32, data: u64) -> Result<()> {
+    let data = options(data)?;
+    mount::remount(target, flags, |root| {
+        let is_of_one_place = flags & abi::MS_BIND != 0;
+        // What can be written is the file system's, in all places.
+        let takes_writing = flags & abi::MS_RDONLY != 0 && !root.is_read_only();
+        if takes_writing && (is_of_one_place || tmpfs::has(root)) {
+            return Err(EINVAL);
+        }
+        if !is_of_one_place && !tmpfs::remount(root, &data)? {
+            ext4::remount(root, mode(flags))?;
+        }
+        Ok(())
+    })
+}
+
+/// Mounts a file system that isn't mounted.
+fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> Result<()> {
+    let fs_type = path(fs_type)?;
+    // A file system in memory can always be written.
+    if flags & abi::MS_RDONLY != 0 && !fs_type.starts_with(b"ext") {
+        return Err(EINVAL);
+    }
+    let name = if source == 0 { Vec::new() } else { path(source)? };
+    let (fs_type, root): (_, InodeRef) = match fs_type.as_slice() {
+        b"proc" => ("proc", procfs::create()),
+        b"sysfs" => ("sysfs", procfs::create_sys()),
+        b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
+        b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)?),
+        b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root().inode)?),
+        b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
+        _ => return Err(ENODEV),
+    };
+    let name = String::from_utf8_lossy(&name).into_owned();
+    let mounted = mount::mount(target, root.clone(), name, fs_type, flags);
+    if mounted.is_err() {
+        ext4::unmount(&root)?;
+    }
+    mounted
+}
+
+/// A mount's options for its file system, as text.
+fn options(data: u64) -> Result<Vec<u8>> {
+    if data == 0 {
+        return Ok(Vec::new());
+    }
+    user::read_cstr(data, PATH_MAX)
+}
+
+/// The root directory of the file system on the block device at a path.
+fn mount_disk(source: u64, flags: u32) -> Result<InodeRef> {
+    let node = place(CWD, source, Follow::Yes)?.inode;
+    if node.kind() != Kind::Block {
+        return Err(ENOTBLK);
+    }
+    let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
+    ext4::mount(disk, mode(flags))
+}
+
+fn mode(flags: u32) -> ext4::Mode {
+    if flags & abi::MS_RDONLY != 0 {
+        ext4::Mode::ReadOnly
+    } else {
+        ext4::Mode::ReadWrite
+    }
+}
+
+fn umount2(target: u64, flags: u32) -> Result<()> {
+    only(flags, abi::MNT_FORCE | abi::MNT_DETACH | abi::UMOUNT_NOFOLLOW)?;
+    let follow = if flags & abi::UMOUNT_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
+    let dir = place(CWD, target, follow)?.dir()?;
+    current::cred().need(Caps::SYS_ADMIN)?;
+    let how = if flags & abi::MNT_DETACH != 0 { Unmount::Lazily } else { Unmount::IfUnused };
+    mount::unmount(&dir, how, |root| ext4::unmount(root).map(|_| ()))
+}
