@@ -100,7 +100,8 @@ pub fn may_change_elsewhere(node: &Ownership) -> Result<()> {
     }
 }
 
-/// Whether a node's contents may be changed by who has opened it, maybe before it was marked.
+/// Whether a node's contents may be changed through a file that is open; perhaps since before the
+/// node was marked.
 ///
 /// # Errors
 /// `EPERM`: it is immutable.

@@ -1,5 +1,4 @@
-//! What a process takes for granted in paths: its root, its working directory, its file creation
-//! mask.
+//! A process's root directory, working directory and umask.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,11 +40,13 @@ impl FsContext {
         self.dirs.lock().cwd.clone()
     }
 
-    /// The old directory is let go after the lock.
+    /// Changes the working directory. The old one is dropped after unlocking: this may be its last
+    /// reference.
     pub fn set_cwd(&self, dir: Dir) {
         let _old = core::mem::replace(&mut self.dirs.lock().cwd, dir);
     }
 
+    /// Changes the root directory; likewise.
     pub fn set_root(&self, dir: Dir) {
         let _old = core::mem::replace(&mut self.dirs.lock().root, dir);
     }

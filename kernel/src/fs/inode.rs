@@ -185,7 +185,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// Which end of a directory entry `unlink` expects.
+/// Which kind of node `unlink` removes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unlink {
     File,

@@ -5,11 +5,12 @@
 //! space of its own, owned by the open file. Owners of process locks are process ids.
 //!
 //! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different
-//! owners in one space overlap only if both are shared. I3: a file without locks and without those
-//! who wait for them has no entry in the table. I4: whoever waits for a lock of a file stands in a
-//! line there. What is given back is offered to the first one whose lock lies there, who tries, and
-//! offers it to the next one whose lock may stand beside what was got. So an offer wakes one at a
-//! time, it goes along the line once, and it isn't lost with one who gives up.
+//! owners in one space overlap only if both are shared. I3: a file without locks and without
+//! waiters has no entry in the table. I4: a thread that waits for a lock of a file is in that file's
+//! queue. A range that is released is offered to the first waiter whose range overlaps
+//! it. That waiter tries to lock, then passes the offer on to the next waiter whose lock could
+//! coexist. So a release wakes one thread at a time, and an offer to a thread that stops waiting is
+//! passed on.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -136,7 +137,7 @@ impl Waiter {
         self.offered.wake_all();
     }
 
-    /// What was given back, as a range of whoever it was.
+    /// The range that was released: its bounds alone mean anything.
     fn take_offer(&self) -> Option<Range> {
         let (start, end) = self.offer.lock().take()?;
         Some(Range { start, end, ..self.wanted })
@@ -145,29 +146,25 @@ impl Waiter {
 
 /// What a range costs, held or waited for, with its part of the table.
 const HELD: usize = 2 * size_of::<Held>() + 2 * size_of::<Locks>() + size_of::<Waiter>() + 64;
-/// The work of looking at a range or at one who waits: that of copying so many bytes.
+/// The work of looking at a range or at a waiter: that of copying so many bytes.
 const LOOK: usize = 16;
-/// As many who wait are looked at in one piece.
+/// Waiters that are looked at with the table locked.
 const PIECE: usize = 256;
 
 static LOCKS: SpinLock<BTreeMap<FileId, Locks>> = SpinLock::new(BTreeMap::new());
-/// What processes wait for, by their numbers and places in lines: who waits for whom. Taken with
-/// the table locked.
+/// The locks that processes wait for, by process and ticket: the edges for deadlock detection.
+/// Taken with the table locked.
 static WAITS: SpinLock<BTreeMap<(i32, u64), (FileId, Range)>> = SpinLock::new(BTreeMap::new());
-/// Processes that wait for each other in a ring, at most, for the last to be told; as with Linux.
-const RING: usize = 10;
+/// The longest cycle of waiting processes that is found, as with Linux.
+const MAX_CYCLE: usize = 10;
 /// The end of a range that has none: behind the last byte that a file can have.
 pub const END: u64 = 1 << 63;
 
 /// Whether a process that waits for `wanted` would wait for itself, by way of others.
-fn would_wait_for_itself(
-    table: &BTreeMap<FileId, Locks>,
-    mut id: FileId,
-    mut wanted: Range,
-) -> bool {
+fn would_deadlock(table: &BTreeMap<FileId, Locks>, mut id: FileId, mut wanted: Range) -> bool {
     let me = wanted.owner;
     let waits = WAITS.lock();
-    for _ in 0..RING {
+    for _ in 0..MAX_CYCLE {
         let held = |locks: &Locks| {
             locks.ranges.iter().map(|held| held.range).find(|held| held.conflicts(&wanted))
         };
@@ -214,7 +211,7 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
     attempt(id(file), wanted, None)
 }
 
-/// The same; if another owner is in the way, `waiter` then stands in the line, in its place there.
+/// Takes the lock, or queues `waiter` under its ticket if another owner's lock conflicts.
 fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Result<()> {
     let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
     if matches!(wanted.owner, Owner::Process(_)) {
@@ -223,15 +220,15 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
     let mut table = LOCKS.lock();
     if let Some(Locks { ranges, .. }) = table.get(&id) {
         if ranges.iter().any(|held| held.range.conflicts(&wanted)) {
-            let Some((place, waiter)) = waiter else { return Err(EAGAIN) };
+            let Some((ticket, waiter)) = waiter else { return Err(EAGAIN) };
             if let Owner::Process(pid) = wanted.owner {
-                if would_wait_for_itself(&table, id, wanted) {
+                if would_deadlock(&table, id, wanted) {
                     return Err(EDEADLK);
                 }
-                WAITS.lock().insert((pid, place), (id, wanted));
+                WAITS.lock().insert((pid, ticket), (id, wanted));
             }
             if let Some(Locks { line, .. }) = table.get_mut(&id) {
-                line.entry(place).or_insert_with(|| waiter.clone());
+                line.entry(ticket).or_insert_with(|| waiter.clone());
             }
             return Err(EAGAIN);
         }
@@ -270,38 +267,38 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
 /// Takes a lock when it can be had.
 ///
 /// # Errors
-/// `EDEADLK`: whoever is in the way waits for this process; as for [`set`].
+/// `EDEADLK`: the owner that is in the way waits for this process; as for [`set`].
 pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
-    static PLACES: AtomicU64 = AtomicU64::new(0);
+    static TICKETS: AtomicU64 = AtomicU64::new(0);
     let id = id(file);
-    let place = PLACES.fetch_add(1, Relaxed);
+    let ticket = TICKETS.fetch_add(1, Relaxed);
     let _charge = held_charge()?;
     let waiter = Arc::new(Waiter { wanted, offer: SpinLock::new(None), offered: WaitQueue::new() });
-    match attempt(id, wanted, Some((place, &waiter))) {
+    match attempt(id, wanted, Some((ticket, &waiter))) {
         Err(EAGAIN) => {}
         outcome => return outcome,
     }
     let again = || {
         let hole = waiter.take_offer()?;
-        let outcome = attempt(id, wanted, Some((place, &waiter)));
-        offer(id, &hole, place + 1, outcome.is_ok().then_some(&wanted));
+        let outcome = attempt(id, wanted, Some((ticket, &waiter)));
+        offer(id, &hole, ticket + 1, outcome.is_ok().then_some(&wanted));
         (outcome != Err(EAGAIN)).then_some(outcome)
     };
     let outcome = waiter.offered.wait_intr(None, again).unwrap_or(Err(ERESTARTSYS));
-    leave_line(id, place, wanted.owner);
+    leave_line(id, ticket, wanted.owner);
     if let Some(hole) = waiter.take_offer() {
-        offer(id, &hole, place + 1, None);
+        offer(id, &hole, ticket + 1, None);
     }
     outcome
 }
 
-fn leave_line(id: FileId, place: u64, owner: Owner) {
+fn leave_line(id: FileId, ticket: u64, owner: Owner) {
     let mut table = LOCKS.lock();
     if let Owner::Process(pid) = owner {
-        WAITS.lock().remove(&(pid, place));
+        WAITS.lock().remove(&(pid, ticket));
     }
     let Some(locks) = table.get_mut(&id) else { return };
-    let waiter = locks.line.remove(&place);
+    let waiter = locks.line.remove(&ticket);
     if locks.is_empty() {
         table.remove(&id);
     }
@@ -310,7 +307,7 @@ fn leave_line(id: FileId, place: u64, owner: Owner) {
     drop(waiter);
 }
 
-/// Offers what was given back to the next who waits for a lock there, from a place in the line on
+/// Offers a range that was released to the next waiter whose lock lies there, from a ticket on
 /// (I4), that may stand beside one that another has got.
 fn offer(id: FileId, hole: &Range, from: u64, got: Option<&Range>) {
     let all =
@@ -323,9 +320,9 @@ fn offer(id: FileId, hole: &Range, from: u64, got: Option<&Range>) {
         let table = LOCKS.lock();
         let Some(locks) = table.get(&id) else { return };
         let mut looked = 0;
-        for (&place, waiter) in locks.line.range(from..).take(PIECE) {
+        for (&ticket, waiter) in locks.line.range(from..).take(PIECE) {
             looked += 1;
-            from = place + 1;
+            from = ticket + 1;
             if waiter.is_asked(hole) && !got.is_some_and(|got| got.conflicts(&waiter.wanted)) {
                 return waiter.offer(hole);
             }

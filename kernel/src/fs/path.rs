@@ -201,7 +201,7 @@ pub enum Follow {
 pub struct Start {
     pub root: Dir,
     pub dir: Dir,
-    /// On whose behalf.
+    /// The credentials that the walk is checked against.
     pub by: Arc<Cred>,
 }
 
@@ -221,7 +221,7 @@ impl Start {
 pub struct Found {
     /// The directory of the last component.
     pub dir: Dir,
-    /// The last component; `None` if the path ends in `.`, `..`, `/` or a link of `/proc`.
+    /// The last component; `None` if the path ends in `.` or `..`, or is `/`.
     pub name: Option<Box<[u8]>>,
     pub inode: Option<InodeRef>,
     /// The mount whose root that is, where the last component is a mount point.

@@ -61,7 +61,7 @@ pub fn node(dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
     node_by(&current::cred(), dir, addr, flags)
 }
 
-/// As [`node`], on somebody else's behalf.
+/// As [`node`], with other credentials.
 pub fn node_by(by: &Arc<Cred>, dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
     Ok(place_at(by, dir, addr, flags)?.inode)
 }

@@ -46,8 +46,8 @@ const SPARE: usize = 64 << 10;
 /// The longest name.
 const MAX_NAME: usize = 255;
 
-/// The directory that has a name, and the name; charged to the user who came that way, since it
-/// keeps that directory.
+/// The parent and the name in it. Charged to the user whose look-up brought the directory in, since
+/// this reference keeps the parent in memory.
 type Above = (Arc<Node>, Box<[u8]>, Charge);
 
 pub(super) struct Dir {
@@ -231,7 +231,7 @@ impl Node {
         Ok(node)
     }
 
-    /// The same for one that is looked at, and not entered.
+    /// The node of a name; neither the name nor its parent is cached.
     fn look_at(&self, volume: &mut Volume, name: &[u8]) -> Result<Arc<Node>> {
         let found = volume.lookup(self.ino, name).map_err(errno)?;
         self.fs().adopt(volume, &found)

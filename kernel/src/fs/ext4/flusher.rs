@@ -23,9 +23,9 @@ use crate::sync::{Once, WaitQueue};
 /// How often it comes by.
 const INTERVAL: sched::Nanos = 5_000_000_000;
 
-/// Dirty pages are in the way of somebody.
+/// A thread waits for dirty pages to be written.
 static CALLED: AtomicBool = AtomicBool::new(false);
-/// Memory is short, and what nobody uses shall go.
+/// Memory is short: unused nodes shall go.
 static SHORT: AtomicBool = AtomicBool::new(false);
 /// How often what nobody uses goes at most: while memory stays short there is little of it.
 const REST: sched::Nanos = 1_000_000_000;
@@ -78,7 +78,7 @@ fn run() {
     loop {
         let called =
             || [&CALLED, &CLOSED, &SHORT].into_iter().any(|asked| asked.load(Ordering::Acquire));
-        // Being called and the time being over are one to it.
+        // A call and the deadline are treated alike.
         let _ = CALLS.wait_intr(Some(next), || called().then_some(()));
         if CLOSED.swap(false, Ordering::AcqRel) {
             mounted().iter().for_each(|fs| fs.reap_closed());

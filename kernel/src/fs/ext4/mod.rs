@@ -186,7 +186,7 @@ pub fn remount(root: &InodeRef, mode: Mode) -> Result<()> {
     }
 }
 
-/// Ends the use of the file system with this root; `false` if it isn't one of these.
+/// Closes the file system of this directory, which was mounted; `false` if it isn't one of these.
 ///
 /// # Errors
 /// `EBUSY`: something of it is in use; `EIO`.

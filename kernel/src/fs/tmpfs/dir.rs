@@ -131,8 +131,8 @@ impl Dir {
     }
 
     /// Lets all that is below go, in a loop: directories that only their entries hold are put in a
-    /// row and emptied one after the other. For whoever comes to one of them meanwhile by a
-    /// directory below that is in use, it is a removed one.
+    /// row and emptied one after the other. A thread that reaches one from a directory below
+    /// it sees a removed directory.
     pub(super) fn empty(&self) {
         let mut row = None;
         self.move_below(&mut row);

@@ -201,7 +201,7 @@ impl TmpNode {
         }))
     }
 
-    /// Whom a node that nobody knows yet belongs to.
+    /// Sets owner and mode of a node that is in no directory yet.
     fn belong(&self, to: &Ownership) {
         let mut attr = self.attr.lock();
         (attr.perm, attr.uid, attr.gid) = (to.perm, to.uid, to.gid);
