@@ -6,10 +6,10 @@
 //!
 //! Invariants: I1: ranges of one owner in one space don't overlap. I2: two ranges of different
 //! owners in one space overlap only if both are shared. I3: a file without locks and without
-//! waiters has no entry in the table. I4: a thread that waits for a lock of a file is in its queue. A range that is released is offered to the first waiter whose range overlaps
-//! it. That waiter tries to lock, then passes the offer on to the next waiter whose lock could
-//! coexist. So a release wakes one thread at a time, and an offer to a thread that stops waiting is
-//! passed on.
+//! waiters has no entry in the table. I4: a thread that waits for a lock of a file is in the file's
+//! queue. A range that is released is offered to the first waiter whose range overlaps it. That
+//! waiter tries to lock, then passes the offer on to the next waiter whose lock could coexist. So a
+//! release wakes one thread at a time, and an offer to a thread that stops waiting is passed on.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
