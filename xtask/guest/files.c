@@ -527,6 +527,7 @@ static void unusual_ways_to_open(void) {
     fd = open("file", O_RDONLY | O_TRUNC);
     CHECK(fd >= 0 && !fstat(fd, &about) && about.st_size == 0 && !close(fd));
     FAILS(open("new", O_CREAT | O_DIRECTORY | O_RDWR, 0644), EINVAL);
+    FAILS(open(".", O_RDONLY | O_TRUNC), EISDIR);
     CHECK(access("new", F_OK) == -1);
     // A link that was named is not what it leads to.
     NEED(!symlink("file", "link") && (fd = open("link", O_PATH | O_NOFOLLOW)) >= 0);

@@ -1,6 +1,8 @@
 // File systems in memory: how large they may get, who is told when they are full, what gives room back.
 #include "check.h"
 #include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/statfs.h>
 #include <sys/sysinfo.h>
 #include <sys/sysmacros.h>
@@ -253,6 +255,14 @@ static void flags_of_mounts(void) {
     CHECK(!mount("", "/", "", MS_REC | MS_PRIVATE, "") && !mount("", "/", "", MS_SLAVE, ""));
     FAILS(mount("", "/", "", MS_PRIVATE | MS_NODEV, ""), EINVAL);
     FAILS(mount("", "/", "", MS_PRIVATE | MS_SLAVE, ""), EINVAL);
+    NEED(!mkdir("plain", 0755));
+    FAILS(mount("", "plain", "", MS_PRIVATE, ""), EINVAL);
+    // A socket's name keeps its file system.
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "plain/socket"};
+    int bound = socket(AF_UNIX, SOCK_STREAM, 0);
+    NEED(bound >= 0 && !mount("none", "plain", "tmpfs", 0, "") && !bind(bound, (void *)&name, sizeof name));
+    FAILS(umount("plain"), EBUSY);
+    CHECK(!close(bound) && !umount("plain"));
     end();
     char path[64];
     snprintf(path, sizeof path, "/tmp/m.%d", getpid());

@@ -155,7 +155,9 @@ static LOCKS: SpinLock<BTreeMap<FileId, Locks>> = SpinLock::new(BTreeMap::new())
 /// Taken with the table locked.
 static WAITS: SpinLock<BTreeMap<(i32, u64), (FileId, Range)>> = SpinLock::new(BTreeMap::new());
 /// The longest cycle of waiting processes that is found, as with Linux.
-const MAX_CYCLE: usize = 10;
+const MAX_CYCLE: usize = 11;
+/// Ranges that are looked at for one, with the table locked: of files with more, none is found.
+const MAX_LOOKS: usize = 16 * 1024;
 /// The end of a range that has none: behind the last byte that a file can have.
 pub const END: u64 = 1 << 63;
 
@@ -163,18 +165,20 @@ pub const END: u64 = 1 << 63;
 fn would_deadlock(table: &BTreeMap<FileId, Locks>, mut id: FileId, mut wanted: Range) -> bool {
     let me = wanted.owner;
     let waits = WAITS.lock();
+    let mut looks = 0;
+    let mut ranges_of = |id: &FileId| {
+        let ranges = table.get(id).map_or(&[][..], |locks| &locks.ranges);
+        looks += ranges.len();
+        (looks <= MAX_LOOKS).then_some(ranges)
+    };
     for _ in 0..MAX_CYCLE {
-        let held = |locks: &Locks| {
-            locks.ranges.iter().map(|held| held.range).find(|held| held.conflicts(&wanted))
-        };
-        let Some(Owner::Process(pid)) = table.get(&id).and_then(held).map(|held| held.owner) else {
-            return false;
-        };
+        let Some(ranges) = ranges_of(&id) else { return false };
+        let held = ranges.iter().map(|held| held.range).find(|held| held.conflicts(&wanted));
+        let Some(Owner::Process(pid)) = held.map(|held| held.owner) else { return false };
         let Some((_, next)) = waits.range((pid, 0)..=(pid, u64::MAX)).next() else { return false };
         (id, wanted) = *next;
-        if table.get(&id).is_some_and(|locks| {
-            locks.ranges.iter().any(|held| held.range.owner == me && held.range.conflicts(&wanted))
-        }) {
+        let Some(mut ranges) = ranges_of(&id).map(<[Held]>::iter) else { return false };
+        if ranges.any(|held| held.range.owner == me && held.range.conflicts(&wanted)) {
             return true;
         }
     }

@@ -271,6 +271,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
     let mut at = 0;
     let mut links = 0;
     let restricted = access::restricts_paths(&start.by);
+    let mut inside = Inside::default();
     loop {
         sched::work_done(COMPONENT);
         let text: &[u8] = replaced.as_deref().unwrap_or(path);
@@ -292,7 +293,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             dir.inode.permits(&start.by, access::EXECUTE)?;
         }
         if step.name == b".." {
-            dir = dotdot(&dir, &start.root)?;
+            dir = dotdot(&dir, &start.root, &mut inside)?;
             continue;
         }
         if step.name == b"." {
@@ -341,6 +342,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
                 return Ok(Found { jumped: Some(place), ..step.found(dir, Some(inode), None) });
             }
             dir = place.dir()?;
+            inside = Inside::default();
             continue;
         }
         let text = spliced(&inode.read_link()?, &text[step.end..])?;
@@ -387,11 +389,38 @@ impl<'a> Step<'a> {
     }
 }
 
+/// What a walk has found out about the directories that it is in: `..` asks it once, not at each
+/// step, since a directory above one that is under a root is so too.
+#[derive(Default)]
+struct Inside {
+    /// Under the root of this mount.
+    mount: Option<Arc<Mount>>,
+    /// Under the process's root.
+    root: bool,
+}
+
+impl Inside {
+    /// Whether `dir` is under its mount's root and the process's; not if it was renamed out of one.
+    fn check(&mut self, dir: &Dir, root: &Dir) -> bool {
+        let mount = &dir.mount;
+        if mount.shows_part() && !self.mount.as_ref().is_some_and(|known| Arc::ptr_eq(known, mount))
+        {
+            let top = Dir { mount: mount.clone(), inode: mount.root().clone() };
+            if !dir.is_under(&top) {
+                return false;
+            }
+            self.mount = Some(mount.clone());
+        }
+        self.root = self.root || root.same(&mount::root()) || dir.is_under(root);
+        self.root
+    }
+}
+
 /// The directory that `..` leads to; the root's is itself, and so is that of a removed directory.
 ///
 /// # Errors
 /// `ENOENT`: it was renamed out of what is mounted there, or of the process's root; `ENOTDIR`.
-fn dotdot(dir: &Dir, root: &Dir) -> Result<Dir> {
+fn dotdot(dir: &Dir, root: &Dir, inside: &mut Inside) -> Result<Dir> {
     if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
@@ -402,15 +431,8 @@ fn dotdot(dir: &Dir, root: &Dir) -> Result<Dir> {
         }
         match at.up() {
             Up::MountPoint(dir) => at = dir,
-            Up::Parent(dir, _) => {
-                let mount = &dir.mount;
-                let top = Dir { mount: mount.clone(), inode: mount.root().clone() };
-                let is_out = mount.shows_part() && !dir.is_under(&top);
-                if is_out || !root.same(&mount::root()) && !dir.is_under(root) {
-                    return Err(ENOENT);
-                }
-                break dir;
-            }
+            Up::Parent(dir, _) if inside.check(&dir, root) => break dir,
+            Up::Parent(..) => return Err(ENOENT),
             Up::End => break dir.clone(),
         }
     };

@@ -13,6 +13,7 @@ use super::named::Named;
 use super::socket::Socket;
 use crate::errno::*;
 use crate::fs::inode::{InodeRef, Kind, NewNode};
+use crate::fs::mount::Mount;
 use crate::fs::path::{resolve, walk, Follow, Start};
 use crate::fs::{access, current};
 use crate::sync::SpinLock;
@@ -39,8 +40,8 @@ pub static NAMED: Named = Named::new();
 pub struct Bound {
     place: Place,
     number: u64,
-    /// Keeps the node's numbers.
-    _node: Option<InodeRef>,
+    /// Keeps the node's numbers, and its file system mounted.
+    _node: Option<(InodeRef, Arc<Mount>)>,
 }
 
 fn start() -> Result<Start> {
@@ -74,7 +75,7 @@ fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
     let place = place_of(&node);
     NAMES.lock().insert(place.clone(), socket.weak());
     NAMED.add(socket);
-    Ok(Bound { place, number: socket.number(), _node: Some(node) })
+    Ok(Bound { place, number: socket.number(), _node: Some((node, dir.mount)) })
 }
 
 fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {

@@ -204,7 +204,8 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<(Place, 
         return Err(EEXIST);
     }
     let place = found.place()?;
-    if place.inode.kind() == Kind::Dir && (how.wants_write() || how.has(abi::O_CREAT)) {
+    let changes = how.wants_write() || how.has(abi::O_CREAT | abi::O_TRUNC);
+    if place.inode.kind() == Kind::Dir && changes {
         return Err(EISDIR);
     }
     if !how.has(abi::O_PATH) && place.inode.kind() != Kind::Symlink {

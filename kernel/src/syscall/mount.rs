@@ -9,7 +9,7 @@ use super::path_args::{only, path, place, CWD};
 use super::{calls, Calls};
 use crate::dev::block;
 use crate::errno::*;
-use crate::fs::inode::{InodeRef, Kind};
+use crate::fs::inode::{same, InodeRef, Kind};
 use crate::fs::mount::{self, Extent, Unmount};
 use crate::fs::path::{Dir, Follow, PATH_MAX};
 use crate::fs::{current, devfs, ext4, procfs, tmpfs};
@@ -39,8 +39,10 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     if flags & (abi::MS_PRIVATE | abi::MS_SLAVE) != 0 {
         // What is mounted at one place shows at no other: all mounts are private, and none can be
         // the slave of another.
-        let how = flags & !(abi::MS_REC | abi::MS_SILENT);
-        return if matches!(how, abi::MS_PRIVATE | abi::MS_SLAVE) { Ok(()) } else { Err(EINVAL) };
+        let is_one =
+            matches!(flags & !(abi::MS_REC | abi::MS_SILENT), abi::MS_PRIVATE | abi::MS_SLAVE);
+        let is_mount = same(&target.inode, target.mount.root());
+        return if is_one && is_mount { Ok(()) } else { Err(EINVAL) };
     }
     only(flags, KNOWN)?;
     if flags & abi::MS_REMOUNT != 0 {
@@ -111,11 +113,14 @@ fn options(data: u64) -> Result<Vec<u8>> {
 
 /// The root directory of the file system on the block device at a path.
 fn mount_disk(source: u64, flags: u32) -> Result<InodeRef> {
-    let node = place(CWD, source, Follow::Yes)?.inode;
-    if node.kind() != Kind::Block {
+    let place = place(CWD, source, Follow::Yes)?;
+    if place.inode.kind() != Kind::Block {
         return Err(ENOTBLK);
     }
-    let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
+    if place.mount_flags() & abi::MS_NODEV != 0 {
+        return Err(EACCES);
+    }
+    let disk = block::by_number(place.inode.stat().rdev).ok_or(ENXIO)?;
     ext4::mount(disk, mode(flags))
 }
 
