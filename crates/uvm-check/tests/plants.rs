@@ -49,7 +49,7 @@ const LARGE: &[&str] = &["-p", "uvm", "--test", "spaces", "many_"];
 const MOVING: &[&str] = &["-p", "uvm", "--test", "moving"];
 const GIVEN_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_given_back_before"];
 const CLAIMS: &[&str] = &["--features", "shuttle", "--test", "schedules", "claims"];
-const VERDICT: &[&str] = &["-p", "uvm", "--lib", "verdict"];
+const DECISION: &[&str] = &["-p", "uvm", "--lib", "decision"];
 const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
 const FEW: &[&str] = &["-p", "uvm", "--test", "paging", "a_few_frames"];
 const LET_GO: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_let_go"];
@@ -471,7 +471,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: when memory is short, what is on loan stays",
         file: "uvm/src/pageout/mod.rs",
-        changes: &[("        self.settle_lent(held, zeal);\n", "")],
+        changes: &[("        self.settle_lent(held, priority);\n", "")],
         found_by: TRANSFERRED,
     },
     Plant {
@@ -692,9 +692,9 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: one write that fails at once ends an operation",
-        file: "uvm/src/pageout/verdict.rs",
+        file: "uvm/src/pageout/decision.rs",
         changes: &[
-            ("if !has_failed && after.places == 0", "if after.places == 0"),
+            ("if !has_failed && after.free_slots == 0", "if after.free_slots == 0"),
             ("under_way == 0 && !has_failed;", "under_way == 0;"),
             ("freed != 0 || has_failed || before", "freed != 0 || before"),
         ],
@@ -702,20 +702,20 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: who was refused a frame does not look whether there is one by now",
-        file: "uvm/src/pageout/room.rs",
+        file: "uvm/src/pageout/reclaim.rs",
         changes: &[("frames.refusals() != self.refusals;", "frames.refusals() < self.refusals;")],
         found_by: GIVEN_BACK,
     },
     Plant {
         what: "memory: what others give back during a pass does not count",
-        file: "uvm/src/pageout/verdict.rs",
+        file: "uvm/src/pageout/decision.rs",
         changes: &[("if after.free > before.free + freed {", "if after.free == usize::MAX {")],
-        found_by: VERDICT,
+        found_by: DECISION,
     },
     Plant {
         what: "memory: with room on swap the last frames are refused",
-        file: "uvm/src/pageout/verdict.rs",
-        changes: &[("!has_failed && after.places == 0 && after", "!has_failed && after")],
+        file: "uvm/src/pageout/decision.rs",
+        changes: &[("!has_failed && after.free_slots == 0 && after", "!has_failed && after")],
         found_by: FEW,
     },
     Plant {
@@ -765,26 +765,26 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: what is being given back is not looked for",
-        file: "uvm/src/pageout/spent.rs",
+        file: "uvm/src/pageout/no_progress.rs",
         changes: &[("= self.frames().being_freed();", "= 0;")],
         found_by: BEING_FREED,
     },
     Plant {
         what: "memory: what is being read is not waited for",
-        file: "uvm/src/pageout/verdict.rs",
+        file: "uvm/src/pageout/decision.rs",
         changes: &[("        self.leaving + self.coming", "        self.leaving")],
-        found_by: VERDICT,
+        found_by: DECISION,
     },
     Plant {
         what: "memory: each refusal of a full machine looks at all of memory",
-        file: "uvm/src/pageout/verdict.rs",
+        file: "uvm/src/pageout/decision.rs",
         changes: &[("self.fresh != 0 && (self", "self.fresh != 1 || (self")],
         found_by: FULL,
     },
     Plant {
         what: "memory: pages that are let go are not found",
-        file: "uvm/src/pageout/spent.rs",
-        changes: &[("spent.loosened == loosened", "spent.loosened <= loosened")],
+        file: "uvm/src/pageout/no_progress.rs",
+        changes: &[("last.loosened == loosened", "last.loosened <= loosened")],
         found_by: LET_GO,
     },
     Plant {
@@ -798,19 +798,19 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: pages that were read back are not found",
-        file: "uvm/src/pageout/spent.rs",
-        changes: &[("spent.left + made + places", "spent.left + 0 * made + places")],
+        file: "uvm/src/pageout/no_progress.rs",
+        changes: &[("last.left + made + free_slots", "last.left + 0 * made + free_slots")],
         found_by: READ_BACK,
     },
     Plant {
         what: "memory: pages that came on a queue during the last pass are not found",
-        file: "uvm/src/pageout/spent.rs",
+        file: "uvm/src/pageout/no_progress.rs",
         changes: &[("_ => on_queues.saturating_sub(pass.wired),", "_ => pass.wanted,")],
         found_by: REFUSED,
     },
     Plant {
         what: "memory: pages of files that the last pass has written are not found",
-        file: "uvm/src/pageout/spent.rs",
+        file: "uvm/src/pageout/no_progress.rs",
         changes: &[("self.pages_in_flight() + (made - before.made) as usize,", "self.pages_in_flight(),")],
         found_by: WRITTEN_LAST,
     },
@@ -894,20 +894,20 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "line: a turn is handed over where nobody waits",
-        file: "uvm/src/pageout/line.rs",
-        changes: &[("if state.waiting == 0 { Whose::Nobodys } else { Whose::Handed }", "Whose::Handed")],
+        file: "uvm/src/pageout/waiters.rs",
+        changes: &[("if state.waiting == 0 { TurnState::Free } else { TurnState::Handed }", "TurnState::Handed")],
         found_by: LINE,
     },
     Plant {
         what: "line: who gives up keeps the turn that was meant for it",
-        file: "uvm/src/pageout/line.rs",
-        changes: &[("if state.turn == Whose::Handed {", "if state.waiting == usize::MAX {")],
+        file: "uvm/src/pageout/waiters.rs",
+        changes: &[("if state.turn == TurnState::Handed {", "if state.waiting == usize::MAX {")],
         found_by: LINE_ENDED,
     },
     Plant {
         what: "line: who has been woken takes a turn that another has",
-        file: "uvm/src/pageout/line.rs",
-        changes: &[("!has_fatal_signal && state.turn == Whose::Taken", "!has_fatal_signal && state.waiting == usize::MAX")],
+        file: "uvm/src/pageout/waiters.rs",
+        changes: &[("!has_fatal_signal && state.turn == TurnState::Taken", "!has_fatal_signal && state.waiting == usize::MAX")],
         found_by: LINE_EARLY,
     },
     Plant {

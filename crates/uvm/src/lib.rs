@@ -66,7 +66,7 @@ pub mod stat;
 pub mod swap;
 pub mod transfer;
 
-use crate::pageout::Effort;
+use crate::pageout::Reclaim;
 use machine::lines::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use machine::{order, Frames, Held, Machine, NoMemory, PageNo, Ticket};
@@ -103,7 +103,7 @@ pub struct Uvm<M: Machine> {
     stat: Stat,
     knobs: Knobs,
     pass_lock: pageout::PassLock<M>,
-    line: pageout::Line<M>,
+    waiters: pageout::Waiters<M>,
     left: amap::deferred::DeferredReleases<M>,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
@@ -134,7 +134,7 @@ impl<M: Machine> Uvm<M> {
             stat: Stat::new(cpus),
             knobs: Knobs::default(),
             pass_lock: pageout::PassLock::new(),
-            line: pageout::Line::new(),
+            waiters: pageout::Waiters::new(),
             left: amap::deferred::DeferredReleases::new(),
             in_flight: AtomicUsize::new(0),
             coming_in: AtomicUsize::new(0),
@@ -200,7 +200,7 @@ impl<M: Machine> Uvm<M> {
         reserve: usize,
         once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> Result<T, E> {
-        self.attempt_counted(held, reserve, Effort::default(), once).0
+        self.attempt_counted(held, reserve, Reclaim::default(), once).0
     }
 
     /// The same, and whether it waited. `once` gets what has been reserved for it.
@@ -209,26 +209,26 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         mut reserve: usize,
-        mut effort: Effort,
+        mut reclaim: Reclaim,
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> (Result<T, E>, bool) {
         let mut waited = false;
-        effort.begin(self.frames());
+        reclaim.begin(self.frames());
         loop {
             if reserve != 0 {
                 if let Err(e) = self.machine.reserve_heap(reserve) {
-                    if self.make_room_for(held, &mut effort) {
+                    if self.make_room_for(held, &mut reclaim) {
                         continue;
                     }
                     return (Err(e.into()), waited);
                 }
             }
-            if self.line.has_waiters() && !waited {
-                self.queue_up(held, &mut effort);
+            if self.waiters.has_waiters() && !waited {
+                self.queue_up(held, &mut reclaim);
             }
             let stop = match once(held, reserve) {
                 Err(Stop::Fail(e)) if e == E::from(NoMemory) => {
-                    if self.make_room_for(held, &mut effort) {
+                    if self.make_room_for(held, &mut reclaim) {
                         continue;
                     }
                     return (Err(e), waited);
@@ -238,12 +238,12 @@ impl<M: Machine> Uvm<M> {
                     continue;
                 }
                 Ok(done) => {
-                    self.has_room(held, &mut effort);
+                    self.has_room(held, &mut reclaim);
                     return (Ok(done), waited);
                 }
                 Err(stop) => stop,
             };
-            self.has_room(held, &mut effort);
+            self.has_room(held, &mut reclaim);
             match stop {
                 Stop::Wait(ticket) => {
                     self.stat.add(self.machine.cpu(), Counter::Waits, 1);

@@ -47,7 +47,7 @@ use machine::{
 use crate::io::Start;
 use crate::map::tree::Tree;
 use crate::map::{Entry, Map, Writes};
-use crate::pageout::Effort;
+use crate::pageout::Reclaim;
 use crate::pager::{GetError, Pager};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
@@ -295,7 +295,7 @@ impl<M: Machine> Uvm<M> {
         let (result, waited) = self.attempt_counted(
             held,
             BYTES + SMALL_AMAP_BYTES,
-            Effort::of_fault(),
+            Reclaim::of_fault(),
             |held, reserved| {
                 let mut fault = asked.begin(&mut down);
                 match self.fault_once(held, &mut fault, reserved) {

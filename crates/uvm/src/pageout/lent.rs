@@ -18,7 +18,7 @@ use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
 
-use super::Zeal;
+use super::Priority;
 use crate::amap::Amap;
 use crate::anon::{drop_page, many_bytes};
 use crate::loan::slots::{Settle, AT_ONCE};
@@ -28,21 +28,21 @@ use crate::Uvm;
 impl<M: Machine> Uvm<M> {
     /// Settles slots that hold pages on loan. Cost: by these slots and, if there are any, by amaps
     /// that have ever had some.
-    pub(super) fn settle_lent(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal) {
+    pub(super) fn settle_lent(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
         let (anons, mut next) = (&self.anons, 0);
         while anons.borrowed.load(Relaxed) != 0 {
             let Some((name, amap)) = anons.borrowers.next(held, next) else { break };
-            self.settle_amap(held, zeal, &amap);
+            self.settle_amap(held, priority, &amap);
             next = name + 1;
         }
     }
 
     /// The same for those of an amap.
-    fn settle_amap(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal, amap: &Amap<M>) {
+    fn settle_amap(&self, held: &mut Held<'_, order::Nothing>, priority: Priority, amap: &Amap<M>) {
         let mut next = 0;
         while let Some((slot, pages)) = self.settle_slots(held, amap, next) {
             let let_go =
-                pages.into_iter().filter(|&page| self.leave_to_borrowers(held, zeal, page));
+                pages.into_iter().filter(|&page| self.leave_to_borrowers(held, priority, page));
             if let_go.count() != 0 {
                 let _ = self.settle_slots(held, amap, slot);
             }
@@ -74,12 +74,12 @@ impl<M: Machine> Uvm<M> {
     fn leave_to_borrowers(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        zeal: Zeal,
+        priority: Priority,
         page: PageNo,
     ) -> bool {
         let (machine, frames) = (self.machine(), self.frames());
         let Owner::Object(id) = frames.owner(page) else { return false };
-        if machine.pmap().clear_referenced(page) && zeal == Zeal::Fair {
+        if machine.pmap().clear_referenced(page) && priority == Priority::Normal {
             return false;
         }
         let mut down = Shootdown::new();

@@ -39,17 +39,17 @@
 //! I/O, or on a queue. I2: `in_flight` counts the pages that are being written in order to be
 //! freed.
 
+mod decision;
 mod finish;
 mod knobs;
 mod lent;
-mod line;
+mod no_progress;
 mod objects;
-mod places;
 mod range;
-mod room;
-mod spent;
+mod reclaim;
+mod swap_slots;
 mod take;
-mod verdict;
+mod waiters;
 
 use machine::lines::Ordering::Relaxed;
 
@@ -65,10 +65,10 @@ use crate::stat::Counter;
 use crate::swap::WRITE_CLUSTER;
 use crate::Uvm;
 pub use knobs::{BadShare, Knobs};
-pub(crate) use line::Line;
-pub(crate) use room::Effort;
-pub use room::Last;
-pub(crate) use spent::PassLock;
+pub(crate) use no_progress::PassLock;
+pub use reclaim::Last;
+pub(crate) use reclaim::Reclaim;
+pub(crate) use waiters::Waiters;
 
 /// What a pass has achieved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,11 +99,11 @@ impl Progress {
     }
 }
 
-/// How hard a pass tries.
+/// How hard a pass tries: the reclaim priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Zeal {
+pub(crate) enum Priority {
     /// Pages that were used lately get their second chance, and the balance is kept.
-    Fair,
+    Normal,
     /// Whatever can be taken is.
     Desperate,
 }
@@ -113,7 +113,7 @@ const PUTS: usize = 16;
 
 /// One pass under way.
 struct Pass<M: Machine> {
-    zeal: Zeal,
+    priority: Priority,
     /// Free pages at which it ends.
     target: usize,
     /// Dirty anonymous pages that swap has room for yet.
@@ -150,11 +150,11 @@ impl<M: Machine> Uvm<M> {
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
     pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
-        if !self.sight(held).is_worth_a_pass(self.frames().low_water()) {
+        if !self.memory_state(held).is_worth_a_pass(self.frames().low_water()) {
             return Progress::default();
         }
         while !self.begin_pass(held) {}
-        let progress = self.pass(held, target_free, Zeal::Fair);
+        let progress = self.pass(held, target_free, Priority::Normal);
         self.end_pass();
         self.clear_left(held);
         progress
@@ -175,18 +175,23 @@ impl<M: Machine> Uvm<M> {
         &self.knobs
     }
 
-    fn new_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Pass<M> {
+    fn new_pass(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        target: usize,
+        priority: Priority,
+    ) -> Pass<M> {
         let frames = self.frames();
         self.stat().add(self.machine().cpu(), Counter::Passes, 1);
         frames.flush_pending(held);
-        let room = self.make_places(held, zeal);
+        let room = self.make_slots_free(held, priority);
         Pass {
-            zeal,
+            priority,
             target,
             room,
-            kept: match zeal {
-                Zeal::Fair => self.knobs.kept(frames, room > 0),
-                Zeal::Desperate => [false; 3],
+            kept: match priority {
+                Priority::Normal => self.knobs.kept(frames, room > 0),
+                Priority::Desperate => [false; 3],
             },
             taken: ArrayVec::new(),
             most: (frames.total() / 64).clamp(16, WRITE_CLUSTER),
@@ -196,9 +201,14 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn pass(&self, held: &mut Held<'_, order::Nothing>, target: usize, zeal: Zeal) -> Progress {
-        let mut pass = self.new_pass(held, target, zeal);
-        self.settle_lent(held, zeal);
+    fn pass(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        target: usize,
+        priority: Priority,
+    ) -> Progress {
+        let mut pass = self.new_pass(held, target, priority);
+        self.settle_lent(held, priority);
         self.refill_inactive(held, &mut pass);
         self.scan_inactive(held, &mut pass);
         self.finish(held, &mut pass);
@@ -213,9 +223,9 @@ impl<M: Machine> Uvm<M> {
     fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
         let frames = self.frames();
         let (active, inactive) = (frames.active(), frames.inactive());
-        let mut short = match pass.zeal {
-            Zeal::Fair => ((active + inactive) / 3).saturating_sub(inactive),
-            Zeal::Desperate => active,
+        let mut short = match pass.priority {
+            Priority::Normal => ((active + inactive) / 3).saturating_sub(inactive),
+            Priority::Desperate => active,
         };
         let mut left = active;
         while short != 0 && left != 0 {

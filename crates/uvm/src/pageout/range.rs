@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use machine::frames::SCAN;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
-use super::{Pass, Progress, Zeal};
+use super::{Pass, Priority, Progress};
 use crate::loan::slots::Content;
 use crate::map::{Entry, Writes};
 use crate::{Space, Uvm};
@@ -57,7 +57,7 @@ impl<M: Machine> Uvm<M> {
 
     fn begin_range(&self, held: &mut Held<'_, order::Nothing>) -> Pass<M> {
         while !self.begin_pass(held) {}
-        self.new_pass(held, usize::MAX, Zeal::Desperate)
+        self.new_pass(held, usize::MAX, Priority::Desperate)
     }
 
     /// Ends a pass, and lets others run, who may want one.

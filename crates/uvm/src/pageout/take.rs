@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use machine::frames::{PageFlags, Place};
 use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
 
-use super::{Pass, Zeal};
+use super::{Pass, Priority};
 use crate::anon::AnonNo;
 use crate::pager::{Launder, Pager};
 use crate::stat::Counter;
@@ -25,7 +25,7 @@ impl<M: Machine> Uvm<M> {
         let kept = pass.kept[frames.class(page) as usize];
         let is_wired = frames.wire_count(page) != 0;
         pass.progress.wired += usize::from(is_wired);
-        if is_wired || (pass.zeal == Zeal::Fair && (used || kept)) {
+        if is_wired || (pass.priority == Priority::Normal && (used || kept)) {
             frames.reactivate(held, page);
             self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
             return;
@@ -77,7 +77,7 @@ impl<M: Machine> Uvm<M> {
             // The host's own use, which the pmap doesn't see; flags are written under the owner's
             // lock.
             let flags = self.frames().clear_flags(page, PageFlags::TOUCHED);
-            if flags.contains(PageFlags::TOUCHED) && pass.zeal == Zeal::Fair {
+            if flags.contains(PageFlags::TOUCHED) && pass.priority == Priority::Normal {
                 self.frames().reactivate(&mut h, page);
                 self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
                 return;

@@ -23,7 +23,7 @@ use super::{Slot, State, SwapError, SwapId, MOST_TIER};
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Outcome, Transfer, CLUSTER};
 use crate::object::busy_check;
-use crate::pageout::Effort;
+use crate::pageout::Reclaim;
 use crate::Uvm;
 
 /// Pages on their way home, by slot.
@@ -132,12 +132,12 @@ impl<M: Machine> Uvm<M> {
         numbers: &Range<u32>,
     ) -> Result<(), SwapError> {
         let (_, lost) = self.used_on(held, numbers);
-        let (mut last, mut effort) = (0, Effort::default());
-        effort.begin(self.frames());
+        let (mut last, mut reclaim) = (0, Reclaim::default());
+        reclaim.begin(self.frames());
         loop {
             let (used, lost_now) = self.used_on(held, numbers);
             if used == 0 {
-                self.has_room(held, &mut effort);
+                self.has_room(held, &mut reclaim);
                 return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
             }
             let memory = self.machine().ticket(Channel::MEMORY);
@@ -146,16 +146,16 @@ impl<M: Machine> Uvm<M> {
                 .anons_home(held, numbers, &mut wait)
                 .and_then(|()| self.objects_home(held, numbers, &mut wait));
             if self.used_on(held, numbers).0 < used {
-                self.has_room(held, &mut effort);
-                effort = Effort::default();
+                self.has_room(held, &mut reclaim);
+                reclaim = Reclaim::default();
             }
             if let Err(NoMemory) = home {
-                if !self.make_room_for(held, &mut effort) {
+                if !self.make_room_for(held, &mut reclaim) {
                     return Err(SwapError::NoMemory);
                 }
                 continue;
             }
-            self.has_room(held, &mut effort);
+            self.has_room(held, &mut reclaim);
             if let Some(ticket) = wait {
                 self.machine().wait(held, ticket);
             } else if used == last && self.used_on(held, numbers).0 == used {

@@ -1,4 +1,4 @@
-//! Places on swap for dirty anonymous pages, also those that pages in memory keep to no good.
+//! Swap slots for dirty anonymous pages: free ones, and those that pages in memory keep to no good.
 //!
 //! A page that was read from swap keeps its slot as a clean copy. Once it is written to the copy is
 //! stale, and while it is wired it can't leave: when there is little room such slots are given
@@ -9,20 +9,24 @@ use machine::lines::Ordering::Relaxed;
 use machine::frames::{PageFlags, SCAN};
 use machine::{order, Held, Machine};
 
-use super::Zeal;
+use super::Priority;
 use crate::anon::AnonNo;
 use crate::stat::Counter;
 use crate::swap::WRITE_CLUSTER;
 use crate::Uvm;
 
-/// Anons whose slots a fair pass looks at when swap is nearly full; a desperate one looks at all.
+/// Anons whose slots a normal pass looks at when swap is nearly full; a desperate one looks at all.
 const SWEEP: u32 = 4096;
 
 impl<M: Machine> Uvm<M> {
     /// Dirty anonymous pages that swap has room for; if they are few, after pages in memory have
     /// given up slots that do them no good, as far as is needed for a write. Cost: if they are few,
-    /// by anons that a pass of this zeal looks at.
-    pub(super) fn make_places(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal) -> usize {
+    /// by anons that a pass of this priority looks at.
+    pub(super) fn make_slots_free(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        priority: Priority,
+    ) -> usize {
         if self.swap().slots() == 0 {
             return 0;
         }
@@ -30,16 +34,16 @@ impl<M: Machine> Uvm<M> {
         if room >= WRITE_CLUSTER {
             return room;
         }
-        self.reclaim_slots(held, zeal, WRITE_CLUSTER - room);
+        self.reclaim_slots(held, priority, WRITE_CLUSTER - room);
         self.swap().room(held) as usize
     }
 
     /// Takes up to `most` slots back, and goes on from where it ended the last time.
-    fn reclaim_slots(&self, held: &mut Held<'_, order::Nothing>, zeal: Zeal, most: usize) {
+    fn reclaim_slots(&self, held: &mut Held<'_, order::Nothing>, priority: Priority, most: usize) {
         let end = self.anons.end(held);
-        let look_at = match zeal {
-            Zeal::Fair => SWEEP.min(end),
-            Zeal::Desperate => end,
+        let look_at = match priority {
+            Priority::Normal => SWEEP.min(end),
+            Priority::Desperate => end,
         };
         let (mut hand, mut found) = (self.sweep_hand.load(Relaxed), 0);
         for n in 0..look_at {

@@ -1,18 +1,18 @@
-//! What the head of the line makes of a pass: it tries again, waits, or believes that memory has
-//! run out.
+//! The out-of-memory decision: what the thread whose turn it is does after a pass. It tries again,
+//! waits, or is refused.
 //!
-//! It looks before the pass and after it ([`Sight`]), and judges both with what its passes have
-//! come to so far ([`Past`]). No lock is held and nothing is looked for: each look costs as much as
+//! It compares counts before the pass and after it ([`MemoryState`]) with what its passes have come
+//! to so far ([`Past`]). No lock is held and nothing is scanned: each comparison costs as much as
 //! reading some counters. With swap full memory has run out when all frames that are free, that
 //! will be when transfers end, and that a pass could take yet are fewer than the low water mark:
 //! programs would take each other's last pages in turn for ever. With room on swap what little
 //! there is may be enough; that it isn't is believed the second time, with nothing under way.
 //!
-//! V1: who is refused could not have had more by waiting: nothing is under way, or with swap full
-//! all of it is too little. V2: who waits is woken: something was under way after the ticket was
-//! read. V3: who tries again has a reason that comes to an end: pages were freed, a transfer has
-//! ended or failed, or others gave memory back, or are about to; and an operation's passes are
-//! counted.
+//! V1: a refused thread could not have had more by waiting: nothing is under way, or with swap full
+//! all of it is too little. V2: a waiting thread is woken: something was under way after the ticket
+//! was read. V3: a thread that tries again has a reason that comes to an end: pages were freed, a
+//! transfer has ended or failed, or other threads freed memory, or are about to; and an operation's
+//! passes are counted.
 
 use super::Progress;
 
@@ -22,42 +22,42 @@ const VAIN: u32 = 32;
 /// Passes of one operation that may free pages without an end to it.
 const CIRCLE: u32 = 100;
 
-/// Moments that one operation gives those who are giving pages back. Each is done in a few; but who
-/// gives back may sleep first for something else, with a page or two in hand, and on the only CPU
-/// it doesn't run again before the operation is over.
+/// Pauses of one operation for threads that are freeing pages. Each is done in a few; but a thread
+/// may sleep before it frees a page or two that it has, and on the only CPU it doesn't run again
+/// before the operation is over.
 const PAUSES: u32 = 1000;
 
-/// What there was at a moment, in pages.
+/// Counts of one moment, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Sight {
-    /// Free frames, those that are being given back among them.
+pub(super) struct MemoryState {
+    /// Free frames, and those that are being freed.
     pub(super) free: usize,
-    /// Those: others free them in a moment, without sleeping.
-    pub(super) given_back: usize,
+    /// Frames that other threads are freeing, without sleeping.
+    pub(super) being_freed: usize,
     /// Being written so that they can be freed.
     pub(super) leaving: usize,
     /// Being read: when that has ended they can be taken.
     pub(super) coming: usize,
     /// Free slots of swap.
-    pub(super) places: usize,
-    /// What a pass could take at most; without bound, if nothing is known.
+    pub(super) free_slots: usize,
+    /// What a pass could take at most; `usize::MAX`, if nothing is known.
     pub(super) fresh: usize,
     /// Freed by passes, and by writes that these have started, since the system was made.
     pub(super) freed: u64,
-    /// Whose transfer has failed since then.
+    /// Failed transfers since then.
     pub(super) errors: u64,
 }
 
 /// What to do now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum Decision {
     /// Try the operation again.
     TryAgain,
-    /// The same, after others have had a moment.
+    /// Try it again after a pause.
     Pause,
-    /// The same, once a transfer has ended.
+    /// Try it again once a transfer has ended.
     Wait,
-    /// Memory has run out; or it is no memory that the operation lacks.
+    /// Memory has run out; or the operation lacks something else.
     Refuse,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Past {
     was_poor: bool,
 }
 
-impl Sight {
+impl MemoryState {
     pub(super) fn under_way(&self) -> usize {
         self.leaving + self.coming
     }
@@ -95,10 +95,10 @@ impl Past {
     pub(super) fn judge(
         &mut self,
         low: usize,
-        before: &Sight,
+        before: &MemoryState,
         pass: Option<Progress>,
-        after: &Sight,
-    ) -> Verdict {
+        after: &MemoryState,
+    ) -> Decision {
         let got = pass.unwrap_or_default();
         let freed = (after.freed - before.freed) as usize;
         let under_way = after.under_way() + got.later;
@@ -113,37 +113,37 @@ impl Past {
             + got.later;
         self.count(pass, freed, has_failed);
         if self.in_vain == VAIN || self.passes == CIRCLE {
-            return Verdict::Refuse;
+            return Decision::Refuse;
         }
         if after.free > before.free + freed {
             // More than passes have freed: others gave memory back meanwhile.
-            return Verdict::TryAgain;
+            return Decision::TryAgain;
         }
-        if !has_failed && after.places == 0 && after.most().saturating_add(got.later) < low {
-            return Verdict::Refuse;
+        if !has_failed && after.free_slots == 0 && after.most().saturating_add(got.later) < low {
+            return Decision::Refuse;
         }
         let is_poor = would_be_free < low && under_way == 0 && !has_failed;
         if is_poor && core::mem::replace(&mut self.was_poor, true) {
-            return Verdict::Refuse;
+            return Decision::Refuse;
         }
         // What the first pass has freed is tried at once. An operation that needs two pages may
         // take one and lack the other, pass after pass; then it waits for what is under way.
         if freed != 0 && (self.passes <= 1 || after.free >= low) {
-            return Verdict::TryAgain;
+            return Decision::TryAgain;
         }
         if under_way != 0 {
-            return Verdict::Wait;
+            return Decision::Wait;
         }
         // What the pass wrote itself may have ended, too: a file's pages are clean then, and there
         // for the next.
         if freed != 0 || has_failed || before.under_way() + got.started != 0 {
-            return Verdict::TryAgain;
+            return Decision::TryAgain;
         }
-        if before.given_back + after.given_back != 0 && self.pauses < PAUSES {
+        if before.being_freed + after.being_freed != 0 && self.pauses < PAUSES {
             self.pauses += 1;
-            return Verdict::Pause;
+            return Decision::Pause;
         }
-        Verdict::Refuse
+        Decision::Refuse
     }
 
     fn count(&mut self, pass: Option<Progress>, freed: usize, has_failed: bool) {
@@ -162,13 +162,13 @@ mod tests {
     const LOW: usize = 10;
 
     /// So many free frames, and nothing else.
-    const fn free(free: usize) -> Sight {
-        Sight {
+    const fn free(free: usize) -> MemoryState {
+        MemoryState {
             free,
-            given_back: 0,
+            being_freed: 0,
             leaving: 0,
             coming: 0,
-            places: 0,
+            free_slots: 0,
             fresh: 0,
             freed: 0,
             errors: 0,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     /// The first pass of an operation.
-    fn first(before: Sight, pass: Option<Progress>, after: Sight) -> Verdict {
+    fn first(before: MemoryState, pass: Option<Progress>, after: MemoryState) -> Decision {
         Past::default().judge(LOW, &before, pass, &after)
     }
 
@@ -190,12 +190,12 @@ mod tests {
             // Nothing can be taken, whatever is free.
             (free(3), false),
             (free(12), false),
-            (Sight { fresh: 7, ..free(3) }, true),
-            (Sight { fresh: 6, ..free(3) }, false),
-            (Sight { fresh: 4, leaving: 3, ..free(3) }, true),
+            (MemoryState { fresh: 7, ..free(3) }, true),
+            (MemoryState { fresh: 6, ..free(3) }, false),
+            (MemoryState { fresh: 4, leaving: 3, ..free(3) }, true),
             // What is being read can't be taken now.
-            (Sight { fresh: 4, coming: 3, ..free(3) }, false),
-            (Sight { fresh: usize::MAX, ..free(0) }, true),
+            (MemoryState { fresh: 4, coming: 3, ..free(3) }, false),
+            (MemoryState { fresh: usize::MAX, ..free(0) }, true),
         ];
         for (sight, helps) in table {
             assert_eq!(sight.is_worth_a_pass(LOW), helps, "{sight:?}");
@@ -205,45 +205,45 @@ mod tests {
     #[test]
     fn memory_has_run_out_when_all_that_could_be_free_is_under_the_mark() {
         let table = [
-            (free(0), Verdict::Refuse),
-            (Sight { fresh: 9, ..free(0) }, Verdict::Refuse),
+            (free(0), Decision::Refuse),
+            (MemoryState { fresh: 9, ..free(0) }, Decision::Refuse),
             // With what ends there are enough: it waits.
-            (Sight { leaving: 10, ..free(0) }, Verdict::Wait),
-            (Sight { coming: 10, ..free(0) }, Verdict::Wait),
-            (Sight { fresh: 5, coming: 5, ..free(0) }, Verdict::Wait),
+            (MemoryState { leaving: 10, ..free(0) }, Decision::Wait),
+            (MemoryState { coming: 10, ..free(0) }, Decision::Wait),
+            (MemoryState { fresh: 5, coming: 5, ..free(0) }, Decision::Wait),
             // Without it there are not, so it need not wait.
-            (Sight { leaving: 3, coming: 3, fresh: 3, ..free(0) }, Verdict::Refuse),
+            (MemoryState { leaving: 3, coming: 3, fresh: 3, ..free(0) }, Decision::Refuse),
             // Pages are free that it could not use.
-            (free(30), Verdict::Refuse),
+            (free(30), Decision::Refuse),
             // Pages are not free yet, though they are counted so.
-            (Sight { given_back: 6, ..free(10) }, Verdict::Pause),
-            (Sight { given_back: 6, ..free(9) }, Verdict::Refuse),
+            (MemoryState { being_freed: 6, ..free(10) }, Decision::Pause),
+            (MemoryState { being_freed: 6, ..free(9) }, Decision::Refuse),
         ];
-        for (sight, verdict) in table {
-            assert_eq!(first(sight, None, sight), verdict, "{sight:?}");
+        for (sight, decision) in table {
+            assert_eq!(first(sight, None, sight), decision, "{sight:?}");
         }
     }
 
     #[test]
     fn what_a_pass_brings_is_tried_at_once_or_waited_for() {
-        let unknown = Sight { fresh: usize::MAX, ..free(0) };
-        let freed = Sight { free: 12, freed: 12, ..unknown };
-        let started = Sight { leaving: 12, ..unknown };
-        let used_by_others = Sight { freed: 12, ..unknown };
-        let ended = Sight { leaving: 4, ..unknown };
+        let unknown = MemoryState { fresh: usize::MAX, ..free(0) };
+        let freed = MemoryState { free: 12, freed: 12, ..unknown };
+        let started = MemoryState { leaving: 12, ..unknown };
+        let used_by_others = MemoryState { freed: 12, ..unknown };
+        let ended = MemoryState { leaving: 4, ..unknown };
         let table = [
-            (unknown, got(12, 0), freed, Verdict::TryAgain),
-            (unknown, got(0, 12), started, Verdict::Wait),
-            (unknown, got(12, 0), used_by_others, Verdict::TryAgain),
+            (unknown, got(12, 0), freed, Decision::TryAgain),
+            (unknown, got(0, 12), started, Decision::Wait),
+            (unknown, got(12, 0), used_by_others, Decision::TryAgain),
             // What was under way has ended and is in use again: the next pass finds it.
-            (ended, got(0, 0), unknown, Verdict::TryAgain),
+            (ended, got(0, 0), unknown, Decision::TryAgain),
             // The same of what it has written itself: a file's pages, which stay.
-            (unknown, got(0, 12), unknown, Verdict::TryAgain),
+            (unknown, got(0, 12), unknown, Decision::TryAgain),
             // Pages of files that the host writes in its own time.
-            (unknown, Some(Progress { later: 1, ..Progress::default() }), unknown, Verdict::Wait),
+            (unknown, Some(Progress { later: 1, ..Progress::default() }), unknown, Decision::Wait),
         ];
-        for (before, pass, after, verdict) in table {
-            assert_eq!(first(before, pass, after), verdict, "{before:?} {pass:?} {after:?}");
+        for (before, pass, after, decision) in table {
+            assert_eq!(first(before, pass, after), decision, "{before:?} {pass:?} {after:?}");
         }
     }
 
@@ -251,67 +251,66 @@ mod tests {
     /// another matter.
     #[test]
     fn little_that_was_freed_is_no_reason_to_go_on_and_what_others_give_back_is() {
-        let before = Sight { fresh: usize::MAX, ..free(1) };
-        let freed = Sight { free: 4, freed: 3, ..free(0) };
-        assert_eq!(first(before, got(3, 0), freed), Verdict::Refuse);
-        assert_eq!(first(before, got(3, 0), Sight { free: 5, ..freed }), Verdict::TryAgain);
+        let before = MemoryState { fresh: usize::MAX, ..free(1) };
+        let freed = MemoryState { free: 4, freed: 3, ..free(0) };
+        assert_eq!(first(before, got(3, 0), freed), Decision::Refuse);
+        assert_eq!(first(before, got(3, 0), MemoryState { free: 5, ..freed }), Decision::TryAgain);
     }
 
     #[test]
     fn with_room_on_swap_a_poor_pass_is_believed_the_second_time() {
         let mut past = Past::default();
-        let before = Sight { places: 20, ..free(0) };
-        let after = |freed| Sight { freed, ..before };
-        assert_eq!(past.judge(LOW, &before, got(1, 0), &after(1)), Verdict::TryAgain);
-        assert_eq!(past.judge(LOW, &after(1), got(1, 0), &after(2)), Verdict::Refuse);
+        let before = MemoryState { free_slots: 20, ..free(0) };
+        let after = |freed| MemoryState { freed, ..before };
+        assert_eq!(past.judge(LOW, &before, got(1, 0), &after(1)), Decision::TryAgain);
+        assert_eq!(past.judge(LOW, &after(1), got(1, 0), &after(2)), Decision::Refuse);
     }
 
     #[test]
     fn a_second_pass_that_frees_little_waits_for_what_is_under_way() {
         let mut past = Past::default();
-        let before = Sight { leaving: 20, fresh: usize::MAX, ..free(0) };
-        let after = |freed| Sight { free: 1, freed, ..before };
-        assert_eq!(past.judge(LOW, &before, got(1, 0), &after(1)), Verdict::TryAgain);
-        assert_eq!(past.judge(LOW, &after(1), got(1, 0), &after(2)), Verdict::Wait);
+        let before = MemoryState { leaving: 20, fresh: usize::MAX, ..free(0) };
+        let after = |freed| MemoryState { free: 1, freed, ..before };
+        assert_eq!(past.judge(LOW, &before, got(1, 0), &after(1)), Decision::TryAgain);
+        assert_eq!(past.judge(LOW, &after(1), got(1, 0), &after(2)), Decision::Wait);
     }
 
     #[test]
     fn writes_that_fail_end_an_operation_after_many_in_a_row() {
         let mut past = Past::default();
-        let at = |errors, freed| Sight { errors, freed, ..free(0) };
+        let at = |errors, freed| MemoryState { errors, freed, ..free(0) };
         for n in 1..u64::from(VAIN) {
             assert_eq!(
                 past.judge(LOW, &at(n - 1, 0), got(0, 0), &at(n, 0)),
-                Verdict::TryAgain,
+                Decision::TryAgain,
                 "{n}"
             );
         }
         let mut other = past;
-        assert_eq!(past.judge(LOW, &at(0, 0), got(0, 0), &at(1, 0)), Verdict::Refuse);
+        assert_eq!(past.judge(LOW, &at(0, 0), got(0, 0), &at(1, 0)), Decision::Refuse);
         // A page that was freed shows that some writes work.
-        assert_eq!(other.judge(LOW, &at(0, 0), got(1, 0), &at(1, 1)), Verdict::TryAgain);
+        assert_eq!(other.judge(LOW, &at(0, 0), got(1, 0), &at(1, 1)), Decision::TryAgain);
         assert_eq!(other.in_vain, 0);
     }
 
     #[test]
     fn who_never_gives_back_is_not_waited_for() {
-        let (mut past, held) = (Past::default(), Sight { given_back: 1, ..free(20) });
-        assert!((0..PAUSES).all(|_| past.judge(LOW, &held, None, &held) == Verdict::Pause));
-        assert_eq!(past.judge(LOW, &held, None, &held), Verdict::Refuse);
+        let (mut past, held) = (Past::default(), MemoryState { being_freed: 1, ..free(20) });
+        assert!((0..PAUSES).all(|_| past.judge(LOW, &held, None, &held) == Decision::Pause));
+        assert_eq!(past.judge(LOW, &held, None, &held), Decision::Refuse);
     }
 
     #[test]
     fn passes_that_free_pages_without_an_end_end() {
         let mut past = Past::default();
-        let at = |freed| Sight { fresh: usize::MAX, freed, ..free(0) };
+        let at = |freed| MemoryState { fresh: usize::MAX, freed, ..free(0) };
         let tries = (1..).take_while(|&n| {
-            past.judge(LOW, &at(20 * (n - 1)), got(20, 0), &at(20 * n)) == Verdict::TryAgain
+            past.judge(LOW, &at(20 * (n - 1)), got(20, 0), &at(20 * n)) == Decision::TryAgain
         });
         assert_eq!(tries.count() as u32, CIRCLE - 1);
         // Waits without a pass count for none.
-        let (mut past, under_way) = (Past::default(), Sight { coming: 20, ..free(0) });
-        assert!(
-            (0..2 * CIRCLE).all(|_| past.judge(LOW, &under_way, None, &under_way) == Verdict::Wait)
-        );
+        let (mut past, under_way) = (Past::default(), MemoryState { coming: 20, ..free(0) });
+        assert!((0..2 * CIRCLE)
+            .all(|_| past.judge(LOW, &under_way, None, &under_way) == Decision::Wait));
     }
 }

@@ -1,47 +1,47 @@
-//! What is known from the last desperate pass that took all there was and could not bring free
-//! pages up to the low water mark: so that a fork bomb's processes don't each look at all of
-//! memory.
+//! The last desperate pass that took all there was and could not bring free pages up to the low
+//! water mark: what it leaves says whether another one may help, so that a fork bomb's processes
+//! don't each scan all of memory.
 //!
 //! Such a pass leaves behind what no pass can take: pages that are wired, and dirty ones that swap
-//! has no place for; and what came on a queue while it went by, which counts as found as long as
-//! swap has room. Until something changes that, another one finds what has become fresh since:
-//! pages that were read, or written and so made clean, pages of files that were made, and as many
-//! dirty ones as swap has got places for. Counters say how many those can be at most, and unless
-//! that could help no pass is made. So a look at all of memory is paid for by as many pages that
-//! came in as the low water mark stands high.
+//! has no slot for; and pages that were queued while it ran, which count as found as long as swap
+//! has room. Until something changes that, another one finds what has become fresh since: pages
+//! that were read, or written and so made clean, pages of files that were made, and as many dirty
+//! ones as swap has got slots for. Counters say how many those can be at most, and unless that
+//! could help no pass is made. So a scan of all of memory is paid for by as many pages that came in
+//! as the low water mark stands high.
 //!
 //! I1: `fresh` is never less than what a desperate pass could take. I2: what is known is forgotten
-//! when wired pages are let go, and not kept where a transfer failed during the pass: its pages are
-//! there yet.
+//! when wired pages are released, and not kept where a transfer failed during the pass: its pages
+//! are there yet.
 //!
-//! Locks: one, of level `Line`, around what is known; a few words, taken by who was refused memory
-//! and by passes.
+//! Locks: one, of level `Line`, around what is known; a few words, taken by passes and by threads
+//! that were refused memory.
 
 use machine::lines::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::lines::{AtomicBool, AtomicU64};
 
 use machine::{order, Channel, Class, Held, Machine, Ordered};
 
-use super::verdict::Sight;
-use super::{Progress, Zeal};
+use super::decision::MemoryState;
+use super::{Priority, Progress};
 use crate::stat::Counter;
 use crate::Uvm;
 
-/// Whether a pass runs, who waits for its end, and what is known from the last.
+/// Whether a pass runs, and what is known from the last one.
 pub(crate) struct PassLock<M: Machine> {
     runs: AtomicBool,
-    spent: Ordered<order::Line, M::Lock, Option<Spent>>,
+    known: Ordered<order::Line, M::Lock, Option<NoProgress>>,
     /// Something is known.
-    is_spent: AtomicBool,
-    /// How often wired pages were let go.
+    has_run_out: AtomicBool,
+    /// How often wired pages were released.
     loosened: AtomicU64,
 }
 
 /// See the module.
 #[derive(Clone, Copy)]
-struct Spent {
-    /// Pages that the pass met and could not take since others had or wanted them, or since they
-    /// had to be written first.
+struct NoProgress {
+    /// Pages that the pass met and could not take: another thread had or wanted them, or they had
+    /// to be written first.
     left: usize,
     /// Pages read, written and failed by its end.
     made: u64,
@@ -59,8 +59,8 @@ impl<M: Machine> PassLock<M> {
     pub(crate) fn new() -> Self {
         PassLock {
             runs: AtomicBool::new(false),
-            spent: Ordered::new(None),
-            is_spent: AtomicBool::new(false),
+            known: Ordered::new(None),
+            has_run_out: AtomicBool::new(false),
             loosened: AtomicU64::new(0),
         }
     }
@@ -76,7 +76,7 @@ const MADE: [Counter; 5] = [
 ];
 
 impl<M: Machine> Uvm<M> {
-    /// Claims the one pass; or waits until another's has ended, and says no.
+    /// Claims the one pass; or waits until another thread's has ended, and says no.
     pub(super) fn begin_pass(&self, held: &mut Held<'_, order::Nothing>) -> bool {
         let ticket = self.machine().ticket(PassLock::<M>::CHANNEL);
         if !self.pass_lock.runs.swap(true, AcqRel) {
@@ -93,8 +93,8 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether memory has run out, as far as the last desperate pass could tell.
     #[inline]
-    pub(super) fn is_spent(&self) -> bool {
-        self.pass_lock.is_spent.load(Relaxed)
+    pub(super) fn has_run_out(&self) -> bool {
+        self.pass_lock.has_run_out.load(Relaxed)
     }
 
     /// Pages are no longer wired or lent, or no longer kept for another reason: a pass might find
@@ -102,7 +102,7 @@ impl<M: Machine> Uvm<M> {
     /// else a return of a loan costs two reads.
     #[inline]
     pub(crate) fn pages_may_go(&self) {
-        if self.pass_lock.runs.load(Acquire) || self.is_spent() {
+        if self.pass_lock.runs.load(Acquire) || self.has_run_out() {
             self.loosened();
         }
     }
@@ -110,28 +110,27 @@ impl<M: Machine> Uvm<M> {
     #[cold]
     fn loosened(&self) {
         self.pass_lock.loosened.fetch_add(1, AcqRel);
-        self.pass_lock.is_spent.store(false, Relaxed);
+        self.pass_lock.has_run_out.store(false, Relaxed);
     }
 
-    /// What there is at this moment.
-    pub(super) fn sight(&self, held: &mut Held<'_, order::Nothing>) -> Sight {
+    /// Counts of this moment.
+    pub(super) fn memory_state(&self, held: &mut Held<'_, order::Nothing>) -> MemoryState {
         // First what is under way, which is free next: rather counted twice than not at all.
         let (leaving, coming) = (self.pages_in_flight(), self.pages_coming_in());
-        let given_back = self.frames().being_freed();
-        Sight {
-            free: self.frames().free() + given_back,
-            given_back,
+        let being_freed = self.frames().being_freed();
+        MemoryState {
+            free: self.frames().free() + being_freed,
+            being_freed,
             leaving,
             coming,
-            places: self.swap().room(held) as usize,
+            free_slots: self.swap().room(held) as usize,
             fresh: self.fresh(held),
             freed: self.stat().get(Counter::PagesFreed),
             errors: self.transfer_errors(),
         }
     }
 
-    /// Whether free pages and those that are being written are fewer than the page daemon cares
-    /// for.
+    /// Whether free pages and those that are being written are below the low water mark.
     pub(super) fn is_low(&self) -> bool {
         self.pages_in_flight() + self.frames().free() < self.frames().low_water()
     }
@@ -143,30 +142,30 @@ impl<M: Machine> Uvm<M> {
         target: usize,
     ) -> Progress {
         self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
-        let fair = match self.is_spent() {
+        let fair = match self.has_run_out() {
             true => Progress::default(),
-            false => self.pass(held, target, Zeal::Fair),
+            false => self.pass(held, target, Priority::Normal),
         };
         if !self.is_low() {
             self.know(held, None);
             return fair;
         }
         let (errors, before) = (self.transfer_errors(), self.known_before());
-        let desperate = self.pass(held, target, Zeal::Desperate);
+        let desperate = self.pass(held, target, Priority::Desperate);
         let has_run_out = self.is_low() && self.transfer_errors() == errors;
         let known = has_run_out.then(|| self.known_after(held, before, desperate));
         self.know(held, known);
         fair.and(desperate)
     }
 
-    fn know(&self, held: &mut Held<'_, order::Nothing>, known: Option<Spent>) {
-        *self.pass_lock.spent.lock(held).0 = known;
-        self.pass_lock.is_spent.store(known.is_some(), Relaxed);
+    fn know(&self, held: &mut Held<'_, order::Nothing>, known: Option<NoProgress>) {
+        *self.pass_lock.known.lock(held).0 = known;
+        self.pass_lock.has_run_out.store(known.is_some(), Relaxed);
     }
 
     /// What is read from here on, or is being read now, a pass that begins now may miss.
-    fn known_before(&self) -> Spent {
-        Spent {
+    fn known_before(&self) -> NoProgress {
+        NoProgress {
             left: self.pages_coming_in(),
             made: self.pages_made(),
             files: 0,
@@ -178,9 +177,9 @@ impl<M: Machine> Uvm<M> {
     fn known_after(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        before: Spent,
+        before: NoProgress,
         pass: Progress,
-    ) -> Spent {
+    ) -> NoProgress {
         // A file's dirty page that the pass has met may have been written by now: it is there, and
         // clean.
         let made = self.pages_made();
@@ -190,7 +189,7 @@ impl<M: Machine> Uvm<M> {
             0 => pass.wanted,
             _ => on_queues.saturating_sub(pass.wired),
         };
-        Spent {
+        NoProgress {
             left: before.left + left + self.pages_in_flight() + (made - before.made) as usize,
             made,
             files,
@@ -206,17 +205,17 @@ impl<M: Machine> Uvm<M> {
             return 0;
         }
         let loosened = self.pass_lock.loosened.load(Relaxed);
-        let known = *self.pass_lock.spent.lock(held).0;
-        let Some(spent) = known.filter(|spent| spent.loosened == loosened) else {
+        let known = *self.pass_lock.known.lock(held).0;
+        let Some(last) = known.filter(|last| last.loosened == loosened) else {
             return usize::MAX;
         };
-        if self.state_of_memory(held) == spent.state {
-            return spent.left;
+        if self.state_of_memory(held) == last.state {
+            return last.left;
         }
-        let made = (self.pages_made() - spent.made) as usize;
-        let places = self.swap().room(held) as usize;
+        let made = (self.pages_made() - last.made) as usize;
+        let free_slots = self.swap().room(held) as usize;
         let lent = self.anons.borrowed.load(Relaxed);
-        spent.left + made + places + lent + files.saturating_sub(spent.files)
+        last.left + made + free_slots + lent + files.saturating_sub(last.files)
     }
 
     fn pages_made(&self) -> u64 {
