@@ -11,7 +11,7 @@ use super::{calls, Calls};
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
-use crate::fs::file::File;
+use crate::fs::file::{File, Reserved};
 use crate::fs::inode::*;
 use crate::fs::io::{IoVec, Sink, Source};
 use crate::fs::path::{walk, Follow, Place, Start};
@@ -148,9 +148,9 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
 fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
     // Without a number and room for it, no file is made, and none is truncated.
     let number = current::files()?.reserve()?;
-    let reserved = File::reserve()?;
-    let (place, is_new) = if how.has(UNNAMED) {
-        (unnamed(start, path, &how)?, true)
+    let Found { place, reserved, is_new } = if how.has(UNNAMED) {
+        let reserved = File::reserve()?;
+        Found { place: unnamed(start, path, &how)?, reserved, is_new: true }
     } else {
         find_or_create(start, path, &how)?
     };
@@ -159,6 +159,13 @@ fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
         file.inode().truncate(0)?;
     }
     Ok(number.open(file, OnExec::from_flags(how.flags)))
+}
+
+/// What is about to be opened.
+struct Found {
+    place: Place,
+    reserved: Reserved,
+    is_new: bool,
 }
 
 /// `O_TMPFILE`: a file without a name on the file system of the directory at `path`.
@@ -175,9 +182,9 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     Ok(Place { mount, ..Place::described(node, b"/ (deleted)".to_vec()) })
 }
 
-/// The file at `path`, and whether it is new. One that another call makes between the look and the
+/// The file at `path`, which is made if need be. One that another call makes between the look and the
 /// making is found at the next look.
-fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<(Place, bool)> {
+fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Found> {
     loop {
         match find_or_create_once(start, path, how) {
             Err(EEXIST) if !how.has(abi::O_EXCL) && !proc::is_leaving() => {}
@@ -186,7 +193,7 @@ fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<(Place, bool)
     }
 }
 
-fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<(Place, bool)> {
+fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Found> {
     let found = walk(start, path, how.follow())?;
     if found.inode.is_none() {
         if !how.has(abi::O_CREAT) {
@@ -196,9 +203,11 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<(Place, 
             return Err(EISDIR);
         }
         let (dir, name) = found.vacant()?;
+        // After the walk, for which the file system may have let unused nodes go.
+        let reserved = File::reserve()?;
         let inode = dir.inode.create(&name, NewNode::File, how.perm, &start.by)?;
         let place = Place { mount: Some(dir.mount), inode, parent: Some(dir.inode), name };
-        return Ok((place, true));
+        return Ok(Found { place, reserved, is_new: true });
     }
     if how.has(abi::O_CREAT) && how.has(abi::O_EXCL) {
         return Err(EEXIST);
@@ -220,7 +229,7 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<(Place, 
         Kind::Symlink if !how.has(abi::O_PATH) => return Err(ELOOP),
         _ => {}
     }
-    Ok((place, false))
+    Ok(Found { place, reserved: File::reserve()?, is_new: false })
 }
 
 fn close(fd: i32) -> Result<()> {
