@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/un.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -21,7 +22,7 @@
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 
-enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 10000, ON_DISK_PIECES = 4000, NAMELESS = 200, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, LARGE = 256 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, MAPPINGS = 60000, MANY = 1500, THREADS = 1000, TRACEES = 30000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
+enum { ON_DISK = 12 << 20, ON_DISK_HOLES = 400, ON_DISK_NAMES = 10000, ON_DISK_PIECES = 4000, NAMELESS = 200, MEGA = 1 << 20, MUCH = 48 * MEGA, LOCKED = 128 * MEGA, LARGE = 256 * MEGA, PAGES = MUCH / PAGE, ENTRIES = 20000, SENDERS = 4000, MAPPINGS = 60000, MANY = 1500, THREADS = 1000, TRACEES = 30000, MANY_WORDS = 100000, RW = PROT_READ | PROT_WRITE };
 static const int64_t MILLI = 1000000, MOST = 3 * 1000000;
 
 static int64_t now(void) {
@@ -665,6 +666,26 @@ static void many_descriptors(void) {
     BESIDE("poll of many descriptors", CHECK(poll(wanted, ENTRIES, 0) >= 0));
     BESIDE("fork with many descriptors", forked());
     BESIDE("close_range", CHECK(!syscall(SYS_close_range, 10, ~0u, 0)));
+}
+
+// Each waits for room in one queue, which all of them have to be told of.
+static void many_senders(void) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "\0senders"};
+    int server = socket(AF_UNIX, SOCK_DGRAM, 0);
+    NEED(server >= 0 && !bind(server, (void *)&name, sizeof name));
+    struct pollfd *wanted = calloc(SENDERS, sizeof *wanted);
+    for (int i = 0; i < SENDERS; i++) {
+        int sender = socket(AF_UNIX, SOCK_DGRAM, 0);
+        NEED(sender >= 0 && !connect(sender, (void *)&name, sizeof name));
+        wanted[i] = (struct pollfd){.fd = sender, .events = POLLOUT};
+    }
+    static char bytes[4096];
+    while (send(wanted[0].fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
+    BESIDE("poll of many senders", CHECK(poll(wanted, SENDERS, 0) >= 0));
+    BESIDE("poll of many senders that wait", CHECK(poll(wanted, SENDERS, 1) >= 0));
+    while (recv(server, bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
+    for (int i = 0; i < SENDERS; i++) close(wanted[i].fd);
+    close(server), free(wanted);
 }
 
 // Each of them in the next one's queue.
@@ -1725,6 +1746,7 @@ static const struct test_case cases[] = {
     {"processes_fork", processes_fork},
     {"many_mappings_fork", many_mappings_fork},
     {"many_descriptors", many_descriptors},
+    {"many_senders", many_senders},
     {"sockets_in_sockets", sockets_in_sockets},
     {"sockets_in_many_messages", sockets_in_many_messages},
     {"sockets_of_many_users", sockets_of_many_users},

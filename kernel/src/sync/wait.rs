@@ -315,6 +315,9 @@ pub fn wait_any<T>(
     sleep(queues, deadline, Signals::Heeded, cond)
 }
 
+/// The work of entering or leaving a queue: that of copying so many bytes.
+const QUEUE: usize = 128;
+
 fn sleep<T>(
     queues: &[&WaitQueue],
     deadline: Option<Nanos>,
@@ -323,6 +326,10 @@ fn sleep<T>(
 ) -> Result<T, Woken> {
     if let Some(value) = cond() {
         return Ok(value);
+    }
+    if deadline.is_some_and(|deadline| sched::now() >= deadline) {
+        let is_cut = signals == Signals::Heeded && sched::signal_pending();
+        return Err(if is_cut { Woken::Signal } else { Woken::Timeout });
     }
     // Nothing else may refer to a task that sleeps in no queue and without an alarm.
     let task = &sched::current_owned();
@@ -333,6 +340,7 @@ fn sleep<T>(
         let mut is_known = true;
         for queue in queues {
             is_known &= queue.enter(task);
+            sched::work_done(QUEUE);
         }
         if let Some(value) = cond() {
             break Ok(value);
@@ -358,6 +366,7 @@ fn sleep<T>(
         if !queue.leave(task) && result.is_err() {
             queue.wake_one();
         }
+        sched::work_done(QUEUE);
     }
     if let Some(alarm) = alarm {
         sched::timer_cancel(alarm);
