@@ -182,8 +182,8 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     Ok(Place { mount, ..Place::described(node, b"/ (deleted)".to_vec()) })
 }
 
-/// The file at `path`, which is made if need be. One that another call makes between the look and the
-/// making is found at the next look.
+/// The file at `path`, which is made if need be. One that another call makes between the look and
+/// the making is found at the next look.
 fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Found> {
     loop {
         match find_or_create_once(start, path, how) {
