@@ -108,7 +108,16 @@ pub struct Reserved((Charge, Opened));
 impl Reserved {
     /// As [`File::open`].
     pub fn open(self, place: Place, flags: u32) -> Result<Arc<File>> {
-        File::open_reserved(place, flags, self.0)
+        let is_device = matches!(place.inode.kind(), Kind::Char | Kind::Block);
+        if is_device && flags & abi::O_PATH == 0 && place.mount_flags() & abi::MS_NODEV != 0 {
+            return Err(EACCES);
+        }
+        if flags & abi::O_PATH == 0 {
+            access::may_open(&place.inode.ownership(), flags)?;
+        }
+        let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
+        let io = io.unwrap_or_else(|| place.inode.clone());
+        Ok(File::with_io(place, io, flags, self.0))
     }
 }
 
@@ -124,19 +133,6 @@ impl File {
     /// `ENFILE`: there are too many, or the user has all that it may.
     pub fn reserve() -> Result<Reserved> {
         take(size_of::<File>()).map(Reserved)
-    }
-
-    fn open_reserved(place: Place, flags: u32, reserved: (Charge, Opened)) -> Result<Arc<File>> {
-        let is_device = matches!(place.inode.kind(), Kind::Char | Kind::Block);
-        if is_device && flags & abi::O_PATH == 0 && place.mount_flags() & abi::MS_NODEV != 0 {
-            return Err(EACCES);
-        }
-        if flags & abi::O_PATH == 0 {
-            access::may_open(&place.inode.ownership(), flags)?;
-        }
-        let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
-        let io = io.unwrap_or_else(|| place.inode.clone());
-        Ok(Self::with_io(place, io, flags, reserved))
     }
 
     /// A file on a node that no path leads to.

@@ -527,10 +527,6 @@ impl Cover {
         self.0.fetch_update(Relaxed, Relaxed, cover).map(|_| ()).map_err(|_| ENOENT)
     }
 
-    pub(super) fn uncover(&self) {
-        self.0.store(Cover::FREE, Relaxed);
-    }
-
     /// The directory is about to be removed.
     ///
     /// # Errors
@@ -540,8 +536,8 @@ impl Cover {
         self.0.fetch_update(Relaxed, Relaxed, remove).map(|_| ()).map_err(|_| EBUSY)
     }
 
-    /// It wasn't removed after all.
-    pub fn stay(&self) {
+    /// No mount covers it any more, or it wasn't removed after all.
+    pub fn clear(&self) {
         self.0.store(Cover::FREE, Relaxed);
     }
 }

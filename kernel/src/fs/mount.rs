@@ -83,6 +83,11 @@ impl Mount {
         &self.root
     }
 
+    /// The root, as a walk comes to it.
+    pub fn top(self: &Arc<Mount>) -> Dir {
+        Dir { mount: self.clone(), inode: self.root.clone() }
+    }
+
     /// Whether its file system has directories outside of the root.
     pub fn shows_part(&self) -> bool {
         self.shows_part
@@ -172,8 +177,7 @@ impl Mount {
     /// Its path as the running process sees it; `None` if that is outside of its root.
     pub fn path(self: &Arc<Mount>) -> Option<Vec<u8>> {
         let root = current::context().ok()?.root();
-        let top = Dir { mount: self.clone(), inode: self.root.clone() };
-        let path = dir_path(&top, Some(&root))?;
+        let path = dir_path(&self.top(), Some(&root))?;
         (path.first() == Some(&b'/')).then_some(path)
     }
 }
@@ -289,19 +293,10 @@ fn try_attach(new: &mut Vec<Arc<Mount>>) -> Result<()> {
     if mounts.len() + new.len() > MAX_MOUNTS {
         return Err(ENOSPC);
     }
-    for (n, mount) in new.iter().enumerate() {
-        let covered = mount
-            .mount_point
-            .lock()
-            .as_ref()
-            .map_or(Err(EINVAL), |on| on.inode.cover().map_or(Err(EINVAL), Cover::cover));
-        if covered.is_err() {
-            for mount in &new[..n] {
-                if let Some(on) = &*mount.mount_point.lock() {
-                    uncover(&mounts, &on.inode);
-                }
-            }
-            return covered;
+    // The first alone can fail: of a tree, the others are on what is covered in another place.
+    for mount in &*new {
+        if let Some(on) = &*mount.mount_point.lock() {
+            on.inode.cover().ok_or(EINVAL)?.cover()?;
         }
     }
     mounts.append(new);
@@ -314,7 +309,7 @@ fn uncover(mounts: &[Arc<Mount>], inode: &InodeRef) {
         mount.mount_point.lock().as_ref().is_some_and(|on| same(&on.inode, inode))
     };
     if !mounts.iter().any(covers) {
-        inode.cover().into_iter().for_each(Cover::uncover);
+        inode.cover().into_iter().for_each(Cover::clear);
     }
 }
 
@@ -424,18 +419,21 @@ fn top_of(mounts: &[Arc<Mount>], mount: &Arc<Mount>, inode: &InodeRef) -> Option
         let is_on = |on: &Dir| Arc::ptr_eq(&on.mount, mount) && same(&on.inode, inode);
         on.as_ref().is_some_and(is_on) && !one.is_leaving.load(Relaxed)
     };
-    let top = mounts.iter().fold(None, |top: Option<&Arc<Mount>>, one| {
+    let topmost = mounts.iter().fold(None, |top: Option<&Arc<Mount>>, one| {
         let (mount, inode) = top.map_or((mount, inode), |top| (top, &top.root));
         if is_on(one, mount, inode) {
             Some(one)
         } else {
             top
         }
-    })?;
-    Some(Dir { mount: top.clone(), inode: top.root.clone() })
+    });
+    topmost.map(Mount::top)
 }
 
-/// A mount of the table.
+/// A mount, in the order of `/proc/mounts`: the first one, then those of the table.
 pub fn nth(index: usize) -> Option<Arc<Mount>> {
-    MOUNTS.lock().get(index).cloned()
+    match index {
+        0 => Some(root().mount),
+        n => MOUNTS.lock().get(n - 1).cloned(),
+    }
 }

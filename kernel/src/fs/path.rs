@@ -405,8 +405,7 @@ impl Inside {
         let mount = &dir.mount;
         if mount.shows_part() && !self.mount.as_ref().is_some_and(|known| Arc::ptr_eq(known, mount))
         {
-            let top = Dir { mount: mount.clone(), inode: mount.root().clone() };
-            if !dir.is_under(&top) {
+            if !dir.is_under(&mount.top()) {
                 return false;
             }
             self.mount = Some(mount.clone());

@@ -197,8 +197,8 @@ mod tests {
             (MemoryState { fresh: 4, coming: 3, ..free(3) }, false),
             (MemoryState { fresh: usize::MAX, ..free(0) }, true),
         ];
-        for (sight, helps) in table {
-            assert_eq!(sight.is_worth_a_pass(LOW), helps, "{sight:?}");
+        for (state, helps) in table {
+            assert_eq!(state.is_worth_a_pass(LOW), helps, "{state:?}");
         }
     }
 
@@ -219,8 +219,8 @@ mod tests {
             (MemoryState { being_freed: 6, ..free(10) }, Decision::Pause),
             (MemoryState { being_freed: 6, ..free(9) }, Decision::Refuse),
         ];
-        for (sight, decision) in table {
-            assert_eq!(first(sight, None, sight), decision, "{sight:?}");
+        for (state, decision) in table {
+            assert_eq!(first(state, None, state), decision, "{state:?}");
         }
     }
 

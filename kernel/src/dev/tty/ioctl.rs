@@ -67,13 +67,13 @@ pub(super) fn ioctl(tty: &Tty, request: u32, arg: u64) -> Result<u64> {
     Ok(0)
 }
 
-/// A look at the job of the caller's controlling terminal; `ENOTTY` if this isn't it.
-fn owned_job<T>(tty: &Tty, look: impl FnOnce(&Job) -> T) -> Result<T> {
-    let job = tty.job.lock();
+/// Something done with the job of the caller's controlling terminal; `ENOTTY` if this isn't it.
+fn owned_job<T>(tty: &Tty, act: impl FnOnce(&mut Job) -> T) -> Result<T> {
+    let mut job = tty.job.lock();
     if job.session == 0 || job.session != proc::current_process().sid() {
         return Err(ENOTTY);
     }
-    Ok(look(&job))
+    Ok(act(&mut job))
 }
 
 fn set_size(tty: &Tty, size: WinSize) {
@@ -100,14 +100,7 @@ fn set_foreground(tty: &Tty, group: i32) -> Result<()> {
     proc::table::with(|table| match table.group_session(group) {
         None => Err(ESRCH),
         Some(session) if session != own => Err(EPERM),
-        Some(_) => {
-            let mut job = tty.job.lock();
-            if job.session != own {
-                return Err(ENOTTY);
-            }
-            job.foreground = group;
-            Ok(())
-        }
+        Some(_) => owned_job(tty, |job| job.foreground = group),
     })
 }
 

@@ -366,7 +366,7 @@ impl Node {
         };
         self.fs().changed(&volume);
         if let (Err(_), Unlink::Dir, Some(cover)) = (&taken, what, node.cover()) {
-            cover.stay();
+            cover.clear();
         }
         taken.map_err(errno)?;
         dir.changed(name);
@@ -439,7 +439,7 @@ impl Node {
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
         self.fs().changed(volume);
         if let (Err(_), Some(cover)) = (&moved, cover) {
-            cover.stay();
+            cover.clear();
         }
         moved.map_err(errno)?;
         from.changed(name);

@@ -2,7 +2,6 @@
 
 use alloc::format;
 use alloc::string::String;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
@@ -16,7 +15,7 @@ use crate::charge::Counted;
 use crate::dev::tty;
 use crate::errno::*;
 use crate::fs::cpio::major_and_minor;
-use crate::fs::mount::{self, Mount};
+use crate::fs::mount;
 use crate::proc::limits::RLIMIT_SIGPENDING;
 use crate::proc::{oom, table, Pid, Process, Thread};
 
@@ -110,7 +109,7 @@ fn children(process: &Process, spot: Spot, out: &mut Text) -> Result<Option<u64>
 }
 
 fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
-    let Some(mount) = mounted(spot) else { return Ok(None) };
+    let Some(mount) = mount::nth(spot.key as usize) else { return Ok(None) };
     if let Some(path) = mount.path() {
         let (id, parent, path) = (mount.id(), mount.parent_id(), escaped(&path));
         let (major, minor) = major_and_minor(mount.dev());
@@ -121,14 +120,6 @@ fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
         writeln!(out, "{fs_type} {source} {mode}{fs_options}")?;
     }
     Ok(Some(spot.key + 1))
-}
-
-/// The mount that a record of a table is about; the first mount's record is the first.
-pub(super) fn mounted(spot: Spot) -> Option<Arc<Mount>> {
-    match spot.key {
-        0 => Some(mount::root().mount),
-        n => mount::nth(n as usize - 1),
-    }
 }
 
 /// A name with what would end its field of a table in octal.

@@ -4,13 +4,13 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 
-use super::process::{escaped, mounted};
+use super::process::escaped;
 use super::text::{Spot, Text};
 use super::{dir, link, memory, records, setting, settings, text, Member, Show};
 use crate::arch::cpu;
 use crate::dev::block;
 use crate::errno::Result;
-use crate::fs::{file, random, swap};
+use crate::fs::{file, mount, random, swap};
 use crate::ipc::shm;
 use crate::net::address::Kind;
 use crate::net::show::{self, Version};
@@ -260,7 +260,7 @@ fn uuid() -> String {
 
 /// The table of mounts as `/proc/PID/mounts` shows it.
 pub(super) fn mounts(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
-    let Some(mount) = mounted(spot) else { return Ok(None) };
+    let Some(mount) = mount::nth(spot.key as usize) else { return Ok(None) };
     if let Some(path) = mount.path() {
         let (source, path) = (escaped(mount.source().as_bytes()), escaped(&path));
         let (fs_type, options, fs_options) = (mount.fs_type(), mount.options(), mount.fs_options());

@@ -171,7 +171,7 @@ impl Dir {
         self.cover.remove()?;
         let mut entries = self.entries.lock();
         if !entries.by_name.is_empty() {
-            self.cover.stay();
+            self.cover.clear();
             return Err(ENOTEMPTY);
         }
         entries.dead = true;
