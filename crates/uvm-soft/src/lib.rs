@@ -52,4 +52,4 @@ pub use rng::Rng;
 pub use soft::{Fate, SoftMachine};
 #[cfg(feature = "shuttle")]
 pub use threads::shuttle_threads::ShuttleThreads;
-pub use threads::{Sleepers, StdThreads, Threads};
+pub use threads::{wait_until, Sleepers, StdThreads, Threads};

@@ -9,11 +9,11 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use machine::shared::Row;
 use machine::{Channel, RawLock, Ticket};
-use parking_lot::lock_api::RawMutex as _;
+use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
 
 use crate::heap::{self, host};
 
@@ -47,7 +47,7 @@ pub trait Sleepers: Send + Sync + Default {
     fn look_again(&self);
 }
 
-/// How long a thread may sleep before the machine says that nobody will wake it.
+/// How long a thread may wait before the machine says that it waits in vain.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Threads of the host.
@@ -86,7 +86,7 @@ unsafe impl RawLock for StdLock {
         machine::lines::touch(&self.0, true);
         {
             let _host = host();
-            self.0.lock();
+            assert!(self.0.try_lock_for(PATIENCE), "a lock is held for {PATIENCE:?}: a deadlock?");
         }
         heap::locked();
     }
@@ -116,10 +116,18 @@ unsafe impl RawLock for StdLock {
         CPU.get() % ROWS.len()
     }
 
-    fn wait_until(mut done: impl FnMut() -> bool) {
-        while !done() {
-            std::thread::yield_now();
-        }
+    fn wait_until(done: impl FnMut() -> bool) {
+        wait_until(done);
+    }
+}
+
+/// Waits until `done`, which is asked time and again; what is never done ends in a panic, so that a
+/// test that hangs has a name.
+pub fn wait_until(mut done: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !done() {
+        assert!(since.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: a deadlock?");
+        std::thread::yield_now();
     }
 }
 

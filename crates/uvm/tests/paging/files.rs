@@ -8,7 +8,7 @@ use uvm::{
     Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Pass, Place,
     Sharing,
 };
-use uvm_soft::{Config, Fate, SoftMachine};
+use uvm_soft::{wait_until, Config, Fate, SoftMachine};
 
 fn map(
     desk: &Desk,
@@ -283,21 +283,15 @@ fn truncation_waits_for_a_read_under_way_and_takes_its_page() {
     let [first, reader] = [0, 3].map(|n| {
         let (uvm, space) = (desk.uvm.clone(), space.clone());
         let thread = std::thread::spawn(move || disk::load(&uvm, &space, va + Pages(n)));
-        while desk.uvm.machine().under_way() == 0 {
-            std::thread::yield_now();
-        }
+        wait_until(|| desk.uvm.machine().under_way() != 0);
         thread
     });
-    while desk.uvm.machine().under_way() == 0 {
-        std::thread::yield_now();
-    }
+    wait_until(|| desk.uvm.machine().under_way() != 0);
     let cutter = {
         let (uvm, pager) = (desk.uvm.clone(), desk.pager.clone());
         std::thread::spawn(move || uvm.truncate(&mut ThreadCtx::new().held(), &pager, Pages(2)))
     };
-    while desk.pager.object().len(held) != Pages(2) {
-        std::thread::yield_now();
-    }
+    wait_until(|| desk.pager.object().len(held) == Pages(2));
     assert!(!cutter.is_finished());
     desk.uvm.machine().complete(0, Fate::Works);
     cutter.join().unwrap();
@@ -320,9 +314,7 @@ fn a_file_whose_last_reference_goes_leaves_its_pages_to_the_io() {
         uvm.with_page(&mut ThreadCtx::new().held(), &pager, Pages(0), Intent::Read, access, byte)
     });
     // The window that is waited for, and the next two, for which nobody waits.
-    while desk.uvm.machine().under_way() < 3 {
-        std::thread::yield_now();
-    }
+    wait_until(|| desk.uvm.machine().under_way() >= 3);
     desk.uvm.machine().complete(0, Fate::Works);
     assert_eq!(reader.join().unwrap(), Ok(Some(0)));
     desk.uvm.detach(held, &*desk.pager);

@@ -10,7 +10,7 @@ use crate::stores::{Mode, SwapDisk};
 use machine::frames::PageFlags;
 use machine::{Channel, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{Counter, MapRequest, Space, SwapError, Uvm};
-use uvm_soft::{Config, Fate, IoBy, Moment, SoftMachine, Stage};
+use uvm_soft::{wait_until, Config, Fate, IoBy, Moment, SoftMachine, Stage};
 
 type World = Arc<Uvm<SoftMachine>>;
 
@@ -192,9 +192,7 @@ fn programs_keep_their_bytes_while_everything_moves() {
     uvm.machine().wake(Channel::MEMORY);
     daemon.join().unwrap();
     swapper.join().unwrap();
-    while uvm.machine().under_way() != 0 {
-        thread::yield_now();
-    }
+    wait_until(|| uvm.machine().under_way() == 0);
     idle.store(true, SeqCst);
     disk.join().unwrap();
     let mut ctx = ThreadCtx::new();
@@ -245,9 +243,7 @@ fn a_new_page_is_not_taken_before_it_is_mapped() {
                 uvm.machine().pmap().hooks.at_next(Moment::Mapping, move || {
                     about_to_map.send(()).unwrap();
                     // Until the pass has come to the page behind.
-                    while !world.frames().flags(next_page).contains(PageFlags::BUSY) {
-                        thread::yield_now();
-                    }
+                    wait_until(|| world.frames().flags(next_page).contains(PageFlags::BUSY));
                 });
                 store(renewed, 2);
             }));

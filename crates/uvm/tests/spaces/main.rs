@@ -5,7 +5,6 @@ mod behaviour;
 #[path = "../disk/mod.rs"]
 mod disk;
 mod holds;
-mod isolation;
 #[path = "../lending/mod.rs"]
 mod lending;
 mod moments;

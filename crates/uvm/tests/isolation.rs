@@ -1,17 +1,25 @@
 //! What one program stores, another doesn't see: at the moments where a page is on its way from the
 //! one to the other.
+//!
+//! A program of its own, and one test at a time: all machines of a process share the rows in which
+//! threads say what they read, and a thread that finds no free place there takes the lock alone. In
+//! the middle of a fault, that is a lock for which the other thread would wait for ever.
+
+mod lending;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::lending::{audit, load, store, world, written, World};
+use lending::{audit, load, store, world, written, World};
 use machine::{Machine, Pages, Pmap, ThreadCtx, Va, VaRange};
 use uvm::{At, RemapPlace, Space};
 use uvm_soft::{Moment, SoftMachine};
 
 type S = Space<SoftMachine>;
 
-/// One test at a time: the rows in which threads say what they read are the process's, and whoever
-/// finds none free wants a lock alone, for which the hook's thread would wait.
+#[global_allocator]
+static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;
+
+/// The right to run; see above.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
