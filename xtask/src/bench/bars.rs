@@ -65,14 +65,22 @@ fn bar(name: &str) -> Option<Bar> {
     }
 }
 
+/// A bar's number with all of its digits: 1.02 is no 1.0.
+fn bound(value: f64) -> String {
+    if value < 100.0 {
+        return value.to_string();
+    }
+    number(value)
+}
+
 pub fn verdict(document: &Document, name: &str) -> Verdict {
     let Some(bar) = bar(name) else { return Verdict::NoBar };
     let ours = document.value(name, "uvm").map(|row| row.value);
     let text = match bar {
         Bar::OfLinux(part) => format!("at most {part} of Linux"),
         Bar::TimesLinux(times) => format!("at least {times} of Linux"),
-        Bar::AtLeast(least) => format!("at least {}", number(least)),
-        Bar::AtMost(most) => format!("at most {}", number(most)),
+        Bar::AtLeast(least) => format!("at least {}", bound(least)),
+        Bar::AtMost(most) => format!("at most {}", bound(most)),
         Bar::OfRow(other, part) => format!("at least {part} of {other}"),
     };
     let met = match bar {
