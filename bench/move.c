@@ -25,7 +25,7 @@ enum { LARGEST = 2 << 20, PASSED = 64 << 20, PIECES = 64 };
 
 // What the row in hand does.
 static size_t size;
-static const char *lends = "", *transfers = ""; // for the knobs; empty: as the kernel likes
+static const char *loans = "", *transfers = ""; // for the knobs; empty: as the kernel likes
 static int touches;                             // whoever has the data writes to each page of it
 static int reads;                               // whoever has the data loads from each page of it
 
@@ -573,7 +573,7 @@ static uint64_t file_through_pipe(size_t count) {
 
 // --- the table --------------------------------------------------------------------------------------------------
 
-enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LEND = 16, TRANSFER = 32, READS = 64, ONLY_LINUX = 128 };
+enum { ONLY_OURS = 1, TOUCHES = 2, COPY_OUT = 4, COPY_IN = 8, LOAN = 16, TRANSFER = 32, READS = 64, ONLY_LINUX = 128 };
 
 static const struct kind {
     const char *name;
@@ -582,7 +582,7 @@ static const struct kind {
     int how;
 } kinds[] = {
     {"null write, copied", null_write, 1024, LARGEST, ONLY_OURS | COPY_OUT},
-    {"null write, lent", null_write, 1024, LARGEST, ONLY_OURS | LEND},
+    {"null write, loaned", null_write, 1024, LARGEST, ONLY_OURS | LOAN},
     {"null write, unchanged", null_write, 1024, LARGEST, ONLY_OURS},
     {"null write, unchanged, refilled", null_write, 1024, LARGEST, ONLY_OURS | TOUCHES},
     {"null write, copied, refilled", null_write, 1024, LARGEST, ONLY_OURS | TOUCHES | COPY_OUT},
@@ -593,10 +593,10 @@ static const struct kind {
     {"null read, copied, looked at", null_read, 4096, LARGEST, ONLY_OURS | COPY_IN | READS},
     {"null read, unchanged, looked at", null_read, 4096, LARGEST, ONLY_OURS | READS},
     {"pipe, copied", pipe_plain, 1024, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
-    {"pipe, lent", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | COPY_IN},
+    {"pipe, loaned", pipe_plain, 4096, LARGEST, ONLY_OURS | LOAN | COPY_IN},
     {"pipe, transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | COPY_OUT | TRANSFER},
-    {"pipe, lent and transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | TRANSFER},
-    {"pipe, both, looked at", pipe_plain, 4096, LARGEST, ONLY_OURS | LEND | TRANSFER | READS},
+    {"pipe, loaned and transferred", pipe_plain, 4096, LARGEST, ONLY_OURS | LOAN | TRANSFER},
+    {"pipe, both, looked at", pipe_plain, 4096, LARGEST, ONLY_OURS | LOAN | TRANSFER | READS},
     {"pipes, to and fro, untouched", piped_by_copy, 4096, LARGEST, 0},
     {"pipes, to and fro, touched", piped_by_copy, 4096, LARGEST, TOUCHES},
     {"pipes, to and fro, donated", donated, 32768, LARGEST, ONLY_OURS},
@@ -627,7 +627,7 @@ static const struct kind {
     {"entries passed, untouched", passed, 4096, PASSED, ONLY_OURS},
     {"entries passed, touched", passed, 4096, LARGEST, ONLY_OURS | TOUCHES},
     {"pipeline, copied", pipeline_copied, 4096, LARGEST, ONLY_OURS | COPY_OUT | COPY_IN},
-    {"pipeline, passed and lent", pipeline_passed, 4096, LARGEST, ONLY_OURS | LEND},
+    {"pipeline, passed and loaned", pipeline_passed, 4096, LARGEST, ONLY_OURS | LOAN},
 };
 
 static const char *in_words(size_t bytes) {
@@ -669,10 +669,10 @@ int main(int count, char **arguments) {
             if (!strstr(name, wanted)) continue;
             touches = kind->how & TOUCHES ? 1 : 0;
             reads = kind->how & READS ? 1 : 0;
-            lends = kind->how & LEND ? "1" : kind->how & COPY_OUT ? "never" : "";
+            loans = kind->how & LOAN ? "1" : kind->how & COPY_OUT ? "never" : "";
             transfers = kind->how & TRANSFER ? "1" : kind->how & COPY_IN ? "never" : "";
             failure = 0;
-            if (ours) set("/proc/sys/vm/loan_bytes", lends), set("/proc/sys/vm/pipe_loan_bytes", lends);
+            if (ours) set("/proc/sys/vm/loan_bytes", loans), set("/proc/sys/vm/pipe_loan_bytes", loans);
             if (ours) set("/proc/sys/vm/receive_bytes", kind->how & COPY_IN ? "never" : "");
             size_t batch = (4 << 20) / size;
             struct row row = {name, kind->batch, batch < 4 ? 4 : batch > 64 ? 64 : batch};

@@ -293,7 +293,7 @@ impl Account {
     }
 
     /// A queue that the process made has changed from one size to another. What is in queues are
-    /// pages that can't be paged out, lent ones among them. From an eighth of memory on, sends to
+    /// pages that can't be paged out, loaned ones among them. From an eighth of memory on, sends to
     /// the user's sockets fail with `ENOBUFS` until something is received, and each pipe takes no
     /// more than a page.
     pub fn changed(&self, from: usize, to: usize) {

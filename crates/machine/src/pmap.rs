@@ -143,7 +143,7 @@ pub trait Pmap: Send + Sync + Sized {
     /// The locks of the pages' owners may be gone by now. So `may(i)` is asked, under the lock that
     /// [`page_protect`](Self::page_protect) takes, right before page `i` is entered: whoever takes
     /// a page away says so in its record first and calls `page_protect` then, and either finds the
-    /// mapping or prevents it. The same holds for whoever lends a page or gives its owner a second
+    /// mapping or prevents it. The same holds for whoever loans a page or gives its owner a second
     /// reference, which must not be written through a mapping made ahead.
     fn enter_ahead<P: Before<PageCache>>(
         &self,

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   Chain   len 1,000,000
-//!     | inline  | cluster           | run of pages (lent)           | cluster             |
+//!     | inline  | cluster           | run of pages (loaned)           | cluster             |
 //!     | "ab"    | ....bbbbbbbb      | ..bb|bbbb|bbbb|bbbb|bbbb|bb.. | bbbb|  room         |
 //!                 ^start     ^end     ^start                   ^end   ^start^end
 //!                                    whole pages may be taken as they are    appended to here
@@ -14,7 +14,7 @@
 //!
 //! Three kinds of storage: a few bytes in the mbuf itself; a page that the chain asked for (a
 //! *cluster*), written behind what it holds as long as nobody else refers to it; and a run of pages
-//! from elsewhere, lent by a process or of a file, which is one piece however long it is, and is
+//! from elsewhere, loaned by a process or of a file, which is one piece however long it is, and is
 //! never written. Pages and runs are the host's: see [`Pages`].
 //!
 //! Invariants, checked by [`Chain::audit`]:

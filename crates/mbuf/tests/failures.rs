@@ -64,7 +64,7 @@ fn start(pages: &Counted) -> Chain<Counted> {
     chain.append(pages, &[2; PAGE_SIZE + 8]).unwrap();
     let row =
         [Rc::new(vec![4; PAGE_SIZE]), Rc::new(vec![5; PAGE_SIZE]), Rc::new(vec![6; PAGE_SIZE])];
-    assert!(chain.append_run(pages.lend_run(&row), 0..2 * PAGE_SIZE + 100).is_ok());
+    assert!(chain.append_run(pages.loan_run(&row), 0..2 * PAGE_SIZE + 100).is_ok());
     chain
 }
 

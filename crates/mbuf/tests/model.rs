@@ -11,7 +11,7 @@ use mbuf::{Chain, Pages, INLINE, PAGE_SIZE};
 struct World {
     pages: Counted,
     lender: Rc<Vec<u8>>,
-    /// Pages that are lent together.
+    /// Pages that are loaned together.
     row: Vec<Rc<Vec<u8>>>,
     chains: Vec<(Chain<Counted>, Vec<u8>)>,
     next: u8,
@@ -74,7 +74,7 @@ impl World {
                 model.extend_from_slice(&rest);
             }
             5 => {
-                let page = self.pages.lend(&self.lender);
+                let page = self.pages.loan(&self.lender);
                 let start = PAGE_SIZE - amount.min(PAGE_SIZE);
                 let (chain, model) = &mut self.chains[which];
                 assert!(chain.append_page(page, start..PAGE_SIZE).is_ok());
@@ -110,7 +110,7 @@ impl World {
                 // A run of a few pages, or of many, without some bytes at both ends.
                 let count = [1, 2, 3, 20][size % 4];
                 let (start, end) = (size / 4 * 100, count * PAGE_SIZE - size / 2 * 7);
-                let run = self.pages.lend_run(&self.row[..count]);
+                let run = self.pages.loan_run(&self.row[..count]);
                 let (chain, model) = &mut self.chains[which];
                 assert!(chain.append_run(run, start..end).is_ok());
                 let all: Vec<u8> =
@@ -264,7 +264,7 @@ fn a_run_that_is_read_bit_by_bit_goes_back_in_parts() {
     let pages = Counted::new();
     let row: Vec<_> = (0..64).map(|i| Rc::new(vec![i; PAGE_SIZE])).collect();
     let mut chain = Chain::new();
-    assert!(chain.append_run(pages.lend_run(&row), 0..64 * PAGE_SIZE).is_ok());
+    assert!(chain.append_run(pages.loan_run(&row), 0..64 * PAGE_SIZE).is_ok());
     assert!(chain.memory() < 65 * PAGE_SIZE);
     for left in (0..64).rev() {
         chain.trim_front(&pages, PAGE_SIZE);
@@ -281,7 +281,7 @@ fn slivers_keep_no_pages() {
     for i in 0..1000 {
         let row: Vec<_> = (0..4).map(|_| Rc::new(vec![i as u8; PAGE_SIZE])).collect();
         let mut from = Chain::new();
-        assert!(from.append_run(pages.lend_run(&row), 0..4 * PAGE_SIZE).is_ok());
+        assert!(from.append_run(pages.loan_run(&row), 0..4 * PAGE_SIZE).is_ok());
         // Over the end of a page, behind pages that have been read.
         from.trim_front(&pages, 3 * PAGE_SIZE - 1);
         let mut between = Chain::new();
@@ -297,7 +297,7 @@ fn slivers_keep_no_pages() {
     // A larger part goes as it is, without what was before it.
     let row: Vec<_> = (0..4).map(|i| Rc::new(vec![i; PAGE_SIZE])).collect();
     let mut from = Chain::new();
-    assert!(from.append_run(pages.lend_run(&row), 0..4 * PAGE_SIZE).is_ok());
+    assert!(from.append_run(pages.loan_run(&row), 0..4 * PAGE_SIZE).is_ok());
     from.trim_front(&pages, 2 * PAGE_SIZE + 1000);
     kept.take_from(&pages, &mut from, 1500).unwrap();
     from.release(&pages);
@@ -326,18 +326,21 @@ fn a_split_page_is_not_written_by_either_half() {
 }
 
 #[test]
-fn lent_pages_are_given_back_once_each_and_never_written() {
+fn loaned_pages_are_given_back_once_each_and_never_written() {
     let pages = Counted::new();
     let lender = Rc::new(vec![1; PAGE_SIZE]);
     let mut chain = Chain::new();
     for _ in 0..10 {
-        assert!(chain.append_page(pages.lend(&lender), 0..100).is_ok());
+        assert!(chain.append_page(pages.loan(&lender), 0..100).is_ok());
         chain.append(&pages, b"between").unwrap();
     }
     assert!(lender.iter().all(|&byte| byte == 1));
     let tail = chain.split_at(&pages, 50).unwrap();
     chain.release(&pages);
     tail.release(&pages);
-    // One more than lent: the cut one had two references.
-    assert_eq!((*pages.lent_back.borrow(), pages.out.get(), Rc::strong_count(&lender)), (11, 0, 1));
+    // One more than loaned: the cut one had two references.
+    assert_eq!(
+        (*pages.loaned_back.borrow(), pages.out.get(), Rc::strong_count(&lender)),
+        (11, 0, 1)
+    );
 }

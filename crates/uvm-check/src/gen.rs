@@ -168,9 +168,9 @@ impl Gen {
             109 => Op::Attach { o: self.object(), to: self.object() },
             110 => Op::PageOutRange { s, span: self.span(s) },
             116 => Op::Give { l: self.loan(), s, span: self.span(s) },
-            112..=115 => Op::Lend { l: self.loan(), s, span: self.span(s) },
-            117..=118 => Op::LendObject { l: self.loan(), o: self.object(), span: self.indices() },
-            119 => Op::LendAgain { l: self.loan(), to: self.loan() },
+            112..=115 => Op::Loan { l: self.loan(), s, span: self.span(s) },
+            117..=118 => Op::LoanObject { l: self.loan(), o: self.object(), span: self.indices() },
+            119 => Op::LoanAgain { l: self.loan(), to: self.loan() },
             120..=125 => Op::Return { l: self.loan() },
             126..=130 => {
                 let (span, to, way) = (self.span(s), self.space(), self.way());

@@ -277,7 +277,7 @@ fn all_lists_over_a_file_with_holes() {
         Write { s: 0, page: 4, cpu: 1, word: 1 },
         Wire { s: 0, span: Span(0, 2) },
         Pin { p: 0, s: 0, span: Span(0, 2), access: 2 },
-        Lend { l: 0, s: 0, span: Span(0, 1) },
+        Loan { l: 0, s: 0, span: Span(0, 1) },
         Clean { o: 0, span: Span(0, 2) },
         Punch { o: 0, span: Span(0, 1) },
         Room { n: 0 },
@@ -308,7 +308,7 @@ fn all_lists_over_objects_within_a_quota() {
         Write { s: 0, page: 4, cpu: 1, word: 1 },
         Wire { s: 0, span: Span(0, 3) },
         Pin { p: 0, s: 0, span: Span(0, 2), access: 2 },
-        Lend { l: 0, s: 0, span: Span(0, 1) },
+        Loan { l: 0, s: 0, span: Span(0, 1) },
         GiveToObject { l: 0, o: 1, page: 0 },
         ObjectWrite { o: 1, page: 1, word: 2 },
         Punch { o: 0, span: Span(0, 2) },
@@ -385,7 +385,7 @@ fn all_lists_over_a_debugger() {
         Fork { s: 0, child: 1 },
         Exit { s: 0 },
         Wire { s: 0, span: Span(0, 3) },
-        Lend { l: 0, s: 0, span: Span(0, 1) },
+        Loan { l: 0, s: 0, span: Span(0, 1) },
         Pin { p: 0, s: 0, span: Span(0, 1), access: 1 },
         Unpin { p: 0, word: 3 },
         Clean { o: 0, span: PAIR },
@@ -398,7 +398,7 @@ fn all_lists_over_a_debugger() {
 
 /// Loans of private and shared pages, while lenders write, fork, share and go.
 #[test]
-fn all_lists_over_lent_pages() {
+fn all_lists_over_loaned_pages() {
     let beginning = [
         Spawn { s: 0 },
         NewObject { o: 0, kind: Kind::Anon, len: 2 },
@@ -408,12 +408,12 @@ fn all_lists_over_lent_pages() {
         Write { s: 0, page: 1, cpu: 0, word: 0 },
     ];
     let alphabet = [
-        Lend { l: 0, s: 0, span: PAIR },
-        Lend { l: 1, s: 0, span: Span(0, 1) },
+        Loan { l: 0, s: 0, span: PAIR },
+        Loan { l: 1, s: 0, span: Span(0, 1) },
         Give { l: 1, s: 0, span: PAIR },
-        Lend { l: 1, s: 1, span: PAIR },
-        LendObject { l: 1, o: 0, span: PAIR },
-        LendAgain { l: 0, to: 2 },
+        Loan { l: 1, s: 1, span: PAIR },
+        LoanObject { l: 1, o: 0, span: PAIR },
+        LoanAgain { l: 0, to: 2 },
         Return { l: 0 },
         Return { l: 1 },
         Write { s: 0, page: 0, cpu: 0, word: 1 },
@@ -442,7 +442,7 @@ fn all_lists_over_lent_pages() {
 
 /// The same where pages leave memory.
 #[test]
-fn all_lists_over_lent_pages_that_were_on_swap() {
+fn all_lists_over_loaned_pages_that_were_on_swap() {
     let beginning = [
         Spawn { s: 0 },
         Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: None },
@@ -451,10 +451,10 @@ fn all_lists_over_lent_pages_that_were_on_swap() {
         PageOut { n: 2 },
     ];
     let alphabet = [
-        Lend { l: 0, s: 0, span: PAIR },
-        Lend { l: 1, s: 1, span: Span(0, 1) },
+        Loan { l: 0, s: 0, span: PAIR },
+        Loan { l: 1, s: 1, span: Span(0, 1) },
         Give { l: 1, s: 0, span: PAIR },
-        LendAgain { l: 0, to: 2 },
+        LoanAgain { l: 0, to: 2 },
         Return { l: 0 },
         PageOut { n: 1 },
         PageOut { n: 2 },

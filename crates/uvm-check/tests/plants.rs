@@ -198,8 +198,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: CPUs are not told that the lender can store no more",
-        file: "uvm/src/loan/lend.rs",
-        changes: &[("            lending.down.flush(self.machine().pmap());\n", "")],
+        file: "uvm/src/loan/out.rs",
+        changes: &[("            out.down.flush(self.machine().pmap());\n", "")],
         found_by: PROGRAMS,
     },
     Plant {
@@ -325,7 +325,7 @@ const PLANTS: &[Plant] = &[
         found_by: AHEAD,
     },
     Plant {
-        what: "isolation: a neighbour is mapped ahead to be written though it is lent",
+        what: "isolation: a neighbour is mapped ahead to be written though it is loaned",
         file: "machine/src/frames/record.rs",
         changes: &[("        self.loans(page) == 0\n            && record.flags", "        record.flags")],
         found_by: AHEAD,
@@ -352,25 +352,25 @@ const PLANTS: &[Plant] = &[
         found_by: BESIDE,
     },
     Plant {
-        what: "loan: lending leaves private pages writable",
-        file: "uvm/src/loan/lend.rs",
-        changes: &[("pmap.protect(held, space, range, entry.prot.without_write(), lending.down);", "let _ = (pmap, space, range);")],
+        what: "loan: loaning leaves private pages writable",
+        file: "uvm/src/loan/out.rs",
+        changes: &[("pmap.protect(held, space, range, entry.prot.without_write(), out.down);", "let _ = (pmap, space, range);")],
         found_by: RANDOM,
     },
     Plant {
-        what: "loan: a store reaches a page that is lent",
+        what: "loan: a store reaches a page that is loaned",
         file: "uvm/src/fault/anon.rs",
-        changes: &[("let lent = self.frames().loans(page) != 0;", "let lent = false;")],
+        changes: &[("let loaned = self.frames().loans(page) != 0;", "let loaned = false;")],
         found_by: RANDOM,
     },
     Plant {
-        what: "loan: a store reaches an object's page that is lent",
+        what: "loan: a store reaches an object's page that is loaned",
         file: "uvm/src/fault/object.rs",
         changes: &[("entry.writes == Writes::Shared\n            && self.frames().loans(page) != 0", "entry.writes == Writes::Shared\n            && false")],
         found_by: RANDOM,
     },
     Plant {
-        what: "loan: a host writes to an object's page that is lent",
+        what: "loan: a host writes to an object's page that is loaned",
         file: "uvm/src/object/access.rs",
         changes: &[("if intent == Intent::Write && self.frames().loans(page) != 0 {", "if false {")],
         found_by: RANDOM,
@@ -378,17 +378,17 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "loan: a page is copied for its lender while another CPU still stores to it",
         file: "uvm/src/fault/anon.rs",
-        changes: &[("                            self.keep_lent(&mut h, fault, page);\n", "")],
+        changes: &[("                            self.keep_loaned(&mut h, fault, page);\n", "")],
         found_by: LOANS,
     },
     Plant {
-        what: "loan: what a device may write to is lent as it is",
+        what: "loan: what a device may write to is loaned as it is",
         file: "machine/src/frames/record.rs",
         changes: &[("holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS", "holds & LOANS >= MOST_LOANS")],
         found_by: &["-p", "uvm", "--test", "moving", "what_a_device"],
     },
     Plant {
-        what: "loan: an owner that goes frees what is lent",
+        what: "loan: an owner that goes frees what is loaned",
         file: "machine/src/frames/record.rs",
         changes: &[("(holds & WIRINGS) + (holds & LOANS) / LOAN", "(holds & WIRINGS)")],
         found_by: RANDOM,
@@ -415,7 +415,7 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
-        what: "transfer: a lent page is the receiver's to write",
+        what: "transfer: a loaned page is the receiver's to write",
         file: "uvm/src/loan/slots.rs",
         changes: &[("                    anon.add_reference(frames);\n", "                    let _ = &mut anon;\n")],
         found_by: RANDOM,
@@ -445,9 +445,9 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
-        what: "borrowed: a page that is lent from a slot is not counted",
-        file: "uvm/src/loan/lend.rs",
-        changes: &[("let lent = match self.frames().lend(page) {", "let lent = match page.0 != u32::MAX {")],
+        what: "borrowed: a page that is loaned from a slot is not counted",
+        file: "uvm/src/loan/out.rs",
+        changes: &[("let loaned = match self.frames().loan(page) {", "let loaned = match page.0 != u32::MAX {")],
         found_by: RANDOM,
     },
     Plant {
@@ -471,24 +471,24 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: when memory is short, what is on loan stays",
         file: "uvm/src/pageout/mod.rs",
-        changes: &[("        self.settle_lent(held, priority);\n", "")],
+        changes: &[("        self.settle_loaned(held, priority);\n", "")],
         found_by: TRANSFERRED,
     },
     Plant {
         what: "borrowed: a file keeps what it should leave to its borrowers",
-        file: "uvm/src/pageout/lent.rs",
+        file: "uvm/src/pageout/loaned.rs",
         changes: &[("            let unmapped = down.unmap(machine, h, page);\n", "            return false;\n            #[allow(unreachable_code)]\n            let unmapped = down.unmap(machine, h, page);\n")],
         found_by: TRANSFERRED,
     },
     Plant {
         what: "borrowed: a dirty page is left to its borrowers",
-        file: "uvm/src/pageout/lent.rs",
+        file: "uvm/src/pageout/loaned.rs",
         changes: &[(" || !self.is_clean(page) {", " {")],
         found_by: TRANSFERRED,
     },
     Plant {
         what: "borrowed: who maps a file sees the page that it has let go",
-        file: "uvm/src/pageout/lent.rs",
+        file: "uvm/src/pageout/loaned.rs",
         changes: &[("            let unmapped = down.unmap(machine, h, page);\n", "            let unmapped = machine::Unmapped::by_ranges(page);\n")],
         found_by: TRANSFERRED,
     },
@@ -510,7 +510,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "giving: a page that is pushed down twice is one",
         file: "uvm/src/transfer.rs",
-        changes: &[("        if let Some(refused) = self.take_over_all(lent) {\n", "        if let Some(refused) = self.take_over_all(lent).filter(|_| false) {\n")],
+        changes: &[("        if let Some(refused) = self.take_over_all(loan) {\n", "        if let Some(refused) = self.take_over_all(loan).filter(|_| false) {\n")],
         found_by: MOVING,
     },
     Plant {
@@ -845,7 +845,7 @@ const PLANTS: &[Plant] = &[
         found_by: HOLES,
     },
     Plant {
-        what: "full: a store reaches a hole that is lent",
+        what: "full: a store reaches a hole that is loaned",
         file: "uvm/src/fault/object.rs",
         changes: &[(
             "if stores && self.frames().flags(page).contains(PageFlags::HOLE) {",

@@ -175,7 +175,7 @@ fn a_page_is_given_in_place_of_another_where_a_quota_has_been_lowered() {
         Map { s: 0, at: Fixed(0), len: 4, back: Shared(0, 0), rights: 3, inherit: None },
         Wire { s: 0, span: Span(0, 4) },
         Unwire { s: 0, span: Span(0, 4) },
-        Lend { l: 0, s: 0, span: PAGE },
+        Loan { l: 0, s: 0, span: PAGE },
         Quota { n: 2 },
         GiveToObject { l: 0, o: 0, page: 2 },
     ]);

@@ -183,13 +183,13 @@ fn operation(record: &[u8], model: &Model) -> Op {
         28 => Op::Unpin { p: n.below(PINS), word: n.word() },
         29 => Op::Inspect { s, span: n.short_span() },
         30 => Op::Patch { s, span: n.short_span(), word: n.word() },
-        31 => Op::Lend { l: n.loan(), s, span: n.short_span() },
+        31 => Op::Loan { l: n.loan(), s, span: n.short_span() },
         32 => {
             let span = n.indices();
-            Op::LendObject { l: n.loan(), o: n.object(), span: Span(span.0, span.1.min(6)) }
+            Op::LoanObject { l: n.loan(), o: n.object(), span: Span(span.0, span.1.min(6)) }
         }
         33 => Op::Give { l: n.loan(), s, span: n.short_span() },
-        34 => Op::LendAgain { l: n.loan(), to: n.loan() },
+        34 => Op::LoanAgain { l: n.loan(), to: n.loan() },
         35 => Op::Return { l: n.loan() },
         36 => Op::Pass { s, span: n.span(), to: n.space(), at: n.at(), way: n.way() },
         37 => Op::Extract { r: n.range(), s, span: n.span(), way: n.way() },

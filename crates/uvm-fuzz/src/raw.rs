@@ -213,7 +213,7 @@ impl World {
                     uvm.unwire_pages(held, pinned);
                 }
             }
-            21..=25 => self.lend(held, what % 44 - 21, [who, other, how], &mut n),
+            21..=25 => self.loan(held, what % 44 - 21, [who, other, how], &mut n),
             26 if self.ranges.len() < EACH => {
                 self.ranges.extend(uvm.extract(held, self.space(who), n.range(), pass(how)).ok());
             }
@@ -330,7 +330,7 @@ impl World {
     }
 
     /// Loans, and what becomes of them.
-    fn lend(
+    fn loan(
         &mut self,
         held: &mut Held<'_, Nothing>,
         what: u8,
@@ -341,40 +341,40 @@ impl World {
         let has_room = self.loans.len() < EACH;
         match what {
             0 if has_room => {
-                let lent = match how & 3 {
+                let loan = match how & 3 {
                     0 => uvm.give_to_kernel(held, self.space(who), n.range()).ok().flatten(),
                     _ => uvm.loan_to_kernel(held, self.space(who), n.range()).ok(),
                 };
-                self.loans.extend(lent);
+                self.loans.extend(loan);
             }
             1 if has_room => {
-                let mut lent = Loan::new();
+                let mut loan = Loan::new();
                 match (self.object(other), how & 1) {
                     (Some(object), 0) => {
                         let (from, pages) = (Pages(n.next()), n.next() as usize);
-                        _ = uvm.lend_object(held, &object, from, pages, &mut lent);
+                        _ = uvm.loan_object(held, &object, from, pages, &mut loan);
                     }
-                    _ => _ = uvm.new_pages(held, n.next() as usize, &mut lent),
+                    _ => _ = uvm.new_pages(held, n.next() as usize, &mut loan),
                 }
-                self.loans.push(lent);
+                self.loans.push(loan);
             }
             2 => {
-                let Some(lent) = Self::take(&mut self.loans, other) else { return };
+                let Some(loan) = Self::take(&mut self.loans, other) else { return };
                 let at = if how & 1 == 0 { At::Anywhere } else { At::Fixed(Va(n.next())) };
-                if let Err((_, lent)) = uvm.transfer(held, self.space(who), lent, at) {
-                    self.loans.push(lent);
+                if let Err((_, loan)) = uvm.transfer(held, self.space(who), loan, at) {
+                    self.loans.push(loan);
                 }
             }
             3 => {
                 let Some(object) = self.object(how) else { return };
-                let Some(lent) = Self::take(&mut self.loans, other) else { return };
-                if let Err((_, lent)) = uvm.give_to_object(held, &object, Pages(n.next()), lent) {
-                    self.loans.push(lent);
+                let Some(loan) = Self::take(&mut self.loans, other) else { return };
+                if let Err((_, loan)) = uvm.give_to_object(held, &object, Pages(n.next()), loan) {
+                    self.loans.push(loan);
                 }
             }
             _ => {
-                if let Some(lent) = Self::take(&mut self.loans, other) {
-                    uvm.return_loan(held, lent);
+                if let Some(loan) = Self::take(&mut self.loans, other) {
+                    uvm.return_loan(held, loan);
                 }
             }
         }
@@ -467,8 +467,8 @@ impl World {
             return Ok(());
         }
         self.uvm.audit(held, &spaces, &self.objects).map_err(|e| e.0)?;
-        let lent = self.loans.iter().flat_map(Loan::pages);
-        self.uvm.audit_loans(held, &spaces, lent).map_err(|e| e.0)
+        let loan = self.loans.iter().flat_map(Loan::pages);
+        self.uvm.audit_loans(held, &spaces, loan).map_err(|e| e.0)
     }
 
     /// What is wrong is said; that this is dropped isn't to be said too.
@@ -481,7 +481,7 @@ impl World {
     fn finish(mut self, held: &mut Held<'_, Nothing>) {
         let uvm = self.uvm.clone();
         self.pins.drain(..).for_each(|pinned| uvm.unwire_pages(held, pinned));
-        self.loans.drain(..).for_each(|lent| uvm.return_loan(held, lent));
+        self.loans.drain(..).for_each(|loan| uvm.return_loan(held, loan));
         self.ranges.drain(..).for_each(|range| uvm.drop_detached(held, range));
         self.spaces.drain(..).for_each(|space| uvm.space_destroy(held, space));
         self.objects.drain(..).for_each(|object| uvm.detach(held, &*object));

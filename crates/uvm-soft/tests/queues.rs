@@ -156,7 +156,7 @@ impl World<'_> {
             match self.below(6) {
                 0 => self.frames().set_flags(page, PageFlags::BUSY),
                 1 => self.frames().wire(page),
-                2 => assert!(self.frames().lend(page)),
+                2 => assert!(self.frames().loan(page)),
                 _ => {}
             }
         }

@@ -1,7 +1,7 @@
 //! A page's record (`machine::frames`): its owner, what is going on with it and who holds it,
 //! against a plain struct of the same.
 
-use machine::frames::{Class, Lending, PageFlags, Place, Taken};
+use machine::frames::{Class, PageFlags, Place, Taken, TryLoan};
 use machine::order::{Held, Nothing};
 use machine::{Frames, Machine, Owner, Pa, PageNo, Reserve, ThreadCtx};
 use uvm_soft::{Config, Rng, SoftMachine};
@@ -20,7 +20,7 @@ fn alloc(m: &SoftMachine, h: &mut Held<'_, Nothing>) -> PageNo {
     m.frames().alloc(m, h, Reserve::User).expect("a page is free")
 }
 
-/// Holds of which a page gets no more: see `may_wire`, `lend`.
+/// Holds of which a page gets no more: see `may_wire`, `loan`.
 const MOST: (u32, u32) = (4_000, 30_000);
 
 /// What a record says.
@@ -164,18 +164,18 @@ fn step(
             }
         }
         9 => {
-            assert!(f.lend(page));
+            assert!(f.loan(page));
             record.loans += 1;
         }
         10 => {
             let expected = match () {
-                () if record.is_busy() => Lending::NotNow,
-                () if record.wirings != 0 => Lending::Held,
-                () if record.place == Place::Nowhere => Lending::NotNow,
-                () => Lending::Loan,
+                () if record.is_busy() => TryLoan::Busy,
+                () if record.wirings != 0 => TryLoan::Held,
+                () if record.place == Place::Nowhere => TryLoan::Busy,
+                () => TryLoan::Loaned,
             };
-            assert_eq!(f.loan_idle(page), expected);
-            record.loans += u32::from(expected == Lending::Loan);
+            assert_eq!(f.try_loan(page), expected);
+            record.loans += u32::from(expected == TryLoan::Loaned);
         }
         11 if record.loans > 0 => {
             record.loans -= 1;
@@ -256,9 +256,9 @@ fn programs_hold_a_page_so_often_and_no_more() {
     let (f, h) = (m.frames(), &mut ctx.held());
     let page = alloc(&m, h);
     f.activate(&m, h, page);
-    (1..MOST.1).for_each(|_| assert!(f.lend(page)));
-    assert_eq!((f.loan_idle(page), f.loans(page)), (Lending::Loan, MOST.1));
-    assert!(!f.lend(page) && f.loan_idle(page) == Lending::Held);
+    (1..MOST.1).for_each(|_| assert!(f.loan(page)));
+    assert_eq!((f.try_loan(page), f.loans(page)), (TryLoan::Loaned, MOST.1));
+    assert!(!f.loan(page) && f.try_loan(page) == TryLoan::Held);
     (1..MOST.0).for_each(|_| f.wire(page));
     assert!(f.may_wire(page), "wirings and loans are counted apart");
     f.wire(page);
@@ -269,7 +269,7 @@ fn programs_hold_a_page_so_often_and_no_more() {
     assert!(!f.may_wire(page) && !f.is_left(page));
     f.unwire(&m, h, page);
     f.unwire(&m, h, page);
-    assert!(f.may_wire(page) && !f.end_loan(page) && f.lend(page));
+    assert!(f.may_wire(page) && !f.end_loan(page) && f.loan(page));
 }
 
 #[test]

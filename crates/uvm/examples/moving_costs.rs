@@ -36,9 +36,9 @@ pub type Round = fn(&World, &mut Held<'_, Nothing>);
 pub const ROUNDS: [(&str, &str, Round); 8] = [
     ("loan", "a loan of touched memory, and its return", loan),
     ("new", "new pages, transferred and discarded", new),
-    ("lent", "touched memory lent, transferred and discarded", lent),
-    ("stock", "16 pages of the kernel's lent again and again, transferred and discarded", stock),
-    ("object", "an object's pages lent, transferred and discarded", object),
+    ("loaned", "touched memory loaned, transferred and discarded", loaned),
+    ("stock", "16 pages of the kernel's loaned again and again, transferred and discarded", stock),
+    ("object", "an object's pages loaned, transferred and discarded", object),
     ("donate", "touched memory donated there and back", donate),
     ("touch", "first touches, and a discard", touch),
     ("unmap", "a mapping, first touches, and an unmapping", unmap),
@@ -101,7 +101,7 @@ impl World {
         uvm.detach(held, &*object);
         drop(object);
         uvm.audit(held, &[], &[]).unwrap();
-        // The page of zeroes stays, where one was lent.
+        // The page of zeroes stays, where one was loaned.
         uvm.frames().total()
             - uvm.frames().free()
             - usize::from(uvm.stat().get(Counter::LoansZero) != 0)
@@ -118,40 +118,40 @@ fn touch_all(world: &World, held: &mut Held<'_, Nothing>, range: VaRange) {
     }
 }
 
-fn take_and_drop(world: &World, held: &mut Held<'_, Nothing>, lent: Loan) {
-    let pages = Pages(lent.len() as u64);
-    let at = world.uvm.transfer(held, &world.other, lent, At::Anywhere).unwrap();
+fn take_and_drop(world: &World, held: &mut Held<'_, Nothing>, loan: Loan) {
+    let pages = Pages(loan.len() as u64);
+    let at = world.uvm.transfer(held, &world.other, loan, At::Anywhere).unwrap();
     world.uvm.discard(held, &world.other, VaRange::new(at, at + pages)).unwrap();
 }
 
 fn loan(world: &World, held: &mut Held<'_, Nothing>) {
-    let lent = world.uvm.loan_to_kernel(held, &world.space, world.memory).unwrap();
-    world.uvm.return_loan(held, lent);
+    let loan = world.uvm.loan_to_kernel(held, &world.space, world.memory).unwrap();
+    world.uvm.return_loan(held, loan);
 }
 
 fn new(world: &World, held: &mut Held<'_, Nothing>) {
-    let mut lent = Loan::new();
-    world.uvm.new_pages(held, world.pages(), &mut lent).unwrap();
-    take_and_drop(world, held, lent);
+    let mut loan = Loan::new();
+    world.uvm.new_pages(held, world.pages(), &mut loan).unwrap();
+    take_and_drop(world, held, loan);
 }
 
-fn lent(world: &World, held: &mut Held<'_, Nothing>) {
-    let lent = world.uvm.loan_to_kernel(held, &world.space, world.memory).unwrap();
-    take_and_drop(world, held, lent);
+fn loaned(world: &World, held: &mut Held<'_, Nothing>) {
+    let loan = world.uvm.loan_to_kernel(held, &world.space, world.memory).unwrap();
+    take_and_drop(world, held, loan);
 }
 
 fn stock(world: &World, held: &mut Held<'_, Nothing>) {
-    let (mut lent, stock) = (Loan::new(), world.stock.pages());
+    let (mut loan, stock) = (Loan::new(), world.stock.pages());
     let pages = (0..world.pages()).map(|n| &stock[n % stock.len()]);
-    world.uvm.lend_all_again(pages, &mut lent).unwrap();
-    take_and_drop(world, held, lent);
+    world.uvm.loan_all_again(pages, &mut loan).unwrap();
+    take_and_drop(world, held, loan);
 }
 
 fn object(world: &World, held: &mut Held<'_, Nothing>) {
-    let mut lent = Loan::new();
-    let pages = world.uvm.lend_object(held, &world.object, Pages(0), world.pages(), &mut lent);
+    let mut loan = Loan::new();
+    let pages = world.uvm.loan_object(held, &world.object, Pages(0), world.pages(), &mut loan);
     assert_eq!(pages, Ok(world.pages()));
-    take_and_drop(world, held, lent);
+    take_and_drop(world, held, loan);
 }
 
 fn donate(world: &World, held: &mut Held<'_, Nothing>) {

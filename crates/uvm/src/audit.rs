@@ -212,10 +212,10 @@ impl<M: Machine> Uvm<M> {
                 !e.wired || self.frames().wire_count(page) > 0,
                 "{va:?} is wired, its page is not"
             );
-            let lent = self.frames().loans(page) != 0;
+            let loaned = self.frames().loans(page) != 0;
             ensure!(
-                !lent || !prot.contains(Prot::WRITE),
-                "{va:?} can be written, and {page:?} is lent"
+                !loaned || !prot.contains(Prot::WRITE),
+                "{va:?} can be written, and {page:?} is loaned"
             );
             if let (Owner::Object(id), true) =
                 (self.frames().owner(page), prot.contains(Prot::WRITE))
@@ -307,7 +307,7 @@ impl<M: Machine> Uvm<M> {
                         ensure!(!self.is_zero_page(page), "slot {slot} has zeroes on loan");
                         ensure!(
                             self.frames().loans(page) != 0,
-                            "slot {slot} has {page:?}, which isn't lent"
+                            "slot {slot} has {page:?}, which isn't loaned"
                         );
                         *count.borrowed.entry(page).or_insert(0) += 1;
                         continue;
@@ -384,17 +384,17 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Counts loans: `lent` is all that the host has on loan from this instance, `spaces` as for
+    /// Counts loans: `loan` is all that the host has on loan from this instance, `spaces` as for
     /// [`audit`](Self::audit).
     ///
     /// # Errors
-    /// A sentence that names a page that is lent more or less often than its record says, or that
+    /// A sentence that names a page that is loaned more or less often than its record says, or that
     /// nobody holds.
     pub fn audit_loans<'a>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         spaces: &[&Space<M>],
-        lent: impl IntoIterator<Item = &'a LoanedPage>,
+        loan: impl IntoIterator<Item = &'a LoanedPage>,
     ) -> Result<(), AuditError> {
         let mut count = Count::new();
         for space in spaces {
@@ -402,8 +402,8 @@ impl<M: Machine> Uvm<M> {
         }
         self.audit_amaps(held, &mut count)?;
         let mut loans = count.borrowed;
-        let counted = lent.into_iter().filter(|lent| !self.is_zero_page(lent.page()));
-        counted.for_each(|lent| *loans.entry(lent.page()).or_insert(0) += 1);
+        let counted = loan.into_iter().filter(|loan| !self.is_zero_page(loan.page()));
+        counted.for_each(|loan| *loans.entry(loan.page()).or_insert(0) += 1);
         for page in (0..self.frames().numbers() as u32).map(PageNo) {
             let (counts, are) = (self.frames().loans(page), loans.get(&page).copied().unwrap_or(0));
             ensure!(counts == are, "{page:?} counts {counts} loans, and {are} are there");

@@ -43,7 +43,7 @@ pub struct Layers {
     /// The object: its kind, id, and its page at the entry's first address.
     pub object: Option<(&'static str, u64, Pages)>,
     /// Pages of both layers in the entry's range that are on loan to others.
-    pub lent: usize,
+    pub loan: usize,
     /// Slots in the entry's range that hold a page on loan from others.
     pub borrowed: usize,
 }
@@ -174,24 +174,24 @@ impl<M: Machine> Uvm<M> {
 
     fn info(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {
         let mut info = info(e, held);
-        info.layers.lent = self.lent_pages(e, held);
+        info.layers.loan = self.loaned_pages(e, held);
         info
     }
 
-    fn lent_pages(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> usize {
-        let is_lent = |page| self.frames().loans(page) != 0;
+    fn loaned_pages(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> usize {
+        let is_loaned = |page| self.frames().loans(page) != 0;
         let above = e.amap.as_ref().map_or(0, |a| {
             let (body, mut h) = a.amap.body.lock(held);
             let anons =
                 body.slots.range(a.range(e.len())).filter_map(|(_, number)| Content::anon(number));
             anons
-                .filter(|&no| self.anons.get(no).lock(&mut h).0.page().is_some_and(is_lent))
+                .filter(|&no| self.anons.get(no).lock(&mut h).0.page().is_some_and(is_loaned))
                 .count()
         });
         let below = e.object.as_ref().map_or(0, |o| {
             let (body, _) = o.pager.object().lock(held);
             body.pages(o.offset.0..o.offset.0 + e.len().0)
-                .filter(|&(_, page)| is_lent(page))
+                .filter(|&(_, page)| is_loaned(page))
                 .count()
         });
         above + below
@@ -244,7 +244,7 @@ fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo 
             needs_copy: e.writes == Writes::NeedsCopy,
             amap,
             object: e.object.as_ref().map(|o| (o.pager.kind(), o.pager.object().id(), o.offset)),
-            lent: 0,
+            loan: 0,
             borrowed,
         },
     }
@@ -273,8 +273,8 @@ impl fmt::Display for EntryInfo {
         if self.layers.borrowed != 0 {
             write!(f, " | borrowed={}", self.layers.borrowed)?;
         }
-        if self.layers.lent != 0 {
-            write!(f, " | lent={}", self.layers.lent)?;
+        if self.layers.loan != 0 {
+            write!(f, " | loaned={}", self.layers.loan)?;
         }
         match &self.name {
             Some(name) => write!(f, " | {}", name.text()),

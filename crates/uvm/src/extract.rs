@@ -11,7 +11,7 @@
 //! port can move whole tables ([`Pmap::pass`]).
 //!
 //! A [`Detached`] range is one that has been taken and not been given to anybody yet: an address
-//! space in which nobody runs. It can be looked at, lent from, copied or shared again, paged out,
+//! space in which nobody runs. It can be looked at, loaned from, copied or shared again, paged out,
 //! and audited like any other.
 //!
 //! The paper's quick references, with which a map's entries need not be cut for a short look at
@@ -76,7 +76,7 @@ impl Drop for Duty {
 }
 
 impl<M: Machine> Detached<M> {
-    /// The memory, at the addresses where it was: to be lent from, described and audited.
+    /// The memory, at the addresses where it was: to be loaned from, described and audited.
     pub fn space(&self) -> &Space<M> {
         &self.space
     }

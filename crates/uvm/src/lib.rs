@@ -111,7 +111,7 @@ pub struct Uvm<M: Machine> {
     coming_in: AtomicUsize,
     /// The anon at which the last search for stale slots ended.
     sweep_hand: AtomicU32,
-    /// What untouched memory is lent as.
+    /// What untouched memory is loaned as.
     zero_page: spin::Once<PageNo>,
     /// The id of the next object.
     next_object: AtomicU64,

@@ -1,12 +1,12 @@
 //! Page transfer: pages of the kernel's become anonymous memory of a program, not copied.
 //!
 //! ```text
-//!   a page that is nobody's                a new anon's own: written in place, once no other borrower has it
-//!   an anon's page on loan                 one more reference to that anon: whoever writes first copies
-//!   any other page on loan                 a copy of it
+//!   a page that is nobody's                a new anon's own: written in place, once no other
+//!   borrower has it an anon's page on loan                 one more reference to that anon:
+//!   whoever writes first copies any other page on loan                 a copy of it
 //!   the page of zeroes                     an empty slot
 //! ```
-//! The pages come from devices and sockets ([`Uvm::new_page`]), from programs that lent them, or
+//! The pages come from devices and sockets ([`Uvm::new_page`]), from programs that loaned them, or
 //! whose they were. They go to addresses that the program names, in place of what is there, or into
 //! its *transfer area*: a mapping of zeroes whose empty slots are taken in turn. What the program
 //! has done with it gives back by [`Uvm::discard`], the paper's anflush, and the slots are empty
@@ -77,7 +77,7 @@ const AREA: Pages = Pages(if cfg!(feature = "small-leaves") { 8 } else { Loan::M
 /// A call under way.
 struct Transfer<'a, M: Machine> {
     space: &'a Space<M>,
-    lent: &'a Loan,
+    loan: &'a Loan,
     at: At,
     down: &'a mut Shootdown,
 }
@@ -93,26 +93,26 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        mut lent: Loan,
+        mut loan: Loan,
         at: At,
     ) -> Result<Va, (TransferError, Loan)> {
-        let count = lent.len() as u64;
-        let mut result = self.put(held, space, &lent, at);
+        let count = loan.len() as u64;
+        let mut result = self.put(held, space, &loan, at);
         if matches!(result, Err(TransferError::Unsuitable)) {
-            result = match self.make_zeroes_own(held, &mut lent) {
-                Ok(true) => self.put(held, space, &lent, at),
+            result = match self.make_zeroes_own(held, &mut loan) {
+                Ok(true) => self.put(held, space, &loan, at),
                 Ok(false) => result,
                 Err(NoMemory) => Err(TransferError::NoMemory),
             };
         }
         match result {
             Ok(va) => {
-                lent.hand_over();
+                loan.hand_over();
                 self.stat().add(self.machine().cpu(), Counter::PagesTransferred, count);
                 self.keep_few_borrowed(held, space, VaRange::new(va, va + Pages(count)));
                 Ok(va)
             }
-            Err(e) => Err((e, lent)),
+            Err(e) => Err((e, loan)),
         }
     }
 
@@ -120,14 +120,14 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        lent: &Loan,
+        loan: &Loan,
         at: At,
     ) -> Result<Va, TransferError> {
         let mut down = Shootdown::new();
-        let reserve = put_bytes(lent.len() as u64) + ENTER_BYTES;
+        let reserve = put_bytes(loan.len() as u64) + ENTER_BYTES;
         let result = self.attempt(held, reserve, |held, reserved| {
             let put =
-                self.put_pages(held, &mut Transfer { space, lent, at, down: &mut down }, reserved);
+                self.put_pages(held, &mut Transfer { space, loan, at, down: &mut down }, reserved);
             if put.is_err() {
                 down.perform(self.machine(), held);
             }
@@ -142,10 +142,10 @@ impl<M: Machine> Uvm<M> {
     fn make_zeroes_own(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        lent: &mut Loan,
+        loan: &mut Loan,
     ) -> Result<bool, NoMemory> {
         let mut any = false;
-        for page in lent.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
+        for page in loan.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
             let own = self
                 .attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
             self.machine().zero(own.page());
@@ -163,7 +163,7 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
     ) -> Result<Va, Stop<TransferError>> {
         let space = transfer.space;
-        let pages = Pages(transfer.lent.len() as u64);
+        let pages = Pages(transfer.loan.len() as u64);
         let (mut tree, mut h) = match transfer.at {
             At::Fixed(va) => {
                 let range = VaRange::sized(va, pages).ok_or(TransferError::NoMapping)?;
@@ -182,7 +182,7 @@ impl<M: Machine> Uvm<M> {
             self.copy_amaps_in_steps(held, space, range).map_err(TransferError::from)?;
             return Err(Stop::again(reserved));
         }
-        let need = self.put_needs(&tree, &mut h, range, transfer.lent)?;
+        let need = self.put_needs(&tree, &mut h, range, transfer.loan)?;
         if need > reserved {
             // Another attempt may fail for heap: this one leaves nothing.
             if let Some(area) = new_area {
@@ -213,7 +213,7 @@ impl<M: Machine> Uvm<M> {
         tree: &Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         range: VaRange,
-        lent: &Loan,
+        loan: &Loan,
     ) -> Result<usize, TransferError> {
         if !tree.is_covered(range) {
             return Err(TransferError::NoMapping);
@@ -227,7 +227,7 @@ impl<M: Machine> Uvm<M> {
             let shared = entry.writes == Writes::CopyOnWrite && !has_alone(held, entry, part);
             let is_zeroes = |page: &LoanedPage| self.is_zero_page(page.page());
             let zeroes =
-                entry.object.is_some() && lent.pages()[indices(part, range)].iter().any(is_zeroes);
+                entry.object.is_some() && loan.pages()[indices(part, range)].iter().any(is_zeroes);
             if entry.submap.is_some()
                 || entry.wired
                 || entry.writes == Writes::Shared
@@ -261,7 +261,7 @@ impl<M: Machine> Uvm<M> {
         // No page has a number that high.
         let zero = self.zero_page.get().map_or(u32::MAX, |page| page.0 | BORROWED);
         let mut put = 0;
-        let numbers = transfer.lent.pages()[indices(part, range)].iter().map(|page| {
+        let numbers = transfer.loan.pages()[indices(part, range)].iter().map(|page| {
             let number = page.page().0 | BORROWED;
             if number == zero {
                 return 0;
@@ -320,9 +320,10 @@ impl<M: Machine> Uvm<M> {
     /// Makes pages on loan the pages of an object from `index` on, in place of what it has there,
     /// and ends the loan: the paper's pushing of pages down into the object layer. Mappings of the
     /// object show them. A page that is nobody's becomes the object's own, on loan to those who
-    /// have it too: so a program that [gives](Self::give_to_kernel) pages, which are lent again and
-    /// [transferred](Self::transfer) back to it, goes on reading what the object owns now. A page
-    /// that somebody owns or has pinned is copied. Waits for I/O of pages that go. Cost: by pages.
+    /// have it too: so a program that [gives](Self::give_to_kernel) pages, which are loaned again
+    /// and [transferred](Self::transfer) back to it, goes on reading what the object owns now. A
+    /// page that somebody owns or has pinned is copied. Waits for I/O of pages that go. Cost: by
+    /// pages.
     ///
     /// # Errors
     /// [`GetError`], `PastEnd` if the object is shorter, `NoSpace` or `NoMemory`, with nothing
@@ -332,27 +333,27 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
-        mut lent: Loan,
+        mut loan: Loan,
     ) -> Result<(), (GetError, Loan)> {
-        if lent.len() > PAGES_AT_ONCE {
+        if loan.len() > PAGES_AT_ONCE {
             self.unmap_ahead(
                 held,
                 pager.object(),
-                index.0..index.0.saturating_add(lent.len() as u64),
+                index.0..index.0.saturating_add(loan.len() as u64),
             );
         }
         let is_owned = |page: &LoanedPage| !self.frames().is_left(page.page());
-        let mut others = lent.pages.iter().position(is_owned);
+        let mut others = loan.pages.iter().position(is_owned);
         loop {
             while let Some(n) = others {
-                if let Err(e) = self.make_own(held, &mut lent.pages[n]) {
-                    return Err((e.into(), lent));
+                if let Err(e) = self.make_own(held, &mut loan.pages[n]) {
+                    return Err((e.into(), loan));
                 }
-                others = (n + 1..lent.len()).find(|&n| is_owned(&lent.pages[n]));
+                others = (n + 1..loan.len()).find(|&n| is_owned(&loan.pages[n]));
             }
             let mut down = Shootdown::new();
-            let given = self.attempt(held, put_bytes(lent.len() as u64), |held, _| {
-                let given = self.give_pages(held, &**pager, index, &lent, &mut down);
+            let given = self.attempt(held, put_bytes(loan.len() as u64), |held, _| {
+                let given = self.give_pages(held, &**pager, index, &loan, &mut down);
                 if given.is_err() {
                     down.perform(self.machine(), held);
                 }
@@ -361,11 +362,11 @@ impl<M: Machine> Uvm<M> {
             down.perform(self.machine(), held);
             match given {
                 Ok(None) => {
-                    lent.hand_over();
+                    loan.hand_over();
                     return Ok(());
                 }
                 Ok(held_by_others) => others = held_by_others,
-                Err(e) => return Err((e, lent)),
+                Err(e) => return Err((e, loan)),
             }
         }
     }
@@ -425,11 +426,11 @@ impl<M: Machine> Uvm<M> {
 
     /// Takes pages over that are nobody's, all or none: then says which can't be, since somebody
     /// has pinned it, or it comes twice.
-    fn take_over_all(&self, lent: &Loan) -> Option<usize> {
+    fn take_over_all(&self, loan: &Loan) -> Option<usize> {
         let frames = self.frames();
         let refused =
-            lent.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
-        self.let_go_all(&lent.pages()[..refused]);
+            loan.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
+        self.let_go_all(&loan.pages()[..refused]);
         Some(refused)
     }
 
@@ -450,27 +451,27 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         pager: &dyn Pager<M>,
         index: Pages,
-        lent: &Loan,
+        loan: &Loan,
         down: &mut Shootdown,
     ) -> Result<Option<usize>, Stop<GetError>> {
         let (machine, frames, object) = (self.machine(), self.frames(), pager.object());
         let (mut body, mut h) = object.lock(held);
-        let end = index.0.checked_add(lent.len() as u64).filter(|&end| end <= body.length().0);
+        let end = index.0.checked_add(loan.len() as u64).filter(|&end| end <= body.length().0);
         let indices = index.0..end.ok_or(Stop::Fail(GetError::PastEnd))?;
         for (_, old) in body.pages(indices.clone()) {
             busy_check(machine, old).map_err(Stop::Wait)?;
             let _gone_before_others_come = down.unmap(machine, &mut h, old);
         }
         down.flush(machine.pmap());
-        if let Some(refused) = self.take_over_all(lent) {
+        if let Some(refused) = self.take_over_all(loan) {
             return Ok(Some(refused));
         }
         let new = indices.clone().filter(|&index| body.is_empty_at(Pages(index))).count();
         if let Err(e) = body.take_quota(new) {
-            self.let_go_all(lent.pages());
+            self.let_go_all(loan.pages());
             return Err(Stop::Fail(e));
         }
-        for (index, page) in indices.zip(lent.pages()) {
+        for (index, page) in indices.zip(loan.pages()) {
             let (index, page) = (Pages(index), page.page());
             frames.clear_flags(page, PageFlags::all());
             match body.page(index) {
@@ -495,7 +496,7 @@ impl<M: Machine> Uvm<M> {
                 frames.end_loan(page);
             }
         }
-        self.stat().add(machine.cpu(), Counter::PagesTransferred, lent.len() as u64);
+        self.stat().add(machine.cpu(), Counter::PagesTransferred, loan.len() as u64);
         Ok(None)
     }
 }

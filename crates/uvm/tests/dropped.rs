@@ -1,11 +1,11 @@
 //! Values that have to be given back, dropped. What is noted then is noted for the whole program:
 //! so there is one test here, and no other test drops any.
 
-mod lending;
+mod loaning;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use lending::{audit, load, world, written};
+use loaning::{audit, load, world, written};
 use machine::{Prot, ThreadCtx};
 use uvm::Pass;
 
@@ -22,28 +22,28 @@ fn a_dropped_loan_pin_or_range_is_found_at_once_and_by_audit() {
     let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     let pinned = uvm.wire_pages(held, &space, range, Prot::READ).unwrap();
     let unwound = uvm.wire_pages(held, &space, range, Prot::READ).unwrap();
     let detached = uvm.extract(held, &space, range, Pass::Copy).unwrap();
     let copy = uvm.extract(held, &space, range, Pass::Copy).unwrap();
     uvm.drop_detached(held, copy);
-    let again = uvm.lend_again(&lent.pages()[0]).unwrap();
+    let again = uvm.loan_again(&loan.pages()[0]).unwrap();
     uvm.return_page(held, again);
-    audit(&uvm, held, &[&space, detached.space()], &[&lent]);
+    audit(&uvm, held, &[&space, detached.space()], &[&loan]);
     // What a panic unwinds is nobody's fault but the panic's.
     let panic = catch_unwind(AssertUnwindSafe(move || {
         let _unwound = unwound;
         panic!("on purpose");
     }));
     assert!(panic.is_err());
-    audit(&uvm, held, &[&space, detached.space()], &[&lent]);
+    audit(&uvm, held, &[&space, detached.space()], &[&loan]);
     assert_eq!(load(&uvm, &space, range.start), 1);
     assert_eq!(is_found(detached), cfg!(debug_assertions));
     let mut why = || uvm.audit(held, &[&space], &[]).unwrap_err().to_string();
     assert!(why().contains("a detached range was dropped"), "{}", why());
     assert_eq!(is_found(pinned), cfg!(debug_assertions));
     assert!(why().contains("pins were dropped"), "{}", why());
-    assert_eq!(is_found(lent), cfg!(debug_assertions));
+    assert_eq!(is_found(loan), cfg!(debug_assertions));
     assert!(why().contains("a page on loan was dropped"), "{}", why());
 }

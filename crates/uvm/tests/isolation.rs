@@ -5,11 +5,11 @@
 //! threads say what they read, and a thread that finds no free place there takes the lock alone. In
 //! the middle of a fault, that is a lock for which the other thread would wait for ever.
 
-mod lending;
+mod loaning;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lending::{audit, load, store, world, written, World};
+use loaning::{audit, load, store, world, written, World};
 use machine::{Machine, Pages, Pmap, ThreadCtx, Va, VaRange};
 use uvm::{At, RemapPlace, Space};
 use uvm_soft::{Moment, SoftMachine};
@@ -39,20 +39,20 @@ fn unmapped(uvm: &World) -> (Arc<S>, Va) {
     let at = uvm.remap(held, &space, range, Pages(4), RemapPlace::Fixed(Va(0x4000_0000))).unwrap();
     // Locks are opened to several readers by reads.
     for _ in 0..100 {
-        let lent = uvm.loan_to_kernel(held, &space, page(at, 3)).unwrap();
-        uvm.return_loan(held, lent);
+        let loan = uvm.loan_to_kernel(held, &space, page(at, 3)).unwrap();
+        uvm.return_loan(held, loan);
     }
     assert!(uvm.machine().pmap().extract(space.pmap(), at).is_none());
     (Arc::new(space), at)
 }
 
-/// Lends a page, moves it into another space and has that fork: the anon has a second reference,
+/// Loans a page, moves it into another space and has that fork: the anon has a second reference,
 /// and no loan.
 fn share(uvm: &World, from: &S, to: &S, range: VaRange) -> (Va, S) {
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
-    let lent = uvm.loan_to_kernel(held, from, range).unwrap();
-    let va = uvm.transfer(held, to, lent, At::Anywhere).map_err(|(e, _)| e).unwrap();
+    let loan = uvm.loan_to_kernel(held, from, range).unwrap();
+    let va = uvm.transfer(held, to, loan, At::Anywhere).map_err(|(e, _)| e).unwrap();
     (va, uvm.fork(held, to).unwrap())
 }
 
@@ -92,7 +92,7 @@ fn a_neighbour_mapped_ahead_is_not_writable_when_its_anon_is_shared() {
 }
 
 #[test]
-fn a_neighbour_mapped_ahead_is_not_writable_when_it_is_lent() {
+fn a_neighbour_mapped_ahead_is_not_writable_when_it_is_loaned() {
     let _turn = turn();
     let uvm = Arc::new(world(4096).0);
     let (a, at) = unmapped(&uvm);
@@ -103,12 +103,12 @@ fn a_neighbour_mapped_ahead_is_not_writable_when_it_is_lent() {
         })
     };
     assert_eq!(load(&uvm, &a, at), 1);
-    let lent = got.lock().unwrap().take().expect("the page was lent meanwhile");
+    let loan = got.lock().unwrap().take().expect("the page was loaned meanwhile");
     store(&uvm, &a, at + Pages(1), 99);
     let mut byte = [0];
-    uvm.machine().read(lent.pages()[0].page(), 0, &mut byte);
+    uvm.machine().read(loan.pages()[0].page(), 0, &mut byte);
     assert_eq!(byte, [2], "the borrower sees the store");
-    uvm.return_loan(&mut ThreadCtx::new().held(), lent);
+    uvm.return_loan(&mut ThreadCtx::new().held(), loan);
     audit(&uvm, &mut ThreadCtx::new().held(), &[&a], &[]);
 }
 

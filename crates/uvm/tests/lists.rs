@@ -1,8 +1,8 @@
-//! Lists of lent pages, memory that is given away, and ranges that aren't of whole pages.
+//! Lists of loaned pages, memory that is given away, and ranges that aren't of whole pages.
 
-mod lending;
+mod loaning;
 
-use lending::{audit, load, store, world, written, BOUNDS};
+use loaning::{audit, load, store, world, written, BOUNDS};
 use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
     Advice, AnonObject, FaultError, GetError, Inherit, Loan, MapRequest, Pager, RangeError, Sharing,
@@ -18,26 +18,26 @@ fn a_list_is_cut_and_joined_without_losing_a_page() {
     let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 8);
-    let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
-    let all: Vec<_> = lent.pages().iter().map(|page| page.page()).collect();
-    let numbers = |lent: &Loan| lent.pages().iter().map(|page| page.page()).collect::<Vec<_>>();
-    assert!(!lent.is_empty() && Loan::new().is_empty());
-    assert_eq!((lent.len(), lent.room(), Loan::MOST), (8, Loan::MOST - 8, 4096));
-    let rest = lent.try_split_off(5).unwrap();
-    assert_eq!((numbers(&lent), numbers(&rest)), (all[..5].to_vec(), all[5..].to_vec()));
+    let mut loan = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let all: Vec<_> = loan.pages().iter().map(|page| page.page()).collect();
+    let numbers = |loan: &Loan| loan.pages().iter().map(|page| page.page()).collect::<Vec<_>>();
+    assert!(!loan.is_empty() && Loan::new().is_empty());
+    assert_eq!((loan.len(), loan.room(), Loan::MOST), (8, Loan::MOST - 8, 4096));
+    let rest = loan.try_split_off(5).unwrap();
+    assert_eq!((numbers(&loan), numbers(&rest)), (all[..5].to_vec(), all[5..].to_vec()));
     let rest = rest.into_pages();
     // A list that grew as it was filled would have room for four.
     assert_eq!(rest.capacity(), 3, "what could have failed was all that it needs");
     let rest = Loan::from(rest);
-    lent.append(rest);
-    assert_eq!(numbers(&lent), all);
-    let again = uvm.lend_again(&lent.pages()[7]).unwrap();
-    lent.push(again);
-    assert_eq!((lent.len(), lent.pages()[8].page()), (9, all[7]));
-    uvm.return_others(held, &mut lent, 2..4);
-    assert_eq!(numbers(&lent), all[2..4]);
-    audit(&uvm, held, &[&space], &[&lent]);
-    uvm.return_loan(held, lent);
+    loan.append(rest);
+    assert_eq!(numbers(&loan), all);
+    let again = uvm.loan_again(&loan.pages()[7]).unwrap();
+    loan.push(again);
+    assert_eq!((loan.len(), loan.pages()[8].page()), (9, all[7]));
+    uvm.return_others(held, &mut loan, 2..4);
+    assert_eq!(numbers(&loan), all[2..4]);
+    audit(&uvm, held, &[&space], &[&loan]);
+    uvm.return_loan(held, loan);
     uvm.space_destroy(held, space);
 }
 
@@ -51,13 +51,13 @@ fn what_a_list_allocates_is_reserved_by_its_bytes() {
     let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 20);
-    let mut lent = within_reservation(|| uvm.loan_to_kernel(held, &space, range)).unwrap();
-    within_reservation(|| uvm.new_pages(held, 100, &mut lent)).unwrap();
-    assert_eq!(lent.len(), 120);
+    let mut loan = within_reservation(|| uvm.loan_to_kernel(held, &space, range)).unwrap();
+    within_reservation(|| uvm.new_pages(held, 100, &mut loan)).unwrap();
+    assert_eq!(loan.len(), 120);
     let two = VaRange::new(range.start, range.start + Pages(2));
-    uvm.return_others(held, &mut lent, 0..2);
-    within_reservation(|| uvm.lend_range(held, &space, two, &mut lent)).unwrap();
-    uvm.return_loan(held, lent);
+    uvm.return_others(held, &mut loan, 0..2);
+    within_reservation(|| uvm.loan_range(held, &space, two, &mut loan)).unwrap();
+    uvm.return_loan(held, loan);
     uvm.space_destroy(held, space);
 }
 
@@ -102,7 +102,7 @@ fn only_private_memory_that_may_be_read_and_written_is_given_away() {
 }
 
 #[test]
-fn where_memory_has_run_out_nothing_is_given_away_or_lent() {
+fn where_memory_has_run_out_nothing_is_given_away_or_loaned() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
@@ -147,12 +147,12 @@ fn a_range_that_ends_inside_a_page_or_before_its_start_is_refused() {
     }
     assert_eq!((space.map().entries(held), load(&uvm, &space, range.start)), (1, 1));
     // A loan is of whole pages, from that of its start on.
-    let lent = uvm
+    let loan = uvm
         .loan_to_kernel(held, &space, VaRange::new(Va(start + 100), Va(start + 8192 + 100)))
         .unwrap();
-    assert_eq!(lent.len(), 2);
-    audit(&uvm, held, &[&space], &[&lent]);
-    uvm.return_loan(held, lent);
+    assert_eq!(loan.len(), 2);
+    audit(&uvm, held, &[&space], &[&loan]);
+    uvm.return_loan(held, loan);
     uvm.space_destroy(held, space);
 }
 
@@ -168,21 +168,21 @@ fn places_at_the_end_of_all_numbers_are_refused() {
     (0..4).for_each(|n| store(&uvm, &space, va + Pages(n), 5));
     assert!(uvm.entry_at(held, &space, Va(u64::MAX)).is_none());
     let range = VaRange::new(va, top);
-    let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let mut loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     let object = AnonObject::new(&uvm, held, Pages(4)).unwrap();
     let pager: std::sync::Arc<dyn Pager<_>> = object.clone();
     for index in [1, 4, u64::MAX - 4, u64::MAX - 3, u64::MAX - 2, u64::MAX] {
-        let (error, back) = uvm.give_to_object(held, &pager, Pages(index), lent).unwrap_err();
+        let (error, back) = uvm.give_to_object(held, &pager, Pages(index), loan).unwrap_err();
         assert!(matches!(error, GetError::PastEnd), "{index}");
-        lent = back;
+        loan = back;
         let mut more = Loan::new();
         if index >= 4 {
-            assert!(uvm.lend_object(held, &pager, Pages(index), 64, &mut more).is_err(), "{index}");
+            assert!(uvm.loan_object(held, &pager, Pages(index), 64, &mut more).is_err(), "{index}");
         }
         assert!(more.is_empty());
     }
-    audit(&uvm, held, &[&space], &[&lent]);
-    uvm.return_loan(held, lent);
+    audit(&uvm, held, &[&space], &[&loan]);
+    uvm.return_loan(held, loan);
     uvm.space_destroy(held, space);
     uvm.detach(held, &*object);
     assert_eq!(uvm.frames().free(), free);

@@ -1,4 +1,4 @@
-//! The pages of chains: clusters of the kernel's own, pages that programs lend, pages of files.
+//! The pages of chains: clusters of the kernel's own, pages that programs loan, pages of files.
 
 pub mod zero_copy;
 
@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
-use crate::arch::frame::{lent_bytes, Frame};
+use crate::arch::frame::{loaned_bytes, Frame};
 use crate::errno::{Result, ENOBUFS};
 use crate::vm::{self, Export, Loan, LoanedPage};
 
@@ -32,12 +32,12 @@ impl Run {
     ///
     /// # Errors
     /// `ENOBUFS`, and it is what it was.
-    pub fn make_lent(&mut self) -> Result<&mut Loan> {
+    pub fn make_loaned(&mut self) -> Result<&mut Loan> {
         if let Run::Range(range) = self {
-            *self = Run::Loan(range.lend().map_err(|_| ENOBUFS)?);
+            *self = Run::Loan(range.loan().map_err(|_| ENOBUFS)?);
         }
         match self {
-            Run::Loan(lent) => Ok(lent),
+            Run::Loan(loan) => Ok(loan),
             Run::Range(_) => Err(ENOBUFS),
         }
     }
@@ -45,7 +45,7 @@ impl Run {
     /// The pages on loan; none of a range.
     pub fn pages(&self) -> &[LoanedPage] {
         match self {
-            Run::Loan(lent) => lent.pages(),
+            Run::Loan(loan) => loan.pages(),
             Run::Range(_) => &[],
         }
     }
@@ -83,20 +83,20 @@ impl Pages for Clusters {
     #[inline]
     fn run_bytes<'a>(&self, run: &'a Run, page: usize) -> &'a [u8] {
         static NOT_SHOWN: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-        debug_assert!(page < run.pages().len(), "a range is lent before it is read");
-        run.pages().get(page).map_or(&NOT_SHOWN, lent_bytes)
+        debug_assert!(page < run.pages().len(), "a range is loaned before it is read");
+        run.pages().get(page).map_or(&NOT_SHOWN, loaned_bytes)
     }
 
     fn share_run(&self, run: &Run, pages: Range<usize>) -> core::result::Result<Run, NoMemory> {
         let pages = run.pages().get(pages).ok_or(NoMemory)?;
-        lend_all_again(pages.len(), |index| &pages[index]).map(Run::Loan)
+        loan_all_again(pages.len(), |index| &pages[index]).map(Run::Loan)
     }
 
     fn cut_run(&self, run: &mut Run, at: usize, both: bool) -> core::result::Result<Run, NoMemory> {
-        let run = run.make_lent().map_err(|_| NoMemory)?;
+        let run = run.make_loaned().map_err(|_| NoMemory)?;
         let rest = run.try_split_off(at)?;
         if both {
-            match rest.pages().first().and_then(vm::lend_again) {
+            match rest.pages().first().and_then(vm::loan_again) {
                 Some(page) => run.push(page),
                 None => {
                     run.append(rest);
@@ -108,14 +108,14 @@ impl Pages for Clusters {
     }
 
     fn shrink_run(&self, run: &mut Run, kept: Range<usize>) {
-        if let Run::Loan(lent) = run {
-            vm::give_back_others(lent, kept);
+        if let Run::Loan(loan) = run {
+            vm::give_back_others(loan, kept);
         }
     }
 
     fn release_run(&self, run: Run) {
-        if let Run::Loan(lent) = run {
-            vm::give_back(lent);
+        if let Run::Loan(loan) = run {
+            vm::give_back(loan);
         }
     }
 }
@@ -123,17 +123,17 @@ impl Pages for Clusters {
 /// One more loan of each of `count` pages.
 ///
 /// # Errors
-/// [`NoMemory`], also where one is lent too often.
-pub fn lend_all_again<'a>(
+/// [`NoMemory`], also where one is loaned too often.
+pub fn loan_all_again<'a>(
     count: usize,
     page: impl Fn(usize) -> &'a LoanedPage,
 ) -> core::result::Result<Loan, NoMemory> {
-    let lent = vm::lend_all_again((0..count).map(page))?;
-    if lent.len() < count {
-        vm::give_back(lent);
+    let loan = vm::loan_all_again((0..count).map(page))?;
+    if loan.len() < count {
+        vm::give_back(loan);
         return Err(NoMemory);
     }
-    Ok(lent)
+    Ok(loan)
 }
 
 /// Puts `range` of the bytes of pages on loan, which are just those, behind what a chain has; gives
@@ -141,12 +141,12 @@ pub fn lend_all_again<'a>(
 ///
 /// # Errors
 /// `ENOBUFS`.
-pub fn append_lent(chain: &mut Chain, lent: Loan, range: Range<usize>) -> Result<()> {
+pub fn append_loaned(chain: &mut Chain, loan: Loan, range: Range<usize>) -> Result<()> {
     if range.is_empty() {
-        vm::give_back(lent);
+        vm::give_back(loan);
         return Ok(());
     }
-    chain.append_run(Run::Loan(lent), range).map_err(|(NoMemory, run)| {
+    chain.append_run(Run::Loan(loan), range).map_err(|(NoMemory, run)| {
         Clusters.release_run(run);
         ENOBUFS
     })

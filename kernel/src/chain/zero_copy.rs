@@ -1,18 +1,18 @@
-//! Bytes between programs' memory and chains: copied, or lent.
+//! Bytes between programs' memory and chains: copied, or loaned.
 //!
 //! ```text
-//!   write   .....PPPP|PPPPPPPP|PPPPPPPP|PPP....      copied | lent | lent | copied
+//!   write   .....PPPP|PPPPPPPP|PPPPPPPP|PPP....      copied | loaned | loaned | copied
 //! ```
-//! Whole pages of a large write are lent: the chain refers to the program's own pages, which change
-//! no more (`uvm::loan`). What is smaller, and what is left at both ends, is copied. From which
-//! size on that pays was measured: see docs/moving.md.
+//! Whole pages of a large write are loaned: the chain refers to the program's own pages, which
+//! change no more (`uvm::loan`). What is smaller, and what is left at both ends, is copied. From
+//! which size on that pays was measured: see docs/moving.md.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
-use super::{append_lent, Chain, Clusters, Run};
+use super::{append_loaned, Chain, Clusters, Run};
 use crate::arch::frame::Frame;
 use crate::arch::io;
 use crate::charge::{self, Charge, Full};
@@ -45,23 +45,23 @@ impl Threshold {
         self.from.load(Relaxed).div_ceil(PAGE_SIZE).max(1)
     }
 
-    /// What a write of `bytes` lends where there is room for `room`. One that finds room is copied:
+    /// What a write of `bytes` loans where there is room for `room`. One that finds room is copied:
     /// its writer goes on, and may store into what nobody has read, which costs more than a copy.
     /// One that doesn't waits for the reader anyway.
-    pub fn lends(&self, bytes: usize, room: usize) -> Lends {
+    pub fn loans(&self, bytes: usize, room: usize) -> Loans {
         if self.allows(PAGE_SIZE) {
-            Lends::Pages
+            Loans::Pages
         } else if bytes > room && self.allows(bytes) {
-            Lends::Runs
+            Loans::Runs
         } else {
-            Lends::Nothing
+            Loans::Nothing
         }
     }
 }
 
-/// What a write lends of what it has.
+/// What a write loans of what it has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Lends {
+pub enum Loans {
     Nothing,
     /// Pages in a row; single ones are copied sooner.
     Runs,
@@ -69,7 +69,7 @@ pub enum Lends {
     Pages,
 }
 
-/// From how many bytes on a write lends its whole pages.
+/// From how many bytes on a write loans its whole pages.
 pub static LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
 /// The same for pipes.
 pub static PIPE_LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
@@ -80,13 +80,13 @@ pub static RECEIVE: Threshold = Threshold::new(16 * PAGE_SIZE);
 /// Puts up to `most` bytes of `from` behind what `chain` has.
 ///
 /// Fails with `EFAULT` or `ENOBUFS`, after what could be taken.
-pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, lends: Lends) -> Result<()> {
+pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, loans: Loans) -> Result<()> {
     let end = from.done() + most.min(from.left());
     while from.done() < end {
         let left = end - from.done();
-        let part = match pages_ahead(from, left, lends) {
+        let part = match pages_ahead(from, left, loans) {
             Some((0, addr, pages)) => {
-                if lend(chain, from, addr, pages)? {
+                if loan(chain, from, addr, pages)? {
                     continue;
                 }
                 // They can't be read, as a copy will find out; or memory is short.
@@ -100,13 +100,13 @@ pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, lends: Lend
     Ok(())
 }
 
-/// Whole pages among the next `left` bytes that are worth lending: how many bytes come before,
+/// Whole pages among the next `left` bytes that are worth loaning: how many bytes come before,
 /// where they are, how many.
-fn pages_ahead(from: &Source<'_>, left: usize, lends: Lends) -> Option<(usize, u64, usize)> {
-    let fewest = match lends {
-        Lends::Nothing => return None,
-        Lends::Runs => 2,
-        Lends::Pages => 1,
+fn pages_ahead(from: &Source<'_>, left: usize, loans: Loans) -> Option<(usize, u64, usize)> {
+    let fewest = match loans {
+        Loans::Nothing => return None,
+        Loans::Runs => 2,
+        Loans::Pages => 1,
     };
     let (addr, len) = from.run()?;
     let before = addr.wrapping_neg() as usize % PAGE_SIZE;
@@ -114,15 +114,15 @@ fn pages_ahead(from: &Source<'_>, left: usize, lends: Lends) -> Option<(usize, u
     (pages >= fewest).then_some((before, addr + before as u64, pages))
 }
 
-/// Lends pages to a chain; says no if they can't be lent.
-fn lend(chain: &mut Chain, from: &mut Source<'_>, addr: u64, pages: usize) -> Result<bool> {
+/// Loans pages to a chain; says no if they can't be loaned.
+fn loan(chain: &mut Chain, from: &mut Source<'_>, addr: u64, pages: usize) -> Result<bool> {
     if addr.checked_add((pages * PAGE_SIZE) as u64).is_none_or(|end| end > USER_END) {
         return Ok(false);
     }
     let Some(space) = proc::current_thread().space() else { return Ok(false) };
-    let Ok(lent) = vm::lend(&space, addr, pages as u64) else { return Ok(false) };
-    let len = lent.len() * PAGE_SIZE;
-    append_lent(chain, lent, 0..len)?;
+    let Ok(loan) = vm::loan(&space, addr, pages as u64) else { return Ok(false) };
+    let len = loan.len() * PAGE_SIZE;
+    append_loaned(chain, loan, 0..len)?;
     from.skip(len);
     Ok(true)
 }
@@ -149,29 +149,29 @@ fn copy(chain: &mut Chain, from: &mut Source<'_>, len: usize) -> Result<()> {
 /// if not all can be read.
 ///
 /// Fails with `EFAULT` if the first can't be, with `ENOBUFS`.
-pub fn lend_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<()> {
+pub fn loan_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<()> {
     let mut pages = pages_of(addr, len)?;
-    let lent = loop {
-        match vm::lend(space, addr, pages) {
+    let loan = loop {
+        match vm::loan(space, addr, pages) {
             Err(EFAULT) if pages > 1 => pages /= 2,
             result => break result?,
         }
     };
-    let len = len.min(lent.len() * PAGE_SIZE);
-    append_lent(chain, lent, 0..len)
+    let len = len.min(loan.len() * PAGE_SIZE);
+    append_loaned(chain, loan, 0..len)
 }
 
 /// The same of pages that leave the program, of which [`take_back`] gives it back what is left.
-/// Says no if they must be lent.
+/// Says no if they must be loaned.
 ///
 /// Fails with `EFAULT`, `ENOBUFS`.
 pub fn give_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<bool> {
-    let Some(lent) = vm::give(space, addr, pages_of(addr, len)?)? else { return Ok(false) };
-    let len = len.min(lent.len() * PAGE_SIZE);
-    let appended = chain.append_run(Run::Loan(lent), 0..len);
+    let Some(loan) = vm::give(space, addr, pages_of(addr, len)?)? else { return Ok(false) };
+    let len = len.min(loan.len() * PAGE_SIZE);
+    let appended = chain.append_run(Run::Loan(loan), 0..len);
     appended.map(|()| true).map_err(|(NoMemory, run)| {
-        if let Run::Loan(lent) = run {
-            vm::put_back(space, lent, addr);
+        if let Run::Loan(loan) = run {
+            vm::put_back(space, loan, addr);
         }
         ENOBUFS
     })
@@ -200,8 +200,8 @@ pub fn take_back(mut chain: Chain, space: &Space, addr: u64) {
     let _ = chain.try_each_run(|run| {
         let pages = run.pages();
         // Nothing may be lost: somebody is ended before this fails.
-        if let Ok(lent) = vm::with_room_at_any_cost(|| vm::lend_all_again(pages.iter())) {
-            vm::put_back(space, lent, at);
+        if let Ok(loan) = vm::with_room_at_any_cost(|| vm::loan_all_again(pages.iter())) {
+            vm::put_back(space, loan, at);
         }
         at += (pages.len() * PAGE_SIZE) as u64;
         Ok::<(), Errno>(())
@@ -239,16 +239,16 @@ pub fn to_pages(
 }
 
 /// The way back from [`to_pages`], as far as memory allows.
-pub fn from_pages(mut lent: Loan, pieces: &[Piece]) -> Chain {
+pub fn from_pages(mut loan: Loan, pieces: &[Piece]) -> Chain {
     let mut chain = Chain::new();
     for piece in pieces {
-        let Ok(rest) = lent.try_split_off(piece.len.div_ceil(PAGE_SIZE)) else { break };
-        let run = core::mem::replace(&mut lent, rest);
-        if append_lent(&mut chain, run, 0..piece.len).is_err() {
+        let Ok(rest) = loan.try_split_off(piece.len.div_ceil(PAGE_SIZE)) else { break };
+        let run = core::mem::replace(&mut loan, rest);
+        if append_loaned(&mut chain, run, 0..piece.len).is_err() {
             break;
         }
     }
-    vm::give_back(lent);
+    vm::give_back(loan);
     chain
 }
 
@@ -279,9 +279,9 @@ impl Made {
         }
         self.close();
         self.reserve(chain.first_run() / PAGE_SIZE)?;
-        if let Some(Run::Loan(lent)) = chain.take_run(&Clusters).map_err(|NoMemory| ENOBUFS)? {
-            self.count(lent.len() * PAGE_SIZE);
-            self.pages.extend(lent.into_pages());
+        if let Some(Run::Loan(loan)) = chain.take_run(&Clusters).map_err(|NoMemory| ENOBUFS)? {
+            self.count(loan.len() * PAGE_SIZE);
+            self.pages.extend(loan.into_pages());
         } else if let Some(frame) = chain.take_page() {
             self.count(PAGE_SIZE);
             self.pages.push(frame.into_page());
@@ -358,12 +358,12 @@ fn hand_over(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
 
 #[cold]
 fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
-    let (Some((addr, room)), Some((Run::Loan(lent), whole))) = (to.whole_pages(), chain.peek_run())
+    let (Some((addr, room)), Some((Run::Loan(loan), whole))) = (to.whole_pages(), chain.peek_run())
     else {
         return false;
     };
     let Some(space) = proc::current_thread().space() else { return false };
-    let pages = &lent.pages()[whole];
+    let pages = &loan.pages()[whole];
     let pages = &pages[..pages.len().min(room as usize)];
     let count = vm::worth_remapping(&space, pages, RECEIVE.pages());
     if count == 0 {
@@ -393,11 +393,11 @@ fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
 /// # Errors
 /// The chain again.
 fn receive(mut chain: Chain, space: &Space, addr: u64) -> core::result::Result<(), Chain> {
-    let Ok(Some(Run::Loan(lent))) = chain.take_run(&Clusters) else { return Err(chain) };
-    let len = lent.len() * PAGE_SIZE;
-    vm::receive(space, lent, addr).map_err(|lent| {
+    let Ok(Some(Run::Loan(loan))) = chain.take_run(&Clusters) else { return Err(chain) };
+    let len = loan.len() * PAGE_SIZE;
+    vm::receive(space, loan, addr).map_err(|loan| {
         // There is room for it where it was.
-        let back = chain.append_run(Run::Loan(lent), 0..len);
+        let back = chain.append_run(Run::Loan(loan), 0..len);
         debug_assert!(back.is_ok(), "a piece takes the place of one that was taken");
         chain
     })

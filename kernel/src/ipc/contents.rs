@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 use mbuf::NoMemory;
 
 use super::ring::Ring;
-use crate::chain::zero_copy::{append, pour, Lends, PIPE_LOAN};
+use crate::chain::zero_copy::{append, pour, Loans, PIPE_LOAN};
 use crate::chain::{Chain, Clusters, Run};
 use crate::charge::Account;
 use crate::errno::*;
@@ -93,7 +93,7 @@ impl Contents {
                 if to.left() == 0 {
                     return Ok(());
                 }
-                held.lend_ranges()?;
+                held.loan_ranges()?;
                 pour(&mut held.behind, to)
             });
         }
@@ -119,9 +119,9 @@ impl Contents {
     }
 
     /// Keeps H4.
-    fn lend_ranges(&mut self) -> Result<()> {
+    fn loan_ranges(&mut self) -> Result<()> {
         if self.ranges > 0 {
-            self.behind.try_each_run(|run| run.make_lent().map(|_| ()))?;
+            self.behind.try_each_run(|run| run.make_loaned().map(|_| ()))?;
             self.ranges = 0;
         }
         Ok(())
@@ -171,17 +171,17 @@ impl Contents {
         Ok(Some((mapped, len)))
     }
 
-    /// Copies in what there is room for, of `capacity` in all; lends pages where that pays, of up
+    /// Copies in what there is room for, of `capacity` in all; loans pages where that pays, of up
     /// to `most` in all.
     #[inline(always)]
     pub fn fill(&mut self, capacity: usize, most: usize, from: &mut Source<'_>) -> Result<()> {
         let room = capacity - self.len();
-        let lends = PIPE_LOAN.lends(from.left(), room);
-        if self.moved != 0 || lends != Lends::Nothing {
+        let loans = PIPE_LOAN.loans(from.left(), room);
+        if self.moved != 0 || loans != Loans::Nothing {
             let is_whole =
-                lends != Lends::Nothing && from.run().is_some_and(|(_, len)| len >= 4 * PAGE);
+                loans != Loans::Nothing && from.run().is_some_and(|(_, len)| len >= 4 * PAGE);
             let room = if is_whole { most - self.len() } else { room };
-            return self.with_moved(|held| append(&mut held.behind, from, room, lends));
+            return self.with_moved(|held| append(&mut held.behind, from, room, loans));
         }
         let wanted = (self.ring.len() + from.left()).min(capacity);
         if self.ring.size() < wanted {
@@ -195,7 +195,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Drops the last `bytes`, which were lent last.
+    /// Drops the last `bytes`, which were loaned last.
     pub fn trim_back(&mut self, bytes: usize) {
         let _ = self.with_moved(|held| {
             held.behind.trim_back(&Clusters, bytes);
@@ -226,7 +226,7 @@ impl Contents {
                 // Who comes next has it as it is.
                 return Ok(());
             }
-            held.lend_ranges()?;
+            held.loan_ranges()?;
             to.take_from(&Clusters, &mut held.behind, left).map_err(|NoMemory| ENOBUFS)
         })
     }
@@ -249,7 +249,7 @@ impl Contents {
 
     /// The first `most` bytes on the same pages; those of the ring are copied.
     pub fn look(&mut self, most: usize) -> Result<Chain> {
-        self.lend_ranges()?;
+        self.loan_ranges()?;
         let mut chain =
             self.front.refer(&Clusters, most.min(self.front.len())).map_err(|NoMemory| ENOBUFS)?;
         let result = self.look_behind(most, &mut chain);

@@ -12,7 +12,7 @@
 //! that nobody has open holds nothing. I5: `over` is the turn of a writer that put more into the
 //! pipe than it is to hold, and waits until that is so no longer; nobody else writes meanwhile.
 //!
-//! I5 is for pages that are lent: they need no room, so a large write puts all of them where the
+//! I5 is for pages that are loaned: they need no room, so a large write puts all of them where the
 //! reader finds them at once, and still ends no sooner than if they had been copied in little by
 //! little.
 

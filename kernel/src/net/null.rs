@@ -2,7 +2,7 @@
 //! chains as everything else. For measurements: what a transfer between a program and the kernel
 //! costs by itself (1998, 5.1, 5.2).
 //!
-//! The source has a stock of pages with noise in them, and lends them again and again, as a server
+//! The source has a stock of pages with noise in them, and loans them again and again, as a server
 //! does with the pages of a file that everybody asks for.
 
 use linux_raw_sys::general as abi;
@@ -14,7 +14,7 @@ use mbuf::{Pages, PAGE_SIZE};
 use super::socket::Received;
 use crate::arch::frame::Frame;
 use crate::chain::zero_copy::{append, pour, LOAN};
-use crate::chain::{append_lent, lend_all_again, Chain, Clusters};
+use crate::chain::{append_loaned, loan_all_again, Chain, Clusters};
 use crate::errno::*;
 use crate::fs::io::{outcome, Sink, Source};
 use crate::mem::fault;
@@ -36,7 +36,7 @@ pub fn send(from: &mut Source<'_>) -> Result<usize> {
     let mut result = Ok(());
     while from.left() > 0 && result.is_ok() {
         let mut chain = Chain::new();
-        result = append(&mut chain, from, PART, LOAN.lends(from.left(), 0));
+        result = append(&mut chain, from, PART, LOAN.loans(from.left(), 0));
         chain.release(&Clusters);
     }
     outcome(from.done() - start, result)
@@ -82,9 +82,9 @@ fn fill(chain: &mut Chain, len: usize) -> Result<()> {
     for seed in STOCK - missing..STOCK {
         stock.push(noise(seed)?);
     }
-    let lent = lend_all_again(len.div_ceil(PAGE_SIZE), |index| stock[index % STOCK].page())
+    let loan = loan_all_again(len.div_ceil(PAGE_SIZE), |index| stock[index % STOCK].page())
         .map_err(|_| ENOBUFS)?;
-    append_lent(chain, lent, 0..len)
+    append_loaned(chain, loan, 0..len)
 }
 
 fn noise(seed: usize) -> Result<Frame> {

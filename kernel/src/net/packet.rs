@@ -55,7 +55,7 @@ impl Socket {
         let Some((receiver, own)) = self.receiver(dest)? else { return Ok(from.skip(len)) };
         let extra = self.extra(&receiver, control)?;
         let mut chain = Chain::new();
-        if let Err(errno) = append(&mut chain, from, len, LOAN.lends(len, len)) {
+        if let Err(errno) = append(&mut chain, from, len, LOAN.loans(len, len)) {
             chain.release(&Clusters);
             extra.discard();
             return Err(errno);

@@ -249,7 +249,7 @@ impl Queue {
         }
         let Some(last) = self.records.back_mut() else { return Err(ENOBUFS) };
         let (before, memory) = (from.done(), last.chain.memory());
-        let result = append(&mut last.chain, from, room, LOAN.lends(from.left(), room));
+        let result = append(&mut last.chain, from, room, LOAN.loans(from.left(), room));
         let n = from.done() - before;
         last.charge += n;
         self.used += n;

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   pipe, socket   take ---> chain ---> give   pipe, socket
-//!   file           lend pages --^   `-> write  file, terminal, ...
+//!   file           loan pages --^   `-> write  file, terminal, ...
 //! ```
-//! Between pipes and sockets pages move as they are. A file's pages are lent to the chain, and
+//! Between pipes and sockets pages move as they are. A file's pages are loaned to the chain, and
 //! change no more until they have arrived (`uvm::loan`); what goes into a file is copied there.
 //! What one side has given and the other doesn't take is put back.
 
@@ -13,8 +13,8 @@ use mbuf::{Pages, PAGE_SIZE};
 use super::file::vector;
 use super::path_args::only;
 use super::{calls, Calls};
-use crate::chain::zero_copy::{append, hold, Lends};
-use crate::chain::{append_lent, Chain, Clusters};
+use crate::chain::zero_copy::{append, hold, Loans};
+use crate::chain::{append_loaned, Chain, Clusters};
 use crate::errno::*;
 use crate::fs::current;
 use crate::fs::file::{check_span, File};
@@ -125,7 +125,7 @@ impl Side {
     }
 }
 
-/// Bytes of a file from `at` on: whole pages of a file that has an object are lent, others are
+/// Bytes of a file from `at` on: whole pages of a file that has an object are loaned, others are
 /// read.
 fn contents(file: &File, at: u64, most: usize) -> Result<Chain> {
     let mut chain = Chain::new();
@@ -148,9 +148,9 @@ fn collect(file: &File, at: u64, most: usize, chain: &mut Chain) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
-    let lent = vm::lend_object(&object, at - skipped as u64, (skipped + len).div_ceil(PAGE_SIZE))?;
-    let end = (skipped + len).min(lent.len() * PAGE_SIZE);
-    append_lent(chain, lent, skipped.min(end)..end)
+    let loan = vm::loan_object(&object, at - skipped as u64, (skipped + len).div_ceil(PAGE_SIZE))?;
+    let end = (skipped + len).min(loan.len() * PAGE_SIZE);
+    append_loaned(chain, loan, skipped.min(end)..end)
 }
 
 /// Reads into pages of the kernel's own.
@@ -358,12 +358,12 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
 
 /// Moves the program's own pages into a pipe, once it has room, and copies what is in no whole
 /// page.
-fn lend_into(pipe: &Arc<Pipe>, blocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
+fn loan_into(pipe: &Arc<Pipe>, blocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
     let start = from.done();
     let room = pipe.wait_for_room(blocking)?;
     let most = if blocking == Blocking::Yes { PART } else { room };
     let mut chain = Chain::new();
-    let mut result = append(&mut chain, from, most, Lends::Pages);
+    let mut result = append(&mut chain, from, most, Loans::Pages);
     if !chain.is_empty() {
         result = hold(&chain).and_then(|_charge| pipe.give(blocking, &mut chain)).map(|_| ());
     }
@@ -385,7 +385,7 @@ fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
         if from.left() == 0 {
             return Ok(0);
         }
-        return lend_into(pipe, blocking(&file, flags), &mut from);
+        return loan_into(pipe, blocking(&file, flags), &mut from);
     }
     let mut to = Sink::vector(&vector);
     if to.left() == 0 {

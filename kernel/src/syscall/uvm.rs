@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::mem::{allow_growth, current_mm, prot, PAGE, PROT_KNOWN};
 use super::{Calls, Handler};
-use crate::chain::zero_copy::{from_pages, give_pages, hold, lend_pages, take_back, to_pages};
+use crate::chain::zero_copy::{from_pages, give_pages, hold, loan_pages, take_back, to_pages};
 use crate::chain::{Chain, Clusters};
 use crate::errno::*;
 use crate::fs::current;
@@ -76,20 +76,20 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     if chain.is_empty() {
         return Ok(0);
     }
-    let (lent, found) = match to_pages(chain, count) {
+    let (loan, found) = match to_pages(chain, count) {
         Ok(done) => done,
         Err((errno, chain)) => return Err(put_back(&file, chain, errno)),
     };
-    let growing = match allow_growth(&mm, (lent.len() * PAGE_SIZE) as u64, 0..0) {
+    let growing = match allow_growth(&mm, (loan.len() * PAGE_SIZE) as u64, 0..0) {
         Ok(growing) => growing,
-        Err(errno) => return Err(put_back(&file, from_pages(lent, &found), errno)),
+        Err(errno) => return Err(put_back(&file, from_pages(loan, &found), errno)),
     };
-    let at = match vm::transfer(&mm.space, lent) {
+    let at = match vm::transfer(&mm.space, loan) {
         Ok(at) => at,
-        Err((errno, lent)) => {
+        Err((errno, loan)) => {
             // Who has a pipe locked may wait for this.
             drop(growing);
-            return Err(put_back(&file, from_pages(lent, &found), errno));
+            return Err(put_back(&file, from_pages(loan, &found), errno));
         }
     };
     for (index, piece) in found.iter().enumerate() {
@@ -116,8 +116,9 @@ fn anflush(addr: u64, len: u64) -> Result<()> {
     vm::flush(&current_mm()?.space, start, len)
 }
 
-/// Gives a pipe the memory as it is; another file, and what isn't plain memory, in the form of lent
-/// pages that are then taken from the program: what is lent by nobody any more moves whole.
+/// Gives a pipe the memory as it is; another file, and what isn't plain memory, in the form of
+/// loaned pages that are then taken from the program: what is loaned by nobody any more moves
+/// whole.
 fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
     let file = current::file(fd)?;
     if !addr.is_multiple_of(PAGE) {
@@ -154,7 +155,7 @@ fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Re
     let mut chain = Chain::new();
     let was_given = give_pages(&mut chain, space, addr, len)?;
     if !was_given {
-        lend_pages(&mut chain, space, addr, len)?;
+        loan_pages(&mut chain, space, addr, len)?;
     }
     let part = chain.len();
     let sent = hold(&chain).and_then(|_charge| file.give(&mut chain));
@@ -170,7 +171,7 @@ fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Re
     } else {
         chain.release(&Clusters);
         if gone > 0 {
-            // What can't be forgotten (locked memory, a hole by now) has been lent, which is as
+            // What can't be forgotten (locked memory, a hole by now) has been loaned, which is as
             // good to the receiver.
             let _ = vm::flush(space, addr, gone);
         }

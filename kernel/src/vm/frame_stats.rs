@@ -99,7 +99,7 @@ pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
         ("shmem", frames.shmem),
         ("file", frames.file),
         ("orphan", frames.orphan),
-        ("lent", frames.lent),
+        ("loaned", frames.loan),
         ("swapped", i64::from(used) - frames.slotted),
         ("tables", tables as i64),
         ("stacks", stacks as i64),
@@ -149,7 +149,7 @@ struct Kinds {
     slotted: i64,
     /// Of nobody: in I/O, and on loan.
     orphan: i64,
-    lent: i64,
+    loan: i64,
     kernel: i64,
 }
 
@@ -160,7 +160,7 @@ impl Kinds {
             let owner = frames.owner(page);
             let of = match owner {
                 Owner::Free if frames.wire_count(page) == 0 => &mut kinds.free,
-                Owner::Free => &mut kinds.lent,
+                Owner::Free => &mut kinds.loan,
                 Owner::Orphan => &mut kinds.orphan,
                 Owner::Kernel => &mut kinds.kernel,
                 Owner::Anon(_) => &mut kinds.anon,

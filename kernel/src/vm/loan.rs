@@ -12,12 +12,12 @@ use super::space::Space;
 use super::system::with;
 use crate::errno::{Errno, Result, EFAULT, EIO, ENOMEM, ENOSPC};
 
-/// Lends `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer
+/// Loans `pages` pages from `addr` on, page aligned, as a load from each would see them now; fewer
 /// if there are very many.
 ///
 /// # Errors
-/// `EFAULT` if one of them can't be read, `ENOMEM`; nothing is lent then.
-pub fn lend(space: &Space, addr: u64, pages: u64) -> Result<Loan> {
+/// `EFAULT` if one of them can't be read, `ENOMEM`; nothing is loaned then.
+pub fn loan(space: &Space, addr: u64, pages: u64) -> Result<Loan> {
     let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
     with(|uvm, held| uvm.loan_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
@@ -40,19 +40,19 @@ pub fn give(space: &Space, addr: u64, pages: u64) -> Result<Option<Loan>> {
     with(|uvm, held| uvm.give_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
 
-/// Lends `pages` pages of an object from `offset` on, a multiple of the page size; fewer at its
+/// Loans `pages` pages of an object from `offset` on, a multiple of the page size; fewer at its
 /// end.
 ///
 /// # Errors
-/// `EIO`, `ENOSPC`, `ENOMEM`; nothing is lent then.
-pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Loan> {
-    let mut lent = Loan::new();
+/// `EIO`, `ENOSPC`, `ENOMEM`; nothing is loaned then.
+pub fn loan_object(object: &Object, offset: u64, pages: usize) -> Result<Loan> {
+    let mut loan = Loan::new();
     let index = Pages::floor(offset);
-    let result = with(|uvm, held| uvm.lend_object(held, &object.pager(), index, pages, &mut lent));
+    let result = with(|uvm, held| uvm.loan_object(held, &object.pager(), index, pages, &mut loan));
     match result {
-        Ok(_) | Err(GetError::PastEnd) => Ok(lent),
+        Ok(_) | Err(GetError::PastEnd) => Ok(loan),
         Err(error) => {
-            give_back(lent);
+            give_back(loan);
             Err(match error {
                 GetError::NoMemory => ENOMEM,
                 GetError::NoSpace => ENOSPC,
@@ -63,13 +63,13 @@ pub fn lend_object(object: &Object, offset: u64, pages: usize) -> Result<Loan> {
 }
 
 /// Ends a loan.
-pub fn give_back(lent: Loan) {
-    with(|uvm, held| uvm.return_loan(held, lent));
+pub fn give_back(loan: Loan) {
+    with(|uvm, held| uvm.return_loan(held, loan));
 }
 
 /// Ends the loan of all pages but `kept`.
-pub fn give_back_others(lent: &mut Loan, kept: Range<usize>) {
-    with(|uvm, held| uvm.return_others(held, lent, kept));
+pub fn give_back_others(loan: &mut Loan, kept: Range<usize>) {
+    with(|uvm, held| uvm.return_others(held, loan, kept));
 }
 
 /// Ends the loan of a page.
@@ -80,19 +80,19 @@ pub fn give_back_page(page: LoanedPage) {
 
 /// One more loan of a page that is on loan; `None` if the page has too many.
 #[inline]
-pub fn lend_again(page: &LoanedPage) -> Option<LoanedPage> {
-    with(|uvm, _| uvm.lend_again(page))
+pub fn loan_again(page: &LoanedPage) -> Option<LoanedPage> {
+    with(|uvm, _| uvm.loan_again(page))
 }
 
 /// One more loan of each of some pages, in order; fewer if a page has too many.
 ///
 /// # Errors
 /// [`NoMemory`].
-pub fn lend_all_again<'a>(
+pub fn loan_all_again<'a>(
     pages: impl ExactSizeIterator<Item = &'a LoanedPage>,
 ) -> core::result::Result<Loan, NoMemory> {
-    let mut lent = Loan::new();
-    with(|uvm, _| uvm.lend_all_again(pages, &mut lent)).map(|_| lent)
+    let mut loan = Loan::new();
+    with(|uvm, _| uvm.loan_all_again(pages, &mut loan)).map(|_| loan)
 }
 
 /// A page of the kernel's own, its bytes whatever they were.

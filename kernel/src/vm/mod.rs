@@ -25,8 +25,8 @@ pub use self::audit::audit;
 pub use self::daemon::{with_room, with_room_at_any_cost};
 pub use self::frame_stats::{frame_stats, in_use};
 pub use self::loan::{
-    give, give_back, give_back_others, give_back_page, lend, lend_again, lend_all_again,
-    lend_object, new_page,
+    give, give_back, give_back_others, give_back_page, loan, loan_again, loan_all_again,
+    loan_object, new_page,
 };
 pub use self::settings::{
     leave_memory, most_mappings, neighbours, set_low_water, set_most_mappings, set_neighbours,

@@ -233,21 +233,21 @@ impl Export {
         let _ = super::with_room_at_any_cost(again);
     }
 
-    /// Lends what was donated, and gives it up: its pages are nobody's but the borrower's then.
+    /// Loans what was donated, and gives it up: its pages are nobody's but the borrower's then.
     ///
     /// # Errors
     /// `ENODATA` if it is gone; `ENOMEM` or `EFAULT` if a page can't be had, with nothing changed.
-    pub fn lend(&self) -> Result<Loan> {
+    pub fn loan(&self) -> Result<Loan> {
         let mut range = self.range.lock();
         let detached = range.as_ref().ok_or(ENODATA)?;
-        let lent = with(|uvm, held| uvm.loan_to_kernel(held, detached.space(), detached.range()));
-        let lent =
-            lent.map_err(|error| if error == FaultError::NoMemory { ENOMEM } else { EFAULT })?;
+        let loan = with(|uvm, held| uvm.loan_to_kernel(held, detached.space(), detached.range()));
+        let loan =
+            loan.map_err(|error| if error == FaultError::NoMemory { ENOMEM } else { EFAULT })?;
         if let Some(detached) = range.take() {
             with(|uvm, held| uvm.drop_detached(held, detached));
         }
         drop(self.charge.lock().take());
-        Ok(lent)
+        Ok(loan)
     }
 
     /// Maps it at `place`, in place of what is there, or anywhere; returns where.

@@ -49,10 +49,10 @@ fn bar(name: &str) -> Option<Bar> {
             Some(Bar::TimesLinux(1.5))
         }
         name if name.ends_with(" / one") => Some(Bar::AtLeast(1.8)),
-        "null write, copied / lent, 1 MiB" => Some(Bar::AtLeast(4.0)),
+        "null write, copied / loaned, 1 MiB" => Some(Bar::AtLeast(4.0)),
         "null read, copied / transferred, 1 MiB" => Some(Bar::AtLeast(5.0)),
         "pipe, copied / both, 1 MiB" => Some(Bar::AtLeast(6.0)),
-        "pipeline, copied / passed and lent, 1 MiB" => Some(Bar::AtLeast(2.4)),
+        "pipeline, copied / passed and loaned, 1 MiB" => Some(Bar::AtLeast(2.4)),
         "pipe, Linux / unchanged, 64 KiB" => Some(Bar::AtLeast(2.0)),
         "pipe, Linux / unchanged, 1 MiB" => Some(Bar::AtLeast(4.0)),
         "Linux's pipe / donated, 1 MiB" => Some(Bar::AtLeast(20.0)),

@@ -22,7 +22,7 @@ const FIGURES: [Figure; 7] = [
     Figure {
         title: "Figure 5: writing to a sink",
         lines: &[
-            ("lent", Colour::Ours, "null write, lent", "uvm"),
+            ("loaned", Colour::Ours, "null write, loaned", "uvm"),
             ("copied", Colour::OursLight, "null write, copied", "uvm"),
             ("unchanged", Colour::Linux, "null write, unchanged", "uvm"),
         ],
@@ -37,8 +37,8 @@ const FIGURES: [Figure; 7] = [
     Figure {
         title: "Figure 7: a pipe between two processes",
         lines: &[
-            ("lent and transferred", Colour::Ours, "pipe, lent and transferred", "uvm"),
-            ("lent", Colour::OursLight, "pipe, lent", "uvm"),
+            ("loaned and transferred", Colour::Ours, "pipe, loaned and transferred", "uvm"),
+            ("loaned", Colour::OursLight, "pipe, loaned", "uvm"),
             ("transferred", Colour::LinuxLight, "pipe, transferred", "uvm"),
             ("copied", Colour::Linux, "pipe, copied", "uvm"),
         ],
@@ -82,7 +82,7 @@ const FIGURES: [Figure; 7] = [
     Figure {
         title: "Figure 9: a pipeline of three processes",
         lines: &[
-            ("passed and lent", Colour::Ours, "pipeline, passed and lent", "uvm"),
+            ("passed and loaned", Colour::Ours, "pipeline, passed and loaned", "uvm"),
             ("copied", Colour::OursLight, "pipeline, copied", "uvm"),
         ],
     },

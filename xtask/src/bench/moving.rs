@@ -48,16 +48,16 @@ struct Factor {
 /// The paper's, and what programs get that change nothing. Each at the sizes of `at`.
 const FACTORS: [Factor; 8] = [
     Factor {
-        name: "null write, copied / lent",
+        name: "null write, copied / loaned",
         over: ("null write, copied", "uvm"),
-        under: "null write, lent",
+        under: "null write, loaned",
     },
     Factor {
         name: "null read, copied / transferred",
         over: ("null read, copied", "uvm"),
         under: "null read, transferred",
     },
-    Factor { name: "pipe, copied / lent", over: ("pipe, copied", "uvm"), under: "pipe, lent" },
+    Factor { name: "pipe, copied / loaned", over: ("pipe, copied", "uvm"), under: "pipe, loaned" },
     Factor {
         name: "pipe, copied / transferred",
         over: ("pipe, copied", "uvm"),
@@ -66,12 +66,12 @@ const FACTORS: [Factor; 8] = [
     Factor {
         name: "pipe, copied / both",
         over: ("pipe, copied", "uvm"),
-        under: "pipe, lent and transferred",
+        under: "pipe, loaned and transferred",
     },
     Factor {
-        name: "pipeline, copied / passed and lent",
+        name: "pipeline, copied / passed and loaned",
         over: ("pipeline, copied", "uvm"),
-        under: "pipeline, passed and lent",
+        under: "pipeline, passed and loaned",
     },
     Factor {
         name: "pipe, Linux / unchanged",
@@ -217,7 +217,7 @@ mod tests {
     fn factors_are_of_one_size_and_the_worst_counts() {
         let rows = [
             ("null write, copied, 1 MiB", 800.0),
-            ("null write, lent, 1 MiB", 200.0),
+            ("null write, loaned, 1 MiB", 200.0),
             ("null write, unchanged, 1 MiB", 200.0),
             ("null write, copied, 4 KiB", 10.0),
             ("null write, unchanged, 4 KiB", 11.0),
@@ -231,8 +231,8 @@ mod tests {
             rows: derive(&Document { about: String::new(), rows }),
         };
         let value = |name: &str| derived.value(name, "uvm").map(|row| row.value);
-        assert_eq!(value("null write, copied / lent, 1 MiB"), Some(4.0));
-        assert_eq!(value("null write, copied / lent, 64 KiB"), None);
+        assert_eq!(value("null write, copied / loaned, 1 MiB"), Some(4.0));
+        assert_eq!(value("null write, copied / loaned, 64 KiB"), None);
         assert_eq!(value("null write, unchanged / copied, at the worst size"), Some(1.1));
     }
 }

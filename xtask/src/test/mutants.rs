@@ -79,7 +79,7 @@ const PARTS: &[Part] = &[
     Part {
         files: &[
             "crates/uvm/src/loan/give.rs",
-            "crates/uvm/src/loan/lend.rs",
+            "crates/uvm/src/loan/out.rs",
             "crates/uvm/src/loan/mod.rs",
             "crates/uvm/src/loan/object.rs",
         ],

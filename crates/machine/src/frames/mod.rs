@@ -50,7 +50,7 @@ use free::FreeLists;
 pub use queues::{Balance, Class, Queue};
 use queues::{Pending, Queues};
 use record::pack;
-pub use record::{Lending, Taken};
+pub use record::{Taken, TryLoan};
 pub use scan::SCAN;
 
 /// No page, table or heap memory is left; nothing has changed.

@@ -19,14 +19,14 @@ const MOST_WIRINGS: u32 = 4_000;
 const MOST_PINS: u32 = 60_000;
 const MOST_LOANS: u32 = 30_000 * LOAN;
 
-/// What comes of the wish to [lend](Frames::loan_idle) a page.
+/// What comes of the wish to [loan](Frames::try_loan) a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lending {
-    /// It is lent.
-    Loan,
+pub enum TryLoan {
+    /// It is loaned.
+    Loaned,
     /// I/O has it, or it is new and about to be shown.
-    NotNow,
-    /// It is wired, or lent too often.
+    Busy,
+    /// It is wired, or loaned too often.
     Held,
 }
 
@@ -141,7 +141,7 @@ impl<M: Machine> Frames<M> {
         PageFlags::from_bits_truncate(old)
     }
 
-    /// How often the page is wired or lent: while it is, it stays in memory.
+    /// How often the page is wired or loaned: while it is, it stays in memory.
     #[inline]
     pub fn wire_count(&self, page: PageNo) -> u32 {
         let holds = self.page(page).wire.load(Acquire);
@@ -154,7 +154,7 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Acquire) & WIRINGS
     }
 
-    /// How often the page is lent. Who is told none sees all that borrowers did with it before.
+    /// How often the page is loaned. Who is told none sees all that borrowers did with it before.
     #[inline]
     pub fn loans(&self, page: PageNo) -> u32 {
         (self.page(page).wire.load(Acquire) & LOANS) / LOAN
@@ -180,10 +180,10 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_PINS
     }
 
-    /// Lends the page once more: under its owner's lock, or by who has it on loan. It stays on its
-    /// queue, like a wired one. Says no if it is lent too often.
+    /// Loans the page once more: under its owner's lock, or by who has it on loan. It stays on its
+    /// queue, like a wired one. Says no if it is loaned too often.
     #[inline]
-    pub fn lend(&self, page: PageNo) -> bool {
+    pub fn loan(&self, page: PageNo) -> bool {
         let wire = &self.page(page).wire;
         // So many CPUs can't be between the look and the count that this overflows.
         wire.load(Relaxed) & LOANS < MOST_LOANS && {
@@ -192,23 +192,23 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Lends an owned page that is as it should be: idle, on a queue, wired by nobody, and not lent
-    /// too often. Under its owner's lock.
+    /// Loans an owned page that is as it should be: idle, on a queue, wired by nobody, and not
+    /// loaned too often. Under its owner's lock.
     #[inline]
-    pub fn loan_idle(&self, page: PageNo) -> Lending {
+    pub fn try_loan(&self, page: PageNo) -> TryLoan {
         let record = self.page(page);
         let holds = record.wire.load(Relaxed);
         if record.flags.load(Relaxed) & PageFlags::BUSY.bits() != 0 {
-            return Lending::NotNow;
+            return TryLoan::Busy;
         }
         if holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS {
-            return Lending::Held;
+            return TryLoan::Held;
         }
         if record.place.load(Acquire) == Place::Nowhere as u8 {
-            return Lending::NotNow;
+            return TryLoan::Busy;
         }
         record.wire.fetch_add(LOAN, Relaxed);
-        Lending::Loan
+        TryLoan::Loaned
     }
 
     /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed:
@@ -216,7 +216,7 @@ impl<M: Machine> Frames<M> {
     #[inline]
     pub fn end_loan(&self, page: PageNo) -> bool {
         let before = self.page(page).wire.fetch_sub(LOAN, AcqRel);
-        debug_assert!(before & LOANS != 0, "{page:?} is not lent");
+        debug_assert!(before & LOANS != 0, "{page:?} is not loaned");
         before == LEFT | LOAN
     }
 
@@ -269,7 +269,7 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Acquire) == LEFT | LOAN
     }
 
-    /// Makes a page of the kernel's, which nobody else knows, one that is nobody's and lent once.
+    /// Makes a page of the kernel's, which nobody else knows, one that is nobody's and loaned once.
     #[inline]
     pub fn disown(&self, page: PageNo) {
         debug_assert_eq!(self.page(page).wire.load(Relaxed), 0, "{page:?} is held");

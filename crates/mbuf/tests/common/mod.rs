@@ -16,14 +16,14 @@ pub struct Counted {
     /// Requests until one fails.
     pub fail_after: Cell<Option<usize>>,
     pub allocated: Cell<usize>,
-    /// References given back, by page, for pages that were lent.
-    pub lent_back: RefCell<usize>,
+    /// References given back, by page, for pages that were loaned.
+    pub loaned_back: RefCell<usize>,
 }
 
-/// A page: a cluster, or one that somebody lent.
+/// A page: a cluster, or one that somebody loaned.
 pub struct Page {
     bytes: Rc<Vec<u8>>,
-    lent: bool,
+    loan: bool,
 }
 
 impl Counted {
@@ -40,17 +40,17 @@ impl Counted {
         Ok(())
     }
 
-    /// A page that somebody lends.
+    /// A page that somebody loans.
     #[allow(dead_code)]
-    pub fn lend(&self, bytes: &Rc<Vec<u8>>) -> Page {
+    pub fn loan(&self, bytes: &Rc<Vec<u8>>) -> Page {
         self.out.set(self.out.get() + 1);
-        Page { bytes: bytes.clone(), lent: true }
+        Page { bytes: bytes.clone(), loan: true }
     }
 
     /// A run of such pages.
     #[allow(dead_code)]
-    pub fn lend_run(&self, bytes: &[Rc<Vec<u8>>]) -> Vec<Page> {
-        bytes.iter().map(|bytes| self.lend(bytes)).collect()
+    pub fn loan_run(&self, bytes: &[Rc<Vec<u8>>]) -> Vec<Page> {
+        bytes.iter().map(|bytes| self.loan(bytes)).collect()
     }
 }
 
@@ -62,18 +62,18 @@ impl Pages for Counted {
         self.request()?;
         self.out.set(self.out.get() + 1);
         self.allocated.set(self.allocated.get() + 1);
-        Ok(Page { bytes: Rc::new(vec![STALE; PAGE_SIZE]), lent: false })
+        Ok(Page { bytes: Rc::new(vec![STALE; PAGE_SIZE]), loan: false })
     }
 
     fn share(&self, page: &Page) -> Result<Page, NoMemory> {
         self.request()?;
         self.out.set(self.out.get() + 1);
-        Ok(Page { bytes: page.bytes.clone(), lent: page.lent })
+        Ok(Page { bytes: page.bytes.clone(), loan: page.loan })
     }
 
     fn release(&self, page: Page) {
         self.out.set(self.out.get() - 1);
-        *self.lent_back.borrow_mut() += usize::from(page.lent);
+        *self.loaned_back.borrow_mut() += usize::from(page.loan);
     }
 
     fn bytes<'a>(&self, page: &'a Page) -> &'a [u8] {
@@ -81,7 +81,7 @@ impl Pages for Counted {
     }
 
     fn bytes_mut<'a>(&self, page: &'a mut Page) -> Option<&'a mut [u8]> {
-        if page.lent {
+        if page.loan {
             return None;
         }
         Rc::get_mut(&mut page.bytes).map(|bytes| bytes.as_mut_slice())
@@ -96,7 +96,7 @@ impl Pages for Counted {
         self.out.set(self.out.get() + pages.len());
         Ok(run[pages]
             .iter()
-            .map(|page| Page { bytes: page.bytes.clone(), lent: page.lent })
+            .map(|page| Page { bytes: page.bytes.clone(), loan: page.loan })
             .collect())
     }
 
@@ -105,7 +105,7 @@ impl Pages for Counted {
         let rest = run.split_off(at);
         if both {
             self.out.set(self.out.get() + 1);
-            run.push(Page { bytes: rest[0].bytes.clone(), lent: true });
+            run.push(Page { bytes: rest[0].bytes.clone(), loan: true });
         }
         Ok(rest)
     }

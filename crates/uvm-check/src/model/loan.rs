@@ -7,8 +7,8 @@ use super::*;
 const AREA: u64 = 8;
 
 impl Model {
-    /// Reads page after page; the first that can't be read ends it, and nothing is lent.
-    pub(super) fn lend(&mut self, space: &Space, l: usize, span: Span) -> Expect {
+    /// Reads page after page; the first that can't be read ends it, and nothing is loaned.
+    pub(super) fn loan(&mut self, space: &Space, l: usize, span: Span) -> Expect {
         if self.loans[l].is_some() {
             return Expect::Skip;
         }
@@ -137,8 +137,8 @@ impl Model {
         Expect::Done
     }
 
-    /// The same for an object's pages; those before one that can't be read are lent.
-    pub(super) fn lend_object(&mut self, l: usize, o: usize, span: Span) -> Expect {
+    /// The same for an object's pages; those before one that can't be read are loaned.
+    pub(super) fn loan_object(&mut self, l: usize, o: usize, span: Span) -> Expect {
         let Some(object) = self.slots[o].filter(|_| self.loans[l].is_none()) else {
             return Expect::Skip;
         };

@@ -45,13 +45,13 @@ impl Model {
         match *op {
             Op::Wire { s, span }
             | Op::Pin { s, span, .. }
-            | Op::Lend { s, span, .. }
+            | Op::Loan { s, span, .. }
             | Op::Give { s, span, .. }
             | Op::Inspect { s, span }
             | Op::Patch { s, span, .. } => {
                 span.pages().any(|page| self.is_doubtful(self.target(s, page)))
             }
-            Op::LendObject { o, span, .. } => span.pages().any(|page| {
+            Op::LoanObject { o, span, .. } => span.pages().any(|page| {
                 self.is_doubtful(self.slots[o].map(|object| Target::Object(object, page)))
             }),
             Op::Remap { s, .. } | Op::RemapKeep { s, .. } => {

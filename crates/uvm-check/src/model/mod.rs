@@ -351,12 +351,12 @@ impl Model {
             }
             Op::Attach { .. } => Expect::Skip,
             Op::Unpin { p, word } => self.unpin(p, word),
-            Op::LendObject { l, o, span } => self.lend_object(l, o, span),
-            Op::LendAgain { l, to } if self.loans[to].is_none() && self.loans[l].is_some() => {
+            Op::LoanObject { l, o, span } => self.loan_object(l, o, span),
+            Op::LoanAgain { l, to } if self.loans[to].is_none() && self.loans[l].is_some() => {
                 self.loans[to] = self.loans[l].clone();
                 Expect::Done
             }
-            Op::LendAgain { .. } => Expect::Skip,
+            Op::LoanAgain { .. } => Expect::Skip,
             Op::Pass { s, span, to, at, way } => self.pass(s, span, to, at, way),
             Op::Extract { r, s, span, way } => self.extract(r, s, span, way),
             Op::AttachRange { r, s, at } => self.attach_range(r, s, at),
@@ -447,7 +447,7 @@ impl Model {
             | Op::Unwire { s, .. } => s,
             Op::WireTouched { s, .. }
             | Op::Pin { s, .. }
-            | Op::Lend { s, .. }
+            | Op::Loan { s, .. }
             | Op::Give { s, .. } => s,
             Op::PageOutRange { s, .. } | Op::Cool { s, .. } => s,
             Op::Inspect { s, .. } | Op::Patch { s, .. } => s,

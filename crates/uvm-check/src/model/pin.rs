@@ -39,7 +39,8 @@ impl Model {
                 let _ = self.bring_in(space, &page);
             }
             let identity = self.identity_of(&page);
-            // What a device reads while it is lent stays as it is, when a store gets others a copy.
+            // What a device reads while it is loaned stays as it is, when a store gets others a
+            // copy.
             let stays =
                 matches!(identity, Identity::Object(..)) && self.loans.iter().all(Option::is_none);
             pages.push(Some(identity).filter(|_| access == 2 || stays));

@@ -35,8 +35,8 @@ impl Model {
             Op::Pin { p, span, access, .. } => self.pin(space, p, span, access),
             Op::Inspect { span, .. } => self.inspect(space, span),
             Op::Patch { span, word, .. } => self.patch(space, span, word),
-            Op::Lend { l, span, .. } => self.lend(space, l, span),
-            Op::Give { l, span, .. } => match self.lend(space, l, span) {
+            Op::Loan { l, span, .. } => self.loan(space, l, span),
+            Op::Give { l, span, .. } => match self.loan(space, l, span) {
                 Expect::Done => {
                     // What is locked stays.
                     let _ = self.discard(space, span);

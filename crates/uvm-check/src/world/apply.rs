@@ -129,39 +129,40 @@ impl World {
             }
             Op::Inspect { s, span } => self.inspect(held, s, span),
             Op::Patch { s, span, word: at } => Ok(self.patch(held, s, span, at, word)),
-            Op::Lend { l, s, span } => {
-                let lent = self.uvm.loan_to_kernel(held, self.space(s), range(span));
-                Ok(lent.map_or_else(Got::Refused, |lent| {
-                    self.loans[l] = Some(lent);
+            Op::Loan { l, s, span } => {
+                let loan = self.uvm.loan_to_kernel(held, self.space(s), range(span));
+                Ok(loan.map_or_else(Got::Refused, |loan| {
+                    self.loans[l] = Some(loan);
                     Got::Done
                 }))
             }
             Op::Give { l, s, span } => {
                 let given = give(&self.uvm, held, self.space(s), span);
-                Ok(given.map_or_else(Got::Refused, |lent| {
-                    self.loans[l] = Some(lent);
+                Ok(given.map_or_else(Got::Refused, |loan| {
+                    self.loans[l] = Some(loan);
                     Got::Done
                 }))
             }
-            Op::LendObject { l, o, span } => {
-                let mut lent = Loan::new();
-                let done = self.uvm.lend_object(
+            Op::LoanObject { l, o, span } => {
+                let mut loan = Loan::new();
+                let done = self.uvm.loan_object(
                     held,
                     &self.object(o),
                     Pages(span.0),
                     span.1 as usize,
-                    &mut lent,
+                    &mut loan,
                 );
                 Ok(done.map_or_else(Got::Object, |_| {
-                    self.loans[l] = Some(lent);
+                    self.loans[l] = Some(loan);
                     Got::Done
                 }))
             }
-            Op::LendAgain { l, to } => {
-                let lent = self.loans[l].as_ref().expect("the model has this loan");
+            Op::LoanAgain { l, to } => {
+                let loan = self.loans[l].as_ref().expect("the model has this loan");
                 let _host = host();
-                let again = lent.pages().iter().map(|page| self.uvm.lend_again(page));
-                self.loans[to] = Some(again.map(|page| page.expect("it is lent rarely")).collect());
+                let again = loan.pages().iter().map(|page| self.uvm.loan_again(page));
+                self.loans[to] =
+                    Some(again.map(|page| page.expect("it is loaned rarely")).collect());
                 Ok(Got::Done)
             }
             Op::Pass { s, span, to, at, way } => {
@@ -198,22 +199,22 @@ impl World {
                 Ok(Got::Done)
             }
             Op::GiveToObject { l, o, page } => {
-                let lent = self.loans[l].take().expect("the model has this loan");
-                if let Some(full) = self.make_room(o, page..page + lent.pages().len() as u64) {
-                    self.loans[l] = Some(lent);
+                let loan = self.loans[l].take().expect("the model has this loan");
+                if let Some(full) = self.make_room(o, page..page + loan.pages().len() as u64) {
+                    self.loans[l] = Some(loan);
                     return Ok(full);
                 }
-                Ok(match self.uvm.give_to_object(held, &self.object(o), Pages(page), lent) {
+                Ok(match self.uvm.give_to_object(held, &self.object(o), Pages(page), loan) {
                     Ok(()) => Got::Done,
-                    Err((e, lent)) => {
-                        self.loans[l] = Some(lent);
+                    Err((e, loan)) => {
+                        self.loans[l] = Some(loan);
                         Got::Object(e)
                     }
                 })
             }
             Op::Return { l } => {
-                let lent = self.loans[l].take().expect("the model has this loan");
-                self.uvm.return_loan(held, lent);
+                let loan = self.loans[l].take().expect("the model has this loan");
+                self.uvm.return_loan(held, loan);
                 Ok(Got::Done)
             }
             Op::SwapOn { d } => Ok(self.swap_on(held, d)),
@@ -267,11 +268,11 @@ impl World {
     }
 
     fn transfer(&mut self, held: &mut Held<'_, Nothing>, l: usize, s: usize, to: To) -> Got {
-        let lent = self.loans[l].take().expect("the model has this loan");
-        match self.uvm.transfer(held, self.space(s), lent, to) {
+        let loan = self.loans[l].take().expect("the model has this loan");
+        match self.uvm.transfer(held, self.space(s), loan, to) {
             Ok(at) => Got::Placed(at),
-            Err((e, lent)) => {
-                self.loans[l] = Some(lent);
+            Err((e, loan)) => {
+                self.loans[l] = Some(loan);
                 Got::Transfer(e)
             }
         }

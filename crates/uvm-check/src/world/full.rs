@@ -73,7 +73,7 @@ impl World {
             | Op::GiveToObject { l, .. } => {
                 self.model.loans[l].as_ref().map_or(0, |loan| loan.len() + 1)
             }
-            Op::Lend { span, .. } | Op::Give { span, .. } | Op::LendObject { span, .. } => {
+            Op::Loan { span, .. } | Op::Give { span, .. } | Op::LoanObject { span, .. } => {
                 span.1 as usize + 1
             }
             // Copies of wired pages, and of what is on loan, are made at once.
@@ -107,8 +107,8 @@ impl World {
         // A slot's loan keeps no page that is nobody's or a program's: the page daemon gives the
         // slot an anon.
         let is_slots = |page: PageNo| {
-            let is_lent = frames.wire_count(page) == frames.loans(page) && !kept.contains(&page);
-            is_lent && (frames.is_left(page) || matches!(frames.owner(page), Owner::Anon(_)))
+            let is_loaned = frames.wire_count(page) == frames.loans(page) && !kept.contains(&page);
+            is_loaned && (frames.is_left(page) || matches!(frames.owner(page), Owner::Anon(_)))
         };
         let is_fixed = |&page: &PageNo| frames.wire_count(page) != 0 && !is_slots(page);
         let fixed = || (0..frames.total() as u32).map(PageNo).filter(is_fixed);

@@ -164,10 +164,10 @@ impl World {
 
     /// A loan of an object's pages may be shorter where memory or a device fails; never empty.
     fn shorten(&self, op: &Op, after: &mut Model) {
-        let Op::LendObject { l, .. } = *op else { return };
-        let (Some(lent), Some(ought)) = (&self.loans[l], &mut after.loans[l]) else { return };
+        let Op::LoanObject { l, .. } = *op else { return };
+        let (Some(loan), Some(ought)) = (&self.loans[l], &mut after.loans[l]) else { return };
         if self.setup.memory == Memory::MayRunOut || self.is_injected || self.model.doubts(op) {
-            ought.truncate(lent.len().max(1));
+            ought.truncate(loan.len().max(1));
         }
     }
 

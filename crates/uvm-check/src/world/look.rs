@@ -59,8 +59,8 @@ impl World {
             .filter(|n| self.files.contains_key(n) || self.model.slots.contains(&Some(*n)))
             .map(|n| self.objects[n].clone())
             .collect();
-        let lent = self.loans.iter().flatten().flat_map(|lent| lent.pages());
-        self.uvm.audit_loans(&mut ctx.held(), &spaces, lent).map_err(|e| format!("audit: {e}"))?;
+        let loan = self.loans.iter().flatten().flat_map(|loan| loan.pages());
+        self.uvm.audit_loans(&mut ctx.held(), &spaces, loan).map_err(|e| format!("audit: {e}"))?;
         self.uvm.audit(&mut ctx.held(), &spaces, &objects).map_err(|e| format!("audit: {e}"))
     }
 
@@ -133,14 +133,14 @@ impl World {
         Ok(())
     }
 
-    /// Whatever the lenders did, borrowers see what was lent.
+    /// Whatever the lenders did, borrowers see what was loaned.
     fn peek_loans(&self) -> Result<(), String> {
-        for (l, (lent, loan)) in self.loans.iter().zip(&self.model.loans).enumerate() {
-            let seen: Option<Vec<Contents>> = lent
+        for (l, (loan, expected)) in self.loans.iter().zip(&self.model.loans).enumerate() {
+            let seen: Option<Vec<Contents>> = loan
                 .as_ref()
-                .map(|lent| lent.pages().iter().map(|page| self.contents(page.page())).collect());
-            if seen != *loan {
-                return Err(format!("loan {l} shows {seen:x?}, ought to be {loan:x?}"));
+                .map(|loan| loan.pages().iter().map(|page| self.contents(page.page())).collect());
+            if seen != *expected {
+                return Err(format!("loan {l} shows {seen:x?}, ought to be {expected:x?}"));
             }
         }
         Ok(())
@@ -200,8 +200,8 @@ impl World {
                 return Ok(())
             }
             Op::Attach { .. } | Op::PageOutRange { .. } | Op::Cool { .. } => return Ok(()),
-            Op::LendAgain { .. } | Op::Return { .. } | Op::DropRange { .. } => return Ok(()),
-            Op::Lend { span, .. } | Op::Give { span, .. } => span.pages(),
+            Op::LoanAgain { .. } | Op::Return { .. } | Op::DropRange { .. } => return Ok(()),
+            Op::Loan { span, .. } | Op::Give { span, .. } => span.pages(),
             _ => 0..WINDOW,
         };
         for page in pages.start..pages.end.min(WINDOW) {

@@ -77,7 +77,7 @@ pub fn on_range<T: Threads>(
     }
 }
 
-/// Gives pages to the kernel, as a host does: those that can't go at once are lent and then
+/// Gives pages to the kernel, as a host does: those that can't go at once are loaned and then
 /// discarded.
 ///
 /// # Errors
@@ -88,15 +88,15 @@ pub fn give<T: Threads>(
     space: &Space<SoftMachine<T>>,
     span: Span,
 ) -> Result<Loan, FaultError> {
-    if let Some(lent) = uvm.give_to_kernel(held, space, range(span))? {
-        return Ok(lent);
+    if let Some(loan) = uvm.give_to_kernel(held, space, range(span))? {
+        return Ok(loan);
     }
-    let lent = uvm.loan_to_kernel(held, space, range(span))?;
+    let loan = uvm.loan_to_kernel(held, space, range(span))?;
     if uvm.discard(held, space, range(span)) == Err(RangeError::NoMemory) {
-        uvm.return_loan(held, lent);
+        uvm.return_loan(held, loan);
         return Err(FaultError::NoMemory);
     }
-    Ok(lent)
+    Ok(loan)
 }
 
 /// What a mapping is asked to be. `object` finds the object of a number.

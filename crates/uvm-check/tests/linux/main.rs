@@ -325,8 +325,8 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Inspect { .. } | Op::Patch { .. } => return None,
         Op::Forget | Op::PageOut { .. } | Op::SwapOn { .. } | Op::SwapOff { .. } => return None,
         Op::Tier { .. } => return None,
-        Op::Lend { .. } | Op::Give { .. } | Op::LendObject { .. } => return None,
-        Op::LendAgain { .. } | Op::Return { .. } => return None,
+        Op::Loan { .. } | Op::Give { .. } | Op::LoanObject { .. } => return None,
+        Op::LoanAgain { .. } | Op::Return { .. } => return None,
         Op::Pass { .. } | Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => {
             return None
         }

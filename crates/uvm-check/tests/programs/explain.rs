@@ -287,7 +287,7 @@ fn step(model: &Model, event: &Event, has_begun: bool) -> Option<Model> {
     let op = match event.op {
         // Pages that are clean leave memory, which shows nowhere.
         Op::Sync { o } => Op::Clean { o, span: Span(0, 1) },
-        Op::Give { l, s, span } if event.answer == Answer::LentInstead => Op::Lend { l, s, span },
+        Op::Give { l, s, span } if event.answer == Answer::LoanedInstead => Op::Loan { l, s, span },
         op => op,
     };
     let expect = after.apply(&op);
@@ -296,7 +296,7 @@ fn step(model: &Model, event: &Event, has_begun: bool) -> Option<Model> {
         (_, Expect::Skip) => false,
         (Answer::Word(word, seen), Expect::Sees(contents)) => contents[*word] == *seen,
         (Answer::Fetched, Expect::Sees(_)) => true,
-        (Answer::Loan(_) | Answer::LentInstead, Expect::Done) => true,
+        (Answer::Loan(_) | Answer::LoanedInstead, Expect::Done) => true,
         (Answer::Got(got), expect) => compare(expect, got).is_ok(),
         _ => false,
     };

@@ -71,7 +71,7 @@ fn a_fork_of_wired_memory_is_one_moment() {
     ));
 }
 
-/// A fault mapped a neighbour along, writable, whose page was lent, transferred and shared by a
+/// A fault mapped a neighbour along, writable, whose page was loaned, transferred and shared by a
 /// fork between the fault's look at the anon and the entry: the lender's later stores showed in two
 /// other programs.
 #[test]
@@ -83,7 +83,7 @@ fn a_neighbour_is_mapped_along_as_it_is_shared() {
         [
             &[Read { s: 0, page: 0, cpu: 0 }, Write { s: 0, page: 1, cpu: 0, word: 0 }],
             &[
-                Lend { l: 1, s: 0, span: Span(1, 1) },
+                Loan { l: 1, s: 0, span: Span(1, 1) },
                 Transfer { l: 1, s: 1, page: 1 },
                 Fork { s: 1, child: 3 },
             ],
@@ -182,7 +182,7 @@ fn a_loan_has_no_store_that_follows_its_mapping() {
     let write = Write { s: 0, page: 0, cpu: 2, word: 3 };
     explain(&program(
         &[map(2, 0, Shared(1, 0)), map(1, 3, Private(1, 0)), write],
-        [&[], &[Lend { l: 1, s: 0, span: Span(3, 1) }], &[Unmap { s: 0, span: Span(3, 1) }, write]],
+        [&[], &[Loan { l: 1, s: 0, span: Span(3, 1) }], &[Unmap { s: 0, span: Span(3, 1) }, write]],
     ));
 }
 
@@ -248,26 +248,26 @@ fn a_locked_mapping_stays_locked_as_it_moves() {
         &[map],
         [
             &[],
-            &[LendObject { l: 1, o: 1, span: Span(2, 1) }, Transfer { l: 1, s: 0, page: 2 }],
+            &[LoanObject { l: 1, o: 1, span: Span(2, 1) }, Transfer { l: 1, s: 0, page: 2 }],
             &[Wire { s: 0, span: Span(0, 1) }, RemapKeep { s: 0, span: Span(0, 1), at: Fixed(2) }],
         ],
     ));
 }
 
-/// A read fault entered a lent page read-only over a translation that a CPU could still store by,
+/// A read fault entered a loaned page read-only over a translation that a CPU could still store by,
 /// and the port didn't count that; the lender found nothing left to lower, and its loan was there
 /// before that CPU was told.
 #[test]
-fn a_page_is_lent_as_it_is_first_touched() {
+fn a_page_is_loaned_as_it_is_first_touched() {
     let map = Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: Some(Inh::Share) };
     let write = |cpu| Write { s: 0, page: 1, cpu, word: 0 };
     let read = |cpu| Read { s: 0, page: 1, cpu };
     let program = program(
         &[map, write(2)],
         [
-            &[read(0), Lend { l: 0, s: 0, span: Span(1, 1) }, write(0)],
+            &[read(0), Loan { l: 0, s: 0, span: Span(1, 1) }, write(0)],
             &[read(1)],
-            &[LendObject { l: 2, o: 0, span: Span(3, 1) }, Transfer { l: 2, s: 0, page: 1 }],
+            &[LoanObject { l: 2, o: 0, span: Span(3, 1) }, Transfer { l: 2, s: 0, page: 1 }],
         ],
     );
     explain(&Program { opens_locks: true, ..program });

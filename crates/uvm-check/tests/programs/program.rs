@@ -85,7 +85,7 @@ impl Program {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Theme {
     Everything,
-    /// Private memory that is lent, transferred and forked.
+    /// Private memory that is loaned, transferred and forked.
     Loans,
     /// A file's pages that are mapped, dropped and truncated.
     Files,
@@ -153,7 +153,7 @@ impl Gen {
             6..=7 => Op::Read { s, page, cpu },
             8 => Op::Fork { s, child: self.any(SPACES) },
             9 => Op::Inherit { s, span: Span(0, PAGES), inherit: Inh::Share },
-            10 => Op::Lend { l: self.any(LOANS), s, span: Span(page, 1) },
+            10 => Op::Loan { l: self.any(LOANS), s, span: Span(page, 1) },
             11 => Op::Wire { s, span: Span(page, 1) },
             12 => Op::PageOutRange { s, span: Span(0, PAGES) },
             13 => Op::ObjectWrite { o: self.object(), page: self.index(), word: self.word() },
@@ -185,7 +185,7 @@ impl Gen {
     /// What a program does with what it has got.
     fn go_on(&mut self, op: &Op, thread: usize) {
         match *op {
-            Op::Lend { l, .. } | Op::Give { l, .. } | Op::LendObject { l, .. }
+            Op::Loan { l, .. } | Op::Give { l, .. } | Op::LoanObject { l, .. }
                 if self.rng.one_in(2) =>
             {
                 let (s, page) = (self.space(), self.page());
@@ -233,8 +233,8 @@ impl Gen {
             33..=34 => Op::Unwire { s, span: one },
             35..=36 => Op::Pin { p, s, span: one, access: *self.rng.pick(&[1, 2]) },
             37..=38 => Op::Unpin { p, word: 0 },
-            39..=41 => Op::Lend { l, s, span: one },
-            42 => Op::LendObject { l, o, span: Span(self.index(), 1) },
+            39..=41 => Op::Loan { l, s, span: one },
+            42 => Op::LoanObject { l, o, span: Span(self.index(), 1) },
             43 => Op::Give { l, s, span: one },
             44..=45 => Op::Return { l },
             46..=48 => Op::Transfer { l, s, page },
@@ -250,7 +250,7 @@ impl Gen {
             56 => Op::ObjectWrite { o, page: self.index(), word: self.word() },
             57 => Op::Clean { o: FILE, span: Span(0, LENGTH) },
             58 if self.theme == Theme::Files || self.rng.one_in(2) => Op::Sync { o: FILE },
-            58 => Op::LendObject { l, o, span: Span(self.index(), 1) },
+            58 => Op::LoanObject { l, o, span: Span(self.index(), 1) },
             59 => Op::Punch { o: ANON, span: Span(self.index(), 1) },
             60 => Op::PageOut { n: 1 + self.rng.below(8) as usize },
             61..=62 => Op::PageOutRange { s, span: Span(0, PAGES) },

@@ -40,8 +40,8 @@ pub enum Answer {
     Word(usize, u64),
     /// An instruction was fetched from the page.
     Fetched,
-    /// What was to be given was lent, since it can't be given.
-    LentInstead,
+    /// What was to be given was loaned, since it can't be given.
+    LoanedInstead,
     /// What a loan held when it was given back.
     Loan(Vec<Contents>),
 }
@@ -200,7 +200,7 @@ impl World {
             Op::Clean { .. } | Op::Sync { .. } | Op::Punch { .. } => {
                 self.apply_to_object(held, op, number)
             }
-            Op::Lend { .. } | Op::LendObject { .. } | Op::Give { .. } | Op::Return { .. } => {
+            Op::Loan { .. } | Op::LoanObject { .. } | Op::Give { .. } | Op::Return { .. } => {
                 self.apply_to_loan(held, op)
             }
             Op::Transfer { .. } | Op::GiveToObject { .. } => self.apply_to_loan(held, op),
@@ -333,7 +333,7 @@ impl World {
     }
 
     fn apply_to_loan(&self, held: &mut Held<'_, Nothing>, op: &Op) -> Answer {
-        let (Op::Lend { l, .. } | Op::LendObject { l, .. } | Op::Give { l, .. } | Op::Return { l }) =
+        let (Op::Loan { l, .. } | Op::LoanObject { l, .. } | Op::Give { l, .. } | Op::Return { l }) =
             *op
         else {
             return self.transfer(held, op);
@@ -341,21 +341,21 @@ impl World {
         let has = hold(&self.loans[l]).is_some();
         let made = match *op {
             Op::Return { .. } => {
-                let Some(lent) = hold(&self.loans[l]).take() else { return Answer::Skipped };
-                let held_bytes = self.bytes(&lent);
-                self.uvm.return_loan(held, lent);
+                let Some(loan) = hold(&self.loans[l]).take() else { return Answer::Skipped };
+                let held_bytes = self.bytes(&loan);
+                self.uvm.return_loan(held, loan);
                 return Answer::Loan(held_bytes);
             }
             _ if has => return Answer::Skipped,
-            Op::LendObject { o, span, .. } => {
-                let mut lent = Loan::new();
+            Op::LoanObject { o, span, .. } => {
+                let mut loan = Loan::new();
                 let pages = span.1 as usize;
                 self.uvm
-                    .lend_object(held, &self.object(o), Pages(span.0), pages, &mut lent)
-                    .map(|_| lent)
+                    .loan_object(held, &self.object(o), Pages(span.0), pages, &mut loan)
+                    .map(|_| loan)
                     .map_err(Got::Object)
             }
-            Op::Lend { s, span, .. } => match self.space(s) {
+            Op::Loan { s, span, .. } => match self.space(s) {
                 Some(space) => {
                     self.uvm.loan_to_kernel(held, &space, range(span)).map_err(Got::Refused)
                 }
@@ -364,7 +364,7 @@ impl World {
             Op::Give { s, span, .. } => match self.space(s) {
                 Some(space) => match self.uvm.give_to_kernel(held, &space, range(span)) {
                     Ok(Some(given)) => Ok(given),
-                    Ok(None) => return self.lend_instead(held, l, &space, span),
+                    Ok(None) => return self.loan_instead(held, l, &space, span),
                     Err(e) => Err(Got::Refused(e)),
                 },
                 None => return Answer::Skipped,
@@ -373,16 +373,16 @@ impl World {
         };
         Answer::Got(made.map_or_else(
             |got| got,
-            |lent| {
-                *hold(&self.loans[l]) = Some(lent);
+            |loan| {
+                *hold(&self.loans[l]) = Some(loan);
                 Got::Done
             },
         ))
     }
 
-    /// A host lends what can't be given, and discards it then: that is two operations, of which
+    /// A host loans what can't be given, and discards it then: that is two operations, of which
     /// this is the first.
-    fn lend_instead(
+    fn loan_instead(
         &self,
         held: &mut Held<'_, Nothing>,
         l: usize,
@@ -390,9 +390,9 @@ impl World {
         span: Span,
     ) -> Answer {
         match self.uvm.loan_to_kernel(held, space, range(span)) {
-            Ok(lent) => {
-                *hold(&self.loans[l]) = Some(lent);
-                Answer::LentInstead
+            Ok(loan) => {
+                *hold(&self.loans[l]) = Some(loan);
+                Answer::LoanedInstead
             }
             Err(e) => Answer::Got(Got::Refused(e)),
         }
@@ -402,24 +402,24 @@ impl World {
         let (Op::Transfer { l, .. } | Op::GiveToObject { l, .. }) = *op else {
             unreachable!("{op:?}")
         };
-        let Some(lent) = hold(&self.loans[l]).take() else { return Answer::Skipped };
-        let (got, lent) = match *op {
+        let Some(loan) = hold(&self.loans[l]).take() else { return Answer::Skipped };
+        let (got, loan) = match *op {
             Op::Transfer { s, page, .. } => match self.space(s) {
-                None => (None, Some(lent)),
-                Some(space) => match self.uvm.transfer(held, &space, lent, To::Fixed(va(page))) {
+                None => (None, Some(loan)),
+                Some(space) => match self.uvm.transfer(held, &space, loan, To::Fixed(va(page))) {
                     Ok(at) => (Some(Got::Placed(at)), None),
-                    Err((e, lent)) => (Some(Got::Transfer(e)), Some(lent)),
+                    Err((e, loan)) => (Some(Got::Transfer(e)), Some(loan)),
                 },
             },
             Op::GiveToObject { o, page, .. } => {
-                match self.uvm.give_to_object(held, &self.object(o), Pages(page), lent) {
+                match self.uvm.give_to_object(held, &self.object(o), Pages(page), loan) {
                     Ok(()) => (Some(Got::Done), None),
-                    Err((e, lent)) => (Some(Got::Object(e)), Some(lent)),
+                    Err((e, loan)) => (Some(Got::Object(e)), Some(loan)),
                 }
             }
             _ => unreachable!("{op:?}"),
         };
-        *hold(&self.loans[l]) = lent;
+        *hold(&self.loans[l]) = loan;
         got.map_or(Answer::Skipped, Answer::Got)
     }
 
@@ -535,11 +535,11 @@ impl World {
         self.uvm.fault(&mut ThreadCtx::new().held(), space, va, access).map(drop)
     }
 
-    fn bytes(&self, lent: &Loan) -> Vec<Contents> {
+    fn bytes(&self, loan: &Loan) -> Vec<Contents> {
         let _host = host();
         let contents =
             |page: PageNo| std::array::from_fn(|word| read_word(self.uvm.machine(), page, word));
-        lent.pages().iter().map(|page| contents(page.page())).collect()
+        loan.pages().iter().map(|page| contents(page.page())).collect()
     }
 
     /// Counts everything, once no thread is left but the caller's.
@@ -554,11 +554,11 @@ impl World {
         let objects: Vec<_> =
             self.objects.iter().filter_map(|object| hold(object).clone()).collect();
         let loans = self.loans.each_ref().map(hold);
-        let lent = loans.iter().filter_map(|lent| lent.as_ref()).flat_map(|lent| lent.pages());
+        let loan = loans.iter().filter_map(|loan| loan.as_ref()).flat_map(|loan| loan.pages());
         let mut ctx = ThreadCtx::new();
         let held = &mut ctx.held();
         self.uvm
-            .audit_loans(held, &spaces, lent)
+            .audit_loans(held, &spaces, loan)
             .unwrap_or_else(|why| panic!("audit of loans: {why}"));
         self.uvm.audit(held, &spaces, &objects).unwrap_or_else(|why| panic!("audit: {why}"));
     }
@@ -582,7 +582,7 @@ impl World {
         };
         let pages = (0..SPACES).map(|s| (0..SHOWN).map(|at| page(s, at)).collect()).collect();
         let loans =
-            self.loans.each_ref().map(|loan| hold(loan).as_ref().map(|lent| self.bytes(lent)));
+            self.loans.each_ref().map(|loan| hold(loan).as_ref().map(|loan| self.bytes(loan)));
         EndState { pages, loans }
     }
 

@@ -3,25 +3,25 @@
 use super::*;
 use uvm::{At, Loan, LoanedPage, Pass};
 
-fn words(w: &World, lent: &Loan) -> Vec<u64> {
+fn words(w: &World, loan: &Loan) -> Vec<u64> {
     let word = |page: &LoanedPage| {
         let mut bytes = [0; 8];
         w.uvm.machine().read(page.page(), 0, &mut bytes);
         u64::from_le_bytes(bytes)
     };
-    lent.pages().iter().map(word).collect()
+    loan.pages().iter().map(word).collect()
 }
 
-fn lend(w: &World, space: &uvm::Space<Soft>, pages: u64) -> Loan {
+fn loan(w: &World, space: &uvm::Space<Soft>, pages: u64) -> Loan {
     let range = VaRange::new(P, P + Pages(pages));
     w.uvm.loan_to_kernel(&mut ThreadCtx::new().held(), space, range).expect("it can be read")
 }
 
-fn give_back(w: &World, lent: Loan) {
-    w.uvm.return_loan(&mut ThreadCtx::new().held(), lent);
+fn give_back(w: &World, loan: Loan) {
+    w.uvm.return_loan(&mut ThreadCtx::new().held(), loan);
 }
 
-/// Two threads store while a third lends: the borrower's bytes stay as they were when it got them,
+/// Two threads store while a third loans: the borrower's bytes stay as they were when it got them,
 /// and no store is lost.
 #[test]
 fn a_borrower_sees_no_store_and_no_store_is_lost() {
@@ -35,17 +35,17 @@ fn a_borrower_sees_no_store_and_no_store_is_lost() {
             let (w, space) = (w.clone(), space.clone());
             spawn(move || (2..4).for_each(|n| w.store(cpu, &space, va, n)))
         });
-        let lent = lend(&w, &space, 2);
-        let seen = words(&w, &lent);
+        let loan = loan(&w, &space, 2);
+        let seen = words(&w, &loan);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(words(&w, &lent), seen, "the borrower has seen a store");
+        assert_eq!(words(&w, &loan), seen, "the borrower has seen a store");
         assert_eq!(
             (w.load(0, &space, P), w.load(0, &space, Va(P.0 + 8))),
             (3, 3),
             "a store was lost"
         );
         w.check(&[&space], &[]);
-        give_back(&w, lent);
+        give_back(&w, loan);
         w.check(&[&space], &[]);
         w.end(vec![space]);
     });
@@ -81,7 +81,7 @@ fn what_is_given_away_sees_no_store() {
     });
 }
 
-/// An object's page that two spaces map is lent while one stores to it.
+/// An object's page that two spaces map is loaned while one stores to it.
 #[test]
 fn a_borrower_of_an_objects_page_sees_no_store() {
     check(|| {
@@ -115,14 +115,14 @@ fn a_borrower_of_an_objects_page_sees_no_store() {
                     .expect("it is there");
             })
         };
-        let lent = lend(&w, &spaces[0], 1);
-        let seen = words(&w, &lent);
+        let loan = loan(&w, &spaces[0], 1);
+        let seen = words(&w, &loan);
         writer.join().unwrap();
         host.join().unwrap();
-        assert_eq!(words(&w, &lent), seen, "the borrower has seen a store");
+        assert_eq!(words(&w, &loan), seen, "the borrower has seen a store");
         assert_eq!((w.load(0, &spaces[0], P), w.load(0, &spaces[0], Va(P.0 + 16))), (3, 7));
         w.check(&[&spaces[0], &spaces[1]], std::slice::from_ref(&pager));
-        give_back(&w, lent);
+        give_back(&w, loan);
         w.end(spaces.into());
         w.uvm.detach(&mut ThreadCtx::new().held(), &*pager);
     });
@@ -136,13 +136,13 @@ fn one_of_owner_and_borrower_frees_the_page() {
         let space = w.space();
         w.map(&space, MapRequest::zero(Pages(2)));
         (0..2).for_each(|n| w.store(0, &space, P + Pages(n), 1));
-        let lent = lend(&w, &space, 2);
+        let loan = loan(&w, &space, 2);
         let again =
-            lent.pages().iter().map(|page| w.uvm.lend_again(page).expect("it is lent once"));
+            loan.pages().iter().map(|page| w.uvm.loan_again(page).expect("it is loaned once"));
         let again: Loan = again.collect();
         let first = {
             let w = w.clone();
-            spawn(move || give_back(&w, lent))
+            spawn(move || give_back(&w, loan))
         };
         let second = {
             let w = w.clone();
@@ -155,16 +155,16 @@ fn one_of_owner_and_borrower_frees_the_page() {
     });
 }
 
-/// A lender writes and ends while what it lent is transferred to another.
+/// A lender writes and ends while what it loaned is transferred to another.
 #[test]
-fn what_is_transferred_is_what_was_lent() {
+fn what_is_transferred_is_what_was_loaned() {
     check(|| {
         let w = World::new();
         let (a, b) = (w.space(), w.space());
         w.map(&a, MapRequest::zero(Pages(1)));
         w.map(&b, MapRequest::zero(Pages(1)));
         w.store(1, &a, P, 1);
-        let lent = lend(&w, &a, 1);
+        let loan = loan(&w, &a, 1);
         let lender = {
             let (w, a) = (w.clone(), a);
             spawn(move || {
@@ -173,9 +173,9 @@ fn what_is_transferred_is_what_was_lent() {
                 w.end(vec![a]);
             })
         };
-        let put = w.uvm.transfer(&mut ThreadCtx::new().held(), &b, lent, At::Fixed(P));
+        let put = w.uvm.transfer(&mut ThreadCtx::new().held(), &b, loan, At::Fixed(P));
         assert_eq!(put.map_err(|(e, _)| e), Ok(P));
-        assert_eq!(w.load(0, &b, P), 1, "not what was lent");
+        assert_eq!(w.load(0, &b, P), 1, "not what was loaned");
         w.store(0, &b, P, 3);
         lender.join().unwrap();
         assert_eq!(w.load(0, &b, P), 3);
@@ -228,8 +228,8 @@ fn donated_memory_is_in_one_place() {
 }
 
 /// A program has an object's page on loan and reads it, another thread of it stores to the page,
-/// and the object's owner writes it as soon as it may: the reader sees what was lent, or the store,
-/// and never the owner's bytes.
+/// and the object's owner writes it as soon as it may: the reader sees what was loaned, or the
+/// store, and never the owner's bytes.
 #[test]
 fn who_reads_a_page_on_loan_sees_no_later_write() {
     check(|| {
@@ -242,8 +242,8 @@ fn who_reads_a_page_on_loan_sees_no_later_write() {
         w.store(3, &owner, P, 1);
         let borrower = w.space();
         w.map(&borrower, MapRequest::zero(Pages(1)));
-        let lent = lend(&w, &owner, 1);
-        let put = w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, lent, At::Fixed(P));
+        let loan = loan(&w, &owner, 1);
+        let put = w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, loan, At::Fixed(P));
         assert_eq!(put.map_err(|(e, _)| e), Ok(P));
         let reader = {
             let (w, space) = (w.clone(), borrower.clone());
@@ -280,11 +280,11 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
             w.map(&owner, MapRequest::zero(Pages(2)));
             w.map(&borrower, MapRequest::zero(Pages(2)));
             (0..2).for_each(|n| w.store(3, &owner, P + Pages(n), 1 + n));
-            let mut lent = lend(&w, &owner, 2);
-            let other = lent.split_off(1);
+            let mut loan = loan(&w, &owner, 2);
+            let other = loan.split_off(1);
             let put =
-                |lent| w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, lent, At::Fixed(P));
-            assert_eq!(put(lent).map_err(|(e, _)| e), Ok(P));
+                |loan| w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, loan, At::Fixed(P));
+            assert_eq!(put(loan).map_err(|(e, _)| e), Ok(P));
             let reader = {
                 let (w, space) = (w.clone(), borrower.clone());
                 spawn(move || (0..3).map(|_| w.load(1, &space, P)).collect::<Vec<_>>())
@@ -315,7 +315,7 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
                 w.check(&[&owner, &borrower, &child], &[]);
                 w.end(vec![child]);
             }
-            other.into_iter().for_each(|lent| give_back(&w, lent));
+            other.into_iter().for_each(|loan| give_back(&w, loan));
             w.check(&[&owner, &borrower], &[]);
             w.end(vec![owner, borrower]);
         });

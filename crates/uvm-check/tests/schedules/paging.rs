@@ -625,12 +625,12 @@ fn pages_on_loan_to_a_program_meet_the_page_daemon() {
         p.w.store(3, &owner, P, 1);
         let of_file = p.w.load(3, &mapper, P);
         let uvm = &p.w.uvm;
-        let mut lent =
+        let mut loan =
             uvm.loan_to_kernel(&mut held.held(), &owner, VaRange::new(P, Q)).expect("it is there");
-        assert_eq!(uvm.lend_object(&mut held.held(), &pager, Pages(0), 1, &mut lent), Ok(1));
-        uvm.new_pages(&mut held.held(), 1, &mut lent).expect("there is memory");
-        uvm.machine().write(lent.pages()[2].page(), 0, &9u64.to_le_bytes());
-        let put = uvm.transfer(&mut held.held(), &borrower, lent, At::Fixed(P));
+        assert_eq!(uvm.loan_object(&mut held.held(), &pager, Pages(0), 1, &mut loan), Ok(1));
+        uvm.new_pages(&mut held.held(), 1, &mut loan).expect("there is memory");
+        uvm.machine().write(loan.pages()[2].page(), 0, &9u64.to_le_bytes());
+        let put = uvm.transfer(&mut held.held(), &borrower, loan, At::Fixed(P));
         assert_eq!(put.map_err(|(e, _)| e), Ok(P));
         let (first, r) = ([1, of_file, 9], P + Pages(2));
         let daemon = p.daemon(3);
@@ -640,7 +640,7 @@ fn pages_on_loan_to_a_program_meet_the_page_daemon() {
                 for _ in 0..2 {
                     let seen = [P, Q, r].map(|va| w.load(1, &space, va));
                     let is_right = |n: usize| seen[n] == first[n] || seen[n] == 20 + n as u64;
-                    assert!((0..3).all(is_right), "lent {first:?}, seen {seen:?}");
+                    assert!((0..3).all(is_right), "loaned {first:?}, seen {seen:?}");
                 }
             })
         };

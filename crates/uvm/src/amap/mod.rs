@@ -596,7 +596,7 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
         match Content::of(number) {
             Content::Anon(no) => self.anons.reference(self.machine.frames(), self.held, no),
             // Leaves that are shared have none (`loan::slots` I1).
-            Content::Borrowed(page) => _ = self.machine.frames().lend(page),
+            Content::Borrowed(page) => _ = self.machine.frames().loan(page),
         }
     }
 

@@ -124,7 +124,7 @@ impl<M: Machine> Anons<M> {
     ) where
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
     {
-        let (mut free, mut idle, mut lent) = (Numbers::new(), Pages::new(), Pages::new());
+        let (mut free, mut idle, mut loan) = (Numbers::new(), Pages::new(), Pages::new());
         machine.frames().announce(MANY);
         for no in anons {
             // A page that leaves takes a number along: there is room.
@@ -132,21 +132,21 @@ impl<M: Machine> Anons<M> {
                 LetGo::Kept => continue,
                 LetGo::Gone => {}
                 LetGo::Idle(page) => idle.push(page),
-                LetGo::Loan(page) => lent.push(page),
+                LetGo::Loan(page) => loan.push(page),
             }
             free.push(no);
             if free.is_full() {
                 machine.frames().release_all(held, &idle, MANY, down);
-                leave_all(machine, held, &lent, down);
+                leave_all(machine, held, &loan, down);
                 machine.frames().announce(MANY);
                 idle.clear();
-                lent.clear();
+                loan.clear();
                 self.give_back_many(machine, held, &free);
                 free.clear();
             }
         }
         machine.frames().release_all(held, &idle, MANY, down);
-        leave_all(machine, held, &lent, down);
+        leave_all(machine, held, &loan, down);
         self.give_back_many(machine, held, &free);
     }
 }

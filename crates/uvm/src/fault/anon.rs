@@ -154,8 +154,8 @@ impl<M: Machine> Uvm<M> {
                 return Ok(false);
             };
             let frames = self.frames();
-            let lent = frames.loans(page) != 0;
-            if writes && lent || frames.flags(page).contains(PageFlags::BUSY) {
+            let loaned = frames.loans(page) != 0;
+            if writes && loaned || frames.flags(page).contains(PageFlags::BUSY) {
                 return Ok(false);
             }
             let copies = writes && anon.refs() > 1;
@@ -317,10 +317,10 @@ impl<M: Machine> Uvm<M> {
                 let (anon, mut h) = self.anons.get(no).lock(held);
                 if let Some(page) = anon.page() {
                     busy_check(self.machine(), page).map_err(Stop::Wait)?;
-                    let lent = self.frames().loans(page) != 0;
-                    if fault.access == Prot::WRITE && (anon.refs() > 1 || lent) {
-                        if lent {
-                            self.keep_lent(&mut h, fault, page);
+                    let loaned = self.frames().loans(page) != 0;
+                    if fault.access == Prot::WRITE && (anon.refs() > 1 || loaned) {
+                        if loaned {
+                            self.keep_loaned(&mut h, fault, page);
                         }
                         if anon.refs() > 1 {
                             body.rewritten.note(slot);
@@ -382,10 +382,15 @@ impl<M: Machine> Uvm<M> {
         Ok(copy)
     }
 
-    /// Before a lent page is copied: who lends it may not have told all CPUs yet that it can't be
+    /// Before a loaned page is copied: who loans it may not have told all CPUs yet that it can't be
     /// written.
     #[cold]
-    fn keep_lent(&self, held: &mut Held<'_, order::Anon>, fault: &mut Fault<'_, M>, page: PageNo) {
+    fn keep_loaned(
+        &self,
+        held: &mut Held<'_, order::Anon>,
+        fault: &mut Fault<'_, M>,
+        page: PageNo,
+    ) {
         let pmap = self.machine().pmap();
         pmap.page_protect(held, page, Prot::READ_EXECUTE, fault.down);
         fault.down.flush(pmap);

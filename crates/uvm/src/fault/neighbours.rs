@@ -152,7 +152,7 @@ impl<M: Machine> Uvm<M> {
                 found[i] = Some((page, entry.prot));
             }
         }
-        // The anons' locks are gone: somebody may be taking their pages away, lending or sharing
+        // The anons' locks are gone: somebody may be taking their pages away, loaning or sharing
         // them, or putting a copy in a slot. The record goes before the slot (`Frames::is_alone`).
         let frames = self.machine().frames();
         let is_slots =

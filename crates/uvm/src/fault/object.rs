@@ -88,7 +88,7 @@ impl<M: Machine> Uvm<M> {
             return Err(FaultError::NoSpace.into());
         }
         if self.breaks_loan(fault, entry, page) {
-            page = self.replace_lent(body, held, page, fault.down).map_err(FaultError::from)?;
+            page = self.replace_loaned(body, held, page, fault.down).map_err(FaultError::from)?;
         }
         self.show(held, fault, entry, oref, body, page, upper)
     }
@@ -101,7 +101,7 @@ impl<M: Machine> Uvm<M> {
             && self.frames().loans(page) != 0
     }
 
-    /// Whether something must be done before a store reaches an object's page: it is lent, or a
+    /// Whether something must be done before a store reaches an object's page: it is loaned, or a
     /// hole.
     #[inline]
     pub(super) fn is_to_ask(&self, page: PageNo) -> bool {

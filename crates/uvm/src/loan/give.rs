@@ -1,9 +1,9 @@
-//! Giving pages to the kernel: what a program lends and doesn't want back leaves it in the same
+//! Giving pages to the kernel: what a program loans and doesn't want back leaves it in the same
 //! step.
 //!
 //! ```text
-//!   lent, then given up      protect, tell CPUs; lend;    remove, tell CPUs; empty the slots
-//!   given                    remove, tell CPUs;           lend; empty the slots
+//!   loaned, then given up      protect, tell CPUs; loan;    remove, tell CPUs; empty the slots
+//!   given                    remove, tell CPUs;           loan; empty the slots
 //! ```
 //! Nobody can store to a page from the moment its translation has gone, with the map locked, until
 //! its slot is empty: so nothing is protected, and CPUs are told once. It takes all pages resident
@@ -16,7 +16,7 @@
 
 use machine::{order, Held, Machine, Pages, Prot, Shootdown, VaRange};
 
-use super::lend::Lending;
+use super::out::LoanOut;
 use super::Loan;
 use crate::fault::FaultError;
 use crate::map::remove::release_bytes;
@@ -38,31 +38,31 @@ enum Given {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Lends the pages of a range to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does,
+    /// Loans the pages of a range to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does,
     /// at most [`Loan::MOST`] from its start, and [discards](Self::discard) what the program has
     /// there, which shows zeroes or its object then. `None`, with nothing changed, unless all of it
     /// is private memory that may be read and written, not locked, and can be had in memory at
-    /// once: lend that, and discard it.
+    /// once: loan that, and discard it.
     ///
     /// Cost: as a loan, but that nothing is protected; one round of interrupts at most, to CPUs
     /// that run in the space.
     ///
     /// # Errors
-    /// [`FaultError::NoMemory`]; nothing is lent or discarded then.
+    /// [`FaultError::NoMemory`]; nothing is loaned or discarded then.
     pub fn give_to_kernel(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<Option<Loan>, FaultError> {
-        let mut lent = Loan::new();
+        let mut loan = Loan::new();
         let start = range.start.page_floor();
-        let range = VaRange::new(start, start + range.pages().min(Pages(lent.room() as u64)));
-        self.make_lent_room(&mut lent, range.pages().0 as usize)?;
+        let range = VaRange::new(start, start + range.pages().min(Pages(loan.room() as u64)));
+        self.make_loaned_room(&mut loan, range.pages().0 as usize)?;
         for _ in 0..=MISSES {
-            match self.give_at_once(held, space, range, &mut lent)? {
-                Given::All => return Ok(Some(lent)),
-                // Who lends what is left is told why it can't be had, and what lies before it can.
+            match self.give_at_once(held, space, range, &mut loan)? {
+                Given::All => return Ok(Some(loan)),
+                // Who loans what is left is told why it can't be had, and what lies before it can.
                 Given::Missing(page)
                     if self.fault(held, space, range.start + Pages(page), Prot::READ).is_ok() => {}
                 Given::Missing(_) | Given::Never => break,
@@ -76,7 +76,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        lent: &mut Loan,
+        loan: &mut Loan,
     ) -> Result<Given, FaultError> {
         let mut down = Shootdown::new();
         let given = self.attempt(held, 0, |held, reserved| {
@@ -93,26 +93,26 @@ impl<M: Machine> Uvm<M> {
                 return Err(Stop::Heap(need));
             }
             self.forget_range(&mut h, space, range, &mut down);
-            let mut lending = Lending::new(space, lent, &mut down);
+            let mut out = LoanOut::new(space, loan, &mut down);
             let result = tree.try_each(range, &mut |entry| {
                 let part = entry.range.intersect(range);
                 let due = (part.end - range.start).0 as usize;
-                match self.lend_part(&mut h, entry, part, &mut lending) {
+                match self.loan_part(&mut h, entry, part, &mut out) {
                     Err(e) => Err(Stop::Fail(e.into())),
-                    Ok(()) if lending.lent.len() < due => Err(Stop::Fail(FaultError::NoMapping)),
+                    Ok(()) if out.loan.len() < due => Err(Stop::Fail(FaultError::NoMapping)),
                     Ok(()) => Ok(()),
                 }
             });
-            let is_long = lending.is_over();
-            self.count_lending(&lending);
-            if lent.len() as u64 == range.pages().0 {
+            let is_long = out.is_over();
+            self.count_loans(&out);
+            if loan.len() as u64 == range.pages().0 {
                 tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
                 // Pages of an object may be stored to elsewhere: not after another mapping is here.
                 down.flush(self.machine().pmap());
                 return Ok(Given::All);
             }
-            let found = lent.len() as u64;
-            self.return_pages(&mut h, lent.pages.drain(..));
+            let found = loan.len() as u64;
+            self.return_pages(&mut h, loan.pages.drain(..));
             match result {
                 _ if is_long => Ok(Given::Never),
                 Err(Stop::Fail(FaultError::NoMemory)) => Err(Stop::Fail(FaultError::NoMemory)),

@@ -2,7 +2,7 @@
 //! copied unless somebody writes.
 //!
 //! ```text
-//!   lent            lender writes                    last return
+//!   loaned            lender writes                    last return
 //!   anon  --> P     anon  --> P' (a copy)            P is free
 //!   kernel -> P     kernel -> P  (nobody's)
 //! ```
@@ -10,27 +10,27 @@
 //! and its bytes don't change: no translation may write it, and whoever wants to, breaks the loan
 //! first: the lender gets a new page with a copy, and the old one, which is nobody's any more, is
 //! freed by the last borrower. If the borrowers were done before, the write just goes on. No map
-//! entry is touched, so lending fragments nothing.
+//! entry is touched, so loaning fragments nothing.
 //!
-//! What can't be lent is copied for the borrower instead, and looks the same to it: a page that a
+//! What can't be loaned is copied for the borrower instead, and looks the same to it: a page that a
 //! device or the host may be writing to at this moment (it is wired, and not by the mapping it is
-//! lent from), a device's, one that is lent 30,000 times. Memory that nobody has touched is lent as
-//! the one page of zeroes.
+//! loaned from), a device's, one that is loaned 30,000 times. Memory that nobody has touched is
+//! loaned as the one page of zeroes.
 //!
 //! I1: a page with loans is written by nobody: no translation allows it, faults and hosts break the
 //! loan before. I2: a page that its owner has let go is nobody's, on no queue, mapped nowhere, and
-//! held by somebody. I3: the page daemon passes lent pages by, but that it ends loans to programs
-//! that nobody needs (`pageout/lent.rs`). I4: a loan is taken under the lock of the page's owner
+//! held by somebody. I3: the page daemon passes loaned pages by, but that it ends loans to programs
+//! that nobody needs (`pageout/loaned.rs`). I4: a loan is taken under the lock of the page's owner
 //! and given back without any: see [`Frames::leave`](machine::Frames::leave).
 //!
 //! # Against the others
 //! * *A store through a translation that a CPU still has* while the loan is made: it is what was
-//!   lent; the borrower gets the page only after all CPUs were told. *A fault that breaks the loan
-//!   before that* protects the page again, and tells them, before it copies. *One that shows the
-//!   page writable* does so under the owner's lock, before the loan is counted; the protection
+//!   loaned; the borrower gets the page only after all CPUs were told. *A fault that breaks the
+//!   loan before that* protects the page again, and tells them, before it copies. *One that shows
+//!   the page writable* does so under the owner's lock, before the loan is counted; the protection
 //!   comes after. *A neighbour entered ahead* asks under the pmap's lock, as against the page
 //!   daemon.
-//! * *A new page, not yet entered*, is on no queue and isn't lent: whoever lends faults, and so
+//! * *A new page, not yet entered*, is on no queue and isn't loaned: whoever loans faults, and so
 //!   waits for it.
 //! * *Fork, exit, unmap, truncation* don't look at loans: who drops a page leaves it to its
 //!   borrowers.
@@ -41,8 +41,8 @@
 
 pub(crate) mod borrowers;
 mod give;
-mod lend;
 mod object;
+mod out;
 pub(crate) mod remap;
 pub(crate) mod slots;
 
@@ -56,7 +56,7 @@ use crate::Uvm;
 
 /// One page on loan: a right to read it. Give it back by [`Uvm::return_page`]. Dropping this does
 /// not, panics with debug assertions, and fails every [audit](Uvm::audit) from then on.
-#[must_use = "a page stays lent until `return_page` or `return_loan` gets this back"]
+#[must_use = "a page stays loaned until `return_page` or `return_loan` gets this back"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct LoanedPage(pub(crate) PageNo);
 
@@ -84,7 +84,7 @@ impl Drop for LoanedPage {
 
 /// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one: see
 /// [`LoanedPage`].
-#[must_use = "pages stay lent until `return_loan` gets this back"]
+#[must_use = "pages stay loaned until `return_loan` gets this back"]
 #[derive(Default, Debug)]
 pub struct Loan {
     pub(crate) pages: Vec<LoanedPage>,
@@ -175,33 +175,33 @@ impl FromIterator<LoanedPage> for Loan {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// One more loan of a page that is on loan: a loan of a loan. `None` if it is lent 30,000 times
-    /// already: copy it.
-    pub fn lend_again(&self, page: &LoanedPage) -> Option<LoanedPage> {
-        let lent = self.is_zero_page(page.0) || self.frames().lend(page.0);
-        lent.then(|| LoanedPage(page.0))
+    /// One more loan of a page that is on loan: a loan of a loan. `None` if it is loaned 30,000
+    /// times already: copy it.
+    pub fn loan_again(&self, page: &LoanedPage) -> Option<LoanedPage> {
+        let loaned = self.is_zero_page(page.0) || self.frames().loan(page.0);
+        loaned.then(|| LoanedPage(page.0))
     }
 
-    /// One more loan of each of some pages, in order, added to `lent` as far as it has room. Fewer
-    /// if a page is lent too often.
+    /// One more loan of each of some pages, in order, added to `loan` as far as it has room. Fewer
+    /// if a page is loaned too often.
     ///
     /// # Errors
     /// [`NoMemory`]: no heap for the list; nothing was added.
-    pub fn lend_all_again<'a>(
+    pub fn loan_all_again<'a>(
         &self,
         pages: impl ExactSizeIterator<Item = &'a LoanedPage>,
-        lent: &mut Loan,
+        loan: &mut Loan,
     ) -> Result<usize, NoMemory> {
-        let count = pages.len().min(lent.room());
-        self.make_lent_room(lent, count)?;
-        let (before, zero) = (lent.len(), self.zero_page.get().copied());
+        let count = pages.len().min(loan.room());
+        self.make_loaned_room(loan, count)?;
+        let (before, zero) = (loan.len(), self.zero_page.get().copied());
         for &LoanedPage(page) in pages.take(count) {
-            if Some(page) != zero && !self.frames().lend(page) {
+            if Some(page) != zero && !self.frames().loan(page) {
                 break;
             }
-            lent.pages.push(LoanedPage(page));
+            loan.pages.push(LoanedPage(page));
         }
-        Ok(lent.len() - before)
+        Ok(loan.len() - before)
     }
 
     /// Gives a page back. The last return frees it, if its owner has let it go meanwhile. Takes no
@@ -220,8 +220,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives pages back: see [`return_page`](Self::return_page).
-    pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, lent: Loan) {
-        self.return_pages(held, lent.pages.into_iter());
+    pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, loan: Loan) {
+        self.return_pages(held, loan.pages.into_iter());
     }
 
     pub(crate) fn return_pages<P: Before<order::PageCache>>(
@@ -242,19 +242,19 @@ impl<M: Machine> Uvm<M> {
     pub fn return_others<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
-        lent: &mut Loan,
+        loan: &mut Loan,
         kept: Range<usize>,
     ) {
-        self.return_pages(held, lent.pages.drain(kept.end..));
-        self.return_pages(held, lent.pages.drain(..kept.start));
+        self.return_pages(held, loan.pages.drain(kept.end..));
+        self.return_pages(held, loan.pages.drain(..kept.start));
     }
 
     /// Makes room for more pages in a list.
-    fn make_lent_room(&self, lent: &mut Loan, pages: usize) -> Result<(), NoMemory> {
-        let all = lent.len() + pages;
-        if lent.pages.capacity() < all {
+    fn make_loaned_room(&self, loan: &mut Loan, pages: usize) -> Result<(), NoMemory> {
+        let all = loan.len() + pages;
+        if loan.pages.capacity() < all {
             self.machine().reserve_heap(Loan::bytes(all))?;
-            lent.pages.reserve_exact(pages);
+            loan.pages.reserve_exact(pages);
         }
         Ok(())
     }
@@ -283,22 +283,22 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, P>,
         count: usize,
-        lent: &mut Loan,
+        loan: &mut Loan,
     ) -> Result<(), NoMemory> {
-        let (before, count) = (lent.len(), count.min(lent.room()));
-        self.make_lent_room(lent, count)?;
+        let (before, count) = (loan.len(), count.min(loan.room()));
+        self.make_loaned_room(loan, count)?;
         let frames = self.frames();
         let taken = frames.alloc_many(self.machine(), held, Reserve::User, count, |page| {
             frames.disown(page);
-            lent.pages.push(LoanedPage(page));
+            loan.pages.push(LoanedPage(page));
         });
         if taken.is_err() {
-            self.return_pages(held, lent.pages.drain(before..));
+            self.return_pages(held, loan.pages.drain(before..));
         }
         taken
     }
 
-    /// Whether a page is the one of zeroes, which is lent without counting.
+    /// Whether a page is the one of zeroes, which is loaned without counting.
     #[inline]
     pub(crate) fn is_zero_page(&self, page: PageNo) -> bool {
         self.zero_page.get() == Some(&page)

@@ -3,10 +3,10 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::{Lending as Found, PageFlags};
+use machine::frames::{PageFlags, TryLoan as Found};
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
 
-use super::lend::SPECIAL;
+use super::out::SPECIAL;
 use super::{Loan, LoanedPage};
 use crate::anon::drop_page;
 use crate::map::steps::MAPPINGS_OF_A_STEP;
@@ -16,36 +16,36 @@ use crate::pager::{Access, GetError, Pager};
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
 
-/// Pages of an object that are lent under one hold of its lock.
+/// Pages of an object that are loaned under one hold of its lock.
 const AT_ONCE: usize = 64;
 
 impl<M: Machine> Uvm<M> {
-    /// Lends pages of an object to the kernel, from `index` on, brought in as they must be: for
-    /// sendfile and splice. Holes that the pager knows are lent as the page of zeroes. Adds to
-    /// `lent`, as far as there is room in it, and says how many.
+    /// Loans pages of an object to the kernel, from `index` on, brought in as they must be: for
+    /// sendfile and splice. Holes that the pager knows are loaned as the page of zeroes. Adds to
+    /// `loan`, as far as there is room in it, and says how many.
     ///
     /// # Errors
     /// [`GetError`], never `Wait` or `Start`, if the first page can't be had; if a later one can't,
-    /// the ones before it are lent.
-    pub fn lend_object(
+    /// the ones before it are loaned.
+    pub fn loan_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
         pages: usize,
-        lent: &mut Loan,
+        loan: &mut Loan,
     ) -> Result<usize, GetError> {
         let oref = ORef { pager: pager.clone(), offset: Pages(0) };
-        let pages = pages.min(lent.room());
-        self.make_lent_room(lent, pages)?;
-        let before = lent.len();
+        let pages = pages.min(loan.room());
+        self.make_loaned_room(loan, pages)?;
+        let before = loan.len();
         let mut down = Shootdown::new();
         let (mut result, mut left) = (Ok(()), MAPPINGS_OF_A_STEP);
-        while lent.len() - before < pages {
-            let n = lent.len() - before;
+        while loan.len() - before < pages {
+            let n = loan.len() - before;
             let at = Pages(index.0 + n as u64);
             let found =
-                self.lend_resident_of(held, &oref, at, pages - n, lent, (&mut down, &mut left));
+                self.loan_resident_of(held, &oref, at, pages - n, loan, (&mut down, &mut left));
             if left == 0 {
                 down.perform(self.machine(), held);
                 self.machine().pause(held);
@@ -58,7 +58,7 @@ impl<M: Machine> Uvm<M> {
                 Access::Call(crate::Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
             let found = self.attempt(held, crate::amap::slots::CLUSTER_BYTES, |held, _| {
                 let mut ahead = None;
-                match self.lend_in_object(held, &oref, at, access, &mut ahead, &mut down) {
+                match self.loan_in_object(held, &oref, at, access, &mut ahead, &mut down) {
                     Ok(page) => Ok((page, ahead)),
                     Err(stop) => {
                         down.perform(self.machine(), held);
@@ -69,7 +69,7 @@ impl<M: Machine> Uvm<M> {
             });
             match found {
                 Ok((page, ahead)) => {
-                    lent.pages.push(page);
+                    loan.pages.push(page);
                     if let Some(start) = ahead {
                         down.perform(self.machine(), held);
                         self.start(held, start);
@@ -82,26 +82,26 @@ impl<M: Machine> Uvm<M> {
             }
         }
         down.perform(self.machine(), held);
-        match (lent.len() - before, result) {
+        match (loan.len() - before, result) {
             (0, Err(e)) => Err(e),
             (count, _) => Ok(count),
         }
     }
 
-    /// Lends the pages from `index` on that are there and idle, up to the first that isn't, and to
+    /// Loans the pages from `index` on that are there and idle, up to the first that isn't, and to
     /// [`AT_ONCE`]; fewer of those that many map: they count more of what is `left`. Says how many.
-    fn lend_resident_of(
+    fn loan_resident_of(
         &self,
         held: &mut Held<'_, order::Nothing>,
         oref: &ORef<M>,
         index: Pages,
         pages: usize,
-        lent: &mut Loan,
+        loan: &mut Loan,
         (down, left): (&mut Shootdown, &mut usize),
     ) -> usize {
         let mut numbers = [0; AT_ONCE];
         let numbers = &mut numbers[..pages.min(AT_ONCE)];
-        let (frames, before) = (self.frames(), lent.len());
+        let (frames, before) = (self.frames(), loan.len());
         let (body, mut h) = oref.pager.object().lock(held);
         if index >= body.length() {
             return 0;
@@ -113,21 +113,21 @@ impl<M: Machine> Uvm<M> {
             }
             let is_plain = |page: &PageNo| !frames.flags(*page).intersects(SPECIAL);
             let Some(page) = resident(number).filter(is_plain) else { break };
-            if frames.loan_idle(page) != Found::Loan {
+            if frames.try_loan(page) != Found::Loaned {
                 break;
             }
             frames.set_flags(page, PageFlags::TOUCHED);
             let pmap = self.machine().pmap();
             *left = left.saturating_sub(pmap.weight(page));
             pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, down);
-            lent.pages.push(LoanedPage(page));
+            loan.pages.push(LoanedPage(page));
         }
-        let count = lent.len() - before;
+        let count = loan.len() - before;
         self.stat().add(self.machine().cpu(), Counter::LoansObject, count as u64);
         count
     }
 
-    fn lend_in_object(
+    fn loan_in_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
         oref: &ORef<M>,
@@ -149,12 +149,12 @@ impl<M: Machine> Uvm<M> {
             other => Stop::Fail(other),
         })?;
         self.frames().set_flags(page, PageFlags::TOUCHED);
-        self.lend_owned(&mut h, &body, page, down).map_err(|e| Stop::Fail(e.into()))
+        self.loan_owned(&mut h, &body, page, down).map_err(|e| Stop::Fail(e.into()))
     }
 
-    /// Lends an object's page, or a copy if it may be being written to; under the object's lock,
+    /// Loans an object's page, or a copy if it may be being written to; under the object's lock,
     /// had alone.
-    pub(super) fn lend_owned(
+    pub(super) fn loan_owned(
         &self,
         held: &mut Held<'_, order::Object>,
         body: &ObjectBody,
@@ -165,18 +165,18 @@ impl<M: Machine> Uvm<M> {
         let wired = frames.wirings(page) != 0;
         // A pager may show pages that no object has.
         let owned = body.page(Pages(frames.index(page))) == Some(page);
-        if wired || !owned || !frames.lend(page) {
-            return self.lend_copy(held, page);
+        if wired || !owned || !frames.loan(page) {
+            return self.loan_copy(held, page);
         }
         self.machine().pmap().page_protect(held, page, Prot::READ_EXECUTE, down);
         self.stat().add(self.machine().cpu(), Counter::LoansObject, 1);
         Ok(LoanedPage(page))
     }
 
-    /// Gives an object a copy in place of a page of its that is lent, and is about to be written.
+    /// Gives an object a copy in place of a page of its that is loaned, and is about to be written.
     /// Whoever maps the object finds the copy.
     #[cold]
-    pub(crate) fn replace_lent(
+    pub(crate) fn replace_loaned(
         &self,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,

@@ -77,11 +77,11 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        lent: Loan,
+        loan: Loan,
         va: Va,
     ) -> Result<(), (TransferError, Loan)> {
-        let count = lent.len();
-        let put = self.transfer(held, space, lent, At::Fixed(va));
+        let count = loan.len();
+        let put = self.transfer(held, space, loan, At::Fixed(va));
         match put {
             Ok(_) => space.remap_history.grow(count),
             Err(_) => space.remap_history.shrink(REFUSED),

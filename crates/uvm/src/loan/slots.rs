@@ -10,10 +10,10 @@
 //! Pages that are [transferred](crate::transfer) go into slots as they are: who only reads what it
 //! gets, hands it on or gives it back, pays neither for anons nor for queues, and shares a file's
 //! pages with the file. The first store to one *settles* its slot: that has an anon from then on.
-//! Lending such memory again lends the same pages.
+//! Loaning such memory again loans the same pages.
 //!
 //! What is on loan is not paged out. When memory is short the page daemon settles slots, so that
-//! what they hold can leave (`pageout/lent.rs`). That may need heap: so only a part of memory may
+//! what they hold can leave (`pageout/loaned.rs`). That may need heap: so only a part of memory may
 //! be in slots like this, the [`PART`]th; what comes beyond is settled at once.
 //!
 //! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: whoever

@@ -83,7 +83,7 @@ impl<M: Machine> Uvm<M> {
         })?;
         if intent == Intent::Write && self.frames().loans(page) != 0 {
             let mut down = Shootdown::new();
-            let replaced = self.replace_lent(&mut body, &mut h, page, &mut down);
+            let replaced = self.replace_loaned(&mut body, &mut h, page, &mut down);
             down.perform(self.machine(), &mut h);
             page = replaced.map_err(GetError::from)?;
         }

@@ -42,7 +42,7 @@
 mod decision;
 mod finish;
 mod knobs;
-mod lent;
+mod loaned;
 mod no_progress;
 mod objects;
 mod range;
@@ -208,7 +208,7 @@ impl<M: Machine> Uvm<M> {
         priority: Priority,
     ) -> Progress {
         let mut pass = self.new_pass(held, target, priority);
-        self.settle_lent(held, priority);
+        self.settle_loaned(held, priority);
         self.refill_inactive(held, &mut pass);
         self.scan_inactive(held, &mut pass);
         self.finish(held, &mut pass);

@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
         self.pass_lock.has_run_out.load(Relaxed)
     }
 
-    /// Pages are no longer wired or lent, or no longer kept for another reason: a pass might find
+    /// Pages are no longer wired or loaned, or no longer kept for another reason: a pass might find
     /// what the last one did not. Noted where it matters, while a pass runs or something is known;
     /// else a return of a loan costs two reads.
     #[inline]
@@ -214,8 +214,8 @@ impl<M: Machine> Uvm<M> {
         }
         let made = (self.pages_made() - last.made) as usize;
         let free_slots = self.swap().room(held) as usize;
-        let lent = self.anons.borrowed.load(Relaxed);
-        last.left + made + free_slots + lent + files.saturating_sub(last.files)
+        let loaned = self.anons.borrowed.load(Relaxed);
+        last.left + made + free_slots + loaned + files.saturating_sub(last.files)
     }
 
     fn pages_made(&self) -> u64 {

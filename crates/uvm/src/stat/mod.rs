@@ -79,15 +79,15 @@ pub enum Counter {
     PagesFreed,
     /// Of these, pages freed without I/O.
     FreedClean,
-    /// Pages of anonymous memory lent to the kernel.
+    /// Pages of anonymous memory loaned to the kernel.
     LoansAnon,
-    /// Pages of objects lent to the kernel.
+    /// Pages of objects loaned to the kernel.
     LoansObject,
-    /// Times that the page of zeroes was lent in place of memory that nobody has touched.
+    /// Times that the page of zeroes was loaned in place of memory that nobody has touched.
     LoansZero,
-    /// Pages copied for the kernel, since a device may write to them or they are lent too often.
+    /// Pages copied for the kernel, since a device may write to them or they are loaned too often.
     LoansCopied,
-    /// Loans that were broken: the lender got a copy, since it wrote while the page was lent.
+    /// Loans that were broken: the lender got a copy, since it wrote while the page was loaned.
     LoansBroken,
     /// Pages that became a program's as they were.
     PagesTransferred,

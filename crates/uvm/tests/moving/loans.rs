@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::lending::{audit, bytes, load, store, world, written, BOUNDS};
+use crate::loaning::{audit, bytes, load, store, world, written, BOUNDS};
 use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
 use uvm::{
     AnonObject, Backing, Counter, FaultError, Inherit, Intent, Loan, MapRequest, Pager, Sharing,
@@ -14,22 +14,22 @@ fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
-    audit(&uvm, held, &[&space], &[&lent]);
-    assert_eq!(bytes(&uvm, &lent), [1, 2, 3, 4]);
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
+    audit(&uvm, held, &[&space], &[&loan]);
+    assert_eq!(bytes(&uvm, &loan), [1, 2, 3, 4]);
     let mut lines = Vec::new();
     uvm.describe(held, &space, |entry| lines.push(entry.to_string()));
-    assert!(lines.len() == 1 && lines[0].ends_with(" | lent=4"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].ends_with(" | loaned=4"), "{lines:?}");
     store(&uvm, &space, range.start + Pages(1), 77);
-    audit(&uvm, held, &[&space], &[&lent]);
+    audit(&uvm, held, &[&space], &[&loan]);
     assert_eq!(
-        (bytes(&uvm, &lent), load(&uvm, &space, range.start + Pages(1))),
+        (bytes(&uvm, &loan), load(&uvm, &space, range.start + Pages(1))),
         (vec![1, 2, 3, 4], 77)
     );
     assert_eq!(uvm.stat().get(Counter::LoansBroken), 1);
     assert_eq!((space.map().entries(held), uvm.anons()), (1, 4));
     let before = uvm.frames().free();
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     assert_eq!(uvm.frames().free(), before + 1, "the page that was nobody's");
     audit(&uvm, held, &[&space], &[]);
     // What is back is written in place.
@@ -47,16 +47,16 @@ fn a_fork_shares_what_is_on_loan_where_it_would_copy() {
     let child = uvm.fork(held, &space).unwrap();
     store(&uvm, &space, range.start, 9);
     uvm.space_destroy(held, child);
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     let child = uvm.fork(held, &space).unwrap();
     assert_eq!((uvm.stat().get(Counter::CopiedAtFork), uvm.anons()), (0, 4));
-    audit(&uvm, held, &[&space, &child], &[&lent]);
+    audit(&uvm, held, &[&space, &child], &[&loan]);
     store(&uvm, &space, range.start, 10);
     assert_eq!(
-        (bytes(&uvm, &lent)[0], load(&uvm, &child, range.start), load(&uvm, &space, range.start)),
+        (bytes(&uvm, &loan)[0], load(&uvm, &child, range.start), load(&uvm, &space, range.start)),
         (9, 9, 10)
     );
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     // What is back is copied.
     let next = uvm.fork(held, &space).unwrap();
     assert_eq!((uvm.stat().get(Counter::CopiedAtFork), load(&uvm, &next, range.start)), (1, 10));
@@ -70,13 +70,13 @@ fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 3);
-    let mut lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let mut loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     let twice =
-        Loan::from(lent.pages().iter().map(|p| uvm.lend_again(p).unwrap()).collect::<Vec<_>>());
+        Loan::from(loan.pages().iter().map(|p| uvm.loan_again(p).unwrap()).collect::<Vec<_>>());
     uvm.space_destroy(held, space);
-    audit(&uvm, held, &[], &[&lent, &twice]);
-    let tail = lent.split_off(1);
-    uvm.return_loan(held, lent);
+    audit(&uvm, held, &[], &[&loan, &twice]);
+    let tail = loan.split_off(1);
+    uvm.return_loan(held, loan);
     assert_eq!((bytes(&uvm, &twice), bytes(&uvm, &tail)), (vec![1, 2, 3], vec![2, 3]));
     uvm.return_loan(held, twice);
     assert_eq!(uvm.frames().free(), free - 2);
@@ -85,24 +85,24 @@ fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
 }
 
 #[test]
-fn untouched_memory_is_lent_as_one_page_of_zeroes() {
+fn untouched_memory_is_loaned_as_one_page_of_zeroes() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(1000))).unwrap();
     store(&uvm, &space, va + Pages(500), 5);
-    let lent = uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(1000))).unwrap();
-    assert_eq!((lent.len(), uvm.anons(), uvm.stat().get(Counter::LoansZero)), (1000, 1, 999));
+    let loan = uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(1000))).unwrap();
+    assert_eq!((loan.len(), uvm.anons(), uvm.stat().get(Counter::LoansZero)), (1000, 1, 999));
     store(&uvm, &space, va, 9);
-    assert!(bytes(&uvm, &lent).iter().enumerate().all(|(n, &b)| b == if n == 500 { 5 } else { 0 }));
-    audit(&uvm, held, &[&space], &[&lent]);
+    assert!(bytes(&uvm, &loan).iter().enumerate().all(|(n, &b)| b == if n == 500 { 5 } else { 0 }));
+    audit(&uvm, held, &[&space], &[&loan]);
     uvm.space_destroy(held, space);
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     assert_eq!(uvm.frames().free(), free);
 }
 
 #[test]
-fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
+fn a_loaned_page_of_an_object_is_replaced_for_all_who_map_it() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(4)).unwrap();
@@ -116,20 +116,20 @@ fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
     assert_eq!(uvm.map(held, &b, &request).unwrap(), va);
     (0..3).for_each(|n| store(&uvm, &a, va + Pages(n), 10 + n as u8));
     (0..3).for_each(|n| store(&uvm, &b, va + Pages(n), 20 + n as u8));
-    let mut lent = uvm.loan_to_kernel(held, &a, VaRange::new(va, va + Pages(4))).unwrap();
-    assert_eq!(uvm.lend_object(held, &pager, Pages(1), 9, &mut lent), Ok(3));
+    let mut loan = uvm.loan_to_kernel(held, &a, VaRange::new(va, va + Pages(4))).unwrap();
+    assert_eq!(uvm.loan_object(held, &pager, Pages(1), 9, &mut loan), Ok(3));
     let counts = [Counter::LoansObject, Counter::LoansZero, Counter::LoansCopied];
     assert_eq!(counts.map(|counter| uvm.stat().get(counter)), [5, 2, 0], "a hole gets no page");
-    audit(&uvm, held, &[&a, &b], &[&lent]);
+    audit(&uvm, held, &[&a, &b], &[&loan]);
     let before = [20, 21, 22, 0, 21, 22, 0];
-    assert_eq!(bytes(&uvm, &lent), before);
+    assert_eq!(bytes(&uvm, &loan), before);
     // By a mapping, by write(2), by truncation.
     store(&uvm, &b, va, 30);
     let write = |machine: &SoftMachine, page| machine.write(page, 0, &[31]);
     uvm.with_page(held, &pager, Pages(1), Intent::Write, uvm::Access::PAGE, write).unwrap();
     uvm.truncate(held, &pager, Pages(2));
-    audit(&uvm, held, &[&a, &b], &[&lent]);
-    assert_eq!(bytes(&uvm, &lent), before);
+    audit(&uvm, held, &[&a, &b], &[&loan]);
+    assert_eq!(bytes(&uvm, &loan), before);
     assert_eq!(
         (load(&uvm, &a, va), load(&uvm, &a, va + Pages(1)), load(&uvm, &b, va + Pages(1))),
         (30, 31, 31)
@@ -138,13 +138,13 @@ fn a_lent_page_of_an_object_is_replaced_for_all_who_map_it() {
         uvm.space_destroy(held, space);
     }
     uvm.detach(held, &*pager);
-    assert_eq!(bytes(&uvm, &lent), before);
-    uvm.return_loan(held, lent);
+    assert_eq!(bytes(&uvm, &loan), before);
+    uvm.return_loan(held, loan);
     assert_eq!(uvm.frames().free(), free);
 }
 
 #[test]
-fn who_shares_a_part_of_what_is_lent_can_not_write_to_it() {
+fn who_shares_a_part_of_what_is_loaned_can_not_write_to_it() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
@@ -157,11 +157,11 @@ fn who_shares_a_part_of_what_is_lent_can_not_write_to_it() {
     let last = va + Pages(2);
     uvm.unmap(held, &child, VaRange::new(va, last)).unwrap();
     store(&uvm, &child, last, 3);
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
-    audit(&uvm, held, &[&space, &child], &[&lent]);
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
+    audit(&uvm, held, &[&space, &child], &[&loan]);
     store(&uvm, &child, last, 9);
-    assert_eq!((bytes(&uvm, &lent), load(&uvm, &space, last)), (vec![1, 2, 3], 9));
-    uvm.return_loan(held, lent);
+    assert_eq!((bytes(&uvm, &loan), load(&uvm, &space, last)), (vec![1, 2, 3], 9));
+    uvm.return_loan(held, loan);
     [child, space].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert_eq!(uvm.frames().free(), free);
 }
@@ -173,25 +173,25 @@ fn what_a_device_may_write_to_is_copied() {
     let (space, range) = written(&uvm, held, 2);
     let first = VaRange::new(range.start, range.start + Pages(1));
     let pinned = uvm.wire_pages(held, &space, first, Prot::WRITE).unwrap();
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     uvm.machine().write(pinned.pages()[0], 0, &[99]);
-    assert_eq!((bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2], 1));
-    audit(&uvm, held, &[&space], &[&lent]);
+    assert_eq!((bytes(&uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2], 1));
+    audit(&uvm, held, &[&space], &[&loan]);
     uvm.unwire_pages(held, pinned);
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     // A locked mapping is no device.
     uvm.wire(held, &space, range).unwrap();
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
-    assert_eq!((bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![99, 2], 1));
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
+    assert_eq!((bytes(&uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![99, 2], 1));
     store(&uvm, &space, range.start, 100);
-    audit(&uvm, held, &[&space], &[&lent]);
-    assert_eq!((bytes(&uvm, &lent), load(&uvm, &space, range.start)), (vec![99, 2], 100));
-    uvm.return_loan(held, lent);
+    audit(&uvm, held, &[&space], &[&loan]);
+    assert_eq!((bytes(&uvm, &loan), load(&uvm, &space, range.start)), (vec![99, 2], 100));
+    uvm.return_loan(held, loan);
     uvm.space_destroy(held, space);
 }
 
 #[test]
-fn a_range_that_can_not_be_read_lends_nothing() {
+fn a_range_that_can_not_be_read_loans_nothing() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
@@ -205,16 +205,16 @@ fn a_range_that_can_not_be_read_lends_nothing() {
 }
 
 #[test]
-fn a_page_is_lent_30000_times_and_then_copied() {
+fn a_page_is_loaned_30000_times_and_then_copied() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 1);
     let all: Vec<Loan> =
         (0..30_002).map(|_| uvm.loan_to_kernel(held, &space, range).unwrap()).collect();
     assert_eq!(uvm.stat().get(Counter::LoansCopied), 2);
-    assert!(uvm.lend_again(&all[0].pages()[0]).is_none());
+    assert!(uvm.loan_again(&all[0].pages()[0]).is_none());
     audit(&uvm, held, &[&space], &all.iter().collect::<Vec<_>>());
-    all.into_iter().for_each(|lent| uvm.return_loan(held, lent));
+    all.into_iter().for_each(|loan| uvm.return_loan(held, loan));
     uvm.space_destroy(held, space);
     assert_eq!(uvm.frames().free(), free);
 }

@@ -2,10 +2,10 @@
 
 #[path = "../disk/mod.rs"]
 mod disk;
-#[path = "../lending/mod.rs"]
-mod lending;
-mod lent;
-mod lent_objects;
+mod loaned;
+mod loaned_objects;
+#[path = "../loaning/mod.rs"]
+mod loaning;
 mod loans;
 mod passing;
 #[path = "../stores/mod.rs"]

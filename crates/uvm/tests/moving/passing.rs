@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::lending::{audit, load, store, world, written, World, BOUNDS};
+use crate::loaning::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
 use uvm::{
@@ -27,10 +27,10 @@ fn pages_of_the_kernels_become_a_programs_and_are_not_copied() {
     let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
-    let lent = filled(&uvm, held, &[50, 51]);
+    let loan = filled(&uvm, held, &[50, 51]);
     let before = uvm.frames().free();
     let at = At::Fixed(range.start + Pages(1));
-    assert_eq!(uvm.transfer(held, &space, lent, at).unwrap(), range.start + Pages(1));
+    assert_eq!(uvm.transfer(held, &space, loan, at).unwrap(), range.start + Pages(1));
     assert_eq!((uvm.frames().free(), uvm.anons()), (before + 2, 2), "what was there is gone");
     audit(&uvm, held, &[&space], &[]);
     let seen: Vec<u8> = range.iter_pages().map(|va| load(&uvm, &space, va)).collect();
@@ -46,13 +46,13 @@ fn pages_of_the_kernels_become_a_programs_and_are_not_copied() {
 }
 
 #[test]
-fn a_lent_page_is_shared_until_somebody_writes() {
+fn a_loaned_page_is_shared_until_somebody_writes() {
     let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
     let (a, from) = written(&uvm, held, 3);
     let (b, to) = written(&uvm, held, 8);
-    let lent = uvm.loan_to_kernel(held, &a, from).unwrap();
-    uvm.transfer(held, &b, lent, At::Fixed(to.start)).unwrap();
+    let loan = uvm.loan_to_kernel(held, &a, from).unwrap();
+    uvm.transfer(held, &b, loan, At::Fixed(to.start)).unwrap();
     audit(&uvm, held, &[&a, &b], &[]);
     assert_eq!((uvm.anons(), uvm.stat().get(Counter::TransfersCopied)), (8, 0));
     store(&uvm, &a, from.start, 70);
@@ -60,10 +60,10 @@ fn a_lent_page_is_shared_until_somebody_writes() {
     assert_eq!((load(&uvm, &b, to.start), load(&uvm, &a, from.start + Pages(1))), (1, 2));
     assert_eq!((load(&uvm, &b, to.start + Pages(2)), load(&uvm, &b, to.start + Pages(3))), (3, 4));
     // A lender that has gone leaves its page to who borrowed it.
-    let lent = uvm.loan_to_kernel(held, &a, from).unwrap();
+    let loan = uvm.loan_to_kernel(held, &a, from).unwrap();
     uvm.space_destroy(held, a);
     let before = uvm.stat().get(Counter::TransfersCopied);
-    uvm.transfer(held, &b, lent, At::Fixed(to.start + Pages(4))).unwrap();
+    uvm.transfer(held, &b, loan, At::Fixed(to.start + Pages(4))).unwrap();
     assert_eq!(uvm.stat().get(Counter::TransfersCopied), before);
     assert_eq!(load(&uvm, &b, to.start + Pages(4)), 70);
     audit(&uvm, held, &[&b], &[]);
@@ -78,7 +78,7 @@ fn a_page_of_the_kernels_that_it_keeps_is_shared_with_programs_until_one_writes(
     let (a, to) = written(&uvm, held, 8);
     let b = uvm.space_create(held, BOUNDS).unwrap();
     let stock = filled(&uvm, held, &[40, 41]);
-    let again = |lent: &mut Loan| assert_eq!(uvm.lend_all_again(stock.pages().iter(), lent), Ok(2));
+    let again = |loan: &mut Loan| assert_eq!(uvm.loan_all_again(stock.pages().iter(), loan), Ok(2));
     // The same pages twice in one call, and into two spaces.
     let (mut twice, mut once) = (Loan::new(), Loan::new());
     again(&mut twice);
@@ -113,10 +113,10 @@ fn many_pages_are_taken_and_given_back_at_once_or_none() {
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
     for pages in [1, 31, 32, 63, 64, 65, 150] {
-        let mut lent = Loan::new();
-        uvm.new_pages(held, pages, &mut lent).unwrap();
-        assert_eq!((lent.len(), uvm.frames().free()), (pages, free - pages));
-        let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+        let mut loan = Loan::new();
+        uvm.new_pages(held, pages, &mut loan).unwrap();
+        assert_eq!((loan.len(), uvm.frames().free()), (pages, free - pages));
+        let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
         // One sixteenth of memory may wait for somebody to touch it.
         assert_eq!(uvm.anons(), if pages > 16 { pages } else { 0 });
         audit(&uvm, held, &[&space], &[]);
@@ -124,8 +124,8 @@ fn many_pages_are_taken_and_given_back_at_once_or_none() {
         assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
         audit(&uvm, held, &[&space], &[]);
     }
-    let mut lent = Loan::new();
-    assert!(uvm.new_pages(held, 300, &mut lent).is_err() && lent.is_empty());
+    let mut loan = Loan::new();
+    assert!(uvm.new_pages(held, 300, &mut loan).is_err() && loan.is_empty());
     assert_eq!(uvm.frames().free(), free);
     uvm.space_destroy(held, space);
     uvm.frames().audit(held).unwrap();
@@ -137,8 +137,8 @@ fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let bytes: Vec<u8> = (1..=48).collect();
-    let lent = filled(&uvm, held, &bytes);
-    let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    let loan = filled(&uvm, held, &bytes);
+    let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
     let range = VaRange::new(va, va + Pages(48));
     assert_eq!(uvm.anons(), 0);
     // Sixteen pages are mapped by one fault, and stay what they are.
@@ -153,7 +153,7 @@ fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
     };
     assert_eq!((uvm.anons(), (0..48).filter(is_writable).count()), (16, 16));
     audit(&uvm, held, &[&space], &[]);
-    // To lend it again takes no anon, nor a copy; and what is in memory is said to be.
+    // To loan it again takes no anon, nor a copy; and what is in memory is said to be.
     let again = uvm.loan_to_kernel(held, &space, range).unwrap();
     let mut seen = 0;
     assert!(uvm.resident(held, &space, range, |_| seen += 1));
@@ -162,8 +162,8 @@ fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
     uvm.return_loan(held, again);
     // Parts can be given back, and be replaced.
     uvm.discard(held, &space, VaRange::new(va + Pages(2), va + Pages(5))).unwrap();
-    let lent = filled(&uvm, held, &[90, 91]);
-    uvm.transfer(held, &space, lent, At::Fixed(va + Pages(6))).unwrap();
+    let loan = filled(&uvm, held, &[90, 91]);
+    uvm.transfer(held, &space, loan, At::Fixed(va + Pages(6))).unwrap();
     audit(&uvm, held, &[&space], &[]);
     store(&uvm, &space, va + Pages(40), 99);
     let seen: Vec<u8> = range.iter_pages().map(|va| load(&uvm, &space, va)).collect();
@@ -191,8 +191,8 @@ fn who_shares_memory_shares_what_was_transferred_to_it() {
         let held = &mut ctx.held();
         let (space, range) = written(&uvm, held, 8);
         uvm.inherit(held, &space, range, inherit).unwrap();
-        let lent = filled(&uvm, held, &[50, 51]);
-        uvm.transfer(held, &space, lent, At::Fixed(range.start + Pages(1))).unwrap();
+        let loan = filled(&uvm, held, &[50, 51]);
+        uvm.transfer(held, &space, loan, At::Fixed(range.start + Pages(1))).unwrap();
         let child = uvm.fork(held, &space).unwrap();
         audit(&uvm, held, &[&space, &child], &[]);
         if inherit == Inherit::Copy || inherit == Inherit::Share {
@@ -201,8 +201,8 @@ fn who_shares_memory_shares_what_was_transferred_to_it() {
             let seen = if inherit == Inherit::Share { 60 } else { 51 };
             assert_eq!(load(&uvm, &space, range.start + Pages(2)), seen);
             // What several share can't take pages; who is alone again can.
-            let lent = filled(&uvm, held, &[70]);
-            let put = uvm.transfer(held, &space, lent, At::Fixed(range.start));
+            let loan = filled(&uvm, held, &[70]);
+            let put = uvm.transfer(held, &space, loan, At::Fixed(range.start));
             match inherit {
                 Inherit::Share => uvm.return_loan(held, put.unwrap_err().1),
                 _ => assert_eq!(put.map(|_| load(&uvm, &child, range.start)).ok(), Some(1)),
@@ -225,7 +225,7 @@ fn what_is_pushed_down_into_an_object_is_read_by_both() {
     let free = uvm.frames().free();
     let given = uvm.give_to_kernel(held, &space, range).unwrap().expect("it is the program's own");
     let mut again = Loan::new();
-    assert_eq!(uvm.lend_all_again(given.pages().iter(), &mut again), Ok(4));
+    assert_eq!(uvm.loan_all_again(given.pages().iter(), &mut again), Ok(4));
     uvm.give_to_object(held, &pager, Pages(2), given).unwrap();
     assert_eq!(uvm.transfer(held, &space, again, At::Fixed(range.start)).unwrap(), range.start);
     let stat = || (uvm.stat().get(Counter::TransfersCopied), uvm.anons(), uvm.frames().free());
@@ -257,7 +257,7 @@ fn what_is_pushed_down_into_an_object_is_read_by_both() {
     // The same page twice is two pages of the object's.
     let twice = filled(&uvm, held, &[80]);
     let mut both = Loan::new();
-    (0..2).for_each(|_| assert_eq!(uvm.lend_all_again(twice.pages().iter(), &mut both), Ok(1)));
+    (0..2).for_each(|_| assert_eq!(uvm.loan_all_again(twice.pages().iter(), &mut both), Ok(1)));
     uvm.return_loan(held, twice);
     uvm.give_to_object(held, &pager, Pages(0), both).unwrap();
     assert_eq!((read(held, 0), read(held, 1)), (80, 80));
@@ -279,9 +279,9 @@ fn who_forks_sees_the_copies_of_what_was_on_loan() {
         uvm.with_page(held, &pager, Pages(0), Intent::Write, uvm::Access::PAGE, write).unwrap();
     };
     write(held, 1);
-    let mut lent = Loan::new();
-    assert_eq!(uvm.lend_object(held, &pager, Pages(0), 2, &mut lent), Ok(2));
-    let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    let mut loan = Loan::new();
+    assert_eq!(uvm.loan_object(held, &pager, Pages(0), 2, &mut loan), Ok(2));
+    let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
     assert_eq!(load(&uvm, &space, va), 1);
     let child = uvm.fork(held, &space).unwrap();
     write(held, 2);
@@ -304,9 +304,9 @@ fn pages_of_objects_are_shared_until_they_are_written() {
         uvm.with_page(held, &pager, Pages(n), Intent::Write, uvm::Access::PAGE, write).unwrap();
     };
     (0..32).for_each(|n| write(held, n, n as u8 + 1));
-    let mut lent = Loan::new();
-    assert_eq!(uvm.lend_object(held, &pager, Pages(0), 32, &mut lent), Ok(32));
-    let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    let mut loan = Loan::new();
+    assert_eq!(uvm.loan_object(held, &pager, Pages(0), 32, &mut loan), Ok(32));
+    let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
     assert_eq!(uvm.stat().get(Counter::TransfersCopied), 0);
     (0..32).for_each(|n| assert_eq!(load(&uvm, &space, va + Pages(n)), n as u8 + 1));
     uvm.audit(held, &[&space], std::slice::from_ref(&pager)).unwrap();
@@ -320,11 +320,11 @@ fn pages_of_objects_are_shared_until_they_are_written() {
     assert_eq!((uvm.stat().get(Counter::TransfersCopied), uvm.anons()), (1, 2));
     uvm.audit(held, &[&space], std::slice::from_ref(&pager)).unwrap();
     // The object's page is its own again, and written in place.
-    let lent_before = uvm.stat().get(Counter::LoansBroken);
+    let loaned_before = uvm.stat().get(Counter::LoansBroken);
     write(held, 5, 78);
     assert_eq!(
         (load(&uvm, &space, va + Pages(5)), uvm.stat().get(Counter::LoansBroken)),
-        (61, lent_before)
+        (61, loaned_before)
     );
     uvm.truncate(held, &pager, Pages(20));
     uvm.detach(held, &*pager);
@@ -349,8 +349,8 @@ fn what_is_given_back_in_the_transfer_area_is_used_again() {
     let (space, _) = written(&uvm, held, 1);
     let mut places = Vec::new();
     for round in 0..200u8 {
-        let lent = filled(&uvm, held, &[round, round]);
-        let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+        let loan = filled(&uvm, held, &[round, round]);
+        let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
         assert_eq!(load(&uvm, &space, va + Pages(1)), round);
         places.push(va);
         if places.len() == 3 {
@@ -370,14 +370,14 @@ fn memory_that_a_program_maps_where_the_area_was_is_not_transferred_to() {
     let ((uvm, _), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, _) = written(&uvm, held, 1);
-    let lent = filled(&uvm, held, &[1]);
-    let va = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    let loan = filled(&uvm, held, &[1]);
+    let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
     let area = uvm.entry_at(held, &space, va).unwrap().range;
     uvm.unmap(held, &space, area).unwrap();
     let own = uvm.map(held, &space, &MapRequest::zero(area.pages()).at(area.start)).unwrap();
     store(&uvm, &space, own, 5);
-    let lent = filled(&uvm, held, &[2]);
-    let next = uvm.transfer(held, &space, lent, At::Anywhere).unwrap();
+    let loan = filled(&uvm, held, &[2]);
+    let next = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
     assert!(
         VaRange::new(next, next + Pages(1)).intersect(area).is_empty(),
         "{next:?} is the program's own"
@@ -390,23 +390,23 @@ fn a_refused_transfer_gives_the_pages_back() {
     let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
-    let refused = |held: &mut _, lent, why| {
-        let (e, lent) = uvm.transfer(held, &space, lent, At::Fixed(range.start)).unwrap_err();
+    let refused = |held: &mut _, loan, why| {
+        let (e, loan) = uvm.transfer(held, &space, loan, At::Fixed(range.start)).unwrap_err();
         assert_eq!(e, why);
-        audit(&uvm, held, &[&space], &[&lent]);
-        lent
+        audit(&uvm, held, &[&space], &[&loan]);
+        loan
     };
-    let mut lent = filled(&uvm, held, &[50, 51, 52, 53, 54]);
-    lent = refused(held, lent, TransferError::NoMapping);
-    uvm.return_loan(held, lent.split_off(4));
+    let mut loan = filled(&uvm, held, &[50, 51, 52, 53, 54]);
+    loan = refused(held, loan, TransferError::NoMapping);
+    uvm.return_loan(held, loan.split_off(4));
     uvm.wire(held, &space, VaRange::new(range.start + Pages(3), range.end)).unwrap();
-    lent = refused(held, lent, TransferError::Unsuitable);
+    loan = refused(held, loan, TransferError::Unsuitable);
     uvm.unwire(held, &space, range).unwrap();
     uvm.protect(held, &space, range, Prot::READ).unwrap();
-    lent = refused(held, lent, TransferError::Protection);
+    loan = refused(held, loan, TransferError::Protection);
     let seen: Vec<u8> = range.iter_pages().map(|va| load(&uvm, &space, va)).collect();
     assert_eq!(seen, [1, 2, 3, 4]);
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     uvm.space_destroy(held, space);
     assert_eq!(uvm.frames().free(), free);
 }
@@ -428,8 +428,8 @@ fn a_refused_push_into_an_object_leaves_what_is_mapped() {
     let [(one, range), (other, _)] = [map(held), map(held)];
     let spaces = [one, other];
     uvm.wire(held, &spaces[0], range).unwrap();
-    let lent = filled(&uvm, held, &[2; PAGES as usize]);
-    let (e, lent) = uvm.give_to_object(held, &pager, Pages(1), lent).unwrap_err();
+    let loan = filled(&uvm, held, &[2; PAGES as usize]);
+    let (e, loan) = uvm.give_to_object(held, &pager, Pages(1), loan).unwrap_err();
     assert_eq!(e, GetError::PastEnd);
     for space in &spaces {
         assert!(range.iter_pages().all(|va| uvm
@@ -438,7 +438,7 @@ fn a_refused_push_into_an_object_leaves_what_is_mapped() {
             .extract(space.pmap(), va)
             .is_some()));
     }
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     audit(&uvm, held, &[&spaces[0], &spaces[1]], &[]);
     spaces.into_iter().for_each(|space| uvm.space_destroy(held, space));
     uvm.detach(held, &*pager);
@@ -450,12 +450,12 @@ fn pages_are_pushed_down_into_an_object() {
     let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
     let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(3)).unwrap();
-    let lent = filled(&uvm, held, &[7, 8, 9, 10]);
-    let (e, mut lent) = uvm.give_to_object(held, &pager, Pages(0), lent).unwrap_err();
+    let loan = filled(&uvm, held, &[7, 8, 9, 10]);
+    let (e, mut loan) = uvm.give_to_object(held, &pager, Pages(0), loan).unwrap_err();
     assert_eq!(e, GetError::PastEnd);
-    uvm.return_loan(held, lent.split_off(3));
-    let shared = uvm.lend_again(&lent.pages()[2]).unwrap();
-    uvm.give_to_object(held, &pager, Pages(0), lent).unwrap();
+    uvm.return_loan(held, loan.split_off(3));
+    let shared = uvm.loan_again(&loan.pages()[2]).unwrap();
+    uvm.give_to_object(held, &pager, Pages(0), loan).unwrap();
     assert_eq!(
         uvm.stat().get(Counter::TransfersCopied),
         0,
@@ -486,10 +486,10 @@ fn donated_memory_moves_and_is_not_copied() {
     audit(&uvm, held, &[&a, &b, taken.space()], &[]);
     assert!(!uvm.is_mapped(held, &a, range));
     // It can be looked at where it is.
-    let lent = uvm
+    let loan = uvm
         .loan_to_kernel(held, taken.space(), VaRange::new(range.start, range.start + Pages(2)))
         .unwrap();
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     let Err((MapError::Invalid, taken)) =
         uvm.attach_range(held, &b, taken, Place::Fixed(Va(1 << 40)))
     else {
@@ -653,7 +653,7 @@ fn borrowing(uvm: &World, held: &mut Held<'_, Nothing>) -> (uvm::Space<SoftMachi
         uvm.with_page(held, &pager, Pages(n), Intent::Write, uvm::Access::PAGE, write).unwrap();
     }
     let mut loan = Loan::new();
-    uvm.lend_object(held, &pager, Pages(0), 4, &mut loan).unwrap();
+    uvm.loan_object(held, &pager, Pages(0), 4, &mut loan).unwrap();
     uvm.transfer(held, &space, loan, At::Fixed(range.start + Pages(12))).map_err(|e| e.0).unwrap();
     (space, range)
 }

@@ -577,10 +577,10 @@ fn a_store_to_a_hole_of_a_full_file_system_is_refused_and_dirties_nothing() {
             (Ok(0), Ok(()))
         );
         assert_eq!(desk.store(&space, va + Pages(2), 1), Err(FaultError::NoSpace));
-        // What was lent before is no way round it.
-        let lent = desk.uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();
+        // What was loaned before is no way round it.
+        let loan = desk.uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();
         assert_eq!(desk.store(&space, va + Pages(1), 1), Err(FaultError::NoSpace));
-        desk.uvm.return_loan(held, lent);
+        desk.uvm.return_loan(held, loan);
         desk.file.clean(&desk.uvm, held, 0..16).unwrap();
         let writes = || desk.disk.take_writes().into_iter().flatten().collect::<Vec<_>>();
         assert_eq!(writes(), [4]);

@@ -368,16 +368,16 @@ fn pages_that_are_returned_are_found_after_memory_had_run_out() {
     swap_on(&uvm, held, 512, Mode::AtOnce);
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(500))).unwrap();
-    let mut lent = Vec::new();
+    let mut loan = Vec::new();
     for i in 0..400 {
-        // A page is made by its first store: untouched memory is lent as zeroes.
+        // A page is made by its first store: untouched memory is loaned as zeroes.
         let Ok(()) = store(&uvm, &s, va + Pages(i), 1) else { break };
         let page = VaRange::new(va + Pages(i), va + Pages(i + 1));
-        lent.extend(uvm.loan_to_kernel(held, &s, page).unwrap().into_pages());
+        loan.extend(uvm.loan_to_kernel(held, &s, page).unwrap().into_pages());
     }
-    assert!(lent.len() > 200 && lent.len() < 256, "{} pages on loan fill memory", lent.len());
+    assert!(loan.len() > 200 && loan.len() < 256, "{} pages on loan fill memory", loan.len());
     assert_eq!(store(&uvm, &s, va + Pages(400), 1), Err(FaultError::NoMemory));
-    lent.into_iter().for_each(|page| uvm.return_page(held, page));
+    loan.into_iter().for_each(|page| uvm.return_page(held, page));
     (400..500).for_each(|i| store(&uvm, &s, va + Pages(i), 1).unwrap());
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
@@ -882,13 +882,13 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
         swap_on(&uvm, held, 2048, mode);
         // Five pages each: nobody's, a program's that goes on having them, a file's.
         let new = (0..5).map(|_| uvm.new_page(held).unwrap());
-        let mut lent: Loan = new.collect();
-        for page in lent.pages() {
+        let mut loan: Loan = new.collect();
+        for page in loan.pages() {
             uvm.machine().zero(page.page());
             uvm.machine().write(page.page(), 0, &[77]);
         }
         let (lender, from) = filled(&uvm, held, 5);
-        lent.append(
+        loan.append(
             uvm.loan_to_kernel(held, &lender, VaRange::new(from, from + Pages(5))).unwrap(),
         );
         let file = TestFile::new(&uvm, mode);
@@ -901,9 +901,9 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
         });
         store(&uvm, &mapper, mapped + Pages(4), 99).unwrap();
         let lendable: Arc<dyn Pager<_>> = pager.clone();
-        assert_eq!(uvm.lend_object(held, &lendable, Pages(0), 5, &mut lent), Ok(5));
+        assert_eq!(uvm.loan_object(held, &lendable, Pages(0), 5, &mut loan), Ok(5));
         let s = space(&uvm, held);
-        let va = uvm.transfer(held, &s, lent, At::Anywhere).unwrap();
+        let va = uvm.transfer(held, &s, loan, At::Anywhere).unwrap();
         let of_file = || (0..4).map(TestFile::byte).chain([99]);
         let check_all = || {
             let bytes = [77; 5].into_iter().chain(0..5).chain(of_file());

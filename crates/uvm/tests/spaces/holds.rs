@@ -8,7 +8,7 @@ use machine::{Held, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{Inherit, MapRequest, Pass, Place, Space};
 use uvm_soft::{longest_hold, SoftMachine};
 
-use crate::lending::{audit, load, store, world, World, BOUNDS};
+use crate::loaning::{audit, load, store, world, World, BOUNDS};
 
 /// Pages of a leaf.
 const LEAF: u64 = 64;

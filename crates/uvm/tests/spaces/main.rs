@@ -5,8 +5,8 @@ mod behaviour;
 #[path = "../disk/mod.rs"]
 mod disk;
 mod holds;
-#[path = "../lending/mod.rs"]
-mod lending;
+#[path = "../loaning/mod.rs"]
+mod loaning;
 mod moments;
 mod parts;
 

@@ -6,10 +6,10 @@ use uvm::LoanedPage;
 use super::machine::KERNEL;
 use crate::vm;
 
-/// A page of the kernel's own, or one that somebody lends. It goes back by [`free`](Frame::free),
+/// A page of the kernel's own, or one that somebody loans. It goes back by [`free`](Frame::free),
 /// not when dropped.
 ///
-/// I1: nobody writes a page that is lent. I2: a page of the kernel's own is written by the frame
+/// I1: nobody writes a page that is loaned. I2: a page of the kernel's own is written by the frame
 /// that asked for it, and as long as there is no other.
 #[must_use]
 pub struct Frame {
@@ -28,9 +28,9 @@ impl Frame {
         Ok(Frame { page: vm::new_page()?, asked_for: true })
     }
 
-    /// A page that somebody lends.
+    /// A page that somebody loans.
     #[inline]
-    pub fn lent(page: LoanedPage) -> Frame {
+    pub fn loan(page: LoanedPage) -> Frame {
         Frame { page, asked_for: false }
     }
 
@@ -40,7 +40,7 @@ impl Frame {
     /// [`NoMemory`] if that can't be counted.
     #[inline]
     pub fn share(&self) -> Result<Frame, NoMemory> {
-        vm::lend_again(&self.page).map(Frame::lent).ok_or(NoMemory)
+        vm::loan_again(&self.page).map(Frame::loan).ok_or(NoMemory)
     }
 
     /// The page.
@@ -64,7 +64,7 @@ impl Frame {
     /// Its bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        lent_bytes(&self.page)
+        loaned_bytes(&self.page)
     }
 
     /// Its bytes, to be written; `None` if they aren't this frame's alone.
@@ -80,7 +80,7 @@ impl Frame {
 
 /// The bytes of a page on loan, or of the kernel's own that nobody writes any more.
 #[inline]
-pub fn lent_bytes(page: &LoanedPage) -> &[u8] {
+pub fn loaned_bytes(page: &LoanedPage) -> &[u8] {
     let at = KERNEL.address(page.page()) as *const u8;
     // SAFETY: nobody writes it while this borrow lasts: not its owner (I1), and no frame (I2).
     unsafe { core::slice::from_raw_parts(at, PAGE_SIZE) }

@@ -53,13 +53,13 @@ pub(super) static RECEIVE: Setting = Setting {
     set: |text| set_threshold(&zero_copy::RECEIVE, text),
 };
 
-/// Bytes from which on a write to a pipe lends whole pages.
+/// Bytes from which on a write to a pipe loans whole pages.
 pub(super) static PIPE_LOAN: Setting = Setting {
     show: || show_threshold(&zero_copy::PIPE_LOAN),
     set: |text| set_threshold(&zero_copy::PIPE_LOAN, text),
 };
 
-/// Bytes from which on a write to a socket lends whole pages.
+/// Bytes from which on a write to a socket loans whole pages.
 pub(super) static LOAN: Setting = Setting {
     show: || show_threshold(&zero_copy::LOAN),
     set: |text| set_threshold(&zero_copy::LOAN, text),

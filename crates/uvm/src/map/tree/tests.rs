@@ -319,7 +319,7 @@ fn found(list: &[VaRange], bounds: VaRange, bytes: u64) -> Option<Va> {
 /// A tree that was split off comes back by its spare nodes, however both trees have grown or shrunk
 /// meanwhile.
 #[test]
-fn what_was_lent_comes_back_without_heap() {
+fn what_was_loaned_comes_back_without_heap() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let mut t = tens(1 + random.below(4000));
@@ -337,11 +337,11 @@ fn what_was_lent_comes_back_without_heap() {
                 (&mut off, r(at + 6, at + 8))
             };
             let is_own = place.intersect(slice).is_empty();
-            let is_lent = place.intersect(slice) == place;
+            let is_loaned = place.intersect(slice) == place;
             match random.below(3) {
                 0 => drop(tree.remove(place.start)),
                 _ if (is_own && place.end.0 - place.start.0 == 10
-                    || is_lent && place.end.0 - place.start.0 == 2)
+                    || is_loaned && place.end.0 - place.start.0 == 2)
                     && tree.is_free(place) =>
                 {
                     tree.insert(place);

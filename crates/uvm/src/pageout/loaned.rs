@@ -28,7 +28,7 @@ use crate::Uvm;
 impl<M: Machine> Uvm<M> {
     /// Settles slots that hold pages on loan. Cost: by these slots and, if there are any, by amaps
     /// that have ever had some.
-    pub(super) fn settle_lent(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
+    pub(super) fn settle_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
         let (anons, mut next) = (&self.anons, 0);
         while anons.borrowed.load(Relaxed) != 0 {
             let Some((name, amap)) = anons.borrowers.next(held, next) else { break };

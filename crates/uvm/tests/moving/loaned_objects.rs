@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::disk::{Answers, Desk, World};
-use crate::lending::bytes;
+use crate::loaning::bytes;
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
 use uvm::{
@@ -23,7 +23,7 @@ fn map(
 }
 
 #[test]
-fn pages_that_are_being_read_are_lent_once_they_are() {
+fn pages_that_are_being_read_are_loaned_once_they_are() {
     let (desk, mut ctx) = (Desk::new(Answers::Later, 64), ThreadCtx::new());
     let (uvm, held) = (&desk.uvm, &mut ctx.held());
     let space = desk.space(held);
@@ -31,21 +31,21 @@ fn pages_that_are_being_read_are_lent_once_they_are() {
     let pages = |first, end| VaRange::new(va + Pages(first), va + Pages(end));
     uvm.will_need(held, &space, pages(20, 24));
     assert!(uvm.machine().under_way() > 0);
-    let mut lent = uvm.loan_to_kernel(held, &space, pages(20, 24)).unwrap();
+    let mut loan = uvm.loan_to_kernel(held, &space, pages(20, 24)).unwrap();
     uvm.will_need(held, &space, pages(40, 44));
     assert!(uvm.machine().under_way() > 0);
-    assert_eq!(uvm.lend_object(held, &desk.pager, Pages(40), 4, &mut lent), Ok(4));
-    assert_eq!(bytes(uvm, &lent), [20, 21, 22, 23, 40, 41, 42, 43]);
+    assert_eq!(uvm.loan_object(held, &desk.pager, Pages(40), 4, &mut loan), Ok(4));
+    assert_eq!(bytes(uvm, &loan), [20, 21, 22, 23, 40, 41, 42, 43]);
     assert_eq!(
         (uvm.stat().get(Counter::LoansObject), uvm.stat().get(Counter::LoansCopied)),
         (8, 0)
     );
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     desk.close(held, vec![space]);
 }
 
 #[test]
-fn pages_that_could_not_be_read_are_not_lent() {
+fn pages_that_could_not_be_read_are_not_loaned() {
     let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 64), ThreadCtx::new());
     let (uvm, held) = (&desk.uvm, &mut ctx.held());
     let space = desk.space(held);
@@ -56,30 +56,30 @@ fn pages_that_could_not_be_read_are_not_lent() {
         uvm.will_need(held, &space, page);
         desk.disk.state().bad.clear();
     };
-    let mut lent = Loan::new();
+    let mut loan = Loan::new();
     read_ahead(held);
     assert_eq!(uvm.loan_to_kernel(held, &space, page).err(), Some(FaultError::Io));
     read_ahead(held);
-    assert_eq!(uvm.lend_object(held, &desk.pager, Pages(21), 2, &mut lent), Err(GetError::Io));
-    assert_eq!(uvm.lend_object(held, &desk.pager, Pages(21), 2, &mut lent), Ok(2));
-    assert_eq!(bytes(uvm, &lent), [21, 22]);
-    uvm.return_loan(held, lent);
+    assert_eq!(uvm.loan_object(held, &desk.pager, Pages(21), 2, &mut loan), Err(GetError::Io));
+    assert_eq!(uvm.loan_object(held, &desk.pager, Pages(21), 2, &mut loan), Ok(2));
+    assert_eq!(bytes(uvm, &loan), [21, 22]);
+    uvm.return_loan(held, loan);
     desk.close(held, vec![space]);
 }
 
 #[test]
-fn no_more_of_a_file_is_read_than_is_to_be_lent() {
+fn no_more_of_a_file_is_read_than_is_to_be_loaned() {
     let (desk, mut ctx) = (Desk::new(Answers::AtOnce, 200), ThreadCtx::new());
     let (uvm, held) = (&desk.uvm, &mut ctx.held());
     let space = desk.space(held);
     let va = map(uvm, held, &space, &desk.pager);
     uvm.advise(held, &space, VaRange::new(va, va + Pages(200)), Advice::Random).unwrap();
     desk.load(&space, va + Pages(100)).unwrap();
-    let mut lent = Loan::new();
-    assert_eq!(uvm.lend_object(held, &desk.pager, Pages(100), 20, &mut lent), Ok(20));
+    let mut loan = Loan::new();
+    assert_eq!(uvm.loan_object(held, &desk.pager, Pages(100), 20, &mut loan), Ok(20));
     assert_eq!(desk.disk.take_reads(), [100..101, 101..120]);
-    assert!(bytes(uvm, &lent).into_iter().eq(100..120));
-    uvm.return_loan(held, lent);
+    assert!(bytes(uvm, &loan).into_iter().eq(100..120));
+    uvm.return_loan(held, loan);
     desk.close(held, vec![space]);
 }
 
@@ -93,12 +93,12 @@ fn a_device_s_pages_are_copied() {
     let space = desk.space(held);
     let va = map(uvm, held, &space, &pager);
     (0..3).for_each(|n| desk.store(&space, va + Pages(n), n as u8 + 1).unwrap());
-    let mut lent = uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();
-    assert_eq!(uvm.lend_object(held, &pager, Pages(1), 2, &mut lent), Ok(2));
+    let mut loan = uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();
+    assert_eq!(uvm.loan_object(held, &pager, Pages(1), 2, &mut loan), Ok(2));
     uvm.machine().write(first, 0, &[9]);
     desk.store(&space, va + Pages(1), 9).unwrap();
-    assert_eq!((bytes(uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2, 3, 2, 3], 5));
-    uvm.return_loan(held, lent);
+    assert_eq!((bytes(uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2, 3, 2, 3], 5));
+    uvm.return_loan(held, loan);
     uvm.space_destroy(held, space);
     uvm.detach(held, &*pager);
     desk.close(held, vec![]);

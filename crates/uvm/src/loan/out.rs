@@ -1,13 +1,13 @@
-//! Lending a range of addresses to the kernel.
+//! Loaning a range of addresses to the kernel.
 //!
-//! What is resident is lent run by run, under the map's lock to read. A page that isn't is brought
-//! in by a fault with nothing held, and looked at again; if it is gone again by then it is pinned
-//! and copied, so that every page ends.
+//! What is resident is loaned run by run, under the map's lock to read. A page that isn't is
+//! brought in by a fault with nothing held, and looked at again; if it is gone again by then it is
+//! pinned and copied, so that every page ends.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use machine::frames::{Lending as Found, PageFlags};
+use machine::frames::{PageFlags, TryLoan as Found};
 use machine::{
     order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va,
     VaRange,
@@ -25,14 +25,14 @@ use crate::object::resident;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
-/// What must be looked at by a fault before a page is lent.
+/// What must be looked at by a fault before a page is loaned.
 pub(super) const SPECIAL: PageFlags =
     PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
 
 /// A call under way.
-pub(super) struct Lending<'a, M: Machine> {
+pub(super) struct LoanOut<'a, M: Machine> {
     space: &'a Space<M>,
-    pub(super) lent: &'a mut Loan,
+    pub(super) loan: &'a mut Loan,
     down: &'a mut Shootdown,
     /// What is left of [`MAPPINGS_OF_A_STEP`]. At zero the hold of the map's lock ends.
     left: usize,
@@ -40,9 +40,9 @@ pub(super) struct Lending<'a, M: Machine> {
     zeroes: u64,
 }
 
-impl<'a, M: Machine> Lending<'a, M> {
-    pub(super) fn new(space: &'a Space<M>, lent: &'a mut Loan, down: &'a mut Shootdown) -> Self {
-        Lending { space, lent, down, left: MAPPINGS_OF_A_STEP, anons: 0, zeroes: 0 }
+impl<'a, M: Machine> LoanOut<'a, M> {
+    pub(super) fn new(space: &'a Space<M>, loan: &'a mut Loan, down: &'a mut Shootdown) -> Self {
+        LoanOut { space, loan, down, left: MAPPINGS_OF_A_STEP, anons: 0, zeroes: 0 }
     }
 
     /// Whether as much is lowered as may be under one hold of the map's lock.
@@ -57,10 +57,10 @@ impl<'a, M: Machine> Lending<'a, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Lends the pages of a range to the kernel, at most [`Loan::MOST`] from that of its start on,
+    /// Loans the pages of a range to the kernel, at most [`Loan::MOST`] from that of its start on,
     /// as a load from each would see them at this moment: anonymous memory, pages of files, shared
     /// memory, memory that nobody has touched, in any mixture. What isn't resident is brought in.
-    /// The lender's next store to a page that is lent yet gets it a copy.
+    /// The lender's next store to a page that is loaned yet gets it a copy.
     ///
     /// Cost: a look-up an entry, and one more if it is a submap's, some steps a page; one round of
     /// interrupts an entry at most, to CPUs that run in a space that may write to the pages. No
@@ -69,95 +69,96 @@ impl<M: Machine> Uvm<M> {
     /// Source: UVM's `uvm_loan` to the kernel; 1998, section 4.1.
     ///
     /// # Errors
-    /// [`FaultError`], as for a load from the page that can't be had; nothing is lent then.
+    /// [`FaultError`], as for a load from the page that can't be had; nothing is loaned then.
     pub fn loan_to_kernel(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<Loan, FaultError> {
-        let mut lent = Loan::new();
-        self.lend_range(held, space, range, &mut lent).map(|()| lent)
+        let mut loan = Loan::new();
+        self.loan_range(held, space, range, &mut loan).map(|()| loan)
     }
 
-    /// Lends pages to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does, and adds the
-    /// loans to `lent` as far as it has room. An error adds none.
+    /// Loans pages to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does, and adds the
+    /// loans to `loan` as far as it has room. An error adds none.
     ///
     /// # Errors
     /// See [`loan_to_kernel`](Self::loan_to_kernel).
-    pub fn lend_range(
+    pub fn loan_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        lent: &mut Loan,
+        loan: &mut Loan,
     ) -> Result<(), FaultError> {
-        let before = lent.len();
-        let pages = range.pages().min(Pages(lent.room() as u64));
+        let before = loan.len();
+        let pages = range.pages().min(Pages(loan.room() as u64));
         let start = range.start.page_floor();
         let range = VaRange::new(start, start + pages);
-        self.make_lent_room(lent, pages.0 as usize)?;
+        self.make_loaned_room(loan, pages.0 as usize)?;
         let mut down = Shootdown::new();
-        let mut lending = Lending::new(space, lent, &mut down);
-        let result = self.lend_all(held, range, &mut lending);
-        self.count_lending(&lending);
+        let mut out = LoanOut::new(space, loan, &mut down);
+        let result = self.loan_all(held, range, &mut out);
+        self.count_loans(&out);
         if result.is_err() {
-            for page in lent.pages.drain(before..) {
+            for page in loan.pages.drain(before..) {
                 self.return_page(held, page);
             }
         }
         result
     }
 
-    pub(super) fn count_lending(&self, lending: &Lending<'_, M>) {
+    pub(super) fn count_loans(&self, out: &LoanOut<'_, M>) {
         let (cpu, stat) = (self.machine().cpu(), self.stat());
-        stat.add(cpu, Counter::LoansAnon, lending.anons);
-        stat.add(cpu, Counter::LoansZero, lending.zeroes);
+        stat.add(cpu, Counter::LoansAnon, out.anons);
+        stat.add(cpu, Counter::LoansZero, out.zeroes);
     }
 
-    fn lend_all(
+    fn loan_all(
         &self,
         held: &mut Held<'_, order::Nothing>,
         range: VaRange,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<(), FaultError> {
-        let before = lending.lent.len();
+        let before = out.loan.len();
         let mut missed = None;
         loop {
             let at = self.attempt(held, 0, |held, _| {
-                // What is lent stays so: an attempt goes on behind what those before it have lent.
-                let at = range.start + Pages((lending.lent.len() - before) as u64);
-                lending.left = MAPPINGS_OF_A_STEP;
-                self.lend_resident(held, VaRange::new(at, range.end), lending)
+                // What is loaned stays so: an attempt goes on behind what those before it have
+                // loaned.
+                let at = range.start + Pages((out.loan.len() - before) as u64);
+                out.left = MAPPINGS_OF_A_STEP;
+                self.loan_resident(held, VaRange::new(at, range.end), out)
             })?;
             if at == range.end {
                 return Ok(());
             }
-            if lending.is_over() {
+            if out.is_over() {
                 self.machine().pause(held);
                 continue;
             }
             if missed.replace(at) == Some(at) {
                 let page =
-                    self.fault_and_pin(held, lending.space, at, Prot::READ, Reach::AsProgram)?.page;
+                    self.fault_and_pin(held, out.space, at, Prot::READ, Reach::AsProgram)?.page;
                 let copy =
-                    self.attempt(held, 0, |held, _| self.lend_copy(held, page).map_err(Stop::Fail));
+                    self.attempt(held, 0, |held, _| self.loan_copy(held, page).map_err(Stop::Fail));
                 self.unwire_page(held, page);
-                lending.lent.pages.push(copy?);
+                out.loan.pages.push(copy?);
             } else {
-                self.fault(held, lending.space, at, Prot::READ)?;
+                self.fault(held, out.space, at, Prot::READ)?;
             }
         }
     }
 
-    /// Lends what is resident from the range's start on, and says where that ends.
-    fn lend_resident(
+    /// Loans what is resident from the range's start on, and says where that ends.
+    fn loan_resident(
         &self,
         held: &mut Held<'_, order::Nothing>,
         range: VaRange,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<Va, Stop<FaultError>> {
-        let space = lending.space;
+        let space = out.space;
         let mut at = range.start;
         let mut submap: Option<Arc<Map<M>>> = None;
         while at < range.end {
@@ -175,65 +176,65 @@ impl<M: Machine> Uvm<M> {
                 return Err(FaultError::Protection.into());
             }
             let part = VaRange::new(at, entry.range.end.min(range.end));
-            let first = lending.lent.len();
-            let result = self.lend_part(&mut h, entry, part, lending);
+            let first = out.loan.len();
+            let result = self.loan_part(&mut h, entry, part, out);
             // Before the mapping may go: a store that follows its end is not in the loan.
-            lending.down.flush(self.machine().pmap());
+            out.down.flush(self.machine().pmap());
             result.map_err(FaultError::from)?;
-            at = at + Pages((lending.lent.len() - first) as u64);
-            if at < part.end || lending.is_over() {
+            at = at + Pages((out.loan.len() - first) as u64);
+            if at < part.end || out.is_over() {
                 break;
             }
         }
         Ok(at)
     }
 
-    /// Lends what is resident of an entry's part, from its start on.
-    pub(super) fn lend_part(
+    /// Loans what is resident of an entry's part, from its start on.
+    pub(super) fn loan_part(
         &self,
         held: &mut Held<'_, order::Map>,
         entry: &Entry<M>,
         part: VaRange,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
         match &entry.amap {
-            Some(aref) => self.lend_upper(held, entry, aref, part, lending),
-            None => self.lend_below(held, entry, part, lending),
+            Some(aref) => self.loan_upper(held, entry, aref, part, out),
+            None => self.loan_below(held, entry, part, out),
         }
     }
 
-    /// Lends from an entry with an amap: anons, and what lies below where there are none.
-    fn lend_upper(
+    /// Loans from an entry with an amap: anons, and what lies below where there are none.
+    fn loan_upper(
         &self,
         held: &mut Held<'_, order::Map>,
         entry: &Entry<M>,
         aref: &ARef<M>,
         part: VaRange,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
-        let first = lending.lent.len();
+        let first = out.loan.len();
         let result = {
             let (body, mut h) = aref.amap.body.read(held);
-            self.lend_slots(&mut h, entry, aref, &body, part, lending)
+            self.loan_slots(&mut h, entry, aref, &body, part, out)
         };
-        let lent = Pages((lending.lent.len() - first) as u64);
+        let loaned = Pages((out.loan.len() - first) as u64);
         if entry.writes != Writes::NeedsCopy {
             // Where the slots are this entry's alone nobody else can write to them.
-            let (pmap, space) = (self.machine().pmap(), &lending.space.pmap);
-            let range = VaRange::new(part.start, part.start + lent);
-            pmap.protect(held, space, range, entry.prot.without_write(), lending.down);
+            let (pmap, space) = (self.machine().pmap(), &out.space.pmap);
+            let range = VaRange::new(part.start, part.start + loaned);
+            pmap.protect(held, space, range, entry.prot.without_write(), out.down);
         }
         result
     }
 
-    fn lend_slots(
+    fn loan_slots(
         &self,
         held: &mut Held<'_, order::Amap>,
         entry: &Entry<M>,
         aref: &ARef<M>,
         body: &AmapBody<M>,
         part: VaRange,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
         let mut at = part.start;
         let slot = entry.slot(aref, at);
@@ -245,9 +246,9 @@ impl<M: Machine> Uvm<M> {
             let mut next = 0;
             while next < here.len() {
                 if !others_write {
-                    let lent = self.lend_idle_anons(held, here.rest(next), &mut lending.lent.pages);
-                    lending.anons += lent as u64;
-                    next += lent;
+                    let loaned = self.loan_idle_anons(held, here.rest(next), &mut out.loan.pages);
+                    out.anons += loaned as u64;
+                    next += loaned;
                     if next == here.len() {
                         break;
                     }
@@ -257,13 +258,13 @@ impl<M: Machine> Uvm<M> {
                     let no = match Content::of(number) {
                         Content::Anon(no) => no,
                         Content::Borrowed(page) => {
-                            self.lend_borrowed(held, page, lending)?;
+                            self.loan_borrowed(held, page, out)?;
                             next += 1;
                             continue;
                         }
                     };
                     let is_there = || here.number(next) == Some(number);
-                    if !self.lend_anon(held, entry, no, is_there, va, others_write, lending)? {
+                    if !self.loan_anon(held, entry, no, is_there, va, others_write, out)? {
                         return Ok(());
                     }
                     next += 1;
@@ -271,9 +272,9 @@ impl<M: Machine> Uvm<M> {
                 }
                 let empty = (next..here.len()).take_while(|&n| here.number(n).is_none()).count();
                 let run = VaRange::new(va, va + Pages(empty as u64));
-                let before = lending.lent.len();
-                self.lend_below(held, entry, run, lending)?;
-                if lending.lent.len() - before < empty {
+                let before = out.loan.len();
+                self.loan_below(held, entry, run, out)?;
+                if out.loan.len() - before < empty {
                     return Ok(());
                 }
                 next += empty;
@@ -283,35 +284,35 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Lends the pages of anons in a row, as far as that takes no more than to count. Says how
-    /// many. A loop of its own, which nearly all pages that are lent go through.
+    /// Loans the pages of anons in a row, as far as that takes no more than to count. Says how
+    /// many. A loop of its own, which nearly all pages that are loaned go through.
     #[inline(never)]
-    fn lend_idle_anons(
+    fn loan_idle_anons(
         &self,
         held: &mut Held<'_, order::Amap>,
         slots: &[AtomicU32],
-        lent: &mut Vec<LoanedPage>,
+        loan: &mut Vec<LoanedPage>,
     ) -> usize {
-        let (frames, mut anons, before) = (self.frames(), self.anons.many(), lent.len());
+        let (frames, mut anons, before) = (self.frames(), self.anons.many(), loan.len());
         for slot in slots {
             let number = slot.load(Acquire);
             let Some(no) = AnonNo::new(number) else { break };
             let (anon, _) = anons.get(no).lock(held);
             // A copy may have taken its place.
             let Some(page) = anon.page().filter(|_| slot.load(Acquire) == number) else { break };
-            if frames.loan_idle(page) != Found::Loan {
+            if frames.try_loan(page) != Found::Loaned {
                 break;
             }
-            lent.push(LoanedPage(page));
+            loan.push(LoanedPage(page));
         }
-        lent.len() - before
+        loan.len() - before
     }
 
-    /// Lends an anon's page; says no if it has none at this moment, or a copy has taken the anon's
+    /// Loans an anon's page; says no if it has none at this moment, or a copy has taken the anon's
     /// place: so `is_there` says; and if the hold of the map's lock is to end.
     #[inline]
     #[allow(clippy::too_many_arguments)]
-    fn lend_anon(
+    fn loan_anon(
         &self,
         held: &mut Held<'_, order::Amap>,
         entry: &Entry<M>,
@@ -319,48 +320,47 @@ impl<M: Machine> Uvm<M> {
         is_there: impl Fn() -> bool,
         va: Va,
         others_write: bool,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<bool, NoMemory> {
         let frames = self.frames();
-        if lending.is_over() {
+        if out.is_over() {
             return Ok(false);
         }
         let (anon, mut h) = self.anons.get(no).lock(held);
         let Some(page) = anon.page().filter(|_| is_there()) else { return Ok(false) };
-        match frames.loan_idle(page) {
-            Found::Loan => {}
-            Found::NotNow => return Ok(false),
-            Found::Held
-                if self.is_wired_by(lending.space, entry, va, page) && frames.lend(page) => {}
+        match frames.try_loan(page) {
+            Found::Loaned => {}
+            Found::Busy => return Ok(false),
+            Found::Held if self.is_wired_by(out.space, entry, va, page) && frames.loan(page) => {}
             Found::Held => {
-                let copy = self.lend_copy(&mut h, page)?;
-                lending.lent.pages.push(copy);
+                let copy = self.loan_copy(&mut h, page)?;
+                out.loan.pages.push(copy);
                 return Ok(true);
             }
         }
         if others_write {
             let pmap = self.machine().pmap();
-            lending.count_lowered(pmap, page);
-            pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, lending.down);
+            out.count_lowered(pmap, page);
+            pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, out.down);
         }
-        lending.anons += 1;
-        lending.lent.pages.push(LoanedPage(page));
+        out.anons += 1;
+        out.loan.pages.push(LoanedPage(page));
         Ok(true)
     }
 
-    /// Lends a page once more that a slot has on loan.
-    fn lend_borrowed(
+    /// Loans a page once more that a slot has on loan.
+    fn loan_borrowed(
         &self,
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
-        let lent = match self.frames().lend(page) {
+        let loaned = match self.frames().loan(page) {
             true => LoanedPage(page),
-            false => self.lend_copy(held, page)?,
+            false => self.loan_copy(held, page)?,
         };
-        lending.anons += 1;
-        lending.lent.pages.push(lent);
+        out.anons += 1;
+        out.loan.pages.push(loaned);
         Ok(())
     }
 
@@ -374,44 +374,44 @@ impl<M: Machine> Uvm<M> {
         entry.wired && wirings == 1 && shown()
     }
 
-    /// Lends what an entry shows where no anon is: an object's pages, or zeroes.
-    fn lend_below<P>(
+    /// Loans what an entry shows where no anon is: an object's pages, or zeroes.
+    fn loan_below<P>(
         &self,
         held: &mut Held<'_, P>,
         entry: &Entry<M>,
         part: VaRange,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory>
     where
         P: Before<order::Object> + Before<order::PageCache>,
     {
         match &entry.object {
-            Some(oref) => self.lend_mapped(held, entry, oref, part, lending),
+            Some(oref) => self.loan_mapped(held, entry, oref, part, out),
             None => {
                 for _ in part.iter_pages() {
                     let page = self.zero_page(held)?;
-                    lending.lent.pages.push(page);
-                    lending.zeroes += 1;
+                    out.loan.pages.push(page);
+                    out.zeroes += 1;
                 }
                 Ok(())
             }
         }
     }
 
-    /// Lends resident pages of an object, as far as they go. Alone with the object: who shows one
+    /// Loans resident pages of an object, as far as they go. Alone with the object: who shows one
     /// of its pages to be written looks for loans under its lock.
-    fn lend_mapped<P: Before<order::Object>>(
+    fn loan_mapped<P: Before<order::Object>>(
         &self,
         held: &mut Held<'_, P>,
         entry: &Entry<M>,
         oref: &ORef<M>,
         part: VaRange,
-        lending: &mut Lending<'_, M>,
+        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
         let (body, mut h) = oref.pager.object().lock(held);
         let first = entry.index(oref, part.start).0;
         for index in first..first + part.pages().0 {
-            if lending.is_over() {
+            if out.is_over() {
                 return Ok(());
             }
             let mut number = [0u32];
@@ -419,23 +419,23 @@ impl<M: Machine> Uvm<M> {
             let page = match resident(number[0]) {
                 Some(page) if self.frames().flags(page).intersects(SPECIAL) => return Ok(()),
                 Some(page) => {
-                    lending.count_lowered(self.machine().pmap(), page);
-                    self.lend_owned(&mut h, &body, page, lending.down)?
+                    out.count_lowered(self.machine().pmap(), page);
+                    self.loan_owned(&mut h, &body, page, out.down)?
                 }
                 None if oref.pager.is_hole(&body, Pages(index)) => {
-                    lending.zeroes += 1;
+                    out.zeroes += 1;
                     self.zero_page(&mut h)?
                 }
                 None => return Ok(()),
             };
-            lending.lent.pages.push(page);
+            out.loan.pages.push(page);
         }
         Ok(())
     }
 
     /// A copy of a page, which its owner's lock or a wiring keeps, in the form of a loan.
     #[cold]
-    pub(super) fn lend_copy<P: Before<order::PageCache>>(
+    pub(super) fn loan_copy<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         page: PageNo,

@@ -1,11 +1,11 @@
 //! Loans of any ranges of memory of all kinds, between stores, forks, transfers, pages that are
 //! written to swap and pages that a device writes to, against a plain model: a byte for each page,
-//! and which pages are a device's. Those are copied in place of being lent; no others are.
+//! and which pages are a device's. Those are copied in place of being loaned; no others are.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::lending::{audit, bytes, load, store, world, written, World, BOUNDS};
+use crate::loaning::{audit, bytes, load, store, world, written, World, BOUNDS};
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
@@ -118,7 +118,7 @@ struct State<'u> {
     object: Vec<u8>,
     shared: Arc<dyn Pager<SoftMachine>>,
     /// Loans, with what each showed.
-    lent: Vec<(Loan, Vec<u8>)>,
+    loan: Vec<(Loan, Vec<u8>)>,
     random: Rng,
 }
 
@@ -202,7 +202,7 @@ impl<'u> State<'u> {
             pins: Vec::new(),
             object,
             shared,
-            lent: Vec::new(),
+            loan: Vec::new(),
             random,
         }
     }
@@ -298,36 +298,36 @@ impl<'u> State<'u> {
             outside.map(|m| m.va).collect::<Vec<_>>()
         };
         let before = (counted(), copied(), writable());
-        let lent = within_reservation(|| uvm.loan_to_kernel(held, &side.space, range));
+        let loan = within_reservation(|| uvm.loan_to_kernel(held, &side.space, range));
         let expected = (first..end).find_map(|page| match kind(page) {
             Kind::Submap if is_child => Some(FaultError::NoMapping),
             Kind::Hole => Some(FaultError::NoMapping),
             Kind::Unreadable => Some(FaultError::Protection),
             _ => None,
         });
-        let lent = match lent {
-            Ok(lent) => lent,
+        let loan = match loan {
+            Ok(loan) => loan,
             Err(error) => return assert_eq!(Some(error), expected),
         };
         let showed = side.bytes[first as usize..end as usize].to_vec();
-        assert_eq!((bytes(uvm, &lent), expected), (showed.clone(), None), "{first} to {end}");
-        assert_eq!(counted() - before.0, end - first, "each page that is lent is counted once");
+        assert_eq!((bytes(uvm, &loan), expected), (showed.clone(), None), "{first} to {end}");
+        assert_eq!(counted() - before.0, end - first, "each page that is loaned is counted once");
         let pinned = (first..end).filter(|&page| self.is_pinned(page, is_child));
         assert_eq!(
             copied() - before.1,
             pinned.count() as u64,
             "pages of devices are copied, no others"
         );
-        for (page, lent) in (first..end).zip(lent.pages()) {
+        for (page, loan) in (first..end).zip(loan.pages()) {
             let Some((shown, _)) = pmap.extract(side.space.pmap(), at(page)) else { continue };
-            assert_eq!(shown != lent.page(), self.is_pinned(page, is_child), "page {page}");
+            assert_eq!(shown != loan.page(), self.is_pinned(page, is_child), "page {page}");
         }
         let still = writable();
         assert!(
             before.2.iter().all(|va| still.contains(va)),
-            "what isn't lent is stored to as before"
+            "what isn't loaned is stored to as before"
         );
-        self.lent.push((lent, showed));
+        self.loan.push((loan, showed));
     }
 
     fn give(&mut self, held: &mut Held<'_, Nothing>) {
@@ -337,7 +337,7 @@ impl<'u> State<'u> {
         let (side, is_child) = self.side();
         let range = range_of(first..end);
         let given = within_reservation(|| uvm.give_to_kernel(held, &side.space, range)).unwrap();
-        let Some(lent) = given else { return };
+        let Some(loan) = given else { return };
         let may = |page| match kind(page) {
             Kind::Private | Kind::OfObject | Kind::Parted => true,
             Kind::Inherited => !has_child,
@@ -347,13 +347,13 @@ impl<'u> State<'u> {
         };
         assert!((first..end).all(may), "{first} to {end}");
         let showed = side.bytes[first as usize..end as usize].to_vec();
-        assert_eq!(bytes(uvm, &lent), showed);
+        assert_eq!(bytes(uvm, &loan), showed);
         for page in first..end {
             let below =
                 if kind(page) == Kind::OfObject { object[(page % RUN) as usize] } else { 0 };
             side.bytes[page as usize] = below;
         }
-        self.lent.push((lent, showed));
+        self.loan.push((loan, showed));
         // What a device writes there from now on, the program doesn't see.
         self.unpin(held, |pins| {
             pins.by_child == is_child && pins.pages.start < end && first < pins.pages.end
@@ -362,36 +362,36 @@ impl<'u> State<'u> {
 
     /// Pages on loan become part of a space.
     fn transfer(&mut self, held: &mut Held<'_, Nothing>) {
-        let Some((lent, showed)) = self.lent.pop() else { return };
+        let Some((loan, showed)) = self.loan.pop() else { return };
         let frames = self.uvm.frames();
         // What is locked in memory elsewhere would be copied like a device's from then on.
         let is_locked =
             |page: &uvm::LoanedPage| frames.wire_count(page.page()) != frames.loans(page.page());
-        if showed.len() > RUN as usize || showed.is_empty() || lent.pages().iter().any(is_locked) {
-            return self.uvm.return_loan(held, lent);
+        if showed.len() > RUN as usize || showed.is_empty() || loan.pages().iter().any(is_locked) {
+            return self.uvm.return_loan(held, loan);
         }
         let uvm = self.uvm;
         let (side, is_child) = self.side();
-        uvm.transfer(held, &side.space, lent, At::Fixed(at(0))).unwrap();
+        uvm.transfer(held, &side.space, loan, At::Fixed(at(0))).unwrap();
         side.bytes[..showed.len()].copy_from_slice(&showed);
         self.unpin(held, |pins| pins.by_child == is_child && pins.pages.start < RUN);
     }
 
-    fn lend_object(&mut self, held: &mut Held<'_, Nothing>) {
+    fn loan_object(&mut self, held: &mut Held<'_, Nothing>) {
         let (first, count) = (self.random.below(RUN), self.random.below(RUN + 3) as usize);
-        let mut lent = Loan::new();
+        let mut loan = Loan::new();
         let most = count.min((RUN - first) as usize);
         let copied = || self.uvm.stat().get(Counter::LoansCopied);
         let before = copied();
-        let lend = || self.uvm.lend_object(held, &self.shared, Pages(first), count, &mut lent);
-        let got = within_reservation(lend).unwrap();
-        assert_eq!((got, lent.len()), (most, most));
+        let take = || self.uvm.loan_object(held, &self.shared, Pages(first), count, &mut loan);
+        let got = within_reservation(take).unwrap();
+        assert_eq!((got, loan.len()), (most, most));
         let from = first_of(Kind::Shared) + first;
         let pinned = (from..from + most as u64).filter(|&page| self.is_pinned(page, false));
         assert_eq!(copied() - before, pinned.count() as u64);
         let showed = self.parent.bytes[from as usize..from as usize + most].to_vec();
-        assert_eq!(bytes(self.uvm, &lent), showed);
-        self.lent.push((lent, showed));
+        assert_eq!(bytes(self.uvm, &loan), showed);
+        self.loan.push((loan, showed));
     }
 
     fn write_out(&mut self, held: &mut Held<'_, Nothing>) {
@@ -418,7 +418,7 @@ impl<'u> State<'u> {
             4..7 => self.loan(held),
             7 => self.give(held),
             8 => self.transfer(held),
-            9 => self.lend_object(held),
+            9 => self.loan_object(held),
             10 if self.random.below(3) == 0 => self.fork(held),
             10 => {}
             11 => self.pin(held),
@@ -428,14 +428,14 @@ impl<'u> State<'u> {
                 // What is being written is busy, or gone.
                 match self.random.below(4) {
                     0 => self.give(held),
-                    1 => self.lend_object(held),
+                    1 => self.loan_object(held),
                     _ => self.loan(held),
                 }
             }
         }
-        if self.lent.len() > 4 {
-            let (lent, _) = self.lent.remove(0);
-            self.uvm.return_loan(held, lent);
+        if self.loan.len() > 4 {
+            let (loan, _) = self.loan.remove(0);
+            self.uvm.return_loan(held, loan);
         }
         if self.pins.len() > 3 {
             let pins = self.pins.remove(0);
@@ -445,14 +445,14 @@ impl<'u> State<'u> {
 
     fn check(&mut self, held: &mut Held<'_, Nothing>) {
         while self.uvm.machine().complete(0, Fate::Works) {}
-        for (lent, showed) in &self.lent {
-            assert_eq!(bytes(self.uvm, lent), *showed, "nobody's store changes what is on loan");
+        for (loan, showed) in &self.loan {
+            assert_eq!(bytes(self.uvm, loan), *showed, "nobody's store changes what is on loan");
         }
-        let lent: Vec<_> = self.lent.iter().map(|(lent, _)| lent).collect();
+        let loan: Vec<_> = self.loan.iter().map(|(loan, _)| loan).collect();
         let sides = [Some(&self.parent), self.child.as_ref()];
         let spaces: Vec<_> = sides.iter().flatten().map(|side| &side.space).collect();
         self.uvm.audit(held, &spaces, std::slice::from_ref(&self.shared)).unwrap();
-        self.uvm.audit_loans(held, &spaces, lent.iter().flat_map(|lent| lent.pages())).unwrap();
+        self.uvm.audit_loans(held, &spaces, loan.iter().flat_map(|loan| loan.pages())).unwrap();
         self.uvm.machine().tlb_audit().unwrap();
         for (side, is_child) in sides.into_iter().zip([false, true]) {
             let (Some(side), page) = (side, self.random.below(ALL)) else { continue };
@@ -481,8 +481,8 @@ fn loans_show_what_loads_showed_whatever_is_stored_since() {
             state.check(held);
         }
         state.unpin(held, |_| true);
-        let State { parent, submap, child, shared, lent, .. } = state;
-        lent.into_iter().for_each(|(lent, _)| uvm.return_loan(held, lent));
+        let State { parent, submap, child, shared, loan, .. } = state;
+        loan.into_iter().for_each(|(loan, _)| uvm.return_loan(held, loan));
         uvm.space_destroy(held, submap);
         [Some(parent), child]
             .into_iter()
@@ -496,7 +496,7 @@ fn loans_show_what_loads_showed_whatever_is_stored_since() {
 }
 
 #[test]
-fn what_was_written_out_is_brought_in_to_be_lent_or_given() {
+fn what_was_written_out_is_brought_in_to_be_loaned_or_given() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let uvm = Arc::new(uvm);
@@ -510,14 +510,14 @@ fn what_was_written_out_is_brought_in_to_be_lent_or_given() {
         uvm.pageout_range(held, &space, out);
     };
     write_out(held, 1, 4);
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
-    assert_eq!((bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2, 3, 4], 0));
-    uvm.return_loan(held, lent);
-    // What is there is lent without a fault, whichever entry it is in.
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
+    assert_eq!((bytes(&uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2, 3, 4], 0));
+    uvm.return_loan(held, loan);
+    // What is there is loaned without a fault, whichever entry it is in.
     let faults = uvm.stat().get(Counter::Faults);
-    let lent = uvm.loan_to_kernel(held, &space, range).unwrap();
-    assert_eq!((lent.len(), uvm.stat().get(Counter::Faults)), (4, faults));
-    uvm.return_loan(held, lent);
+    let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
+    assert_eq!((loan.len(), uvm.stat().get(Counter::Faults)), (4, faults));
+    uvm.return_loan(held, loan);
     for out in [0..0, 0..1, 3..4, 1..3] {
         (0..4).for_each(|n| store(&uvm, &space, range.start + Pages(n), 50 + n as u8));
         write_out(held, out.start, out.end);
@@ -546,18 +546,18 @@ fn a_loan_that_makes_room_in_the_middle_goes_on_where_it_was() {
     let third = VaRange::new(range.start + Pages(2), range.start + Pages(3));
     uvm.advise(held, &space, third, Advice::Random).unwrap();
     let pinned = uvm.wire_pages(held, &space, third, Prot::WRITE).unwrap();
-    let mut lent = uvm.loan_to_kernel(held, &space, third).unwrap();
+    let mut loan = uvm.loan_to_kernel(held, &space, third).unwrap();
     uvm.machine().leave_free(0);
-    uvm.lend_range(held, &space, range, &mut lent).unwrap();
+    uvm.loan_range(held, &space, range, &mut loan).unwrap();
     uvm.machine().give_back();
     assert!(uvm.stat().get(Counter::PagesFreed) > 0, "what others have was written out");
     assert_eq!(
-        (bytes(&uvm, &lent), uvm.stat().get(Counter::LoansCopied)),
+        (bytes(&uvm, &loan), uvm.stat().get(Counter::LoansCopied)),
         (vec![3, 1, 2, 3, 4], 2)
     );
-    audit(&uvm, held, &[&space, &other], &[&lent]);
+    audit(&uvm, held, &[&space, &other], &[&loan]);
     uvm.unwire_pages(held, pinned);
-    uvm.return_loan(held, lent);
+    uvm.return_loan(held, loan);
     [space, other].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert_eq!(uvm.frames().free(), free);
 }

@@ -1,4 +1,4 @@
-//! A world for tests that lend, transfer and pass pages: of one thread, without swap or files.
+//! A world for tests that loan, transfer and pass pages: of one thread, without swap or files.
 // Each test binary uses a part.
 #![allow(dead_code)]
 
@@ -36,23 +36,23 @@ pub fn load(uvm: &World, space: &Space<SoftMachine>, va: Va) -> u8 {
 }
 
 /// The first byte of each page on loan.
-pub fn bytes(uvm: &World, lent: &Loan) -> Vec<u8> {
+pub fn bytes(uvm: &World, loan: &Loan) -> Vec<u8> {
     let first = |page: &LoanedPage| {
         let mut byte = [0];
         uvm.machine().read(page.page(), 0, &mut byte);
         byte[0]
     };
-    lent.pages().iter().map(first).collect()
+    loan.pages().iter().map(first).collect()
 }
 
 pub fn audit(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     spaces: &[&Space<SoftMachine>],
-    lent: &[&Loan],
+    loan: &[&Loan],
 ) {
     uvm.audit(held, spaces, &[]).unwrap();
-    uvm.audit_loans(held, spaces, lent.iter().flat_map(|lent| lent.pages())).unwrap();
+    uvm.audit_loans(held, spaces, loan.iter().flat_map(|loan| loan.pages())).unwrap();
     uvm.machine().tlb_audit().unwrap();
 }
 
