@@ -38,7 +38,7 @@ impl Channel {
     /// memory.
     pub const MEMORY: Channel = Channel(u64::MAX - 1);
     /// Those who were refused memory and wait for their turn: woken by [`Machine::wake_one`].
-    pub const LINE: Channel = Channel(u64::MAX - 3);
+    pub const MEMORY_TURN: Channel = Channel(u64::MAX - 3);
 }
 
 impl From<PageNo> for Channel {
@@ -137,8 +137,8 @@ pub trait Machine: Sized + Send + Sync + 'static {
     fn wake(&self, channel: Channel);
 
     /// Wakes the one that has waited longest on the channel, or more. Where it wakes one, a sleeper
-    /// that returns early must not take another's wake-up with it. Only [`Channel::LINE`] is woken
-    /// so.
+    /// that returns early must not take another's wake-up with it. Only [`Channel::MEMORY_TURN`] is
+    /// woken so.
     fn wake_one(&self, channel: Channel) {
         self.wake(channel);
     }

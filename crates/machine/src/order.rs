@@ -1,7 +1,7 @@
 //! Lock order, checked by types.
 //!
 //! ```text
-//!   Nothing -> Line -> Whole -> Map -> Amap -> Object -> Anon -> Registry -> Tier -> Swap -> PageQueues -> PageCache -> FreeList
+//!   Nothing -> MemoryTurn -> Whole -> Map -> Amap -> Object -> Anon -> ObjectTable -> Zswap -> Swap -> PageQueues -> PageCache -> FreeList
 //! ```
 //!
 //! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level
@@ -84,7 +84,7 @@ pub trait Level {
 /// `Self` may be held while a lock of level `L` is taken.
 #[diagnostic::on_unimplemented(
     message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
-    note = "the order is Line, Whole, Map, Amap, Object, Anon, Registry, Tier, Swap, PageQueues, PageCache, FreeList"
+    note = "the order is MemoryTurn, Whole, Map, Amap, Object, Anon, ObjectTable, Zswap, Swap, PageQueues, PageCache, FreeList"
 )]
 pub trait Before<L: Level>: Level {}
 
@@ -104,7 +104,7 @@ levels! {
     /// No lock is held: the only level at which a thread may sleep.
     Nothing
     /// The line of those who were refused memory; nothing is taken inside.
-    Line
+    MemoryTurn
     /// An address space's map, but for the parts of it that have locks of their own.
     Whole
     /// A part of a map.
@@ -116,9 +116,9 @@ levels! {
     /// One anonymous page.
     Anon
     /// Which pager an object's name stands for.
-    Registry
+    ObjectTable
     /// The buffers in which pages are compressed.
-    Tier
+    Zswap
     /// Which slots of the swap devices are taken.
     Swap
     /// The active and inactive queues.

@@ -77,9 +77,9 @@ impl Row {
 
 /// A value on cache lines of its own: who writes it doesn't take from other CPUs what lies beside.
 #[repr(align(64))]
-pub struct Line<T>(pub T);
+pub struct CachePadded<T>(pub T);
 
-impl<T> Deref for Line<T> {
+impl<T> Deref for CachePadded<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {

@@ -18,10 +18,10 @@
 
 use crate::atomic::AtomicU32;
 use crate::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::shared::Line;
+use crate::shared::CachePadded;
 
 /// See the module.
-pub struct Unfinished<const CPUS: usize>([Line<AtomicU32>; CPUS]);
+pub struct Unfinished<const CPUS: usize>([CachePadded<AtomicU32>; CPUS]);
 
 impl<const CPUS: usize> Unfinished<CPUS> {
     /// None is under way.
@@ -29,7 +29,7 @@ impl<const CPUS: usize> Unfinished<CPUS> {
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub const fn new() -> Self {
-        Unfinished([const { Line(AtomicU32::new(0)) }; CPUS])
+        Unfinished([const { CachePadded(AtomicU32::new(0)) }; CPUS])
     }
 
     /// None is under way.
@@ -37,7 +37,7 @@ impl<const CPUS: usize> Unfinished<CPUS> {
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub fn new() -> Self {
-        Unfinished(core::array::from_fn(|_| Line(AtomicU32::new(0))))
+        Unfinished(core::array::from_fn(|_| CachePadded(AtomicU32::new(0))))
     }
 
     /// One begins on the calling CPU. The lock is held under which it has lowered something.

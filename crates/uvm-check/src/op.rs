@@ -169,7 +169,7 @@ pub enum Op {
     Cool { s: usize, span: Span },
     SwapOn { d: usize },
     SwapOff { d: usize },
-    Tier { percent: u8 },
+    Zswap { percent: u8 },
     CompleteIo { k: usize },
     FailIo { k: usize },
 }

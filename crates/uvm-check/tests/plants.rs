@@ -88,8 +88,8 @@ const EXIT: &[&str] = &[
     "schedules",
     "a_process_ends_while_its_pages_are_written_out",
 ];
-const TIER: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "the_tier_is_switched_off_under_load"];
+const ZSWAP: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "zswap_is_switched_off_under_load"];
 const ADVICE: &[&str] = &["-p", "uvm", "--test", "paging", "what_will_be_needed"];
 const WRITES: &[&str] = &["-p", "uvm", "--test", "paging", "writes_that_fail_at_once"];
 const PR_56535: &[&str] =
@@ -817,7 +817,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "memory: what a pass has freed is taken before the reserve is filled",
         file: "machine/src/frames/mod.rs",
-        changes: &[("if self.far.free_list_len.load(Relaxed) < self.reserve_kernel {", "if false {")],
+        changes: &[("if self.global.free_list_len.load(Relaxed) < self.reserve_kernel {", "if false {")],
         found_by: RESERVE,
     },
     Plant {
@@ -941,13 +941,13 @@ const PLANTS: &[Plant] = &[
         found_by: EXIT,
     },
     Plant {
-        what: "race: the tier takes pages while it is switched off",
-        file: "uvm/src/swap/tier.rs",
+        what: "race: zswap takes pages while it is switched off",
+        file: "uvm/src/swap/zswap.rs",
         changes: &[(
             "let state = state.as_mut().filter(|state| !state.leaving).ok_or(Refusal::Off)?;",
             "let state = state.as_mut().ok_or(Refusal::Off)?;",
         )],
-        found_by: TIER,
+        found_by: ZSWAP,
     },
     Plant {
         what: "advice leaves a page on swap after each read",

@@ -245,7 +245,7 @@ mod vm {
     pub const TOTAL: u64 = 10_000;
     static KNOBS: LazyLock<Knobs> = LazyLock::new(Knobs::default);
     static LOW: AtomicU64 = AtomicU64::new(100);
-    static TIER: AtomicU8 = AtomicU8::new(0);
+    static ZSWAP: AtomicU8 = AtomicU8::new(0);
 
     pub struct Stats {
         pub low_water: u64,
@@ -260,13 +260,13 @@ mod vm {
         is_fine.then(|| LOW.store(pages, Relaxed)).ok_or(EINVAL)
     }
 
-    pub fn tier() -> u8 {
-        TIER.load(Relaxed)
+    pub fn zswap() -> u8 {
+        ZSWAP.load(Relaxed)
     }
 
-    pub fn set_tier(percent: u8) -> Result<()> {
-        let is_fine = percent <= uvm::MOST_TIER;
-        is_fine.then(|| TIER.store(percent, Relaxed)).ok_or(EINVAL)
+    pub fn set_zswap(percent: u8) -> Result<()> {
+        let is_fine = percent <= uvm::MOST_ZSWAP;
+        is_fine.then(|| ZSWAP.store(percent, Relaxed)).ok_or(EINVAL)
     }
 
     pub fn shares(class: Class) -> (u8, u8) {

@@ -56,7 +56,7 @@ static SETTINGS: [(&Setting, Takes); 23] = [
     (&settings::FILE_MAX, Takes::Share),
     (&settings::EXEC_MIN, Takes::Share),
     (&settings::EXEC_MAX, Takes::Share),
-    (&settings::TIER, Takes::UpTo(50)),
+    (&settings::ZSWAP, Takes::UpTo(50)),
     (&settings::NEIGHBOURS, Takes::Switch),
     (&settings::NUMBERS, Takes::Within(301, 4 << 20)),
 ];

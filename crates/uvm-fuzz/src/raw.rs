@@ -423,7 +423,7 @@ impl World {
         _ = uvm.describe_at(held, space, va);
         _ = uvm.stores_reach(held, space, range);
         _ = uvm.is_mapped(held, space, range);
-        _ = uvm.tally(held, space, range);
+        _ = uvm.range_stats(held, space, range);
         // By addresses: a host bounds it.
         if range.end.0.wrapping_sub(range.start.0) < 1 << 24 {
             _ = uvm.resident(held, space, range, |_| ());
@@ -433,7 +433,7 @@ impl World {
     fn set_knobs(&self, held: &mut Held<'_, Nothing>, other: u8, how: u8, n: &mut Numbers<'_>) {
         let knobs = self.uvm.knobs();
         match how % 4 {
-            0 => _ = self.uvm.set_tier(held, other),
+            0 => _ = self.uvm.set_zswap(held, other),
             1 => {
                 let class = [Class::Anon, Class::File, Class::Exec][usize::from(other) % 3];
                 _ = knobs.set_shares(class, n.next() as u8, n.next() as u8);
@@ -485,7 +485,7 @@ impl World {
         self.ranges.drain(..).for_each(|range| uvm.drop_detached(held, range));
         self.spaces.drain(..).for_each(|space| uvm.space_destroy(held, space));
         self.objects.drain(..).for_each(|object| uvm.detach(held, &*object));
-        _ = uvm.set_tier(held, 0);
+        _ = uvm.set_zswap(held, 0);
         // What is being written is freed when that ends.
         while uvm.machine().complete(0, Fate::Works) {}
         assert_eq!(

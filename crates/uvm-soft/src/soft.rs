@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use machine::order::{self, Nothing};
-use machine::shared::Line;
+use machine::shared::CachePadded;
 use machine::{
     Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, RawLock, Reserve, ThreadCtx, Ticket,
     Va, UNRESERVED_BYTES,
@@ -52,7 +52,7 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     pub(crate) pmap: SoftPmap,
     pub(crate) stage: Stage,
     /// By simulated CPU: whose instruction runs there.
-    pub(crate) turns: Vec<Line<Ordered<order::FreeList, T::Lock, ()>>>,
+    pub(crate) turns: Vec<CachePadded<Ordered<order::FreeList, T::Lock, ()>>>,
     frames: Frames<Self>,
     cpus: usize,
     /// Fails a heap reservation.
@@ -94,7 +94,7 @@ impl<T: Threads> SoftMachine<T> {
             memory: Memory::new(pages),
             pmap: SoftPmap::new::<T>(config, pages),
             stage: config.stage,
-            turns: (0..config.cpus).map(|_| Line(Ordered::new(()))).collect(),
+            turns: (0..config.cpus).map(|_| CachePadded(Ordered::new(()))).collect(),
             frames,
             cpus: config.cpus,
             heap: Injector::default(),
@@ -286,7 +286,7 @@ impl<T: Threads> Machine for SoftMachine<T> {
         let alone =
             self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
         assert!(!alone, "the only thread waits for {ticket:?}, and no transfer is under way");
-        let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
+        let for_memory = [Channel::MEMORY_TURN, Channel::MEMORY].contains(&ticket.channel);
         aside(|| self.sleepers.wait(ticket, &|| for_memory && self.has_fatal_signal()));
     }
 

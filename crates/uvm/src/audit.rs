@@ -106,7 +106,7 @@ impl<M: Machine> Uvm<M> {
             "{used} slots are taken, {} held",
             count.slots.len()
         );
-        self.swap().audit_tier(held).map_err(|e| AuditError(e.into()))?;
+        self.swap().audit_zswap(held).map_err(|e| AuditError(e.into()))?;
         self.frames().audit(held).map_err(|e| AuditError(e.into()))
     }
 
@@ -461,7 +461,7 @@ impl<M: Machine> Uvm<M> {
         let mut all: BTreeMap<u64, Arc<dyn Pager<M>>> =
             objects.iter().map(|pager| (pager.object().id(), pager.clone())).collect();
         let mut next = 0;
-        while let Some((name, pager)) = self.registry.next(held, next) {
+        while let Some((name, pager)) = self.object_table.next(held, next) {
             all.insert(pager.object().id(), pager);
             next = name + 1;
         }

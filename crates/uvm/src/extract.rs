@@ -33,7 +33,7 @@ use crate::loan::slots::AT_ONCE;
 use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
 use crate::map::{
-    clip, cuts, has_room, moves_many, Change, Entry, Inherit, MapError, Name, Place, Writes,
+    clip, clips, has_room, moves_many, Change, Entry, Inherit, MapError, Name, Place, Writes,
     NOWHERE,
 };
 use crate::owed::Owed;
@@ -175,7 +175,7 @@ impl<M: Machine> Uvm<M> {
                 let copy = self.extract(held, from, range, mode)?;
                 self.attach_range(held, to, copy, place).map_err(|(e, copy)| {
                     self.drop_detached(held, copy);
-                    self.join_refused(held, from, range);
+                    self.merge_refused(held, from, range);
                     e
                 })
             }
@@ -247,14 +247,14 @@ impl<M: Machine> Uvm<M> {
             self.wire_again(held, to, replaced.unwired);
         }
         if passing.has_cut && result.is_err() {
-            self.join_refused(held, from, range);
+            self.merge_refused(held, from, range);
         }
         result
     }
 
     /// Makes one entry again of what was cut for a copy that was refused then: what waits to copy
     /// though no other entry has it any more needn't.
-    fn join_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    fn merge_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
         // Other threads have mapped much there since: that is a change of theirs.
         if self.passable(&tree, range).is_err() {
@@ -266,7 +266,7 @@ impl<M: Machine> Uvm<M> {
                 e.writes = Writes::CopyOnWrite;
             }
         });
-        self.join(&mut tree, &mut h, range);
+        self.merge(&mut tree, &mut h, range);
     }
 
     /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody
@@ -301,7 +301,7 @@ impl<M: Machine> Uvm<M> {
         if let Err(e) = passed {
             self.space_destroy(held, space);
             if mode == Pass::Copy {
-                self.join_refused(held, from, range);
+                self.merge_refused(held, from, range);
             }
             return Err(e);
         }
@@ -402,7 +402,7 @@ impl<M: Machine> Uvm<M> {
                 let whole = from.map.lock_whole_now(self.machine(), held, from.map.bounds);
                 let (mut tree, _) = whole.map_err(Stop::Wait)?;
                 self.passable(&tree, range)?;
-                if cuts(&tree, range) > 0 && !has_room(self, &tree, cuts(&tree, range)) {
+                if clips(&tree, range) > 0 && !has_room(self, &tree, clips(&tree, range)) {
                     return Err(MapError::TooMany.into());
                 }
                 let need = Change::CLIP.bytes_in(&tree);
@@ -417,7 +417,7 @@ impl<M: Machine> Uvm<M> {
                 self.fork_in_steps(held, &source, &mut state, (copy, &mut entries), &mut down);
             {
                 let (mut tree, mut h) = from.map.lock_and_unclaim(self.machine(), held);
-                self.join(&mut tree, &mut h, range);
+                self.merge(&mut tree, &mut h, range);
                 entries.each(range, |e| e.note_copier(&mut h, copy.family));
             }
             copied.map_err(|e| {
@@ -471,9 +471,9 @@ impl<M: Machine> Uvm<M> {
         let at = self.choose_for(trees.to(), passing, place)?;
         let new = VaRange::new(at, at + range.pages());
         // All that can be refused is, before anything is copied or cut.
-        let cut = cuts(trees.from(), range);
-        let more = entries + cuts(trees.to(), new) + if one { cut } else { 0 };
-        if cut > 0 && !has_room(self, trees.from(), cut) || !has_room(self, trees.to(), more) {
+        let own = clips(trees.from(), range);
+        let more = entries + clips(trees.to(), new) + if one { own } else { 0 };
+        if own > 0 && !has_room(self, trees.from(), own) || !has_room(self, trees.to(), more) {
             return Err(Stop::Fail(MapError::TooMany));
         }
         let target_in_use = passing.target == Target::InUse;
@@ -517,8 +517,8 @@ impl<M: Machine> Uvm<M> {
         passed.each(|e| e.note_copier(&mut h, to.family));
         passed.shift(range.start, at);
         trees.to().put_back(passed);
-        self.join(trees.from(), &mut h, range);
-        self.join(trees.to(), &mut h, new);
+        self.merge(trees.from(), &mut h, range);
+        self.merge(trees.to(), &mut h, new);
         self.stat().add(self.machine().cpu(), Counter::EntriesPassed, entries as u64);
         Ok(Some(Passed::At(at)))
     }

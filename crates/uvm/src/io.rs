@@ -1,13 +1,13 @@
 //! How I/O is started and how it ends.
 //!
 //! ```text
-//!   attempt, locks held      allocate pages, mark them BUSY, give them to their owner, chain them  -> Start
+//!   attempt, locks held      allocate pages, mark them BUSY, give them to their owner, chain them  -> ReadRequest
 //!   outermost loop, nothing  collect the chain, call the pager or the swap device                  -> Transfer
 //!   completion, nothing      look at each page's owner, lock it, end the I/O, wake who waits
 //! ```
 //! A file system may have to sleep to find its blocks, so I/O is started by the loop that runs the
-//! attempts and holds nothing ([`Stop::Start`](crate::Stop)). An attempt that succeeds may leave a
-//! [`Start`] behind as well: read-ahead, for which nobody waits.
+//! attempts and holds nothing ([`Stop::Read`](crate::Stop)). An attempt that succeeds may leave a
+//! [`ReadRequest`] behind as well: read-ahead, for which nobody waits.
 //!
 //! What belongs to a page under I/O is said by its record alone, so a completion needs no request
 //! structure, and paging allocates none.
@@ -76,20 +76,20 @@ pub(crate) enum Source {
 
 /// Pages that wait for their read to be started: a chain through their records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Start {
+pub struct ReadRequest {
     head: PageNo,
     from: Source,
 }
 
-impl Start {
+impl ReadRequest {
     /// A read of consecutive pages of an object.
-    pub(crate) fn object(id: u32, index: Pages, chain: &Chain) -> Option<Start> {
-        chain.head.map(|head| Start { head, from: Source::Object { id, index } })
+    pub(crate) fn object(id: u32, index: Pages, chain: &Chain) -> Option<ReadRequest> {
+        chain.head.map(|head| ReadRequest { head, from: Source::Object { id, index } })
     }
 
     /// A read of pages from consecutive slots; the chain has at least one.
-    pub(crate) fn swap(slot: Slot, chain: &Chain) -> Option<Start> {
-        chain.head.map(|head| Start { head, from: Source::Swap(slot) })
+    pub(crate) fn swap(slot: Slot, chain: &Chain) -> Option<ReadRequest> {
+        chain.head.map(|head| ReadRequest { head, from: Source::Swap(slot) })
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Ended {
 
 impl<M: Machine> Uvm<M> {
     /// Starts the read that an attempt has prepared.
-    pub(crate) fn start(&self, held: &mut Held<'_, order::Nothing>, start: Start) {
+    pub(crate) fn start(&self, held: &mut Held<'_, order::Nothing>, start: ReadRequest) {
         let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
         let mut next = Some(start.head);
         while let Some(page) = next {

@@ -75,7 +75,7 @@ pub use audit::AuditError;
 pub use describe::{EntryInfo, Layers, Outline};
 pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultKind};
-pub use io::{Outcome, Start, Transfer, CLUSTER};
+pub use io::{Outcome, ReadRequest, Transfer, CLUSTER};
 pub use loan::{Loan, LoanedPage};
 pub use map::space::Space;
 pub use map::{
@@ -90,16 +90,16 @@ pub use pager::{
     Vnode, VnodePager,
 };
 pub use pin::Pinned;
-pub use stat::space::Tally;
+pub use stat::space::RangeStats;
 pub use stat::{Counter, Stat, COUNTERS};
-pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo, TierInfo, MOST_TIER};
+pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo, ZswapInfo, MOST_ZSWAP};
 pub use transfer::{At, TransferError};
 
 /// A VM system on a machine: an instance, never a global.
 pub struct Uvm<M: Machine> {
     machine: M,
     anons: anon::Anons<M>,
-    registry: object::table::Registry<M>,
+    object_table: object::table::ObjectTable<M>,
     stat: Stat,
     knobs: Knobs,
     pass_lock: pageout::PassLock<M>,
@@ -130,7 +130,7 @@ impl<M: Machine> Uvm<M> {
         Ok(Uvm {
             machine,
             anons,
-            registry: object::table::Registry::new(),
+            object_table: object::table::ObjectTable::new(),
             stat: Stat::new(cpus),
             knobs: Knobs::default(),
             pass_lock: pageout::PassLock::new(),
@@ -250,7 +250,7 @@ impl<M: Machine> Uvm<M> {
                     waited = true;
                     self.machine.wait(held, ticket);
                 }
-                Stop::Start(start) => {
+                Stop::Read(start) => {
                     waited = true;
                     self.start(held, start);
                 }
@@ -268,7 +268,7 @@ pub(crate) enum Stop<E> {
     /// Something must happen first.
     Wait(Ticket),
     /// A read must be started first, with nothing held.
-    Start(Start),
+    Read(ReadRequest),
     /// It needs this much heap, and has changed nothing yet.
     Heap(usize),
 }

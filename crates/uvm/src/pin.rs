@@ -144,7 +144,7 @@ impl<M: Machine> Uvm<M> {
     where
         P: Before<order::Object>
             + Before<order::Anon>
-            + Before<order::Registry>
+            + Before<order::ObjectTable>
             + Before<order::PageQueues>,
         P: Before<order::PageCache>,
     {
@@ -158,7 +158,7 @@ impl<M: Machine> Uvm<M> {
     where
         P: Before<order::Object>
             + Before<order::Anon>
-            + Before<order::Registry>
+            + Before<order::ObjectTable>
             + Before<order::PageQueues>,
         P: Before<order::PageCache>,
     {

@@ -146,7 +146,7 @@ pub fn may_create(by: &Cred, dir: &Ownership) -> Result<()> {
 }
 
 /// Whom a new node in `dir` belongs to, and its mode.
-pub fn birth(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
+pub fn reserved(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
     let marks = Marks::default();
     let mut new =
         Ownership { kind, perm: perm & 0o7777, uid: by.fsuid, gid: by.fsgid, marks, acl: None };

@@ -146,7 +146,7 @@ pub struct Info {
 
 /// What all segments come to.
 #[derive(Default)]
-pub struct Sums {
+pub struct SegmentStats {
     /// How many there are.
     pub count: u64,
     /// Pages that they may have.
@@ -500,17 +500,17 @@ pub fn next(mut from: usize) -> Option<(usize, Info)> {
 }
 
 /// How many segments there are, and the pages that they have in memory and on swap.
-pub fn sums() -> Sums {
-    let (mut sums, mut from) = (Sums::default(), 0);
+pub fn stats() -> SegmentStats {
+    let (mut stats, mut from) = (SegmentStats::default(), 0);
     while let Some((slot, info)) = next(from) {
-        sums.count += 1;
-        sums.pages += info.size.div_ceil(PAGE);
-        sums.resident += info.resident;
-        sums.swapped += info.swapped;
+        stats.count += 1;
+        stats.pages += info.size.div_ceil(PAGE);
+        stats.resident += info.resident;
+        stats.swapped += info.swapped;
         from = slot + 1;
         sched::work_done(LOOK);
     }
-    sums
+    stats
 }
 
 /// The highest place in use; 0 if none is.

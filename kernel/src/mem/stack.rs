@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arrayvec::ArrayVec;
-use machine::shared::Line;
+use machine::shared::CachePadded;
 use machine::{Channel, Machine, NoMemory, Reserve, PAGE_SIZE};
 
 use super::{fault, layout};
@@ -64,7 +64,8 @@ static POOL: SpinLock<Pool> = SpinLock::new(Pool {
 
 /// The stack that was given back last on each CPU, or 0: most of it is in that CPU's cache. Only
 /// that CPU looks; the kernel isn't preempted.
-static NEAR: [Line<AtomicU64>; cpu::MAX_CPUS] = [const { Line(AtomicU64::new(0)) }; cpu::MAX_CPUS];
+static NEAR: [CachePadded<AtomicU64>; cpu::MAX_CPUS] =
+    [const { CachePadded(AtomicU64::new(0)) }; cpu::MAX_CPUS];
 
 /// A kernel stack; goes back to the pool when dropped.
 pub struct Stack {

@@ -9,10 +9,10 @@
 //! one after the other, so a long row of them costs no stack. A thread closes what it lets go
 //! itself. Garbage, which may be any user's and large files, is closed by a kernel thread.
 //!
-//! Invariants: R1: a passage is entered before its message can be seen, and struck out after its
-//! files were taken from it; so a file's passages are never fewer than the messages that hold it.
-//! R2: a user has at most `RLIMIT_NOFILE` passages of messages. R3: the files of a message have
-//! numbers of passages in a row, so who takes them looks for none.
+//! Invariants: R1: a file in flight is counted before its message can be seen, and no more after
+//! its files were taken from it; so a file's count is never less than the messages that hold it.
+//! R2: a user has at most `RLIMIT_NOFILE` files in flight. R3: the files of a message have
+//! numbers in a row, so who takes them looks for none.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -71,7 +71,7 @@ pub struct Rights {
     user: u32,
     /// The socket in whose queue they are.
     holder: Weak<Socket>,
-    /// The passage of the first file (R3).
+    /// The number of the first file (R3).
     first: u64,
     /// Those that its thread let go before, and has not closed yet.
     next: Option<Box<Rights>>,
@@ -80,34 +80,34 @@ pub struct Rights {
 
 /// What a file in a message costs: a place in its list, which may be twice as large as it has to
 /// be, and an edge to it.
-const PASSAGE: usize = 2 * size_of::<Arc<File>>() + garbage::EDGE;
+const FILE_IN_FLIGHT: usize = 2 * size_of::<Arc<File>>() + garbage::EDGE;
 
-struct Registry {
+struct InFlightFiles {
     in_flight: InFlight<File>,
-    /// Passages in messages of each user.
+    /// Files in flight of each user.
     users: Option<HashMap<u32, usize>>,
 }
 
-static REGISTRY: SpinLock<Registry> =
-    SpinLock::new(Registry { in_flight: InFlight::new(), users: None });
+static IN_FLIGHT: SpinLock<InFlightFiles> =
+    SpinLock::new(InFlightFiles { in_flight: InFlight::new(), users: None });
 /// How many edges a garbage collection looks at; 0 if no message has files, and there is no
 /// garbage.
 static EDGES: AtomicUsize = AtomicUsize::new(0);
 
-impl Registry {
+impl InFlightFiles {
     fn changed(&self) {
         let is_any = self.users.as_ref().is_some_and(|users| !users.is_empty());
         EDGES.store(if is_any { self.in_flight.len() } else { 0 }, Ordering::SeqCst);
     }
 
-    fn passages_of(&self, user: u32) -> usize {
+    fn files_of(&self, user: u32) -> usize {
         self.users.as_ref().and_then(|users| users.get(&user)).copied().unwrap_or(0)
     }
 }
 
-/// Whether a user may not have so many more passages, unless some of them are garbage.
+/// Whether a user may not have so many more files in flight, unless some of them are garbage.
 fn is_full(user: u32, more: usize, limit: usize) -> bool {
-    REGISTRY.lock().passages_of(user) + more > limit
+    IN_FLIGHT.lock().files_of(user) + more > limit
 }
 
 /// The local socket behind a file.
@@ -133,19 +133,19 @@ impl Place {
     /// Fails with `ENOBUFS`.
     pub fn enter(server: &Socket, listener: &Socket) -> Result<Place> {
         let _charge = charge::take(garbage::EDGE).map_err(|_| ENOBUFS)?;
-        let mut registry = REGISTRY.lock();
-        let number = registry.in_flight.take_numbers(1);
-        registry.in_flight.add(key(listener), number, key(server), Weak::new());
-        registry.changed();
+        let mut all = IN_FLIGHT.lock();
+        let number = all.in_flight.take_numbers(1);
+        all.in_flight.add(key(listener), number, key(server), Weak::new());
+        all.changed();
         Ok(Place { listener: listener.weak(), number, _charge })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut registry = REGISTRY.lock();
-        registry.in_flight.remove(self.listener.as_ptr().addr(), self.number);
-        registry.changed();
+        let mut all = IN_FLIGHT.lock();
+        all.in_flight.remove(self.listener.as_ptr().addr(), self.number);
+        all.changed();
     }
 }
 
@@ -161,24 +161,24 @@ impl Rights {
         if is_full(user, files.len(), limit) {
             collect_now()?;
         }
-        let _charge =
-            charge::take(size_of::<Rights>() + files.len() * PASSAGE).map_err(|_| ENOBUFS)?;
-        let mut registry = REGISTRY.lock();
-        let count = registry.passages_of(user) + files.len();
+        let _charge = charge::take(size_of::<Rights>() + files.len() * FILE_IN_FLIGHT)
+            .map_err(|_| ENOBUFS)?;
+        let mut all = IN_FLIGHT.lock();
+        let count = all.files_of(user) + files.len();
         if count > limit {
             return Err(ETOOMANYREFS);
         }
-        let users = registry.users.get_or_insert_default();
+        let users = all.users.get_or_insert_default();
         users.room(1).map_err(|_| ENOBUFS)?;
         users.insert(user, count);
-        let first = registry.in_flight.take_numbers(files.len());
+        let first = all.in_flight.take_numbers(files.len());
         for (at, file) in (first..).zip(&files) {
             if let Some(socket) = local_socket(file) {
-                registry.in_flight.add(key(holder), at, key(socket), Arc::downgrade(file));
+                all.in_flight.add(key(holder), at, key(socket), Arc::downgrade(file));
             }
         }
-        registry.changed();
-        drop(registry);
+        all.changed();
+        drop(all);
         Ok(Box::new(Rights { files, user, holder: holder.weak(), first, next: None, _charge }))
     }
 
@@ -188,7 +188,7 @@ impl Rights {
         self.files.clone()
     }
 
-    /// Takes the files out and strikes their passage out.
+    /// Takes the files out: they are no more in flight.
     pub fn take(self) -> Vec<Arc<File>> {
         self.strike();
         self.files
@@ -196,20 +196,20 @@ impl Rights {
 
     fn strike(&self) {
         let holder = self.holder.as_ptr().addr();
-        let mut registry = REGISTRY.lock();
+        let mut all = IN_FLIGHT.lock();
         for (at, file) in (self.first..).zip(&self.files) {
             if local_socket(file).is_some() {
-                registry.in_flight.remove(holder, at);
+                all.in_flight.remove(holder, at);
             }
         }
-        let users = registry.users.get_or_insert_default();
+        let users = all.users.get_or_insert_default();
         if let Some(count) = users.get_mut(&self.user) {
             *count -= self.files.len();
             if *count == 0 {
                 users.remove(&self.user);
             }
         }
-        registry.changed();
+        all.changed();
     }
 }
 
@@ -318,7 +318,7 @@ fn collect_garbage() {
     loop {
         // What there is no memory for is found the next time.
         let _ = garbage.room(STEP);
-        let is_over = REGISTRY.lock().in_flight.step(STEP, &mut garbage);
+        let is_over = IN_FLIGHT.lock().in_flight.step(STEP, &mut garbage);
         if is_over {
             break;
         }
@@ -336,9 +336,9 @@ fn collect_garbage() {
 /// Marks files of which a thread has taken a copy out of a message. It calls this while it holds
 /// the socket that they came through, which keeps them reachable until then.
 pub fn seen(files: &[Arc<File>]) {
-    let mut registry = REGISTRY.lock();
+    let mut all = IN_FLIGHT.lock();
     for socket in files.iter().filter_map(|file| local_socket(file)) {
-        registry.in_flight.mark(key(socket));
+        all.in_flight.mark(key(socket));
     }
 }
 

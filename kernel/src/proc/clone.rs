@@ -11,7 +11,7 @@ use super::limits::RLIMIT_NPROC;
 use super::mm::Mm;
 use super::process::{Holding, Inherited, Process};
 use super::signal::{Actions, AltStack, SIGCHLD};
-use super::table::{self, Asker, Birth, Pid};
+use super::table::{self, Asker, Pid, ReservedPid};
 use super::thread::{Completion, Thread, RESETS_AT_FORK};
 use super::timer::Timers;
 use super::{current_thread, wait};
@@ -125,21 +125,21 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     if request.flags.contains(Flags::THREAD) {
         // Before a number is taken: a user who may have no more must not wear numbers out.
         let holding = Holding::new(&caller.process.account(), THREAD, most_tasks(&caller.process))?;
-        let birth = table::expect(table::NO_PARENT, Asker::of(&caller.process))?;
-        let child = new_thread(caller, request, birth.pid(), holding)?;
+        let reserved = table::expect(table::NO_PARENT, Asker::of(&caller.process))?;
+        let child = new_thread(caller, request, reserved.pid(), holding)?;
         inherit_policy(caller, &child);
-        return start(caller, child, regs, request, birth);
+        return start(caller, child, regs, request, reserved);
     }
     let account = Account::new(caller.process.account().user().clone());
     let holding = Holding::new(&account, PROCESS, most_tasks(&caller.process))?;
-    let birth = table::expect(caller.process.pid, Asker::of(&caller.process))?;
+    let reserved = table::expect(caller.process.pid, Asker::of(&caller.process))?;
     // What comes from now on the child gets as well (`table`, N4).
     if super::signal::deliver::must_attend() {
         return Err(ERESTARTNOINTR);
     }
-    let child = new_process(caller, request, birth.pid(), account, holding)?;
+    let child = new_process(caller, request, reserved.pid(), account, holding)?;
     inherit_policy(caller, &child);
-    start(caller, child, regs, request, birth)
+    start(caller, child, regs, request, reserved)
 }
 
 fn inherit_policy(caller: &Thread, child: &Thread) {
@@ -233,7 +233,7 @@ fn start(
     child: Arc<Thread>,
     regs: UserRegs,
     request: &Request,
-    birth: Birth,
+    reserved: ReservedPid,
 ) -> Result<Pid> {
     let flags = request.flags;
     let tid = child.tid();
@@ -258,7 +258,7 @@ fn start(
     };
     child.set_task(&task);
     child.poke();
-    if let Err(errno) = enter(caller, &child, flags, birth) {
+    if let Err(errno) = enter(caller, &child, flags, reserved) {
         discard(&child);
         child.forget_task();
         sched::discard(task);
@@ -275,7 +275,7 @@ fn start(
 /// Enters the child in its group and in the table. A thread can't join a process that ends, or in
 /// which another thread is in exec: the caller is to go too, and its call isn't finished. A process
 /// that ends has no more children either.
-fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Birth) -> Result<()> {
+fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, reserved: ReservedPid) -> Result<()> {
     let process = &child.process;
     if flags.contains(Flags::THREAD) {
         let mut group = process.group.lock();
@@ -288,7 +288,7 @@ fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Birth) -> Re
         group.threads.push(child.clone());
         drop(group);
         table::with(|tree| tree.insert_thread(child.clone()));
-        drop(birth);
+        drop(reserved);
         return Ok(());
     }
     let own = &caller.process;
@@ -297,7 +297,7 @@ fn enter(caller: &Thread, child: &Arc<Thread>, flags: Flags, birth: Birth) -> Re
     }
     process.group.lock().threads.push(child.clone());
     let parent = if flags.contains(Flags::PARENT) { own.parent() } else { own.pid };
-    table::insert(process.clone(), child.clone(), parent, Some(birth));
+    table::insert(process.clone(), child.clone(), parent, Some(reserved));
     Ok(())
 }
 

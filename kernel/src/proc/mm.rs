@@ -12,7 +12,7 @@ use crate::fs::path::Place;
 use crate::mem::layout::USER_END;
 use crate::proc::Process;
 use crate::sync::{Mutex, SpinLock};
-use crate::vm::{self, Populate, Space, Sums};
+use crate::vm::{self, MappingStats, Populate, Space};
 
 /// What exec laid out; forked along.
 #[derive(Clone)]
@@ -125,8 +125,8 @@ impl Mm {
     }
 
     /// Sums over all mappings.
-    pub fn sums(&self) -> Sums {
-        vm::sums(&self.space, 0, USER_END)
+    pub fn mapping_stats(&self) -> MappingStats {
+        vm::mapping_stats(&self.space, 0, USER_END)
     }
 
     pub fn cmdline(&self) -> Vec<u8> {

@@ -230,12 +230,12 @@ impl Size {
         let account = process.account();
         let kept = account.pages() as u64;
         let Some(space) = process.space() else { return Size { kept, ..Size::default() } };
-        let tally = vm::tally(&space, 0, USER_END);
+        let range_stats = vm::range_stats(&space, 0, USER_END);
         Size {
-            resident: tally.anonymous_share as u64 / PAGE,
-            swapped: tally.swapped_share as u64 / PAGE,
+            resident: range_stats.anonymous_share as u64 / PAGE,
+            swapped: range_stats.swapped_share as u64 / PAGE,
             tables: vm::tables(&space) + vm::resident_pages(&space) * MAPPING / PAGE,
-            map: tally.heap as u64 / PAGE,
+            map: range_stats.heap as u64 / PAGE,
             kept,
         }
     }

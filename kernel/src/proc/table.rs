@@ -89,7 +89,7 @@ impl Node {
 }
 
 /// A process or a thread that is being made (N2, N4).
-struct ReservedPid {
+struct Reservation {
     pid: Pid,
     parent: Pid,
     /// What was sent to the parent and others at once meanwhile.
@@ -98,17 +98,17 @@ struct ReservedPid {
 
 /// The number of a process or thread that is being made. Dropped, it is in the table, or there
 /// won't be one.
-pub struct Birth(Pid);
+pub struct ReservedPid(Pid);
 
-impl Birth {
+impl ReservedPid {
     pub fn pid(&self) -> Pid {
         self.0
     }
 }
 
-impl Drop for Birth {
+impl Drop for ReservedPid {
     fn drop(&mut self) {
-        with(|tree| tree.unborn.retain(|unborn| unborn.pid != self.0));
+        with(|tree| tree.reserved.retain(|reserved| reserved.pid != self.0));
     }
 }
 
@@ -135,7 +135,7 @@ pub struct Tree {
     /// Members of process groups and of sessions: the group's or session's number and the member's.
     groups: BTreeSet<(Pid, Pid)>,
     sessions: BTreeSet<(Pid, Pid)>,
-    unborn: Vec<ReservedPid>,
+    reserved: Vec<Reservation>,
     kept: BTreeSet<Pid>,
     last: Pid,
     wrapped: bool,
@@ -150,7 +150,7 @@ static TREE: SpinLock<Tree> = SpinLock::new(Tree {
     threads: BTreeMap::new(),
     groups: BTreeSet::new(),
     sessions: BTreeSet::new(),
-    unborn: Vec::new(),
+    reserved: Vec::new(),
     kept: BTreeSet::new(),
     last: 0,
     wrapped: false,
@@ -213,7 +213,7 @@ impl Tree {
     /// may have to end what took all others.
     fn allocate(&mut self, asker: Asker) -> Result<Option<Pid>> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
-        if self.threads.len() + self.unborn.len() + self.kept.len() >= self.limit - kept {
+        if self.threads.len() + self.reserved.len() + self.kept.len() >= self.limit - kept {
             return Err(EAGAIN);
         }
         for _ in 0..NUMBERS {
@@ -230,7 +230,7 @@ impl Tree {
     }
 
     fn in_use(&self, id: Pid) -> bool {
-        let expected = self.unborn.iter().any(|unborn| unborn.pid == id);
+        let expected = self.reserved.iter().any(|reserved| reserved.pid == id);
         expected
             || tty::is_foreground(id)
             || self.kept.contains(&id)
@@ -302,11 +302,11 @@ impl Tree {
     /// Notes what a process and others are sent at once for the children that it is about to have
     /// (N4). Without memory for the note the child goes without the signal; one that ends its
     /// parent ends it as well, see `clone::enter`.
-    pub fn send_to_unborn(&mut self, parent: Pid, info: SigInfo) {
-        for unborn in self.unborn.iter_mut().filter(|unborn| unborn.parent == parent) {
-            let known = unborn.sent.iter().any(|sent| sent.signal == info.signal);
-            if !known && fault::attempt(|| unborn.sent.try_reserve(1)).is_ok() {
-                unborn.sent.push(info);
+    pub fn send_to_reserved(&mut self, parent: Pid, info: SigInfo) {
+        for reserved in self.reserved.iter_mut().filter(|reserved| reserved.parent == parent) {
+            let known = reserved.sent.iter().any(|sent| sent.signal == info.signal);
+            if !known && fault::attempt(|| reserved.sent.try_reserve(1)).is_ok() {
+                reserved.sent.push(info);
             }
         }
     }
@@ -382,16 +382,16 @@ pub const NO_PARENT: Pid = 0;
 ///
 /// # Errors
 /// `EAGAIN` if there are as many threads as may be or all numbers are borne, `ENOMEM`.
-pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
+pub fn expect(parent: Pid, asker: Asker) -> Result<ReservedPid> {
     for _ in 0..=numbers() as usize / NUMBERS {
-        let birth = with(|tree| -> Result<Option<Birth>> {
-            fault::attempt(|| tree.unborn.try_reserve(1)).map_err(|_| ENOMEM)?;
+        let reserved = with(|tree| -> Result<Option<ReservedPid>> {
+            fault::attempt(|| tree.reserved.try_reserve(1)).map_err(|_| ENOMEM)?;
             let Some(pid) = tree.allocate(asker)? else { return Ok(None) };
-            tree.unborn.push(ReservedPid { pid, parent, sent: Vec::new() });
-            Ok(Some(Birth(pid)))
+            tree.reserved.push(Reservation { pid, parent, sent: Vec::new() });
+            Ok(Some(ReservedPid(pid)))
         })?;
-        if let Some(birth) = birth {
-            return Ok(birth);
+        if let Some(reserved) = reserved {
+            return Ok(reserved);
         }
         sched::give_way();
     }
@@ -400,7 +400,12 @@ pub fn expect(parent: Pid, asker: Asker) -> Result<Birth> {
 
 /// Puts a new process with its first thread into the table, as a child of `parent`, in the group
 /// and session it names.
-pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Option<Birth>) {
+pub fn insert(
+    process: Arc<Process>,
+    thread: Arc<Thread>,
+    parent: Pid,
+    reserved: Option<ReservedPid>,
+) {
     with(|tree| {
         let pid = process.pid;
         let (children, zombies) = (BTreeSet::new(), BTreeSet::new());
@@ -411,11 +416,13 @@ pub fn insert(process: Arc<Process>, thread: Arc<Thread>, parent: Pid, birth: Op
         tree.sessions.insert((process.sid(), pid));
         tree.insert_thread(thread);
         tree.adopt(parent, pid);
-        let Some(birth) = birth else { return };
+        let Some(reserved) = reserved else { return };
         // All that its end would do is done here.
-        core::mem::forget(birth);
-        let Some(at) = tree.unborn.iter().position(|unborn| unborn.pid == pid) else { return };
-        for info in tree.unborn.swap_remove(at).sent {
+        core::mem::forget(reserved);
+        let Some(at) = tree.reserved.iter().position(|reserved| reserved.pid == pid) else {
+            return;
+        };
+        for info in tree.reserved.swap_remove(at).sent {
             // It has stopped for nobody yet, so nobody hears that it goes on.
             let _ = send::post(&process, None, info, None);
         }

@@ -8,7 +8,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use machine::shared::Line;
+use machine::shared::CachePadded;
 
 use super::mm::Mm;
 use super::process::{Holding, Process};
@@ -59,7 +59,7 @@ impl Completion {
 
 /// A thread's reference to its address space. Its count changes in each fault, so it has a line of
 /// its own.
-pub type OwnMm = Arc<Line<Arc<Mm>>>;
+pub type OwnMm = Arc<CachePadded<Arc<Mm>>>;
 
 /// In a policy: the children of the thread begin with `SCHED_OTHER`.
 pub const RESETS_AT_FORK: i32 = 0x4000_0000;
@@ -138,7 +138,7 @@ impl Thread {
             tid: AtomicI32::new(tid),
             process,
             task: SpinLock::new(None),
-            mm: SpinLock::new(Some(Arc::new(Line(mm)))),
+            mm: SpinLock::new(Some(Arc::new(CachePadded(mm)))),
             pending_mm: SpinLock::new(None),
             mask: AtomicU64::new(mask.0),
             waiting_for: AtomicU64::new(0),
@@ -228,7 +228,7 @@ impl Thread {
     /// Puts the thread in another space (or none) and returns the one it left. The caller activates
     /// the new one.
     pub fn replace_mm(&self, mm: Option<Arc<Mm>>) -> Option<Arc<Mm>> {
-        let mm = mm.map(|mm| Arc::new(Line(mm)));
+        let mm = mm.map(|mm| Arc::new(CachePadded(mm)));
         core::mem::replace(&mut *self.mm.lock(), mm).map(|own| (*own).clone())
     }
 

@@ -36,7 +36,7 @@ impl Channels {
 
     fn bucket(&self, channel: Channel) -> &Bucket {
         let shared = (channel.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize;
-        &self.0[if channel == Channel::LINE { LINE } else { shared }]
+        &self.0[if channel == Channel::MEMORY_TURN { LINE } else { shared }]
     }
 
     /// The channel as it is now.

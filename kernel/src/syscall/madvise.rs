@@ -107,7 +107,8 @@ fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
         return Ok(());
     }
     let mm = current_mm()?;
-    if flags & abi::MS_INVALIDATE != 0 && vm::sums(&mm.space, addr, addr + len).locked != 0 {
+    if flags & abi::MS_INVALIDATE != 0 && vm::mapping_stats(&mm.space, addr, addr + len).locked != 0
+    {
         return Err(EBUSY);
     }
     let covered = vm::sync(&mm.space, addr, len);

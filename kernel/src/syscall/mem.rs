@@ -297,8 +297,8 @@ impl Growth {
             return Ok(());
         }
         let (space, data) = (process.limit(RLIMIT_AS), process.limit(RLIMIT_DATA));
-        let now = mm.sums();
-        let gone = vm::sums(&mm.space, self.replaced.start, self.replaced.end);
+        let now = mm.mapping_stats();
+        let gone = vm::mapping_stats(&mm.space, self.replaced.start, self.replaced.end);
         let fits = |now: u64, gone: u64, more: u64, limit| {
             (now - gone.min(now)).saturating_add(more) <= limit
         };
@@ -356,7 +356,7 @@ fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
         bits & abi::PROT_WRITE != 0 && current_process().limit(RLIMIT_DATA) != INFINITY;
     let _growing = is_limited.then(|| mm.growing.lock());
     if is_limited {
-        let there = vm::sums(&mm.space, addr, addr + len);
+        let there = vm::mapping_stats(&mm.space, addr, addr + len);
         Growth { data: there.private - there.data, ..Growth::default() }.check(&mm)?;
     }
     vm::protect(&mm.space, addr, len, prot(bits))
@@ -409,7 +409,7 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
 
 /// Whether the mapping that has its last page at an address may become longer.
 fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
-    if vm::sums(&mm.space, at, at + PAGE).locked != 0 {
+    if vm::mapping_stats(&mm.space, at, at + PAGE).locked != 0 {
         mlock::check_growth(mm, more).map_err(|_| EAGAIN)?;
     }
     check_size(mm, at, more)
@@ -418,7 +418,7 @@ fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
 /// Whether there may be more of the kind of mapping that is at an address, whatever of it is
 /// locked.
 fn check_size(mm: &Mm, at: u64, more: u64) -> Result<()> {
-    let data = if vm::sums(&mm.space, at, at + PAGE).data != 0 { more } else { 0 };
+    let data = if vm::mapping_stats(&mm.space, at, at + PAGE).data != 0 { more } else { 0 };
     Growth { mapped: more, data, ..Growth::default() }.check(mm)
 }
 

@@ -31,7 +31,8 @@ pub(super) fn check_may_lock(process: &Process) -> Result<()> {
 pub(super) fn check_growth(mm: &Mm, more: u64) -> Result<()> {
     let process = current_process();
     let limit = process.limit(RLIMIT_MEMLOCK);
-    if process.cred().has(Caps::IPC_LOCK) || mm.sums().locked.saturating_add(more) <= limit {
+    if process.cred().has(Caps::IPC_LOCK) || mm.mapping_stats().locked.saturating_add(more) <= limit
+    {
         Ok(())
     } else {
         Err(ENOMEM)
@@ -55,7 +56,7 @@ fn lock(addr: u64, len: u64, when: Populate) -> Result<()> {
     }
     let mm = current_mm()?;
     let _growing = mm.growing.lock();
-    let already = vm::sums(&mm.space, start, start + len).locked;
+    let already = vm::mapping_stats(&mm.space, start, start + len).locked;
     check_growth(&mm, len - already)?;
     vm::lock(&mm.space, start, len, when)
 }
@@ -95,7 +96,7 @@ fn mlockall(flags: u32) -> Result<()> {
     let current = flags & CURRENT != 0;
     let may_all = process.cred().has(Caps::IPC_LOCK);
     let most = if may_all { u64::MAX } else { process.limit(RLIMIT_MEMLOCK) };
-    if current && mm.sums().mapped > most {
+    if current && mm.mapping_stats().mapped > most {
         return Err(ENOMEM);
     }
     let when = if flags & ONFAULT != 0 { Populate::OnTouch } else { Populate::Now };

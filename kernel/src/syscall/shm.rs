@@ -209,8 +209,8 @@ fn limits(at: u64) -> Result<i32> {
 
 /// `SHM_INFO`: `struct shm_info`.
 fn usage(at: u64) -> Result<i32> {
-    let sums = shm::sums();
-    let words = [sums.count, sums.pages, sums.resident, sums.swapped, 0, 0];
+    let stats = shm::stats();
+    let words = [stats.count, stats.pages, stats.resident, stats.swapped, 0, 0];
     user::put(at, &words)?;
     Ok(shm::highest())
 }

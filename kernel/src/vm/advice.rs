@@ -230,19 +230,19 @@ pub(super) fn lock(space: &Space, range: VaRange, when: Populate) -> Result<()> 
 }
 
 /// Sums over the part of the space's mappings from `start` to `end`.
-pub(super) fn sums(space: &Space, start: u64, end: u64) -> super::Sums {
-    let mut sums = super::Sums::default();
+pub(super) fn mapping_stats(space: &Space, start: u64, end: u64) -> super::MappingStats {
+    let mut stats = super::MappingStats::default();
     let range = VaRange::new(Va(start), Va(end));
     with(|uvm, held| {
         uvm.outline(held, space.get(), range, |entry| {
             let bytes = entry.range.intersect(range).pages().bytes();
             let private = entry.sharing == Sharing::Private;
             let only_if = |holds| if holds { bytes } else { 0 };
-            sums.mapped += bytes;
-            sums.private += only_if(private);
-            sums.data += only_if(private && entry.prot.contains(Prot::WRITE));
-            sums.locked += only_if(entry.wired);
+            stats.mapped += bytes;
+            stats.private += only_if(private);
+            stats.data += only_if(private && entry.prot.contains(Prot::WRITE));
+            stats.locked += only_if(entry.wired);
         });
     });
-    sums
+    stats
 }

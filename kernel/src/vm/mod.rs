@@ -30,13 +30,14 @@ pub use self::loan::{
 };
 pub use self::settings::{
     leave_memory, most_mappings, neighbours, set_low_water, set_most_mappings, set_neighbours,
-    set_shares, set_tier, shares, start_daemon, stats, swap_list, swap_off, swap_on, swap_room,
-    tier,
+    set_shares, set_zswap, shares, start_daemon, stats, swap_list, swap_off, swap_on, swap_room,
+    zswap,
 };
 pub use self::space::{
     activate, admit, advise, brk, deactivate, dump_line, dump_sums, fault, inherit, line, lock,
-    lock_all, map, protect, remap, resident, resident_pages, shared_key, space_clear, space_fork,
-    space_new, stack, sums, sync, tables, tally, unlock, unlock_all, unmap, Object, Space,
+    lock_all, map, mapping_stats, protect, range_stats, remap, resident, resident_pages,
+    shared_key, space_clear, space_fork, space_new, stack, sync, tables, unlock, unlock_all, unmap,
+    Object, Space,
 };
 pub use self::system::init;
 pub use self::transfer::{
@@ -45,7 +46,7 @@ pub use self::transfer::{
 pub use ::machine::{Class, Prot};
 pub use ::uvm::Advice as Usage;
 pub use ::uvm::{
-    FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Name, Quota, Sharing, Tally,
+    FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Name, Quota, RangeStats, Sharing,
     Transfer, Vnode,
 };
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
@@ -235,7 +236,7 @@ pub enum Asks {
 
 /// Sums over mappings, in bytes.
 #[derive(Clone, Copy, Default)]
-pub struct Sums {
+pub struct MappingStats {
     /// All.
     pub mapped: u64,
     /// Private.
@@ -291,10 +292,10 @@ pub struct Stats {
     pub swap_pages: u64,
     /// What is there.
     pub swap_used: u64,
-    /// Page frames of the compressed tier.
-    pub tier_frames: u64,
+    /// Page frames of zswap.
+    pub zswap_frames: u64,
     /// Pages that are in it.
-    pub tier_pages: u64,
+    pub zswap_pages: u64,
     /// Event counts with their names.
     pub events: [(&'static str, u64); ::uvm::COUNTERS.len()],
 }

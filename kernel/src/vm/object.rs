@@ -420,7 +420,7 @@ fn errno(error: GetError) -> Errno {
     match error {
         GetError::Io => EIO,
         GetError::NoSpace => ENOSPC,
-        GetError::PastEnd | GetError::NoMemory | GetError::Wait(_) | GetError::Start(_) => ENOMEM,
+        GetError::PastEnd | GetError::NoMemory | GetError::Wait(_) | GetError::Read(_) => ENOMEM,
     }
 }
 

@@ -40,7 +40,7 @@ pub fn swap_list() -> Vec<SwapUse> {
 pub fn stats() -> Stats {
     let uvm = system();
     let frames = uvm.frames();
-    let tier = with(|uvm, held| uvm.tier_info(held));
+    let zswap = with(|uvm, held| uvm.zswap_info(held));
     Stats {
         total_pages: frames.total() as u64,
         free_pages: frames.free() as u64,
@@ -48,8 +48,8 @@ pub fn stats() -> Stats {
         anon_pages: uvm.anons() as u64,
         swap_pages: u64::from(uvm.swap_space().0),
         swap_used: u64::from(uvm.swap_space().1),
-        tier_frames: u64::from(tier.frames),
-        tier_pages: u64::from(tier.pages),
+        zswap_frames: u64::from(zswap.frames),
+        zswap_pages: u64::from(zswap.pages),
         events: uvm::COUNTERS.map(|(counter, name)| (name, uvm.stat().get(counter))),
     }
 }
@@ -65,16 +65,16 @@ pub fn set_shares(class: Class, least: u8, most: u8) -> Result<()> {
 }
 
 /// The share of memory that compressed pages may have, in percent; 0 if none are kept.
-pub fn tier() -> u8 {
-    with(|uvm, held| uvm.tier_info(held)).percent
+pub fn zswap() -> u8 {
+    with(|uvm, held| uvm.zswap_info(held)).percent
 }
 
 /// Sets it: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
-pub fn set_tier(percent: u8) -> Result<()> {
-    if percent > uvm::MOST_TIER {
+pub fn set_zswap(percent: u8) -> Result<()> {
+    if percent > uvm::MOST_ZSWAP {
         return Err(EINVAL);
     }
-    with(|uvm, held| uvm.set_tier(held, percent)).map_err(super::swap::errno)
+    with(|uvm, held| uvm.set_zswap(held, percent)).map_err(super::swap::errno)
 }
 
 /// Whether a fault brings in and maps what lies around its page.

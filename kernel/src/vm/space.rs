@@ -4,12 +4,13 @@ use alloc::sync::Arc;
 use core::fmt;
 
 use machine::{Machine, Pages, Pmap, Prot, Va, VaRange, PAGE_SIZE};
-use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Sharing, Tally};
+use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, RangeStats, Sharing};
 
 pub use super::object::Object;
 use super::system::with;
 use super::{
-    advice, Access, Advice, Backing, MapArgs, MapLine, OldRange, Place, Populate, RemapPlace, Sums,
+    advice, Access, Advice, Backing, MapArgs, MapLine, MappingStats, OldRange, Place, Populate,
+    RemapPlace,
 };
 use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
@@ -320,8 +321,8 @@ pub fn fault(
 }
 
 /// Sums over the parts of mappings that lie from `start` to `end`.
-pub fn sums(space: &Space, start: u64, end: u64) -> Sums {
-    advice::sums(space, start, end)
+pub fn mapping_stats(space: &Space, start: u64, end: u64) -> MappingStats {
+    advice::mapping_stats(space, start, end)
 }
 
 /// Page tables.
@@ -361,8 +362,8 @@ pub fn dump_sums(space: &Space, out: &mut dyn fmt::Write) -> fmt::Result {
         at = e.range.end.0;
         crate::sched::give_way();
     }
-    let (tally, tables) = (tally(space, 0, USER_END), tables(space));
-    let (swapped, heap, resident) = (tally.swapped, tally.heap, resident_pages(space));
+    let (range_stats, tables) = (range_stats(space, 0, USER_END), tables(space));
+    let (swapped, heap, resident) = (range_stats.swapped, range_stats.heap, resident_pages(space));
     write!(
         out,
         "map: {entries} entries, {anons} anons, {swapped} on swap, {resident} translations, "
@@ -378,7 +379,7 @@ pub fn dump_line(
 ) -> core::result::Result<Option<u64>, fmt::Error> {
     let Some(e) = described(space, from) else { return Ok(None) };
     write!(out, "{e}")?;
-    match tally(space, e.range.start.0, e.range.end.0).swapped {
+    match range_stats(space, e.range.start.0, e.range.end.0).swapped {
         0 => writeln!(out)?,
         swapped => writeln!(out, " | {swapped} on swap")?,
     }
@@ -386,9 +387,9 @@ pub fn dump_line(
 }
 
 /// Counts where pages are, over the part of the space's mappings from `start` to `end`.
-pub fn tally(space: &Space, start: u64, end: u64) -> Tally {
+pub fn range_stats(space: &Space, start: u64, end: u64) -> RangeStats {
     let range = VaRange::new(Va(start), Va(end));
-    with(|uvm, held| uvm.tally(held, space.get(), range))
+    with(|uvm, held| uvm.range_stats(held, space.get(), range))
 }
 
 fn map_line<'a>(e: &uvm::Outline, name: &'a str) -> MapLine<'a> {

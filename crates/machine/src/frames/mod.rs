@@ -43,7 +43,7 @@ use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 use crate::magazine::{Magazine, HALF};
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues, RawLock};
-use crate::shared::Line;
+use crate::shared::CachePadded;
 use crate::shootdown::PageChain;
 use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
 use free::FreeLists;
@@ -195,7 +195,7 @@ pub struct Segment {
 }
 
 /// What one CPU writes alone, mostly.
-struct Near<M: Machine> {
+struct PerCpu<M: Machine> {
     cache: Ordered<PageCache, M::Lock, Magazine>,
     /// As many as `cache` has, to be read without its lock.
     cached: AtomicUsize,
@@ -206,7 +206,7 @@ struct Near<M: Machine> {
 }
 
 /// What all CPUs write, once in 32 pages.
-struct Far<M: Machine> {
+struct Global<M: Machine> {
     free: Ordered<FreeList, M::Lock, FreeLists>,
     free_list_len: AtomicUsize,
     queues: Ordered<PageQueues, M::Lock, Queues>,
@@ -219,8 +219,8 @@ pub struct Frames<M: Machine> {
     /// Frames of memory: their numbers end here, those of devices follow.
     total: usize,
     pages: Vec<Page>,
-    near: Vec<Line<Near<M>>>,
-    far: Line<Far<M>>,
+    per_cpu: Vec<CachePadded<PerCpu<M>>>,
+    global: CachePadded<Global<M>>,
     /// Pages kept from `Reserve::User`, and of these from `Reserve::Kernel`.
     reserve_kernel: usize,
     reserve_pageout: usize,
@@ -231,9 +231,9 @@ pub struct Frames<M: Machine> {
     refusals: AtomicUsize,
 }
 
-impl<M: Machine> Near<M> {
+impl<M: Machine> PerCpu<M> {
     fn new() -> Self {
-        Near {
+        PerCpu {
             cache: Ordered::new(Magazine::new()),
             cached: AtomicUsize::new(0),
             gathered: AtomicUsize::new(0),
@@ -291,8 +291,8 @@ impl<M: Machine> Frames<M> {
             segments: table,
             total: total as usize,
             pages: records,
-            near: (0..cpus).map(|_| Line(Near::new())).collect(),
-            far: Line(Far {
+            per_cpu: (0..cpus).map(|_| CachePadded(PerCpu::new())).collect(),
+            global: CachePadded(Global {
                 free: Ordered::new(FreeLists::new(cpus, list)?),
                 free_list_len: AtomicUsize::new(free as usize),
                 queues: Ordered::new(Queues::new()),
@@ -308,7 +308,7 @@ impl<M: Machine> Frames<M> {
 
     /// CPUs that have caches of their own: [`Machine::cpu`] stays below.
     pub fn cpus(&self) -> usize {
-        self.near.len()
+        self.per_cpu.len()
     }
 
     /// Page frames of memory.
@@ -331,9 +331,9 @@ impl<M: Machine> Frames<M> {
     /// list and a cache meanwhile are rather counted twice than not at all: who is told that there
     /// are none gives up.
     pub fn free(&self) -> usize {
-        let before = self.far.free_list_len.load(Acquire);
-        let cached = self.near.iter().map(|near| near.cached.load(Acquire)).sum::<usize>();
-        before.max(self.far.free_list_len.load(Acquire)) + cached
+        let before = self.global.free_list_len.load(Acquire);
+        let cached = self.per_cpu.iter().map(|cpu| cpu.cached.load(Acquire)).sum::<usize>();
+        before.max(self.global.free_list_len.load(Acquire)) + cached
     }
 
     /// Page frames that operations under way give back: free as soon as the CPUs have been told of
@@ -341,15 +341,16 @@ impl<M: Machine> Frames<M> {
     /// counts no frame as neither.
     pub fn being_freed(&self) -> usize {
         // An operation may begin on one CPU and end on another.
-        let sum = |sum: usize, near: &Line<Near<M>>| sum.wrapping_add(near.gathered.load(Acquire));
-        self.near.iter().fold(0, sum)
+        let sum =
+            |sum: usize, cpu: &CachePadded<PerCpu<M>>| sum.wrapping_add(cpu.gathered.load(Acquire));
+        self.per_cpu.iter().fold(0, sum)
     }
 
     /// Counts frames as [being freed](Self::being_freed) that the caller is about to take from
     /// their owners, at most.
     #[inline]
     pub fn announce(&self, pages: usize) {
-        self.near[M::Lock::cpu()].gathered.fetch_add(pages, Relaxed);
+        self.per_cpu[M::Lock::cpu()].gathered.fetch_add(pages, Relaxed);
     }
 
     /// Free page frames that [`Reserve::User`] may take; a moment's value.
@@ -361,7 +362,7 @@ impl<M: Machine> Frames<M> {
     /// by two words that change rarely.
     #[inline]
     pub fn is_plentiful(&self) -> bool {
-        self.far.free_list_len.load(Relaxed) > self.low_water()
+        self.global.free_list_len.load(Relaxed) > self.low_water()
     }
 
     /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the
@@ -437,7 +438,7 @@ impl<M: Machine> Frames<M> {
     ) -> Result<PageNo, NoMemory> {
         let cpu = machine.cpu();
         {
-            let (mut cache, _h) = self.near[cpu].cache.lock(held);
+            let (mut cache, _h) = self.per_cpu[cpu].cache.lock(held);
             if let Some(page) = self.pop(&mut cache, cpu) {
                 return Ok(page);
             }
@@ -490,10 +491,10 @@ impl<M: Machine> Frames<M> {
         cpu: usize,
         reserve: Reserve,
     ) -> Result<PageNo, NoMemory> {
-        let (mut cache, mut h) = self.near[cpu].cache.lock(held);
+        let (mut cache, mut h) = self.per_cpu[cpu].cache.lock(held);
         if cache.is_empty() {
             let filled = self.refill(&mut cache, &mut h, cpu, reserve);
-            if self.far.free_list_len.load(Relaxed) < self.low_water() {
+            if self.global.free_list_len.load(Relaxed) < self.low_water() {
                 machine.wake(Channel::PAGE_DAEMON);
             }
             filled?;
@@ -505,7 +506,7 @@ impl<M: Machine> Frames<M> {
     #[inline]
     fn pop(&self, cache: &mut Magazine, cpu: usize) -> Option<PageNo> {
         let no = cache.pop()?;
-        self.near[cpu].cached.store(cache.len(), Relaxed);
+        self.per_cpu[cpu].cached.store(cache.len(), Relaxed);
         let page = &self.pages[no as usize];
         page.place.store(Place::Nowhere as u8, Relaxed);
         page.owner.store(pack(Owner::Kernel), Relaxed);
@@ -521,7 +522,7 @@ impl<M: Machine> Frames<M> {
         reserve: Reserve,
     ) -> Result<(), NoMemory> {
         let keep = self.kept_from(reserve);
-        let (mut free, _h) = self.far.free.lock(held);
+        let (mut free, _h) = self.global.free.lock(held);
         let want = free.len.saturating_sub(keep).min(HALF);
         if want == 0 {
             return Err(NoMemory);
@@ -531,8 +532,8 @@ impl<M: Machine> Frames<M> {
             self.set_place(no, Place::Cached);
         });
         // Counted in the cache before they leave the list: see `free`.
-        self.near[cpu].cached.store(cache.len(), Release);
-        self.far.free_list_len.store(free.len, Release);
+        self.per_cpu[cpu].cached.store(cache.len(), Release);
+        self.global.free_list_len.store(free.len, Release);
         Ok(())
     }
 
@@ -549,9 +550,9 @@ impl<M: Machine> Frames<M> {
         page: PageNo,
     ) {
         let cpu = machine.cpu();
-        let (mut cache, mut h) = self.near[cpu].cache.lock(held);
+        let (mut cache, mut h) = self.per_cpu[cpu].cache.lock(held);
         self.put(&mut cache, &mut h, cpu, page);
-        self.near[cpu].cached.store(cache.len(), Release);
+        self.per_cpu[cpu].cached.store(cache.len(), Release);
     }
 
     /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with
@@ -581,8 +582,8 @@ impl<M: Machine> Frames<M> {
         chain: PageChain,
     ) {
         let cpu = machine.cpu();
-        let near = &self.near[cpu];
-        let (mut cache, mut h) = near.cache.lock(held);
+        let per_cpu = &self.per_cpu[cpu];
+        let (mut cache, mut h) = per_cpu.cache.lock(held);
         if chain.len > HALF {
             self.free_listed(&mut h, cpu, &chain);
         } else {
@@ -591,9 +592,9 @@ impl<M: Machine> Frames<M> {
                 next = self.page(page).next();
                 self.put(&mut cache, &mut h, cpu, page);
             }
-            near.cached.store(cache.len(), Release);
+            per_cpu.cached.store(cache.len(), Release);
         }
-        near.gathered.fetch_sub(chain.len, Release);
+        per_cpu.gathered.fetch_sub(chain.len, Release);
     }
 
     #[inline]
@@ -613,7 +614,7 @@ impl<M: Machine> Frames<M> {
         cpu: usize,
         count: usize,
     ) {
-        let (mut free, _h) = self.far.free.lock(held);
+        let (mut free, _h) = self.global.free.lock(held);
         let list = &mut free.lists[cpu];
         let before = list.len;
         for no in (0..count).map_while(|_| cache.pop()) {
@@ -621,16 +622,16 @@ impl<M: Machine> Frames<M> {
             self.set_place(no, Place::Free);
         }
         free.len += free.lists[cpu].len - before;
-        self.far.free_list_len.store(free.len, Release);
+        self.global.free_list_len.store(free.len, Release);
     }
 
     /// Returns all cached pages to the free list, from every CPU.
     pub fn drain_caches<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
-        for (cpu, near) in self.near.iter().enumerate() {
-            let (mut cache, mut h) = near.cache.lock(held);
+        for (number, cpu) in self.per_cpu.iter().enumerate() {
+            let (mut cache, mut h) = cpu.cache.lock(held);
             let count = cache.len();
-            self.drain(&mut cache, &mut h, cpu, count);
-            near.cached.store(0, Release);
+            self.drain(&mut cache, &mut h, number, count);
+            cpu.cached.store(0, Release);
         }
     }
 
@@ -638,7 +639,7 @@ impl<M: Machine> Frames<M> {
     /// freed must not all go to whoever asks first on the CPU that freed it, or the reserves shrink
     /// each time that they are used.
     pub fn refill_reserves<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
-        if self.far.free_list_len.load(Relaxed) < self.reserve_kernel {
+        if self.global.free_list_len.load(Relaxed) < self.reserve_kernel {
             self.drain_caches(held);
         }
     }
@@ -655,8 +656,8 @@ impl<M: Machine> Frames<M> {
         count: u32,
     ) -> Result<PageNo, NoMemory> {
         self.drain_caches(held);
-        let (_cache, mut h) = self.near[0].cache.lock(held);
-        let (mut free, _h) = self.far.free.lock(&mut h);
+        let (_cache, mut h) = self.per_cpu[0].cache.lock(held);
+        let (mut free, _h) = self.global.free.lock(&mut h);
         let is_short = count == 0 || free.len < count as usize + self.reserve_kernel;
         let run = if is_short {
             None
@@ -674,7 +675,7 @@ impl<M: Machine> Frames<M> {
             self.pages[no as usize].owner.store(pack(Owner::Kernel), Relaxed);
         }
         free.len -= count as usize;
-        self.far.free_list_len.store(free.len, Relaxed);
+        self.global.free_list_len.store(free.len, Relaxed);
         Ok(PageNo(first))
     }
 

@@ -126,7 +126,7 @@ impl<M: Machine> Frames<M> {
         let cpu = machine.cpu();
         loop {
             {
-                let (mut batch, _h) = self.near[cpu].pending.lock(held);
+                let (mut batch, _h) = self.per_cpu[cpu].pending.lock(held);
                 let at = batch.len;
                 if let Some(free) = batch.pages.get_mut(at) {
                     *free = page.0;
@@ -142,10 +142,10 @@ impl<M: Machine> Frames<M> {
     #[cold]
     fn link_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, cpu: usize) {
         let (batch, len) = {
-            let (mut batch, _h) = self.near[cpu].pending.lock(held);
+            let (mut batch, _h) = self.per_cpu[cpu].pending.lock(held);
             (batch.pages, core::mem::take(&mut batch.len))
         };
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         let (pages, mut active) = (&self.pages[..], queues.active);
         for &no in &batch[..len] {
             if pages[no as usize].moves(Place::Pending, Place::Active) {
@@ -159,14 +159,14 @@ impl<M: Machine> Frames<M> {
 
     /// Links what all CPUs' batches hold.
     pub fn flush_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) {
-        for cpu in 0..self.near.len() {
+        for cpu in 0..self.per_cpu.len() {
             self.link_pending(held, cpu);
         }
     }
 
     /// Moves a page to the end of the inactive queue, if it is on the active one.
     pub fn deactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         if self.page(page).moves(Place::Active, Place::Inactive) {
             self.unlink(&mut queues.active, page.0);
             link_back(&self.pages, &mut queues.inactive, page.0);
@@ -176,7 +176,7 @@ impl<M: Machine> Frames<M> {
 
     /// Moves a page from the inactive to the end of the active queue.
     pub fn reactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         if self.page(page).moves(Place::Inactive, Place::Active) {
             self.unlink(&mut queues.inactive, page.0);
             link_back(&self.pages, &mut queues.active, page.0);
@@ -207,7 +207,7 @@ impl<M: Machine> Frames<M> {
     /// The same for pages that are in no batch, under one hold of the lock.
     #[inline(never)]
     pub fn dequeue_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         for &page in pages {
             match self.place(page) {
                 Place::Active => self.unlink(&mut queues.active, page.0),
@@ -228,25 +228,25 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, P>,
         queue: Queue,
     ) -> Option<PageNo> {
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         let list = queues.list(queue);
         (list.len != 0).then_some(PageNo(list.head))
     }
 
     /// Pages on the active queue; batches are not counted.
     pub fn active(&self) -> usize {
-        self.far.balance.active.load(Relaxed)
+        self.global.balance.active.load(Relaxed)
     }
 
     /// Pages on the inactive queue.
     pub fn inactive(&self) -> usize {
-        self.far.balance.inactive.load(Relaxed)
+        self.global.balance.inactive.load(Relaxed)
     }
 
     /// Pages on both queues of a class.
     pub fn of_class(&self, class: Class) -> usize {
         let (file, exec) =
-            (self.far.balance.file.load(Relaxed), self.far.balance.exec.load(Relaxed));
+            (self.global.balance.file.load(Relaxed), self.global.balance.exec.load(Relaxed));
         match class {
             Class::File => file,
             Class::Exec => exec,
@@ -273,19 +273,19 @@ impl<M: Machine> Frames<M> {
     pub fn audit<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) -> Result<(), &'static str> {
         let mut seen = [0usize; 5];
         {
-            let (queues, mut h) = self.far.queues.lock(held);
+            let (queues, mut h) = self.global.queues.lock(held);
             self.audit_list(&queues.active, Place::Active)?;
             self.audit_list(&queues.inactive, Place::Inactive)?;
             let mut cached = 0;
-            for near in &self.near {
-                let (cache, _h) = near.cache.lock(&mut h);
+            for cpu in &self.per_cpu {
+                let (cache, _h) = cpu.cache.lock(&mut h);
                 cached += cache.len();
                 if cache.numbers().iter().any(|&no| self.place(PageNo(no)) != Place::Cached) {
                     return Err("a cached page says it is elsewhere");
                 }
             }
-            let (_cache, mut h) = self.near[0].cache.lock(&mut h);
-            let (free, _h) = self.far.free.lock(&mut h);
+            let (_cache, mut h) = self.per_cpu[0].cache.lock(&mut h);
+            let (free, _h) = self.global.free.lock(&mut h);
             free.lists.iter().try_for_each(|list| self.audit_list(list, Place::Free))?;
             let listed: usize = free.lists.iter().map(|list| list.len).sum();
             if free.len != listed {
@@ -345,9 +345,9 @@ impl<M: Machine> Frames<M> {
     }
 
     pub(super) fn count(&self, queues: &Queues) {
-        self.far.balance.active.store(queues.active.len, Relaxed);
-        self.far.balance.inactive.store(queues.inactive.len, Relaxed);
-        self.far.balance.file.store(queues.file, Relaxed);
-        self.far.balance.exec.store(queues.exec, Relaxed);
+        self.global.balance.active.store(queues.active.len, Relaxed);
+        self.global.balance.inactive.store(queues.inactive.len, Relaxed);
+        self.global.balance.file.store(queues.file, Relaxed);
+        self.global.balance.exec.store(queues.exec, Relaxed);
     }
 }

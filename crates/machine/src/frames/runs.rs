@@ -46,8 +46,8 @@ impl<M: Machine> Frames<M> {
         mut each: impl FnMut(PageNo),
     ) -> usize {
         let cpu = machine.cpu();
-        let (_cache, mut h) = self.near[cpu].cache.lock(held);
-        let (mut free, _h) = self.far.free.lock(&mut h);
+        let (_cache, mut h) = self.per_cpu[cpu].cache.lock(held);
+        let (mut free, _h) = self.global.free.lock(&mut h);
         let count = count.min(free.len.saturating_sub(self.kept_from(reserve)));
         self.take_free(&mut free, cpu, count, |no| {
             let page = &self.pages[no as usize];
@@ -55,7 +55,7 @@ impl<M: Machine> Frames<M> {
             page.owner.store(pack(Owner::Kernel), Relaxed);
             each(PageNo(no));
         });
-        self.far.free_list_len.store(free.len, Release);
+        self.global.free_list_len.store(free.len, Release);
         if free.len < self.low_water() {
             machine.wake(Channel::PAGE_DAEMON);
         }
@@ -70,7 +70,7 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, P>,
         pages: impl Iterator<Item = PageNo>,
     ) {
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         let (records, mut active) = (&self.pages[..], queues.active);
         for page in pages {
             let record = &records[page.0 as usize];
@@ -111,7 +111,7 @@ impl<M: Machine> Frames<M> {
         announced: usize,
         down: &mut Shootdown,
     ) {
-        self.near[M::Lock::cpu()].gathered.fetch_sub(announced - pages.len(), Relaxed);
+        self.per_cpu[M::Lock::cpu()].gathered.fetch_sub(announced - pages.len(), Relaxed);
         let mut listed = 0;
         for &page in pages {
             let record = self.page(page);
@@ -126,7 +126,7 @@ impl<M: Machine> Frames<M> {
         if listed == 0 {
             return;
         }
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         for &page in pages {
             let record = self.page(page);
             let place = record.place.load(Relaxed);
@@ -153,7 +153,7 @@ impl<M: Machine> Frames<M> {
         chain: &PageChain,
     ) {
         let Some(head) = chain.head else { return };
-        let (mut free, _h) = self.far.free.lock(held);
+        let (mut free, _h) = self.global.free.lock(held);
         let (mut at, mut prev) = (head.0, NIL);
         for _ in 0..chain.len {
             let page = &self.pages[at as usize];
@@ -164,6 +164,6 @@ impl<M: Machine> Frames<M> {
         // Now `prev` is the chain's last page.
         self.splice_front(&mut free.lists[cpu], List { head: head.0, tail: prev, len: chain.len });
         free.len += chain.len;
-        self.far.free_list_len.store(free.len, Release);
+        self.global.free_list_len.store(free.len, Release);
     }
 }

@@ -26,7 +26,7 @@ impl<M: Machine> Frames<M> {
         most: usize,
     ) -> ArrayVec<PageNo, SCAN> {
         let mut out = ArrayVec::new();
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         let list = queues.list(queue);
         for _ in 0..most.min(SCAN).min(list.len) {
             let no = list.head;
@@ -39,7 +39,7 @@ impl<M: Machine> Frames<M> {
 
     /// Moves pages to the end of the inactive queue, as far as they are on the active one.
     pub fn deactivate_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
-        let (mut queues, _h) = self.far.queues.lock(held);
+        let (mut queues, _h) = self.global.queues.lock(held);
         for &page in pages {
             if self.page(page).moves(Place::Active, Place::Inactive) {
                 self.unlink(&mut queues.active, page.0);

@@ -219,8 +219,8 @@ impl World {
             }
             Op::SwapOn { d } => Ok(self.swap_on(held, d)),
             Op::SwapOff { d } => Ok(self.swap_off(held, d)),
-            Op::Tier { percent } => {
-                Ok(self.uvm.set_tier(held, percent).map_or_else(Got::Swap, |()| Got::Done))
+            Op::Zswap { percent } => {
+                Ok(self.uvm.set_zswap(held, percent).map_or_else(Got::Swap, |()| Got::Done))
             }
             Op::CompleteIo { k } => {
                 self.machine().complete(k, Fate::Works);

@@ -24,10 +24,10 @@ struct Room {
     /// Slots that work, on devices that will be on, but for the last few of many, which count as
     /// none.
     slots: usize,
-    /// Pages that the compressed tier may hold, and frames of `frames` that this takes.
-    tier: usize,
-    tier_frames: usize,
-    /// Anonymous pages in memory, in the tier and on swap.
+    /// Pages that zswap may hold, and frames of `frames` that this takes.
+    zswap: usize,
+    zswap_frames: usize,
+    /// Anonymous pages in memory, in zswap and on swap.
     anonymous: usize,
 }
 
@@ -41,13 +41,13 @@ impl World {
             return Ok(());
         }
         let (needs, room) = (self.needs(op), self.room(op));
-        let keeps = if let Op::SwapOff { .. } | Op::Tier { .. } = op { 1 } else { needs };
-        // The tier's last frame goes after its last page has got another.
-        let in_all = if let Op::Tier { .. } = op { 1 } else { needs };
-        let frames = room.frames - room.tier_frames;
+        let keeps = if let Op::SwapOff { .. } | Op::Zswap { .. } = op { 1 } else { needs };
+        // Zswap's last frame goes after its last page has got another.
+        let in_all = if let Op::Zswap { .. } = op { 1 } else { needs };
+        let frames = room.frames - room.zswap_frames;
         if keeps != 0
             && (room.fixed + keeps > frames
-                || room.anonymous + room.others + in_all > frames + room.slots + room.tier)
+                || room.anonymous + room.others + in_all > frames + room.slots + room.zswap)
         {
             return Ok(());
         }
@@ -120,26 +120,26 @@ impl World {
             .filter(|pager| pager.kind() == "anonymous")
             .map(|pager| pager.object().resident(held) + pager.object().stored(held))
             .sum();
-        let (tier, tier_frames) = match *op {
-            Op::Tier { percent: 0 } => (0, 0),
-            _ => self.room_in_tier(held),
+        let (zswap, zswap_frames) = match *op {
+            Op::Zswap { percent: 0 } => (0, 0),
+            _ => self.room_in_zswap(held),
         };
         Room {
             frames: frames.total() - frames.low_water(),
             fixed: fixed().count(),
             others: fixed().filter(|&page| !is_anonymous(page)).count(),
             slots: slots as usize,
-            tier,
-            tier_frames,
+            zswap,
+            zswap_frames,
             anonymous: self.uvm.anons() + stored,
         }
     }
 
-    /// Pages that the tier may hold, and the frames that it has then: those that it has now, and
+    /// Pages that zswap may hold, and the frames that it has then: those that it has now, and
     /// more where one makes room for several pages. All pages of a world get so small that sixteen
     /// share a frame.
-    fn room_in_tier(&self, held: &mut Held<'_, Nothing>) -> (usize, usize) {
-        let (info, total) = (self.uvm.tier_info(held), self.machine().frames().total());
+    fn room_in_zswap(&self, held: &mut Held<'_, Nothing>) -> (usize, usize) {
+        let (info, total) = (self.uvm.zswap_info(held), self.machine().frames().total());
         if info.percent == 0 {
             return (0, 0);
         }
@@ -160,5 +160,5 @@ impl World {
     }
 }
 
-/// Cells of the smallest size in a frame of the tier.
+/// Cells of the smallest size in a frame of zswap.
 const CELLS: usize = 16;

@@ -222,12 +222,18 @@ impl World {
     pub fn pages(&self) -> (usize, usize) {
         let tallies = self.spaces.iter().flatten().map(|home| {
             let (mut ctx, all) = (ThreadCtx::new(), home.space.bounds());
-            let tally = self.uvm.tally(&mut ctx.held(), &home.space, all);
+            let range_stats = self.uvm.range_stats(&mut ctx.held(), &home.space, all);
             let anonymous = self.uvm.anonymous_in(&mut ctx.held(), &home.space, all);
-            assert_eq!(anonymous, tally.anonymous + tally.swapped, "both count a range's slots");
-            tally
+            assert_eq!(
+                anonymous,
+                range_stats.anonymous + range_stats.swapped,
+                "both count a range's slots"
+            );
+            range_stats
         });
-        tallies.fold((0, 0), |sum, tally| (sum.0 + tally.anonymous, sum.1 + tally.swapped))
+        tallies.fold((0, 0), |sum, range_stats| {
+            (sum.0 + range_stats.anonymous, sum.1 + range_stats.swapped)
+        })
     }
 
     /// The VM system.

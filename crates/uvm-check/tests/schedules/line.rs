@@ -184,7 +184,7 @@ fn who_wakes_up_early_takes_no_turn() {
         let town = Town::new(3, 3);
         let programs: Vec<_> = (0..3).map(|me| town.run(me, 2)).collect();
         for _ in 0..3 {
-            town.w.uvm.machine().wake(Channel::LINE);
+            town.w.uvm.machine().wake(Channel::MEMORY_TURN);
             shuttle::thread::yield_now();
         }
         programs.into_iter().for_each(|program| program.join().unwrap());

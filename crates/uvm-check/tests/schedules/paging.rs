@@ -13,7 +13,7 @@ use machine::frames::{PageFlags, Place, Queue};
 use machine::{Machine, Owner, Pages, Pmap, ThreadCtx, VaRange};
 use uvm::{
     AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId,
-    TierInfo,
+    ZswapInfo,
 };
 use uvm_check::host::{File, Line, Manner, SwapDisk};
 use uvm_soft::{Fate, IoBy, Moment, ShuttleThreads};
@@ -102,7 +102,7 @@ impl Paged {
     /// Pages that have left memory or were on their way, those of files too that were written.
     fn pages_out(&self) -> u64 {
         let out =
-            [Counter::SwapOuts, Counter::TierOuts, Counter::FreedClean, Counter::FilePagesWritten];
+            [Counter::SwapOuts, Counter::ZswapOuts, Counter::FreedClean, Counter::FilePagesWritten];
         out.iter().map(|&counter| self.w.uvm.stat().get(counter)).sum()
     }
 
@@ -443,24 +443,24 @@ fn swap_is_switched_off_under_load() {
     });
 }
 
-/// A store to a page that is being packed, is packed or is unpacked stays. The tier has one frame,
+/// A store to a page that is being packed, is packed or is unpacked stays. Zswap has one frame,
 /// so that its oldest pages move on to the device beside it.
 #[test]
-fn a_store_is_not_lost_to_the_tier() {
+fn a_store_is_not_lost_to_zswap() {
     check_paging(|| {
         let p = Paged::new(Fate::Works);
-        p.w.uvm.set_tier(&mut ThreadCtx::new().held(), 1).expect("there is heap");
+        p.w.uvm.set_zswap(&mut ThreadCtx::new().held(), 1).expect("there is heap");
         store_beside_the_daemon(p)
     });
 }
 
-/// The tier is switched off and on again while pages go there, are asked for and go with a process,
+/// Zswap is switched off and on again while pages go there, are asked for and go with a process,
 /// and a device beside it is switched off too.
 #[test]
-fn the_tier_is_switched_off_under_load() {
+fn zswap_is_switched_off_under_load() {
     check_paging(|| {
         let p = Paged::new(Fate::Works);
-        let set = |p: &Paged, percent| p.w.uvm.set_tier(&mut ThreadCtx::new().held(), percent);
+        let set = |p: &Paged, percent| p.w.uvm.set_zswap(&mut ThreadCtx::new().held(), percent);
         set(&p, 20).expect("there is heap");
         let (space, other) = (p.swapped(), p.written());
         let daemon = p.daemon(2);
@@ -477,8 +477,8 @@ fn the_tier_is_switched_off_under_load() {
         };
         assert_eq!(set(&p, 0), Ok(()));
         assert_eq!(
-            p.w.uvm.tier_info(&mut ThreadCtx::new().held()),
-            TierInfo::default(),
+            p.w.uvm.zswap_info(&mut ThreadCtx::new().held()),
+            ZswapInfo::default(),
             "it is on yet"
         );
         assert_eq!(set(&p, 5), Ok(()));

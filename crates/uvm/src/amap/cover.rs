@@ -88,8 +88,8 @@ impl Cover {
                     Some(run) => run.end = range.end,
                     None => drop(runs.insert(range.start, Rest { end: range.end, count: 1 })),
                 }
-                join(runs, range.end);
-                join(runs, range.start);
+                merge(runs, range.end);
+                merge(runs, range.start);
                 self.lessen();
             }
         }
@@ -126,17 +126,17 @@ impl Cover {
             return range.end;
         }
         let runs = self.many();
-        cut(runs, range.start);
-        cut(runs, range.end);
+        split(runs, range.start);
+        split(runs, range.end);
         let mut next = range.start;
         for (&start, rest) in runs.range_mut(range.clone()).take(most) {
             debug_assert_eq!(start, next, "a slot of {range:?} has no reference");
             rest.count += 1;
             next = rest.end;
         }
-        join(runs, range.start);
-        join(runs, next);
-        join(runs, range.end);
+        merge(runs, range.start);
+        merge(runs, next);
+        merge(runs, range.end);
         self.lessen();
         next
     }
@@ -168,8 +168,8 @@ impl Cover {
             return range.end;
         }
         let runs = self.many();
-        cut(runs, range.start);
-        cut(runs, range.end);
+        split(runs, range.start);
+        split(runs, range.end);
         let (mut at, mut parts, mut looks) = (range.start, 0, 0);
         while parts < most && (looks < LOOKS || most == usize::MAX) {
             let Some((&start, rest)) = runs.range_mut(at..range.end).next() else { break };
@@ -182,9 +182,9 @@ impl Cover {
                 parts += 1;
             }
         }
-        join(runs, range.start);
-        join(runs, at);
-        join(runs, range.end);
+        merge(runs, range.start);
+        merge(runs, at);
+        merge(runs, range.end);
         self.lessen();
         at
     }
@@ -341,7 +341,7 @@ fn run_before(runs: &mut BTreeMap<u64, Rest>, at: u64) -> Option<&mut Rest> {
 }
 
 /// Makes two of a run that a boundary lies in.
-fn cut(runs: &mut BTreeMap<u64, Rest>, at: u64) {
+fn split(runs: &mut BTreeMap<u64, Rest>, at: u64) {
     if let Some(run) = run_before(runs, at).filter(|run| run.end > at) {
         let tail = Rest { ..*run };
         run.end = at;
@@ -350,7 +350,7 @@ fn cut(runs: &mut BTreeMap<u64, Rest>, at: u64) {
 }
 
 /// Makes one of two runs of one count that meet at a boundary.
-fn join(runs: &mut BTreeMap<u64, Rest>, at: u64) {
+fn merge(runs: &mut BTreeMap<u64, Rest>, at: u64) {
     let Some(&Rest { end, count }) = runs.get(&at) else { return };
     if let Some(run) = run_before(runs, at).filter(|run| run.end == at && run.count == count) {
         run.end = end;

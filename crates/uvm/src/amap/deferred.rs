@@ -16,7 +16,7 @@
 //!
 //! I1: a slot outside its amap's cover is in an amap on the list.
 //!
-//! Locks: an amap's place on the list by its own lock, the list's head by one of the registry's
+//! Locks: an amap's place on the list by its own lock, the list's head by one of the object table's
 //! level.
 
 use alloc::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) enum Left<M: Machine> {
 
 /// The list.
 pub(crate) struct DeferredReleases<M: Machine> {
-    first: Ordered<order::Registry, M::Lock, Option<Arc<Amap<M>>>>,
+    first: Ordered<order::ObjectTable, M::Lock, Option<Arc<Amap<M>>>>,
     /// Whether there may be any.
     is_any: AtomicBool,
 }

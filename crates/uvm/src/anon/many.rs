@@ -39,8 +39,8 @@ impl<M: Machine> Anons<M> {
         }
         let result = {
             let cpu = machine.cpu();
-            let near = &self.near[cpu];
-            let (mut free, mut h) = near.free.lock(held);
+            let per_cpu = &self.per_cpu[cpu];
+            let (mut free, mut h) = per_cpu.free.lock(held);
             if count < HALF {
                 pop_up_to(&mut free, &mut numbers, count);
             }
@@ -50,7 +50,7 @@ impl<M: Machine> Anons<M> {
                 let (mut depot, _h) = self.depot.lock(&mut h);
                 self.take_from_depot(&mut depot, cpu, &mut free, &mut numbers, count)
             };
-            near.len.store(free.len(), Relaxed);
+            per_cpu.len.store(free.len(), Relaxed);
             result
         };
         if result.is_err() {
@@ -63,7 +63,7 @@ impl<M: Machine> Anons<M> {
         &self,
         depot: &mut Depot,
         cpu: usize,
-        near: &mut Magazine,
+        free: &mut Magazine,
         numbers: &mut Numbers,
         count: usize,
     ) -> Result<(), NoMemory> {
@@ -71,7 +71,7 @@ impl<M: Machine> Anons<M> {
         self.take_listed(depot, cpu, count - before, |no| numbers.push(no));
         self.out.fetch_add(numbers.len() - before, Relaxed);
         // What the CPU has at hand goes before numbers that were never used.
-        pop_up_to(near, numbers, count);
+        pop_up_to(free, numbers, count);
         while numbers.len() < count {
             numbers.push(self.fresh(depot)?);
             self.out.fetch_add(1, Relaxed);

@@ -39,7 +39,7 @@ use machine::lines::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use machine::frames::PageFlags;
 use machine::magazine::{Magazine, FULL, HALF};
 use machine::order::{self, Before, FreeList, PageCache, PageQueues};
-use machine::shared::Line;
+use machine::shared::CachePadded;
 use machine::{Frames, Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown, Unmapped};
 use spin::Once;
 
@@ -160,7 +160,7 @@ struct Cell<M: Machine> {
 /// Cells that one CPU mostly uses, on lines of their own: as many as it gets at once.
 const ROW: usize = HALF;
 
-type Chunk<M> = Box<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>;
+type Chunk<M> = Box<[CachePadded<[Cell<M>; ROW]>; CHUNK / ROW]>;
 
 struct Depot {
     /// For each CPU the first of a list of free numbers that it gave back, linked through their
@@ -172,7 +172,7 @@ struct Depot {
 }
 
 /// A CPU's own free numbers.
-struct Near<M: Machine> {
+struct PerCpu<M: Machine> {
     free: Ordered<PageCache, M::Lock, Magazine>,
     /// As many as `free` has, to be read without its lock.
     len: AtomicUsize,
@@ -221,7 +221,7 @@ fn in_chunk<M: Machine>(chunk: &Chunk<M>, no: AnonNo) -> &Cell<M> {
 /// All anons of an instance.
 pub(crate) struct Anons<M: Machine> {
     chunks: Vec<Once<Chunk<M>>>,
-    near: Vec<Line<Near<M>>>,
+    per_cpu: Vec<CachePadded<PerCpu<M>>>,
     depot: Ordered<FreeList, M::Lock, Depot>,
     /// Numbers that the depot has given out, to CPUs or users.
     out: AtomicUsize,
@@ -245,10 +245,12 @@ impl<M: Machine> Anons<M> {
         let mut lists = Vec::new();
         lists.try_reserve_exact(cpus).map_err(|_| NoMemory)?;
         lists.resize(cpus, 0);
-        let near = || Line(Near { free: Ordered::new(Magazine::new()), len: AtomicUsize::new(0) });
+        let per_cpu = || {
+            CachePadded(PerCpu { free: Ordered::new(Magazine::new()), len: AtomicUsize::new(0) })
+        };
         Ok(Anons {
             chunks,
-            near: (0..cpus).map(|_| near()).collect(),
+            per_cpu: (0..cpus).map(|_| per_cpu()).collect(),
             depot: Ordered::new(Depot { free: lists, fresh: 1 }),
             out: AtomicUsize::new(0),
             borrowed: AtomicUsize::new(0),
@@ -289,8 +291,8 @@ impl<M: Machine> Anons<M> {
 
     /// Anons in use; a moment's value where several CPUs run.
     pub(crate) fn in_use(&self) -> usize {
-        let near: usize = self.near.iter().map(|near| near.len.load(Relaxed)).sum();
-        self.out.load(Relaxed).saturating_sub(near)
+        let cached: usize = self.per_cpu.iter().map(|cpu| cpu.len.load(Relaxed)).sum();
+        self.out.load(Relaxed).saturating_sub(cached)
     }
 
     /// A new anon with one reference for a page that is filled and nobody else's. The caller
@@ -318,13 +320,13 @@ impl<M: Machine> Anons<M> {
         machine: &M,
         held: &mut Held<'_, P>,
     ) -> Result<(AnonNo, &Cell<M>), NoMemory> {
-        let near = &self.near[machine.cpu()];
-        let (mut free, mut h) = near.free.lock(held);
+        let per_cpu = &self.per_cpu[machine.cpu()];
+        let (mut free, mut h) = per_cpu.free.lock(held);
         if free.is_empty() {
             self.refill(&mut h, &mut free, machine.cpu())?;
         }
         let no = free.pop().and_then(AnonNo::new).ok_or(NoMemory)?;
-        near.len.store(free.len(), Relaxed);
+        per_cpu.len.store(free.len(), Relaxed);
         Ok((no, self.cell(no)))
     }
 
@@ -389,13 +391,13 @@ impl<M: Machine> Anons<M> {
 
     #[inline]
     fn give_back<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo) {
-        let near = &self.near[machine.cpu()];
-        let (mut free, mut h) = near.free.lock(held);
+        let per_cpu = &self.per_cpu[machine.cpu()];
+        let (mut free, mut h) = per_cpu.free.lock(held);
         if free.is_full() {
             self.drain(&mut h, &mut free, machine.cpu());
         }
         free.push(no.get());
-        near.len.store(free.len(), Relaxed);
+        per_cpu.len.store(free.len(), Relaxed);
     }
 
     /// Gives half of a CPU's magazine to the depot.
@@ -561,7 +563,7 @@ pub(crate) fn leave<M: Machine, P: Before<PageQueues>>(
 fn new_chunk<M: Machine>() -> Chunk<M> {
     const {
         assert!(
-            size_of::<[Line<[Cell<M>; ROW]>; CHUNK / ROW]>() <= NEW_BYTES,
+            size_of::<[CachePadded<[Cell<M>; ROW]>; CHUNK / ROW]>() <= NEW_BYTES,
             "a machine's lock is small"
         )
     };
@@ -569,7 +571,8 @@ fn new_chunk<M: Machine>() -> Chunk<M> {
         anon: Ordered::new(AnonBody { refs: 0, page: None, swap: None }),
         next_free: AtomicU32::new(0),
     };
-    let rows: Box<[_]> = (0..CHUNK / ROW).map(|_| Line(core::array::from_fn(cell))).collect();
+    let rows: Box<[_]> =
+        (0..CHUNK / ROW).map(|_| CachePadded(core::array::from_fn(cell))).collect();
     match rows.try_into() {
         Ok(chunk) => chunk,
         Err(_) => unreachable!("a chunk has as many rows as were made"),

@@ -44,7 +44,7 @@ use machine::{
     Wiring,
 };
 
-use crate::io::Start;
+use crate::io::ReadRequest;
 use crate::map::tree::Tree;
 use crate::map::{Entry, Map, Writes};
 use crate::pageout::Reclaim;
@@ -92,7 +92,7 @@ impl From<GetError> for Stop<FaultError> {
     fn from(e: GetError) -> Self {
         match e {
             GetError::Wait(ticket) => Stop::Wait(ticket),
-            GetError::Start(start) => Stop::Start(start),
+            GetError::Read(start) => Stop::Read(start),
             GetError::PastEnd => Stop::Fail(FaultError::Bus),
             GetError::Io => Stop::Fail(FaultError::Io),
             GetError::NoSpace => Stop::Fail(FaultError::NoSpace),
@@ -132,7 +132,7 @@ struct Fault<'a, M: Machine> {
     reach: Reach,
     down: &'a mut Shootdown,
     /// A read that nobody waits for, to be started when the fault is resolved.
-    ahead: Option<Start>,
+    ahead: Option<ReadRequest>,
     /// The hole that the access would store to: room for it must be found first.
     hole: Option<Hole>,
     /// Whether it was a first touch right behind a page, as it seems (`run.rs`).
@@ -323,7 +323,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         stop: Stop<FaultError>,
-        ahead: Option<Start>,
+        ahead: Option<ReadRequest>,
         hole: Option<Hole>,
         down: &mut Shootdown,
     ) -> Stop<Refused> {
@@ -331,7 +331,7 @@ impl<M: Machine> Uvm<M> {
         // Before anything is waited for: somebody may wait for these pages, and hold up what we
         // wait for.
         match (ahead, stop) {
-            (Some(start), _) | (None, Stop::Start(start)) => Stop::Start(start),
+            (Some(start), _) | (None, Stop::Read(start)) => Stop::Read(start),
             (None, Stop::Fail(why)) => Stop::Fail(Refused { why, hole }),
             (None, Stop::Wait(ticket)) => Stop::Wait(ticket),
             (None, Stop::Heap(bytes)) => Stop::Heap(bytes),
@@ -374,7 +374,7 @@ impl<M: Machine> Uvm<M> {
         pager.fill_hole(self, held, index).map_err(|e| match e {
             GetError::Io => FaultError::Io,
             GetError::NoMemory => FaultError::NoMemory,
-            GetError::NoSpace | GetError::PastEnd | GetError::Wait(_) | GetError::Start(_) => {
+            GetError::NoSpace | GetError::PastEnd | GetError::Wait(_) | GetError::Read(_) => {
                 FaultError::NoSpace
             }
         })
@@ -506,7 +506,7 @@ impl<M: Machine> Uvm<M> {
             return self.give_amap(held, fault, entry, reserved);
         }
         if tree.get(fault.va).is_some_and(waits) {
-            used = self.cut_to_copy(held, tree, fault.va, reserved)?;
+            used = self.clip_to_copy(held, tree, fault.va, reserved)?;
         }
         match tree.get_mut(fault.va).filter(|e| waits(e)) {
             Some(entry) => self.give_amap(held, fault, entry, reserved - used),

@@ -6,7 +6,7 @@ use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, Reserve};
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
-use crate::io::Start;
+use crate::io::ReadRequest;
 use crate::map::{Entry, ORef, Writes};
 use crate::object::{busy_check, ObjectBody, ObjectGuard};
 use crate::pager::{self, GetError};
@@ -173,7 +173,7 @@ impl<M: Machine> Uvm<M> {
         oref: &ORef<M>,
         index: Pages,
         access: pager::Access,
-        ahead: &mut Option<Start>,
+        ahead: &mut Option<ReadRequest>,
     ) -> Result<PageNo, GetError> {
         let Some(page) = body.page(index) else {
             return oref.pager.get(self, body, held, index, access);
@@ -194,7 +194,7 @@ impl<M: Machine> Uvm<M> {
         oref: &ORef<M>,
         index: Pages,
         page: PageNo,
-        ahead: &mut Option<Start>,
+        ahead: &mut Option<ReadRequest>,
     ) -> Result<(), GetError> {
         let frames = self.frames();
         let flags = frames.flags(page);
@@ -203,7 +203,7 @@ impl<M: Machine> Uvm<M> {
             *ahead = oref.pager.read_on(self, body, held, index);
             if let Some(start) = ahead.take_if(|_| flags.contains(PageFlags::BUSY)) {
                 // There is to be a wait: start it before.
-                return Err(GetError::Start(start));
+                return Err(GetError::Read(start));
             }
         }
         busy_check(self.machine(), page)?;

@@ -24,7 +24,7 @@ use machine::{order, Held, Machine, PageNo, Pages, Reserve, Va, VaRange};
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
-use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
+use crate::io::{Chain, ReadRequest, CLUSTER, FOR_COPIES};
 use crate::loan::slots::Content;
 use crate::map::{Advice, Entry};
 use crate::stat::Counter;
@@ -83,7 +83,7 @@ impl<M: Machine> Uvm<M> {
             self.widen(held, entry, body, slot, &mut cluster);
         }
         match self.swap_start(&cluster) {
-            Some(start) => Err(Stop::Start(start)),
+            Some(start) => Err(Stop::Read(start)),
             None => Ok(()),
         }
     }
@@ -192,10 +192,10 @@ impl<M: Machine> Uvm<M> {
         Ok(Some((page, from)))
     }
 
-    fn swap_start(&self, cluster: &Cluster) -> Option<Start> {
+    fn swap_start(&self, cluster: &Cluster) -> Option<ReadRequest> {
         let mut chain = Chain::default();
         cluster.pages.iter().for_each(|&page| chain.push(self.machine(), page));
-        Start::swap(cluster.first, &chain)
+        ReadRequest::swap(cluster.first, &chain)
     }
 
     /// A fault found what the last read brought: starts the next window, for which nobody waits.
@@ -271,7 +271,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Option<(Start, Va)> {
+    ) -> Option<(ReadRequest, Va)> {
         let mut rest = range;
         while !rest.is_empty() {
             {
@@ -300,7 +300,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         entry: &Entry<M>,
         part: VaRange,
-    ) -> Option<(Start, Va)> {
+    ) -> Option<(ReadRequest, Va)> {
         let aref = entry.amap.as_ref()?;
         let (body, mut h) = aref.amap.body.lock(held);
         let first = entry.slot(aref, part.start);

@@ -114,11 +114,12 @@ impl<M: Machine> Uvm<M> {
         let (mut result, mut need, mut state) =
             (Ok(()), built_bytes::<Entry<M>>(0), CopyState::new(nth));
         let mut left = LOOKS_AT_ONCE;
-        *entries = tree.derive(parent.map.bounds, |entry| {
+        *entries = tree.filter_map(parent.map.bounds, |entry| {
             if result.is_err() {
                 return None;
             }
-            let Some(bytes) = self.derive_bytes(entry, entry.inherit, &mut h, &mut left) else {
+            let Some(bytes) = self.child_entry_bytes(entry, entry.inherit, &mut h, &mut left)
+            else {
                 *in_steps = true;
                 result = Err(Stop::again(reserved));
                 return None;
@@ -159,7 +160,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Heap bytes for a child's entry in a tree that is built, and all that it has; none if it
     /// takes more than the looks that are `left`.
-    pub(crate) fn derive_bytes(
+    pub(crate) fn child_entry_bytes(
         &self,
         entry: &Entry<M>,
         inherit: Inherit,
@@ -353,7 +354,7 @@ impl<M: Machine> Uvm<M> {
     /// Cuts the entry around an address off its neighbourhood, if it waits to copy more than one
     /// hold of a lock may copy: down to slots that begin and end at multiples of a power of two,
     /// so that stores in any order make few entries. Returns the heap bytes that were used.
-    pub(crate) fn cut_to_copy<E>(
+    pub(crate) fn clip_to_copy<E>(
         &self,
         held: &mut Held<'_, order::Map>,
         tree: &mut Tree<Entry<M>>,

@@ -321,7 +321,7 @@ impl<M: Machine> Uvm<M> {
         let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
         let (mut done, mut end, mut failed) = (0, part.end, None);
         let mut left = LOOKS_AT_ONCE;
-        let made = tree.derive(part, |entry| {
+        let made = tree.filter_map(part, |entry| {
             if end != part.end || failed.is_some() {
                 return None;
             }
@@ -329,7 +329,7 @@ impl<M: Machine> Uvm<M> {
                 Some(_) if done == 0 => {
                     Some(built_bytes::<Entry<M>>(1) - built_bytes::<Entry<M>>(0))
                 }
-                _ => self.derive_bytes(entry, source.inherit_of(entry), &mut h, &mut left),
+                _ => self.child_entry_bytes(entry, source.inherit_of(entry), &mut h, &mut left),
             };
             need += bytes.unwrap_or_default();
             // One that is to be prepared is the first of its step.

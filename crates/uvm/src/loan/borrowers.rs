@@ -6,9 +6,9 @@
 //!
 //! I1: an amap with a page on loan in a slot is in the table.
 //!
-//! Locks: the table by its own, of the registry's level; nothing is called under it. Not taken: a
-//! walk over all spaces, which the library doesn't know; the slot's place in the record, which has
-//! no room for it, and of which there may be thousands.
+//! Locks: the table by its own, of the object table's level; nothing is called under it. Not taken:
+//! a walk over all spaces, which the library doesn't know; the slot's place in the record, which
+//! has no room for it, and of which there may be thousands.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
@@ -28,7 +28,7 @@ pub(crate) type Name = u64;
 type Table<M> = BTreeMap<Name, Weak<Amap<M>>>;
 
 pub(crate) struct Borrowers<M: Machine> {
-    table: Ordered<order::Registry, M::Lock, Table<M>>,
+    table: Ordered<order::ObjectTable, M::Lock, Table<M>>,
     last: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl<M: Machine> Borrowers<M> {
     }
 
     /// The amap with the lowest name from `name` on, and its name.
-    pub(crate) fn next<P: Before<order::Registry>>(
+    pub(crate) fn next<P: Before<order::ObjectTable>>(
         &self,
         held: &mut Held<'_, P>,
         name: Name,

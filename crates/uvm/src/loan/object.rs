@@ -25,7 +25,7 @@ impl<M: Machine> Uvm<M> {
     /// `loan`, as far as there is room in it, and says how many.
     ///
     /// # Errors
-    /// [`GetError`], never `Wait` or `Start`, if the first page can't be had; if a later one can't,
+    /// [`GetError`], never `Wait` or `Read`, if the first page can't be had; if a later one can't,
     /// the ones before it are loaned.
     pub fn loan_object(
         &self,
@@ -63,7 +63,7 @@ impl<M: Machine> Uvm<M> {
                     Err(stop) => {
                         down.perform(self.machine(), held);
                         // What is busy is read before anything is waited for.
-                        Err(ahead.map_or(stop, Stop::Start))
+                        Err(ahead.map_or(stop, Stop::Read))
                     }
                 }
             });
@@ -133,7 +133,7 @@ impl<M: Machine> Uvm<M> {
         oref: &ORef<M>,
         index: Pages,
         access: Access,
-        ahead: &mut Option<crate::io::Start>,
+        ahead: &mut Option<crate::io::ReadRequest>,
         down: &mut Shootdown,
     ) -> Result<LoanedPage, Stop<GetError>> {
         let (mut body, mut h) = oref.pager.object().lock(held);
@@ -145,7 +145,7 @@ impl<M: Machine> Uvm<M> {
         let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
         let page = found.map_err(|e| match e {
             GetError::Wait(ticket) => Stop::Wait(ticket),
-            GetError::Start(start) => Stop::Start(start),
+            GetError::Read(start) => Stop::Read(start),
             other => Stop::Fail(other),
         })?;
         self.frames().set_flags(page, PageFlags::TOUCHED);

@@ -7,7 +7,7 @@
 use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
 
 use super::tree::Tree;
-use super::{check_pages, clip, may_cut, Advice, Change, Entry, Inherit, RangeError};
+use super::{check_pages, clip, may_clip, Advice, Change, Entry, Inherit, RangeError};
 use crate::map::steps::{first_part, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
@@ -33,7 +33,7 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond
     /// a mapping's maximum, or [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has
-    /// changed. A range of many entries is changed in steps: where another thread unmaps or cuts
+    /// changed. A range of many entries is changed in steps: where another thread unmaps or clips
     /// the rest meanwhile, the first of these have changed.
     pub fn protect(
         &self,
@@ -85,7 +85,7 @@ impl<M: Machine> Uvm<M> {
             let whole = if looks { range } else { part };
             may_be(&tree, whole, prot)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
-            may_cut(self, &tree, whole)?;
+            may_clip(self, &tree, whole)?;
             clip(&mut tree, whole);
             let mut lowers = Lowers::default();
             tree.each(part, |e| lowers.add(e, prot));
@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
                 {
                     let (mut tree, mut h) = space.map.lock_claimed(held);
                     tree.each_mut(part, |e| e.prot = prot);
-                    self.join(&mut tree, &mut h, part);
+                    self.merge(&mut tree, &mut h, part);
                 }
                 space.map.unclaim(self.machine(), held);
                 return Ok(part.end);
@@ -115,7 +115,7 @@ impl<M: Machine> Uvm<M> {
                 // translation.
                 down.flush(self.machine().pmap());
             }
-            self.join(&mut tree, &mut h, part);
+            self.merge(&mut tree, &mut h, part);
             Ok(part.end)
         });
         down.perform(self.machine(), held);
@@ -188,17 +188,17 @@ impl<M: Machine> Uvm<M> {
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             covered(&tree, whole)?;
-            may_cut(self, &tree, whole)?;
+            may_clip(self, &tree, whole)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
             clip(&mut tree, whole);
             tree.each_mut(part, &mut *change);
-            self.join(&mut tree, &mut h, part);
+            self.merge(&mut tree, &mut h, part);
             Ok(part.end)
         })
     }
 
     /// Joins what has become alike in a range, some entries at a time.
-    pub(super) fn join_in_steps(
+    pub(super) fn merge_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
@@ -209,7 +209,7 @@ impl<M: Machine> Uvm<M> {
             {
                 let (mut tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let part = first_part(&tree, rest);
-                self.join(&mut tree, &mut h, part);
+                self.merge(&mut tree, &mut h, part);
                 rest.start = part.end;
             }
             self.machine().pause(held);

@@ -62,11 +62,11 @@ impl<M: Machine> Uvm<M> {
         let (before, after) =
             (before.filter(|b| b.range.end == start), after.filter(|a| a.range.start == end));
         if before.is_some_and(|b| may_grow(b) && grows_up(held, b, &entry, Heap::Reserved)) {
-            stretch_up(tree, start, end);
-            self.join_at(tree, held, end);
+            extend_up(tree, start, end);
+            self.merge_at(tree, held, end);
         } else if after.is_some_and(|a| may_grow(a) && grows_down(held, a, &entry, Heap::Reserved))
         {
-            stretch_down(tree, end, start);
+            extend_down(tree, end, start);
         } else {
             entry.attach();
             tree.insert(entry);
@@ -77,7 +77,7 @@ impl<M: Machine> Uvm<M> {
     /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start
     /// to the end of the range: what was cut for a change that has been undone, or has spread,
     /// grows together again.
-    pub(crate) fn join(
+    pub(crate) fn merge(
         &self,
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
@@ -85,7 +85,7 @@ impl<M: Machine> Uvm<M> {
     ) {
         let mut at = range.start;
         while at <= range.end {
-            self.join_at(tree, held, at);
+            self.merge_at(tree, held, at);
             let rest = VaRange::new(at, Va(range.end.0.saturating_add(1)));
             let next = match tree.get(at) {
                 Some(entry) => Some(entry.range.end),
@@ -98,7 +98,7 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn join_at(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va) {
+    fn merge_at(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va) {
         let (Some(before), Some(after)) = (before(tree, at), starts_at(tree, at)) else { return };
         if !before.is_like(after) {
             return;
@@ -109,11 +109,11 @@ impl<M: Machine> Uvm<M> {
             after
         } else if after.amap.is_none() && grows_up(held, before, after, Heap::Unreserved) {
             let Some(after) = tree.remove(at) else { return };
-            stretch_up(tree, at, after.range.end);
+            extend_up(tree, at, after.range.end);
             after
         } else if before.amap.is_none() && grows_down(held, after, before, Heap::Unreserved) {
             let Some(before) = tree.remove(last_page(at)) else { return };
-            stretch_down(tree, at, before.range.start);
+            extend_down(tree, at, before.range.start);
             before
         } else {
             return;
@@ -187,12 +187,12 @@ fn grows_down<M: Machine>(
 }
 
 /// Moves the end of the entry that ends at `at` up to `end`; it has taken the slots.
-fn stretch_up<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, end: Va) {
+fn extend_up<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, end: Va) {
     tree.edit(last_page(at), |entry| entry.range.end = end);
 }
 
 /// Moves the start of the entry that starts at `at` down to `start`; it has taken the slots.
-fn stretch_down<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, start: Va) {
+fn extend_down<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, start: Va) {
     let more = at - start;
     tree.edit(at, |entry| {
         if let Some(aref) = &mut entry.amap {

@@ -320,7 +320,7 @@ impl<M: Machine> Entry<M> {
 
     /// Cuts the entry at `at`, inside it; the part from there on is returned. It is counted with
     /// the object; the amap's cover is by range and needs no count.
-    pub(crate) fn cut(&mut self, at: Va) -> Entry<M> {
+    pub(crate) fn clip(&mut self, at: Va) -> Entry<M> {
         let skip = at - self.range.start;
         let tail = Entry {
             range: VaRange::new(at, self.range.end),
@@ -453,19 +453,19 @@ pub(crate) fn has_room<M: Machine>(uvm: &Uvm<M>, tree: &Tree<Entry<M>>, more: us
 }
 
 /// How many entries [`clip`] adds.
-pub(crate) fn cuts<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> usize {
+pub(crate) fn clips<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> usize {
     let is_cut = |&&at: &&Va| tree.get(at).is_some_and(|e| e.range.start < at);
     [range.start, range.end].iter().filter(is_cut).count()
 }
 
 /// Refuses what would cut entries so that the map has too many.
-pub(crate) fn may_cut<M: Machine>(
+pub(crate) fn may_clip<M: Machine>(
     uvm: &Uvm<M>,
     tree: &Tree<Entry<M>>,
     range: VaRange,
 ) -> Result<(), RangeError> {
-    let cuts = cuts(tree, range);
-    if cuts == 0 || has_room(uvm, tree, cuts) {
+    let clips = clips(tree, range);
+    if clips == 0 || has_room(uvm, tree, clips) {
         Ok(())
     } else {
         Err(RangeError::TooMany)
@@ -478,7 +478,7 @@ pub(crate) fn clip<M: Machine>(tree: &mut Tree<Entry<M>>, range: VaRange) {
     for at in [range.start, range.end] {
         let reaches = |e: &Entry<M>| e.range.start < at;
         if tree.get(at).is_some_and(reaches) {
-            let tail = tree.edit(at, |head| head.cut(at));
+            let tail = tree.edit(at, |head| head.clip(at));
             tail.into_iter().for_each(|tail| tree.insert(tail));
         }
     }

@@ -33,7 +33,7 @@ use alloc::boxed::Box;
 
 use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use machine::order::Guard;
-use machine::shared::{Access, Line};
+use machine::shared::{Access, CachePadded};
 use machine::{
     order, Channel, CpuSet, Held, Machine, Pages, Pmap, RawLock, Shared, Ticket, Va, VaRange,
     PAGE_SIZE,
@@ -70,7 +70,7 @@ pub(super) struct Parts<M: Machine> {
     slice: u64,
     /// Those that are open, a bit each.
     open: AtomicU64,
-    trees: [Line<PartTree<M>>; PARTS],
+    trees: [CachePadded<PartTree<M>>; PARTS],
 }
 
 /// A part that was open a moment ago.
@@ -123,7 +123,7 @@ impl Turns {
 
 impl<M: Machine> Parts<M> {
     fn new(area: VaRange, slice: u64) -> Parts<M> {
-        let trees = core::array::from_fn(|_| Line(Shared::new(Tree::new())));
+        let trees = core::array::from_fn(|_| CachePadded(Shared::new(Tree::new())));
         Parts { area, slice, open: AtomicU64::new(0), trees }
     }
 

@@ -9,7 +9,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
 use super::merge::Growth;
 use super::tree::{built_bytes, Making, Taken, Tree};
 use super::{
-    clip, cuts, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes,
+    clip, clips, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes,
 };
 use crate::amap::cover::CHANGE_BYTES;
 use crate::map::steps::{Ahead, Lock};
@@ -166,7 +166,7 @@ impl<M: Machine> Uvm<M> {
                 let change = Change::MOVE.with(&tree, &[old, old, old, new]);
                 let made = if kept > 1 { built_bytes::<Entry<M>>(kept) } else { 0 };
                 change.ensure(&tree, made + CHANGE_BYTES, reserved)?;
-                if !has_room(self, &tree, 1 + kept + cuts(&tree, old) + cuts(&tree, new)) {
+                if !has_room(self, &tree, 1 + kept + clips(&tree, old) + clips(&tree, new)) {
                     return Err(Stop::Fail(MapError::TooMany));
                 }
                 if !tree.is_free(new) {
@@ -179,9 +179,9 @@ impl<M: Machine> Uvm<M> {
                     moved = Some(new);
                 }
                 self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
-                self.join(&mut tree, &mut h, new);
+                self.merge(&mut tree, &mut h, new);
                 if behind == Behind::Emptied {
-                    self.join(&mut tree, &mut h, old);
+                    self.merge(&mut tree, &mut h, old);
                 }
                 Ok(Some(start))
             });

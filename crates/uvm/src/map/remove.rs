@@ -48,7 +48,7 @@ impl<M: Machine> Uvm<M> {
                 }
                 Change::TAKE.ensure(&tree, 0, reserved)?;
                 let first = tree.get(range.start).map(|e| e.range);
-                // Of two cuts one makes up for what goes, unless both are one entry's.
+                // Of two clips one makes up for what goes, unless both are one entry's.
                 let splits = first.is_some_and(|e| e.start < range.start && range.end < e.end);
                 if splits && !has_room(self, &tree, 1) {
                     return Err(Stop::Fail(RangeError::TooMany));

@@ -92,21 +92,21 @@ pub(crate) fn first_part<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> V
     VaRange::new(range.start, last.err().map_or(range.end, |end| end.min(range.end)))
 }
 
-/// A range up to where an entry in it is to be cut, which `end` says for what each of them has in
-/// it.
-fn cut<M: Machine>(
+/// A range up to where an entry in it is to be clipped, which `end` says for what each of them has
+/// in it.
+fn up_to_clip<M: Machine>(
     tree: &Tree<Entry<M>>,
     range: VaRange,
     mut end: impl FnMut(&Entry<M>, VaRange) -> Va,
 ) -> VaRange {
-    let cut = tree.try_each(range, &mut |e| {
+    let clip = tree.try_each(range, &mut |e| {
         let own = e.range.intersect(range);
         match end(e, own) {
             end if end == own.end => Ok(()),
             end => Err(end),
         }
     });
-    VaRange::new(range.start, cut.err().unwrap_or(range.end))
+    VaRange::new(range.start, clip.err().unwrap_or(range.end))
 }
 
 /// The end of the first part of an entry's part that has as many slots in use as are `left`: see
@@ -142,7 +142,7 @@ pub(crate) fn part_of_few_slots<M: Machine>(
         return range;
     }
     let mut left = SLOTS;
-    cut(tree, range, |e, own| few_slots(held, e, own, &mut left))
+    up_to_clip(tree, range, |e, own| few_slots(held, e, own, &mut left))
 }
 
 /// The part of a range whose slots one step counts.
@@ -271,7 +271,7 @@ impl<M: Machine> Uvm<M> {
         if part.pages().0 <= SLOTS as u64 {
             return part;
         }
-        cut(tree, part, |e, own| {
+        up_to_clip(tree, part, |e, own| {
             let end = few_slots(held, e, own, &mut slots);
             let Some(oref) = &e.object else { return end };
             let first = e.index(oref, own.start).0;
@@ -571,7 +571,7 @@ impl<M: Machine> Uvm<M> {
             {
                 let (tree, mut h) = space.map.lock(self.machine(), held, rest);
                 let (part, mut left) = (first_part(&tree, rest), MAPPINGS_OF_A_STEP);
-                let part = cut(&tree, part, |e, own| {
+                let part = up_to_clip(&tree, part, |e, own| {
                     let Some(aref) =
                         e.amap.as_ref().filter(|aref| aref.amap.is_unprotected.load(Relaxed))
                     else {

@@ -9,7 +9,7 @@ use core::ops::Range;
 
 use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
 
-use crate::io::{Start, CLUSTER};
+use crate::io::{ReadRequest, CLUSTER};
 use crate::map::Advice;
 use crate::pager::{Access, GetError, Pager};
 use crate::{Space, Stop, Uvm};
@@ -62,7 +62,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         pager: &dyn Pager<M>,
         range: Range<u64>,
-    ) -> Result<Option<(Start, u64)>, NoMemory> {
+    ) -> Result<Option<(ReadRequest, u64)>, NoMemory> {
         let (mut body, mut h) = pager.object().lock(held);
         let (mut at, end) = (range.start, range.end.min(body.length().0));
         while at < end {
@@ -77,7 +77,7 @@ impl<M: Machine> Uvm<M> {
             let pages = (end - at).min(CLUSTER as u64) as u32;
             match pager.get(self, &mut body, &mut h, Pages(at), Access::Call(Advice::Random, pages))
             {
-                Err(GetError::Start(start)) => return Ok(Some((start, at + 1))),
+                Err(GetError::Read(start)) => return Ok(Some((start, at + 1))),
                 Err(GetError::NoMemory) => return Ok(None),
                 // It was there at once, or can't be had: whoever needs it will be told.
                 Ok(_)

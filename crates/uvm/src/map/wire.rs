@@ -11,7 +11,7 @@ use machine::{order, Held, Machine, Pages, Pmap, Prot, Va, VaRange};
 
 use super::attributes::covered;
 use super::tree::{Taken, Tree};
-use super::{check_pages, clip, may_cut, Change, Entry, RangeError};
+use super::{check_pages, clip, may_clip, Change, Entry, RangeError};
 use crate::fault::FaultError;
 use crate::map::steps::{first_part, WIRED};
 use crate::map::Writes;
@@ -41,7 +41,7 @@ impl<M: Machine> Uvm<M> {
             fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot))
         });
         self.end_wiring_of(held, space, fresh, wired)?;
-        self.join_in_steps(held, space, range);
+        self.merge_in_steps(held, space, range);
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl<M: Machine> Uvm<M> {
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
-            may_cut(self, &tree, whole)?;
+            may_clip(self, &tree, whole)?;
             clip(&mut tree, whole);
             self.note_wired(space);
             tree.each_mut(part, |e| {
@@ -238,7 +238,7 @@ impl<M: Machine> Uvm<M> {
             let (mut tree, _) =
                 space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
-            may_cut(self, &tree, range)?;
+            may_clip(self, &tree, range)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
             clip(&mut tree, range);
             Ok(())
@@ -272,11 +272,11 @@ impl<M: Machine> Uvm<M> {
             let mut part = first_part(&tree, range);
             part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
             covered(&tree, part)?;
-            may_cut(self, &tree, part)?;
+            may_clip(self, &tree, part)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
             clip(&mut tree, part);
             self.unwire_range(&mut h, space, &mut tree, part);
-            self.join(&mut tree, &mut h, part);
+            self.merge(&mut tree, &mut h, part);
             Ok(part.end)
         })
     }
@@ -306,7 +306,7 @@ impl<M: Machine> Uvm<M> {
             }
             self.machine().pause(held);
         }
-        self.join_in_steps(held, space, range);
+        self.merge_in_steps(held, space, range);
     }
 
     /// Takes back the wiring of a range whose entries were taken out to be released; these are not

@@ -11,7 +11,7 @@ use machine::lines::Ordering::Relaxed;
 use machine::frames::PageFlags;
 use machine::{order, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
 
-use crate::io::Start;
+use crate::io::ReadRequest;
 use crate::map::ORef;
 use crate::object::{ObjectBody, Removed};
 use crate::pager::{Access, GetError, Pager};
@@ -32,7 +32,7 @@ impl<M: Machine> Uvm<M> {
     /// nothing but zeroes there. A host that writes to a file has found room for it there before.
     ///
     /// # Errors
-    /// [`GetError`]: past the end, I/O, no space, or no memory; never `Wait` or `Start`.
+    /// [`GetError`]: past the end, I/O, no space, or no memory; never `Wait` or `Read`.
     pub fn with_page<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -48,7 +48,7 @@ impl<M: Machine> Uvm<M> {
             match self.pin(held, &oref, index, intent, access, &mut ahead) {
                 Ok(page) => Ok((page, ahead)),
                 // What is busy is read before anything is waited for.
-                Err(stop) => Err(ahead.map_or(stop, Stop::Start)),
+                Err(stop) => Err(ahead.map_or(stop, Stop::Read)),
             }
         })?;
         if let Some(start) = ahead {
@@ -68,7 +68,7 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         intent: Intent,
         access: Access,
-        ahead: &mut Option<Start>,
+        ahead: &mut Option<ReadRequest>,
     ) -> Result<Option<PageNo>, Stop<GetError>> {
         let (mut body, mut h) = oref.pager.object().lock(held);
         if intent == Intent::Read && body.page(index).is_none() && oref.pager.is_hole(&body, index)
@@ -78,7 +78,7 @@ impl<M: Machine> Uvm<M> {
         let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
         let mut page = found.map_err(|e| match e {
             GetError::Wait(ticket) => Stop::Wait(ticket),
-            GetError::Start(start) => Stop::Start(start),
+            GetError::Read(start) => Stop::Read(start),
             other => Stop::Fail(other),
         })?;
         if intent == Intent::Write && self.frames().loans(page) != 0 {
@@ -213,7 +213,7 @@ impl<M: Machine> Uvm<M> {
                 if pager.last_reference(self, &mut body, &mut h, down) == Removed::All {
                     // One that was refused may have another's name.
                     if object.known.swap(false, Relaxed) {
-                        self.registry.remove(&mut h, object.name());
+                        self.object_table.remove(&mut h, object.name());
                     }
                     return;
                 }

@@ -24,22 +24,22 @@ pub(crate) const NEW_BYTES: usize = 4096;
 
 type Table<M> = BTreeMap<u32, Weak<dyn Pager<M>>>;
 
-pub(crate) struct Registry<M: Machine> {
-    pagers: Ordered<order::Registry, M::Lock, Table<M>>,
+pub(crate) struct ObjectTable<M: Machine> {
+    pagers: Ordered<order::ObjectTable, M::Lock, Table<M>>,
 }
 
-impl<M: Machine> Registry<M> {
+impl<M: Machine> ObjectTable<M> {
     pub(crate) fn new() -> Self {
-        Registry { pagers: Ordered::new(BTreeMap::new()) }
+        ObjectTable { pagers: Ordered::new(BTreeMap::new()) }
     }
 
-    pub(crate) fn remove<P: Before<order::Registry>>(&self, held: &mut Held<'_, P>, id: u32) {
+    pub(crate) fn remove<P: Before<order::ObjectTable>>(&self, held: &mut Held<'_, P>, id: u32) {
         let gone = self.pagers.lock(held).0.remove(&id);
         drop(gone);
     }
 
     /// The object with the lowest name from `id` on, and its name.
-    pub(crate) fn next<P: Before<order::Registry>>(
+    pub(crate) fn next<P: Before<order::ObjectTable>>(
         &self,
         held: &mut Held<'_, P>,
         id: u32,
@@ -48,7 +48,7 @@ impl<M: Machine> Registry<M> {
         pagers.range(id..).find_map(|(&id, pager)| Some((id, pager.upgrade()?)))
     }
 
-    fn get<P: Before<order::Registry>>(
+    fn get<P: Before<order::ObjectTable>>(
         &self,
         held: &mut Held<'_, P>,
         id: u32,
@@ -73,7 +73,7 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
     ) -> Result<(), NoMemory> {
         self.machine().reserve_heap(NEW_BYTES)?;
-        let (mut pagers, _) = self.registry.pagers.lock(held);
+        let (mut pagers, _) = self.object_table.pagers.lock(held);
         let name = pager.object().name();
         let has_another = |other: &Weak<dyn Pager<M>>| {
             other.strong_count() != 0 && !core::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(pager))
@@ -100,12 +100,12 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The pager of the object with a name, if it is registered and alive.
-    pub fn pager<P: Before<order::Registry>>(
+    pub fn pager<P: Before<order::ObjectTable>>(
         &self,
         held: &mut Held<'_, P>,
         id: u32,
     ) -> Option<Arc<dyn Pager<M>>> {
-        self.registry.get(held, id)
+        self.object_table.get(held, id)
     }
 }
 

@@ -116,12 +116,12 @@ impl<M: Machine> Uvm<M> {
         self.free_orphan(held, page);
     }
 
-    /// Puts dirty anonymous pages where they are out of the way: into the tier, as far as it takes
+    /// Puts dirty anonymous pages where they are out of the way: into zswap, as far as it takes
     /// them, and on devices.
     fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, dirty: &[PageNo]) {
         let (mut left, mut small) = (Taken::new(), 0);
         for &page in dirty {
-            match self.store_in_tier(held, page, self.holder(page)) {
+            match self.store_in_zswap(held, page, self.holder(page)) {
                 Ok(slot) => {
                     self.begin_write(held, slot, page);
                     pass.progress.started += 1;
@@ -136,7 +136,7 @@ impl<M: Machine> Uvm<M> {
         }
         self.write_to_devices(held, pass, &left);
         // Last: they come back into the frames that were freed just now.
-        let oldest = self.oldest_of_tier(held, small);
+        let oldest = self.oldest_in_zswap(held, small);
         self.write_to_devices(held, pass, &oldest);
     }
 

@@ -14,8 +14,8 @@
 //! when wired pages are released, and not kept where a transfer failed during the pass: its pages
 //! are there yet.
 //!
-//! Locks: one, of level `Line`, around what is known; a few words, taken by passes and by threads
-//! that were refused memory.
+//! Locks: one, of level `MemoryTurn`, around what is known; a few words, taken by passes and by
+//! threads that were refused memory.
 
 use machine::lines::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::lines::{AtomicBool, AtomicU64};
@@ -30,7 +30,7 @@ use crate::Uvm;
 /// Whether a pass runs, and what is known from the last one.
 pub(crate) struct PassLock<M: Machine> {
     runs: AtomicBool,
-    known: Ordered<order::Line, M::Lock, Option<NoProgress>>,
+    known: Ordered<order::MemoryTurn, M::Lock, Option<NoProgress>>,
     /// Something is known.
     has_run_out: AtomicBool,
     /// How often wired pages were released.

@@ -18,7 +18,7 @@
 //! I2: a thread with its turn sleeps for transfers and for the host's answer alone, never in the
 //! queue.
 //!
-//! Locks: one, of level `Line`; taken only by threads that were refused memory.
+//! Locks: one, of level `MemoryTurn`; taken only by threads that were refused memory.
 //!
 //! Not taken: atomics for `turn` and `waiting`. Two threads that came between another's look at the
 //! one and its change of the other slept for ever (`RACES.md`). And numbered places: threads that
@@ -48,7 +48,7 @@ struct State {
 
 /// See the module.
 pub(crate) struct Waiters<M: Machine> {
-    state: Ordered<order::Line, M::Lock, State>,
+    state: Ordered<order::MemoryTurn, M::Lock, State>,
     /// The same as in the state.
     waiting: AtomicUsize,
 }
@@ -105,7 +105,7 @@ impl<M: Machine> Waiters<M> {
         }
         state.waiting += 1;
         self.waiting.store(state.waiting, Relaxed);
-        Err(machine.ticket(Channel::LINE))
+        Err(machine.ticket(Channel::MEMORY_TURN))
     }
 
     /// As [`come`](Self::come), for a thread that has waited: it may take what was handed over, or
@@ -114,7 +114,7 @@ impl<M: Machine> Waiters<M> {
         let (mut state, _) = self.state.lock(held);
         let has_fatal_signal = machine.has_fatal_signal();
         if !has_fatal_signal && state.turn == TurnState::Taken {
-            return Err(machine.ticket(Channel::LINE));
+            return Err(machine.ticket(Channel::MEMORY_TURN));
         }
         state.waiting -= 1;
         self.waiting.store(state.waiting, Relaxed);
@@ -137,5 +137,5 @@ impl<M: Machine> Waiters<M> {
 
 fn hand_over<M: Machine>(machine: &M, state: &mut State) {
     state.turn = if state.waiting == 0 { TurnState::Free } else { TurnState::Handed };
-    machine.wake_one(Channel::LINE);
+    machine.wake_one(Channel::MEMORY_TURN);
 }

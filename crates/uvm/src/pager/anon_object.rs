@@ -19,7 +19,7 @@ use machine::order;
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
 
 use super::{Access, GetError, Launder, Pager, Quota};
-use crate::io::{Chain, Start, CLUSTER, FOR_COPIES};
+use crate::io::{Chain, ReadRequest, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
 use crate::object::{Object, ObjectBody, Removed};
 use crate::swap::Slot;
@@ -92,7 +92,7 @@ impl<M: Machine> AnonObject<M> {
         held: &mut Held<'_, order::Object>,
         (index, slot): (Pages, Slot),
         access: Access,
-    ) -> Result<Start, NoMemory> {
+    ) -> Result<ReadRequest, NoMemory> {
         let (machine, frames) = (uvm.machine(), uvm.frames());
         let window = window(index.0, if uvm.knobs().neighbours() { access } else { ONE });
         // A place that failed among others is tried alone.
@@ -120,7 +120,7 @@ impl<M: Machine> AnonObject<M> {
             self.object.insert_busy(machine, body, Pages(n), page, &mut chain);
         }
         let from = Slot::new(slot.number() - (index.0 - first) as u32).ok_or(NoMemory)?;
-        Start::swap(from, &chain).ok_or(NoMemory)
+        ReadRequest::swap(from, &chain).ok_or(NoMemory)
     }
 }
 
@@ -169,7 +169,7 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
             None => {}
             Some(Slot::LOST) => return Err(GetError::Io),
             Some(slot) => {
-                return Err(GetError::Start(self.page_in(
+                return Err(GetError::Read(self.page_in(
                     uvm,
                     body,
                     held,

@@ -2,9 +2,9 @@
 //!
 //! A pager embeds its [`Object`] and answers one question under the object's lock: "make the page
 //! at this index resident". It may have the page at once ([`AnonObject`]: a page of zeroes), or
-//! make it and its neighbours busy and hand out their [`Start`], by which it is asked for their
-//! bytes with nothing locked ([`VnodePager`]). The pager allocates the page, so a device or a ROM
-//! can hand out pages of its own choosing (1999, section 6).
+//! make it and its neighbours busy and hand out their [`ReadRequest`], by which it is asked for
+//! their bytes with nothing locked ([`VnodePager`]). The pager allocates the page, so a device or a
+//! ROM can hand out pages of its own choosing (1999, section 6).
 
 pub(crate) mod ahead;
 mod anon_object;
@@ -20,7 +20,7 @@ pub use vnode::{Vnode, VnodePager};
 use machine::order;
 use machine::{Held, Machine, NoMemory, PageNo, Pages, Ticket};
 
-use crate::io::{Start, Transfer};
+use crate::io::{ReadRequest, Transfer};
 use crate::map::Advice;
 use crate::object::{Object, ObjectBody, Removed};
 use crate::Uvm;
@@ -31,7 +31,7 @@ pub enum GetError {
     /// The page is on its way: wait, then ask again.
     Wait(Ticket),
     /// The page's read is to be started; then ask again.
-    Start(Start),
+    Read(ReadRequest),
     /// The index lies past the object's end.
     PastEnd,
     /// The backing store failed.
@@ -105,10 +105,10 @@ pub trait Pager<M: Machine>: Send + Sync {
 
     /// Makes the page at `index` resident, under the object's lock: finds it missing in `body`,
     /// allocates it, inserts it with [`Object::insert`]. It never sleeps: with I/O to wait for it
-    /// makes the page busy and returns [`GetError::Start`].
+    /// makes the page busy and returns [`GetError::Read`].
     ///
     /// # Errors
-    /// See [`GetError`]; on all but `Wait` and `Start` nothing has changed.
+    /// See [`GetError`]; on all but `Wait` and `Read` nothing has changed.
     fn get(
         &self,
         uvm: &Uvm<M>,
@@ -118,8 +118,8 @@ pub trait Pager<M: Machine>: Send + Sync {
         access: Access,
     ) -> Result<PageNo, GetError>;
 
-    /// Reads the consecutive pages of a [`Start`] that `get` handed out, from `index` on, with
-    /// nothing locked: may sleep as the host can.
+    /// Reads the consecutive pages of a [`ReadRequest`] that `get` handed out, from `index` on,
+    /// with nothing locked: may sleep as the host can.
     fn start_read(
         &self,
         _uvm: &Uvm<M>,
@@ -138,7 +138,7 @@ pub trait Pager<M: Machine>: Send + Sync {
         _body: &mut ObjectBody,
         _held: &mut Held<'_, order::Object>,
         _index: Pages,
-    ) -> Option<Start> {
+    ) -> Option<ReadRequest> {
         None
     }
 
@@ -157,7 +157,7 @@ pub trait Pager<M: Machine>: Send + Sync {
     /// with nothing locked: may sleep as the host can.
     ///
     /// # Errors
-    /// [`GetError`], never `Wait` or `Start`: the store is refused.
+    /// [`GetError`], never `Wait` or `Read`: the store is refused.
     fn fill_hole(
         &self,
         _uvm: &Uvm<M>,

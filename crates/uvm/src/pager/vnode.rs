@@ -5,7 +5,7 @@
 //! cache of file data, the host's own (1999, section 4).
 //!
 //! ```text
-//!   fault, with_page   get: pages allocated, busy, chained --> Start --> Vnode::read  --> Uvm::read_done
+//!   fault, with_page   get: pages allocated, busy, chained --> ReadRequest --> Vnode::read -> Uvm::read_done
 //!   msync, fsync       clean: runs of dirty pages, busy ----------------> Vnode::write --> Uvm::write_done
 //! ```
 //! A write-back starts every run before it waits for the first, so that the device is never idle
@@ -28,7 +28,7 @@ use machine::{
 
 use super::ahead::{Plan, Reader};
 use super::{Access, GetError, IoError, Launder, Pager, Put};
-use crate::io::{Chain, Outcome, Start, Transfer, CLUSTER, FOR_COPIES};
+use crate::io::{Chain, Outcome, ReadRequest, Transfer, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
 use crate::object::{busy_check, Object, ObjectBody, Removed};
 use crate::{Counter, Uvm};
@@ -52,7 +52,7 @@ pub trait Vnode<M: Machine>: Send + Sync {
     /// can be written later.
     ///
     /// # Errors
-    /// [`GetError`], never `Wait` or `Start`: the program's store is refused, in most hosts with
+    /// [`GetError`], never `Wait` or `Read`: the program's store is refused, in most hosts with
     /// `SIGBUS`.
     fn fill_hole(&self, _machine: &M, _index: Pages) -> Result<(), GetError> {
         Ok(())
@@ -392,7 +392,7 @@ impl<M: Machine> VnodePager<M> {
         held: &mut Held<'_, order::Object>,
         wanted: Pages,
         plan: &Plan,
-    ) -> Result<Start, NoMemory> {
+    ) -> Result<ReadRequest, NoMemory> {
         let (machine, frames) = (uvm.machine(), uvm.frames());
         let missing = |n: &u64| body.page(Pages(*n)).is_none();
         let mut first = wanted.0;
@@ -420,7 +420,7 @@ impl<M: Machine> VnodePager<M> {
         }
         uvm.stat().add(machine.cpu(), Counter::FileReads, 1);
         uvm.stat().add(machine.cpu(), Counter::FilePagesRead, pages.len() as u64);
-        Start::object(self.object.name(), Pages(first), &chain).ok_or(NoMemory)
+        ReadRequest::object(self.object.name(), Pages(first), &chain).ok_or(NoMemory)
     }
 
     /// The dirty pages that lie around one in a row, as far as one write goes.
@@ -499,7 +499,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         let alone = matches!(access, Access::Fault(_)) && !uvm.knobs().neighbours();
         let access = if alone { Access::Fault(Advice::Random) } else { access };
         let plan = body.plan(uvm.machine(), index, access);
-        Err(GetError::Start(self.prepare(uvm, body, held, index, &plan)?))
+        Err(GetError::Read(self.prepare(uvm, body, held, index, &plan)?))
     }
 
     fn read_on(
@@ -508,7 +508,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
-    ) -> Option<Start> {
+    ) -> Option<ReadRequest> {
         let (len, page) = (body.length().0, body.page(index)?);
         let busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
         let plan =

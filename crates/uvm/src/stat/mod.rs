@@ -54,13 +54,13 @@ pub enum Counter {
     /// Writes to swap.
     SwapWrites,
     /// Pages kept compressed in memory.
-    TierOuts,
+    ZswapOuts,
     /// Pages brought back from there.
-    TierIns,
+    ZswapIns,
     /// Pages moved from there to a device.
-    TierMoved,
+    ZswapMoved,
     /// Pages that were too large when compressed.
-    TierRefused,
+    ZswapRefused,
     /// Pages whose transfer to or from swap failed.
     SwapErrors,
     /// Slots taken from pages in memory that had been written to since, because swap was full.
@@ -121,10 +121,10 @@ pub const COUNTERS: [(Counter, &str); 43] = [
     (Counter::SwapAhead, "swap_ra"),
     (Counter::SwapOuts, "pswpout"),
     (Counter::SwapWrites, "swap_writes"),
-    (Counter::TierOuts, "zswpout"),
-    (Counter::TierIns, "zswpin"),
-    (Counter::TierMoved, "zswpwb"),
-    (Counter::TierRefused, "zswpreject"),
+    (Counter::ZswapOuts, "zswpout"),
+    (Counter::ZswapIns, "zswpin"),
+    (Counter::ZswapMoved, "zswpwb"),
+    (Counter::ZswapRefused, "zswpreject"),
     (Counter::SwapErrors, "swap_errors"),
     (Counter::SlotsReclaimed, "swap_slots_reclaimed"),
     (Counter::Passes, "pageout_passes"),

@@ -14,7 +14,7 @@ use crate::{Space, Uvm};
 
 /// A range's pages, by where they are; a moment's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct RangeStats {
     /// Pages of anonymous memory in the range's amaps that are in memory.
     pub anonymous: usize,
     /// Pages of anonymous memory in the range's amaps that are on swap alone.
@@ -32,26 +32,26 @@ pub struct Tally {
 
 impl<M: Machine> Uvm<M> {
     /// Counts a range's pages, some at a time. Cost: by pages that are there, not by addresses.
-    pub fn tally(
+    pub fn range_stats(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-    ) -> Tally {
-        let mut sum = Tally::default();
+    ) -> RangeStats {
+        let mut sum = RangeStats::default();
         self.each_part_in_steps(held, space, range, |e, part, h| {
             // Once for each entry, at its first part.
             if part.start == e.range.start.max(range.start) {
                 sum.heap += entry_bytes::<Entry<M>>();
             }
-            self.tally_anons(h, e, part, &mut sum);
-            self.tally_object(h, space, e, part, &mut sum);
+            self.count_anons(h, e, part, &mut sum);
+            self.count_object(h, space, e, part, &mut sum);
         });
         sum
     }
 
     /// Pages of anonymous memory in a range's amaps, in memory or on swap: the sum of a
-    /// [tally](Self::tally)'s `anonymous` and `swapped`. Cost: by leaves of slots.
+    /// [range_stats](Self::range_stats)'s `anonymous` and `swapped`. Cost: by leaves of slots.
     pub fn anonymous_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -80,12 +80,12 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    fn tally_anons<P: Before<order::Amap>>(
+    fn count_anons<P: Before<order::Amap>>(
         &self,
         held: &mut Held<'_, P>,
         e: &Entry<M>,
         range: VaRange,
-        sum: &mut Tally,
+        sum: &mut RangeStats,
     ) {
         let Some(aref) = &e.amap else { return };
         let slots = e.slots(aref, e.range.intersect(range));
@@ -109,13 +109,13 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn tally_object(
+    fn count_object(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
         e: &Entry<M>,
         range: VaRange,
-        sum: &mut Tally,
+        sum: &mut RangeStats,
     ) {
         let Some(oref) = &e.object else { return };
         let part = e.range.intersect(range);

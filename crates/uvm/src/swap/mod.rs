@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   slot numbers   1 ........ n   n+2 ........ m  ...  2^28 ........    one range for each device, a gap between
-//!   devices        [ priority 5 ] [ priority 1 ]       [ the tier ]     a bit for each slot: bits.rs
+//!   devices        [ priority 5 ] [ priority 1 ]       [ zswap ]     a bit for each slot: bits.rs
 //! ```
 //! A slot is a page's place on a device, named by one number over all devices. It belongs to
 //! whoever keeps the number: an anon, an anonymous object's table, or a page that its owner left
@@ -12,7 +12,7 @@
 //!
 //! Devices of higher priority fill first; among equals they take turns, a run each. Only
 //! swapped-out data is on a device: `swap_off` (`off.rs`) brings it home. Before all of them comes
-//! the tier, if it is on: compressed pages in memory (`tier.rs`).
+//! zswap, if it is on: compressed pages in memory (`zswap.rs`).
 //!
 //! I1: a slot is taken exactly if one holder keeps its number, or a run that was just allocated
 //! does. I2: a slot that I/O reads or writes, or that a prepared read names, is taken: so a device
@@ -24,12 +24,12 @@
 //! spaces: here the anon is what is shared.
 
 mod bits;
-mod cells;
 mod objects;
 mod off;
 mod oldest;
 mod pieces;
-mod tier;
+mod size_classes;
+mod zswap;
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -45,9 +45,9 @@ use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo};
 use crate::io::Transfer;
 use crate::stat::Counter;
 use crate::Uvm;
-pub(crate) use tier::{Holder, Refusal};
-use tier::{Tier, TIER};
-pub use tier::{TierInfo, MOST_TIER};
+pub(crate) use zswap::{Holder, Refusal};
+use zswap::{Zswap, ZSWAP};
+pub use zswap::{ZswapInfo, MOST_ZSWAP};
 
 /// Devices at most.
 pub const DEVICES: usize = 16;
@@ -55,8 +55,8 @@ pub const DEVICES: usize = 16;
 /// Slots of devices for each page frame at most.
 pub const SLOTS_PER_FRAME: u32 = 8;
 
-/// Slots for each page frame at most, the tier's too: so many anons without a page have numbers.
-pub const MOST_SLOTS_PER_FRAME: u32 = SLOTS_PER_FRAME + tier::SLOTS_PER_FRAME;
+/// Slots for each page frame at most, zswap's too: so many anons without a page have numbers.
+pub const MOST_SLOTS_PER_FRAME: u32 = SLOTS_PER_FRAME + zswap::SLOTS_PER_FRAME;
 
 /// Pages of one write at most: 1 MiB.
 pub const WRITE_CLUSTER: usize = 256;
@@ -90,9 +90,9 @@ impl Slot {
         Slot(self.0.saturating_add(n))
     }
 
-    /// The place in the tier, if it is there.
-    fn in_tier(self) -> Option<u32> {
-        self.number().checked_sub(TIER).filter(|_| self.is_place())
+    /// The place in zswap, if it is there.
+    fn in_zswap(self) -> Option<u32> {
+        self.number().checked_sub(ZSWAP).filter(|_| self.is_place())
     }
 
     /// Whether data is there.
@@ -232,7 +232,7 @@ struct Table<M: Machine> {
 
 /// An instance's swap space.
 pub(crate) struct Swap<M: Machine> {
-    tier: Tier<M>,
+    zswap: Zswap<M>,
     table: Ordered<order::Swap, M::Lock, Table<M>>,
     slots: AtomicU32,
     used: AtomicU32,
@@ -260,7 +260,7 @@ impl<M: Machine> Table<M> {
             }
             base = range.end + 1;
         }
-        (u64::from(base) + u64::from(len) < u64::from(TIER)).then_some(base)
+        (u64::from(base) + u64::from(len) < u64::from(ZSWAP)).then_some(base)
     }
 
     /// The devices of one priority after another, each group from where it is whose turn.
@@ -290,7 +290,7 @@ impl<M: Machine> Swap<M> {
     pub(crate) fn new() -> Self {
         let table = Table { devices: ArrayVec::new(), turn: 0, next_id: 1 };
         Swap {
-            tier: Tier::new(),
+            zswap: Zswap::new(),
             table: Ordered::new(table),
             slots: AtomicU32::new(0),
             used: AtomicU32::new(0),
@@ -298,9 +298,9 @@ impl<M: Machine> Swap<M> {
         }
     }
 
-    /// Free slots on devices and in the tier, but for what is being switched off.
+    /// Free slots on devices and in zswap, but for what is being switched off.
     pub(crate) fn room<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> u32 {
-        self.room_on_devices(held) + self.tier.room(held)
+        self.room_on_devices(held) + self.zswap.room(held)
     }
 
     /// Free slots on devices that are not being switched off.
@@ -309,9 +309,9 @@ impl<M: Machine> Swap<M> {
         table.devices.iter().filter(|d| d.state == State::On).map(|d| d.bits.free_slots()).sum()
     }
 
-    /// Slots of all devices, bad ones too, and of the tier.
+    /// Slots of all devices, bad ones too, and of zswap.
     pub(crate) fn slots(&self) -> u32 {
-        self.slots.load(Relaxed) + self.tier.slots()
+        self.slots.load(Relaxed) + self.zswap.slots()
     }
 
     /// Takes a run of at most `most` slots; none if all devices are full.
@@ -377,8 +377,8 @@ impl<M: Machine> Swap<M> {
         slot: Slot,
         end: fn(&mut Bits, u32),
     ) {
-        match slot.in_tier() {
-            Some(at) => self.tier.free(machine, held, at),
+        match slot.in_zswap() {
+            Some(at) => self.zswap.free(machine, held, at),
             None if slot.is_place() => {
                 self.change(held, slot, end);
                 self.used.fetch_sub(1, Relaxed);
@@ -394,7 +394,7 @@ impl<M: Machine> Swap<M> {
 
     /// Notes that a slot has been found good.
     pub(crate) fn trust<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        if slot.in_tier().is_none() {
+        if slot.in_zswap().is_none() {
             self.change(held, slot, |bits, at| bits.set_doubtful(at, false));
         }
     }
@@ -405,17 +405,17 @@ impl<M: Machine> Swap<M> {
         held: &mut Held<'_, P>,
         slot: Slot,
     ) -> bool {
-        slot.in_tier().is_some() || self.change(held, slot, |bits, at| bits.is_doubtful(at))
+        slot.in_zswap().is_some() || self.change(held, slot, |bits, at| bits.is_doubtful(at))
     }
 
     /// Whether a slot is given back once it has been read: its device is being switched off, or it
-    /// is the tier's.
+    /// is zswap's.
     pub(crate) fn is_leaving<P: Before<order::Swap>>(
         &self,
         held: &mut Held<'_, P>,
         slot: Slot,
     ) -> bool {
-        if slot.in_tier().is_some() {
+        if slot.in_zswap().is_some() {
             return true;
         }
         if self.leaving.load(Relaxed) == 0 {
@@ -431,8 +431,8 @@ impl<M: Machine> Swap<M> {
         held: &mut Held<'_, P>,
         slot: Slot,
     ) -> bool {
-        if let Some(at) = slot.in_tier() {
-            return self.tier.is_taken(held, at);
+        if let Some(at) = slot.in_zswap() {
+            return self.zswap.is_taken(held, at);
         }
         let (mut table, _) = self.table.lock(held);
         table.device_of(slot).is_some_and(|(device, at)| device.bits.is_taken(at))
@@ -461,15 +461,15 @@ impl<M: Machine> Swap<M> {
         }
     }
 
-    /// Checks the tier's own books.
+    /// Checks zswap's own books.
     ///
     /// # Errors
     /// What doesn't hold.
-    pub(crate) fn audit_tier(
+    pub(crate) fn audit_zswap(
         &self,
         held: &mut Held<'_, order::Nothing>,
     ) -> Result<(), &'static str> {
-        self.tier.audit(held)
+        self.zswap.audit(held)
     }
 
     fn add(
@@ -516,7 +516,7 @@ impl<M: Machine> Uvm<M> {
         self.swap().add(held, device, priority, bits)
     }
 
-    /// Starts a read of pages from consecutive slots, all in use; of the tier's, one at a time.
+    /// Starts a read of pages from consecutive slots, all in use; of zswap's, one at a time.
     pub(crate) fn read_swap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -524,9 +524,9 @@ impl<M: Machine> Uvm<M> {
         pages: &[PageNo],
     ) -> Transfer {
         let (machine, cpu) = (self.machine(), self.machine().cpu());
-        if let (Some(at), &[page]) = (slot.in_tier(), pages) {
-            self.stat().add(cpu, Counter::TierIns, 1);
-            return self.swap().tier.read(machine, held, at, page);
+        if let (Some(at), &[page]) = (slot.in_zswap(), pages) {
+            self.stat().add(cpu, Counter::ZswapIns, 1);
+            return self.swap().zswap.read(machine, held, at, page);
         }
         self.stat().add(cpu, Counter::SwapIns, pages.len() as u64);
         self.stat().add(cpu, Counter::SwapReads, 1);
@@ -536,33 +536,33 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Keeps a dirty page in the tier. It is busy, and in no translation.
+    /// Keeps a dirty page in zswap. It is busy, and in no translation.
     ///
     /// # Errors
     /// [`Refusal`]: it has to go elsewhere.
-    pub(crate) fn store_in_tier(
+    pub(crate) fn store_in_zswap(
         &self,
         held: &mut Held<'_, order::Nothing>,
         page: PageNo,
         holder: Holder,
     ) -> Result<Slot, Refusal> {
-        let stored = self.swap().tier.store(self.machine(), held, page, holder);
+        let stored = self.swap().zswap.store(self.machine(), held, page, holder);
         match stored {
-            Ok(_) => self.stat().add(self.machine().cpu(), Counter::TierOuts, 1),
-            Err(Refusal::Large) => self.stat().add(self.machine().cpu(), Counter::TierRefused, 1),
+            Ok(_) => self.stat().add(self.machine().cpu(), Counter::ZswapOuts, 1),
+            Err(Refusal::Large) => self.stat().add(self.machine().cpu(), Counter::ZswapRefused, 1),
             Err(Refusal::Off | Refusal::Full) => {}
         }
         stored
     }
 
-    /// What the compressed tier holds.
-    pub fn tier_info(&self, held: &mut Held<'_, order::Nothing>) -> TierInfo {
-        self.swap().tier.info(held)
+    /// What zswap holds.
+    pub fn zswap_info(&self, held: &mut Held<'_, order::Nothing>) -> ZswapInfo {
+        self.swap().zswap.info(held)
     }
 
-    /// Slots in use, those of the tier too.
+    /// Slots in use, those of zswap too.
     pub(crate) fn slots_in_use(&self, held: &mut Held<'_, order::Nothing>) -> u32 {
-        self.swap().used.load(Relaxed) + self.tier_info(held).pages
+        self.swap().used.load(Relaxed) + self.zswap_info(held).pages
     }
 
     /// Slots that devices may have beside those that are on.

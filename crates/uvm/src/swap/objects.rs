@@ -22,7 +22,7 @@ impl<M: Machine> Uvm<M> {
         wait: &mut Option<Ticket>,
     ) -> Result<(), NoMemory> {
         let mut next = 0;
-        while let Some((id, pager)) = self.registry.next(held, next) {
+        while let Some((id, pager)) = self.object_table.next(held, next) {
             if pager.launder() == Launder::Swap {
                 self.object_home(held, &pager, numbers, wait)?;
             }

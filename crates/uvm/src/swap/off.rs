@@ -1,4 +1,4 @@
-//! Switching a swap device or the tier off: what is there comes home first.
+//! Switching a swap device or zswap off: what is there comes home first.
 //!
 //! The device gets no new data, then every anon and every anonymous object that has a slot there is
 //! visited. One that is in memory gives its slot back, and must be written elsewhere the next time
@@ -18,8 +18,8 @@ use arrayvec::ArrayVec;
 use machine::frames::PageFlags;
 use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Reserve, Ticket};
 
-use super::tier::TIER;
-use super::{Slot, State, SwapError, SwapId, MOST_TIER};
+use super::zswap::ZSWAP;
+use super::{Slot, State, SwapError, SwapId, MOST_ZSWAP};
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Outcome, Transfer, CLUSTER};
 use crate::object::busy_check;
@@ -88,38 +88,38 @@ impl<M: Machine> Uvm<M> {
         Ok(device.numbers())
     }
 
-    /// Gives the compressed tier a share of memory, in percent up to [`MOST_TIER`]; 0 brings home
+    /// Gives zswap a share of memory, in percent up to [`MOST_ZSWAP`]; 0 brings home
     /// what is in it, and switches it off.
     ///
     /// # Errors
     /// [`SwapError`]: `TooMuch`, `Busy` or `NoMemory`. The share is what it was.
-    pub fn set_tier(
+    pub fn set_zswap(
         &self,
         held: &mut Held<'_, order::Nothing>,
         percent: u8,
     ) -> Result<(), SwapError> {
-        let tier = &self.swap().tier;
-        if percent > MOST_TIER {
+        let zswap = &self.swap().zswap;
+        if percent > MOST_ZSWAP {
             return Err(SwapError::TooMuch);
         }
         if percent != 0 {
-            return tier.set(self.machine(), held, percent).map_err(SwapError::from);
+            return zswap.set(self.machine(), held, percent).map_err(SwapError::from);
         }
-        if tier.slots() == 0 {
+        if zswap.slots() == 0 {
             return Ok(());
         }
-        if !tier.leave(held) {
+        if !zswap.leave(held) {
             return Err(SwapError::Busy);
         }
-        let result = self.empty(held, &(TIER..TIER + tier.slots()));
-        tier.left(held);
+        let result = self.empty(held, &(ZSWAP..ZSWAP + zswap.slots()));
+        zswap.left(held);
         result
     }
 
     /// Slots in use among a device's numbers, and those that lost what they held.
     fn used_on(&self, held: &mut Held<'_, order::Nothing>, numbers: &Range<u32>) -> (u32, u32) {
-        if numbers.start == TIER {
-            return (self.tier_info(held).pages, 0);
+        if numbers.start == ZSWAP {
+            return (self.zswap_info(held).pages, 0);
         }
         let (table, _) = self.swap().table.lock(held);
         let device = table.devices.iter().find(|d| d.base == numbers.start);

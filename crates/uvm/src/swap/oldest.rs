@@ -1,7 +1,7 @@
-//! What leaves the tier for a device when the tier is nearly full: its oldest pages, as many as
+//! What leaves zswap for a device when zswap is nearly full: its oldest pages, as many as
 //! have just come.
 //!
-//! An old page comes back into memory as it does when the tier is switched off (`off.rs`), into a
+//! An old page comes back into memory as it does when zswap is switched off (`off.rs`), into a
 //! frame that one of those that came has left, but stays busy: it is written as one that was just
 //! taken. Who wants it meanwhile waits for it as for any page that is being written.
 
@@ -19,15 +19,15 @@ use crate::stat::Counter;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// If the tier is nearly full, takes up to `most` of its oldest pages back, as far as there are
+    /// If zswap is nearly full, takes up to `most` of its oldest pages back, as far as there are
     /// frames and room on devices: busy, on no queue, mapped nowhere.
-    pub(crate) fn oldest_of_tier(
+    pub(crate) fn oldest_in_zswap(
         &self,
         held: &mut Held<'_, order::Nothing>,
         most: usize,
     ) -> ArrayVec<PageNo, WRITE_CLUSTER> {
         let mut pages = ArrayVec::new();
-        if !self.swap().tier.is_nearly_full(held) {
+        if !self.swap().zswap.is_nearly_full(held) {
             return pages;
         }
         // What came has freed frames: before others take all of them, the reserve gets back what it
@@ -35,7 +35,7 @@ impl<M: Machine> Uvm<M> {
         self.frames().drain_caches(held);
         let room = self.swap().room_on_devices(held) as usize;
         for _ in 0..most.min(room).min(WRITE_CLUSTER) {
-            let Some((slot, holder)) = self.swap().tier.oldest(held) else { break };
+            let Some((slot, holder)) = self.swap().zswap.oldest(held) else { break };
             let mut batch = Batch::new();
             if !self.take_back(held, slot, holder, &mut batch) {
                 break;
@@ -43,7 +43,7 @@ impl<M: Machine> Uvm<M> {
             pages
                 .extend(batch.into_iter().filter_map(|(slot, page)| self.unpack(held, slot, page)));
         }
-        self.stat().add(self.machine().cpu(), Counter::TierMoved, pages.len() as u64);
+        self.stat().add(self.machine().cpu(), Counter::ZswapMoved, pages.len() as u64);
         pages
     }
 
@@ -82,8 +82,8 @@ impl<M: Machine> Uvm<M> {
         slot: Slot,
         page: PageNo,
     ) -> Option<PageNo> {
-        let at = slot.in_tier()?;
-        match self.swap().tier.read(self.machine(), held, at, page) {
+        let at = slot.in_zswap()?;
+        match self.swap().zswap.read(self.machine(), held, at, page) {
             Transfer::Done => {
                 // From now on it is on its way out, like those that were taken.
                 self.coming_in.fetch_sub(1, Relaxed);

@@ -93,7 +93,7 @@ fn a_tally_divides_what_is_shared_by_those_who_have_it() {
     let s = space(&uvm, held);
     let range = zeroes(&uvm, held, &s, PAGES);
     (0..PAGES).for_each(|n| store(&uvm, &s, range.start + Pages(n), 1).unwrap());
-    let alone = uvm.tally(held, &s, range);
+    let alone = uvm.range_stats(held, &s, range);
     assert_eq!(
         (alone.anonymous as u64, alone.anonymous_share as u64),
         (PAGES, range.pages().bytes())
@@ -104,7 +104,7 @@ fn a_tally_divides_what_is_shared_by_those_who_have_it() {
     for n in (0..PAGES).step_by(2) {
         uvm.protect(held, &s, part(range, n..n + 1), Prot::READ).unwrap();
     }
-    let cut = uvm.tally(held, &s, range);
+    let cut = uvm.range_stats(held, &s, range);
     let each = (cut.heap - alone.heap) as u64 / (PAGES - 1);
     assert!(each < 400, "{each} bytes for each new entry");
     assert_eq!((cut.anonymous, cut.anonymous_share), (alone.anonymous, alone.anonymous_share));
@@ -114,9 +114,9 @@ fn a_tally_divides_what_is_shared_by_those_who_have_it() {
     for (n, child) in all[..4].iter().enumerate() {
         store(&uvm, child, range.start + Pages(1 + 2 * n as u64), 2).unwrap();
     }
-    let tallies: Vec<_> = all.iter().map(|s| uvm.tally(held, s, range)).collect();
-    assert!(tallies.iter().all(|tally| tally.anonymous as u64 == PAGES));
-    let sum: usize = tallies.iter().map(|tally| tally.anonymous_share).sum();
+    let tallies: Vec<_> = all.iter().map(|s| uvm.range_stats(held, s, range)).collect();
+    assert!(tallies.iter().all(|range_stats| range_stats.anonymous as u64 == PAGES));
+    let sum: usize = tallies.iter().map(|range_stats| range_stats.anonymous_share).sum();
     let pages = uvm.anons() * machine::PAGE_SIZE;
     // Each share is rounded down to a byte.
     assert!(sum <= pages && sum + PAGES as usize * 8 >= pages, "{sum} of {pages} bytes");
@@ -466,7 +466,7 @@ fn nothing_is_allocated_unreserved_or_in_large_pieces() {
     within_reservation(|| uvm.unmap(held, &s, all_moved).unwrap());
     let device = Arc::new(Empty(1 << 20));
     within_reservation(|| assert!(uvm.swap_on(held, device, 0).is_ok()));
-    within_reservation(|| uvm.set_tier(held, 50).unwrap());
+    within_reservation(|| uvm.set_zswap(held, 50).unwrap());
     audit(&uvm, held, &[&s], &[]);
     uvm.space_destroy(held, s);
 }

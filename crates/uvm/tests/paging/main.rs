@@ -10,7 +10,7 @@ mod shared;
 #[path = "../stores/mod.rs"]
 mod stores;
 mod threads;
-mod tier;
+mod zswap;
 
 #[global_allocator]
 static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;

@@ -307,19 +307,19 @@ fn pages_of_files_that_the_last_pass_has_written_can_be_taken() {
 }
 
 /// swapoff takes all frames that it can get. What a pass frees for it must fill the reserve first,
-/// from which the tier gets frames, or all of memory is used up while the tier has room.
+/// from which zswap gets frames, or all of memory is used up while zswap has room.
 #[test]
 fn the_reserve_is_filled_before_swapoff_takes_what_a_pass_has_freed() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
     let held = &mut ctx.held();
     let (_, device) = swap_on(&uvm, held, 256, Mode::AtOnce);
     let (s, va) = filled(&uvm, held, 120);
-    uvm.set_tier(held, 50).unwrap();
-    uvm.swap_off(held, device).expect("120 pages of one byte fit into the tier");
+    uvm.set_zswap(held, 50).unwrap();
+    uvm.swap_off(held, device).expect("120 pages of one byte fit into zswap");
     check(&uvm, &s, va, 120);
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
-    uvm.set_tier(held, 0).unwrap();
+    uvm.set_zswap(held, 0).unwrap();
     assert_empty(&uvm);
 }
 

@@ -170,7 +170,7 @@ impl Machine for KernelMachine {
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
         pmap::assert_all_told();
-        let for_memory = [Channel::LINE, Channel::MEMORY].contains(&ticket.channel);
+        let for_memory = [Channel::MEMORY_TURN, Channel::MEMORY].contains(&ticket.channel);
         CHANNELS.wait(ticket, || for_memory && self.has_fatal_signal());
     }
 

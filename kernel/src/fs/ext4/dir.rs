@@ -285,7 +285,7 @@ impl Node {
             return Err(ENOENT);
         }
         let above = self.ownership();
-        let born = access::birth(by, &above, kind, perm);
+        let born = access::reserved(by, &above, kind, perm);
         // What is there already is told first.
         if let Err(refused) = access::may_create(by, &above) {
             return Err(if self.look_at(volume, name).is_ok() { EEXIST } else { refused });

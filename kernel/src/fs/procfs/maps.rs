@@ -7,13 +7,13 @@ use crate::errno::*;
 use crate::mem::layout::USER_END;
 use crate::proc::Process;
 use crate::sched;
-use crate::vm::{self, MapLine, Prot, Sharing, Space, Tally};
+use crate::vm::{self, MapLine, Prot, RangeStats, Sharing, Space};
 
 const PAGE: u64 = 4096;
 
 /// Sums over the mappings, in pages.
 #[derive(Default)]
-pub(super) struct Totals {
+pub(super) struct MemoryStats {
     pub mapped: u64,
     pub resident: u64,
     pub shared: u64,
@@ -29,33 +29,33 @@ pub(super) struct Totals {
 }
 
 /// All zero in a process that has ended.
-pub(super) fn totals(process: &Process) -> Totals {
-    let mut totals = Totals::default();
-    let Some(space) = process.space() else { return totals };
-    let sums = vm::sums(&space, 0, USER_END);
-    totals.mapped = sums.mapped / PAGE;
-    totals.locked = sums.locked / PAGE;
-    totals.resident = vm::resident_pages(&space);
-    totals.tables = vm::tables(&space);
-    let tally = vm::tally(&space, 0, USER_END);
-    totals.file = tally.mapped as u64;
-    totals.shared = totals.file;
-    totals.swapped = tally.swapped as u64;
+pub(super) fn memory_stats(process: &Process) -> MemoryStats {
+    let mut memory_stats = MemoryStats::default();
+    let Some(space) = process.space() else { return memory_stats };
+    let stats = vm::mapping_stats(&space, 0, USER_END);
+    memory_stats.mapped = stats.mapped / PAGE;
+    memory_stats.locked = stats.locked / PAGE;
+    memory_stats.resident = vm::resident_pages(&space);
+    memory_stats.tables = vm::tables(&space);
+    let range_stats = vm::range_stats(&space, 0, USER_END);
+    memory_stats.file = range_stats.mapped as u64;
+    memory_stats.shared = memory_stats.file;
+    memory_stats.swapped = range_stats.swapped as u64;
     let mut at = 0;
     while let Some(end) = vm::line(&space, at, &mut |line| {
         let pages = (line.end - line.start) / PAGE;
         if line.name == "[stack]" {
-            totals.stack += pages;
+            memory_stats.stack += pages;
         } else if line.prot.contains(Prot::EXECUTE) {
-            totals.text += pages;
+            memory_stats.text += pages;
         } else if line.prot.contains(Prot::WRITE) && line.sharing == Sharing::Private {
-            totals.data += pages;
+            memory_stats.data += pages;
         }
     }) {
         at = end;
         sched::give_way();
     }
-    totals
+    memory_stats
 }
 
 fn put_line(out: &mut Text, line: &MapLine<'_>) -> fmt::Result {
@@ -95,13 +95,13 @@ pub(super) fn maps(
 }
 
 /// One mapping's numbers, or all of them.
-fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
+fn put_sizes(out: &mut Text, range_stats: &RangeStats, locked: u64) -> fmt::Result {
     let (anonymous, mapped, swapped) =
-        (tally.anonymous as u64, tally.mapped as u64, tally.swapped as u64);
+        (range_stats.anonymous as u64, range_stats.mapped as u64, range_stats.swapped as u64);
     let share = |bytes: usize| bytes as u64 / PAGE;
     for (name, pages) in [
         ("Rss:", anonymous + mapped),
-        ("Pss:", share(tally.anonymous_share) + mapped),
+        ("Pss:", share(range_stats.anonymous_share) + mapped),
         ("Shared_Clean:", 0),
         ("Shared_Dirty:", 0),
         ("Private_Clean:", mapped),
@@ -109,7 +109,7 @@ fn put_sizes(out: &mut Text, tally: &Tally, locked: u64) -> fmt::Result {
         ("Referenced:", anonymous + mapped),
         ("Anonymous:", anonymous),
         ("Swap:", swapped),
-        ("SwapPss:", share(tally.swapped_share)),
+        ("SwapPss:", share(range_stats.swapped_share)),
         ("Locked:", locked / PAGE),
     ] {
         writeln!(out, "{name:<16}{:>8} kB", pages * 4)?;
@@ -138,7 +138,7 @@ pub(super) fn smaps(
     writeln!(out, "Size:           {:>8} kB", (end - start) / 1024)?;
     out.write_str("KernelPageSize:        4 kB\nMMUPageSize:           4 kB\n")?;
     let locked = if is_locked { end - start } else { 0 };
-    put_sizes(out, &vm::tally(space, start, end), locked)?;
+    put_sizes(out, &vm::range_stats(space, start, end), locked)?;
     Ok(next)
 }
 
@@ -149,8 +149,8 @@ pub(super) fn smaps_rollup(
     out: &mut Text,
 ) -> Result<Option<u64>> {
     writeln!(out, "{:08x}-{USER_END:08x} ---p 00000000 00:00 0 [rollup]", 0)?;
-    let locked = vm::sums(space, 0, USER_END).locked;
-    put_sizes(out, &vm::tally(space, 0, USER_END), locked)?;
+    let locked = vm::mapping_stats(space, 0, USER_END).locked;
+    put_sizes(out, &vm::range_stats(space, 0, USER_END), locked)?;
     Ok(None)
 }
 

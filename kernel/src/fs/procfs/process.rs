@@ -166,7 +166,7 @@ fn status_of_thread(thread: &Thread) -> Result<Vec<u8>> {
 /// What there is to say of a process, and of a thread of it, if it has any left.
 fn status(process: &Process, state: char, thread: Option<&Thread>) -> Result<Vec<u8>> {
     let cred = process.cred();
-    let memory = maps::totals(process);
+    let memory = maps::memory_stats(process);
     let tid = thread.map_or(process.pid, |thread| thread.tid());
     let mut out = String::new();
     let _ =
@@ -254,7 +254,7 @@ fn signals(process: &Process, thread: Option<&Thread>, out: &mut String) {
 fn stat(process: &Process) -> Result<Vec<u8>> {
     let usage = process.total_usage();
     let children = *process.child_usage.lock();
-    let memory = maps::totals(process);
+    let memory = maps::memory_stats(process);
     let (terminal, foreground) = if tty::controls(process.sid()) {
         (crate::fs::cpio::device_number(5, 1), tty::foreground_of(process.sid()))
     } else {
@@ -289,7 +289,7 @@ fn stat(process: &Process) -> Result<Vec<u8>> {
 }
 
 fn statm(process: &Process) -> Result<Vec<u8>> {
-    let memory = maps::totals(process);
+    let memory = maps::memory_stats(process);
     let text = format!(
         "{} {} {} {} 0 {} 0\n",
         memory.mapped, memory.resident, memory.shared, memory.text, memory.data

@@ -173,8 +173,8 @@ shares! {
 }
 
 /// The share of memory, in percent, in which pages are kept compressed.
-pub(super) static TIER: Setting =
-    Setting { show: || format!("{}\n", vm::tier()), set: |text| vm::set_tier(number(text)?) };
+pub(super) static ZSWAP: Setting =
+    Setting { show: || format!("{}\n", vm::zswap()), set: |text| vm::set_zswap(number(text)?) };
 
 /// Drops what is kept for its next use and can be had again: 1 pages of files, 2 names, nodes and
 /// the heap's free blocks, 3 both.

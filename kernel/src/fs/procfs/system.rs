@@ -98,7 +98,7 @@ static VM: &[Member] = &[
     setting("loan_bytes", &settings::LOAN),
     setting("pipe_loan_bytes", &settings::PIPE_LOAN),
     setting("receive_bytes", &settings::RECEIVE),
-    setting("compressed_percent", &settings::TIER),
+    setting("compressed_percent", &settings::ZSWAP),
     link("drop_caches", Show::DropCaches),
     setting("uvm_neighbours", &settings::NEIGHBOURS),
 ];

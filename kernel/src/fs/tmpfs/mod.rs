@@ -229,7 +229,7 @@ impl TmpNode {
         let data = self.new_data()?;
         let node =
             TmpNode::new(&self.fs, Kind::File, Body::File(data), perm, node_charge(by.uid, 0)?)?;
-        node.belong(&access::birth(by, &self.ownership(), Kind::File, perm));
+        node.belong(&access::reserved(by, &self.ownership(), Kind::File, perm));
         let mut attr = node.attr.lock();
         (attr.nlink, attr.linkable) = (0, linkable);
         drop(attr);
@@ -392,7 +392,7 @@ impl Inode for TmpNode {
         let node = TmpNode::new(&self.fs, kind, body, perm, charge)?;
         self.add_entry(name, node.clone(), by.uid, |dir, node| {
             access::may_create(by, &dir.ownership())?;
-            node.belong(&access::birth(by, &dir.ownership(), kind, perm));
+            node.belong(&access::reserved(by, &dir.ownership(), kind, perm));
             Ok(())
         })?;
         Ok(node)

@@ -70,7 +70,7 @@ fn send_to_all(
                 Some(info) => {
                     let (sent, report) = post(&process, None, info, None);
                     let sent = sent.map(|_| ());
-                    tree.send_to_unborn(process.pid, info);
+                    tree.send_to_reserved(process.pid, info);
                     reports.extend(report.map(|change| (process.clone(), change)));
                     sent
                 }

@@ -96,7 +96,7 @@ impl<E: Span> Tree<E> {
     /// A tree with what `each` makes of the entries in a range, in order, at the same places; where
     /// it makes nothing, nothing is. Costs no look-ups. `each` may change its entry, but for the
     /// range. [Heap](built_bytes) for what it makes has been reserved.
-    pub(crate) fn derive(
+    pub(crate) fn filter_map(
         &mut self,
         range: VaRange,
         mut each: impl FnMut(&mut E) -> Option<E>,

@@ -51,8 +51,8 @@ impl<E: Span> Tree<E> {
             self.len -= taken.len();
             return self.collapse_root();
         }
-        let (left, rest) = cut(self.rooted(), range.start, &mut nodes);
-        let (middle, right) = cut(rest, range.end, &mut nodes);
+        let (left, rest) = split(self.rooted(), range.start, &mut nodes);
+        let (middle, right) = split(rest, range.end, &mut nodes);
         self.root = join(left, right, &mut nodes).map(|all| all.node);
         taken.more.root = middle.map(|all| all.node);
         taken.more.len = taken.more.root.as_deref().map_or(0, Node::count);
@@ -81,7 +81,7 @@ impl<E: Span> Tree<E> {
     pub(crate) fn join_in(&mut self, mut other: Tree<E>) {
         let mut nodes = core::mem::replace(&mut other.spare, Nodes::new());
         let Some(at) = other.first() else { return };
-        let (left, right) = cut(self.rooted(), at, &mut nodes);
+        let (left, right) = split(self.rooted(), at, &mut nodes);
         let left = join(left, other.rooted(), &mut nodes);
         self.root = join(left, right, &mut nodes).map(|all| all.node);
         self.len += core::mem::take(&mut other.len);
@@ -155,7 +155,7 @@ impl<E: Span> Node<E> {
 }
 
 /// Entries that start before `at`, and the others.
-fn cut<E: Span>(
+fn split<E: Span>(
     all: Option<Rooted<E>>,
     at: Va,
     nodes: &mut Nodes<E>,
@@ -189,7 +189,7 @@ fn cut<E: Span>(
                 1 => right.into_iter().next().map(|c| Rooted { node: c.node, level: level - 1 }),
                 _ => Some(Rooted { node: nodes.inner(right), level }),
             };
-            let (low, high) = cut(middle, at, nodes);
+            let (low, high) = split(middle, at, nodes);
             (join(left, low, nodes), join(high, right, nodes))
         }
     }

@@ -157,16 +157,16 @@ fn entries_are_drained_the_last_first() {
 }
 
 #[test]
-fn a_derived_tree_has_the_same_places() {
+fn a_filtered_tree_has_the_same_places() {
     for count in [0, 1, 7, 8, 9, 100, 500, 5000] {
         let mut t = tens(count);
-        let mut derived = Tree::new();
+        let mut filtered = Tree::new();
         let all = r(0, u64::MAX);
-        let nodes = made(|| derived = t.derive(all, |e| (e.start.0 % 30 != 0).then_some(*e)));
+        let nodes = made(|| filtered = t.filter_map(all, |e| (e.start.0 % 30 != 0).then_some(*e)));
         t.check().unwrap();
-        derived.check().unwrap();
+        filtered.check().unwrap();
         let expected: Vec<_> = contents(&t).into_iter().filter(|e| e.start.0 % 30 != 0).collect();
-        assert_eq!(contents(&derived), expected);
+        assert_eq!(contents(&filtered), expected);
         assert!(
             nodes * node_bytes::<VaRange>() <= built_bytes::<VaRange>(expected.len()),
             "{nodes}"
@@ -529,7 +529,7 @@ fn heap_is_reserved_for_a_node_on_each_level_and_a_root() {
     assert_eq!(t.splice_bytes(), (3 * (levels + 1) + 2) * NODE);
     // Full nodes: there is nothing that an insertion finds room in.
     let all = r(0, 10 * (LEAF * INNER * INNER) as u64);
-    let mut full = t.take(all).into_tree().derive(all, |e| Some(*e));
+    let mut full = t.take(all).into_tree().filter_map(all, |e| Some(*e));
     assert_eq!((full.levels(), made(|| full.insert(r(7, 8)))), (3, 4));
 }
 

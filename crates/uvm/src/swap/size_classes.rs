@@ -1,44 +1,45 @@
-//! Page frames cut into cells: where compressed pages lie.
+//! Page frames cut into chunks: where compressed pages lie.
 //!
 //! ```text
-//!   frame   | cell 0 | cell 1 | cell 2 |     a frame of 3: cells of 1365 bytes
-//!   shared  3: frame -> frame -> ...         by cells to a frame: those with a live cell and a free one
+//!   frame   | chunk 0 | chunk 1 | chunk 2 |     a frame of 3: chunks of 1365 bytes
+//!   shared  3: frame -> frame -> ...         by chunks to a frame: those with a live chunk and a
+//!   free one
 //! ```
-//! All cells of a frame have one size, a page's part: a half to a sixteenth. What is smaller than a
-//! sixteenth wastes the rest, what is larger than a half has no place here. A frame comes with its
-//! first cell and goes with its last.
+//! All chunks of a frame have one size, a page's part: a half to a sixteenth. What is smaller than
+//! a sixteenth wastes the rest, what is larger than a half has no place here. A frame comes with
+//! its first chunk and goes with its last.
 //!
-//! I1: a frame in use has at least one live cell; it is on its list exactly if it has a free one
-//! too. I2: `used` counts the frames in use, `unused` their free cells.
+//! I1: a frame in use has at least one live chunk; it is on its list exactly if it has a free one
+//! too. I2: `used` counts the frames in use, `unused` their free chunks.
 //!
-//! The road not taken is moving cells together so that frames become free sooner: it needs to know
-//! every cell's owner.
+//! The road not taken is moving chunks together so that frames become free sooner: it needs to know
+//! every chunk's owner.
 
 use machine::{NoMemory, PageNo, PAGE_SIZE};
 
 use super::pieces::Pieces;
 
-/// The most cells of a frame.
+/// The most chunks of a frame.
 const MOST: usize = 16;
 /// No frame.
 const NIL: u32 = u32::MAX;
 
 /// A part of a page frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Cell {
+pub(super) struct Chunk {
     frame: u32,
     index: u8,
 }
 
-/// Cells to a frame, 2 to 16: says how large they are.
+/// Chunks to a frame, 2 to 16: says how large they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Parts(u8);
 
 impl Parts {
-    /// The largest cells that are needed.
+    /// The largest chunks that are needed.
     pub(super) const HALVES: Parts = Parts(2);
 
-    /// The smallest cells that hold `len` bytes; none if they would be over half a page.
+    /// The smallest chunks that hold `len` bytes; none if they would be over half a page.
     pub(super) fn for_len(len: usize) -> Option<Parts> {
         let parts = (PAGE_SIZE / len.max(1)).min(MOST);
         (parts >= 2).then_some(Parts(parts as u8))
@@ -57,26 +58,26 @@ impl Parts {
 struct Frame {
     page: PageNo,
     parts: Parts,
-    /// A bit for each cell in use; none for a record without a frame.
+    /// A bit for each chunk in use; none for a record without a frame.
     live: u16,
     next: u32,
     prev: u32,
 }
 
 /// See the module.
-pub(super) struct Cells {
+pub(super) struct SizeClasses {
     frames: Pieces<Frame>,
     used: u32,
-    /// Free cells of those.
+    /// Free chunks of those.
     unused: u32,
     /// Records without a frame, linked by `next`.
     spare: u32,
-    /// By `Parts`: the first frame with a free cell.
+    /// By `Parts`: the first frame with a free chunk.
     shared: [u32; MOST + 1],
 }
 
-impl Cells {
-    /// The most cells of a frame.
+impl SizeClasses {
+    /// The most chunks of a frame.
     pub(super) const MOST: u32 = MOST as u32;
 
     /// Heap bytes for the records of so many frames.
@@ -85,12 +86,12 @@ impl Cells {
     }
 
     /// Room for the records of so many frames.
-    pub(super) fn new(most: u32) -> Result<Cells, NoMemory> {
+    pub(super) fn new(most: u32) -> Result<SizeClasses, NoMemory> {
         let blank = Frame { page: PageNo(0), parts: Parts::HALVES, live: 0, next: NIL, prev: NIL };
         let mut frames = Pieces::new(most as usize, &blank)?;
         (1..most).for_each(|next| frames[next as usize - 1].next = next);
         let spare = if most == 0 { NIL } else { 0 };
-        Ok(Cells { frames, used: 0, unused: 0, spare, shared: [NIL; MOST + 1] })
+        Ok(SizeClasses { frames, used: 0, unused: 0, spare, shared: [NIL; MOST + 1] })
     }
 
     /// Frames in use.
@@ -98,13 +99,13 @@ impl Cells {
         self.used
     }
 
-    /// Free cells of the frames in use.
+    /// Free chunks of the frames in use.
     pub(super) fn unused(&self) -> u32 {
         self.unused
     }
 
-    /// Takes a cell of a frame that others use too, if there is one.
-    pub(super) fn share(&mut self, parts: Parts) -> Option<Cell> {
+    /// Takes a chunk of a frame that others use too, if there is one.
+    pub(super) fn share(&mut self, parts: Parts) -> Option<Chunk> {
         let frame = self.shared[usize::from(parts.0)];
         let record = self.frames.get_mut(frame as usize)?;
         let index = record.live.trailing_ones() as u8;
@@ -113,14 +114,14 @@ impl Cells {
         if record.live == parts.all() {
             self.unlink(frame);
         }
-        Some(Cell { frame, index })
+        Some(Chunk { frame, index })
     }
 
-    /// Cuts a frame up, and takes its first cell.
+    /// Cuts a frame up, and takes its first chunk.
     ///
     /// # Errors
     /// [`NoMemory`] if there is no record for it.
-    pub(super) fn cut(&mut self, page: PageNo, parts: Parts) -> Result<Cell, NoMemory> {
+    pub(super) fn cut(&mut self, page: PageNo, parts: Parts) -> Result<Chunk, NoMemory> {
         let frame = self.spare;
         let record = self.frames.get_mut(frame as usize).ok_or(NoMemory)?;
         self.spare = record.next;
@@ -128,35 +129,35 @@ impl Cells {
         self.used += 1;
         self.unused += u32::from(parts.0) - 1;
         self.link(frame);
-        Ok(Cell { frame, index: 0 })
+        Ok(Chunk { frame, index: 0 })
     }
 
-    /// Frees a cell. The frame, if that was its last, which is the caller's now.
-    pub(super) fn free(&mut self, cell: Cell) -> Option<PageNo> {
-        let record = &mut self.frames[cell.frame as usize];
-        debug_assert!(record.live & 1 << cell.index != 0, "{cell:?} is freed twice");
+    /// Frees a chunk. The frame, if that was its last, which is the caller's now.
+    pub(super) fn free(&mut self, chunk: Chunk) -> Option<PageNo> {
+        let record = &mut self.frames[chunk.frame as usize];
+        debug_assert!(record.live & 1 << chunk.index != 0, "{chunk:?} is freed twice");
         let was_full = record.live == record.parts.all();
-        record.live &= !(1 << cell.index);
+        record.live &= !(1 << chunk.index);
         let Frame { live, page, parts, .. } = *record;
         self.unused += 1;
         if live == 0 {
             self.unused -= u32::from(parts.0);
-            self.unlink(cell.frame);
-            self.frames[cell.frame as usize].next = self.spare;
-            self.spare = cell.frame;
+            self.unlink(chunk.frame);
+            self.frames[chunk.frame as usize].next = self.spare;
+            self.spare = chunk.frame;
             self.used -= 1;
             return Some(page);
         }
         if was_full {
-            self.link(cell.frame);
+            self.link(chunk.frame);
         }
         None
     }
 
-    /// Where a cell's bytes are: the frame, and the offset in it.
-    pub(super) fn place(&self, cell: Cell) -> (PageNo, usize) {
-        let record = &self.frames[cell.frame as usize];
-        (record.page, usize::from(cell.index) * record.parts.size())
+    /// Where a chunk's bytes are: the frame, and the offset in it.
+    pub(super) fn place(&self, chunk: Chunk) -> (PageNo, usize) {
+        let record = &self.frames[chunk.frame as usize];
+        (record.page, usize::from(chunk.index) * record.parts.size())
     }
 
     fn link(&mut self, frame: u32) {
@@ -180,21 +181,21 @@ impl Cells {
         }
     }
 
-    /// Checks I1 and I2. `cells` is how many cells are in use, as their users count.
+    /// Checks I1 and I2. `chunks` is how many chunks are in use, as their users count.
     ///
     /// # Errors
     /// What doesn't hold.
-    pub(super) fn audit(&self, cells: usize) -> Result<(), &'static str> {
+    pub(super) fn audit(&self, chunks: usize) -> Result<(), &'static str> {
         let used = self.frames.iter().filter(|f| f.live != 0);
         if used.clone().count() != self.used as usize {
-            return Err("a frame of the tier is counted wrongly");
+            return Err("a frame of zswap is counted wrongly");
         }
-        if used.clone().map(|f| f.live.count_ones() as usize).sum::<usize>() != cells {
-            return Err("a cell of the tier has no user, or two");
+        if used.clone().map(|f| f.live.count_ones() as usize).sum::<usize>() != chunks {
+            return Err("a chunk of zswap has no user, or two");
         }
         let unused: u32 = used.clone().map(|f| u32::from(f.parts.0) - f.live.count_ones()).sum();
         if unused != self.unused {
-            return Err("free cells of the tier are counted wrongly");
+            return Err("free chunks of zswap are counted wrongly");
         }
         let mut on_lists = 0;
         for (parts, &first) in self.shared.iter().enumerate() {
@@ -202,7 +203,7 @@ impl Cells {
             while let Some(f) = self.frames.get(at as usize) {
                 let fits = usize::from(f.parts.0) == parts && f.prev == prev;
                 if !fits || f.live == 0 || f.live == f.parts.all() {
-                    return Err("a frame of the tier is on the wrong list");
+                    return Err("a frame of zswap is on the wrong list");
                 }
                 on_lists += 1;
                 (prev, at) = (at, f.next);
@@ -210,7 +211,7 @@ impl Cells {
         }
         match used.filter(|f| f.live != f.parts.all()).count() == on_lists {
             true => Ok(()),
-            false => Err("a frame of the tier with a free cell is on no list"),
+            false => Err("a frame of zswap with a free chunk is on no list"),
         }
     }
 }
@@ -234,23 +235,23 @@ mod tests {
 
     #[test]
     fn cells_of_a_frame_do_not_overlap_and_the_last_gives_it_back() {
-        let mut cells = Cells::new(1).unwrap();
+        let mut chunks = SizeClasses::new(1).unwrap();
         let parts = Parts::for_len(1000).unwrap();
-        assert_eq!(cells.share(parts), None);
-        let mut held = std::vec![cells.cut(PageNo(7), parts).unwrap()];
-        held.extend(core::iter::from_fn(|| cells.share(parts)));
-        let offsets: Vec<_> = held.iter().map(|&cell| cells.place(cell)).collect();
+        assert_eq!(chunks.share(parts), None);
+        let mut held = std::vec![chunks.cut(PageNo(7), parts).unwrap()];
+        held.extend(core::iter::from_fn(|| chunks.share(parts)));
+        let offsets: Vec<_> = held.iter().map(|&chunk| chunks.place(chunk)).collect();
         assert_eq!(offsets, [0, 1024, 2048, 3072].map(|at| (PageNo(7), at)));
-        assert_eq!(cells.cut(PageNo(8), parts), Err(NoMemory));
-        assert_eq!(cells.free(held[2]), None);
-        assert_eq!(cells.share(parts), Some(held[2]), "a hole is filled");
-        let freed: Vec<_> = held.into_iter().filter_map(|cell| cells.free(cell)).collect();
-        assert_eq!((freed, cells.used(), cells.audit(0)), (std::vec![PageNo(7)], 0, Ok(())));
+        assert_eq!(chunks.cut(PageNo(8), parts), Err(NoMemory));
+        assert_eq!(chunks.free(held[2]), None);
+        assert_eq!(chunks.share(parts), Some(held[2]), "a hole is filled");
+        let freed: Vec<_> = held.into_iter().filter_map(|chunk| chunks.free(chunk)).collect();
+        assert_eq!((freed, chunks.used(), chunks.audit(0)), (std::vec![PageNo(7)], 0, Ok(())));
     }
 
     #[test]
     fn a_cell_has_one_user_whatever_the_order() {
-        let mut cells = Cells::new(40).unwrap();
+        let mut chunks = SizeClasses::new(40).unwrap();
         let (mut held, mut pages) = (Vec::new(), (0..40).map(PageNo).collect::<Vec<_>>());
         let mut seed = 1u64;
         for _ in 0..20_000 {
@@ -258,16 +259,16 @@ mod tests {
             let pick = (seed >> 33) as usize;
             if seed >> 63 == 0 {
                 let parts = Parts::for_len(pick % 2048 + 1).unwrap();
-                let cell =
-                    cells.share(parts).or_else(|| Some(cells.cut(pages.pop()?, parts).unwrap()));
-                held.extend(cell);
+                let chunk =
+                    chunks.share(parts).or_else(|| Some(chunks.cut(pages.pop()?, parts).unwrap()));
+                held.extend(chunk);
             } else if !held.is_empty() {
-                pages.extend(cells.free(held.swap_remove(pick % held.len())));
+                pages.extend(chunks.free(held.swap_remove(pick % held.len())));
             }
             let places: std::collections::BTreeSet<_> =
-                held.iter().map(|&c| cells.place(c)).collect();
-            assert_eq!((places.len(), cells.used() as usize), (held.len(), 40 - pages.len()));
-            cells.audit(held.len()).unwrap();
+                held.iter().map(|&c| chunks.place(c)).collect();
+            assert_eq!((places.len(), chunks.used() as usize), (held.len(), 40 - pages.len()));
+            chunks.audit(held.len()).unwrap();
         }
     }
 }

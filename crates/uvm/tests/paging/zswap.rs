@@ -1,4 +1,4 @@
-//! The compressed tier: pages that are kept in memory, small, with a device behind it or none. On
+//! Zswap: pages that are kept in memory, small, with a device behind it or none. On
 //! the software machine.
 
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
 use uvm::{
-    AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError,
-    TierInfo, Uvm, MOST_TIER,
+    AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, Uvm,
+    ZswapInfo, MOST_ZSWAP,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
@@ -42,7 +42,7 @@ impl Fill {
     }
 }
 
-/// A machine with a tier, and one space.
+/// A machine with zswap, and one space.
 struct World {
     uvm: Arc<Uvm<SoftMachine>>,
     ctx: ThreadCtx,
@@ -54,7 +54,7 @@ impl World {
         let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
         let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
         let mut ctx = ThreadCtx::new();
-        uvm.set_tier(&mut ctx.held(), percent).unwrap();
+        uvm.set_zswap(&mut ctx.held(), percent).unwrap();
         let space = uvm.space_create(&mut ctx.held(), BOUNDS).unwrap();
         World { uvm, ctx, space: Some(space) }
     }
@@ -119,24 +119,24 @@ impl World {
         self.uvm.machine().tlb_audit().unwrap();
     }
 
-    fn info(&mut self) -> TierInfo {
-        self.uvm.tier_info(&mut self.ctx.held())
+    fn info(&mut self) -> ZswapInfo {
+        self.uvm.zswap_info(&mut self.ctx.held())
     }
 
-    fn set_tier(&mut self, percent: u8) -> Result<(), SwapError> {
-        self.uvm.set_tier(&mut self.ctx.held(), percent)
+    fn set_zswap(&mut self, percent: u8) -> Result<(), SwapError> {
+        self.uvm.set_zswap(&mut self.ctx.held(), percent)
     }
 
     fn count(&self, counter: Counter) -> u64 {
         self.uvm.stat().get(counter)
     }
 
-    /// Takes all down: nothing stays behind, and the tier's frames are free.
+    /// Takes all down: nothing stays behind, and zswap's frames are free.
     fn end(mut self) {
         let space = self.space.take().unwrap();
         self.uvm.space_destroy(&mut self.ctx.held(), space);
         while self.uvm.machine().complete(0, Fate::Works) {}
-        let TierInfo { frames, pages, .. } = self.info();
+        let ZswapInfo { frames, pages, .. } = self.info();
         assert_eq!((self.uvm.anons(), self.uvm.swap_space().1, frames, pages), (0, 0, 0, 0));
         assert_eq!(self.uvm.frames().free(), self.uvm.frames().total());
     }
@@ -158,7 +158,7 @@ fn twice_the_memory_fits_without_a_device() {
     w.check(va, 512, Fill::Text);
     w.check(va, 512, Fill::Text);
     w.audit();
-    assert!(w.count(Counter::TierIns) > 256);
+    assert!(w.count(Counter::ZswapIns) > 256);
     assert_eq!((w.count(Counter::SwapIns), w.count(Counter::SwapOuts)), (0, 0));
     w.end();
 }
@@ -179,7 +179,7 @@ fn what_does_not_get_small_goes_to_the_device() {
     let (mut w, disk) = World::new(256, 40).with_disk(1024, Mode::Later);
     let va = w.filled(512, Fill::Noise);
     assert_eq!((w.info().pages, w.info().frames), (0, 0));
-    assert!(w.count(Counter::TierRefused) > 200 && !disk.take_log().is_empty());
+    assert!(w.count(Counter::ZswapRefused) > 200 && !disk.take_log().is_empty());
     w.check(va, 512, Fill::Noise);
     w.audit();
     w.end();
@@ -198,26 +198,22 @@ fn noise_without_a_device_runs_out_of_memory_and_loses_nothing() {
     w.end();
 }
 
-/// The first pages written are the oldest: they are on the device, and the last are in the tier.
+/// The first pages written are the oldest: they are on the device, and the last are in zswap.
 #[test]
-fn a_full_tier_sends_its_oldest_pages_to_the_device() {
+fn a_full_zswap_sends_its_oldest_pages_to_the_device() {
     let (mut w, _disk) = World::new(512, 5).with_disk(4096, Mode::AtOnce);
     let va = w.filled(2048, Fill::Text);
     w.audit();
-    let (info, moved) = (w.info(), w.count(Counter::TierMoved));
+    let (info, moved) = (w.info(), w.count(Counter::ZswapMoved));
     assert!(info.frames <= 25 && info.pages > 200, "{info:?}");
     assert!(moved > 500, "{moved} pages were moved");
-    assert_eq!(
-        w.count(Counter::SwapOuts),
-        moved,
-        "only what was in the tier leaves for the device"
-    );
+    assert_eq!(w.count(Counter::SwapOuts), moved, "only what was in zswap leaves for the device");
     let writes = w.count(Counter::SwapWrites);
     assert!(moved >= 8 * writes, "{moved} pages were moved in {writes} writes");
-    let ins = w.count(Counter::TierIns);
+    let ins = w.count(Counter::ZswapIns);
     w.check(va, 100, Fill::Text);
-    let early = w.count(Counter::TierIns) - ins;
-    assert!(early <= 20, "{early} of the first 100 pages are in the tier yet");
+    let early = w.count(Counter::ZswapIns) - ins;
+    assert!(early <= 20, "{early} of the first 100 pages are in zswap yet");
     w.check(va, 2048, Fill::Text);
     w.audit();
     w.end();
@@ -225,12 +221,12 @@ fn a_full_tier_sends_its_oldest_pages_to_the_device() {
 
 /// Where writes take their time, the frames of pages that came serve those that leave all the same.
 #[test]
-fn a_full_tier_keeps_contents_while_writes_are_under_way() {
+fn a_full_zswap_keeps_contents_while_writes_are_under_way() {
     let (mut w, _disk) = World::new(512, 5).with_disk(4096, Mode::Later);
     let va = w.filled(2048, Fill::Text);
     w.audit();
     let (outs, moved, writes) =
-        (w.count(Counter::SwapOuts), w.count(Counter::TierMoved), w.count(Counter::SwapWrites));
+        (w.count(Counter::SwapOuts), w.count(Counter::ZswapMoved), w.count(Counter::SwapWrites));
     assert!(moved > 500 && outs == moved, "{moved} of {outs} pages were moved");
     assert!(moved >= 8 * writes, "{moved} pages were moved in {writes} writes");
     w.check(va, 2048, Fill::Text);
@@ -239,14 +235,14 @@ fn a_full_tier_keeps_contents_while_writes_are_under_way() {
 }
 
 #[test]
-fn what_has_been_read_leaves_the_tier_and_may_be_written() {
+fn what_has_been_read_leaves_zswap_and_may_be_written() {
     let mut w = World::new(256, 50);
     let va = w.filled(400, Fill::Text);
     for n in (0..400).rev() {
         let before = w.info().pages;
-        let ins = w.count(Counter::TierIns);
+        let ins = w.count(Counter::ZswapIns);
         w.load(va + Pages(n)).unwrap();
-        if w.count(Counter::TierIns) > ins && w.count(Counter::Passes) == 0 {
+        if w.count(Counter::ZswapIns) > ins && w.count(Counter::Passes) == 0 {
             assert_eq!(w.info().pages, before - 1);
         }
         w.store(va + Pages(n), &Fill::Text.bytes(n + 1000)).unwrap();
@@ -261,18 +257,18 @@ fn what_has_been_read_leaves_the_tier_and_may_be_written() {
 fn switching_it_off_brings_all_home_or_says_that_there_is_no_room() {
     let mut w = World::new(512, 30);
     let va = w.filled(700, Fill::Text);
-    assert_eq!(w.set_tier(0), Err(SwapError::NoMemory));
+    assert_eq!(w.set_zswap(0), Err(SwapError::NoMemory));
     assert_eq!(w.info().percent, 30);
     w.audit();
     w.check(va, 700, Fill::Text);
     let rest = VaRange::new(va + Pages(300), va + Pages(700));
     w.uvm.unmap(&mut ThreadCtx::new().held(), w.space(), rest).unwrap();
-    w.set_tier(0).unwrap();
-    assert_eq!(w.info(), TierInfo::default());
+    w.set_zswap(0).unwrap();
+    assert_eq!(w.info(), ZswapInfo::default());
     w.check(va, 300, Fill::Text);
     w.audit();
-    assert_eq!(w.set_tier(0), Ok(()), "it is off already");
-    w.set_tier(20).unwrap();
+    assert_eq!(w.set_zswap(0), Ok(()), "it is off already");
+    w.set_zswap(20).unwrap();
     w.end();
 }
 
@@ -281,7 +277,7 @@ fn switching_it_off_moves_its_pages_to_a_device() {
     let (mut w, _disk) = World::new(256, 50).with_disk(1024, Mode::Later);
     let va = w.filled(600, Fill::Text);
     assert!(w.info().pages > 300);
-    w.set_tier(0).unwrap();
+    w.set_zswap(0).unwrap();
     assert!(w.uvm.swap_space().1 > 300);
     w.check(va, 600, Fill::Text);
     w.audit();
@@ -291,10 +287,10 @@ fn switching_it_off_moves_its_pages_to_a_device() {
 #[test]
 fn its_share_is_a_limit_that_can_be_changed() {
     let mut w = World::new(256, 10);
-    assert_eq!(w.set_tier(MOST_TIER + 1), Err(SwapError::TooMuch));
+    assert_eq!(w.set_zswap(MOST_ZSWAP + 1), Err(SwapError::TooMuch));
     let va = w.filled(300, Fill::Text);
     assert!(w.info().frames <= 25);
-    w.set_tier(40).unwrap();
+    w.set_zswap(40).unwrap();
     assert_eq!(w.info().percent, 40);
     let more = w.filled(200, Fill::Text);
     w.check(va, 300, Fill::Text);
@@ -304,15 +300,15 @@ fn its_share_is_a_limit_that_can_be_changed() {
 }
 
 /// A page whose bytes can't be unpacked is lost to who has it, and nobody else notices. Switching
-/// the tier off goes on past it.
+/// zswap off goes on past it.
 #[test]
 fn what_can_not_be_unpacked_is_lost_alone() {
     let mut w = World::new(512, 30);
     let va = w.filled(700, Fill::Text);
     let frames = w.uvm.frames();
-    let of_tier =
+    let of_zswap =
         |&page: &PageNo| frames.owner(page) == Owner::Kernel && frames.wire_count(page) == 0;
-    let spoilt: Vec<PageNo> = (0..512).map(PageNo).filter(of_tier).step_by(9).collect();
+    let spoilt: Vec<PageNo> = (0..512).map(PageNo).filter(of_zswap).step_by(9).collect();
     spoilt.iter().for_each(|&page| w.uvm.machine().write(page, 0, &[0xff; PAGE_SIZE]));
     let lost = |n: &u64| w.load(va + Pages(*n)) == Err(FaultError::Io);
     let lost: Vec<u64> = (0..700).filter(lost).collect();
@@ -332,7 +328,7 @@ fn what_can_not_be_unpacked_is_lost_alone() {
     w.audit();
     let rest = VaRange::new(va + Pages(300), va + Pages(700));
     w.uvm.unmap(&mut ThreadCtx::new().held(), w.space(), rest).unwrap();
-    w.set_tier(0).unwrap();
+    w.set_zswap(0).unwrap();
     kept(&w);
     w.audit();
     w.end();
@@ -351,7 +347,7 @@ fn shared_memory_goes_there_and_back() {
     };
     let va = uvm.map(&mut ThreadCtx::new().held(), w.space(), &request).unwrap();
     (0..800).for_each(|n| w.store(va + Pages(n), &Fill::Text.bytes(n)).unwrap());
-    let (outs, moved) = (w.count(Counter::SwapOuts), w.count(Counter::TierMoved));
+    let (outs, moved) = (w.count(Counter::SwapOuts), w.count(Counter::ZswapMoved));
     assert!(
         moved > 100 && outs == moved && w.info().pages > 0,
         "{moved} of {outs} pages were moved"

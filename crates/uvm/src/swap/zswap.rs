@@ -1,26 +1,26 @@
-//! The compressed tier: pages that are kept in memory, small, so that they need no disk.
+//! Zswap: pages that are kept in memory, small, so that they need no disk.
 //!
 //! ```text
 //!   slot   2^28 + n --> entry n --> nothing: all zeroes
-//!                               --> a cell with some bytes, in a frame of the tier's: cells.rs
+//!                               --> a chunk with some bytes, in a frame of zswap's: chunks.rs
 //! ```
 //! A page that the daemon would write is compressed first (LZ4, blocks). If half a page holds it,
-//! it gets a slot of the tier and its bytes a cell; its frame is free at once. Everything else goes
-//! to the devices, if there are any. A slot of the tier is a slot like others to whoever keeps it:
-//! numbers from [`TIER`] on are the tier's. Three things differ. Its transfers end where they are
+//! it gets a slot of zswap and its bytes a chunk; its frame is free at once. Everything else goes
+//! to the devices, if there are any. A slot of zswap is a slot like others to whoever keeps it:
+//! numbers from [`ZSWAP`] on are zswap's. Three things differ. Its transfers end where they are
 //! started; it is read alone, since nothing is saved by reading neighbours with it; and what has
-//! been read leaves the tier, so that nothing is in memory twice.
+//! been read leaves zswap, so that nothing is in memory twice.
 //!
-//! When the tier has nearly its share of memory, its oldest pages make room: `pageout` takes them
+//! When zswap has nearly its share of memory, its oldest pages make room: `pageout` takes them
 //! back and writes them to a device together (`oldest.rs`). Slots are given in a circle, so the one
-//! behind the last is the oldest in use. Without a device, a full tier takes no more.
+//! behind the last is the oldest in use. Without a device, a full zswap takes no more.
 //!
-//! I1: an entry is taken exactly if its slot is (`swap` I1), and has a cell exactly if it isn't all
-//! zeroes. I2: frames of the tier are the kernel's to all others, at most `limit` but for those
+//! I1: an entry is taken exactly if its slot is (`swap` I1), and has a chunk exactly if it isn't
+//! all zeroes. I2: frames of zswap are the kernel's to all others, at most `limit` but for those
 //! that it had when the limit was lowered. I3: a slot's bytes don't change while it is taken. I4:
-//! whoever has the tier's work buffers has them by its lock.
+//! whoever has zswap's work buffers has them by its lock.
 //!
-//! Locks: `Tier` around the buffers, for as long as a page takes to be packed or unpacked; inside
+//! Locks: `Zswap` around the buffers, for as long as a page takes to be packed or unpacked; inside
 //! it, and by itself where slots are freed, `Swap`. Nothing is allocated on the way out but frames,
 //! and a frame that is asked for serves a page that is about to give one back. The road not taken
 //! is buffers for each CPU: to be had when many CPUs are seen to wait here.
@@ -34,27 +34,27 @@ use lz4_flex::block::{
 use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo, Reserve, PAGE_SIZE};
 
 use super::bits::Bits;
-use super::cells::{Cell, Cells, Parts};
 use super::pieces::Pieces;
+use super::size_classes::{Chunk, Parts, SizeClasses};
 use super::Slot;
 use crate::io::Transfer;
 
-/// The number of the tier's first slot, and how many it may have: devices' are below, and a page's
+/// The number of zswap's first slot, and how many it may have: devices' are below, and a page's
 /// record has room for numbers below twice this.
-pub(super) const TIER: u32 = 1 << 28;
+pub(super) const ZSWAP: u32 = 1 << 28;
 
-/// The largest share of memory that the tier may have, in percent.
-pub const MOST_TIER: u8 = 50;
+/// The largest share of memory that zswap may have, in percent.
+pub const MOST_ZSWAP: u8 = 50;
 
-/// Slots of the tier for each page frame of the machine.
+/// Slots of zswap for each page frame of the machine.
 pub(super) const SLOTS_PER_FRAME: u32 = 2;
 
-/// The tier is nearly full when this part of what it may have is left.
+/// Zswap is nearly full when this part of what it may have is left.
 const NEARLY: u32 = 8;
 
-/// What the tier holds, at some moment.
+/// What zswap holds, at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TierInfo {
+pub struct ZswapInfo {
     /// The share of memory that it may have, in percent; 0 if it is off.
     pub percent: u8,
     /// Page frames that it has.
@@ -74,7 +74,7 @@ pub(crate) enum Holder {
     Unknown,
 }
 
-/// Why the tier has not taken a page.
+/// Why zswap has not taken a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
     /// It is off, or being switched off.
@@ -88,7 +88,7 @@ pub(crate) enum Refusal {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bytes {
     Zeroes,
-    Packed(Cell, u16),
+    Packed(Chunk, u16),
 }
 
 #[derive(Clone, Copy)]
@@ -101,7 +101,7 @@ struct State {
     bits: Bits,
     /// By slot; means something if that is taken.
     entries: Pieces<Entry>,
-    cells: Cells,
+    chunks: SizeClasses,
     /// Frames that it may have.
     limit: u32,
     percent: u8,
@@ -121,16 +121,16 @@ struct Work {
 type Buffers = (Box<Work>, CompressTable);
 
 /// See the module.
-pub(super) struct Tier<M: Machine> {
-    work: Ordered<order::Tier, M::Lock, Option<Buffers>>,
+pub(super) struct Zswap<M: Machine> {
+    work: Ordered<order::Zswap, M::Lock, Option<Buffers>>,
     state: Ordered<order::Swap, M::Lock, Option<State>>,
     /// Slots; none if it is off.
     slots: AtomicU32,
 }
 
-impl<M: Machine> Tier<M> {
+impl<M: Machine> Zswap<M> {
     pub(super) fn new() -> Self {
-        Tier { work: Ordered::new(None), state: Ordered::new(None), slots: AtomicU32::new(0) }
+        Zswap { work: Ordered::new(None), state: Ordered::new(None), slots: AtomicU32::new(0) }
     }
 
     /// Slots; none if it is off.
@@ -138,7 +138,7 @@ impl<M: Machine> Tier<M> {
         self.slots.load(Relaxed)
     }
 
-    /// Gives the tier a share of memory: switches it on, or changes what it may have.
+    /// Gives zswap a share of memory: switches it on, or changes what it may have.
     ///
     /// # Errors
     /// [`NoMemory`] if there is none for its tables; nothing has changed.
@@ -173,7 +173,7 @@ impl<M: Machine> Tier<M> {
         state.as_mut().is_some_and(|state| !core::mem::replace(&mut state.leaving, true))
     }
 
-    /// Ends what [`leave`](Self::leave) began: the tier is off if nothing is left in it, and on
+    /// Ends what [`leave`](Self::leave) began: zswap is off if nothing is left in it, and on
     /// again otherwise.
     pub(super) fn left(&self, held: &mut Held<'_, order::Nothing>) {
         let gone = {
@@ -192,14 +192,14 @@ impl<M: Machine> Tier<M> {
     }
 
     /// What it holds.
-    pub(super) fn info<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> TierInfo {
+    pub(super) fn info<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> ZswapInfo {
         let (state, _) = self.state.lock(held);
-        let info = |s: &State| TierInfo {
+        let info = |s: &State| ZswapInfo {
             percent: s.percent,
-            frames: s.cells.used(),
+            frames: s.chunks.used(),
             pages: s.bits.used(),
         };
-        state.as_ref().map_or_else(TierInfo::default, info)
+        state.as_ref().map_or_else(ZswapInfo::default, info)
     }
 
     /// Pages that it may have room for, if they are small.
@@ -216,12 +216,12 @@ impl<M: Machine> Tier<M> {
         let (state, _) = self.state.lock(held);
         let is_nearly_full = |s: &State| {
             let (frames, slots) = (s.limit - s.limit / NEARLY, s.bits.len() / NEARLY);
-            s.cells.used() >= frames || s.bits.free_slots() <= slots
+            s.chunks.used() >= frames || s.bits.free_slots() <= slots
         };
         state.as_ref().is_some_and(|s| !s.leaving && is_nearly_full(s))
     }
 
-    /// Puts a page's bytes into the tier. The page is busy and in no translation.
+    /// Puts a page's bytes into zswap. The page is busy and in no translation.
     ///
     /// # Errors
     /// [`Refusal`]: nothing has changed.
@@ -244,15 +244,15 @@ impl<M: Machine> Tier<M> {
         let bytes = match packed {
             None => Bytes::Zeroes,
             Some((len, parts)) => {
-                let cell = state.cell(machine, &mut h, parts).ok_or(Refusal::Full)?;
-                let (frame, offset) = state.cells.place(cell);
+                let chunk = state.chunk(machine, &mut h, parts).ok_or(Refusal::Full)?;
+                let (frame, offset) = state.chunks.place(chunk);
                 machine.write(frame, offset, &work.packed[..len]);
-                Bytes::Packed(cell, len as u16)
+                Bytes::Packed(chunk, len as u16)
             }
         };
         let at = state.bits.alloc(1).ok_or(Refusal::Full)?.start;
         state.entries[at as usize] = Entry { bytes, holder };
-        Slot::new(TIER + at).ok_or(Refusal::Full)
+        Slot::new(ZSWAP + at).ok_or(Refusal::Full)
     }
 
     /// Fills a page from a slot that is taken.
@@ -273,8 +273,8 @@ impl<M: Machine> Tier<M> {
                     machine.zero(page);
                     return Transfer::Done;
                 }
-                Bytes::Packed(cell, len) => {
-                    let (frame, offset) = state.cells.place(cell);
+                Bytes::Packed(chunk, len) => {
+                    let (frame, offset) = state.chunks.place(chunk);
                     machine.read(frame, offset, &mut work.packed[..usize::from(len)]);
                     usize::from(len)
                 }
@@ -297,10 +297,10 @@ impl<M: Machine> Tier<M> {
         at: u32,
     ) {
         let (mut state, mut h) = self.state.lock(held);
-        let Some(state) = state.as_mut() else { unreachable!("slot {at} is taken of no tier") };
+        let Some(state) = state.as_mut() else { unreachable!("slot {at} is taken of no zswap") };
         state.bits.free(at);
-        if let Bytes::Packed(cell, _) = state.entries[at as usize].bytes {
-            if let Some(frame) = state.cells.free(cell) {
+        if let Bytes::Packed(chunk, _) = state.entries[at as usize].bytes {
+            if let Some(frame) = state.chunks.free(chunk) {
                 machine.frames().free_page(machine, &mut h, frame);
             }
         }
@@ -319,10 +319,10 @@ impl<M: Machine> Tier<M> {
         let state = state.as_mut()?;
         let at = state.bits.next_taken(state.hand)?;
         state.hand = if at + 1 == state.bits.len() { 0 } else { at + 1 };
-        Some((Slot::new(TIER + at)?, state.entries[at as usize].holder))
+        Some((Slot::new(ZSWAP + at)?, state.entries[at as usize].holder))
     }
 
-    /// Checks I1 and I2, and the cells.
+    /// Checks I1 and I2, and the chunks.
     ///
     /// # Errors
     /// What doesn't hold.
@@ -331,10 +331,10 @@ impl<M: Machine> Tier<M> {
         let Some(state) = state.as_ref() else { return Ok(()) };
         let taken = (0..state.bits.len()).filter(|&at| state.bits.is_taken(at));
         if taken.clone().count() != state.bits.used() as usize {
-            return Err("slots of the tier are counted wrongly");
+            return Err("slots of zswap are counted wrongly");
         }
         let packed = taken.filter(|&at| state.entries[at as usize].bytes != Bytes::Zeroes);
-        state.cells.audit(packed.count())
+        state.chunks.audit(packed.count())
     }
 }
 
@@ -345,7 +345,7 @@ fn buffers<M: Machine>(machine: &M) -> Result<Buffers, NoMemory> {
 }
 
 impl Work {
-    /// Packs the page in `page`: into how many bytes and what cells, none for zeroes alone.
+    /// Packs the page in `page`: into how many bytes and what chunks, none for zeroes alone.
     fn pack(&mut self, table: &mut CompressTable) -> Result<Option<(usize, Parts)>, Refusal> {
         if self.page.iter().all(|&byte| byte == 0) {
             return Ok(None);
@@ -358,37 +358,38 @@ impl Work {
 
 impl State {
     fn new<M: Machine>(machine: &M, total: usize) -> Result<State, NoMemory> {
-        let slots = (total * SLOTS_PER_FRAME as usize).min(TIER as usize);
-        let frames = total * usize::from(MOST_TIER) / 100;
-        let bytes =
-            Pieces::<Entry>::bytes(slots) + Bits::bytes(slots as u32) + Cells::bytes(frames as u32);
+        let slots = (total * SLOTS_PER_FRAME as usize).min(ZSWAP as usize);
+        let frames = total * usize::from(MOST_ZSWAP) / 100;
+        let bytes = Pieces::<Entry>::bytes(slots)
+            + Bits::bytes(slots as u32)
+            + SizeClasses::bytes(frames as u32);
         machine.reserve_heap(bytes)?;
         let entries = Pieces::new(slots, &Entry { bytes: Bytes::Zeroes, holder: Holder::Unknown })?;
-        let (bits, cells) = (Bits::new(slots as u32)?, Cells::new(frames as u32)?);
-        Ok(State { bits, entries, cells, limit: 0, percent: 0, leaving: false, hand: 0 })
+        let (bits, chunks) = (Bits::new(slots as u32)?, SizeClasses::new(frames as u32)?);
+        Ok(State { bits, entries, chunks, limit: 0, percent: 0, leaving: false, hand: 0 })
     }
 
     fn room(&self) -> u32 {
-        let frames = self.limit.saturating_sub(self.cells.used());
-        self.bits.free_slots().min(frames * Cells::MOST + self.cells.unused())
+        let frames = self.limit.saturating_sub(self.chunks.used());
+        self.bits.free_slots().min(frames * SizeClasses::MOST + self.chunks.unused())
     }
 
-    /// A cell in a frame that has one, or in a new one.
-    fn cell<M: Machine>(
+    /// A chunk in a frame that has one, or in a new one.
+    fn chunk<M: Machine>(
         &mut self,
         machine: &M,
         held: &mut Held<'_, order::Swap>,
         parts: Parts,
-    ) -> Option<Cell> {
-        if let Some(cell) = self.cells.share(parts) {
-            return Some(cell);
+    ) -> Option<Chunk> {
+        if let Some(chunk) = self.chunks.share(parts) {
+            return Some(chunk);
         }
-        if self.cells.used() >= self.limit {
+        if self.chunks.used() >= self.limit {
             return None;
         }
         let frame = machine.frames().alloc(machine, held, Reserve::Pageout).ok()?;
-        match self.cells.cut(frame, parts) {
-            Ok(cell) => Some(cell),
+        match self.chunks.cut(frame, parts) {
+            Ok(chunk) => Some(chunk),
             Err(NoMemory) => {
                 machine.frames().free_page(machine, held, frame);
                 None
