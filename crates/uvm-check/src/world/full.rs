@@ -160,5 +160,5 @@ impl World {
     }
 }
 
-/// Cells of the smallest size in a frame of zswap.
+/// Chunks of the smallest size in a frame of zswap.
 const CELLS: usize = 16;

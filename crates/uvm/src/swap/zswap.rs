@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   slot   2^28 + n --> entry n --> nothing: all zeroes
-//!                               --> a chunk with some bytes, in a frame of zswap's: chunks.rs
+//!                               --> a chunk with some bytes, in a frame of zswap's: size_classes.rs
 //! ```
 //! A page that the daemon would write is compressed first (LZ4, blocks). If half a page holds it,
 //! it gets a slot of zswap and its bytes a chunk; its frame is free at once. Everything else goes
