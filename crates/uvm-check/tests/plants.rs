@@ -114,7 +114,7 @@ const DROPPED: &[&str] = &["-p", "uvm", "--test", "spaces", "a_dropped_page"];
 
 const PINNED: &[&str] = &["-p", "uvm", "--test", "spaces", "a_pin_of_a_hole"];
 
-const AHEAD: &[&str] = &["-p", "uvm", "--test", "spaces", "mapped_ahead"];
+const AHEAD: &[&str] = &["-p", "uvm", "--test", "isolation", "mapped_ahead"];
 
 const PARTS: &[&str] = &["--features", "shuttle", "--test", "schedules", "parts::"];
 
@@ -1115,6 +1115,46 @@ fn every_plant_has_its_text() {
         })
         .collect();
     assert!(stale.is_empty(), "{} plants have no text:\n{}", stale.len(), stale.join("\n"));
+}
+
+/// Whether tests that a plant names are there: `cargo test` passes where it has none to run.
+fn has_tests(found_by: &[&str]) -> bool {
+    let behind = |flag| Some(found_by[found_by.iter().position(|word| *word == flag)? + 1]);
+    let package = root().join("crates").join(behind("-p").unwrap_or("uvm-check"));
+    let (tests, filter) = match (behind("--test"), found_by.last()) {
+        (Some(target), Some(filter)) => {
+            let file = package.join("tests").join(target).with_extension("rs");
+            (if file.exists() { file } else { package.join("tests").join(target) }, filter)
+        }
+        (None, Some(filter)) => (package.join("src"), filter),
+        (_, None) => return false,
+    };
+    // Without a filter all of the target's are run.
+    let filter = if behind("--test") == Some(filter) { "" } else { filter.trim_end_matches("::") };
+    let mut left = vec![tests];
+    while let Some(path) = left.pop() {
+        if let Ok(entries) = fs::read_dir(&path) {
+            left.extend(entries.flatten().map(|entry| entry.path()));
+            continue;
+        }
+        let is_module = path.file_stem().is_some_and(|stem| stem == filter);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let is_test = |line: &str| line.contains("fn ") && line.contains(filter);
+        if text.contains("#[test]") && (is_module || text.lines().any(is_test)) {
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn every_plant_names_a_test() {
+    let lost: Vec<_> = PLANTS
+        .iter()
+        .filter(|plant| !has_tests(plant.found_by))
+        .map(|plant| format!("{}: {}", plant.what, plant.found_by.join(" ")))
+        .collect();
+    assert!(lost.is_empty(), "{} plants name no test:\n{}", lost.len(), lost.join("\n"));
 }
 
 #[test]
