@@ -4,10 +4,11 @@
 //! The back-trace follows frame pointers, which the whole kernel is built with; the host turns the
 //! addresses into names.
 
-use core::fmt::{self, Write};
+use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 
-use crate::arch::{self, cpu, io, ipi, preempt, serial};
+use crate::arch::serial::control_at_once as say;
+use crate::arch::{self, cpu, io, ipi, preempt};
 use crate::mem::layout;
 use crate::sched;
 
@@ -49,13 +50,13 @@ pub fn report(message: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
     }
     ipi::stop_others();
     // Another CPU may have been stopped within a line.
-    let _ = writeln!(serial::Control);
-    let _ = match sched::kernel_thread() {
-        Some(name) => writeln!(serial::Control, "panic {} (thread {name})", OneLine(message)),
-        None => writeln!(serial::Control, "panic {}", OneLine(message)),
-    };
+    say(format_args!(""));
+    match sched::kernel_thread() {
+        Some(name) => say(format_args!("panic {message} (thread {name})")),
+        None => say(format_args!("panic {message}")),
+    }
     if let Some(rip) = rip {
-        let _ = writeln!(serial::Control, "bt {rip:#x}");
+        say(format_args!("bt {rip:#x}"));
     }
     backtrace("bt", rbp);
     arch::power_off(EXIT_PANIC)
@@ -65,8 +66,8 @@ pub fn report(message: fmt::Arguments<'_>, rip: Option<u64>, rbp: u64) -> ! {
 pub fn show_stack(rip: u64, rbp: u64) {
     let task = cpu::current_owned();
     let id = task.as_ref().map_or(0, |task| task.id());
-    let _ = writeln!(serial::Control, "stack CPU {} in task {id}", cpu::index());
-    let _ = writeln!(serial::Control, "at {rip:#x}");
+    say(format_args!("stack CPU {} in task {id}", cpu::index()));
+    say(format_args!("at {rip:#x}"));
     backtrace("at", rbp);
 }
 
@@ -91,25 +92,10 @@ fn backtrace(verb: &str, mut frame: u64) {
         if rip < layout::DIRECT {
             return;
         }
-        let _ = writeln!(serial::Control, "{verb} {rip:#x}");
+        say(format_args!("{verb} {rip:#x}"));
         if next <= frame {
             return;
         }
         frame = next;
-    }
-}
-
-/// Keeps a message on one line of the control channel.
-struct OneLine<'a>(fmt::Arguments<'a>);
-
-impl fmt::Display for OneLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        struct Filter<'a, 'b>(&'a mut fmt::Formatter<'b>);
-        impl Write for Filter<'_, '_> {
-            fn write_str(&mut self, s: &str) -> fmt::Result {
-                s.chars().try_for_each(|c| self.0.write_char(if c == '\n' { ' ' } else { c }))
-            }
-        }
-        write!(Filter(f), "{}", self.0)
     }
 }

@@ -487,6 +487,40 @@ static void identity(void) {
     CHECK(!prctl(PR_SET_NAME, "renamed") && !prctl(PR_GET_NAME, name) && !strcmp(name, "renamed"));
 }
 
+// Lines of a file that begin with a word.
+static int lines_with(const char *path, const char *word) {
+    char line[4096];
+    int count = 0;
+    FILE *file = fopen(path, "r");
+    NEED(file);
+    while (fgets(line, sizeof line, file)) count += !strncmp(line, word, strlen(word));
+    fclose(file);
+    return count;
+}
+
+// A program's names write no lines of tables that others read.
+static void names_end_no_line(void) {
+    CHECK(!prctl(PR_SET_NAME, "a\\b\nUid:\t0\n"));
+    CHECK(lines_with("/proc/self/status", "Name:\ta\\\\b\\nUid:\t0\\n\n") == 1);
+    CHECK(lines_with("/proc/self/status", "Uid:") == 1 && lines_with("/proc/self/comm", "Uid:\t0") == 1);
+    const char *path = "/tmp/a\nffff0000-ffff1000 r-xp";
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    NEED(fd >= 0 && !ftruncate(fd, 4096));
+    void *at = mmap(0, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    NEED(at != MAP_FAILED);
+    CHECK(!lines_with("/proc/self/maps", "ffff0000-") && !lines_with("/proc/self/smaps", "ffff0000-"));
+    munmap(at, 4096);
+    close(fd);
+    unlink(path);
+}
+
+// Told by name to who asked for it; a program's own name says nothing else there.
+static void a_call_that_is_not_there(void) {
+    CHECK(!prctl(PR_SET_NAME, "\nexit 7\n\033[2J"));
+    CHECK(syscall(SYS_kexec_load, 0, 0, 0, 1 << 30) == -1);
+    FAILS(syscall(4000), ENOSYS);
+}
+
 static void descriptors_are_limited(void) {
     struct rlimit limit = {20, 20};
     CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
@@ -598,6 +632,8 @@ int main(int argc, char **argv) {
         {"groups_and_sessions", groups_and_sessions},
         {"a_signal_to_a_group", a_signal_to_a_group},
         {"identity", identity},
+        {"names_end_no_line", names_end_no_line},
+        {"a_call_that_is_not_there", a_call_that_is_not_there},
         {"descriptors_are_limited", descriptors_are_limited},
         {"most_resident", most_resident},
         {"a_robust_word_that_is_not_aligned", a_robust_word_that_is_not_aligned},

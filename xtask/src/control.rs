@@ -1,14 +1,18 @@
 //! The control channel: what the guest tells the host on its second serial port, one line each.
 //!
 //! `user <tsc>` at the first user instruction, `exit <code>`, `panic <message>`, `bt <hex address>`
-//! for each frame of a panic, `trace <text>` for the debug console; `stack <name>` and `at <hex
-//! address>` for each frame when a CPU hangs and all say where they are.
+//! for each frame of a panic, `trace <text>` for the debug console, `missing <number> <program>` for
+//! a system call that is not there; `stack <name>` and `at <hex address>` for each frame when a CPU
+//! hangs and all say where they are.
+//!
+//! The names of calls are those of the crate `syscalls`, which is made from the kernel's tables.
 
 use crate::ui;
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use syscalls::Sysno;
 
 /// What has been heard.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +37,12 @@ pub struct Stack {
 
 fn address(text: &str) -> Option<u64> {
     u64::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
+}
+
+/// A system call by its number in decimals: its name, where there is one.
+fn call(number: &str) -> String {
+    let known = number.parse().ok().and_then(Sysno::new);
+    known.map_or_else(|| number.to_owned(), |call| format!("{} ({number})", call.name()))
 }
 
 /// What becomes of the debug console's lines.
@@ -132,14 +142,20 @@ impl Shared {
                 }
             }
             "user" => self.update(|report| report.first_user = Some(at)),
-            "trace" => {
-                if self.traces == Traces::Shown {
-                    ui::say(rest);
-                }
-                self.update(|report| report.trace.push(rest.to_owned()));
+            "trace" => self.trace(rest.to_owned()),
+            "missing" => {
+                let (number, program) = rest.split_once(' ').unwrap_or((rest, ""));
+                self.trace(format!("system call {} is not there ({program})", call(number)));
             }
             _ => {}
         }
+    }
+
+    fn trace(&self, line: String) {
+        if self.traces == Traces::Shown {
+            ui::say(&line);
+        }
+        self.update(|report| report.trace.push(line));
     }
 
     fn update(&self, change: impl FnOnce(&mut Report)) {

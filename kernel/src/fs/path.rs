@@ -10,8 +10,10 @@
 //! tracked: its path then reads as deleted.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt::Write;
 
 use super::access;
 use super::context::FsContext;
@@ -447,4 +449,23 @@ fn spliced(target: &[u8], rest: &[u8]) -> Result<Vec<u8>> {
         return Err(ENAMETOOLONG);
     }
     Ok([target, rest].concat())
+}
+
+/// A name for a table in `/proc`, with what would end its field in octal.
+pub fn escaped(name: &[u8]) -> String {
+    let mut out = String::new();
+    for part in name.utf8_chunks() {
+        for char in part.valid().chars() {
+            match char {
+                ' ' | '\t' | '\n' | '\\' => {
+                    let _ = write!(out, "\\{:03o}", char as u32);
+                }
+                _ => out.push(char),
+            }
+        }
+        if !part.invalid().is_empty() {
+            out.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    out
 }

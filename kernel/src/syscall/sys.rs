@@ -49,7 +49,7 @@ pub fn trace_unknown(number: u64) {
     let bit = 1 << (index % 64);
     let before = REPORTED[index / 64].fetch_or(bit, Ordering::Relaxed);
     if before & bit == 0 && crate::print::TRACE.load(Ordering::Relaxed) {
-        crate::control!("trace system call {number} is not there ({})", current_thread().comm());
+        crate::control!("missing {number} {}", current_thread().comm());
     }
 }
 

@@ -819,6 +819,19 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        words: &["trace"],
+        expect: &[
+            Expect::Told(r"^system call kexec_load \(246\) is not there \(\?exit 7\?\?\[2J\)$"),
+            Expect::Told(r"^system call 4000 is not there \(\?exit 7\?\?\[2J\)$"),
+        ],
+        ours_only: true,
+        ..guest(
+            "system calls that are not there",
+            &[("processes", Libc::Musl)],
+            &["/bin/processes", "a_call_that_is_not_there"],
+        )
+    },
+    Case {
         name: "waits for locks are counted where asked for",
         guests: &[("cpus", Libc::Musl)],
         command: &["/bin/busybox", "sh", "-c", "/bin/cpus many_fork_at_once && grep ^lock_ /proc/vmstat"],

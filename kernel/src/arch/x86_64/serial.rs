@@ -94,13 +94,19 @@ pub fn console(bytes: &[u8]) {
 /// Sends a line on the control channel.
 pub fn control(line: fmt::Arguments<'_>) {
     let _turn = CONTROL.lock();
+    control_at_once(line);
+}
+
+/// Sends a line on the control channel without a lock, whatever else is written there: for the end.
+pub fn control_at_once(line: fmt::Arguments<'_>) {
     // The port takes everything.
     let _ = fmt::Write::write_fmt(&mut Control, line);
     put_control(b"\n");
 }
 
-/// The control channel as a destination for `write!`, whoever else writes there: for the end.
-pub struct Control;
+/// A line of the control channel. Programs choose names that stand in it: what would end the line
+/// or speak to a terminal becomes a question mark.
+struct Control;
 
 fn put_control(bytes: &[u8]) {
     if CONTROL_PRESENT.load(Relaxed) {
@@ -110,7 +116,7 @@ fn put_control(bytes: &[u8]) {
 
 impl fmt::Write for Control {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        put_control(s.as_bytes());
+        s.bytes().for_each(|b| put_control(&[if b.is_ascii_control() { b'?' } else { b }]));
         Ok(())
     }
 }

@@ -77,7 +77,12 @@ fn put_line(out: &mut Text, line: &MapLine<'_>) -> fmt::Result {
     if !line.name.is_empty() {
         const NAME_COLUMN: usize = 73;
         let column = NAME_COLUMN.saturating_sub(out.len() - start);
-        write!(out, "{:column$}{}", "", line.name)?;
+        write!(out, "{:column$}", "")?;
+        // A program chooses its files' names: none ends the line.
+        for part in line.name.split_inclusive('\n') {
+            let (text, end) = part.strip_suffix('\n').map_or((part, ""), |text| (text, "\\012"));
+            write!(out, "{text}{end}")?;
+        }
     }
     out.write_char('\n')
 }

@@ -16,6 +16,7 @@ use crate::dev::tty;
 use crate::errno::*;
 use crate::fs::cpio::major_and_minor;
 use crate::fs::mount;
+use crate::fs::path::escaped;
 use crate::proc::limits::RLIMIT_SIGPENDING;
 use crate::proc::{oom, table, Pid, Process, Thread};
 
@@ -122,25 +123,6 @@ fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     Ok(Some(spot.key + 1))
 }
 
-/// A name with what would end its field of a table in octal.
-pub(super) fn escaped(name: &[u8]) -> String {
-    let mut out = String::new();
-    for part in name.utf8_chunks() {
-        for char in part.valid().chars() {
-            match char {
-                ' ' | '\t' | '\n' | '\\' => {
-                    let _ = write!(out, "\\{:03o}", char as u32);
-                }
-                _ => out.push(char),
-            }
-        }
-        if !part.invalid().is_empty() {
-            out.push(char::REPLACEMENT_CHARACTER);
-        }
-    }
-    out
-}
-
 pub(super) fn fdinfo(_process: &Process) -> Result<Vec<u8>> {
     Ok(b"pos:\t0\nflags:\t02\nmnt_id:\t1\n".to_vec())
 }
@@ -169,8 +151,9 @@ fn status(process: &Process, state: char, thread: Option<&Thread>) -> Result<Vec
     let memory = maps::memory_stats(process);
     let tid = thread.map_or(process.pid, |thread| thread.tid());
     let mut out = String::new();
-    let _ =
-        writeln!(out, "Name:\t{}", thread.map_or_else(|| process.comm(), |thread| thread.comm()));
+    // A name ends no line: a program can't write the lines below.
+    let name = thread.map_or_else(|| process.comm(), |thread| thread.comm());
+    let _ = writeln!(out, "Name:\t{}", name.replace('\\', "\\\\").replace('\n', "\\n"));
     let _ = writeln!(out, "Umask:\t{:04o}", process.fs().map_or(0o022, |fs| fs.umask()));
     let _ = writeln!(out, "State:\t{state} ({})", state_name(state));
     let (pid, parent) = (process.pid, process.parent());

@@ -4,12 +4,12 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 
-use super::process::escaped;
 use super::text::{Spot, Text};
 use super::{dir, link, memory, records, setting, settings, text, Member, Show};
 use crate::arch::cpu;
 use crate::dev::block;
 use crate::errno::Result;
+use crate::fs::path::escaped;
 use crate::fs::{file, mount, random, swap};
 use crate::ipc::shm;
 use crate::net::address::Kind;

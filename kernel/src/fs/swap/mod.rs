@@ -18,6 +18,7 @@ use machine::PAGE_SIZE;
 use self::header::Header;
 use super::file::File;
 use super::inode::{same, Extent, InodeRef, Kind};
+use super::path::escaped;
 use crate::dev::block::SECTOR;
 use crate::errno::*;
 use crate::println;
@@ -161,7 +162,7 @@ pub fn table() -> String {
     let uses = vm::swap_list();
     for area in AREAS.lock().iter() {
         let used = uses.iter().find(|one| one.id == area.id).map_or(0, |one| one.used);
-        let name = String::from_utf8_lossy(&area.file.path()).into_owned();
+        let name = escaped(&area.file.path());
         let kind = if area.file.inode().kind() == Kind::Block { "partition" } else { "file\t" };
         let column = |kib: u64| format!("{kib}{}", if kib < 10_000_000 { "\t" } else { "" });
         let (size, used) = (column(area.pages * 4), column(used * 4));
