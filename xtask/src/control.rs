@@ -1,9 +1,9 @@
 //! The control channel: what the guest tells the host on its second serial port, one line each.
 //!
 //! `user <tsc>` at the first user instruction, `exit <code>`, `panic <message>`, `bt <hex address>`
-//! for each frame of a panic, `trace <text>` for the debug console, `missing <number> <program>` for
-//! a system call that is not there; `stack <name>` and `at <hex address>` for each frame when a CPU
-//! hangs and all say where they are.
+//! for each frame of a panic, `trace <text>` for the debug console, `missing <number> <program>`
+//! for a system call that is not there; `stack <name>` and `at <hex address>` for each frame when a
+//! CPU hangs and all say where they are.
 //!
 //! The names of calls are those of the crate `syscalls`, which is made from the kernel's tables.
 
