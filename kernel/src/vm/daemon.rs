@@ -32,6 +32,8 @@ const REST: u64 = 20_000_000;
 const LONG_REST: u64 = 640_000_000;
 /// How often memory is looked at again after room was made.
 const TRIES: usize = 16;
+/// Passes in a row that may free nothing where swap has room.
+const IN_VAIN: usize = 4;
 
 /// Starts the daemon; before the first program.
 pub(super) fn start() -> Result<()> {
@@ -109,16 +111,25 @@ pub fn with_room_at_any_cost<T>(
 /// part left either: those who have memory now need what there is. Where others take what is made
 /// free before we see it, while swap has room, memory is short but has not run out: who asks goes
 /// on.
+///
+/// That part may be more than the low water mark, above which a pass spares what was just used. So
+/// where there is swap, one pass that frees nothing doesn't mean that memory has run out: it has
+/// aged the pages, and the next takes them.
 pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
     let frames = system().frames();
     let least = least(fraction);
+    let mut in_vain = 0;
     for _ in 0..TRIES {
         if frames.free() >= least {
             return Ok(());
         }
         let (slots, used) = system().swap_space();
         let is_nearly_full = slots != 0 && ((slots - used) as usize) < least;
-        if is_nearly_full || !make_room() {
+        if is_nearly_full {
+            return Err(NoMemory);
+        }
+        in_vain = if make_room() { 0 } else { in_vain + 1 };
+        if in_vain > if slots == 0 { 0 } else { IN_VAIN } {
             return Err(NoMemory);
         }
     }

@@ -792,6 +792,22 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        // Written in one go: swap takes it as fast as it comes.
+        name: "a file in memory that swap has room for",
+        command: &[
+            "/bin/busybox",
+            "sh",
+            "-c",
+            "mkdir /tmp/m && mount -t tmpfs -o size=200m none /tmp/m && cd /tmp/m && \
+             dd if=/dev/zero of=f bs=64k count=2400 2>&1 && ls -s f && rm f && cd / && umount /tmp/m && rmdir /tmp/m",
+        ],
+        disks: &[disks::swap(256)],
+        memory: "64M",
+        expect: &[Contains("153600 f")],
+        ours_only: true,
+        ..CASE
+    },
+    Case {
         name: "more swap than memory can have",
         command: &["/bin/busybox", "sh", "-c", "free | tail -n 1; swapoff /dev/vda && echo off"],
         disks: &[disks::swap(1024)],
