@@ -775,7 +775,7 @@ static size_t in_picture(const char *key) {
 }
 
 static size_t pages_on_loan(void) {
-    return in_picture("lent=");
+    return in_picture("loaned=");
 }
 
 static void loans_are_seen(void) {
