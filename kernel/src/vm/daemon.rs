@@ -129,7 +129,8 @@ pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
             return Err(NoMemory);
         }
         in_vain = if make_room() { 0 } else { in_vain + 1 };
-        if in_vain > if slots == 0 { 0 } else { IN_VAIN } {
+        let most_in_vain = if slots == 0 { 0 } else { IN_VAIN };
+        if in_vain > most_in_vain {
             return Err(NoMemory);
         }
     }

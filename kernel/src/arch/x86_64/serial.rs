@@ -104,8 +104,8 @@ pub fn control_at_once(line: fmt::Arguments<'_>) {
     put_control(b"\n");
 }
 
-/// A line of the control channel. Programs choose names that stand in it: what would end the line
-/// or speak to a terminal becomes a question mark.
+/// A line of the control channel, of a panic's several lines one. Programs choose names that stand
+/// in it: what would speak to a terminal becomes a question mark.
 struct Control;
 
 fn put_control(bytes: &[u8]) {
@@ -116,7 +116,11 @@ fn put_control(bytes: &[u8]) {
 
 impl fmt::Write for Control {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        s.bytes().for_each(|b| put_control(&[if b.is_ascii_control() { b'?' } else { b }]));
+        s.bytes().for_each(|b| match b {
+            b'\n' => put_control(b" "),
+            b if b.is_ascii_control() => put_control(b"?"),
+            b => put_control(&[b]),
+        });
         Ok(())
     }
 }
