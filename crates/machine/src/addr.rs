@@ -22,11 +22,11 @@ pub struct Va(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Pa(pub u64);
 
-/// A page frame: the index of its record in [`Frames`](crate::Frames), dense over all memory
+/// A page frame: the index of its record in the frame table, dense over all memory
 /// segments.
 ///
 /// A mere number: whoever has one proves nothing by it. What reaches a frame's bytes by number asks
-/// [`Frames::bytes_at`](crate::Frames::bytes_at) first whether the frame holds bytes for somebody.
+/// the frame table's `bytes_at` first whether the frame holds bytes for somebody.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(pub u32);
 

@@ -7,9 +7,6 @@
 //! * [`addr`]: addresses, page numbers and page counts as types of their own;
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
 //! * [`shared`]: locks of that order that several CPUs read at once, and share no line in doing so;
-//! * [`magazine`]: free numbers that a CPU has at hand;
-//! * [`frames`]: one record per page frame, free lists with a cache per CPU, the active and
-//!   inactive queues;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
 //! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`notes`]: how
 //!   CPUs tell each other;
@@ -25,8 +22,9 @@
 
 extern crate alloc;
 
-/// What page records are made of; loom's, where a test runs all schedules of them.
-mod atomic {
+/// Atomics of what is tested under loom: page records, locks, requests. Loom's, in such a test.
+#[doc(hidden)]
+pub mod atomic {
     #[cfg(not(feature = "loom"))]
     pub use crate::lines::{
         AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
@@ -40,28 +38,22 @@ mod atomic {
 pub mod addr;
 #[allow(unsafe_code)]
 pub mod current;
-pub mod frames;
 pub mod lines;
 pub mod machine;
-pub mod magazine;
 pub mod notes;
 #[allow(unsafe_code)]
 pub mod order;
 pub mod pmap;
-pub mod refs;
 #[allow(unsafe_code)]
 pub mod shared;
 pub mod shootdown;
 pub mod unfinished;
-mod unmapped;
 
 pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
 pub use current::Current;
-pub use frames::{Class, Frames, NoMemory, Owner, Reserve};
-pub use machine::{Channel, Machine, Ticket, UNRESERVED_BYTES};
+pub use machine::{Channel, Machine, NoMemory, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown};
-pub use unmapped::Unmapped;

@@ -17,14 +17,24 @@
 //! [`Machine::zero`], [`copy`](Machine::copy), [`read`](Machine::read) and
 //! [`write`](Machine::write) are safe functions of a plain number. So a host checks it: a number of
 //! no frame, and bytes beyond the page's end, are a panic and never an access elsewhere;
-//! [`Frames::pa`] refuses such numbers by the comparison that it makes anyway. Whose a frame is
-//! they can't know: callers name frames that [`Frames::alloc`] gave them and that they have not
-//! freed. And programs may store to a frame that is read or written: a host makes no reference to
+//! The library's frame table refuses such numbers by the comparison that it makes anyway. Whose a
+//! frame is they can't know: callers name frames that they have allocated and not freed. And programs may store to a frame that is read or written: a host makes no reference to
 //! its bytes.
 
-use crate::frames::{Frames, NoMemory};
+use core::fmt;
+
 use crate::order::{Held, Nothing, RawLock};
 use crate::{PageNo, Pmap};
+
+/// No page, table or heap memory is left; nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoMemory;
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of memory")
+    }
+}
 
 /// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`], an
 /// object's id, or one of the constants.
@@ -73,42 +83,39 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// The MMU.
     fn pmap(&self) -> &Self::Pmap;
 
-    /// Physical memory.
-    fn frames(&self) -> &Frames<Self>;
-
-    /// The CPU this thread runs on, below the count that [`Frames::new`] was given. A thread that
+    /// The CPU this thread runs on, below the count that the frame table was given. A thread that
     /// moves right after only loses locality: the number picks a cache, not exclusion.
     fn cpu(&self) -> usize;
 
     /// Fills a page with zeroes. The caller owns the frame: no other thread can reach it.
     ///
     /// # Panics
-    /// If the frame holds [bytes](Frames::bytes_at) for nobody.
+    /// If the frame holds no bytes: it is free, or the embedding kernel's own.
     fn zero(&self, page: PageNo);
 
     /// Copies all bytes of `from` to `to`. The caller owns `to`; `from` can't be written through
     /// any mapping that the VM system knows, or its writers accept either value.
     ///
     /// # Panics
-    /// If one of the frames holds [bytes](Frames::bytes_at) for nobody.
+    /// If one of the frames holds no bytes: it is free, or the embedding kernel's own.
     fn copy(&self, from: PageNo, to: PageNo);
 
     /// Reads bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + buf.len()` is more
+    /// If the frame holds no bytes: it is free, or the embedding kernel's own, or `offset + buf.len()` is more
     /// than a page.
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]);
 
     /// Writes bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the frame holds [bytes](Frames::bytes_at) for nobody, or `offset + bytes.len()` is more
+    /// If the frame holds no bytes: it is free, or the embedding kernel's own, or `offset + bytes.len()` is more
     /// than a page.
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]);
 
     /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this
-    /// thread before its next call of this function will not fail. What [`Frames::new`] and
+    /// thread before its next call of this function will not fail. What the frame table and
     /// `Uvm::new` allocate by the machine's size comes before all that, in larger pieces, and is an
     /// error if it fails.
     ///

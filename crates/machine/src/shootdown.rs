@@ -1,22 +1,17 @@
 //! What an operation lowered, gathered and told to the CPUs once.
 //!
-//! An operation makes one [`Shootdown`], passes it to every pmap call that removes or lowers, puts
-//! the pages it frees into it, and performs it at the end: one round of interrupts at most, and
-//! only to CPUs whose TLBs may hold the translations (the port adds those CPUs when it notes a
-//! range). Pages become free only after that, so that no stale translation reaches a page with a
-//! new owner.
+//! An operation makes one [`Shootdown`], passes it to every pmap call that removes or lowers, and
+//! flushes it at the end: one round of interrupts at most, and only to CPUs whose TLBs may hold the
+//! translations (the port adds those CPUs when it notes a range). Pages that the operation frees
+//! become free only after that, so that no stale translation reaches a page with a new owner.
 //!
-//! I1: a page gathered here has no owner and no mapping in any table. It is on no queue, and its
-//! `next` link is ours; or it waits for others to leave its queue together with them. I2: a
-//! `Shootdown` that holds anything is performed, not dropped. I3: the thread that gathers doesn't
-//! sleep before it has told the CPUs: it could go on elsewhere, and another program run meanwhile
-//! where it was (see pmap law P6).
+//! I1: a `Shootdown` that holds anything is flushed, not dropped. I2: the thread that gathers
+//! doesn't sleep before it has told the CPUs: it could go on elsewhere, and another program run
+//! meanwhile on the CPU that it left (see pmap law P6).
 
 use arrayvec::ArrayVec;
 
-use crate::frames::Frames;
-use crate::order::{Before, Held, PageCache, PageQueues};
-use crate::{Machine, PageNo, Pmap, VaRange};
+use crate::{Pmap, VaRange};
 
 /// A set of CPUs, one bit each; at most 64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -91,11 +86,8 @@ pub struct Stale {
 /// Ranges kept apart before they are merged into one that covers them.
 const RANGES: usize = 8;
 
-/// Pages that leave their queues at once.
-const QUEUED: usize = 32;
-
 /// See the module.
-#[must_use = "a Shootdown is performed: until then CPUs may use what was lowered and its pages are not free"]
+#[must_use = "a Shootdown is flushed: until then CPUs may use what was lowered"]
 pub struct Shootdown {
     /// Not an array: making one per operation must not cost the filling of it.
     ranges: ArrayVec<Stale, RANGES>,
@@ -105,29 +97,12 @@ pub struct Shootdown {
     everything: bool,
     /// A port counts it among those whose flush others must not overtake (pmap law P6).
     counted: bool,
-    pub(crate) freed: PageChain,
-    /// Pages to be freed that are nobody's, and still on their queues.
-    queued: ArrayVec<PageNo, QUEUED>,
-}
-
-/// Pages linked through their `next` fields; see [`Frames`].
-#[derive(Default)]
-pub(crate) struct PageChain {
-    pub(crate) head: Option<PageNo>,
-    pub(crate) len: usize,
 }
 
 impl Shootdown {
     /// Nothing gathered yet.
     pub fn new() -> Shootdown {
-        Shootdown {
-            ranges: ArrayVec::new(),
-            cpus: CpuSet::NONE,
-            everything: false,
-            counted: false,
-            freed: PageChain::default(),
-            queued: ArrayVec::new(),
-        }
+        Shootdown { ranges: ArrayVec::new(), cpus: CpuSet::NONE, everything: false, counted: false }
     }
 
     /// Notes that translations of `range` were lowered in `space`, and that only `cpus` can hold
@@ -195,29 +170,6 @@ impl Shootdown {
         self.cpus != CpuSet::NONE
     }
 
-    /// Tells the CPUs, then frees the gathered pages. Takes `self` by reference only since a move
-    /// would copy it.
-    #[inline]
-    pub fn perform<M: Machine, P>(&mut self, machine: &M, held: &mut Held<'_, P>)
-    where
-        P: Before<PageQueues> + Before<PageCache>,
-    {
-        if self.is_needed() || self.has_pages() {
-            self.perform_gathered(machine, held);
-        }
-    }
-
-    #[inline(never)]
-    fn perform_gathered<M: Machine, P>(&mut self, machine: &M, held: &mut Held<'_, P>)
-    where
-        P: Before<PageQueues> + Before<PageCache>,
-    {
-        self.flush(machine.pmap());
-        self.unqueue(machine.frames(), held);
-        let freed = core::mem::take(&mut self.freed);
-        machine.frames().free_chain(machine, held, freed);
-    }
-
     /// Tells the CPUs now and goes on gathering: for an operation that must know translations gone
     /// before its next step, such as copying a page that was just write-protected.
     #[inline]
@@ -236,48 +188,6 @@ impl Shootdown {
             self.cpus = CpuSet::NONE;
         }
     }
-
-    #[inline]
-    fn has_pages(&self) -> bool {
-        self.freed.len != 0 || !self.queued.is_empty()
-    }
-
-    /// Adds a page that is still on its queue.
-    #[inline]
-    pub(crate) fn gather_queued<M: Machine, P: Before<PageQueues>>(
-        &mut self,
-        frames: &Frames<M>,
-        held: &mut Held<'_, P>,
-        page: PageNo,
-    ) {
-        if self.queued.is_full() {
-            self.unqueue(frames, held);
-        }
-        self.queued.push(page);
-    }
-
-    /// Takes pages off their queues, under one hold of the lock.
-    fn unqueue<M: Machine, P: Before<PageQueues>>(
-        &mut self,
-        frames: &Frames<M>,
-        held: &mut Held<'_, P>,
-    ) {
-        if self.queued.is_empty() {
-            return;
-        }
-        frames.dequeue_all(held, &self.queued);
-        while let Some(page) = self.queued.pop() {
-            self.gather(frames, page);
-        }
-    }
-
-    /// Adds a page that is free once this is performed (I1).
-    #[inline]
-    pub(crate) fn gather<M: Machine>(&mut self, frames: &Frames<M>, page: PageNo) {
-        frames.link_next(page, self.freed.head);
-        self.freed.head = Some(page);
-        self.freed.len += 1;
-    }
 }
 
 impl Default for Shootdown {
@@ -288,9 +198,6 @@ impl Default for Shootdown {
 
 impl Drop for Shootdown {
     fn drop(&mut self) {
-        debug_assert!(
-            !self.is_needed() && !self.has_pages(),
-            "a Shootdown was dropped unperformed"
-        );
+        debug_assert!(!self.is_needed(), "a Shootdown was dropped that was not flushed");
     }
 }

@@ -154,7 +154,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "heap: the bits of a swap device are not reserved",
         file: "uvm/src/swap/mod.rs",
-        changes: &[("        self.machine().reserve_heap(Bits::bytes(slots))?;\n", "")],
+        changes: &[("        self.mem().reserve_heap(Bits::bytes(slots))?;\n", "")],
         found_by: PAGING,
     },
     Plant {
@@ -193,19 +193,19 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "truncate, punch: CPUs are told once others see that the pages have left the object",
         file: "uvm/src/object/access.rs",
-        changes: &[("down.flush(self.machine().pmap());\n                done", "done")],
+        changes: &[("down.flush(self.mem().pmap());\n                done", "done")],
         found_by: PROGRAMS,
     },
     Plant {
         what: "loan: CPUs are not told that the lender can store no more",
         file: "uvm/src/loan/out.rs",
-        changes: &[("            out.down.flush(self.machine().pmap());\n", "")],
+        changes: &[("            out.down.flush(self.mem().pmap());\n", "")],
         found_by: PROGRAMS,
     },
     Plant {
         what: "gift: CPUs are told once another mapping may be there",
         file: "uvm/src/loan/give.rs",
-        changes: &[("                down.flush(self.machine().pmap());\n", "")],
+        changes: &[("                down.flush(self.mem().pmap());\n", "")],
         found_by: PROGRAMS,
     },
     Plant {
@@ -277,7 +277,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "isolation: a neighbour is mapped ahead to be written though its anon is shared",
-        file: "machine/src/frames/record.rs",
+        file: "uvm/src/page/record.rs",
         changes: &[("record.owner.load(Acquire) & WHO == pack(Owner::Anon(anon))", "record.owner.load(Acquire) & WHO & !SHARED == pack(Owner::Anon(anon))")],
         found_by: AHEAD,
     },
@@ -285,8 +285,8 @@ const PLANTS: &[Plant] = &[
         what: "isolation: a page is dropped that a CPU may still reach",
         file: "uvm/src/pager/vnode.rs",
         changes: &[(
-            "                let page = down.unmap(uvm.machine(), &mut h, page);\n                // A CPU",
-            "                let page = machine::Unmapped::by_ranges(page);\n                // A CPU",
+            "                let page = down.unmap(uvm.frames(), uvm.mem(), &mut h, page);\n                // A CPU",
+            "                let page = uvm::page::Unmapped::by_ranges(page);\n                // A CPU",
         )],
         found_by: DROPPED,
     },
@@ -326,7 +326,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "isolation: a neighbour is mapped ahead to be written though it is loaned",
-        file: "machine/src/frames/record.rs",
+        file: "uvm/src/page/record.rs",
         changes: &[("        self.loans(page) == 0\n            && record.flags", "        record.flags")],
         found_by: AHEAD,
     },
@@ -383,19 +383,19 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: what a device may write to is loaned as it is",
-        file: "machine/src/frames/record.rs",
+        file: "uvm/src/page/record.rs",
         changes: &[("holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS", "holds & LOANS >= MOST_LOANS")],
         found_by: &["-p", "uvm", "--test", "moving", "what_a_device"],
     },
     Plant {
         what: "loan: an owner that goes frees what is loaned",
-        file: "machine/src/frames/record.rs",
+        file: "uvm/src/page/record.rs",
         changes: &[("(holds & WIRINGS) + (holds & LOANS) / LOAN", "(holds & WIRINGS)")],
         found_by: RANDOM,
     },
     Plant {
         what: "loan: who gives a page back last forgets to free it",
-        file: "machine/src/frames/record.rs",
+        file: "uvm/src/page/record.rs",
         changes: &[("        before == LEFT | LOAN\n", "        before == LEFT | LOAN && false\n")],
         found_by: RANDOM,
     },
@@ -465,7 +465,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a loan ends before every CPU has forgotten the page",
         file: "uvm/src/loan/slots.rs",
-        changes: &[("                copied.down.flush(self.machine().pmap());\n                self.return_pages(held, copied.pages.into_iter());\n", "                self.return_pages(held, copied.pages.into_iter());\n                copied.down.flush(self.machine().pmap());\n")],
+        changes: &[("                copied.down.flush(self.mem().pmap());\n                self.return_pages(held, copied.pages.into_iter());\n", "                self.return_pages(held, copied.pages.into_iter());\n                copied.down.flush(self.mem().pmap());\n")],
         found_by: LOANS,
     },
     Plant {
@@ -477,7 +477,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a file keeps what it should leave to its borrowers",
         file: "uvm/src/pageout/loaned.rs",
-        changes: &[("            let unmapped = down.unmap(machine, h, page);\n", "            return false;\n            #[allow(unreachable_code)]\n            let unmapped = down.unmap(machine, h, page);\n")],
+        changes: &[("            let unmapped = down.unmap(machine.frames(), machine, h, page);\n", "            return false;\n            #[allow(unreachable_code)]\n            let unmapped = down.unmap(machine.frames(), machine, h, page);\n")],
         found_by: TRANSFERRED,
     },
     Plant {
@@ -489,7 +489,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: who maps a file sees the page that it has let go",
         file: "uvm/src/pageout/loaned.rs",
-        changes: &[("            let unmapped = down.unmap(machine, h, page);\n", "            let unmapped = machine::Unmapped::by_ranges(page);\n")],
+        changes: &[("            let unmapped = down.unmap(machine.frames(), machine, h, page);\n", "            let unmapped = uvm::page::Unmapped::by_ranges(page);\n")],
         found_by: TRANSFERRED,
     },
     Plant {
@@ -553,10 +553,10 @@ const PLANTS: &[Plant] = &[
         what: "the page daemon writes before the CPUs have forgotten",
         file: "uvm/src/pageout/finish.rs",
         changes: &[
-            ("        pass.down.flush(self.machine().pmap());\n        let taken", "        let taken"),
+            ("        pass.down.flush(self.mem().pmap());\n        let taken", "        let taken"),
             (
                 "        self.write_out(held, pass, &dirty);",
-                "        self.write_out(held, pass, &dirty);\n        pass.down.flush(self.machine().pmap());",
+                "        self.write_out(held, pass, &dirty);\n        pass.down.flush(self.mem().pmap());",
             ),
         ],
         found_by: PAGING,
@@ -575,7 +575,7 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/finish.rs",
         changes: &[(
             "        self.prepare_write(page, slot);\n        Some(())",
-            "        slot.into_iter().for_each(|slot| self.swap().free(self.machine(), &mut h, slot));\n        self.prepare_write(page, slot);\n        Some(())",
+            "        slot.into_iter().for_each(|slot| self.swap().free(self.mem(), &mut h, slot));\n        self.prepare_write(page, slot);\n        Some(())",
         )],
         found_by: PAGING,
     },
@@ -589,7 +589,7 @@ const PLANTS: &[Plant] = &[
         what: "an old copy on swap is taken for the page",
         file: "uvm/src/pageout/take.rs",
         changes: &[(
-            "self.frames().flags(page).contains(PageFlags::CLEAN)\n            && !self.machine().pmap().is_modified(page)",
+            "self.frames().flags(page).contains(PageFlags::CLEAN) && !self.mem().pmap().is_modified(page)",
             "self.frames().flags(page).contains(PageFlags::CLEAN)",
         )],
         found_by: PAGING,
@@ -597,7 +597,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a fault uses a page that I/O has",
         file: "uvm/src/fault/anon.rs",
-        changes: &[("busy_check(self.machine(), page).map_err(Stop::Wait)?;", "let _ = (busy_check::<M>, page);")],
+        changes: &[("busy_check(self.mem(), page).map_err(Stop::Wait)?;", "let _ = (busy_check::<M>, page);")],
         found_by: PAGING,
     },
     Plant {
@@ -624,7 +624,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "an unmapping lets the lock go before the CPUs have forgotten",
         file: "uvm/src/map/remove.rs",
-        changes: &[("        down.flush(self.machine().pmap());\n", "")],
+        changes: &[("        down.flush(self.mem().pmap());\n", "")],
         found_by: REUSE,
     },
     Plant {
@@ -636,7 +636,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a fork lets the parent copy while a CPU still stores to the original",
         file: "uvm/src/fork/mod.rs",
-        changes: &[("        down.flush(self.machine().pmap());\n        if *in_steps", "        if *in_steps")],
+        changes: &[("        down.flush(self.mem().pmap());\n        if *in_steps", "        if *in_steps")],
         found_by: FORK,
     },
     Plant {
@@ -677,7 +677,7 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/fork/steps.rs",
         changes: &[(
             "        self.release_entries(held, &mut half, down);",
-            "        let mut undo = Shootdown::new();\n        self.release_entries(held, &mut half, &mut undo);\n        undo.perform(self.machine(), held);",
+            "        let mut undo = Gather::new();\n        self.release_entries(held, &mut half, &mut undo);\n        undo.perform(self.frames(), self.mem(), held);",
         )],
         found_by: FORK_AGAIN,
     },
@@ -791,8 +791,8 @@ const PLANTS: &[Plant] = &[
         what: "memory: pages that come back from a loan are not found",
         file: "uvm/src/loan/mod.rs",
         changes: &[(
-            "            self.frames().free_page(self.machine(), held, page);\n        }\n        self.pages_may_go();",
-            "            self.frames().free_page(self.machine(), held, page);\n        }",
+            "            self.frames().free_page(self.mem(), held, page);\n        }\n        self.pages_may_go();",
+            "            self.frames().free_page(self.mem(), held, page);\n        }",
         )],
         found_by: RETURNED,
     },
@@ -816,7 +816,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: what a pass has freed is taken before the reserve is filled",
-        file: "machine/src/frames/mod.rs",
+        file: "uvm/src/page/mod.rs",
         changes: &[("if self.global.free_list_len.load(Relaxed) < self.reserve_kernel {", "if false {")],
         found_by: RESERVE,
     },

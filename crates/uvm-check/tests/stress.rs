@@ -124,7 +124,7 @@ fn programs_keep_what_they_stored_while_memory_is_short() {
         io: IoBy::Test,
         ..Config::default()
     };
-    let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).expect("a new machine has memory"));
+    let uvm = Arc::new(SoftMachine::new(config).into_uvm().expect("a new machine has memory"));
     let line = Line::new(Manner::Either, 7);
     let disk = SwapDisk::new(&uvm, &line, 8 * FRAMES);
     uvm.swap_on(&mut ThreadCtx::new().held(), disk, 0).expect("there is room for a device");

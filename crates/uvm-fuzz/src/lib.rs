@@ -236,7 +236,7 @@ mod vm {
     use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
     use std::sync::LazyLock;
 
-    pub use machine::Class;
+    pub use uvm::page::Class;
     use uvm::Knobs;
 
     use crate::errno::{Result, EINVAL};

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Class, Held, Pa, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Held, Pa, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use uvm::page::Class;
 use uvm::{
     Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Loan, MapRequest, Pager,
     Pass, Pinned, Place, Quota, RemapPlace, Sharing, Space, SwapId, Uvm,
@@ -122,7 +123,7 @@ impl World {
             segments: vec![(Pa(0x10_0000), 24 + u32::from(machine & 63))],
             ..Config::default()
         };
-        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).expect("a new machine has memory"));
+        let uvm = Arc::new(SoftMachine::new(config).into_uvm().expect("a new machine has memory"));
         let zero = uvm.zero_page(held).expect("a new machine has memory");
         uvm.return_page(held, zero);
         let disk = SwapDisk::new(&uvm, &Line::new(Manner::Either, u64::from(machine)), 40);

@@ -12,8 +12,8 @@
 
 use std::fmt;
 
-use machine::frames::Place;
-use machine::{CpuSet, Machine, PageNo, Pages, Prot, ThreadCtx, Va, PAGE_SHIFT, PAGE_SIZE};
+use machine::{CpuSet, PageNo, Pages, Prot, ThreadCtx, Va, PAGE_SHIFT, PAGE_SIZE};
+use uvm::page::Place;
 
 use crate::config::Stage;
 use crate::pmap::{bits_of, SoftSpace, State};

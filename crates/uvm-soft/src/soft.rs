@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use machine::order::{self, Nothing};
 use machine::shared::CachePadded;
 use machine::{
-    Channel, Frames, Held, Machine, NoMemory, Ordered, PageNo, RawLock, Reserve, ThreadCtx, Ticket,
-    Va, UNRESERVED_BYTES,
+    Channel, Held, Machine, NoMemory, Ordered, PageNo, RawLock, ThreadCtx, Ticket, Va,
+    UNRESERVED_BYTES,
 };
+use uvm::page::{Frames, Reserve};
+use uvm::Uvm;
 
 use crate::access::Denied;
 use crate::config::{Config, IoBy, Plant, Stage};
@@ -37,7 +39,8 @@ pub enum Fate {
 /// A machine in software. Many may live in one process.
 ///
 /// ```
-/// use machine::{Machine, Reserve, ThreadCtx};
+/// use machine::{Machine, ThreadCtx};
+/// use uvm::page::Reserve;
 /// use uvm_soft::{Config, SoftMachine};
 /// let soft = SoftMachine::new(Config::default());
 /// let mut ctx = ThreadCtx::new();
@@ -53,7 +56,7 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     pub(crate) stage: Stage,
     /// By simulated CPU: whose instruction runs there.
     pub(crate) turns: Vec<CachePadded<Ordered<order::FreeList, T::Lock, ()>>>,
-    frames: Frames<Self>,
+    frames: Arc<Frames<Self>>,
     cpus: usize,
     /// Fails a heap reservation.
     pub heap: Injector,
@@ -95,7 +98,7 @@ impl<T: Threads> SoftMachine<T> {
             pmap: SoftPmap::new::<T>(config, pages),
             stage: config.stage,
             turns: (0..config.cpus).map(|_| CachePadded(Ordered::new(()))).collect(),
-            frames,
+            frames: Arc::new(frames),
             cpus: config.cpus,
             heap: Injector::default(),
             sleepers: T::Sleepers::default(),
@@ -127,6 +130,20 @@ impl<T: Threads> SoftMachine<T> {
     /// If it has been said before.
     pub fn when_run_out(&self, host: impl Fn() -> bool + Send + Sync + 'static) {
         assert!(self.host.set(Box::new(host)).is_ok(), "a machine has one host");
+    }
+
+    /// Its page frames.
+    pub fn frames(&self) -> &Frames<Self> {
+        &self.frames
+    }
+
+    /// A VM system on this machine.
+    ///
+    /// # Errors
+    /// As [`Uvm::new`].
+    pub fn into_uvm(self) -> Result<Uvm<Self>, NoMemory> {
+        let frames = self.frames.clone();
+        Uvm::new(self, frames)
     }
 
     /// Simulated CPUs.
@@ -229,10 +246,6 @@ impl<T: Threads> Machine for SoftMachine<T> {
 
     fn pmap(&self) -> &SoftPmap {
         &self.pmap
-    }
-
-    fn frames(&self) -> &Frames<Self> {
-        &self.frames
     }
 
     fn cpu(&self) -> usize {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use machine::order::{Held, Nothing};
 use machine::{
-    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, ThreadCtx, Unmapped, Va,
-    VaRange, Wiring,
+    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Shootdown, ThreadCtx, Va, VaRange, Wiring,
 };
+use uvm::page::{Gather, Reserve, Unmapped};
 use uvm_soft::{Config, Moment, Plant, SoftMachine, SoftSpace, Trap};
 
 const VA: Va = Va(0x40_0000);
@@ -38,7 +38,7 @@ fn enter(
     m.pmap()
         .enter(h, s, va, page, prot, Prot::NONE, Wiring::Pageable, &mut down)
         .expect("there are tables");
-    down.perform(m, h);
+    down.flush(m.pmap());
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_cpu_uses_what_was_lowered_until_the_shootdown_and_never_after() {
         "the TLB still had it"
     );
     assert!(m.tlb_audit().is_err());
-    down.perform(&m, h);
+    down.flush(m.pmap());
     assert_eq!(m.tlb_audit(), Ok(()));
     assert_eq!(m.access(1, &s, VA, Prot::WRITE), Err(Trap::Fault));
     assert_eq!(m.access(1, &s, VA, Prot::READ), Ok(p));
@@ -72,7 +72,7 @@ fn what_a_cpu_is_about_to_forget_is_not_in_its_tlb() {
     m.run_on(0);
     let mut down = Shootdown::new();
     m.pmap().remove(h, &s, PAGE, &mut down);
-    down.perform(&*m, h);
+    down.flush(m.pmap());
     let seen = Arc::new(Mutex::new(None));
     m.pmap().hooks.at_next(Moment::Forgetting, {
         let (m, seen) = (m.clone(), seen.clone());
@@ -106,7 +106,7 @@ fn only_cpus_that_may_know_are_told() {
         }
         let mut down = Shootdown::new();
         m.pmap().remove(h, &s, PAGE, &mut down);
-        down.perform(&m, h);
+        down.flush(m.pmap());
     }
     let counters = m.pmap().counters();
     assert_eq!((counters.local_flushes, counters.remote_flushes, counters.told), (2, 1, 1));
@@ -122,11 +122,11 @@ fn a_page_is_found_in_every_space_that_maps_it() {
     enter(&m, h, &two, VA + Pages(700), p, Prot::READ_WRITE);
     let mut down = Shootdown::new();
     m.pmap().page_protect(h, p, Prot::READ, &mut down);
-    down.perform(&m, h);
+    down.flush(m.pmap());
     assert_eq!(m.pmap().extract(&one, VA), Some((p, Prot::READ)));
     let mut down = Shootdown::new();
     assert_eq!(m.pmap().page_protect(h, p, Prot::NONE, &mut down), 0);
-    down.perform(&m, h);
+    down.flush(m.pmap());
     assert_eq!((m.pmap().resident(&one), m.pmap().resident(&two)), (0, 0));
 }
 
@@ -145,7 +145,7 @@ fn a_pages_bits_outlive_its_mappings() {
     m.access(0, &s, VA, Prot::WRITE).unwrap();
     let mut down = Shootdown::new();
     m.pmap().remove(h, &s, PAGE, &mut down);
-    down.perform(&m, h);
+    down.flush(m.pmap());
     assert!(m.pmap().is_modified(p));
 }
 
@@ -159,7 +159,7 @@ fn a_store_after_the_modified_bit_was_cleared_sets_it_again() {
     let mut down = Shootdown::new();
     assert!(m.pmap().clear_modified(p, &mut down));
     assert!(m.tlb_audit().is_err(), "cpu 3 would store unnoticed");
-    down.perform(&m, h);
+    down.flush(m.pmap());
     m.access(3, &s, VA, Prot::WRITE).unwrap();
     assert!(m.pmap().is_modified(p));
 }
@@ -191,7 +191,7 @@ fn a_wired_mapping_is_not_forgotten() {
     let mut down = Shootdown::new();
     let wired = VA + Pages(1);
     m.pmap().enter(h, &s, wired, p, Prot::READ, Prot::READ, Wiring::Wired, &mut down).unwrap();
-    down.perform(&m, h);
+    down.flush(m.pmap());
     m.pmap().forget_all();
     assert_eq!(
         (m.pmap().extract(&s, VA), m.pmap().extract(&s, wired)),
@@ -219,7 +219,7 @@ fn a_table_that_cannot_be_had_leaves_what_was_there() {
     m.pmap().tables.fail_nth(1);
     enter(&m, h, &s, VA + Pages(1), p, Prot::READ);
     assert!(m.pmap().tables.is_armed(), "the table is there already");
-    down.perform(&m, h);
+    down.flush(m.pmap());
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn neighbouring_ranges_join_and_too_many_become_everything() {
     (0..20).for_each(|n| down.note(1, at(2 * n), CpuSet::one(1)));
     assert_eq!(down.ranges(), None);
     let m = machine();
-    down.perform(&m, &mut ThreadCtx::new().held());
+    down.flush(m.pmap());
 }
 
 #[test]
@@ -245,15 +245,15 @@ fn freed_pages_are_free_only_after_the_shootdown() {
     let h = &mut ctx.held();
     let p = page(&m, h);
     let free = m.frames().free();
-    let mut down = Shootdown::new();
+    let mut down = Gather::new();
     m.frames().release(h, Unmapped::by_ranges(p), &mut down);
     assert_eq!(m.frames().free(), free);
-    down.perform(&m, h);
+    down.perform(m.frames(), &m, h);
     assert_eq!(m.frames().free(), free + 1);
 }
 
 #[test]
-#[should_panic(expected = "dropped unperformed")]
+#[should_panic(expected = "dropped that was not flushed")]
 fn a_shootdown_that_is_forgotten_is_noticed() {
     let mut down = Shootdown::new();
     down.note(1, PAGE, CpuSet::one(0));
@@ -272,7 +272,7 @@ fn a_port_that_tells_only_itself_is_caught() {
     m.run_on(0);
     let mut down = Shootdown::new();
     m.pmap().remove(h, &s, PAGE, &mut down);
-    down.perform(&m, h);
+    down.flush(m.pmap());
     assert_eq!(m.access(0, &s, VA, Prot::READ), Err(Trap::Fault));
     assert!(matches!(m.access(1, &s, VA, Prot::READ), Err(Trap::Stale(_))));
 }

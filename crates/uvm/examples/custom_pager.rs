@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use machine::order::{self, Held};
-use machine::{
-    Machine, PageNo, Pages, Prot, Reserve, Shootdown, ThreadCtx, Va, VaRange, PAGE_SIZE,
-};
+use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use uvm::page::Gather;
+use uvm::page::Reserve;
 use uvm::{Access, GetError, MapRequest, Object, ObjectBody, Pager, Removed, Sharing, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
@@ -46,7 +46,7 @@ impl Pager<SoftMachine> for Squares {
             machine.write(page, word as usize * 8, &n.wrapping_mul(n).to_le_bytes());
         }
         println!("page {:#x} computed", index.0);
-        self.object.insert(machine, body, held, index, page);
+        self.object.insert(uvm, body, held, index, page);
         Ok(page)
     }
 
@@ -56,7 +56,7 @@ impl Pager<SoftMachine> for Squares {
         uvm: &Uvm<SoftMachine>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Removed {
         body.remove_some(uvm, held, down)
     }
@@ -64,7 +64,7 @@ impl Pager<SoftMachine> for Squares {
 
 /// Runs the example; a test does, too.
 pub fn main() {
-    let uvm = Uvm::new(SoftMachine::new(Config::default())).expect("a new machine has memory");
+    let uvm = SoftMachine::new(Config::default()).into_uvm().expect("a new machine has memory");
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     let terabyte = Pages::floor(1 << 40);

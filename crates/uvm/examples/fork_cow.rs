@@ -58,7 +58,7 @@ fn report(uvm: &System, before: &mut [u64; 3], step: &str) {
 
 /// Runs the example; a test does, too.
 pub fn main() {
-    let uvm = Uvm::new(SoftMachine::new(Config::default())).expect("a new machine has memory");
+    let uvm = SoftMachine::new(Config::default()).into_uvm().expect("a new machine has memory");
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     let file = VnodePager::new(&uvm, h, Box::new(Text(b"first words")), Pages(1))

@@ -81,7 +81,7 @@ impl World {
         let frames = pages.0 as u32 * 4 + 4096;
         let config =
             Config { segments: vec![(Pa(0x10_0000), frames)], cpus: 1, ..Config::default() };
-        let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
+        let uvm = SoftMachine::new(config).into_uvm().unwrap();
         let space = uvm.space_create(held, BOUNDS).unwrap();
         let start = uvm.map(held, &space, &MapRequest::zero(pages)).unwrap();
         let memory = VaRange::new(start, start + pages);

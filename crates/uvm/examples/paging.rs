@@ -76,7 +76,7 @@ fn daemon(uvm: &Uvm<SoftMachine>, stop: &AtomicBool) {
 pub fn main() {
     let segments = vec![(Pa(0x10_0000), FRAMES)];
     let config = Config { segments, stage: Stage::Concurrent, ..Config::default() };
-    let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).expect("a new machine has memory"));
+    let uvm = Arc::new(SoftMachine::new(config).into_uvm().expect("a new machine has memory"));
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     let disk = Arc::new(Disk(Mutex::new(vec![0; 2 * PAGES as usize * PAGE_SIZE])));

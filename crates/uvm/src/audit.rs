@@ -14,9 +14,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-use machine::frames::{PageFlags, Place};
+use crate::page::{Class, Owner};
+use crate::page::{PageFlags, Place};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Class, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot};
 
 use crate::amap::Amap;
 use crate::anon::AnonNo;
@@ -121,7 +122,7 @@ impl<M: Machine> Uvm<M> {
         while let Some(map) = maps.pop() {
             mapped += self.audit_map(held, space, &map, &mut maps, count)?;
         }
-        let resident = self.machine().pmap().resident(&space.pmap);
+        let resident = self.mem().pmap().resident(&space.pmap);
         ensure!(mapped == resident, "{resident} translations, of which {mapped} lie in entries");
         Ok(())
     }
@@ -136,7 +137,7 @@ impl<M: Machine> Uvm<M> {
         submaps: &mut Vec<Arc<Map<M>>>,
         count: &mut Count<M>,
     ) -> Result<usize, AuditError> {
-        let (tree, mut h) = map.lock_whole(self.machine(), held, map.bounds);
+        let (tree, mut h) = map.lock_whole(self.mem(), held, map.bounds);
         tree.check().map_err(|e| AuditError(e.into()))?;
         let mut end = map.bounds.start;
         let mut mapped = 0;
@@ -191,7 +192,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<usize, AuditError> {
         let mut mapped = 0;
         for va in e.range.iter_pages() {
-            let Some((page, prot)) = self.machine().pmap().extract(&space.pmap, va) else {
+            let Some((page, prot)) = self.mem().pmap().extract(&space.pmap, va) else {
                 continue;
             };
             mapped += 1;
@@ -421,8 +422,7 @@ impl<M: Machine> Uvm<M> {
                     nobodys && holds != 0,
                     "{page:?} was left, is {owner:?}'s and held {holds} times"
                 );
-                let seen =
-                    self.machine().pmap().is_mapped(page) && !count.borrowed.contains_key(&page);
+                let seen = self.mem().pmap().is_mapped(page) && !count.borrowed.contains_key(&page);
                 ensure!(!seen, "{page:?} was left, and is mapped where no slot has it on loan");
                 let place = self.frames().place(page);
                 ensure!(place == Place::Nowhere, "{page:?} was left on {place:?}");

@@ -87,7 +87,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<Outline> {
-        let (tree, _) = space.map.lock(self.machine(), held, range);
+        let (tree, _) = space.map.lock(self.mem(), held, range);
         tree.try_each(range, &mut |e| Err(outline(e))).err()
     }
 
@@ -98,7 +98,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<(Outline, Option<Arc<dyn Name>>)> {
-        let (tree, _) = space.map.lock(self.machine(), held, range);
+        let (tree, _) = space.map.lock(self.mem(), held, range);
         tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
 
@@ -110,7 +110,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         mut each: impl FnMut(&EntryInfo),
     ) {
-        let (tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
+        let (tree, mut h) = space.map.lock_whole(self.mem(), held, space.map.bounds);
         tree.each(space.map.bounds, |e| each(&self.info(e, &mut h)));
     }
 
@@ -121,7 +121,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         va: Va,
     ) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(self.machine(), held, va);
+        let (tree, mut h) = space.map.read(self.mem(), held, va);
         tree.get(va).map(|e| info(e, &mut h))
     }
 
@@ -132,7 +132,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         va: Va,
     ) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(self.machine(), held, va);
+        let (tree, mut h) = space.map.read(self.mem(), held, va);
         tree.get(va).map(|e| self.info(e, &mut h))
     }
 
@@ -145,7 +145,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
-        let (tree, _) = space.map.read(self.machine(), held, range.start);
+        let (tree, _) = space.map.read(self.mem(), held, range.start);
         let may_store =
             |e: &&Entry<M>| e.writes == Writes::Shared && e.max_prot.contains(Prot::WRITE);
         let entry = tree.get(range.start).filter(may_store)?;
@@ -162,7 +162,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> bool {
-        space.map.lock(self.machine(), held, range).0.is_covered(range)
+        space.map.lock(self.mem(), held, range).0.is_covered(range)
     }
 
     /// Pages of anonymous memory that the space's entries refer to, shared ones too.

@@ -22,9 +22,10 @@
 
 use alloc::sync::Arc;
 
+use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
 use machine::order::Guard;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
 
 use crate::amap::LOOKS_AT_ONCE;
 use crate::fork::eager::CopyState;
@@ -136,7 +137,7 @@ struct Passing<'a, M: Machine> {
     to: &'a Space<M>,
     target: Target,
     mode: Pass,
-    down: Shootdown,
+    down: Gather,
     /// What was at its new place.
     replaced: Taken<Entry<M>>,
     /// Copies that were made before memory ran out.
@@ -215,7 +216,7 @@ impl<M: Machine> Uvm<M> {
         if mode == Pass::Share && self.anons.borrowed.load(Relaxed) > AT_ONCE {
             self.settle_in_steps(held, from, range)?;
         }
-        let (replaced, half, down) = (Taken::new(), Taken::new(), Shootdown::new());
+        let (replaced, half, down) = (Taken::new(), Taken::new(), Gather::new());
         let ahead = match mode {
             Pass::Share | Pass::Copy => Ahead::nothing(NOWHERE),
             Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
@@ -234,13 +235,13 @@ impl<M: Machine> Uvm<M> {
                 if passed.is_err() {
                     // The next attempt begins anew, with the memory that this one took.
                     self.release_entries(held, &mut passing.half, &mut passing.down);
-                    passing.down.perform(self.machine(), held);
+                    passing.down.perform(self.frames(), self.mem(), held);
                 }
                 passed
             },
         );
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
-        passing.down.perform(self.machine(), held);
+        passing.down.perform(self.frames(), self.mem(), held);
         let [given, replaced] = ahead;
         if !matches!(result, Ok(Passed::At(_))) {
             self.wire_again(held, from, given.unwired);
@@ -255,7 +256,7 @@ impl<M: Machine> Uvm<M> {
     /// Makes one entry again of what was cut for a copy that was refused then: what waits to copy
     /// though no other entry has it any more needn't.
     fn merge_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
+        let (mut tree, mut h) = space.map.lock_whole(self.mem(), held, space.map.bounds);
         // Other threads have mapped much there since: that is a change of theirs.
         if self.passable(&tree, range).is_err() {
             return;
@@ -333,12 +334,12 @@ impl<M: Machine> Uvm<M> {
     /// Allows at most `prot` in a detached range, for ever. In steps: nobody else has the range
     /// yet.
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
-        let (space, pmap) = (&detached.space, self.machine().pmap());
+        let (space, pmap) = (&detached.space, self.mem().pmap());
         let mut rest = detached.range();
         while !rest.is_empty() {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             {
-                let (mut tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (mut tree, mut h) = space.map.lock(self.mem(), held, rest);
                 let part = VaRange::new(rest.start, pmap.part(&space.pmap, rest, TRANSLATIONS));
                 tree.each_mut(part, |e| {
                     let own = e.range.intersect(part);
@@ -364,8 +365,8 @@ impl<M: Machine> Uvm<M> {
                 down.flush(pmap);
                 rest.start = part.end;
             }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
         }
     }
 
@@ -376,7 +377,7 @@ impl<M: Machine> Uvm<M> {
         detached: &Detached<M>,
         name: &Arc<dyn Name>,
     ) {
-        let (mut tree, _) = detached.space.map.lock(self.machine(), held, detached.range());
+        let (mut tree, _) = detached.space.map.lock(self.mem(), held, detached.range());
         tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));
     }
 
@@ -396,10 +397,10 @@ impl<M: Machine> Uvm<M> {
         copy: &Space<M>,
     ) -> Result<(), MapError> {
         let source = Source { space: from, range, forced_inherit: Some(inherit) };
-        let (mut entries, mut down) = (Tree::new(), Shootdown::new());
+        let (mut entries, mut down) = (Tree::new(), Gather::new());
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             {
-                let whole = from.map.lock_whole_now(self.machine(), held, from.map.bounds);
+                let whole = from.map.lock_whole_now(self.mem(), held, from.map.bounds);
                 let (mut tree, _) = whole.map_err(Stop::Wait)?;
                 self.passable(&tree, range)?;
                 if clips(&tree, range) > 0 && !has_room(self, &tree, clips(&tree, range)) {
@@ -416,7 +417,7 @@ impl<M: Machine> Uvm<M> {
             let copied =
                 self.fork_in_steps(held, &source, &mut state, (copy, &mut entries), &mut down);
             {
-                let (mut tree, mut h) = from.map.lock_and_unclaim(self.machine(), held);
+                let (mut tree, mut h) = from.map.lock_and_unclaim(self.mem(), held);
                 self.merge(&mut tree, &mut h, range);
                 entries.each(range, |e| e.note_copier(&mut h, copy.family));
             }
@@ -427,8 +428,8 @@ impl<M: Machine> Uvm<M> {
         });
         let count = entries.len();
         *copy.map.tree.lock(held).0 = entries;
-        down.perform(self.machine(), held);
-        self.stat().add(self.machine().cpu(), Counter::EntriesPassed, count as u64);
+        down.perform(self.frames(), self.mem(), held);
+        self.stat().add(self.mem().cpu(), Counter::EntriesPassed, count as u64);
         result
     }
 
@@ -446,8 +447,8 @@ impl<M: Machine> Uvm<M> {
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
             let (tree, h) = match lock {
-                Lock::Unclaimed => from.map.lock_whole_now(self.machine(), held, from.map.bounds),
-                Lock::Claimed => Ok(from.map.lock_and_unclaim(self.machine(), held)),
+                Lock::Unclaimed => from.map.lock_whole_now(self.mem(), held, from.map.bounds),
+                Lock::Claimed => Ok(from.map.lock_and_unclaim(self.mem(), held)),
             }
             .map_err(Stop::Wait)?;
             (Trees::One(tree), h)
@@ -455,11 +456,10 @@ impl<M: Machine> Uvm<M> {
             let (mut a, mut b, mut h) =
                 machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
             if lock == Lock::Claimed {
-                from.map.end_claim(self.machine(), &a);
-                to.map.end_claim(self.machine(), &b);
+                from.map.end_claim(self.mem(), &a);
+                to.map.end_claim(self.mem(), &b);
             }
-            let refused =
-                [from, to].into_iter().find_map(|space| space.map.refuses(self.machine()));
+            let refused = [from, to].into_iter().find_map(|space| space.map.refuses(self.mem()));
             if let Some(ticket) = refused {
                 return Err(Stop::Wait(ticket));
             }
@@ -511,15 +511,15 @@ impl<M: Machine> Uvm<M> {
         }
         if matches!(passing.mode, Pass::Donate | Pass::DonateZero) {
             let (from, to) = (&from.pmap, &to.pmap);
-            self.machine().pmap().pass(&mut h, from, range, to, at, &mut passing.down);
+            self.mem().pmap().pass(&mut h, from, range, to, at, &mut passing.down);
         }
-        passing.down.flush(self.machine().pmap());
+        passing.down.flush(self.mem().pmap());
         passed.each(|e| e.note_copier(&mut h, to.family));
         passed.shift(range.start, at);
         trees.to().put_back(passed);
         self.merge(trees.from(), &mut h, range);
         self.merge(trees.to(), &mut h, new);
-        self.stat().add(self.machine().cpu(), Counter::EntriesPassed, entries as u64);
+        self.stat().add(self.mem().cpu(), Counter::EntriesPassed, entries as u64);
         Ok(Some(Passed::At(at)))
     }
 
@@ -608,7 +608,7 @@ impl<M: Machine> Uvm<M> {
         *half = made.finish();
         // Nobody resolves a copy while a third still writes through the translation that was just
         // lowered.
-        down.flush(self.machine().pmap());
+        down.flush(self.mem().pmap());
         result.map_err(|e: NoMemory| Stop::Fail(e.into()))?;
         Ok(core::mem::take(half))
     }

@@ -26,11 +26,12 @@ use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
-use machine::frames::PageFlags;
-use machine::{order, Channel, Held, Machine, Owner, PageNo, Pages};
+use crate::page::Owner;
+use crate::page::PageFlags;
+use machine::{order, Channel, Held, Machine, PageNo, Pages};
 
 use crate::swap::Slot;
-use crate::Uvm;
+use crate::{Memory, Uvm};
 
 /// The most pages of one read.
 pub const CLUSTER: usize = 64;
@@ -102,7 +103,7 @@ pub(crate) struct Chain {
 
 impl Chain {
     /// Adds a page that is on no list, and makes it busy.
-    pub(crate) fn push<M: Machine>(&mut self, machine: &M, page: PageNo) {
+    pub(crate) fn push<M: Machine>(&mut self, machine: &Memory<M>, page: PageNo) {
         let frames = machine.frames();
         frames.set_flags(page, PageFlags::BUSY);
         frames.chain(page, None);
@@ -173,7 +174,7 @@ impl<M: Machine> Uvm<M> {
         self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
         self.coming_in.fetch_sub(pages.len(), Relaxed);
         // Who found nothing to take while these were under way looks again.
-        self.machine().wake(Channel::MEMORY);
+        self.mem().wake(Channel::MEMORY);
     }
 
     /// Ends a write, as [`read_done`](Self::read_done) ends a read.

@@ -27,12 +27,13 @@
 //! follows it), then `audit`, which checks the invariants that the others state.
 //!
 //! # Laws
-//! * No unsafe code.
+//! * No unsafe code, but for one function that takes a frame back from the embedding kernel
+//!   ([`page::Frames::let_go`]).
 //! * No operation sleeps but by [`machine::Machine::wait`], with nothing locked.
 //! * What can fail is reserved before anything changes; out of memory is an error.
 //! * The order of locks is a matter of types (`machine::order`).
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 extern crate alloc;
 #[cfg(test)]
@@ -59,17 +60,24 @@ pub mod loan;
 pub mod map;
 mod object;
 mod owed;
+pub mod page;
 pub mod pageout;
 pub mod pager;
 mod pin;
+pub mod refs;
 pub mod stat;
 pub mod swap;
 pub mod transfer;
 
-use crate::pageout::Reclaim;
+use alloc::sync::Arc;
+use core::ops::Deref;
+
 use machine::lines::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use machine::{order, Frames, Held, Machine, NoMemory, PageNo, Ticket};
+use machine::{order, Held, Machine, NoMemory, PageNo, Ticket};
+
+use crate::page::Frames;
+use crate::pageout::Reclaim;
 
 pub use audit::AuditError;
 pub use describe::{EntryInfo, Layers, Outline};
@@ -95,9 +103,30 @@ pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo, ZswapInfo, MOST_ZSWAP};
 pub use transfer::{At, TransferError};
 
+/// A machine and its page frames: what the operations of the library work on.
+pub(crate) struct Memory<M: Machine> {
+    machine: M,
+    frames: Arc<Frames<M>>,
+}
+
+impl<M: Machine> Memory<M> {
+    #[inline]
+    pub(crate) fn frames(&self) -> &Frames<M> {
+        &self.frames
+    }
+}
+
+impl<M: Machine> Deref for Memory<M> {
+    type Target = M;
+    #[inline]
+    fn deref(&self) -> &M {
+        &self.machine
+    }
+}
+
 /// A VM system on a machine: an instance, never a global.
 pub struct Uvm<M: Machine> {
-    machine: M,
+    memory: Memory<M>,
     anons: anon::Anons<M>,
     object_table: object::table::ObjectTable<M>,
     stat: Stat,
@@ -120,15 +149,16 @@ pub struct Uvm<M: Machine> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// A VM system that owns `machine` and all its free pages.
+    /// A VM system on `machine` that owns all free pages of `frames`. The embedding kernel may
+    /// allocate from them, too: tables, buffers.
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold its tables.
-    pub fn new(machine: M) -> Result<Self, NoMemory> {
-        let anons = anon::Anons::new(machine.frames().total(), machine.frames().cpus())?;
-        let cpus = machine.frames().cpus();
+    pub fn new(machine: M, frames: Arc<Frames<M>>) -> Result<Self, NoMemory> {
+        let anons = anon::Anons::new(frames.total(), frames.cpus())?;
+        let cpus = frames.cpus();
         Ok(Uvm {
-            machine,
+            memory: Memory { machine, frames },
             anons,
             object_table: object::table::ObjectTable::new(),
             stat: Stat::new(cpus),
@@ -147,12 +177,19 @@ impl<M: Machine> Uvm<M> {
 
     /// The machine.
     pub fn machine(&self) -> &M {
-        &self.machine
+        &self.memory.machine
+    }
+
+    /// The machine and its frames.
+    #[inline]
+    pub(crate) fn mem(&self) -> &Memory<M> {
+        &self.memory
     }
 
     /// Physical memory.
+    #[inline]
     pub fn frames(&self) -> &Frames<M> {
-        self.machine.frames()
+        &self.memory.frames
     }
 
     /// Counters.
@@ -180,8 +217,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// What the amaps' operations need of an instance.
-    pub(crate) fn parts(&self) -> (&M, &anon::Anons<M>) {
-        (&self.machine, &self.anons)
+    pub(crate) fn parts(&self) -> (&Memory<M>, &anon::Anons<M>) {
+        (&self.memory, &self.anons)
     }
 
     /// Lets the host see to others after each so many pages of a loop, at the `n`th page.
@@ -189,7 +226,7 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn pause_after(&self, held: &mut Held<'_, order::Nothing>, n: usize) {
         const PAGES: usize = 32;
         if n % PAGES == PAGES - 1 {
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
     }
 
@@ -216,7 +253,7 @@ impl<M: Machine> Uvm<M> {
         reclaim.begin(self.frames());
         loop {
             if reserve != 0 {
-                if let Err(e) = self.machine.reserve_heap(reserve) {
+                if let Err(e) = self.memory.reserve_heap(reserve) {
                     if self.make_room_for(held, &mut reclaim) {
                         continue;
                     }
@@ -246,9 +283,9 @@ impl<M: Machine> Uvm<M> {
             self.has_room(held, &mut reclaim);
             match stop {
                 Stop::Wait(ticket) => {
-                    self.stat.add(self.machine.cpu(), Counter::Waits, 1);
+                    self.stat.add(self.memory.cpu(), Counter::Waits, 1);
                     waited = true;
-                    self.machine.wait(held, ticket);
+                    self.memory.wait(held, ticket);
                 }
                 Stop::Read(start) => {
                     waited = true;

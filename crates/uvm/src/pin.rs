@@ -21,8 +21,9 @@ use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use machine::frames::PageFlags;
-use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Prot, VaRange};
+use crate::page::Owner;
+use crate::page::PageFlags;
+use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, VaRange};
 
 use crate::anon::AnonNo;
 use crate::fault::{FaultError, Reach};
@@ -105,7 +106,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Pinned<M>, FaultError> {
         let mut stored_to = None;
         if access.contains(Prot::WRITE) {
-            self.machine().reserve_heap(size_of::<StoredTo<M>>() + 16)?;
+            self.mem().reserve_heap(size_of::<StoredTo<M>>() + 16)?;
             stored_to = Some(Box::new(StoredTo::<M>::new()));
         }
         let mut pinned = Pinned { pages: ArrayVec::new(), access, stored_to };
@@ -177,7 +178,7 @@ impl<M: Machine> Uvm<M> {
                     body.mark(Pages(frames.index(page)));
                 }
                 frames.clear_flags(page, flags);
-                frames.unwire(self.machine(), &mut h, page);
+                frames.unwire(self.mem(), &mut h, page);
             }
             Owner::Anon(number) => {
                 let Some(no) = AnonNo::new(number) else { return false };
@@ -186,11 +187,11 @@ impl<M: Machine> Uvm<M> {
                     return false;
                 }
                 frames.clear_flags(page, flags);
-                frames.unwire(self.machine(), &mut h, page);
+                frames.unwire(self.mem(), &mut h, page);
             }
             Owner::Kernel | Owner::Orphan | Owner::Free => {
                 if frames.unpin(page) {
-                    frames.free_page(self.machine(), held, page);
+                    frames.free_page(self.mem(), held, page);
                 }
             }
         }

@@ -22,9 +22,10 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use machine::frames::{PageFlags, Taken};
+use crate::page::Gather;
+use crate::page::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
 
 use crate::amap::slots::put_bytes;
 use crate::amap::AnonHolders;
@@ -79,7 +80,7 @@ struct Transfer<'a, M: Machine> {
     space: &'a Space<M>,
     loan: &'a Loan,
     at: At,
-    down: &'a mut Shootdown,
+    down: &'a mut Gather,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -108,7 +109,7 @@ impl<M: Machine> Uvm<M> {
         match result {
             Ok(va) => {
                 loan.hand_over();
-                self.stat().add(self.machine().cpu(), Counter::PagesTransferred, count);
+                self.stat().add(self.mem().cpu(), Counter::PagesTransferred, count);
                 self.keep_few_borrowed(held, space, VaRange::new(va, va + Pages(count)));
                 Ok(va)
             }
@@ -123,17 +124,17 @@ impl<M: Machine> Uvm<M> {
         loan: &Loan,
         at: At,
     ) -> Result<Va, TransferError> {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let reserve = put_bytes(loan.len() as u64) + ENTER_BYTES;
         let result = self.attempt(held, reserve, |held, reserved| {
             let put =
                 self.put_pages(held, &mut Transfer { space, loan, at, down: &mut down }, reserved);
             if put.is_err() {
-                down.perform(self.machine(), held);
+                down.perform(self.frames(), self.mem(), held);
             }
             put
         });
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         result
     }
 
@@ -148,7 +149,7 @@ impl<M: Machine> Uvm<M> {
         for page in loan.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
             let own = self
                 .attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
-            self.machine().zero(own.page());
+            self.mem().zero(own.page());
             core::mem::replace(page, own).into_page();
             any = true;
         }
@@ -167,9 +168,9 @@ impl<M: Machine> Uvm<M> {
         let (mut tree, mut h) = match transfer.at {
             At::Fixed(va) => {
                 let range = VaRange::sized(va, pages).ok_or(TransferError::NoMapping)?;
-                space.map.lock_now(self.machine(), held, range)
+                space.map.lock_now(self.mem(), held, range)
             }
-            At::Anywhere => space.map.lock_whole_now(self.machine(), held, NOWHERE),
+            At::Anywhere => space.map.lock_whole_now(self.mem(), held, NOWHERE),
         }
         .map_err(Stop::Wait)?;
         let (start, new_area) = match transfer.at {
@@ -257,7 +258,7 @@ impl<M: Machine> Uvm<M> {
         let part = entry.range.intersect(range);
         let first = entry.slot(aref, part.start);
         let (mut body, mut h) = aref.amap.body.lock(held);
-        let (machine, anons, down) = (self.machine(), &self.anons, &mut *transfer.down);
+        let (machine, anons, down) = (self.mem(), &self.anons, &mut *transfer.down);
         // No page has a number that high.
         let zero = self.zero_page.get().map_or(u32::MAX, |page| page.0 | BORROWED);
         let mut put = 0;
@@ -351,15 +352,15 @@ impl<M: Machine> Uvm<M> {
                 }
                 others = (n + 1..loan.len()).find(|&n| is_owned(&loan.pages[n]));
             }
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             let given = self.attempt(held, put_bytes(loan.len() as u64), |held, _| {
                 let given = self.give_pages(held, &**pager, index, &loan, &mut down);
                 if given.is_err() {
-                    down.perform(self.machine(), held);
+                    down.perform(self.frames(), self.mem(), held);
                 }
                 given
             });
-            down.perform(self.machine(), held);
+            down.perform(self.frames(), self.mem(), held);
             match given {
                 Ok(None) => {
                     loan.hand_over();
@@ -380,9 +381,9 @@ impl<M: Machine> Uvm<M> {
         object: &Object<M>,
         mut range: Range<u64>,
     ) {
-        let machine = self.machine();
+        let machine = self.mem();
         while !range.is_empty() {
-            let (mut down, mut left) = (Shootdown::new(), MAPPINGS_OF_A_STEP);
+            let (mut down, mut left) = (Gather::new(), MAPPINGS_OF_A_STEP);
             {
                 let (body, mut h) = object.lock(held);
                 if range.end > body.length().0 {
@@ -401,11 +402,12 @@ impl<M: Machine> Uvm<M> {
                     let frames = machine.frames();
                     if !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0
                     {
-                        let _mapped_again_by_faults = down.unmap(machine, &mut h, page);
+                        let _mapped_again_by_faults =
+                            down.unmap(machine.frames(), machine, &mut h, page);
                     }
                 }
             }
-            down.perform(machine, held);
+            down.perform(machine.frames(), machine, held);
             machine.pause(held);
         }
     }
@@ -418,8 +420,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         let copy =
             self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
-        self.machine().copy(page.page(), copy.page());
-        self.stat().add(self.machine().cpu(), Counter::TransfersCopied, 1);
+        self.mem().copy(page.page(), copy.page());
+        self.stat().add(self.mem().cpu(), Counter::TransfersCopied, 1);
         self.return_page(held, core::mem::replace(page, copy));
         Ok(())
     }
@@ -452,15 +454,15 @@ impl<M: Machine> Uvm<M> {
         pager: &dyn Pager<M>,
         index: Pages,
         loan: &Loan,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<Option<usize>, Stop<GetError>> {
-        let (machine, frames, object) = (self.machine(), self.frames(), pager.object());
+        let (machine, frames, object) = (self.mem(), self.frames(), pager.object());
         let (mut body, mut h) = object.lock(held);
         let end = index.0.checked_add(loan.len() as u64).filter(|&end| end <= body.length().0);
         let indices = index.0..end.ok_or(Stop::Fail(GetError::PastEnd))?;
         for (_, old) in body.pages(indices.clone()) {
             busy_check(machine, old).map_err(Stop::Wait)?;
-            let _gone_before_others_come = down.unmap(machine, &mut h, old);
+            let _gone_before_others_come = down.unmap(machine.frames(), machine, &mut h, old);
         }
         down.flush(machine.pmap());
         if let Some(refused) = self.take_over_all(loan) {
@@ -476,7 +478,7 @@ impl<M: Machine> Uvm<M> {
             frames.clear_flags(page, PageFlags::all());
             match body.page(index) {
                 Some(old) => {
-                    let unmapped = down.unmap(machine, &mut h, old);
+                    let unmapped = down.unmap(machine.frames(), machine, &mut h, old);
                     frames.dequeue(&mut h, old);
                     body.exchange(frames, old, page);
                     frames.activate(machine, &mut h, page);
@@ -488,7 +490,7 @@ impl<M: Machine> Uvm<M> {
                         body.remove_slot(self, &mut h, index);
                         body.retake_quota();
                     }
-                    object.insert(machine, &mut body, &mut h, index, page);
+                    object.insert(self, &mut body, &mut h, index, page);
                 }
             }
             if frames.loans(page) != 0 {

@@ -87,7 +87,7 @@ impl World {
         empty();
         let frames = vec![(Pa(0x10_0000), 1 << 16)];
         let config = Config { segments: frames, cpus: CPUS, ..Config::default() };
-        World { uvm: Uvm::new(SoftMachine::new(config)).unwrap() }
+        World { uvm: SoftMachine::new(config).into_uvm().unwrap() }
     }
 
     fn space(&self) -> Space<SoftMachine> {

@@ -3,7 +3,7 @@
 //! I1: the frames of whole pages from `at` on are the kernel's and hold the archive; nobody else
 //! knows them.
 
-use machine::{Machine, Pa, PAGE_SIZE};
+use machine::{Pa, PAGE_SIZE};
 
 use super::Range;
 use crate::arch::machine::{unlocked, KERNEL};

@@ -46,10 +46,11 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use arrayvec::ArrayVec;
-use machine::{Channel, CpuSet, Machine, NoMemory, Reserve, PAGE_SIZE};
+use machine::{Channel, CpuSet, Machine, NoMemory, PAGE_SIZE};
 use talc::base::binning::DefaultBinning;
 use talc::base::Talc;
 use talc::source::Manual;
+use uvm::page::Reserve;
 
 use super::pools::{self, Pool, POOLS};
 use super::{fault, layout};

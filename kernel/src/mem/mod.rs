@@ -1,6 +1,6 @@
 //! Physical memory at boot, and the kernel's own use of it: tables, stacks, heap.
 //!
-//! Until [`Frames`](machine::Frames) exists, page frames come from the start of the largest memory
+//! Until [`Frames`](uvm::page::Frames) exists, page frames come from the start of the largest memory
 //! range, upwards. Then the rest is handed over and every frame comes from there. Memory below 1
 //! MiB and the image are never handed over; the initramfs comes along as loaded, and is freed while
 //! it is unpacked.
@@ -12,7 +12,8 @@ pub mod pools;
 pub mod stack;
 
 use arrayvec::ArrayVec;
-use machine::{Machine, NoMemory, Pa, Reserve, PAGE_SHIFT, PAGE_SIZE};
+use machine::{NoMemory, Pa, PAGE_SHIFT, PAGE_SIZE};
+use uvm::page::Reserve;
 
 use crate::arch::machine::KERNEL;
 use crate::arch::{machine as host, tables};

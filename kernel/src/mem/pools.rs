@@ -17,7 +17,8 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use machine::{NoMemory, Reserve, PAGE_SIZE};
+use machine::{NoMemory, PAGE_SIZE};
+use uvm::page::Reserve;
 
 use super::layout;
 use crate::arch::tables;

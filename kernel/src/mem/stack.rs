@@ -15,7 +15,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arrayvec::ArrayVec;
 use machine::shared::CachePadded;
-use machine::{Channel, Machine, NoMemory, Reserve, PAGE_SIZE};
+use machine::{Channel, Machine, NoMemory, PAGE_SIZE};
+use uvm::page::Reserve;
 
 use super::{fault, layout};
 use crate::arch::machine::KERNEL;

@@ -6,8 +6,6 @@ use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use machine::Machine;
-
 use super::space::Space;
 use super::system::with;
 use crate::arch::machine::KERNEL;

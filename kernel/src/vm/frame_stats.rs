@@ -9,8 +9,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
-use machine::frames::{PageFlags, Place};
-use machine::{Class, Machine, NoMemory, Owner, PageNo, Pmap, PAGE_SIZE};
+use machine::{Machine, NoMemory, PageNo, Pmap, PAGE_SIZE};
+use uvm::page::{Class, Owner};
+use uvm::page::{PageFlags, Place};
 
 use super::system::system;
 use crate::arch::machine::KERNEL;

@@ -43,7 +43,8 @@ pub use self::system::init;
 pub use self::transfer::{
     flush, put_back, receive, to_donate, transfer, unmap_donated, worth_remapping, Export, Giving,
 };
-pub use ::machine::{Class, Prot};
+pub use ::machine::Prot;
+pub use ::uvm::page::Class;
 pub use ::uvm::Advice as Usage;
 pub use ::uvm::{
     FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Name, Quota, RangeStats, Sharing,

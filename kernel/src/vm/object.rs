@@ -12,7 +12,8 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-use machine::{Machine, Pa, PageNo, Pages, Reserve, VaRange, PAGE_SIZE};
+use machine::{Machine, Pa, PageNo, Pages, VaRange, PAGE_SIZE};
+use uvm::page::Reserve;
 use uvm::{
     Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager,
     Quota, Vnode, VnodePager,

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use machine::Class;
+use uvm::page::Class;
 
 use super::system::{system, with};
 use super::{daemon, Asks, Stats, SwapArea, SwapId, SwapUse};

@@ -3,7 +3,7 @@
 use machine::order::Nothing;
 use machine::Held;
 
-use crate::arch::machine::{unlocked, KernelMachine};
+use crate::arch::machine::{frames, unlocked, KernelMachine};
 use crate::mem::fault;
 use crate::sync::Once;
 
@@ -37,7 +37,8 @@ pub(super) fn with<T>(
 
 /// Takes over the machine's memory; once, before anything else here.
 pub fn init() {
-    match uvm::Uvm::new(KernelMachine) {
+    let frames = frames().expect("memory is handed over first").clone();
+    match uvm::Uvm::new(KernelMachine, frames) {
         Ok(system) => {
             system.knobs().set_most_entries(MAPPINGS);
             SYSTEM.call_once(|| system);

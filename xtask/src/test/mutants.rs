@@ -58,14 +58,11 @@ const PARTS: &[Part] = &[
         tests: &["map::tree::", "--", "--skip=no_order"],
     },
     Part {
-        files: &["crates/machine/src/frames/*.rs"],
+        files: &["crates/uvm/src/page/*.rs"],
         names: ".",
         but: "",
-        packages: "uvm-soft",
-        // The tests of frames need a machine, and are another package's: cargo-mutants looks
-        // whether they pass unchanged with the package of the files alone, but for what is added
-        // here.
-        cargo: &["--package=uvm-soft", "--test=frames", "--test=queues", "--test=records"],
+        packages: "uvm",
+        cargo: &["--test=page"],
         tests: &[],
     },
     Part {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use machine::order::{Nothing, Object as ObjectLevel};
-use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
+use machine::{Held, Machine, NoMemory, PageNo, Pages};
+use uvm::page::Gather;
+use uvm::page::Reserve;
 use uvm::{Access, GetError, Object, ObjectBody, Pager, Removed, Uvm};
 use uvm_soft::{host, SoftMachine};
 
@@ -79,7 +81,7 @@ impl Pager<SoftMachine> for Rom {
         _: &Uvm<SoftMachine>,
         _: &mut ObjectBody,
         _: &mut Held<'_, ObjectLevel>,
-        _: &mut Shootdown,
+        _: &mut Gather,
     ) -> Removed {
         Removed::All
     }

@@ -15,8 +15,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use machine::frames::PageFlags;
-use machine::{Machine, Owner, PageNo, ThreadCtx, PAGE_SIZE};
+use machine::{Machine, PageNo, ThreadCtx, PAGE_SIZE};
+use uvm::page::Owner;
+use uvm::page::PageFlags;
 use uvm::{GetError, Outcome, Transfer, Uvm};
 use uvm_soft::{charged, host, Fate, Injector, Rng, SoftMachine, StdThreads, Threads};
 

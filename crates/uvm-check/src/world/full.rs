@@ -6,7 +6,7 @@
 //! the model's after each step, and its audit recounts it; so it can't hide a leak behind a
 //! shortage.
 
-use machine::Class;
+use uvm::page::Class;
 use uvm::LoanedPage;
 
 use super::*;

@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{
-    Held, Machine, NoMemory, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring,
-    PAGE_SHIFT, PAGE_SIZE,
+    Held, Machine, NoMemory, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT,
+    PAGE_SIZE,
 };
+use uvm::page::Owner;
 use uvm::{
     Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError,
     Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
@@ -168,7 +169,7 @@ impl World {
         let runs = (RUNS as u64 + (PINS as u64 * CLUSTER as u64).div_ceil(RUN)) as u32;
         let devices = vec![(Pa(1 << 40), runs * RUN as u32)];
         let machine = SoftMachine::new(Config { devices, ..setup.machine.clone() });
-        let uvm = Arc::new(Uvm::new(machine).expect("a new machine has memory"));
+        let uvm = Arc::new(machine.into_uvm().expect("a new machine has memory"));
         let chips =
             Rom::chips(&uvm, &mut ThreadCtx::new().held()).expect("a new machine has memory");
         // It is made when it is first needed, and stays.

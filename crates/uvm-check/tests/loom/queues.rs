@@ -5,9 +5,10 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use machine::frames::{PageFlags, Place, Queue};
 use machine::order::{Nothing, Object};
-use machine::{Held, Machine, Ordered, Owner, PageNo, Reserve, ThreadCtx};
+use machine::{Held, Machine, Ordered, PageNo, ThreadCtx};
+use uvm::page::{Owner, Reserve};
+use uvm::page::{PageFlags, Place, Queue};
 
 use crate::all_schedules;
 use crate::host::{machine, Loom};

@@ -3,7 +3,7 @@
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use machine::refs::Refs;
+use uvm::refs::Refs;
 
 use crate::all_schedules;
 

@@ -111,7 +111,7 @@ impl World {
             ..Config::default()
         };
         let uvm = Arc::new(
-            Uvm::new(SoftMachine::with_threads(&config)).expect("a new machine has memory"),
+            SoftMachine::with_threads(&config).into_uvm().expect("a new machine has memory"),
         );
         let held = &mut ThreadCtx::new();
         // The page of zeroes is made when it is first needed, and stays.

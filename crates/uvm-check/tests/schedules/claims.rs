@@ -189,7 +189,7 @@ fn a_fork_in_steps_that_fails_lets_others_go_on() {
             taken.extend(w.uvm.frames().alloc(
                 w.uvm.machine(),
                 &mut ctx.held(),
-                machine::Reserve::Kernel,
+                uvm::page::Reserve::Kernel,
             ));
         }
         let writer = {

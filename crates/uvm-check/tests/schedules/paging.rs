@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread::JoinHandle;
 
-use machine::frames::{PageFlags, Place, Queue};
-use machine::{Machine, Owner, Pages, Pmap, ThreadCtx, VaRange};
+use machine::{Machine, Pages, Pmap, ThreadCtx, VaRange};
+use uvm::page::Owner;
+use uvm::page::{PageFlags, Place, Queue};
 use uvm::{
     AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId,
     ZswapInfo,

@@ -52,7 +52,7 @@ impl World {
 
     fn made(config: Config) -> Arc<World> {
         let config = Config { stage: Stage::Concurrent, ..config };
-        let uvm = Uvm::new(SoftMachine::with_threads(&config)).expect("a new machine has memory");
+        let uvm = SoftMachine::with_threads(&config).into_uvm().expect("a new machine has memory");
         Arc::new(World { uvm: Arc::new(uvm) })
     }
 

@@ -21,8 +21,9 @@
 
 use alloc::sync::Arc;
 
+use crate::page::Gather;
 use machine::lines::{AtomicBool, Ordering::Relaxed};
-use machine::{order, Held, Machine, Ordered, Shootdown};
+use machine::{order, Held, Machine, Ordered};
 
 use crate::amap::slots::{Emptied, Heap, LEAF_BYTES};
 use crate::amap::{Amap, AmapBody, AnonHolders};
@@ -82,7 +83,7 @@ impl<M: Machine> Uvm<M> {
         self.left.is_any.store(false, Relaxed);
         let mut next = self.left.first.lock(held).0.take();
         let mut emptied = Emptied::All;
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         while let Some(amap) = next {
             let here;
             (here, next) = self.clear_left_in(held, &amap, &mut down);
@@ -91,7 +92,7 @@ impl<M: Machine> Uvm<M> {
             }
             emptied &= here;
         }
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         emptied == Emptied::All
     }
 
@@ -101,7 +102,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         amap: &Amap<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> (Emptied, Option<Arc<Amap<M>>>) {
         let next = match core::mem::replace(&mut amap.body.lock(held).0.left, Left::Nothing) {
             Left::Nothing => None,
@@ -109,12 +110,12 @@ impl<M: Machine> Uvm<M> {
         };
         let (mut emptied, mut at) = (Emptied::All, Some(0));
         while let Some(from) = at.take() {
-            let is_reserved = self.machine().reserve_heap(GAPS * 2 * LEAF_BYTES).is_ok();
+            let is_reserved = self.mem().reserve_heap(GAPS * 2 * LEAF_BYTES).is_ok();
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
             let (mut body, mut h) = amap.body.lock(held);
             let AmapBody { slots, cover, .. } = &mut *body;
             let mut holders =
-                AnonHolders { machine: self.machine(), anons: &self.anons, held: &mut h, down };
+                AnonHolders { machine: self.mem(), anons: &self.anons, held: &mut h, down };
             for (n, gap) in (1..).zip(cover.gaps(from)) {
                 at = Some(gap.end).filter(|_| n == GAPS);
                 emptied &= slots.take_range(gap, heap, &mut holders);

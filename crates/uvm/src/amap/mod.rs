@@ -32,10 +32,9 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 use machine::lines::{AtomicBool, Ordering::Relaxed};
 
+use crate::page::Gather;
 use machine::order;
-use machine::{
-    Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Shootdown, VaRange, PAGE_SHIFT,
-};
+use machine::{Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, VaRange, PAGE_SHIFT};
 
 use crate::amap::cover::{Cover, CHANGE_BYTES};
 use crate::amap::deferred::Left;
@@ -46,7 +45,7 @@ use crate::fork::eager::{self, CopyState, Rewritten};
 use crate::loan::borrowers::Name;
 use crate::loan::slots::Content;
 use crate::map::Writes;
-use crate::Uvm;
+use crate::{Memory, Uvm};
 
 /// Numbers that are released together at most: a leaf's.
 const MOST: usize = 64;
@@ -144,12 +143,12 @@ impl<M: Machine> AmapBody<M> {
     /// The same numbers at the same indices of a range, but for some.
     fn share(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, order::Amap>,
         range: Range<u64>,
         but: &[(u64, AnonNo)],
     ) -> Slots {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held, down: &mut down };
         self.slots.share_range(range, but.iter().map(|&(slot, _)| slot), &mut holders)
     }
@@ -249,7 +248,7 @@ impl<M: Machine> ARef<M> {
     /// The heap bytes that are needed, if these are more than were `reserved`.
     pub(crate) fn share_some<P: Before<order::Amap>>(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, P>,
         range: Range<u64>,
         copy: &mut ARef<M>,
@@ -261,7 +260,7 @@ impl<M: Machine> ARef<M> {
         if need > reserved {
             return Err(need);
         }
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut holders =
             AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
         if let Some(slots) = copy.own_slots() {
@@ -275,10 +274,10 @@ impl<M: Machine> ARef<M> {
     /// `down`; the caller has removed its mappings of them.
     fn release_whole<P: Before<order::Amap>>(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> bool {
         let range = self.range(len);
         let (mut body, mut h) = self.amap.body.lock(held);
@@ -333,11 +332,11 @@ impl<M: Machine> ARef<M> {
     /// [notes](Uvm::note_left) it.
     fn release_some<P: Before<order::Amap>>(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, P>,
         (range, most): (Range<u64>, usize),
         heap: Heap,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> (u64, Emptied) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover, .. } = &mut *body;
@@ -356,10 +355,10 @@ impl<M: Machine> ARef<M> {
     /// [`release_bytes`](Self::release_bytes) have been reserved.
     pub(crate) fn release_reserved(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, order::Map>,
         len: Pages,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         let (_, emptied) =
             self.release_some(uvm, held, (self.range(len), usize::MAX), Heap::Reserved, down);
@@ -402,7 +401,7 @@ impl<M: Machine> ARef<M> {
     /// [`fork_bytes`](Self::fork_bytes) have been reserved.
     pub(crate) fn fork<P: Before<order::Amap>>(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
         writes: Writes,
@@ -473,7 +472,7 @@ impl<M: Machine> ARef<M> {
     /// shared.
     pub(crate) fn copy<P: Before<order::Amap>>(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, P>,
         len: Pages,
     ) -> Self {
@@ -499,11 +498,11 @@ impl<M: Machine> ARef<M> {
     /// not looked at, or the end.
     pub(crate) fn write_protect<P: Before<order::Amap>>(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, P>,
         range: Range<u64>,
         left: &mut usize,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> u64 {
         let (body, mut h) = self.amap.body.read(held);
         let pmap = uvm.0.pmap();
@@ -528,11 +527,11 @@ impl<M: Machine> ARef<M> {
     /// caller has removed its mappings and reserved [`release_bytes`](Self::release_bytes).
     pub(crate) fn discard<P: Before<order::Amap>>(
         &self,
-        uvm: (&M, &Anons<M>),
+        uvm: (&Memory<M>, &Anons<M>),
         held: &mut Held<'_, P>,
         from: Pages,
         len: Pages,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover, .. } = &mut *body;
@@ -556,7 +555,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         aref: &ARef<M>,
         len: Pages,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         let Range { start: mut at, end: all } = aref.range(len);
         let mut end = aref.few_to_release(held, at..all);
@@ -567,7 +566,7 @@ impl<M: Machine> Uvm<M> {
             if at == end {
                 end = aref.few_to_release(held, at..all);
             }
-            let is_reserved = self.machine().reserve_heap(RELEASE_BYTES).is_ok();
+            let is_reserved = self.mem().reserve_heap(RELEASE_BYTES).is_ok();
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
             let emptied;
             (at, emptied) = aref.release_some(self.parts(), held, (at..end, PARTS), heap, down);
@@ -576,8 +575,8 @@ impl<M: Machine> Uvm<M> {
             }
             // Many references may go without a slot.
             if at < all {
-                down.perform(self.machine(), held);
-                self.machine().pause(held);
+                down.perform(self.frames(), self.mem(), held);
+                self.mem().pause(held);
             }
         }
     }
@@ -585,10 +584,10 @@ impl<M: Machine> Uvm<M> {
 
 /// Counts leaves in the anons that they hold, and returns what they have on loan.
 pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
-    pub(crate) machine: &'a M,
+    pub(crate) machine: &'a Memory<M>,
     pub(crate) anons: &'a Anons<M>,
     pub(crate) held: &'a mut Held<'h, order::Amap>,
-    pub(crate) down: &'a mut Shootdown,
+    pub(crate) down: &'a mut Gather,
 }
 
 impl<M: Machine> Holders for AnonHolders<'_, '_, M> {

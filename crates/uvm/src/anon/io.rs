@@ -18,8 +18,9 @@
 
 use machine::lines::Ordering::Relaxed;
 
-use machine::frames::PageFlags;
-use machine::{order, Channel, Held, Machine, Owner, PageNo, Pmap};
+use crate::page::Owner;
+use crate::page::PageFlags;
+use machine::{order, Channel, Held, Machine, PageNo, Pmap};
 
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Direction, Ended, Outcome};
@@ -66,7 +67,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         end: Ended,
     ) {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         if end.outcome != Outcome::Failed {
             if let (1, Some(slot)) = (end.pages, body.swap) {
                 self.swap().trust(held, slot);
@@ -76,7 +77,7 @@ impl<M: Machine> Uvm<M> {
                 // Home: it must not be dropped as clean and read again.
                 frames.clear_flags(page, PageFlags::CLEAN);
                 body.swap = None;
-                self.swap().free(self.machine(), held, slot);
+                self.swap().free(self.mem(), held, slot);
             }
             unbusy(machine, page);
             frames.activate(machine, held, page);
@@ -98,7 +99,7 @@ impl<M: Machine> Uvm<M> {
             self.swap().doubt(held, slot);
             return slot;
         }
-        self.swap().lose(self.machine(), held, slot);
+        self.swap().lose(self.mem(), held, slot);
         Slot::LOST
     }
 
@@ -109,7 +110,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         end: Ended,
     ) {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         if end.outcome != Outcome::Failed {
             if let (1, Some(slot)) = (end.pages, body.swap) {
                 self.swap().trust(held, slot);
@@ -139,9 +140,9 @@ impl<M: Machine> Uvm<M> {
     {
         if end.pages > 1 {
             self.swap().doubt(held, slot);
-            self.swap().free(self.machine(), held, slot);
+            self.swap().free(self.mem(), held, slot);
         } else {
-            self.swap().retire(self.machine(), held, slot);
+            self.swap().retire(self.mem(), held, slot);
         }
     }
 
@@ -152,7 +153,7 @@ impl<M: Machine> Uvm<M> {
         flags.contains(PageFlags::PAGEOUT | PageFlags::CLEAN)
             && !flags.contains(PageFlags::WANTED)
             && self.frames().wire_count(page) == 0
-            && !self.machine().pmap().is_modified(page)
+            && !self.mem().pmap().is_modified(page)
     }
 
     /// Frees a page that its owner left to the I/O, with its slot.
@@ -167,7 +168,7 @@ impl<M: Machine> Uvm<M> {
             if failed {
                 self.unwritable(held, slot, end);
             } else {
-                self.swap().free(self.machine(), held, slot);
+                self.swap().free(self.mem(), held, slot);
             }
         }
         self.free_orphan(held, page);
@@ -177,14 +178,14 @@ impl<M: Machine> Uvm<M> {
     /// Frees an orphan whose slot has been seen to.
     pub(crate) fn free_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
         let written = self.frames().flags(page).contains(PageFlags::PAGEOUT);
-        unbusy(self.machine(), page);
+        unbusy(self.mem(), page);
         if self.frames().unpin(page) {
-            self.frames().free_page(self.machine(), held, page);
+            self.frames().free_page(self.mem(), held, page);
         }
         if written {
             self.pageout_ended(1);
         } else {
-            self.machine().wake(Channel::MEMORY);
+            self.mem().wake(Channel::MEMORY);
         }
     }
 
@@ -197,16 +198,16 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn pageout_ended(&self, pages: usize) {
         if pages != 0 {
             self.in_flight.fetch_sub(pages, Relaxed);
-            self.machine().wake(Channel::MEMORY);
+            self.mem().wake(Channel::MEMORY);
         }
     }
 
     /// Makes a new page busy that is about to be read, and look untouched to the pmap: the frame's
     /// last owner left its bits. Before it has an owner: who looks at it under the pmap's lock
-    /// finds it busy from then on ([`Frames::is_alone`](machine::Frames::is_alone)).
+    /// finds it busy from then on ([`Frames::is_alone`](crate::page::Frames::is_alone)).
     pub(crate) fn prepare_read(&self, page: PageNo) {
         self.frames().set_flags(page, PageFlags::BUSY);
-        self.machine().pmap().forget_modified(page);
-        self.machine().pmap().clear_referenced(page);
+        self.mem().pmap().forget_modified(page);
+        self.mem().pmap().clear_referenced(page);
     }
 }

@@ -1,14 +1,16 @@
 //! Many anons at once: numbers come from the depot and go back to it as lists, under one hold of
 //! its lock.
 //!
-//! Source: as for magazines (`machine::magazine`), whose depot this is. The road not taken is
+//! Source: as for magazines (`crate::page::magazine`), whose depot this is. The road not taken is
 //! larger magazines: a CPU would keep what nobody else can have.
 
+use crate::page::magazine::{Magazine, HALF};
+use crate::page::{Gather, Owner};
+use crate::Memory;
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
-use machine::magazine::{Magazine, HALF};
 use machine::order::{self, Before, FreeList, PageCache, PageQueues};
-use machine::{Held, Machine, NoMemory, Owner, PageNo, Shootdown};
+use machine::{Held, Machine, NoMemory, PageNo};
 
 use super::{leave_all, AnonBody, AnonNo, Anons, Depot, LetGo};
 
@@ -28,7 +30,7 @@ impl<M: Machine> Anons<M> {
     /// [`NoMemory`]; nothing is taken then.
     pub(crate) fn take_many<P: Before<PageCache> + Before<FreeList>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         count: usize,
     ) -> Result<Numbers, NoMemory> {
@@ -82,7 +84,7 @@ impl<M: Machine> Anons<M> {
     /// Gives numbers back.
     pub(crate) fn give_back_many<P: Before<PageCache> + Before<FreeList>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         numbers: &[AnonNo],
     ) {
@@ -101,11 +103,11 @@ impl<M: Machine> Anons<M> {
     }
 
     /// A new anon of a number that was taken before, for a page that was [taken
-    /// over](machine::Frames::take_over).
+    /// over](crate::page::Frames::take_over).
     #[inline]
     pub(crate) fn make_of<P: Before<order::Anon>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         no: AnonNo,
         page: PageNo,
@@ -117,10 +119,10 @@ impl<M: Machine> Anons<M> {
     /// Drops a reference to each of some anons: see [`release`](Self::release).
     pub(crate) fn release_many<P>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         anons: impl Iterator<Item = AnonNo>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) where
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
     {

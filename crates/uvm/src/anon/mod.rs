@@ -30,17 +30,19 @@
 pub(crate) mod io;
 mod many;
 
+use crate::Memory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
 use machine::lines::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use machine::frames::PageFlags;
-use machine::magazine::{Magazine, FULL, HALF};
+use crate::page::magazine::{Magazine, FULL, HALF};
+use crate::page::PageFlags;
+use crate::page::{Frames, Gather, Owner, Unmapped};
 use machine::order::{self, Before, FreeList, PageCache, PageQueues};
 use machine::shared::CachePadded;
-use machine::{Frames, Held, Machine, NoMemory, Ordered, Owner, PageNo, Shootdown, Unmapped};
+use machine::{Held, Machine, NoMemory, Ordered, PageNo};
 use spin::Once;
 
 use crate::loan::borrowers::Borrowers;
@@ -300,7 +302,7 @@ impl<M: Machine> Anons<M> {
     #[inline]
     pub(crate) fn make<P>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         page: PageNo,
     ) -> Result<AnonNo, NoMemory>
@@ -317,7 +319,7 @@ impl<M: Machine> Anons<M> {
     #[inline]
     fn take_cell<P: Before<PageCache>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
     ) -> Result<(AnonNo, &Cell<M>), NoMemory> {
         let per_cpu = &self.per_cpu[machine.cpu()];
@@ -390,7 +392,12 @@ impl<M: Machine> Anons<M> {
     }
 
     #[inline]
-    fn give_back<P: Before<PageCache>>(&self, machine: &M, held: &mut Held<'_, P>, no: AnonNo) {
+    fn give_back<P: Before<PageCache>>(
+        &self,
+        machine: &Memory<M>,
+        held: &mut Held<'_, P>,
+        no: AnonNo,
+    ) {
         let per_cpu = &self.per_cpu[machine.cpu()];
         let (mut free, mut h) = per_cpu.free.lock(held);
         if free.is_full() {
@@ -434,10 +441,10 @@ impl<M: Machine> Anons<M> {
     /// slot.
     pub(crate) fn release<P>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         no: AnonNo,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) where
         P: Before<order::Anon> + Before<PageQueues> + Before<PageCache>,
     {
@@ -455,10 +462,10 @@ impl<M: Machine> Anons<M> {
     #[inline(always)]
     fn let_go<P: Before<order::Anon>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         no: AnonNo,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> LetGo {
         let (mut body, mut h) = self.get(no).lock(held);
         if body.drop_reference(machine.frames()) != 0 {
@@ -484,11 +491,11 @@ impl<M: Machine> Anons<M> {
     #[inline(never)]
     fn drop_data(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, order::Anon>,
         page: Option<PageNo>,
         slot: Option<Slot>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         match page {
             Some(page) if machine.frames().flags(page).contains(PageFlags::BUSY) => {
@@ -513,10 +520,10 @@ impl<M: Machine> Anons<M> {
 /// owner's lock is held, and the owner has forgotten it.
 #[inline]
 pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
-    machine: &M,
+    machine: &Memory<M>,
     held: &mut Held<'_, P>,
     unmapped: Unmapped,
-    down: &mut Shootdown,
+    down: &mut Gather,
 ) {
     let (frames, page) = (machine.frames(), unmapped.page());
     if frames.wire_count(page) == 0 {
@@ -530,10 +537,10 @@ pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
 /// The same for pages whose record names no owner any more, on whatever queue they are.
 #[inline(never)]
 fn leave_all<M: Machine, P: Before<PageQueues>>(
-    machine: &M,
+    machine: &Memory<M>,
     held: &mut Held<'_, P>,
     pages: &[PageNo],
-    down: &mut Shootdown,
+    down: &mut Gather,
 ) {
     if pages.is_empty() {
         return;
@@ -548,10 +555,10 @@ fn leave_all<M: Machine, P: Before<PageQueues>>(
 
 /// Lets a page go that somebody may hold, once its record names no owner and no list has it.
 pub(crate) fn leave<M: Machine, P: Before<PageQueues>>(
-    machine: &M,
+    machine: &Memory<M>,
     held: &mut Held<'_, P>,
     page: Unmapped,
-    down: &mut Shootdown,
+    down: &mut Gather,
 ) {
     // Whoever holds it last frees it at once, and doesn't know of `down`.
     down.flush(machine.pmap());

@@ -1,8 +1,9 @@
 //! Cases 1A and 1B: the amap has an anon at the address; and a first touch, where it is to have
 //! one.
 
-use machine::frames::PageFlags;
-use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve, Shootdown};
+use crate::page::PageFlags;
+use crate::page::{Gather, Reserve};
+use machine::{order, Held, Machine, PageNo, Pmap, Prot};
 
 use super::{Fault, FaultError};
 use crate::amap::slots::Found;
@@ -98,7 +99,7 @@ impl<M: Machine> Uvm<M> {
         entry: &Entry<M>,
         found: Found<'_>,
     ) -> Result<bool, Stop<FaultError>> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let page = frames.alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
         machine.zero(page);
         self.put_zeroes(held, fault, entry, found, page)
@@ -115,7 +116,7 @@ impl<M: Machine> Uvm<M> {
         found: Found<'_>,
         page: PageNo,
     ) -> Result<bool, Stop<FaultError>> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let anon = self.anons.make(machine, held, page).map_err(FaultError::from)?;
         let Some(follows) = found.install_behind(anon.number()) else {
             self.anons.release(machine, held, anon, fault.down);
@@ -195,7 +196,7 @@ impl<M: Machine> Uvm<M> {
         found: Found<'_>,
         no: AnonNo,
     ) -> Result<bool, Stop<FaultError>> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let to = frames.alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
         let copy = self.anons.make(machine, held, to).map_err(FaultError::from)?;
         let shown = {
@@ -231,7 +232,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         shared: bool,
     ) -> Result<(), Stop<FaultError>> {
-        self.stat().add(self.machine().cpu(), Counter::FaultsAnon, 1);
+        self.stat().add(self.mem().cpu(), Counter::FaultsAnon, 1);
         let own = anon.refs() == 1 && !shared && self.frames().loans(page) == 0;
         let writable = own && entry.writes != Writes::NeedsCopy;
         let prot = if writable { entry.prot } else { entry.prot.without_write() };
@@ -252,7 +253,7 @@ impl<M: Machine> Uvm<M> {
         if fault.access == Prot::WRITE || entry.wired {
             return Ok(false);
         }
-        self.stat().add(self.machine().cpu(), Counter::FaultsBorrowed, 1);
+        self.stat().add(self.mem().cpu(), Counter::FaultsBorrowed, 1);
         self.enter(held, fault, entry, page, entry.prot.without_write())?;
         self.map_borrowed_neighbours(held, fault, entry, &body.slots, slot);
         Ok(true)
@@ -299,7 +300,7 @@ impl<M: Machine> Uvm<M> {
         let mut shared = body.slots.is_shared(slot);
         if fault.access == Prot::WRITE || (found.is_none() && entry.object.is_none()) {
             let mut holders = AnonHolders {
-                machine: self.machine(),
+                machine: self.mem(),
                 anons: &self.anons,
                 held: &mut *held,
                 down: fault.down,
@@ -316,7 +317,7 @@ impl<M: Machine> Uvm<M> {
             {
                 let (anon, mut h) = self.anons.get(no).lock(held);
                 if let Some(page) = anon.page() {
-                    busy_check(self.machine(), page).map_err(Stop::Wait)?;
+                    busy_check(self.mem(), page).map_err(Stop::Wait)?;
                     let loaned = self.frames().loans(page) != 0;
                     if fault.access == Prot::WRITE && (anon.refs() > 1 || loaned) {
                         if loaned {
@@ -339,8 +340,8 @@ impl<M: Machine> Uvm<M> {
             self.page_in(held, entry, body, slot, no)?;
         };
         if let Some(copy) = copy {
-            let anon = self.anons.make(self.machine(), held, copy).map_err(FaultError::from)?;
-            self.stat().add(self.machine().cpu(), Counter::FaultsAnonCopied, 1);
+            let anon = self.anons.make(self.mem(), held, copy).map_err(FaultError::from)?;
+            self.stat().add(self.mem().cpu(), Counter::FaultsAnonCopied, 1);
             body.slots.set(slot, anon.number());
             let shown = self.fault_anew(held, fault, entry, copy);
             self.drop_copied(held, no);
@@ -364,7 +365,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
     ) -> Result<(), Stop<FaultError>> {
         let shown = self.enter(held, fault, entry, page, entry.prot);
-        self.frames().activate(self.machine(), held, page);
+        self.frames().activate(self.mem(), held, page);
         shown
     }
 
@@ -376,7 +377,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Anon>,
         page: PageNo,
     ) -> Result<PageNo, FaultError> {
-        let machine = self.machine();
+        let machine = self.mem();
         let copy = machine.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(page, copy);
         Ok(copy)
@@ -391,17 +392,17 @@ impl<M: Machine> Uvm<M> {
         fault: &mut Fault<'_, M>,
         page: PageNo,
     ) {
-        let pmap = self.machine().pmap();
+        let pmap = self.mem().pmap();
         pmap.page_protect(held, page, Prot::READ_EXECUTE, fault.down);
         fault.down.flush(pmap);
-        self.stat().add(self.machine().cpu(), Counter::LoansBroken, 1);
+        self.stat().add(self.mem().cpu(), Counter::LoansBroken, 1);
     }
 
     /// Drops the slot's reference to an anon that was copied; no translation in reach of the slot
     /// shows it any more.
     fn drop_copied(&self, held: &mut Held<'_, order::Amap>, old: AnonNo) {
-        let mut down = Shootdown::new();
-        self.anons.release(self.machine(), held, old, &mut down);
-        down.perform(self.machine(), held);
+        let mut down = Gather::new();
+        self.anons.release(self.mem(), held, old, &mut down);
+        down.perform(self.frames(), self.mem(), held);
     }
 }

@@ -12,7 +12,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use machine::{order, Held, Machine, PageNo, Reserve};
+use crate::page::Reserve;
+use machine::{order, Held, Machine, PageNo};
 
 use super::{Fault, FaultError};
 use crate::amap::AnonHolders;
@@ -73,7 +74,7 @@ impl<M: Machine> Uvm<M> {
         map: &Map<M>,
         reserved: usize,
     ) -> Result<bool, Stop<FaultError>> {
-        let machine = self.machine();
+        let machine = self.mem();
         let page = self.frames().alloc(machine, held, Reserve::User).map_err(FaultError::from)?;
         machine.zero(page);
         let mut page = Some(page);
@@ -95,7 +96,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, Stop<FaultError>> {
         // To read, as long as nothing has to change: a lock that is taken to change what it guards
         // never opens to readers.
-        let (tree, mut h) = map.read_now(self.machine(), held, fault.va).map_err(Stop::Wait)?;
+        let (tree, mut h) = map.read_now(self.mem(), held, fault.va).map_err(Stop::Wait)?;
         let entry = fault.permit(tree.get(fault.va))?;
         if entry.submap.is_some() || entry.object.is_some() || entry.wired {
             return Ok(false);
@@ -144,12 +145,8 @@ impl<M: Machine> Uvm<M> {
         if body.slots.find(slot).number().is_some() {
             return Ok(false);
         }
-        let mut holders = AnonHolders {
-            machine: self.machine(),
-            anons: &self.anons,
-            held: &mut h,
-            down: fault.down,
-        };
+        let mut holders =
+            AnonHolders { machine: self.mem(), anons: &self.anons, held: &mut h, down: fault.down };
         body.slots.open(slot, &mut holders);
         let found = body.slots.find(slot);
         page.take().map_or(Ok(false), |page| self.put_zeroes(&mut h, fault, entry, found, page))

@@ -39,9 +39,9 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::page::Gather;
 use machine::{
-    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va, VaRange,
-    Wiring,
+    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, RawLock, Va, VaRange, Wiring,
 };
 
 use crate::io::ReadRequest;
@@ -130,7 +130,7 @@ struct Fault<'a, M: Machine> {
     access: Prot,
     pins: Pins<'a, M>,
     reach: Reach,
-    down: &'a mut Shootdown,
+    down: &'a mut Gather,
     /// A read that nobody waits for, to be started when the fault is resolved.
     ahead: Option<ReadRequest>,
     /// The hole that the access would store to: room for it must be found first.
@@ -183,7 +183,7 @@ type Pins<'a, M> = Option<&'a Cell<Option<Pin<M>>>>;
 
 impl<'a, M: Machine> Asked<'a, M> {
     #[inline]
-    fn begin<'f>(&self, down: &'f mut Shootdown) -> Fault<'f, M>
+    fn begin<'f>(&self, down: &'f mut Gather) -> Fault<'f, M>
     where
         'a: 'f,
     {
@@ -291,7 +291,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         asked: &Asked<'_, M>,
     ) -> (Result<(), Refused>, bool) {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let (result, waited) = self.attempt_counted(
             held,
             BYTES + SMALL_AMAP_BYTES,
@@ -307,8 +307,8 @@ impl<M: Machine> Uvm<M> {
                 }
             },
         );
-        down.perform(self.machine(), held);
-        self.stat().add(self.machine().cpu(), Counter::Faults, 1);
+        down.perform(self.frames(), self.mem(), held);
+        self.stat().add(self.mem().cpu(), Counter::Faults, 1);
         let result = result.map(|ahead| {
             if let Some(start) = ahead {
                 self.start(held, start);
@@ -325,9 +325,9 @@ impl<M: Machine> Uvm<M> {
         stop: Stop<FaultError>,
         ahead: Option<ReadRequest>,
         hole: Option<Hole>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Stop<Refused> {
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         // Before anything is waited for: somebody may wait for these pages, and hold up what we
         // wait for.
         match (ahead, stop) {
@@ -350,7 +350,7 @@ impl<M: Machine> Uvm<M> {
         mut hole: Hole,
     ) -> Result<FaultKind, FaultError> {
         loop {
-            if self.machine().has_fatal_signal() {
+            if self.mem().has_fatal_signal() {
                 return Err(FaultError::NoSpace);
             }
             self.fill_hole(held, hole)?;
@@ -398,7 +398,7 @@ impl<M: Machine> Uvm<M> {
         loop {
             let map = submap.as_deref().unwrap_or(&space.map);
             let (tree, mut h) =
-                map.read_beside_now(self.machine(), held, fault.va).map_err(Stop::Wait)?;
+                map.read_beside_now(self.mem(), held, fault.va).map_err(Stop::Wait)?;
             let entry = fault.permit(tree.get(fault.va))?;
             if let Some(below) = &entry.submap {
                 let below = below.clone();
@@ -452,7 +452,7 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
     ) -> Result<bool, Stop<FaultError>> {
         let one = VaRange::new(fault.va, fault.va + Pages(1));
-        let (mut tree, mut h) = map.lock_now(self.machine(), held, one).map_err(Stop::Wait)?;
+        let (mut tree, mut h) = map.lock_now(self.mem(), held, one).map_err(Stop::Wait)?;
         self.own_amap(&mut h, fault, &mut tree, reserved)?;
         let tree = map.read_on(tree, fault.va);
         let entry = fault.permit(tree.get(fault.va))?;
@@ -550,7 +550,7 @@ impl<M: Machine> Uvm<M> {
         if entry.wired || fault.pins.is_some() {
             return self.enter_kept(held, fault, entry, page, prot);
         }
-        let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
+        let (pmap, space) = (self.mem().pmap(), &fault.space.pmap);
         pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
             .map_err(FaultError::from)?;
         Ok(())
@@ -579,7 +579,7 @@ impl<M: Machine> Uvm<M> {
             return self.enter_wired(held, fault, entry, page, prot);
         }
         if is_programs && fault.access == Prot::WRITE {
-            let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
+            let (pmap, space) = (self.mem().pmap(), &fault.space.pmap);
             pmap.enter(
                 held,
                 space,
@@ -629,7 +629,7 @@ impl<M: Machine> Uvm<M> {
         if entry.wired || fault.pins.is_some() {
             self.end_wiring(held, fault);
         }
-        self.machine().pmap().forget(held, &fault.space.pmap, fault.va, fault.down);
+        self.mem().pmap().forget(held, &fault.space.pmap, fault.va, fault.down);
     }
 
     #[cold]
@@ -650,7 +650,7 @@ impl<M: Machine> Uvm<M> {
             false => Wiring::Pageable,
         };
         self.end_wiring(held, fault);
-        let (pmap, space) = (self.machine().pmap(), &fault.space.pmap);
+        let (pmap, space) = (self.mem().pmap(), &fault.space.pmap);
         pmap.enter(held, space, fault.va, page, prot, fault.access, wiring, fault.down)
             .map_err(FaultError::from)?;
         if wiring == Wiring::Wired {
@@ -666,7 +666,7 @@ impl<M: Machine> Uvm<M> {
     where
         P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
     {
-        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        let (machine, pmap) = (self.mem(), self.mem().pmap());
         let one = VaRange::new(fault.va, fault.va + Pages(1));
         if let Some((_, old)) = pmap.unwire(&fault.space.pmap, one) {
             machine.frames().unwire(machine, held, old);
@@ -684,7 +684,7 @@ impl<M: Machine> Uvm<M> {
         fault: &mut Fault<'_, M>,
         page: PageNo,
     ) {
-        let machine = self.machine();
+        let machine = self.mem();
         for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, fault.down) {
             machine.frames().unwire(machine, held, page);
         }

@@ -12,7 +12,7 @@
 
 use core::ops::Range;
 
-use machine::frames::PageFlags;
+use crate::page::PageFlags;
 use machine::{order, Held, Machine, Pages, Pmap, Prot, Va};
 
 use super::anon::Beside;
@@ -86,7 +86,7 @@ impl<M: Machine> Uvm<M> {
         if let Some((slots, slot)) = amap {
             slots.window(slot - w.fault as u64, &mut anons[..w.len]);
         }
-        let frames = self.machine().frames();
+        let frames = self.frames();
         let mut found = [None; WINDOW];
         let mut any = false;
         // A mark is a leaf's: one for each leaf that the window touches, not for each page.
@@ -110,7 +110,7 @@ impl<M: Machine> Uvm<M> {
             any = true;
         }
         if any {
-            self.machine().pmap().enter_ahead(
+            self.mem().pmap().enter_ahead(
                 held,
                 &fault.space.pmap,
                 w.start,
@@ -154,19 +154,13 @@ impl<M: Machine> Uvm<M> {
         }
         // The anons' locks are gone: somebody may be taking their pages away, loaning or sharing
         // them, or putting a copy in a slot. The record goes before the slot (`Frames::is_alone`).
-        let frames = self.machine().frames();
+        let frames = self.frames();
         let is_slots =
             |i: usize| beside == Beside::Nobody || slots.has(first + i as u64, numbers[i]);
         let is_there = |i: usize| {
             found[i].is_some_and(|(page, _)| frames.is_alone(page, numbers[i])) && is_slots(i)
         };
-        self.machine().pmap().enter_ahead(
-            held,
-            &fault.space.pmap,
-            w.start,
-            &found[..w.len],
-            is_there,
-        );
+        self.mem().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], is_there);
     }
 
     /// Maps pages that slots have on loan along with one. They stay in their slots while somebody
@@ -185,12 +179,6 @@ impl<M: Machine> Uvm<M> {
         numbers[w.fault] = 0;
         let prot = entry.prot.without_write();
         let found = numbers.map(|number| borrowed(number).map(|page| (page, prot)));
-        self.machine().pmap().enter_ahead(
-            held,
-            &fault.space.pmap,
-            w.start,
-            &found[..w.len],
-            |_| true,
-        );
+        self.mem().pmap().enter_ahead(held, &fault.space.pmap, w.start, &found[..w.len], |_| true);
     }
 }

@@ -1,7 +1,8 @@
 //! Cases 2A and 2B: nothing in the amap; the object below, or zeroes.
 
-use machine::frames::PageFlags;
-use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, Reserve};
+use crate::page::PageFlags;
+use crate::page::Reserve;
+use machine::{order, Before, Held, Machine, PageNo, Pages, Prot};
 
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
@@ -138,7 +139,7 @@ impl<M: Machine> Uvm<M> {
             body.copiers.add(fault.space.family);
             return Ok(Some(made));
         }
-        self.stat().add(self.machine().cpu(), Counter::FaultsObject, 1);
+        self.stat().add(self.mem().cpu(), Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
         let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
         if own.contains(Prot::WRITE) {
@@ -156,7 +157,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Object>,
         from: PageNo,
     ) -> Result<(AnonNo, PageNo), FaultError> {
-        let machine = self.machine();
+        let machine = self.mem();
         let page = machine.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(from, page);
         let anon = self.anons.make(machine, held, page)?;
@@ -178,7 +179,7 @@ impl<M: Machine> Uvm<M> {
         let Some(page) = body.page(index) else {
             return oref.pager.get(self, body, held, index, access);
         };
-        if self.machine().frames().flags(page).intersects(SPECIAL) {
+        if self.frames().flags(page).intersects(SPECIAL) {
             self.look_at_special(body, held, oref, index, page, ahead)?;
         }
         Ok(page)
@@ -206,12 +207,12 @@ impl<M: Machine> Uvm<M> {
                 return Err(GetError::Read(start));
             }
         }
-        busy_check(self.machine(), page)?;
+        busy_check(self.mem(), page)?;
         if flags.contains(PageFlags::ERROR) {
-            let mut down = machine::Shootdown::new();
-            let page = down.unmap(self.machine(), held, page);
+            let mut down = crate::page::Gather::new();
+            let page = down.unmap(self.frames(), self.mem(), held, page);
             body.remove(self, held, page, &mut down);
-            down.perform(self.machine(), held);
+            down.perform(self.frames(), self.mem(), held);
             return Err(GetError::Io);
         }
         Ok(())

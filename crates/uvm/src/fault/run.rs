@@ -15,8 +15,9 @@
 //! pages at once is from large folios (Linux 6.8's multi-size pages), without their being one piece
 //! of memory.
 
+use crate::page::Reserve;
 use arrayvec::ArrayVec;
-use machine::{order, Held, Machine, PageNo, Pmap, Prot, Reserve};
+use machine::{order, Held, Machine, PageNo, Pmap, Prot};
 
 use super::neighbours::WINDOW;
 use super::Fault;
@@ -42,7 +43,7 @@ impl<M: Machine> Uvm<M> {
         if fault.access != Prot::WRITE || entry.writes != Writes::CopyOnWrite || !found.is_open() {
             return;
         }
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let Some(w) = self.window(fault, entry).filter(|_| frames.is_plentiful()) else { return };
         let mut made = ArrayVec::<(PageNo, AnonNo), WINDOW>::new();
         for next in found.behind().take((w.len - w.fault - 1).min(found.run_before())) {

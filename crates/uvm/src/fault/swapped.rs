@@ -19,7 +19,8 @@
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
-use machine::{order, Held, Machine, PageNo, Pages, Reserve, Va, VaRange};
+use crate::page::Reserve;
+use machine::{order, Held, Machine, PageNo, Pages, Va, VaRange};
 
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
@@ -174,7 +175,7 @@ impl<M: Machine> Uvm<M> {
         no: AnonNo,
         expected: Option<Slot>,
     ) -> Result<Option<(PageNo, Slot)>, Stop<FaultError>> {
-        let machine = self.machine();
+        let machine = self.mem();
         let (mut body, mut h) = self.anons.get(no).lock(held);
         if body.page().is_some() {
             return Ok(None);
@@ -194,7 +195,7 @@ impl<M: Machine> Uvm<M> {
 
     fn swap_start(&self, cluster: &Cluster) -> Option<ReadRequest> {
         let mut chain = Chain::default();
-        cluster.pages.iter().for_each(|&page| chain.push(self.machine(), page));
+        cluster.pages.iter().for_each(|&page| chain.push(self.mem(), page));
         ReadRequest::swap(cluster.first, &chain)
     }
 
@@ -239,7 +240,7 @@ impl<M: Machine> Uvm<M> {
         let span = last as u8 + 1;
         body.ahead =
             ReadAhead { mark: window.start, span, size, next: window.start + u64::from(span) };
-        self.stat().add(self.machine().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
+        self.stat().add(self.mem().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
         fault.ahead = self.swap_start(&cluster);
     }
 
@@ -275,7 +276,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while !rest.is_empty() {
             {
-                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
                 let part = self.part_to_look_at(&mut h, &tree, rest);
                 // A read that begins in the part goes on behind it.
                 let ahead = (rest.end - part.end).min(Pages(CLUSTER as u64));
@@ -290,7 +291,7 @@ impl<M: Machine> Uvm<M> {
                 }
                 rest.start = part.end;
             }
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
         None
     }

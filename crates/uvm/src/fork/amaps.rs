@@ -3,7 +3,8 @@
 //! The map that has the entry is claimed. As long as the entry refers to its slots, they stay; what
 //! other spaces write to meanwhile is copied as it is then.
 
-use machine::{order, Held, Machine, NoMemory, Pages, Shootdown, VaRange};
+use crate::page::Gather;
+use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
 
 use crate::amap::cover::CHANGE_BYTES;
 use crate::amap::slots::Slots;
@@ -28,7 +29,7 @@ impl<M: Machine> Uvm<M> {
             self.claim_whole(held, space).map_err(Stop::<NoMemory>::Wait)
         })?;
         let copied = self.copy_amaps_claimed(held, space, range);
-        space.map.unclaim(self.machine(), held);
+        space.map.unclaim(self.mem(), held);
         copied
     }
 
@@ -76,16 +77,16 @@ impl<M: Machine> Uvm<M> {
             };
             (entry.amap, entry.writes) = (Some(copy.clone()), Writes::CopyOnWrite);
         }
-        self.stat().add(self.machine().cpu(), Counter::AmapCopies, 1);
+        self.stat().add(self.mem().cpu(), Counter::AmapCopies, 1);
         self.release_at_once(held, aref, range.pages());
         Ok(copy)
     }
 
     /// Drops a reference to the first `len` slots, and has every CPU forget what went with it.
     fn release_at_once(&self, held: &mut Held<'_, order::Nothing>, aref: &ARef<M>, len: Pages) {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         self.release_amap(held, aref, len, &mut down);
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
     }
 
     /// A new amap with the same anons in the first `len` slots.
@@ -95,7 +96,7 @@ impl<M: Machine> Uvm<M> {
         from: &ARef<M>,
         len: Pages,
     ) -> Result<ARef<M>, NoMemory> {
-        self.machine().reserve_heap(NEW_BYTES)?;
+        self.mem().reserve_heap(NEW_BYTES)?;
         let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
         let (mut rest, mut reserved) = (from.range(len), 0);
         while !rest.is_empty() {
@@ -128,7 +129,7 @@ impl<M: Machine> Uvm<M> {
         let all = aref.range(len);
         let mut at = all.start;
         while at < all.end {
-            let added = self.machine().reserve_heap(CHANGE_BYTES).and_then(|()| {
+            let added = self.mem().reserve_heap(CHANGE_BYTES).and_then(|()| {
                 at = aref.reference_some(held, at..all.end);
                 self.pause_or_give_up(held)
             });

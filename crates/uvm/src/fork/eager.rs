@@ -23,11 +23,10 @@
 
 use core::ops::Range;
 
+use crate::page::{Gather, Reserve};
 use arrayvec::ArrayVec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};
-use machine::{
-    order, Held, Machine, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange, Wiring,
-};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiring};
 
 use crate::amap::slots::LEAF_BYTES;
 use crate::amap::ARef;
@@ -162,7 +161,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         (parent, tree): (&Space<M>, &Tree<Entry<M>>),
         state: &CopyState<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         let mut done = VaRange::default();
         for &(va, _) in &state.places {
@@ -182,9 +181,9 @@ impl<M: Machine> Uvm<M> {
         (parent, tree): (&Space<M>, &Tree<Entry<M>>),
         (child, entries): (&Space<M>, &Tree<Entry<M>>),
         state: &CopyState<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
-        let (machine, pmap) = (self.machine(), self.machine().pmap());
+        let (machine, pmap) = (self.mem(), self.mem().pmap());
         for &(va, original) in &state.places {
             let (Some(from), Some(to)) = (tree.get(va), entries.get(va)) else { continue };
             let Some(aref) = &to.amap else { continue };
@@ -218,9 +217,9 @@ impl<M: Machine> Uvm<M> {
         (parent, entry): (&Space<M>, &Entry<M>),
         va: Va,
         original: AnonNo,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Option<(AnonNo, PageNo)> {
-        let (machine, frames, pmap) = (self.machine(), self.frames(), self.machine().pmap());
+        let (machine, frames, pmap) = (self.mem(), self.frames(), self.mem().pmap());
         let aref = entry.amap.as_ref()?;
         let to = frames.is_plentiful().then(|| frames.alloc(machine, held, Reserve::User))?.ok()?;
         let copy = self.anons.make(machine, held, to).ok()?;

@@ -14,8 +14,9 @@ pub(crate) mod amaps;
 pub(crate) mod eager;
 pub(crate) mod steps;
 
+use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Shootdown, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Va, VaRange};
 
 use crate::amap::slots::LEAF;
 use crate::amap::{ARef, LOOKS_AT_ONCE};
@@ -47,7 +48,7 @@ impl<M: Machine> Uvm<M> {
         parent: &Space<M>,
     ) -> Result<Space<M>, NoMemory> {
         let child = self.space_of(held, parent.map.bounds, parent.family)?;
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut entries = Tree::new();
         // A little more than the last one needed, if it can be had at once: then the map is looked
         // through only once.
@@ -56,7 +57,7 @@ impl<M: Machine> Uvm<M> {
         let mut in_steps = false;
         let result = self.attempt(held, 0, |held, mut reserved| {
             let guessed = core::mem::take(&mut guess);
-            if guessed != 0 && self.machine().reserve_heap(guessed).is_ok() {
+            if guessed != 0 && self.mem().reserve_heap(guessed).is_ok() {
                 reserved = guessed;
             }
             let made = (&child, &mut entries);
@@ -71,13 +72,13 @@ impl<M: Machine> Uvm<M> {
         let result = result.and_then(|others_can_write| {
             *child.map.tree.lock(held).0 = entries;
             child.map.fork_bytes.store(parent.map.fork_bytes.load(Relaxed), Relaxed);
-            down.perform(self.machine(), held);
+            down.perform(self.frames(), self.mem(), held);
             match others_can_write {
                 true => self.write_protect_copies(held, &child),
                 false => Ok(()),
             }
         });
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         if let Err(e) = result {
             self.space_destroy(held, child);
             return Err(e);
@@ -94,9 +95,9 @@ impl<M: Machine> Uvm<M> {
         reserved: usize,
         in_steps: &mut bool,
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<bool, Stop<NoMemory>> {
-        let whole = parent.map.lock_whole_now(self.machine(), held, parent.map.bounds);
+        let whole = parent.map.lock_whole_now(self.mem(), held, parent.map.bounds);
         let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
         parent.map.forks.store(nth, Relaxed);
@@ -106,9 +107,9 @@ impl<M: Machine> Uvm<M> {
             let source = Source { space: parent, range: parent.map.bounds, forced_inherit: None };
             let mut state = CopyState::new(nth);
             let result = self.fork_in_steps(held, &source, &mut state, (child, entries), down);
-            parent.map.unclaim(self.machine(), held);
+            parent.map.unclaim(self.mem(), held);
             // Those who waited, before this thread forks again.
-            self.machine().pause(held);
+            self.mem().pause(held);
             return Ok(result.map(|()| state.others_can_write)?);
         }
         let (mut result, mut need, mut state) =
@@ -139,7 +140,7 @@ impl<M: Machine> Uvm<M> {
         self.protect_rewritten(&mut h, (parent, &tree), &state, down);
         // Under the lock: another thread of the parent must not resolve a copy while a third still
         // writes through the translation that was just lowered.
-        down.flush(self.machine().pmap());
+        down.flush(self.mem().pmap());
         if *in_steps {
             return Err(Stop::again(reserved));
         }
@@ -229,7 +230,7 @@ impl<M: Machine> Uvm<M> {
         entry: &mut Entry<M>,
         inherit: Inherit,
         state: &mut CopyState<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         if entry.submap.is_some() {
             return Ok(None);
@@ -278,7 +279,7 @@ impl<M: Machine> Uvm<M> {
         parent: &Space<M>,
         entry: &mut Entry<M>,
         state: &mut CopyState<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
         let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedsCopy)) };
         let len = entry.len();
@@ -320,15 +321,9 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
         entry: &Entry<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
-        self.machine().pmap().protect(
-            held,
-            &space.pmap,
-            entry.range,
-            entry.prot.without_write(),
-            down,
-        );
+        self.mem().pmap().protect(held, &space.pmap, entry.range, entry.prot.without_write(), down);
     }
 
     /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if
@@ -340,12 +335,12 @@ impl<M: Machine> Uvm<M> {
             Some(aref) if aref.is_exclusive(held, len) => {}
             Some(aref) => {
                 let copy = aref.copy(self.parts(), held, len);
-                let mut down = Shootdown::new();
+                let mut down = Gather::new();
                 aref.release_reserved(self.parts(), held, len, &mut down);
                 // The copy holds every leaf, so nothing was freed.
-                down.perform(self.machine(), held);
+                down.perform(self.frames(), self.mem(), held);
                 entry.amap = Some(copy);
-                self.stat().add(self.machine().cpu(), crate::Counter::AmapCopies, 1);
+                self.stat().add(self.mem().cpu(), crate::Counter::AmapCopies, 1);
             }
         }
         entry.writes = Writes::CopyOnWrite;

@@ -14,11 +14,10 @@
 
 use core::ops::Range;
 
-use machine::frames::PageFlags;
+use crate::page::PageFlags;
+use crate::page::{Gather, Reserve};
 use machine::lines::Ordering::Relaxed;
-use machine::{
-    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va, VaRange,
-};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
 use crate::amap::slots::{Slots, LEAF, SET_BYTES};
 use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
@@ -95,7 +94,7 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn copies_in_steps(&self, space: &Space<M>, range: VaRange) -> bool {
         space.map.was_wired.load(Relaxed)
             || self.anons.borrowed.load(Relaxed) > AT_ONCE
-            || self.machine().pmap().part(&space.pmap, range, TRANSLATIONS_AT_ONCE) != range.end
+            || self.mem().pmap().part(&space.pmap, range, TRANSLATIONS_AT_ONCE) != range.end
     }
 
     /// Makes the entries of a child, or of a copy of a range, which no thread has.
@@ -105,13 +104,13 @@ impl<M: Machine> Uvm<M> {
         source: &Source<'_, M>,
         state: &mut CopyState<M>,
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(), NoMemory> {
         let parent = source.space;
         self.write_protect_private(held, source);
         state.is_write_protected = true;
         let result = self.copy_entries(held, source, entries, state, down).and_then(|()| {
-            self.machine().reserve_heap(eager::ALL_BYTES)?;
+            self.mem().reserve_heap(eager::ALL_BYTES)?;
             let (tree, mut h) = parent.map.lock_claimed(held);
             self.copy_rewritten(&mut h, (parent, &tree), (child, entries), state, down);
             Ok(())
@@ -119,7 +118,7 @@ impl<M: Machine> Uvm<M> {
         if let Some((copy, len, _)) = state.next_amap.take() {
             self.release_amap(held, &copy, len, down);
         }
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         self.restore_write_wired(held, parent, source.range);
         result
     }
@@ -129,11 +128,11 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         entries: &mut Tree<Entry<M>>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         let mut half = Taken::from(core::mem::take(entries));
         self.release_entries(held, &mut half, down);
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
     }
 
     /// Takes the right to write from the private memory that is copied.
@@ -146,7 +145,7 @@ impl<M: Machine> Uvm<M> {
                     && source.inherit_of(e) == Inherit::Copy
                 {
                     let (own, prot) = (e.range.intersect(part), e.prot.without_write());
-                    self.machine().pmap().protect(h, &space.pmap, own, prot, down);
+                    self.mem().pmap().protect(h, &space.pmap, own, prot, down);
                 }
             });
             part.end
@@ -166,7 +165,7 @@ impl<M: Machine> Uvm<M> {
             {
                 let (tree, mut h) = space.map.lock_claimed(held);
                 let mut part = first_part(&tree, rest);
-                part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
+                part.end = self.mem().pmap().part(&space.pmap, part, WIRED);
                 let part = part_of_few_slots(&mut h, &tree, part);
                 tree.each(part, |entry| {
                     let is_writable =
@@ -182,7 +181,7 @@ impl<M: Machine> Uvm<M> {
                 });
                 rest.start = part.end;
             }
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
     }
 
@@ -194,7 +193,7 @@ impl<M: Machine> Uvm<M> {
         (entry, aref): (&Entry<M>, &ARef<M>),
         part: VaRange,
     ) {
-        let (frames, pmap) = (self.frames(), self.machine().pmap());
+        let (frames, pmap) = (self.frames(), self.mem().pmap());
         let (body, mut h) = aref.amap.body.lock(held);
         for (slot, number) in body.slots.range(entry.slots(aref, part)) {
             let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else {
@@ -221,7 +220,7 @@ impl<M: Machine> Uvm<M> {
         source: &Source<'_, M>,
         entries: &mut Tree<Entry<M>>,
         state: &mut CopyState<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(), NoMemory> {
         let (mut rest, mut reserve) = (source.range, STEP_BYTES);
         while !rest.is_empty() {
@@ -240,7 +239,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
             let done = self.copy_entries_step(held, (source, rest), reserve, entries, state, down);
-            down.perform(self.machine(), held);
+            down.perform(self.frames(), self.mem(), held);
             (rest.start, reserve) = done?;
             self.pause_or_give_up(held)?;
         }
@@ -255,7 +254,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         first: &Unprepared<M>,
         state: &mut CopyState<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(), NoMemory> {
         let Unprepared { range, aref, inherit, .. } = first;
         let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
@@ -313,9 +312,9 @@ impl<M: Machine> Uvm<M> {
         reserve: usize,
         entries: &mut Tree<Entry<M>>,
         state: &mut CopyState<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(Va, usize), NoMemory> {
-        self.machine().reserve_heap(reserve)?;
+        self.mem().reserve_heap(reserve)?;
         let (mut tree, mut h) = source.space.map.lock_claimed(held);
         let part = first_part(&tree, range);
         let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
@@ -348,7 +347,7 @@ impl<M: Machine> Uvm<M> {
         });
         entries.join_in(made);
         // Under the lock, as for a fork in one piece.
-        down.flush(self.machine().pmap());
+        down.flush(self.mem().pmap());
         match failed {
             Some(e) => Err(e),
             None if done == 0 && end != part.end => Ok((range.start, need)),
@@ -365,14 +364,14 @@ impl<M: Machine> Uvm<M> {
         from: &ARef<M>,
         len: Pages,
         copied: Copied,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<ARef<M>, NoMemory> {
-        self.machine().reserve_heap(NEW_BYTES)?;
+        self.mem().reserve_heap(NEW_BYTES)?;
         let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
         let mut rest = from.range(len);
         while !rest.is_empty() {
             let copied =
-                self.machine().reserve_heap(SET_BYTES + many_bytes(LEAF as usize)).and_then(|()| {
+                self.mem().reserve_heap(SET_BYTES + many_bytes(LEAF as usize)).and_then(|()| {
                     let (body, mut h) = from.amap.body.lock(held);
                     let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
                     let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
@@ -416,7 +415,7 @@ impl<M: Machine> Uvm<M> {
         from: AnonNo,
         copied: Copied,
     ) -> Result<Option<AnonNo>, NoMemory> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let to: PageNo = {
             let (mut anon, mut h) = self.anons.get(from).lock(held);
             let is_copied = |&page: &PageNo| {
@@ -445,7 +444,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         let mut rest = range;
         while !rest.is_empty() {
-            self.machine().reserve_heap(many_bytes(AT_ONCE))?;
+            self.mem().reserve_heap(many_bytes(AT_ONCE))?;
             let looked_at = {
                 let (tree, mut h) = parent.map.lock_claimed(held);
                 let Some(entry) = tree.get(rest.start) else { return Ok(()) };
@@ -463,8 +462,8 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
     ) -> Result<(), NoMemory> {
-        self.machine().pause(held);
-        if self.machine().has_fatal_signal() {
+        self.mem().pause(held);
+        if self.mem().has_fatal_signal() {
             return Err(NoMemory);
         }
         Ok(())

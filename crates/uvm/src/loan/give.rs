@@ -14,7 +14,8 @@
 //! road not taken is map entry passing into a range of the kernel's, which cuts entries for what
 //! may be a page.
 
-use machine::{order, Held, Machine, Pages, Prot, Shootdown, VaRange};
+use crate::page::Gather;
+use machine::{order, Held, Machine, Pages, Prot, VaRange};
 
 use super::out::LoanOut;
 use super::Loan;
@@ -78,10 +79,10 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         loan: &mut Loan,
     ) -> Result<Given, FaultError> {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let given = self.attempt(held, 0, |held, reserved| {
             let (mut tree, mut h) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+                space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
             if !can_be_given(&tree, &mut h, range) {
                 return Ok(Given::Never);
             }
@@ -108,7 +109,7 @@ impl<M: Machine> Uvm<M> {
             if loan.len() as u64 == range.pages().0 {
                 tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
                 // Pages of an object may be stored to elsewhere: not after another mapping is here.
-                down.flush(self.machine().pmap());
+                down.flush(self.mem().pmap());
                 return Ok(Given::All);
             }
             let found = loan.len() as u64;
@@ -119,7 +120,7 @@ impl<M: Machine> Uvm<M> {
                 _ => Ok(Given::Missing(found)),
             }
         });
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         given
     }
 }

@@ -21,7 +21,7 @@
 //! loan before. I2: a page that its owner has let go is nobody's, on no queue, mapped nowhere, and
 //! held by somebody. I3: the page daemon passes loaned pages by, but that it ends loans to programs
 //! that nobody needs (`pageout/loaned.rs`). I4: a loan is taken under the lock of the page's owner
-//! and given back without any: see [`Frames::leave`](machine::Frames::leave).
+//! and given back without any: see [`Frames::leave`](crate::page::Frames::leave).
 //!
 //! # Against the others
 //! * *A store through a translation that a CPU still has* while the loan is made: it is what was
@@ -49,7 +49,8 @@ pub(crate) mod slots;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use machine::{order, Before, Held, Machine, NoMemory, PageNo, Reserve};
+use crate::page::Reserve;
+use machine::{order, Before, Held, Machine, NoMemory, PageNo};
 
 use crate::owed::Owed;
 use crate::Uvm;
@@ -214,7 +215,7 @@ impl<M: Machine> Uvm<M> {
     ) {
         let page = page.into_page();
         if !self.is_zero_page(page) && self.frames().end_loan(page) {
-            self.frames().free_page(self.machine(), held, page);
+            self.frames().free_page(self.mem(), held, page);
         }
         self.pages_may_go();
     }
@@ -232,7 +233,7 @@ impl<M: Machine> Uvm<M> {
         let zero = self.zero_page.get().copied();
         for page in pages.map(LoanedPage::into_page) {
             if Some(page) != zero && self.frames().end_loan(page) {
-                self.frames().free_page(self.machine(), held, page);
+                self.frames().free_page(self.mem(), held, page);
             }
         }
         self.pages_may_go();
@@ -253,7 +254,7 @@ impl<M: Machine> Uvm<M> {
     fn make_loaned_room(&self, loan: &mut Loan, pages: usize) -> Result<(), NoMemory> {
         let all = loan.len() + pages;
         if loan.pages.capacity() < all {
-            self.machine().reserve_heap(Loan::bytes(all))?;
+            self.mem().reserve_heap(Loan::bytes(all))?;
             loan.pages.reserve_exact(pages);
         }
         Ok(())
@@ -269,7 +270,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, P>,
     ) -> Result<LoanedPage, NoMemory> {
-        let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
+        let page = self.frames().alloc(self.mem(), held, Reserve::User)?;
         self.frames().disown(page);
         Ok(LoanedPage(page))
     }
@@ -288,7 +289,7 @@ impl<M: Machine> Uvm<M> {
         let (before, count) = (loan.len(), count.min(loan.room()));
         self.make_loaned_room(loan, count)?;
         let frames = self.frames();
-        let taken = frames.alloc_many(self.machine(), held, Reserve::User, count, |page| {
+        let taken = frames.alloc_many(self.mem(), held, Reserve::User, count, |page| {
             frames.disown(page);
             loan.pages.push(LoanedPage(page));
         });
@@ -315,11 +316,11 @@ impl<M: Machine> Uvm<M> {
         if let Some(&page) = self.zero_page.get() {
             return Ok(LoanedPage(page));
         }
-        let page = self.frames().alloc(self.machine(), held, Reserve::User)?;
-        self.machine().zero(page);
+        let page = self.frames().alloc(self.mem(), held, Reserve::User)?;
+        self.mem().zero(page);
         let shared = *self.zero_page.call_once(|| page);
         if shared != page {
-            self.frames().free_page(self.machine(), held, page);
+            self.frames().free_page(self.mem(), held, page);
         }
         Ok(LoanedPage(shared))
     }

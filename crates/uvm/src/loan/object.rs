@@ -3,8 +3,9 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::{PageFlags, TryLoan as Found};
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown};
+use crate::page::{Gather, Reserve};
+use crate::page::{PageFlags, TryLoan as Found};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot};
 
 use super::out::SPECIAL;
 use super::{Loan, LoanedPage};
@@ -39,7 +40,7 @@ impl<M: Machine> Uvm<M> {
         let pages = pages.min(loan.room());
         self.make_loaned_room(loan, pages)?;
         let before = loan.len();
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let (mut result, mut left) = (Ok(()), MAPPINGS_OF_A_STEP);
         while loan.len() - before < pages {
             let n = loan.len() - before;
@@ -47,8 +48,8 @@ impl<M: Machine> Uvm<M> {
             let found =
                 self.loan_resident_of(held, &oref, at, pages - n, loan, (&mut down, &mut left));
             if left == 0 {
-                down.perform(self.machine(), held);
-                self.machine().pause(held);
+                down.perform(self.frames(), self.mem(), held);
+                self.mem().pause(held);
                 left = MAPPINGS_OF_A_STEP;
             }
             if found > 0 {
@@ -61,7 +62,7 @@ impl<M: Machine> Uvm<M> {
                 match self.loan_in_object(held, &oref, at, access, &mut ahead, &mut down) {
                     Ok(page) => Ok((page, ahead)),
                     Err(stop) => {
-                        down.perform(self.machine(), held);
+                        down.perform(self.frames(), self.mem(), held);
                         // What is busy is read before anything is waited for.
                         Err(ahead.map_or(stop, Stop::Read))
                     }
@@ -71,7 +72,7 @@ impl<M: Machine> Uvm<M> {
                 Ok((page, ahead)) => {
                     loan.pages.push(page);
                     if let Some(start) = ahead {
-                        down.perform(self.machine(), held);
+                        down.perform(self.frames(), self.mem(), held);
                         self.start(held, start);
                     }
                 }
@@ -81,7 +82,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         match (loan.len() - before, result) {
             (0, Err(e)) => Err(e),
             (count, _) => Ok(count),
@@ -97,7 +98,7 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         pages: usize,
         loan: &mut Loan,
-        (down, left): (&mut Shootdown, &mut usize),
+        (down, left): (&mut Gather, &mut usize),
     ) -> usize {
         let mut numbers = [0; AT_ONCE];
         let numbers = &mut numbers[..pages.min(AT_ONCE)];
@@ -117,13 +118,13 @@ impl<M: Machine> Uvm<M> {
                 break;
             }
             frames.set_flags(page, PageFlags::TOUCHED);
-            let pmap = self.machine().pmap();
+            let pmap = self.mem().pmap();
             *left = left.saturating_sub(pmap.weight(page));
             pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, down);
             loan.pages.push(LoanedPage(page));
         }
         let count = loan.len() - before;
-        self.stat().add(self.machine().cpu(), Counter::LoansObject, count as u64);
+        self.stat().add(self.mem().cpu(), Counter::LoansObject, count as u64);
         count
     }
 
@@ -134,10 +135,10 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         access: Access,
         ahead: &mut Option<crate::io::ReadRequest>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<LoanedPage, Stop<GetError>> {
         let (mut body, mut h) = oref.pager.object().lock(held);
-        let stat = |counter| self.stat().add(self.machine().cpu(), counter, 1);
+        let stat = |counter| self.stat().add(self.mem().cpu(), counter, 1);
         if body.page(index).is_none() && oref.pager.is_hole(&body, index) {
             stat(Counter::LoansZero);
             return self.zero_page(&mut h).map_err(|e| Stop::Fail(e.into()));
@@ -159,7 +160,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Object>,
         body: &ObjectBody,
         page: PageNo,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<LoanedPage, NoMemory> {
         let frames = self.frames();
         let wired = frames.wirings(page) != 0;
@@ -168,8 +169,8 @@ impl<M: Machine> Uvm<M> {
         if wired || !owned || !frames.loan(page) {
             return self.loan_copy(held, page);
         }
-        self.machine().pmap().page_protect(held, page, Prot::READ_EXECUTE, down);
-        self.stat().add(self.machine().cpu(), Counter::LoansObject, 1);
+        self.mem().pmap().page_protect(held, page, Prot::READ_EXECUTE, down);
+        self.stat().add(self.mem().cpu(), Counter::LoansObject, 1);
         Ok(LoanedPage(page))
     }
 
@@ -181,11 +182,11 @@ impl<M: Machine> Uvm<M> {
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         page: PageNo,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<PageNo, NoMemory> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let copy = frames.alloc(machine, held, Reserve::User)?;
-        let unmapped = down.unmap(machine, held, page);
+        let unmapped = down.unmap(machine.frames(), machine, held, page);
         down.flush(machine.pmap());
         machine.copy(page, copy);
         frames.dequeue(held, page);

@@ -7,11 +7,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use machine::frames::{PageFlags, TryLoan as Found};
-use machine::{
-    order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Va,
-    VaRange,
-};
+use crate::page::{Gather, Reserve};
+use crate::page::{PageFlags, TryLoan as Found};
+use machine::{order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
 use super::{Loan, LoanedPage};
 use crate::amap::{ARef, AmapBody};
@@ -33,7 +31,7 @@ pub(super) const SPECIAL: PageFlags =
 pub(super) struct LoanOut<'a, M: Machine> {
     space: &'a Space<M>,
     pub(super) loan: &'a mut Loan,
-    down: &'a mut Shootdown,
+    down: &'a mut Gather,
     /// What is left of [`MAPPINGS_OF_A_STEP`]. At zero the hold of the map's lock ends.
     left: usize,
     anons: u64,
@@ -41,7 +39,7 @@ pub(super) struct LoanOut<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> LoanOut<'a, M> {
-    pub(super) fn new(space: &'a Space<M>, loan: &'a mut Loan, down: &'a mut Shootdown) -> Self {
+    pub(super) fn new(space: &'a Space<M>, loan: &'a mut Loan, down: &'a mut Gather) -> Self {
         LoanOut { space, loan, down, left: MAPPINGS_OF_A_STEP, anons: 0, zeroes: 0 }
     }
 
@@ -97,7 +95,7 @@ impl<M: Machine> Uvm<M> {
         let start = range.start.page_floor();
         let range = VaRange::new(start, start + pages);
         self.make_loaned_room(loan, pages.0 as usize)?;
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut out = LoanOut::new(space, loan, &mut down);
         let result = self.loan_all(held, range, &mut out);
         self.count_loans(&out);
@@ -110,7 +108,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     pub(super) fn count_loans(&self, out: &LoanOut<'_, M>) {
-        let (cpu, stat) = (self.machine().cpu(), self.stat());
+        let (cpu, stat) = (self.mem().cpu(), self.stat());
         stat.add(cpu, Counter::LoansAnon, out.anons);
         stat.add(cpu, Counter::LoansZero, out.zeroes);
     }
@@ -135,7 +133,7 @@ impl<M: Machine> Uvm<M> {
                 return Ok(());
             }
             if out.is_over() {
-                self.machine().pause(held);
+                self.mem().pause(held);
                 continue;
             }
             if missed.replace(at) == Some(at) {
@@ -166,7 +164,7 @@ impl<M: Machine> Uvm<M> {
             // submap ends.
             let below = submap.take();
             let map = below.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read_now(self.machine(), held, at).map_err(Stop::Wait)?;
+            let (tree, mut h) = map.read_now(self.mem(), held, at).map_err(Stop::Wait)?;
             let entry = tree.get(at).ok_or(FaultError::NoMapping)?;
             if entry.submap.is_some() {
                 submap.clone_from(&entry.submap);
@@ -179,7 +177,7 @@ impl<M: Machine> Uvm<M> {
             let first = out.loan.len();
             let result = self.loan_part(&mut h, entry, part, out);
             // Before the mapping may go: a store that follows its end is not in the loan.
-            out.down.flush(self.machine().pmap());
+            out.down.flush(self.mem().pmap());
             result.map_err(FaultError::from)?;
             at = at + Pages((out.loan.len() - first) as u64);
             if at < part.end || out.is_over() {
@@ -220,7 +218,7 @@ impl<M: Machine> Uvm<M> {
         let loaned = Pages((out.loan.len() - first) as u64);
         if entry.writes != Writes::NeedsCopy {
             // Where the slots are this entry's alone nobody else can write to them.
-            let (pmap, space) = (self.machine().pmap(), &out.space.pmap);
+            let (pmap, space) = (self.mem().pmap(), &out.space.pmap);
             let range = VaRange::new(part.start, part.start + loaned);
             pmap.protect(held, space, range, entry.prot.without_write(), out.down);
         }
@@ -339,7 +337,7 @@ impl<M: Machine> Uvm<M> {
             }
         }
         if others_write {
-            let pmap = self.machine().pmap();
+            let pmap = self.mem().pmap();
             out.count_lowered(pmap, page);
             pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, out.down);
         }
@@ -368,9 +366,8 @@ impl<M: Machine> Uvm<M> {
     #[cold]
     fn is_wired_by(&self, space: &Space<M>, entry: &Entry<M>, va: Va, page: PageNo) -> bool {
         let wirings = self.frames().wirings(page);
-        let shown = || {
-            self.machine().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page)
-        };
+        let shown =
+            || self.mem().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page);
         entry.wired && wirings == 1 && shown()
     }
 
@@ -419,7 +416,7 @@ impl<M: Machine> Uvm<M> {
             let page = match resident(number[0]) {
                 Some(page) if self.frames().flags(page).intersects(SPECIAL) => return Ok(()),
                 Some(page) => {
-                    out.count_lowered(self.machine().pmap(), page);
+                    out.count_lowered(self.mem().pmap(), page);
                     self.loan_owned(&mut h, &body, page, out.down)?
                 }
                 None if oref.pager.is_hole(&body, Pages(index)) => {
@@ -440,7 +437,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, P>,
         page: PageNo,
     ) -> Result<LoanedPage, NoMemory> {
-        let machine = self.machine();
+        let machine = self.mem();
         let copy = self.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(page, copy);
         self.frames().disown(copy);

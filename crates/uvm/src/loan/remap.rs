@@ -15,7 +15,8 @@
 
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-use machine::{order, Held, Machine, Owner, Va};
+use crate::page::Owner;
+use machine::{order, Held, Machine, Va};
 
 use crate::loan::{Loan, LoanedPage};
 use crate::transfer::{At, TransferError};

@@ -28,12 +28,11 @@
 use core::num::NonZeroU32;
 use core::ops::Range;
 
+use crate::page::Taken;
+use crate::page::{Gather, Owner};
 use arrayvec::ArrayVec;
-use machine::frames::Taken;
 use machine::lines::Ordering::Relaxed;
-use machine::{
-    order, Held, Machine, NoMemory, Owner, PageNo, Pages, Pmap, Shootdown, Va, VaRange, PAGE_SHIFT,
-};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Va, VaRange, PAGE_SHIFT};
 
 use crate::amap::{ARef, AmapBody};
 use crate::anon::{many_bytes, AnonNo, Numbers};
@@ -110,7 +109,7 @@ impl<'a, M: Machine> Shown<'a, M> {
 /// Pages that were copied: their loans end once every CPU has forgotten them where they were seen.
 struct Copied {
     pages: ArrayVec<LoanedPage, AT_ONCE>,
-    down: Shootdown,
+    down: Gather,
 }
 
 /// What a slot holds for a page on loan, by number; 0 for nothing.
@@ -184,7 +183,7 @@ impl<M: Machine> Uvm<M> {
             let mut numbers = [0; AT_ONCE];
             let here = &mut numbers[..(range.end - at).min(AT_ONCE as u64) as usize];
             body.slots.window(at, here);
-            let mut copied = Copied { pages: ArrayVec::new(), down: Shootdown::new() };
+            let mut copied = Copied { pages: ArrayVec::new(), down: Gather::new() };
             for (slot, page) in (at..).zip(here.iter().map(|&number| borrowed(number))) {
                 let Some(page) = page else { continue };
                 match self.anon_for(held, page, &mut spare, which, slot, &mut copied) {
@@ -201,12 +200,12 @@ impl<M: Machine> Uvm<M> {
             }
             if !copied.pages.is_empty() {
                 copies += copied.pages.len();
-                copied.down.flush(self.machine().pmap());
+                copied.down.flush(self.mem().pmap());
                 self.return_pages(held, copied.pages.into_iter());
             }
             next = at + AT_ONCE as u64;
         }
-        self.anons.give_back_many(self.machine(), held, &spare);
+        self.anons.give_back_many(self.mem(), held, &spare);
         if settled != 0 {
             self.anons.borrowed.fetch_sub(settled, Relaxed);
             self.pages_may_go();
@@ -267,7 +266,7 @@ impl<M: Machine> Uvm<M> {
         while !rest.is_empty() {
             rest.start = self.attempt(held, many_bytes(AT_ONCE), |held, _| {
                 let (tree, mut h) =
-                    space.map.lock_now(self.machine(), held, rest).map_err(Stop::Wait)?;
+                    space.map.lock_now(self.mem(), held, rest).map_err(Stop::Wait)?;
                 let part = first_part(&tree, rest);
                 let looked_at = tree.try_each(part, &mut |entry| {
                     let own = entry.range.intersect(part);
@@ -282,7 +281,7 @@ impl<M: Machine> Uvm<M> {
                     Err(end) => end.map_err(Stop::Fail),
                 }
             })?;
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
         Ok(())
     }
@@ -361,7 +360,7 @@ impl<M: Machine> Uvm<M> {
         slot: u64,
         copied: &mut Copied,
     ) -> Result<Option<AnonNo>, NoMemory> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         if spare.is_empty() {
             *spare = self.anons.take_many(machine, held, SPARE)?;
         }

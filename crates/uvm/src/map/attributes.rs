@@ -4,7 +4,8 @@
 //! Entries that have become alike grow together, so that a heap which grows by mprotect stays two
 //! entries however often it does.
 
-use machine::{order, Held, Machine, Pmap, Prot, Shootdown, Va, VaRange};
+use crate::page::Gather;
+use machine::{order, Held, Machine, Pmap, Prot, Va, VaRange};
 
 use super::tree::Tree;
 use super::{check_pages, clip, may_clip, Advice, Change, Entry, Inherit, RangeError};
@@ -55,7 +56,7 @@ impl<M: Machine> Uvm<M> {
             }
             rest.start = done?;
             if !rest.is_empty() {
-                self.machine().pause(held);
+                self.mem().pause(held);
             }
         }
         Ok(())
@@ -71,10 +72,10 @@ impl<M: Machine> Uvm<M> {
         prot: Prot,
         looks: bool,
     ) -> Result<Va, RangeError> {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut concerned = range;
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let locked = space.map.lock_now(self.machine(), held, concerned);
+            let locked = space.map.lock_now(self.mem(), held, concerned);
             let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
             let is_much = range.pages().0 > PAGES_AT_ONCE as u64 && self.shows_much(space, range);
             if is_much && concerned != space.map.bounds {
@@ -99,7 +100,7 @@ impl<M: Machine> Uvm<M> {
                     tree.each_mut(part, |e| e.prot = prot);
                     self.merge(&mut tree, &mut h, part);
                 }
-                space.map.unclaim(self.machine(), held);
+                space.map.unclaim(self.mem(), held);
                 return Ok(part.end);
             }
             tree.each_mut(part, |e| {
@@ -110,15 +111,15 @@ impl<M: Machine> Uvm<M> {
                 }
             });
             if lowers.any {
-                self.machine().pmap().protect(&mut h, &space.pmap, part, prot, &mut down);
+                self.mem().pmap().protect(&mut h, &space.pmap, part, prot, &mut down);
                 // Before the lock goes: a fault that finds the new protection must not meet the old
                 // translation.
-                down.flush(self.machine().pmap());
+                down.flush(self.mem().pmap());
             }
             self.merge(&mut tree, &mut h, part);
             Ok(part.end)
         });
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         result
     }
 
@@ -166,7 +167,7 @@ impl<M: Machine> Uvm<M> {
         while !rest.is_empty() {
             rest.start = self.set_first(held, space, rest, rest == range, &mut change)?;
             if !rest.is_empty() {
-                self.machine().pause(held);
+                self.mem().pause(held);
             }
         }
         Ok(())
@@ -184,7 +185,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, RangeError> {
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+                space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             covered(&tree, whole)?;
@@ -207,12 +208,12 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while !rest.is_empty() {
             {
-                let (mut tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (mut tree, mut h) = space.map.lock(self.mem(), held, rest);
                 let part = first_part(&tree, rest);
                 self.merge(&mut tree, &mut h, part);
                 rest.start = part.end;
             }
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
     }
 }

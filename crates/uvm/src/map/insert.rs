@@ -6,7 +6,8 @@
 
 use alloc::sync::Arc;
 
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Va, VaRange};
+use crate::page::Gather;
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
 
 use super::merge::Growth;
 use super::tree::{Taken, Tree};
@@ -184,7 +185,7 @@ impl<M: Machine> Uvm<M> {
     /// # use uvm_soft::{SoftMachine, Config};
     /// # use machine::{Pages, ThreadCtx, Va, VaRange};
     /// # use uvm::{MapRequest, Uvm};
-    /// let uvm = Uvm::new(SoftMachine::new(Config::default())).unwrap();
+    /// let uvm = SoftMachine::new(Config::default()).into_uvm().unwrap();
     /// let mut ctx = ThreadCtx::new();
     /// let mut held = ctx.held();
     /// let space = uvm.space_create(&mut held, VaRange::new(Va(0x1000), Va(1 << 30))).unwrap();
@@ -205,7 +206,7 @@ impl<M: Machine> Uvm<M> {
         if request.wired {
             self.note_wired(space);
         }
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut old = Taken::new();
         let mut is_full = false;
         let replaced = match request.place {
@@ -220,7 +221,7 @@ impl<M: Machine> Uvm<M> {
                 if let Some(start) = self.map_own(held, space, request, reserved) {
                     return Ok(Some(start));
                 }
-                let machine = self.machine();
+                let machine = self.mem();
                 let (mut tree, mut h) = match request.place {
                     _ if lock == Lock::Claimed => Ok(space.map.lock_and_unclaim(machine, held)),
                     // No part has room: the map does without from now on.
@@ -272,12 +273,12 @@ impl<M: Machine> Uvm<M> {
                 }
                 self.place_entry(&mut tree, &mut h, range, request);
                 if request.place == Place::Anywhere {
-                    space.map.note_turn(self.machine().cpu());
+                    space.map.note_turn(self.mem().cpu());
                 }
                 Ok(Some(start))
             });
         self.release_entries(held, &mut old, &mut down);
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         if made.is_err() {
             self.wire_again(held, space, ahead[0].unwired);
         }
@@ -296,12 +297,12 @@ impl<M: Machine> Uvm<M> {
         if request.place != Place::Anywhere {
             return None;
         }
-        let cpu = self.machine().cpu();
+        let cpu = self.mem().cpu();
         if space.map.wants_part(cpu) {
             let levels = space.map.most_levels(self.frames().total());
-            self.machine().reserve_heap(reserved + Map::<M>::part_bytes(levels)).ok()?;
+            self.mem().reserve_heap(reserved + Map::<M>::part_bytes(levels)).ok()?;
             space.map.open(held, cpu, levels);
-            self.machine().pmap().use_apart(&space.pmap);
+            self.mem().pmap().use_apart(&space.pmap);
         }
         let ((mut tree, mut h), part) = space.map.lock_own(held, cpu, request.len)?;
         if tree.len() >= self.knobs().most_entries() / Map::<M>::PARTS {
@@ -377,7 +378,7 @@ impl<M: Machine> Uvm<M> {
                 Writes::Shared
             },
             wired: request.wired,
-            cpu: self.machine().cpu() as u8,
+            cpu: self.mem().cpu() as u8,
             submap: None,
             name: request.name.clone(),
         };

@@ -70,7 +70,7 @@ impl<M: Machine> Uvm<M> {
         } else {
             entry.attach();
             tree.insert(entry);
-            self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, 1);
+            self.stat().add(self.mem().cpu(), crate::Counter::EntriesMade, 1);
         }
     }
 

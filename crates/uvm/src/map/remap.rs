@@ -4,7 +4,8 @@
 //! range and nothing below it: no page is copied, and the pages are mapped again as they are
 //! touched, or moved with their tables.
 
-use machine::{order, Held, Machine, Pages, Pmap, Shootdown, Va, VaRange};
+use crate::page::Gather;
+use machine::{order, Held, Machine, Pages, Pmap, Va, VaRange};
 
 use super::merge::Growth;
 use super::tree::{built_bytes, Making, Taken, Tree};
@@ -95,7 +96,7 @@ impl<M: Machine> Uvm<M> {
             })?;
             old.end = end;
         }
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut replaced = Taken::new();
         // Where mappings are locked that have no pages.
         let mut moved = None;
@@ -126,11 +127,10 @@ impl<M: Machine> Uvm<M> {
         let result =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
                 let (mut tree, mut h) = match lock {
-                    Lock::Unclaimed => space
-                        .map
-                        .lock_whole_now(self.machine(), held, concerned)
-                        .map_err(Stop::Wait)?,
-                    Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
+                    Lock::Unclaimed => {
+                        space.map.lock_whole_now(self.mem(), held, concerned).map_err(Stop::Wait)?
+                    }
+                    Lock::Claimed => space.map.lock_and_unclaim(self.mem(), held),
                 };
                 if !tree.is_covered(old) {
                     return Err(Stop::Fail(MapError::NoMapping));
@@ -186,7 +186,7 @@ impl<M: Machine> Uvm<M> {
                 Ok(Some(start))
             });
         self.release_entries(held, &mut replaced, &mut down);
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         // The mapping is where it should be; to bring in what is locked of it is best effort, as in
         // mremap(2).
         if let Some(new) = moved {
@@ -207,7 +207,7 @@ impl<M: Machine> Uvm<M> {
         tail: VaRange,
         place: RemapPlace,
     ) -> bool {
-        let (tree, _) = space.map.lock_whole(self.machine(), held, tail);
+        let (tree, _) = space.map.lock_whole(self.mem(), held, tail);
         fits(&tree, space, tail, place)
     }
 
@@ -247,7 +247,7 @@ impl<M: Machine> Uvm<M> {
         old: VaRange,
         start: Va,
         behind: Behind,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> bool {
         clip(tree, old);
         let mut moved = tree.take(old);
@@ -264,13 +264,13 @@ impl<M: Machine> Uvm<M> {
             // I5: a locked mapping, which it stays, shows wired pages only.
             self.forget_range(held, space, old, down);
         } else {
-            self.machine().pmap().pass(held, &space.pmap, old, &space.pmap, start, down);
-            down.flush(self.machine().pmap());
+            self.mem().pmap().pass(held, &space.pmap, old, &space.pmap, start, down);
+            down.flush(self.mem().pmap());
         }
         if behind == Behind::Emptied {
             let mut emptied = Making::new();
             moved.each(|entry| emptied.push(entry.emptied()));
-            self.stat().add(self.machine().cpu(), crate::Counter::EntriesMade, moved.len() as u64);
+            self.stat().add(self.mem().cpu(), crate::Counter::EntriesMade, moved.len() as u64);
             tree.put_back(emptied.finish());
         }
         moved.shift(old.start, start);

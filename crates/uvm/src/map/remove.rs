@@ -4,7 +4,8 @@
 //! Dropping a reference may free thousands of pages or end a file's last use: nobody who faults
 //! elsewhere in the map waits for that (1999, section 3.1).
 
-use machine::{order, Held, Machine, Pages, Pmap, Shootdown, VaRange};
+use crate::page::Gather;
+use machine::{order, Held, Machine, Pages, Pmap, VaRange};
 
 use super::tree::{Taken, Tree};
 use super::{check_pages, clip, has_room, Change, Entry, RangeError};
@@ -30,7 +31,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<(), RangeError> {
         check_pages(range)?;
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut old = Taken::new();
         let mut ahead = [self.forget_ahead(held, space, range)];
         let spaces = (space, space);
@@ -39,9 +40,9 @@ impl<M: Machine> Uvm<M> {
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
                 let (mut tree, mut h) = match lock {
                     Lock::Unclaimed => {
-                        space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?
+                        space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?
                     }
-                    Lock::Claimed => space.map.lock_and_unclaim(self.machine(), held),
+                    Lock::Claimed => space.map.lock_and_unclaim(self.mem(), held),
                 };
                 if self.is_refilled(space, lock, &tree, ahead) {
                     return Ok(None);
@@ -64,7 +65,7 @@ impl<M: Machine> Uvm<M> {
                 Ok(Some(()))
             });
         self.release_entries(held, &mut old, &mut down);
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         self.clear_left(held);
         if result.is_err() {
             self.wire_again(held, space, ahead[0].unwired);
@@ -77,16 +78,16 @@ impl<M: Machine> Uvm<M> {
     /// [cut](Self::clear_left) once there is.
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
         self.forget_ahead(held, space, space.map.bounds);
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let mut old = Taken::new();
         {
-            let (mut tree, mut h) = space.map.lock_whole(self.machine(), held, space.map.bounds);
+            let (mut tree, mut h) = space.map.lock_whole(self.mem(), held, space.map.bounds);
             tree.take_into(space.map.bounds, &mut old);
             self.unwire_released(&mut h, space, space.map.bounds);
             self.forget_range(&mut h, space, space.map.bounds, &mut down);
         }
         self.release_entries(held, &mut old, &mut down);
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         self.clear_left(held);
     }
 
@@ -99,10 +100,10 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
         range: VaRange,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
-        self.machine().pmap().remove(held, &space.pmap, range, down);
-        down.flush(self.machine().pmap());
+        self.mem().pmap().remove(held, &space.pmap, range, down);
+        down.flush(self.mem().pmap());
     }
 
     /// Second phase: drops what entries refer to. Their translations are gone.
@@ -110,7 +111,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         entries: &mut Taken<Entry<M>>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         if entries.is_empty() {
             return;
@@ -120,8 +121,8 @@ impl<M: Machine> Uvm<M> {
             count += some.len();
             if count >= ENTRIES {
                 count = 0;
-                down.perform(self.machine(), held);
-                self.machine().pause(held);
+                down.perform(self.frames(), self.mem(), held);
+                self.mem().pause(held);
             }
             for entry in some {
                 if let Some(aref) = &entry.amap {
@@ -151,7 +152,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<(), RangeError> {
         check_pages(range)?;
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let may_be = |tree: &Tree<Entry<M>>| {
             tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })
         };
@@ -161,7 +162,7 @@ impl<M: Machine> Uvm<M> {
         };
         let mut concerned = range;
         let result = self.attempt(held, 0, |held, reserved| {
-            let locked = space.map.lock_now(self.machine(), held, concerned);
+            let locked = space.map.lock_now(self.mem(), held, concerned);
             let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
             may_be(&tree)?;
             // Whether it takes more than a step.
@@ -177,7 +178,7 @@ impl<M: Machine> Uvm<M> {
                 space.map.claim(&tree);
                 drop(tree);
                 let done = self.discard_in_steps(held, space, range, &mut down);
-                space.map.unclaim(self.machine(), held);
+                space.map.unclaim(self.mem(), held);
                 return done.and(covered);
             }
             let Some(copies) = self.copies_needed(&tree, &mut h, range) else {
@@ -192,7 +193,7 @@ impl<M: Machine> Uvm<M> {
             self.discard_now(&mut h, space, &mut tree, range, &mut down);
             covered(&tree)
         });
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
         result
     }
 
@@ -202,11 +203,11 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(), Stop<RangeError>> {
         let (mut rest, mut reserved) = (range, 0);
         while !rest.is_empty() {
-            self.machine().reserve_heap(reserved).map_err(RangeError::from)?;
+            self.mem().reserve_heap(reserved).map_err(RangeError::from)?;
             {
                 let (mut tree, mut h) = space.map.lock_claimed(held);
                 let part = self.part_to_empty(&mut h, space, &tree, rest);
@@ -223,8 +224,8 @@ impl<M: Machine> Uvm<M> {
                 self.discard_now(&mut h, space, &mut tree, part, down);
                 rest.start = part.end;
             }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
         }
         Ok(())
     }
@@ -235,7 +236,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         tree: &mut Tree<Entry<M>>,
         range: VaRange,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         self.forget_range(held, space, range, down);
         tree.each_mut(range, |entry| self.discard_part(held, entry, range, down));
@@ -263,11 +264,11 @@ impl<M: Machine> Uvm<M> {
             return Ok(());
         }
         let mut rest = space.map.bounds;
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         while !rest.is_empty() {
             let next = self.attempt(held, 0, |held, reserved| {
                 let (mut tree, mut h) =
-                    space.map.lock_now(self.machine(), held, rest).map_err(Stop::Wait)?;
+                    space.map.lock_now(self.mem(), held, rest).map_err(Stop::Wait)?;
                 let Some(part) = first_copied(&tree, rest, object.object().id(), from) else {
                     return Ok(rest.end);
                 };
@@ -288,9 +289,9 @@ impl<M: Machine> Uvm<M> {
                 tree.each_mut(part, |entry| self.discard_part(&mut h, entry, part, &mut down));
                 Ok(part.end)
             });
-            down.perform(self.machine(), held);
+            down.perform(self.frames(), self.mem(), held);
             rest.start = next.map_err(|e: RangeError| e)?;
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
         Ok(())
     }
@@ -300,7 +301,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         entry: &mut Entry<M>,
         range: VaRange,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         self.clear_needs_copy_if_shared(held, entry);
         let part = range.intersect(entry.range);

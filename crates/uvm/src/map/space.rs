@@ -57,9 +57,9 @@ impl<M: Machine> Uvm<M> {
         family: u64,
     ) -> Result<Space<M>, NoMemory> {
         debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
-        self.machine()
+        self.mem()
             .reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
-        let pmap = Arc::new(self.machine().pmap().create(held)?);
+        let pmap = Arc::new(self.mem().pmap().create(held)?);
         Ok(Space {
             map: Arc::new(Map::new(bounds)),
             pmap,
@@ -72,7 +72,7 @@ impl<M: Machine> Uvm<M> {
     pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
         self.space_clear(held, &space);
         if let Some(pmap) = Arc::into_inner(space.pmap) {
-            self.machine().pmap().destroy(held, pmap);
+            self.mem().pmap().destroy(held, pmap);
         }
     }
 
@@ -96,8 +96,7 @@ impl<M: Machine> Uvm<M> {
         }
         let map_bytes = size_of::<Map<M>>() + 64;
         self.attempt(held, map_bytes + Change::ADD.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, _) = space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
             if !tree.is_free(range) {
                 return Err(MapError::Exists.into());
             }

@@ -8,8 +8,9 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
+use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Shootdown, Ticket, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Ticket, Va, VaRange};
 
 use crate::amap::AmapBody;
 use crate::map::tree::Tree;
@@ -232,7 +233,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         loop {
             {
-                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
                 let part = part(&mut h, &tree, rest);
                 tree.each(part, |e| each(e, e.range.intersect(part), &mut h));
                 rest.start = part.end;
@@ -240,7 +241,7 @@ impl<M: Machine> Uvm<M> {
             if rest.is_empty() {
                 return;
             }
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
     }
 
@@ -254,7 +255,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> VaRange {
         let mut part = first_part(tree, range);
-        part.end = self.machine().pmap().part(&space.pmap, part, TRANSLATIONS);
+        part.end = self.mem().pmap().part(&space.pmap, part, TRANSLATIONS);
         part_of_few_slots(held, tree, part)
     }
 
@@ -293,9 +294,9 @@ impl<M: Machine> Uvm<M> {
     ) -> VaRange {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && rest.pages().0 > WIRED as u64 {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             {
-                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
                 let some = first_part(&tree, rest);
                 rest.start = some.end;
                 if let Some(mut part) = first_wired(&tree, some) {
@@ -304,8 +305,8 @@ impl<M: Machine> Uvm<M> {
                     rest.start = part.end;
                 }
             }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
         }
         VaRange::new(range.start, rest.start)
     }
@@ -337,10 +338,10 @@ impl<M: Machine> Uvm<M> {
         let unwired = self.unwire_ahead(held, space, range);
         let mut rest = range;
         while !rest.is_empty() {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             {
-                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
-                let end = self.machine().pmap().part(&space.pmap, rest, TRANSLATIONS);
+                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
+                let end = self.mem().pmap().part(&space.pmap, rest, TRANSLATIONS);
                 let part = VaRange::new(rest.start, end);
                 let may_be_wired =
                     space.map.was_wired.load(Relaxed) && first_wired(&tree, part).is_some();
@@ -350,8 +351,8 @@ impl<M: Machine> Uvm<M> {
                 self.forget_range(&mut h, space, part, &mut down);
                 rest.start = part.end;
             }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
         }
         unwired
     }
@@ -426,10 +427,10 @@ impl<M: Machine> Uvm<M> {
             claimed += 1;
         }
         let result =
-            result.and_then(|()| Ok(self.machine().reserve_heap(reserved).map_err(E::from)?));
+            result.and_then(|()| Ok(self.mem().reserve_heap(reserved).map_err(E::from)?));
         if result.is_err() {
             let spaces = parts.iter().take(claimed);
-            spaces.for_each(|(space, _)| space.map.unclaim(self.machine(), held));
+            spaces.for_each(|(space, _)| space.map.unclaim(self.mem(), held));
         }
         result
     }
@@ -465,7 +466,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether a range has more translations than were to be left by those who forget them ahead.
     pub(crate) fn shows_much(&self, space: &Space<M>, range: VaRange) -> bool {
-        self.machine().pmap().part(&space.pmap, range, 2 * TRANSLATIONS) != range.end
+        self.mem().pmap().part(&space.pmap, range, 2 * TRANSLATIONS) != range.end
     }
 
     /// Whether a range shows much that is moved to an address page by page. The map's lock is held.
@@ -482,7 +483,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
     ) -> Result<(), Ticket> {
-        let (tree, _) = space.map.lock_whole_now(self.machine(), held, space.map.bounds)?;
+        let (tree, _) = space.map.lock_whole_now(self.mem(), held, space.map.bounds)?;
         space.map.claim(&tree);
         Ok(())
     }
@@ -520,7 +521,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         prot: Prot,
     ) {
-        let pmap = self.machine().pmap();
+        let pmap = self.mem().pmap();
         self.in_claimed_steps(held, space, range, |h, _, part, down| {
             pmap.protect(h, &space.pmap, part, prot, down);
             part.end
@@ -535,12 +536,12 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        mut step: impl FnMut(&mut Held<'_, order::Map>, &Tree<Entry<M>>, VaRange, &mut Shootdown) -> Va,
+        mut step: impl FnMut(&mut Held<'_, order::Map>, &Tree<Entry<M>>, VaRange, &mut Gather) -> Va,
     ) {
-        let pmap = self.machine().pmap();
+        let pmap = self.mem().pmap();
         let mut rest = range;
         while !rest.is_empty() {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             {
                 let (tree, mut h) = space.map.lock_claimed(held);
                 let mut part = first_part(&tree, rest);
@@ -548,8 +549,8 @@ impl<M: Machine> Uvm<M> {
                 rest.start = step(&mut h, &tree, part, &mut down);
                 down.flush(pmap);
             }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
         }
     }
 
@@ -567,9 +568,9 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         let mut rest = space.bounds();
         while !rest.is_empty() {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             {
-                let (tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
                 let (part, mut left) = (first_part(&tree, rest), MAPPINGS_OF_A_STEP);
                 let part = up_to_clip(&tree, part, |e, own| {
                     let Some(aref) =
@@ -589,12 +590,12 @@ impl<M: Machine> Uvm<M> {
                     aref.amap.is_unprotected.store(end != e.range.end, Relaxed);
                     end
                 });
-                down.flush(self.machine().pmap());
+                down.flush(self.mem().pmap());
                 rest.start = part.end;
             }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
-            if self.machine().has_fatal_signal() {
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
+            if self.mem().has_fatal_signal() {
                 return Err(NoMemory);
             }
         }
@@ -604,7 +605,7 @@ impl<M: Machine> Uvm<M> {
     /// Whether a range has so many tables, some of few translations each, or pages that so many
     /// others map, that its translations are better forgotten than moved.
     pub(crate) fn is_better_forgotten(&self, space: &Space<M>, range: VaRange) -> bool {
-        let pmap = self.machine().pmap();
+        let pmap = self.mem().pmap();
         let few = Pages(range.pages().0.min(TRANSLATIONS as u64 / 4));
         let few = VaRange::new(range.start, range.start + few);
         // So few take more than a step only where many others map the same pages.

@@ -12,7 +12,7 @@ use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
 use crate::io::{ReadRequest, CLUSTER};
 use crate::map::Advice;
 use crate::pager::{Access, GetError, Pager};
-use crate::{Space, Stop, Uvm};
+use crate::{Memory, Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
     /// Starts reading what a range of addresses will need: pages of objects, and private memory
@@ -25,7 +25,7 @@ impl<M: Machine> Uvm<M> {
             rest.start = next;
         }
         let mut rest = range;
-        while let Some((pager, indices, next)) = first_object(self.machine(), held, space, rest) {
+        while let Some((pager, indices, next)) = first_object(self.mem(), held, space, rest) {
             self.read_ahead(held, &pager, indices);
             self.detach(held, &*pager);
             rest.start = next;
@@ -95,7 +95,7 @@ type Mapped<M> = (Arc<dyn Pager<M>>, Range<u64>, machine::Va);
 
 /// The first object that is mapped in a range, with a reference for the caller.
 fn first_object<M: Machine>(
-    machine: &M,
+    machine: &Memory<M>,
     held: &mut Held<'_, order::Nothing>,
     space: &Space<M>,
     range: VaRange,

@@ -81,11 +81,11 @@ impl<M: Machine> Uvm<M> {
         let mut fresh = Fresh::new();
         let marked = self.mark_wired(held, space, range, &mut fresh);
         for &(part, prot) in fresh.iter().filter(|_| marked.is_ok()) {
-            self.machine().pause(held);
+            self.mem().pause(held);
             let Some(access) = least_access(prot) else { continue };
             for (n, va) in part.iter_pages().enumerate() {
                 self.pause_after(held, n);
-                let mapped = self.machine().pmap().extract(&space.pmap, va).is_some();
+                let mapped = self.mem().pmap().extract(&space.pmap, va).is_some();
                 if mapped && self.fault(held, space, va, access).is_err() {
                     // I5: what can't be wired now isn't mapped, and is wired when it is touched.
                     self.forget(held, space, VaRange::new(va, va + machine::Pages(1)));
@@ -104,14 +104,14 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let mut down = machine::Shootdown::new();
+        let mut down = crate::page::Gather::new();
         {
-            let (_tree, mut h) = space.map.lock(self.machine(), held, range);
+            let (_tree, mut h) = space.map.lock(self.mem(), held, range);
             self.unwire_translations(&mut h, space, range);
             self.forget_range(&mut h, space, range, &mut down);
-            down.flush(self.machine().pmap());
+            down.flush(self.mem().pmap());
         }
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
     }
 
     /// Marks a range as wired, some entries at a time, and notes which parts were not, with the
@@ -127,7 +127,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while !rest.is_empty() {
             rest.start = self.mark_first(held, space, rest, rest == range, fresh)?;
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
         Ok(())
     }
@@ -144,8 +144,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, RangeError> {
         let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
         self.attempt(held, reserve, |held, reserved| {
-            let (mut tree, _) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, _) = space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             covered(&tree, whole)?;
@@ -178,10 +177,10 @@ impl<M: Machine> Uvm<M> {
         let access =
             [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| prot.contains(a));
         let Some(access) = access else { return Ok(()) };
-        self.machine().pause(held);
+        self.mem().pause(held);
         for (n, va) in range.iter_pages().enumerate() {
             self.pause_after(held, n);
-            if self.machine().has_fatal_signal() {
+            if self.mem().has_fatal_signal() {
                 return Err(RangeError::NoMemory);
             }
             self.fault_to_wire(held, space, va, access).map_err(|e| match e {
@@ -205,7 +204,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while !rest.is_empty() {
             let part = {
-                let (tree, _) = space.map.lock(self.machine(), held, rest);
+                let (tree, _) = space.map.lock(self.mem(), held, rest);
                 let of = |e: &Entry<M>| (e.range.intersect(rest), prot_to_wire(e));
                 tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
             };
@@ -217,7 +216,7 @@ impl<M: Machine> Uvm<M> {
                 return;
             }
             rest.start = part.end;
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
     }
 
@@ -235,8 +234,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), RangeError> {
         check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, _) = space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
             may_clip(self, &tree, range)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
@@ -254,7 +252,7 @@ impl<M: Machine> Uvm<M> {
                 }
                 Err(e) => return Err(e),
             }
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
         Ok(())
     }
@@ -268,9 +266,9 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, RangeError> {
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, mut h) =
-                space.map.lock_now(self.machine(), held, range).map_err(Stop::Wait)?;
+                space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
             let mut part = first_part(&tree, range);
-            part.end = self.machine().pmap().part(&space.pmap, part, WIRED);
+            part.end = self.mem().pmap().part(&space.pmap, part, WIRED);
             covered(&tree, part)?;
             may_clip(self, &tree, part)?;
             Change::CLIP.ensure(&tree, 0, reserved)?;
@@ -286,7 +284,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while !rest.is_empty() {
             {
-                let (mut tree, mut h) = space.map.lock(self.machine(), held, rest);
+                let (mut tree, mut h) = space.map.lock(self.mem(), held, rest);
                 let part = first_part(&tree, rest);
                 let wired =
                     tree.try_each(part, &mut |e| if e.wired { Err(e.range) } else { Ok(()) }).err();
@@ -304,7 +302,7 @@ impl<M: Machine> Uvm<M> {
                     }
                 };
             }
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
         self.merge_in_steps(held, space, range);
     }
@@ -378,7 +376,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Va {
         let mut rest = range;
         for _ in 0..most {
-            let Some((va, page)) = self.machine().pmap().unwire(&space.pmap, rest) else {
+            let Some((va, page)) = self.mem().pmap().unwire(&space.pmap, rest) else {
                 return range.end;
             };
             self.unwire_page(held, page);
@@ -399,7 +397,7 @@ impl<M: Machine> Uvm<M> {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             let part = {
-                let (tree, _) = space.map.lock(self.machine(), held, rest);
+                let (tree, _) = space.map.lock(self.mem(), held, rest);
                 let of = |e: &Entry<M>| (e.range.intersect(rest), e.prot);
                 tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
             };

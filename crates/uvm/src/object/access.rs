@@ -8,8 +8,9 @@
 use alloc::sync::Arc;
 use machine::lines::Ordering::Relaxed;
 
-use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pages, Shootdown, Ticket};
+use crate::page::PageFlags;
+use crate::page::{Gather, Owner};
+use machine::{order, Held, Machine, PageNo, Pages, Ticket};
 
 use crate::io::ReadRequest;
 use crate::map::ORef;
@@ -55,7 +56,7 @@ impl<M: Machine> Uvm<M> {
             self.start(held, start);
         }
         let Some(page) = found else { return Ok(None) };
-        let result = work(self.machine(), page);
+        let result = work(self.mem(), page);
         self.unpin(held, pager, page, intent);
         Ok(Some(result))
     }
@@ -82,9 +83,9 @@ impl<M: Machine> Uvm<M> {
             other => Stop::Fail(other),
         })?;
         if intent == Intent::Write && self.frames().loans(page) != 0 {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             let replaced = self.replace_loaned(&mut body, &mut h, page, &mut down);
-            down.perform(self.machine(), &mut h);
+            down.perform(self.frames(), self.mem(), &mut h);
             page = replaced.map_err(GetError::from)?;
         }
         self.frames().wire(page);
@@ -117,9 +118,9 @@ impl<M: Machine> Uvm<M> {
             self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
         if let Owner::Object(_) = self.frames().owner(page) {
-            self.frames().unwire(self.machine(), &mut h, page);
+            self.frames().unwire(self.mem(), &mut h, page);
         } else if self.frames().unpin(page) {
-            self.frames().free_page(self.machine(), &mut h, page);
+            self.frames().free_page(self.mem(), &mut h, page);
         }
     }
 
@@ -163,22 +164,22 @@ impl<M: Machine> Uvm<M> {
         mut step: impl FnMut(
             &mut ObjectBody,
             &mut Held<'_, order::Object>,
-            &mut Shootdown,
+            &mut Gather,
         ) -> Result<bool, Ticket>,
     ) {
         loop {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             let done = {
                 let (mut body, mut h) = pager.object().lock(held);
                 let done = step(&mut body, &mut h, &mut down);
-                down.flush(self.machine().pmap());
+                down.flush(self.mem().pmap());
                 done
             };
-            down.perform(self.machine(), held);
+            down.perform(self.frames(), self.mem(), held);
             match done {
                 Ok(true) => return,
-                Ok(false) => self.machine().pause(held),
-                Err(ticket) => self.machine().wait(held, ticket),
+                Ok(false) => self.mem().pause(held),
+                Err(ticket) => self.mem().wait(held, ticket),
             }
         }
     }
@@ -186,16 +187,16 @@ impl<M: Machine> Uvm<M> {
     /// Gives a handle on a pager's object back; with the last reference its pager frees what it
     /// will.
     pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         self.detach_into(held, pager, &mut down);
-        down.perform(self.machine(), held);
+        down.perform(self.frames(), self.mem(), held);
     }
 
     pub(crate) fn detach_into(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &dyn Pager<M>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         let object = pager.object();
         if object.refs.detach_if_shared() {
@@ -218,8 +219,8 @@ impl<M: Machine> Uvm<M> {
                     return;
                 }
             }
-            down.perform(self.machine(), held);
-            self.machine().pause(held);
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pages};
+use crate::page::Owner;
+use crate::page::PageFlags;
+use machine::{order, Held, Machine, PageNo, Pages};
 
 use crate::io::{Direction, Ended, Outcome};
 use crate::object::{unbusy, ObjectBody};
@@ -52,7 +53,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         end: Ended,
     ) {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let (index, slot) = (Pages(frames.index(page)), Slot::new(frames.slot(page)));
         if end.outcome == Outcome::Failed && (end.pages > 1 || slot.is_some()) {
             match slot {
@@ -95,7 +96,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         end: Ended,
     ) {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let slot = Slot::new(frames.slot(page));
         match (end.outcome, slot) {
             (Outcome::Failed, Some(slot)) => {

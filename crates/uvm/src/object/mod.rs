@@ -31,14 +31,12 @@ use core::num::NonZeroU32;
 
 use machine::lines::AtomicBool;
 
-use machine::frames::PageFlags;
+use crate::page::PageFlags;
+use crate::page::{Frames, Gather, Owner, Unmapped};
+use crate::refs::Refs;
 use machine::order;
-use machine::refs::Refs;
 use machine::shared::Access;
-use machine::{
-    Before, Channel, Frames, Held, Machine, Owner, PageNo, Pages, Pmap, Shared, Shootdown, Ticket,
-    Unmapped,
-};
+use machine::{Before, Channel, Held, Machine, PageNo, Pages, Pmap, Shared, Ticket};
 
 use crate::amap::slots::{Slots, ALONE_BYTES};
 use crate::anon::{drop_page, leave};
@@ -49,7 +47,7 @@ use crate::pager;
 use crate::pager::ahead::{Plan, ReadAhead};
 use crate::pager::{GetError, Quota};
 use crate::swap::Slot;
-use crate::Uvm;
+use crate::{Memory, Uvm};
 
 /// What an object's lock guards.
 pub struct ObjectBody {
@@ -255,22 +253,22 @@ impl<M: Machine> Object<M> {
     /// before it calls a pager.
     pub fn insert(
         &self,
-        machine: &M,
+        uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         index: Pages,
         page: PageNo,
     ) {
-        self.enter(machine, body, index, page);
+        self.enter(uvm.mem(), body, index, page);
         body.mark(index);
-        machine.frames().activate(machine, held, page);
+        uvm.frames().activate(uvm.machine(), held, page);
     }
 
     /// Makes `page` the object's page at `index` and busy: its read is to be started, with those
     /// before it in `chain`. It comes on a queue when the read ends.
     pub(crate) fn insert_busy(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         body: &mut ObjectBody,
         index: Pages,
         page: PageNo,
@@ -283,7 +281,7 @@ impl<M: Machine> Object<M> {
     /// The same for a page that is in no chain.
     pub(crate) fn insert_reading(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         body: &mut ObjectBody,
         index: Pages,
         page: PageNo,
@@ -296,7 +294,7 @@ impl<M: Machine> Object<M> {
         machine.pmap().clear_referenced(page);
     }
 
-    fn enter(&self, machine: &M, body: &mut ObjectBody, index: Pages, page: PageNo) {
+    fn enter(&self, machine: &Memory<M>, body: &mut ObjectBody, index: Pages, page: PageNo) {
         debug_assert!(index < body.len, "a page past its object's end");
         let old = body.set(index, number(page)).map(stored);
         machine.frames().set_owner(page, Owner::Object(self.name()), index.0);
@@ -472,7 +470,7 @@ impl ObjectBody {
     /// What to read for a page that is missing.
     pub(crate) fn plan<M: Machine>(
         &mut self,
-        machine: &M,
+        machine: &Memory<M>,
         index: Pages,
         access: pager::Access,
     ) -> Plan {
@@ -501,15 +499,15 @@ impl ObjectBody {
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
         page: Unmapped,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         let frames = uvm.frames();
         let old = self.clear(Pages(frames.index(page.page()))).map(stored);
         debug_assert_eq!(old, Some(Stored::Page(page.page())), "an object gives up another's page");
         if let Some(slot) = Slot::new(frames.slot(page.page())) {
-            uvm.swap().free(uvm.machine(), held, slot);
+            uvm.swap().free(uvm.mem(), held, slot);
         }
-        drop_page(uvm.machine(), held, page, down);
+        drop_page(uvm.mem(), held, page, down);
     }
 
     /// Gives up what lies on swap at `index`, if anything does.
@@ -522,7 +520,7 @@ impl ObjectBody {
         if let Some(slot) = self.slot(index) {
             self.clear(index);
             self.swapped -= 1;
-            uvm.swap().free(uvm.machine(), held, slot);
+            uvm.swap().free(uvm.mem(), held, slot);
         }
     }
 
@@ -567,20 +565,20 @@ impl ObjectBody {
         &mut self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Removed {
         let frames = uvm.frames();
         let mut rest = 0..u64::MAX >> 1;
         while self.remove_first(uvm, held, &mut rest, down).is_err() {
             let busy = |&(_, page): &(Pages, PageNo)| frames.flags(page).contains(PageFlags::BUSY);
             let Some((index, page)) = self.pages(rest.clone()).find(busy) else { continue };
-            let unmapped = down.unmap(uvm.machine(), held, page);
+            let unmapped = down.unmap(uvm.frames(), uvm.mem(), held, page);
             frames.dequeue(held, page);
             self.clear(index);
             frames.wire(page);
             // Its place on swap is the I/O's, and freed with it.
             frames.set_owner(page, Owner::Orphan, u64::from(frames.slot(page)));
-            leave(uvm.machine(), held, unmapped, down);
+            leave(uvm.mem(), held, unmapped, down);
         }
         if rest.is_empty() {
             Removed::All
@@ -600,7 +598,7 @@ impl ObjectBody {
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
         range: core::ops::Range<u64>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(), Ticket> {
         let mut rest = range;
         while !rest.is_empty() {
@@ -619,10 +617,10 @@ impl ObjectBody {
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Object>,
         rest: &mut core::ops::Range<u64>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Result<(), Ticket> {
         const PAGES: usize = 64;
-        let machine = uvm.machine();
+        let machine = uvm.mem();
         self.cuts += 1;
         let mut left = PAGES;
         while left != 0 {
@@ -635,7 +633,7 @@ impl ObjectBody {
                 Stored::Page(page) => {
                     left = (left + 1).saturating_sub(machine.pmap().weight(page));
                     busy_check(machine, page)?;
-                    let page = down.unmap(machine, held, page);
+                    let page = down.unmap(machine.frames(), machine, held, page);
                     self.remove(uvm, held, page, down);
                 }
                 Stored::Slot(_) => self.remove_slot(uvm, held, index),
@@ -648,7 +646,7 @@ impl ObjectBody {
 
 /// A ticket to wait with, if I/O has the page; under the owner's lock.
 #[inline]
-pub(crate) fn busy_check<M: Machine>(machine: &M, page: PageNo) -> Result<(), Ticket> {
+pub(crate) fn busy_check<M: Machine>(machine: &Memory<M>, page: PageNo) -> Result<(), Ticket> {
     if machine.frames().flags(page).contains(PageFlags::BUSY) {
         machine.frames().set_flags(page, PageFlags::WANTED);
         Err(machine.ticket(Channel::from(page)))
@@ -658,7 +656,7 @@ pub(crate) fn busy_check<M: Machine>(machine: &M, page: PageNo) -> Result<(), Ti
 }
 
 /// Ends a page's busy state under the owner's lock, and wakes who waits for it.
-pub(crate) fn unbusy<M: Machine>(machine: &M, page: PageNo) {
+pub(crate) fn unbusy<M: Machine>(machine: &Memory<M>, page: PageNo) {
     let all = PageFlags::BUSY | PageFlags::WANTED | PageFlags::PAGEOUT;
     let old = machine.frames().clear_flags(page, all);
     if old.contains(PageFlags::WANTED) {

@@ -72,7 +72,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
     ) -> Result<(), NoMemory> {
-        self.machine().reserve_heap(NEW_BYTES)?;
+        self.mem().reserve_heap(NEW_BYTES)?;
         let (mut pagers, _) = self.object_table.pagers.lock(held);
         let name = pager.object().name();
         let has_another = |other: &Weak<dyn Pager<M>>| {
@@ -111,15 +111,17 @@ impl<M: Machine> Uvm<M> {
 
 #[cfg(test)]
 mod tests {
-    use machine::{Pages, ThreadCtx};
+    use machine::{Pa, Pages, ThreadCtx};
     use uvm_soft::{Config, SoftMachine};
 
     use super::*;
+    use crate::page::Frames;
     use crate::{AnonObject, Object};
 
     #[test]
     fn a_name_that_comes_again_is_not_anothers() {
-        let uvm = Uvm::new(SoftMachine::new(Config::default())).unwrap();
+        let frames = Frames::new(&[(Pa(0x10_0000), 64)], 4).unwrap();
+        let uvm = Uvm::new(SoftMachine::new(Config::default()), Arc::new(frames)).unwrap();
         let mut ctx = ThreadCtx::new();
         let held = &mut ctx.held();
         uvm.next_object.store(77, Relaxed);

@@ -2,8 +2,9 @@
 
 use arrayvec::ArrayVec;
 
-use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pmap};
+use crate::page::Owner;
+use crate::page::PageFlags;
+use machine::{order, Held, Machine, PageNo, Pmap};
 
 use super::Pass;
 use crate::anon::AnonNo;
@@ -29,7 +30,7 @@ pub(super) enum Fate {
 impl<M: Machine> Uvm<M> {
     /// Finishes with all that has been taken.
     pub(super) fn finish(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
-        pass.down.flush(self.machine().pmap());
+        pass.down.flush(self.mem().pmap());
         let taken = core::mem::take(&mut pass.taken);
         let mut dirty = Taken::new();
         let mut freed = 0;
@@ -40,7 +41,7 @@ impl<M: Machine> Uvm<M> {
                 Fate::Kept => pass.progress.wanted += 1,
             }
         }
-        let cpu = self.machine().cpu();
+        let cpu = self.mem().cpu();
         self.stat().add(cpu, Counter::PagesFreed, freed as u64);
         self.stat().add(cpu, Counter::FreedClean, freed as u64);
         pass.progress.freed += freed;
@@ -89,7 +90,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         number: u32,
     ) -> Option<Fate> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
         if body.page() != Some(page) || frames.owner(page) != Owner::Anon(number) {
             return None;
@@ -111,7 +112,7 @@ impl<M: Machine> Uvm<M> {
     /// Frees a page whose owner went while we had it.
     fn drop_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
         if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
-            self.swap().free(self.machine(), held, slot);
+            self.swap().free(self.mem(), held, slot);
         }
         self.free_orphan(held, page);
     }
@@ -188,7 +189,7 @@ impl<M: Machine> Uvm<M> {
         run: Run,
         pages: &[PageNo],
     ) {
-        let machine = self.machine();
+        let machine = self.mem();
         for (i, &page) in pages.iter().enumerate() {
             self.begin_write(held, run.first.behind(i as u32), page);
         }
@@ -228,7 +229,7 @@ impl<M: Machine> Uvm<M> {
                 Owner::Object(id) => self.assign_in_object(held, page, id, slot),
                 _ => {
                     if let Some(old) = Slot::new(self.frames().index(page) as u32) {
-                        self.swap().free(self.machine(), held, old);
+                        self.swap().free(self.mem(), held, old);
                         self.frames().set_owner(page, Owner::Orphan, 0);
                     }
                     return false;
@@ -252,7 +253,7 @@ impl<M: Machine> Uvm<M> {
             return None;
         }
         if let Some(old) = core::mem::replace(&mut body.swap, slot) {
-            self.swap().free(self.machine(), &mut h, old);
+            self.swap().free(self.mem(), &mut h, old);
         }
         self.prepare_write(page, slot);
         Some(())
@@ -262,7 +263,7 @@ impl<M: Machine> Uvm<M> {
     /// ended.
     pub(super) fn prepare_write(&self, page: PageNo, slot: Option<Slot>) {
         if slot.is_some() {
-            self.machine().pmap().forget_modified(page);
+            self.mem().pmap().forget_modified(page);
             self.frames().set_flags(page, PageFlags::PAGEOUT | PageFlags::CLEAN);
         }
     }
@@ -270,7 +271,7 @@ impl<M: Machine> Uvm<M> {
     /// Puts a page back on a queue that swap has no room for.
     fn give_back(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
         loop {
-            let machine = self.machine();
+            let machine = self.mem();
             match self.frames().owner(page) {
                 Owner::Anon(number) => {
                     let Some(no) = AnonNo::new(number) else { return };

@@ -10,7 +10,8 @@
 
 use machine::lines::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
-use machine::{Class, Frames, Machine};
+use crate::page::{Class, Frames};
+use machine::Machine;
 
 /// Percents that the least shares may add up to: something must be free to move.
 const MOST_KEPT: u32 = 95;

@@ -13,10 +13,11 @@
 //! Source: 1998, section 4.1: what programs borrow can be paged out, what the kernel borrows is
 //! wired.
 
+use crate::page::PageFlags;
+use crate::page::{Gather, Owner};
 use arrayvec::ArrayVec;
-use machine::frames::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Owner, PageNo, Pmap, Shootdown};
+use machine::{order, Held, Machine, PageNo, Pmap};
 
 use super::Priority;
 use crate::amap::Amap;
@@ -47,7 +48,7 @@ impl<M: Machine> Uvm<M> {
                 let _ = self.settle_slots(held, amap, slot);
             }
             next = slot + AT_ONCE as u64;
-            self.machine().pause(held);
+            self.mem().pause(held);
         }
     }
 
@@ -60,7 +61,7 @@ impl<M: Machine> Uvm<M> {
         amap: &Amap<M>,
         from: u64,
     ) -> Option<(u64, ArrayVec<PageNo, AT_ONCE>)> {
-        self.machine().reserve_heap(many_bytes(AT_ONCE)).ok()?;
+        self.mem().reserve_heap(many_bytes(AT_ONCE)).ok()?;
         let (mut body, mut h) = amap.body.lock(held);
         let (first, _) = body.borrowed_from(from).next()?;
         let slots = first..first + AT_ONCE as u64;
@@ -77,12 +78,12 @@ impl<M: Machine> Uvm<M> {
         priority: Priority,
         page: PageNo,
     ) -> bool {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let Owner::Object(id) = frames.owner(page) else { return false };
         if machine.pmap().clear_referenced(page) && priority == Priority::Normal {
             return false;
         }
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let left = self.in_object(held, page, id, |pager, body, h, index| {
             let is_busy = frames.flags(page).contains(PageFlags::BUSY);
             let is_wired = frames.wirings(page) != 0;
@@ -94,12 +95,12 @@ impl<M: Machine> Uvm<M> {
             if is_busy || is_wired || !has_place || !self.is_clean(page) {
                 return false;
             }
-            let unmapped = down.unmap(machine, h, page);
+            let unmapped = down.unmap(machine.frames(), machine, h, page);
             body.evict(frames, index, page);
             drop_page(machine, h, unmapped, &mut down);
             true
         });
-        down.perform(machine, held);
+        down.perform(machine.frames(), machine, held);
         left.unwrap_or(false)
     }
 }

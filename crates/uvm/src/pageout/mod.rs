@@ -57,8 +57,9 @@ use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use machine::frames::{Queue, SCAN};
-use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap, Shootdown};
+use crate::page::Gather;
+use crate::page::{Queue, SCAN};
+use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap};
 
 use crate::pager::Pager;
 use crate::stat::Counter;
@@ -124,7 +125,7 @@ struct Pass<M: Machine> {
     taken: ArrayVec<PageNo, WRITE_CLUSTER>,
     /// Pages taken at a time, at most.
     most: usize,
-    down: Shootdown,
+    down: Gather,
     /// Dirty pages that their pagers are to [put](Pager::put), which may sleep: once nothing is
     /// busy for this pass, and all CPUs are told.
     puts: ArrayVec<(Arc<dyn Pager<M>>, Pages), PUTS>,
@@ -182,7 +183,7 @@ impl<M: Machine> Uvm<M> {
         priority: Priority,
     ) -> Pass<M> {
         let frames = self.frames();
-        self.stat().add(self.machine().cpu(), Counter::Passes, 1);
+        self.stat().add(self.mem().cpu(), Counter::Passes, 1);
         frames.flush_pending(held);
         let room = self.make_slots_free(held, priority);
         Pass {
@@ -195,7 +196,7 @@ impl<M: Machine> Uvm<M> {
             },
             taken: ArrayVec::new(),
             most: (frames.total() / 64).clamp(16, WRITE_CLUSTER),
-            down: Shootdown::new(),
+            down: Gather::new(),
             puts: ArrayVec::new(),
             progress: Progress::default(),
         }
@@ -213,7 +214,7 @@ impl<M: Machine> Uvm<M> {
         self.scan_inactive(held, &mut pass);
         self.finish(held, &mut pass);
         if pass.progress.freed != 0 {
-            self.machine().wake(Channel::MEMORY);
+            self.mem().wake(Channel::MEMORY);
         }
         pass.progress
     }
@@ -229,7 +230,7 @@ impl<M: Machine> Uvm<M> {
         };
         let mut left = active;
         while short != 0 && left != 0 {
-            self.machine().pause(held);
+            self.mem().pause(held);
             let oldest = frames.rotate(held, Queue::Active, short.min(left));
             if oldest.is_empty() {
                 break;
@@ -238,14 +239,14 @@ impl<M: Machine> Uvm<M> {
             let mut moved = ArrayVec::<PageNo, SCAN>::new();
             for page in oldest {
                 if frames.wire_count(page) == 0 {
-                    self.machine().pmap().clear_referenced(page);
+                    self.mem().pmap().clear_referenced(page);
                     moved.push(page);
                 } else {
                     pass.progress.wired += 1;
                 }
             }
             short -= moved.len().min(short);
-            self.stat().add(self.machine().cpu(), Counter::Deactivated, moved.len() as u64);
+            self.stat().add(self.mem().cpu(), Counter::Deactivated, moved.len() as u64);
             frames.deactivate_all(held, &moved);
         }
     }
@@ -254,13 +255,13 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         let mut left = frames.inactive();
         while left != 0 && !self.is_enough(pass) {
-            self.machine().pause(held);
+            self.mem().pause(held);
             let oldest = frames.rotate(held, Queue::Inactive, left.min(pass.room_for()));
             if oldest.is_empty() {
                 break;
             }
             left -= oldest.len().min(left);
-            self.stat().add(self.machine().cpu(), Counter::Scanned, oldest.len() as u64);
+            self.stat().add(self.mem().cpu(), Counter::Scanned, oldest.len() as u64);
             for page in oldest {
                 self.look_at(held, pass, page);
             }

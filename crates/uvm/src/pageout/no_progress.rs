@@ -20,7 +20,8 @@
 use machine::lines::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::lines::{AtomicBool, AtomicU64};
 
-use machine::{order, Channel, Class, Held, Machine, Ordered};
+use crate::page::Class;
+use machine::{order, Channel, Held, Machine, Ordered};
 
 use super::decision::MemoryState;
 use super::{Priority, Progress};
@@ -78,17 +79,17 @@ const MADE: [Counter; 5] = [
 impl<M: Machine> Uvm<M> {
     /// Claims the one pass; or waits until another thread's has ended, and says no.
     pub(super) fn begin_pass(&self, held: &mut Held<'_, order::Nothing>) -> bool {
-        let ticket = self.machine().ticket(PassLock::<M>::CHANNEL);
+        let ticket = self.mem().ticket(PassLock::<M>::CHANNEL);
         if !self.pass_lock.runs.swap(true, AcqRel) {
             return true;
         }
-        self.machine().wait(held, ticket);
+        self.mem().wait(held, ticket);
         false
     }
 
     pub(super) fn end_pass(&self) {
         self.pass_lock.runs.store(false, Release);
-        self.machine().wake(PassLock::<M>::CHANNEL);
+        self.mem().wake(PassLock::<M>::CHANNEL);
     }
 
     /// Whether memory has run out, as far as the last desperate pass could tell.
@@ -141,7 +142,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         target: usize,
     ) -> Progress {
-        self.stat().add(self.machine().cpu(), Counter::DirectPasses, 1);
+        self.stat().add(self.mem().cpu(), Counter::DirectPasses, 1);
         let fair = match self.has_run_out() {
             true => Progress::default(),
             false => self.pass(held, target, Priority::Normal),

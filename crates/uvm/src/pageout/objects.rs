@@ -8,8 +8,9 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::PageFlags;
-use machine::{order, Held, Machine, Owner, PageNo, Pages};
+use crate::page::Owner;
+use crate::page::PageFlags;
+use machine::{order, Held, Machine, PageNo, Pages};
 
 use super::finish::Fate;
 use crate::object::{unbusy, ObjectBody};
@@ -41,7 +42,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         id: u32,
     ) -> Option<Fate> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         self.in_object(held, page, id, |pager, body, h, index| {
             let wanted = frames.flags(page).contains(PageFlags::WANTED);
             let swaps = pager.launder() == Launder::Swap;
@@ -71,7 +72,7 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         self.in_object(held, page, id, |_, _, h, _| {
             if let Some(old) = Slot::new(frames.slot(page)) {
-                self.swap().free(self.machine(), h, old);
+                self.swap().free(self.mem(), h, old);
             }
             frames.set_slot(page, slot.map_or(0, Slot::number));
             self.prepare_write(page, slot);
@@ -85,8 +86,8 @@ impl<M: Machine> Uvm<M> {
         id: u32,
     ) -> bool {
         let back = self.in_object(held, page, id, |_, _, h, _| {
-            unbusy(self.machine(), page);
-            self.frames().activate(self.machine(), h, page);
+            unbusy(self.mem(), page);
+            self.frames().activate(self.mem(), h, page);
         });
         back.is_some()
     }

@@ -12,7 +12,7 @@
 
 use arrayvec::ArrayVec;
 
-use machine::frames::SCAN;
+use crate::page::SCAN;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
 use super::{Pass, Priority, Progress};
@@ -65,7 +65,7 @@ impl<M: Machine> Uvm<M> {
         let Some(mut pass) = pass else { return Progress::default() };
         self.finish(held, &mut pass);
         self.end_pass();
-        self.machine().pause(held);
+        self.mem().pause(held);
         pass.progress
     }
 
@@ -79,7 +79,7 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         frames.flush_pending(held);
         self.each_page(held, space, range, |held, page| {
-            self.machine().pmap().clear_referenced(page);
+            self.mem().pmap().clear_referenced(page);
             frames.deactivate(held, page);
         });
     }
@@ -100,7 +100,7 @@ impl<M: Machine> Uvm<M> {
                 for page in found {
                     each(held, page);
                 }
-                self.machine().pause(held);
+                self.mem().pause(held);
                 rest.start = end;
             }
         }
@@ -116,7 +116,7 @@ impl<M: Machine> Uvm<M> {
     ) -> (Found, Va) {
         let mut found = Found::new();
         let mut left = LOOKS;
-        let (tree, mut h) = space.map.lock(self.machine(), held, range);
+        let (tree, mut h) = space.map.lock(self.mem(), held, range);
         let end = tree.try_each(range, &mut |e| {
             let part = e.range.intersect(range);
             let end = match layer {

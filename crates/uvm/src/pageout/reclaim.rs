@@ -10,7 +10,8 @@
 //! frame tries again without a pass if more are free than when it tried last. One that was refused
 //! no frame lacked something else.
 
-use machine::{order, Channel, Frames, Held, Machine, NoMemory};
+use crate::page::Frames;
+use machine::{order, Channel, Held, Machine, NoMemory};
 
 use super::decision::{Decision, Past};
 use super::waiters::Turn;
@@ -133,13 +134,13 @@ impl<M: Machine> Uvm<M> {
     ) -> bool {
         let turn = match reclaim.has_turn {
             true => Turn::First,
-            false => self.waiters.enter(self.machine(), held),
+            false => self.waiters.enter(self.mem(), held),
         };
         reclaim.has_turn = turn != Turn::GaveUp;
         let goes_on = match turn {
             Turn::GaveUp => false,
             Turn::Waited => true,
-            Turn::First => !self.machine().has_fatal_signal() && self.free_or_ask(held, reclaim),
+            Turn::First => !self.mem().has_fatal_signal() && self.free_or_ask(held, reclaim),
         };
         if goes_on {
             reclaim.tries_again(self.frames());
@@ -155,7 +156,7 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn queue_up(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) {
         let is_served = reclaim.has_turn || reclaim.last == Last::Fail;
         if self.has_run_out() && !is_served && self.frames().free() < self.frames().low_water() {
-            reclaim.has_turn = self.waiters.enter(self.machine(), held) != Turn::GaveUp;
+            reclaim.has_turn = self.waiters.enter(self.mem(), held) != Turn::GaveUp;
         }
     }
 
@@ -163,7 +164,7 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     pub(crate) fn has_room(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) {
         if core::mem::take(&mut reclaim.has_turn) {
-            self.waiters.leave(self.machine(), held);
+            self.waiters.leave(self.mem(), held);
         }
     }
 
@@ -173,7 +174,7 @@ impl<M: Machine> Uvm<M> {
         }
         let last = reclaim.last;
         *reclaim = Reclaim { has_turn: true, last, ..Reclaim::default() };
-        last == Last::AskHost && self.machine().out_of_memory(held)
+        last == Last::AskHost && self.mem().out_of_memory(held)
     }
 
     fn free_some(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) -> bool {
@@ -191,13 +192,13 @@ impl<M: Machine> Uvm<M> {
         }
         // Read before the look around: a transfer that ends after that is noticed by who waits
         // (V2).
-        let memory = self.machine().ticket(Channel::MEMORY);
+        let memory = self.mem().ticket(Channel::MEMORY);
         let decision = self.pass_and_judge(held, reclaim);
         self.end_pass();
         match decision {
             Decision::TryAgain => {}
-            Decision::Pause => self.machine().pause(held),
-            Decision::Wait => self.machine().wait(held, memory),
+            Decision::Pause => self.mem().pause(held),
+            Decision::Wait => self.mem().wait(held, memory),
             Decision::Refuse => return false,
         }
         true

@@ -6,7 +6,7 @@
 
 use machine::lines::Ordering::Relaxed;
 
-use machine::frames::{PageFlags, SCAN};
+use crate::page::{PageFlags, SCAN};
 use machine::{order, Held, Machine};
 
 use super::Priority;
@@ -51,13 +51,13 @@ impl<M: Machine> Uvm<M> {
                 break;
             }
             if n as usize % SCAN == SCAN - 1 {
-                self.machine().pause(held);
+                self.mem().pause(held);
             }
             hand = if hand + 1 >= end { 1 } else { hand + 1 };
             found += usize::from(self.reclaim_slot(held, hand, end));
         }
         self.sweep_hand.store(hand, Relaxed);
-        self.stat().add(self.machine().cpu(), Counter::SlotsReclaimed, found as u64);
+        self.stat().add(self.mem().cpu(), Counter::SlotsReclaimed, found as u64);
     }
 
     /// Takes the slot of an anon in memory back if it is spare, and says whether it was.
@@ -73,7 +73,7 @@ impl<M: Machine> Uvm<M> {
         let Some(slot) = body.swap.filter(|_| is_spare) else { return false };
         frames.clear_flags(page, PageFlags::CLEAN);
         body.swap = None;
-        self.swap().free(self.machine(), &mut h, slot);
+        self.swap().free(self.mem(), &mut h, slot);
         true
     }
 }

@@ -2,8 +2,9 @@
 
 use alloc::sync::Arc;
 
-use machine::frames::{PageFlags, Place};
-use machine::{order, Before, Held, Machine, Owner, PageNo, Pages, Pmap, Prot};
+use crate::page::Owner;
+use crate::page::{PageFlags, Place};
+use machine::{order, Before, Held, Machine, PageNo, Pages, Pmap, Prot};
 
 use super::{Pass, Priority};
 use crate::anon::AnonNo;
@@ -21,13 +22,13 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
     ) {
         let frames = self.frames();
-        let used = self.machine().pmap().clear_referenced(page);
+        let used = self.mem().pmap().clear_referenced(page);
         let kept = pass.kept[frames.class(page) as usize];
         let is_wired = frames.wire_count(page) != 0;
         pass.progress.wired += usize::from(is_wired);
         if is_wired || (pass.priority == Priority::Normal && (used || kept)) {
             frames.reactivate(held, page);
-            self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
+            self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
             return;
         }
         match frames.owner(page) {
@@ -79,7 +80,7 @@ impl<M: Machine> Uvm<M> {
             let flags = self.frames().clear_flags(page, PageFlags::TOUCHED);
             if flags.contains(PageFlags::TOUCHED) && pass.priority == Priority::Normal {
                 self.frames().reactivate(&mut h, page);
-                self.stat().add(self.machine().cpu(), Counter::Reactivated, 1);
+                self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
                 return;
             }
             let swaps = pager.launder() == Launder::Swap;
@@ -110,8 +111,7 @@ impl<M: Machine> Uvm<M> {
     /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing
     /// maps the page.
     pub(crate) fn is_clean(&self, page: PageNo) -> bool {
-        self.frames().flags(page).contains(PageFlags::CLEAN)
-            && !self.machine().pmap().is_modified(page)
+        self.frames().flags(page).contains(PageFlags::CLEAN) && !self.mem().pmap().is_modified(page)
     }
 
     /// Makes a page busy and takes it from its queue and its users, under its owner's lock.
@@ -119,7 +119,7 @@ impl<M: Machine> Uvm<M> {
     where
         P: Before<order::PageQueues> + Before<order::PageCache>,
     {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         frames.set_flags(page, PageFlags::BUSY);
         frames.dequeue(held, page);
         let wired = machine.pmap().page_protect(held, page, Prot::NONE, &mut pass.down);

@@ -14,9 +14,10 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
+use crate::page::{Gather, Reserve};
 use arrayvec::ArrayVec;
 use machine::order;
-use machine::{Held, Machine, NoMemory, PageNo, Pages, Reserve, Shootdown};
+use machine::{Held, Machine, NoMemory, PageNo, Pages};
 
 use super::{Access, GetError, Launder, Pager, Quota};
 use crate::io::{Chain, ReadRequest, CLUSTER, FOR_COPIES};
@@ -74,7 +75,7 @@ impl<M: Machine> AnonObject<M> {
         object: Object<M>,
         attached: Option<Box<dyn Attached>>,
     ) -> Result<Arc<Self>, NoMemory> {
-        uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
+        uvm.mem().reserve_heap(size_of::<Self>() + 64)?;
         let pager = Arc::new(AnonObject { object, _attached: attached });
         let known: Arc<dyn Pager<M>> = pager.clone();
         uvm.register(held, &known)?;
@@ -93,7 +94,7 @@ impl<M: Machine> AnonObject<M> {
         (index, slot): (Pages, Slot),
         access: Access,
     ) -> Result<ReadRequest, NoMemory> {
-        let (machine, frames) = (uvm.machine(), uvm.frames());
+        let (machine, frames) = (uvm.mem(), uvm.frames());
         let window = window(index.0, if uvm.knobs().neighbours() { access } else { ONE });
         // A place that failed among others is tried alone.
         let mut follows = |n: u64| {
@@ -178,12 +179,12 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
                 )?));
             }
         }
-        let machine = uvm.machine();
+        let machine = uvm.mem();
         body.take_quota(1)?;
         let made = machine.frames().alloc(machine, held, Reserve::User);
         let page = made.inspect_err(|_| body.give_quota_back(1))?;
         machine.zero(page);
-        self.object.insert(machine, body, held, index, page);
+        self.object.insert(uvm, body, held, index, page);
         Ok(page)
     }
 
@@ -200,7 +201,7 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
         uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Removed {
         body.remove_some(uvm, held, down)
     }

@@ -2,7 +2,7 @@
 //!
 //! A frame buffer or a device's shared memory is a run of frames that the page allocator doesn't
 //! have, or has given away for good. They have numbers and records like all frames
-//! ([`Frames::with`](machine::Frames::with)), so that maps, faults and the pmap need know nothing
+//! ([`Frames::with`](crate::page::Frames::with)), so that maps, faults and the pmap need know nothing
 //! of them.
 //!
 //! I1: every page of a device has a wiring that is the pager's. So it is on no queue, the page
@@ -11,7 +11,8 @@
 
 use alloc::sync::Arc;
 
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Shootdown};
+use crate::page::Gather;
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
 
 use super::{Access, GetError, Pager};
 use crate::object::{Object, ObjectBody, Removed};
@@ -27,7 +28,7 @@ pub struct DevicePager<M: Machine> {
 impl<M: Machine> DevicePager<M> {
     /// A pager for `len` frames from `first` on, with one reference: the handle that the caller
     /// keeps and gives back by [`Uvm::detach`]. The frames are the caller's (their owner is
-    /// [`Owner::Kernel`](machine::Owner)), and are the caller's again, unmapped, when the last
+    /// [`Owner::Kernel`](crate::page::Owner)), and are the caller's again, unmapped, when the last
     /// reference is gone.
     ///
     /// # Errors
@@ -38,7 +39,7 @@ impl<M: Machine> DevicePager<M> {
         first: PageNo,
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
-        uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
+        uvm.mem().reserve_heap(size_of::<Self>() + 64)?;
         let pager = Arc::new(DevicePager { object: Object::new(uvm, len), first, len });
         let known: Arc<dyn Pager<M>> = pager.clone();
         uvm.register(held, &known)?;
@@ -74,7 +75,7 @@ impl<M: Machine> Pager<M> for DevicePager<M> {
             return Err(GetError::PastEnd);
         }
         let page = PageNo(self.first.0 + index.0 as u32);
-        self.object.insert(uvm.machine(), body, held, index, page);
+        self.object.insert(uvm, body, held, index, page);
         Ok(page)
     }
 
@@ -84,13 +85,13 @@ impl<M: Machine> Pager<M> for DevicePager<M> {
         uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Removed {
         if body.remove_some(uvm, held, down) == Removed::Some {
             return Removed::Some;
         }
         // Nobody may write to them through a translation that a CPU remembers.
-        down.flush(uvm.machine().pmap());
+        down.flush(uvm.mem().pmap());
         for page in run(self.first, self.len) {
             uvm.frames().unpin(page);
         }

@@ -180,6 +180,6 @@ pub trait Pager<M: Machine>: Send + Sync {
         uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
-        down: &mut machine::Shootdown,
+        down: &mut crate::page::Gather,
     ) -> Removed;
 }

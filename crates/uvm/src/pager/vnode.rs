@@ -19,19 +19,18 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Range;
 
+use crate::page::PageFlags;
+use crate::page::{Gather, Reserve};
 use arrayvec::ArrayVec;
-use machine::frames::PageFlags;
 use machine::order;
-use machine::{
-    Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Reserve, Shootdown, Ticket,
-};
+use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Ticket};
 
 use super::ahead::{Plan, Reader};
 use super::{Access, GetError, IoError, Launder, Pager, Put};
 use crate::io::{Chain, Outcome, ReadRequest, Transfer, CLUSTER, FOR_COPIES};
 use crate::map::Advice;
 use crate::object::{busy_check, Object, ObjectBody, Removed};
-use crate::{Counter, Uvm};
+use crate::{Counter, Memory, Uvm};
 
 /// The most pages of one write.
 const WRITE_CLUSTER: usize = 256;
@@ -96,7 +95,7 @@ impl<M: Machine> VnodePager<M> {
         vnode: Box<dyn Vnode<M>>,
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
-        uvm.machine().reserve_heap(size_of::<Self>() + 64)?;
+        uvm.mem().reserve_heap(size_of::<Self>() + 64)?;
         let pager =
             Arc::new(VnodePager { object: Object::of_class(uvm, len, PageFlags::FILE), vnode });
         let known: Arc<dyn Pager<M>> = pager.clone();
@@ -126,7 +125,7 @@ impl<M: Machine> VnodePager<M> {
             }
         }
         // Who found only pages that the host would write in its own time waits for this.
-        uvm.machine().wake(Channel::MEMORY);
+        uvm.mem().wake(Channel::MEMORY);
         if self.write_errors(held) == before {
             Ok(())
         } else {
@@ -145,7 +144,7 @@ impl<M: Machine> VnodePager<M> {
                     next = run.end();
                     self.write(uvm, held, &run);
                 }
-                Err(ticket) => uvm.machine().wait(held, ticket),
+                Err(ticket) => uvm.mem().wait(held, ticket),
             }
         }
         self.wait_idle(uvm, held, range.clone());
@@ -155,7 +154,7 @@ impl<M: Machine> VnodePager<M> {
             // In this order: a store and the end of the mapping that it came through may lie
             // between the two looks. A mapping that has left the tables is stored through until its
             // shootdown is flushed.
-            !is_busy && !uvm.machine().pmap().is_mapped(page) && !is_dirty(uvm.machine(), page)
+            !is_busy && !uvm.mem().pmap().is_mapped(page) && !is_dirty(uvm.mem(), page)
         });
     }
 
@@ -190,7 +189,7 @@ impl<M: Machine> VnodePager<M> {
     ) -> u64 {
         let (body, _) = self.object.lock(held);
         let busy = |&(_, page): &(Pages, PageNo)| {
-            uvm.frames().flags(page).contains(PageFlags::BUSY) && is_dirty(uvm.machine(), page)
+            uvm.frames().flags(page).contains(PageFlags::BUSY) && is_dirty(uvm.mem(), page)
         };
         let found = body.marked(range.clone()).find(busy).map(|(index, _)| index.0 + 1);
         found.unwrap_or(range.start)
@@ -215,7 +214,7 @@ impl<M: Machine> VnodePager<M> {
         for (_, page) in body.marked(range) {
             let flags = frames.flags(page);
             let failed = flags.contains(PageFlags::UNWRITTEN) && !flags.contains(PageFlags::BUSY);
-            if failed && !uvm.machine().pmap().is_modified(page) {
+            if failed && !uvm.mem().pmap().is_modified(page) {
                 frames.clear_flags(page, PageFlags::UNWRITTEN);
                 frames.set_flags(page, PageFlags::CLEAN);
             }
@@ -226,7 +225,7 @@ impl<M: Machine> VnodePager<M> {
     /// Frees pages of the range that the file has as they are and that nobody maps or uses: who
     /// wants them reads them again.
     pub fn drop_clean(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         {
             let (mut body, mut h) = self.object.lock(held);
             let mut next = range.start;
@@ -234,19 +233,18 @@ impl<M: Machine> VnodePager<M> {
                 let found = body.pages(next..range.end).next();
                 let Some((index, page)) = found else { break };
                 next = index.0 + 1;
-                if !uvm.is_clean(page) || !uvm.can_go(page) || uvm.machine().pmap().is_mapped(page)
-                {
+                if !uvm.is_clean(page) || !uvm.can_go(page) || uvm.mem().pmap().is_mapped(page) {
                     continue;
                 }
-                let page = down.unmap(uvm.machine(), &mut h, page);
+                let page = down.unmap(uvm.frames(), uvm.mem(), &mut h, page);
                 // A CPU that has not been told yet of an unmapping may have stored there.
-                down.flush(uvm.machine().pmap());
+                down.flush(uvm.mem().pmap());
                 if uvm.is_clean(page.page()) {
                     body.remove(uvm, &mut h, page, &mut down);
                 }
             }
         }
-        down.perform(uvm.machine(), held);
+        down.perform(uvm.frames(), uvm.mem(), held);
     }
 
     /// Unmaps the pages of the range and frees them, for a host that has moved, or will move, their
@@ -260,19 +258,19 @@ impl<M: Machine> VnodePager<M> {
     ) -> bool {
         let mut next = range.start;
         loop {
-            let mut down = Shootdown::new();
+            let mut down = Gather::new();
             let busy = {
                 let (mut body, mut h) = self.object.lock(held);
                 let Some((index, page)) = body.pages(next..range.end).next() else { return true };
                 next = index.0;
-                let busy = busy_check(uvm.machine(), page);
+                let busy = busy_check(uvm.mem(), page);
                 if busy.is_ok() {
                     if !uvm.can_go(page) {
                         return false;
                     }
-                    let unmapped = down.unmap(uvm.machine(), &mut h, page);
+                    let unmapped = down.unmap(uvm.frames(), uvm.mem(), &mut h, page);
                     // Before it is asked whether somebody has stored there: a CPU may still do so.
-                    down.flush(uvm.machine().pmap());
+                    down.flush(uvm.mem().pmap());
                     if !uvm.is_clean(page) {
                         return false;
                     }
@@ -280,9 +278,9 @@ impl<M: Machine> VnodePager<M> {
                 }
                 busy
             };
-            down.perform(uvm.machine(), held);
+            down.perform(uvm.frames(), uvm.mem(), held);
             if let Err(ticket) = busy {
-                uvm.machine().wait(held, ticket);
+                uvm.mem().wait(held, ticket);
             }
         }
     }
@@ -291,7 +289,7 @@ impl<M: Machine> VnodePager<M> {
     /// file ended inside it, has become longer, and has no room for the rest. Who stores there
     /// through a mapping asks for room first.
     pub fn mark_hole(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) {
-        let (machine, mut down) = (uvm.machine(), Shootdown::new());
+        let (machine, mut down) = (uvm.mem(), Gather::new());
         loop {
             let busy = {
                 let (body, mut h) = self.object.lock(held);
@@ -300,7 +298,7 @@ impl<M: Machine> VnodePager<M> {
                 if busy.is_ok() {
                     uvm.frames().set_flags(page, PageFlags::HOLE);
                     machine.pmap().page_protect(&mut h, page, Prot::READ_EXECUTE, &mut down);
-                    down.perform(machine, &mut h);
+                    down.perform(uvm.frames(), machine, &mut h);
                 }
                 busy
             };
@@ -342,8 +340,8 @@ impl<M: Machine> VnodePager<M> {
         range: Range<u64>,
         run: &mut Run,
     ) -> Result<(), Ticket> {
-        let (machine, frames) = (uvm.machine(), uvm.frames());
-        let mut down = Shootdown::new();
+        let (machine, frames) = (uvm.mem(), uvm.frames());
+        let mut down = Gather::new();
         run.pages.clear();
         let (mut body, mut h) = self.object.lock(held);
         let mut stored_to = 0;
@@ -376,7 +374,7 @@ impl<M: Machine> VnodePager<M> {
         }
         body.stored_to += stored_to;
         // Under the lock: a store that a CPU still makes unnoticed belongs to this write.
-        down.perform(machine, &mut h);
+        down.perform(uvm.frames(), machine, &mut h);
         Ok(())
     }
 
@@ -393,7 +391,7 @@ impl<M: Machine> VnodePager<M> {
         wanted: Pages,
         plan: &Plan,
     ) -> Result<ReadRequest, NoMemory> {
-        let (machine, frames) = (uvm.machine(), uvm.frames());
+        let (machine, frames) = (uvm.mem(), uvm.frames());
         let missing = |n: &u64| body.page(Pages(*n)).is_none();
         let mut first = wanted.0;
         while first > plan.pages.start && missing(&(first - 1)) {
@@ -433,7 +431,7 @@ impl<M: Machine> VnodePager<M> {
         let (body, _) = self.object.lock(held);
         let goes = |&n: &u64| {
             let idle = |page: &PageNo| !uvm.frames().flags(*page).contains(PageFlags::BUSY);
-            body.page(Pages(n)).filter(idle).is_some_and(|page| is_dirty(uvm.machine(), page))
+            body.page(Pages(n)).filter(idle).is_some_and(|page| is_dirty(uvm.mem(), page))
         };
         let lowest = index.0.saturating_sub(WRITE_CLUSTER as u64 / 2);
         let first = (lowest..index.0).rev().take_while(goes).last().unwrap_or(index.0);
@@ -441,10 +439,10 @@ impl<M: Machine> VnodePager<M> {
     }
 
     fn write(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, run: &Run) {
-        let (stat, cpu) = (uvm.stat(), uvm.machine().cpu());
+        let (stat, cpu) = (uvm.stat(), uvm.mem().cpu());
         stat.add(cpu, Counter::FileWrites, 1);
         stat.add(cpu, Counter::FilePagesWritten, run.pages.len() as u64);
-        match self.vnode.write(uvm.machine(), run.index, &run.pages) {
+        match self.vnode.write(uvm.mem(), run.index, &run.pages) {
             Transfer::Done => uvm.write_done(held, &run.pages, Outcome::Done),
             Transfer::Failed => uvm.write_done(held, &run.pages, Outcome::Failed),
             Transfer::Started => {}
@@ -461,17 +459,17 @@ impl<M: Machine> VnodePager<M> {
                 };
                 let Some((index, page)) = body.marked(range.clone()).find(busy) else { return };
                 range.start = index.0;
-                busy_check(uvm.machine(), page)
+                busy_check(uvm.mem(), page)
             };
             if let Err(ticket) = ticket {
-                uvm.machine().wait(held, ticket);
+                uvm.mem().wait(held, ticket);
             }
         }
     }
 }
 
 /// Whether a page holds what the file doesn't.
-fn is_dirty<M: Machine>(machine: &M, page: PageNo) -> bool {
+fn is_dirty<M: Machine>(machine: &Memory<M>, page: PageNo) -> bool {
     !machine.frames().flags(page).contains(PageFlags::CLEAN) || machine.pmap().is_modified(page)
 }
 
@@ -498,7 +496,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         }
         let alone = matches!(access, Access::Fault(_)) && !uvm.knobs().neighbours();
         let access = if alone { Access::Fault(Advice::Random) } else { access };
-        let plan = body.plan(uvm.machine(), index, access);
+        let plan = body.plan(uvm.mem(), index, access);
         Err(GetError::Read(self.prepare(uvm, body, held, index, &plan)?))
     }
 
@@ -527,7 +525,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         index: Pages,
         pages: &[PageNo],
     ) -> Transfer {
-        self.vnode.read(uvm.machine(), index, pages)
+        self.vnode.read(uvm.mem(), index, pages)
     }
 
     fn fill_hole(
@@ -537,7 +535,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         index: Pages,
     ) -> Result<(), GetError> {
         let cuts = self.object.lock(held).0.cuts;
-        self.vnode.fill_hole(uvm.machine(), index)?;
+        self.vnode.fill_hole(uvm.mem(), index)?;
         let (body, _) = self.object.lock(held);
         // What has come since a hole was punched has no room: the store meets it again, and asks
         // again.
@@ -581,7 +579,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) -> Removed {
         body.remove_some(uvm, held, down)
     }

@@ -123,7 +123,7 @@ impl<M: Machine> Uvm<M> {
         let (body, _) = oref.pager.object().lock(held);
         let there = body.pages(first.0..first.0 + part.pages().0);
         let maps = |&(index, page): &(Pages, _)| {
-            let found = self.machine().pmap().extract(&space.pmap, part.start + (index - first));
+            let found = self.mem().pmap().extract(&space.pmap, part.start + (index - first));
             found.is_some_and(|(mapped, _)| mapped == page)
         };
         sum.mapped += there.filter(maps).count();
@@ -138,7 +138,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(Pages),
     ) -> bool {
-        let (tree, mut h) = space.map.lock(self.machine(), held, range);
+        let (tree, mut h) = space.map.lock(self.mem(), held, range);
         tree.each(range, |e| {
             for va in e.range.intersect(range).iter_pages() {
                 let anon = e.amap.as_ref().and_then(|a| {
@@ -153,7 +153,7 @@ impl<M: Machine> Uvm<M> {
                     })
                 };
                 // Some pagers show pages of their own that are in no table.
-                let is_shown = || self.machine().pmap().extract(&space.pmap, va).is_some();
+                let is_shown = || self.mem().pmap().extract(&space.pmap, va).is_some();
                 if anon.unwrap_or_else(|| is_in_object(&mut h) || is_shown()) {
                     each(va - range.start);
                 }

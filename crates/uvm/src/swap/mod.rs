@@ -44,7 +44,7 @@ use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo};
 
 use crate::io::Transfer;
 use crate::stat::Counter;
-use crate::Uvm;
+use crate::{Memory, Uvm};
 pub(crate) use zswap::{Holder, Refusal};
 use zswap::{Zswap, ZSWAP};
 pub use zswap::{ZswapInfo, MOST_ZSWAP};
@@ -343,7 +343,7 @@ impl<M: Machine> Swap<M> {
     /// Frees a slot; [`Slot::LOST`] is none.
     pub(crate) fn free<P: Before<order::Swap>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         slot: Slot,
     ) {
@@ -353,7 +353,7 @@ impl<M: Machine> Swap<M> {
     /// Takes a slot that failed out of use for good.
     pub(crate) fn retire<P: Before<order::Swap>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         slot: Slot,
     ) {
@@ -363,7 +363,7 @@ impl<M: Machine> Swap<M> {
     /// The same, for a slot whose contents can't be read.
     pub(crate) fn lose<P: Before<order::Swap>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         slot: Slot,
     ) {
@@ -372,7 +372,7 @@ impl<M: Machine> Swap<M> {
 
     fn end_use<P: Before<order::Swap>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         slot: Slot,
         end: fn(&mut Bits, u32),
@@ -450,7 +450,7 @@ impl<M: Machine> Swap<M> {
     /// Starts a write of pages to consecutive slots, all in use.
     pub(crate) fn write(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, order::Nothing>,
         slot: Slot,
         pages: &[PageNo],
@@ -511,7 +511,7 @@ impl<M: Machine> Uvm<M> {
         if u64::from(slots) > self.swap_room() {
             return Err(SwapError::TooMuch);
         }
-        self.machine().reserve_heap(Bits::bytes(slots))?;
+        self.mem().reserve_heap(Bits::bytes(slots))?;
         let bits = Bits::new(slots)?;
         self.swap().add(held, device, priority, bits)
     }
@@ -523,7 +523,7 @@ impl<M: Machine> Uvm<M> {
         slot: Slot,
         pages: &[PageNo],
     ) -> Transfer {
-        let (machine, cpu) = (self.machine(), self.machine().cpu());
+        let (machine, cpu) = (self.mem(), self.mem().cpu());
         if let (Some(at), &[page]) = (slot.in_zswap(), pages) {
             self.stat().add(cpu, Counter::ZswapIns, 1);
             return self.swap().zswap.read(machine, held, at, page);
@@ -546,10 +546,10 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         holder: Holder,
     ) -> Result<Slot, Refusal> {
-        let stored = self.swap().zswap.store(self.machine(), held, page, holder);
+        let stored = self.swap().zswap.store(self.mem(), held, page, holder);
         match stored {
-            Ok(_) => self.stat().add(self.machine().cpu(), Counter::ZswapOuts, 1),
-            Err(Refusal::Large) => self.stat().add(self.machine().cpu(), Counter::ZswapRefused, 1),
+            Ok(_) => self.stat().add(self.mem().cpu(), Counter::ZswapOuts, 1),
+            Err(Refusal::Large) => self.stat().add(self.mem().cpu(), Counter::ZswapRefused, 1),
             Err(Refusal::Off | Refusal::Full) => {}
         }
         stored

@@ -4,8 +4,9 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use machine::frames::PageFlags;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Reserve, Ticket};
+use crate::page::PageFlags;
+use crate::page::Reserve;
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Ticket};
 
 use super::off::Batch;
 use super::Slot;
@@ -80,13 +81,13 @@ impl<M: Machine> Uvm<M> {
             let Some((index, what)) = found else { break };
             indices.start = index.0 + 1;
             match what {
-                Stored::Page(page) => match busy_check(self.machine(), page) {
+                Stored::Page(page) => match busy_check(self.mem(), page) {
                     Ok(()) => self.give_slot_back(&mut h, page),
                     Err(ticket) => wait = Some(ticket),
                 },
                 Stored::Slot(slot) => {
-                    let page = frames.alloc(self.machine(), &mut h, reserve)?;
-                    pager.object().insert_reading(self.machine(), &mut body, index, page);
+                    let page = frames.alloc(self.mem(), &mut h, reserve)?;
+                    pager.object().insert_reading(self.mem(), &mut body, index, page);
                     self.read_prepared(1);
                     batch.push((slot, page));
                 }
@@ -98,7 +99,7 @@ impl<M: Machine> Uvm<M> {
     /// Frees a resident page's place on swap: it is to be written elsewhere the next time.
     pub(crate) fn give_slot_back(&self, held: &mut Held<'_, order::Object>, page: PageNo) {
         if let Some(slot) = Slot::new(self.frames().slot(page)) {
-            self.swap().free(self.machine(), held, slot);
+            self.swap().free(self.mem(), held, slot);
         }
         self.frames().set_slot(page, 0);
         self.frames().clear_flags(page, PageFlags::CLEAN);

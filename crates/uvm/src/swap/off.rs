@@ -15,8 +15,9 @@ use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
-use machine::frames::PageFlags;
-use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Reserve, Ticket};
+use crate::page::PageFlags;
+use crate::page::Reserve;
+use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Ticket};
 
 use super::zswap::ZSWAP;
 use super::{Slot, State, SwapError, SwapId, MOST_ZSWAP};
@@ -103,7 +104,7 @@ impl<M: Machine> Uvm<M> {
             return Err(SwapError::TooMuch);
         }
         if percent != 0 {
-            return zswap.set(self.machine(), held, percent).map_err(SwapError::from);
+            return zswap.set(self.mem(), held, percent).map_err(SwapError::from);
         }
         if zswap.slots() == 0 {
             return Ok(());
@@ -140,7 +141,7 @@ impl<M: Machine> Uvm<M> {
                 self.has_room(held, &mut reclaim);
                 return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
             }
-            let memory = self.machine().ticket(Channel::MEMORY);
+            let memory = self.mem().ticket(Channel::MEMORY);
             let mut wait = None;
             let home = self
                 .anons_home(held, numbers, &mut wait)
@@ -157,10 +158,10 @@ impl<M: Machine> Uvm<M> {
             }
             self.has_room(held, &mut reclaim);
             if let Some(ticket) = wait {
-                self.machine().wait(held, ticket);
+                self.mem().wait(held, ticket);
             } else if used == last && self.used_on(held, numbers).0 == used {
                 // Orphans under I/O have the rest, and give it back when that ends.
-                self.machine().wait(held, memory);
+                self.mem().wait(held, memory);
             }
             last = used;
         }
@@ -201,7 +202,7 @@ impl<M: Machine> Uvm<M> {
         reserve: Reserve,
         batch: &mut Batch,
     ) -> Result<Visit, NoMemory> {
-        let (machine, frames) = (self.machine(), self.frames());
+        let (machine, frames) = (self.mem(), self.frames());
         let (mut body, mut h) = self.anons.get(no).lock(held);
         let body: &mut AnonBody = &mut body;
         let Some(slot) = body.swap.filter(|slot| numbers.contains(&slot.number())) else {

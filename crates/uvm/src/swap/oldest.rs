@@ -9,7 +9,8 @@ use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
-use machine::{order, Held, Machine, PageNo, Reserve};
+use crate::page::Reserve;
+use machine::{order, Held, Machine, PageNo};
 
 use super::off::Batch;
 use super::{Holder, Slot, WRITE_CLUSTER};
@@ -43,7 +44,7 @@ impl<M: Machine> Uvm<M> {
             pages
                 .extend(batch.into_iter().filter_map(|(slot, page)| self.unpack(held, slot, page)));
         }
-        self.stat().add(self.machine().cpu(), Counter::ZswapMoved, pages.len() as u64);
+        self.stat().add(self.mem().cpu(), Counter::ZswapMoved, pages.len() as u64);
         pages
     }
 
@@ -83,7 +84,7 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
     ) -> Option<PageNo> {
         let at = slot.in_zswap()?;
-        match self.swap().zswap.read(self.machine(), held, at, page) {
+        match self.swap().zswap.read(self.mem(), held, at, page) {
             Transfer::Done => {
                 // From now on it is on its way out, like those that were taken.
                 self.coming_in.fetch_sub(1, Relaxed);

@@ -25,13 +25,15 @@
 //! and a frame that is asked for serves a page that is about to give one back. The road not taken
 //! is buffers for each CPU: to be had when many CPUs are seen to wait here.
 
+use crate::Memory;
 use alloc::boxed::Box;
 use machine::lines::{AtomicU32, Ordering::Relaxed};
 
+use crate::page::Reserve;
 use lz4_flex::block::{
     compress_into_with_table, decompress_into, get_maximum_output_size, CompressTable,
 };
-use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo, Reserve, PAGE_SIZE};
+use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo, PAGE_SIZE};
 
 use super::bits::Bits;
 use super::pieces::Pieces;
@@ -144,7 +146,7 @@ impl<M: Machine> Zswap<M> {
     /// [`NoMemory`] if there is none for its tables; nothing has changed.
     pub(super) fn set(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, order::Nothing>,
         percent: u8,
     ) -> Result<(), NoMemory> {
@@ -227,7 +229,7 @@ impl<M: Machine> Zswap<M> {
     /// [`Refusal`]: nothing has changed.
     pub(super) fn store(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, order::Nothing>,
         page: PageNo,
         holder: Holder,
@@ -258,7 +260,7 @@ impl<M: Machine> Zswap<M> {
     /// Fills a page from a slot that is taken.
     pub(super) fn read(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, order::Nothing>,
         at: u32,
         page: PageNo,
@@ -292,7 +294,7 @@ impl<M: Machine> Zswap<M> {
     /// Frees a slot, and its frame if that was the last of it.
     pub(super) fn free<P: Before<order::Swap>>(
         &self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, P>,
         at: u32,
     ) {
@@ -338,7 +340,7 @@ impl<M: Machine> Zswap<M> {
     }
 }
 
-fn buffers<M: Machine>(machine: &M) -> Result<Buffers, NoMemory> {
+fn buffers<M: Machine>(machine: &Memory<M>) -> Result<Buffers, NoMemory> {
     machine.reserve_heap(size_of::<Work>() + 8192)?;
     let work = Work { page: [0; PAGE_SIZE], packed: [0; get_maximum_output_size(PAGE_SIZE)] };
     Ok((Box::new(work), CompressTable::small()))
@@ -357,7 +359,7 @@ impl Work {
 }
 
 impl State {
-    fn new<M: Machine>(machine: &M, total: usize) -> Result<State, NoMemory> {
+    fn new<M: Machine>(machine: &Memory<M>, total: usize) -> Result<State, NoMemory> {
         let slots = (total * SLOTS_PER_FRAME as usize).min(ZSWAP as usize);
         let frames = total * usize::from(MOST_ZSWAP) / 100;
         let bytes = Pieces::<Entry>::bytes(slots)
@@ -377,7 +379,7 @@ impl State {
     /// A chunk in a frame that has one, or in a new one.
     fn chunk<M: Machine>(
         &mut self,
-        machine: &M,
+        machine: &Memory<M>,
         held: &mut Held<'_, order::Swap>,
         parts: Parts,
     ) -> Option<Chunk> {

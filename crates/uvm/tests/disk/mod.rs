@@ -228,7 +228,7 @@ impl Desk {
     }
 
     pub fn on(config: Config, answers: Answers, len: u64) -> Desk {
-        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+        let uvm = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
         let disk = Arc::new(Disk {
             state: Mutex::default(),
             on_read: Mutex::default(),

@@ -15,7 +15,7 @@ pub const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
 /// what is free can be compared.
 pub fn world(frames: u32) -> (World, usize) {
     let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
-    let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
+    let uvm = SoftMachine::new(config).into_uvm().unwrap();
     let mut ctx = ThreadCtx::new();
     let zero = uvm.zero_page(&mut ctx.held()).unwrap();
     uvm.return_page(&mut ctx.held(), zero);

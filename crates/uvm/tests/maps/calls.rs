@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use machine::order::{self, Nothing};
-use machine::{Held, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
+use machine::{Held, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::page::Gather;
 use uvm::pager::Access;
 use uvm::{
     Advice, AnonObject, Backing, Counter, FaultError, GetError, Inherit, MapError, MapRequest,
@@ -181,7 +182,7 @@ impl Pager<Soft> for LastWords {
         _: &Uvm<Soft>,
         _: &mut ObjectBody,
         _: &mut Held<'_, order::Object>,
-        _: &mut Shootdown,
+        _: &mut Gather,
     ) -> Removed {
         if let Some(probe) = &*self.probe.lock().unwrap() {
             probe();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Prot, Reserve, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::page::Reserve;
 use uvm::{Counter, Inherit, MapError, MapRequest, Pass, RemapPlace, Space};
 use uvm_soft::within_reservation;
 

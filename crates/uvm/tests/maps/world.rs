@@ -18,7 +18,7 @@ pub const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 47));
 /// A machine of so many frames.
 pub fn world(frames: u32) -> World {
     let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
-    Arc::new(Uvm::new(SoftMachine::with_threads(&config)).unwrap())
+    Arc::new(SoftMachine::with_threads(&config).into_uvm().unwrap())
 }
 
 pub fn space(uvm: &World, held: &mut Held<'_, Nothing>) -> Space<Soft> {

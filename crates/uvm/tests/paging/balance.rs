@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::stores::file::TestFile;
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Channel, Class, Held, Machine, Pa, Pages, Prot, Reserve, ThreadCtx, Va, VaRange};
+use machine::{Channel, Held, Machine, Pa, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::page::{Class, Reserve};
 use uvm::{BadShare, MapRequest, Pager, Sharing, Space, Uvm, VnodePager};
 use uvm_soft::{Config, SoftMachine};
 
@@ -21,7 +22,7 @@ struct Desk {
 impl Desk {
     fn new(held: &mut Held<'_, Nothing>) -> Desk {
         let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
-        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+        let uvm = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
         uvm.swap_on(held, SwapDisk::new(&uvm, 1024, Mode::AtOnce), 0).unwrap();
         let space = uvm.space_create(held, VaRange::new(Va(0x1000), Va(1 << 40))).unwrap();
         Desk { uvm, space }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::stores::file::TestFile;
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, Pages, Pmap, Prot, Reserve, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use uvm::page::Reserve;
 use uvm::pageout::Last;
 use uvm::{
     Advice, At, Counter, FaultError, FaultKind, Loan, MapRequest, Pager, Sharing, Space, SwapError,
@@ -22,7 +23,7 @@ const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
 /// A machine of so many frames.
 fn world(frames: u32) -> World {
     let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
-    Arc::new(Uvm::new(SoftMachine::new(config)).unwrap())
+    Arc::new(SoftMachine::new(config).into_uvm().unwrap())
 }
 
 fn swap_on(

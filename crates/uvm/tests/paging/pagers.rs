@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use crate::disk::{load, store, Answers, Desk, World};
-use machine::frames::Place;
 use machine::order::{self, Held};
-use machine::{Machine, Owner, Pa, PageNo, Pages, Prot, Shootdown, ThreadCtx, Va, VaRange};
+use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::page::Gather;
+use uvm::page::Owner;
+use uvm::page::Place;
 use uvm::{
     Access, Advice, DevicePager, FaultError, GetError, MapRequest, Object, ObjectBody, Pager,
     Removed, Sharing, Space, Uvm, CLUSTER,
@@ -31,7 +33,7 @@ fn map(
 #[test]
 fn a_device_is_mapped_by_many_and_never_freed() {
     let config = Config { devices: vec![(Pa(1 << 32), 32)], ..Config::default() };
-    let (uvm, mut ctx) = (Uvm::new(SoftMachine::new(config)).unwrap(), ThreadCtx::new());
+    let (uvm, mut ctx) = (SoftMachine::new(config).into_uvm().unwrap(), ThreadCtx::new());
     let held = &mut ctx.held();
     let first = uvm.frames().page_at(Pa(1 << 32)).unwrap();
     assert_eq!((uvm.frames().total(), uvm.frames().numbers()), (1024, 1056));
@@ -105,7 +107,7 @@ impl Pager<SoftMachine> for Rom {
         _: &Uvm<SoftMachine>,
         _: &mut ObjectBody,
         _: &mut Held<'_, order::Object>,
-        _: &mut Shootdown,
+        _: &mut Gather,
     ) -> Removed {
         Removed::All
     }
@@ -113,7 +115,8 @@ impl Pager<SoftMachine> for Rom {
 
 #[test]
 fn a_pager_may_choose_its_pages_itself() {
-    let (uvm, mut ctx) = (Uvm::new(SoftMachine::new(Config::default())).unwrap(), ThreadCtx::new());
+    let (uvm, mut ctx) =
+        (SoftMachine::new(Config::default()).into_uvm().unwrap(), ThreadCtx::new());
     let held = &mut ctx.held();
     let first = uvm.frames().alloc_run(held, 2).unwrap();
     let chips = vec![first, PageNo(first.0 + 1)];

@@ -29,7 +29,7 @@ const LEN: u64 = 700;
 impl World {
     fn new(mode: Mode, advice: Advice) -> World {
         let config = Config { segments: vec![(Pa(0x10_0000), FRAMES)], ..Config::default() };
-        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+        let uvm = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
         let mut ctx = ThreadCtx::new();
         let held = &mut ctx.held();
         let disk = SwapDisk::new(&uvm, 1500, mode);

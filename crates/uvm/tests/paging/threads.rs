@@ -7,8 +7,8 @@ use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
 
 use crate::stores::{Mode, SwapDisk};
-use machine::frames::PageFlags;
 use machine::{Channel, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use uvm::page::PageFlags;
 use uvm::{Counter, MapRequest, Space, SwapError, Uvm};
 use uvm_soft::{wait_until, Config, Fate, IoBy, Moment, SoftMachine, Stage};
 
@@ -163,7 +163,7 @@ fn run_swapper(uvm: &World, disk: &Arc<SwapDisk>, stop: &AtomicBool) {
 fn programs_keep_their_bytes_while_everything_moves() {
     let segments = vec![(Pa(0x10_0000), 224)];
     let config = Config { segments, stage: Stage::Concurrent, io: IoBy::Test, ..Config::default() };
-    let uvm: World = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+    let uvm: World = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
     let (first, second) =
         (SwapDisk::new(&uvm, 1000, Mode::Later), SwapDisk::new(&uvm, 700, Mode::Later));
     uvm.swap_on(&mut ThreadCtx::new().held(), first, 1).unwrap();
@@ -212,7 +212,7 @@ const AT_ONCE: u64 = 16;
 fn a_new_page_is_not_taken_before_it_is_mapped() {
     let segments = vec![(Pa(0x10_0000), 224)];
     let config = Config { segments, stage: Stage::Concurrent, ..Config::default() };
-    let uvm: World = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+    let uvm: World = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
     uvm.swap_on(held, SwapDisk::new(&uvm, 64, Mode::AtOnce), 0).unwrap();

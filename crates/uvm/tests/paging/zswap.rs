@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Held, Machine, Owner, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Held, Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use uvm::page::Owner;
 use uvm::{
     AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, Uvm,
     ZswapInfo, MOST_ZSWAP,
@@ -52,7 +53,7 @@ struct World {
 impl World {
     fn new(frames: u32, percent: u8) -> World {
         let config = Config { segments: vec![(Pa(0x10_0000), frames)], ..Config::default() };
-        let uvm = Arc::new(Uvm::new(SoftMachine::new(config)).unwrap());
+        let uvm = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
         let mut ctx = ThreadCtx::new();
         uvm.set_zswap(&mut ctx.held(), percent).unwrap();
         let space = uvm.space_create(&mut ctx.held(), BOUNDS).unwrap();

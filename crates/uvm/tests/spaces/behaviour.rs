@@ -17,7 +17,7 @@ const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn world() -> World {
-    Uvm::new(SoftMachine::new(Config::default())).unwrap()
+    SoftMachine::new(Config::default()).into_uvm().unwrap()
 }
 
 fn store(uvm: &World, space: &Space<SoftMachine>, va: Va, byte: u8) -> Result<(), FaultError> {

@@ -3,8 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use crate::disk::{Answers, Desk};
-use machine::frames::PageFlags;
-use machine::{Machine, Owner, Pa, PageNo, Pages, Pmap, Prot, Reserve, ThreadCtx, Va, VaRange};
+use machine::{Machine, Pa, PageNo, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use uvm::page::PageFlags;
+use uvm::page::{Owner, Reserve};
 use uvm::{Advice, MapRequest, Sharing, Space};
 use uvm_soft::{Config, Denied, Moment, SoftMachine};
 

@@ -16,7 +16,7 @@ struct World {
 impl World {
     fn new() -> World {
         let config = Config { segments: vec![(Pa(0x10_0000), 64)], cpus: 3, ..Config::default() };
-        let uvm = Uvm::new(SoftMachine::new(config)).unwrap();
+        let uvm = SoftMachine::new(config).into_uvm().unwrap();
         let space = uvm.space_create(&mut ThreadCtx::new().held(), BOUNDS).unwrap();
         World { uvm, space }
     }

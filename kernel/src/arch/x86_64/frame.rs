@@ -1,6 +1,6 @@
 //! Page frames as bytes: what is on its way between programs is kept in them.
 
-use machine::{Machine, NoMemory, PAGE_SIZE};
+use machine::{NoMemory, PAGE_SIZE};
 use uvm::LoanedPage;
 
 use super::machine::KERNEL;

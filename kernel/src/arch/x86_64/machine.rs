@@ -1,9 +1,11 @@
 //! This machine as the VM system sees it: `impl Machine`.
 
+use alloc::sync::Arc;
 use core::arch::asm;
 
 use machine::order::{Held, Nothing, PageQueues};
-use machine::{Channel, Frames, Machine, NoMemory, Pa, PageNo, ThreadCtx, Ticket, PAGE_SIZE};
+use machine::{Channel, Machine, NoMemory, Pa, PageNo, ThreadCtx, Ticket, PAGE_SIZE};
+use uvm::page::Frames;
 
 use super::bytes::PageBytes;
 use super::pmap::{self, X86Pmap};
@@ -16,7 +18,7 @@ pub struct KernelMachine;
 /// The one there is.
 pub static KERNEL: KernelMachine = KernelMachine;
 
-static FRAMES: Once<Frames<KernelMachine>> = Once::new();
+static FRAMES: Once<Arc<Frames<KernelMachine>>> = Once::new();
 static PMAP: X86Pmap = X86Pmap;
 
 /// Hands over all memory that start-up has left, and names the memory that devices have.
@@ -30,13 +32,13 @@ pub fn init(
 ) -> Result<(), NoMemory> {
     let frames = Frames::with(segments, loaded, devices, super::cpu::found())?;
     pmap::init(frames.numbers())?;
-    FRAMES.call_once(|| frames);
+    FRAMES.call_once(|| Arc::new(frames));
     Ok(())
 }
 
 /// Physical memory, once it has been handed over.
 #[inline]
-pub fn frames() -> Option<&'static Frames<KernelMachine>> {
+pub fn frames() -> Option<&'static Arc<Frames<KernelMachine>>> {
     FRAMES.get()
 }
 
@@ -70,6 +72,13 @@ fn thread() -> ThreadCtx {
 static CHANNELS: Channels = Channels::new();
 
 impl KernelMachine {
+    /// Physical memory.
+    #[inline]
+    pub fn frames(&self) -> &'static Frames<KernelMachine> {
+        // SAFETY: memory is handed over in start-up before anything can reach the VM system.
+        unsafe { FRAMES.get_unchecked() }
+    }
+
     /// A page's bytes in the direct map.
     ///
     /// # Panics
@@ -96,12 +105,6 @@ impl Machine for KernelMachine {
     #[inline]
     fn pmap(&self) -> &X86Pmap {
         &PMAP
-    }
-
-    #[inline]
-    fn frames(&self) -> &Frames<Self> {
-        // SAFETY: memory is handed over in start-up before anything can reach the VM system.
-        unsafe { FRAMES.get_unchecked() }
     }
 
     #[inline]

@@ -15,7 +15,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use machine::{NoMemory, Reserve, PAGE_SIZE};
+use machine::{NoMemory, PAGE_SIZE};
+use uvm::page::Reserve;
 
 use super::{cpu, io};
 use crate::boot::Range;

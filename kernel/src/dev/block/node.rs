@@ -16,7 +16,8 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use linux_raw_sys::ioctl as abi;
-use machine::{Machine, PageNo, Reserve, PAGE_SIZE};
+use machine::{PageNo, PAGE_SIZE};
+use uvm::page::Reserve;
 
 use super::{blk, Disk, Op, MAX_PAGES, SECTOR, TABLE};
 use crate::arch::bytes::PageBytes;

@@ -16,7 +16,8 @@
 use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
-use machine::{Machine, PageNo, Reserve, PAGE_SIZE};
+use machine::{PageNo, PAGE_SIZE};
+use uvm::page::Reserve;
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::{SomeTransport, Transport};
 use virtio_drivers::Error;

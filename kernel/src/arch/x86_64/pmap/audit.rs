@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use machine::{Machine, PageNo};
+use machine::PageNo;
 
 use super::{page_of, reverse, space, PRESENT};
 use crate::arch::machine::KERNEL;

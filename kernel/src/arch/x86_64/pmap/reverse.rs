@@ -22,7 +22,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Machine, NoMemory, PageNo};
+use machine::{NoMemory, PageNo};
 
 use super::record::{record, Locked, Record, PAGE};
 use super::space::Last;

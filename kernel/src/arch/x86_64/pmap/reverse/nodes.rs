@@ -18,7 +18,8 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Machine, NoMemory, PageNo, Reserve, PAGE_SIZE};
+use machine::{NoMemory, PageNo, PAGE_SIZE};
+use uvm::page::Reserve;
 
 use super::super::record::record;
 use super::super::NIL;

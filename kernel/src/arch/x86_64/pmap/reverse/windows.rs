@@ -31,7 +31,8 @@ use core::ops::{Deref, Range};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use machine::{Owner, Pa, Prot, Wiring};
+use machine::{Pa, Prot, Wiring};
+use uvm::page::Owner;
 
 use super::nodes::{give_node, node, take_node, List};
 use super::*;

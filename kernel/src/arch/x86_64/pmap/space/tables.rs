@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use machine::Reserve;
+use uvm::page::Reserve;
 
 use super::*;
 use crate::arch::tables as kernel_tables;

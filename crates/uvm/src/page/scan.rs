@@ -11,8 +11,8 @@
 use arrayvec::ArrayVec;
 
 use super::{link_back, Frames, Place, Queue};
-use crate::order::{Before, Held, PageQueues};
-use crate::{Machine, PageNo};
+use machine::order::{Before, Held, PageQueues};
+use machine::{Machine, PageNo};
 
 /// Pages that one step of a scan hands out at most.
 pub const SCAN: usize = 32;

@@ -1,19 +1,21 @@
 //! Proof that a page has no mapping left, for whoever frees it.
 //!
 //! ```text
-//!   page's owner:    Shootdown::unmap     page_protect; the CPUs that may know the page are in the Shootdown
+//!   page's owner:    Gather::unmap     page_protect; the CPUs that may know the page are in the Gather
 //!   map's owner:     Unmapped::by_ranges  its range was removed, and the CPUs were told, before the map's lock went
 //!                         |
 //!                         v
 //!   Frames::release(page, down)  -->  down.perform: CPUs are told, then the page is free
 //! ```
 //! That the tables show no mapping is no proof. Another thread may have taken one out a moment ago,
-//! and the CPUs not know of it yet (law P6 of [`crate::pmap`]):
-//! [`Pmap::is_mapped`](crate::Pmap::is_mapped) says nothing about who still reaches a page. So it
+//! and the CPUs not know of it yet (law P6 of [`machine::pmap`]):
+//! [`Pmap::is_mapped`](machine::Pmap::is_mapped) says nothing about who still reaches a page. So it
 //! makes no [`Unmapped`], and what frees a page asks for one.
 
-use crate::order::{Before, Held, PageCache, PageQueues};
-use crate::{Machine, PageNo, Pmap, Prot, Shootdown};
+use machine::order::{Before, Held, PageCache, PageQueues};
+use machine::{Machine, PageNo, Pmap, Prot};
+
+use super::{Frames, Gather};
 
 /// See the module. Neither copied nor kept: the owner's lock, or the map's, under which it was
 /// made, is held.
@@ -22,7 +24,7 @@ pub struct Unmapped(PageNo);
 
 impl Unmapped {
     /// A page each of whose mappings lay in a range that its map's owner has removed; the CPUs were
-    /// told under that map's lock, or are told by the `Shootdown` that the page goes into. It is an
+    /// told under that map's lock, or are told by the `Gather` that the page goes into. It is an
     /// anon's that nobody refers to any more, or was never mapped.
     #[inline]
     pub const fn by_ranges(page: PageNo) -> Unmapped {
@@ -37,10 +39,11 @@ impl Unmapped {
     }
 }
 
-impl Shootdown {
+impl Gather {
     /// Takes a page out of all tables, under its owner's lock. Wirings of mappings are given back.
     pub fn unmap<M: Machine, P>(
         &mut self,
+        frames: &Frames<M>,
         machine: &M,
         held: &mut Held<'_, P>,
         page: PageNo,
@@ -49,7 +52,7 @@ impl Shootdown {
         P: Before<PageQueues> + Before<PageCache>,
     {
         for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, self) {
-            machine.frames().unwire(machine, held, page);
+            frames.unwire(machine, held, page);
         }
         Unmapped(page)
     }

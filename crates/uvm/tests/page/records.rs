@@ -1,9 +1,10 @@
-//! A page's record (`machine::frames`): its owner, what is going on with it and who holds it,
+//! A page's record (`uvm::page`): its owner, what is going on with it and who holds it,
 //! against a plain struct of the same.
 
-use machine::frames::{Class, PageFlags, Place, Taken, TryLoan};
 use machine::order::{Held, Nothing};
-use machine::{Frames, Machine, Owner, Pa, PageNo, Reserve, ThreadCtx};
+use machine::{Pa, PageNo, ThreadCtx};
+use uvm::page::{Class, PageFlags, Place, Taken, TryLoan};
+use uvm::page::{Frames, Owner, Reserve};
 use uvm_soft::{Config, Rng, SoftMachine};
 
 fn machine() -> SoftMachine {

@@ -2,10 +2,10 @@
 //! write what is said in the module above.
 
 use super::{Frames, Owner, Page, PageFlags, Place, NIL, PLACES};
-use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
-use crate::order::{Before, Held, PageQueues};
-use crate::{Machine, PageNo};
+use machine::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
+use machine::order::{Before, Held, PageQueues};
+use machine::{Machine, PageNo};
 
 /// Fields of the word of holds: wirings, loans, and whether the owner has let the page go.
 pub(super) const WIRINGS: u32 = 0xffff;
@@ -87,7 +87,7 @@ impl<M: Machine> Frames<M> {
     /// Whether the page may be shown to be written by whoever has the one leaf that refers to an
     /// anon, as far as the page's record goes: that anon has the page, one leaf alone refers to it,
     /// nobody has the page on loan, and I/O hasn't. What
-    /// [`Pmap::enter_ahead`](crate::Pmap::enter_ahead) asks where the anon's lock is no longer
+    /// [`Pmap::enter_ahead`](machine::Pmap::enter_ahead) asks where the anon's lock is no longer
     /// held: whoever changes any of it says so here first, and takes the right to write from all
     /// mappings then.
     ///

@@ -4,12 +4,14 @@
 //! of pages pays them once. Runs pass the CPU's cache by: they come off the free list and go back
 //! to it, as a chain.
 
+use super::gather::PageChain;
+use super::magazine::HALF;
 use super::{link_back, pack, Frames, List, NoMemory, Owner, PageFlags, Place, NIL};
-use crate::atomic::Ordering::{Acquire, Relaxed, Release};
-use crate::magazine::HALF;
-use crate::order::{Before, Held, PageCache, PageQueues, RawLock};
-use crate::shootdown::PageChain;
-use crate::{Channel, Machine, PageNo, Reserve, Shootdown};
+use machine::atomic::Ordering::{Acquire, Relaxed, Release};
+use machine::order::{Before, Held, PageCache, PageQueues, RawLock};
+use machine::{Channel, Machine, PageNo};
+
+use super::{Gather, Reserve};
 
 impl<M: Machine> Frames<M> {
     /// Takes `count` free pages, each as [`alloc`](Self::alloc) leaves it, and hands them to
@@ -109,7 +111,7 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, P>,
         pages: &[PageNo],
         announced: usize,
-        down: &mut Shootdown,
+        down: &mut Gather,
     ) {
         self.per_cpu[M::Lock::cpu()].gathered.fetch_sub(announced - pages.len(), Relaxed);
         let mut listed = 0;

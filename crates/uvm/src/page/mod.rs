@@ -22,7 +22,7 @@
 //!   `queues`).
 //!
 //! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`). I2: a page
-//! on the free list, in a cache, or in a `Shootdown` is on no queue. I3: `free()` counts the free
+//! on the free list, in a cache, or in a `Gather` is on no queue. I3: `free()` counts the free
 //! list and all caches. I4: `place` is `Own` from [`Frames::keep`] until [`Frames::let_go`]: such a
 //! page is on no list, no mapping shows it, and nobody reaches its bytes by its number.
 //!
@@ -30,38 +30,33 @@
 //! and batches are ours, so that a fault takes no lock shared by all CPUs.
 
 mod free;
+mod gather;
+pub mod magazine;
+#[allow(unsafe_code)]
 mod own;
 mod queues;
 mod record;
 mod runs;
 mod scan;
+mod unmapped;
 
 use alloc::vec::Vec;
-use core::fmt;
 
-use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
-use crate::magazine::{Magazine, HALF};
-use crate::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues, RawLock};
-use crate::shared::CachePadded;
-use crate::shootdown::PageChain;
-use crate::{Channel, Machine, Pa, PageNo, PAGE_SHIFT};
 use free::FreeLists;
+pub use gather::Gather;
+use gather::PageChain;
+use machine::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
+use machine::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues, RawLock};
+use machine::shared::CachePadded;
+use machine::{Channel, Machine, NoMemory, Pa, PageNo, PAGE_SHIFT};
+use magazine::{Magazine, HALF};
 pub use queues::{Balance, Class, Queue};
 use queues::{Pending, Queues};
 use record::pack;
 pub use record::{Taken, TryLoan};
 pub use scan::SCAN;
-
-/// No page, table or heap memory is left; nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoMemory;
-
-impl fmt::Display for NoMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("out of memory")
-    }
-}
+pub use unmapped::Unmapped;
 
 /// Whose a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -562,8 +557,8 @@ impl<M: Machine> Frames<M> {
     pub fn release<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
-        page: crate::Unmapped,
-        down: &mut crate::Shootdown,
+        page: Unmapped,
+        down: &mut Gather,
     ) {
         let page = page.page();
         self.announce(1);
@@ -575,7 +570,7 @@ impl<M: Machine> Frames<M> {
         down.gather_queued(self, held, page);
     }
 
-    pub(crate) fn free_chain<P: Before<PageCache>>(
+    pub(super) fn free_chain<P: Before<PageCache>>(
         &self,
         machine: &M,
         held: &mut Held<'_, P>,
@@ -700,7 +695,7 @@ impl<M: Machine> Frames<M> {
         self.pages[no as usize].place.store(place as u8, Relaxed);
     }
 
-    pub(crate) fn link_next(&self, page: PageNo, next: Option<PageNo>) {
+    pub(super) fn link_next(&self, page: PageNo, next: Option<PageNo>) {
         self.page(page).next.store(next.map_or(NIL, |p| p.0), Relaxed);
     }
 

@@ -11,8 +11,8 @@
 //!
 //! `uvm-check/tests/loom/refs.rs` tries all schedules, and breaks the law.
 
-use crate::atomic::AtomicUsize;
-use crate::atomic::Ordering::{AcqRel, Relaxed, Release};
+use machine::atomic::AtomicUsize;
+use machine::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 /// See the module.
 pub struct Refs(AtomicUsize);

@@ -8,8 +8,8 @@
 //! They are copied, and as wrong when the page has gone.
 
 use super::{Frames, Place, PLACES};
-use crate::atomic::Ordering::Relaxed;
-use crate::{Machine, Pa, PageNo};
+use machine::atomic::Ordering::Relaxed;
+use machine::{Machine, Pa, PageNo};
 
 impl<M: Machine> Frames<M> {
     /// The address of a frame that holds bytes for somebody: what whoever reads, writes or maps a

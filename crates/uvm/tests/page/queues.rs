@@ -1,12 +1,11 @@
-//! Free lists and queues (`machine::frames`) of two CPUs, against plain lists of the same.
+//! Free lists and queues (`uvm::page`) of two CPUs, against plain lists of the same.
 
 use std::collections::BTreeSet;
 
-use machine::frames::{Class, PageFlags, Place, Queue, SCAN};
 use machine::order::{Held, Nothing};
-use machine::{
-    Frames, Machine, NoMemory, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped,
-};
+use machine::{NoMemory, Pa, PageNo, ThreadCtx};
+use uvm::page::{Class, Gather, PageFlags, Place, Queue, SCAN};
+use uvm::page::{Frames, Owner, Reserve, Unmapped};
 use uvm_soft::{Config, Rng, SoftMachine};
 
 /// Frames of each segment, and of the devices behind them.
@@ -137,14 +136,14 @@ impl World<'_> {
     }
 
     fn release(&mut self, h: &mut Token<'_>) {
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         let pages = self.some(80);
         for &page in &pages {
             self.frames().release(h, Unmapped::by_ranges(page), &mut down);
             self.forget(page);
         }
         assert_eq!(self.frames().being_freed(), pages.len());
-        down.perform(self.m, h);
+        down.perform(self.m.frames(), self.m, h);
     }
 
     /// Pages that leave their owners together, but for those that are in use in some way.
@@ -174,11 +173,11 @@ impl World<'_> {
             is_idle
         });
         assert_eq!(self.frames().being_freed(), announced);
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         self.frames().release_all(h, &pages, announced, &mut down);
         assert_eq!(self.frames().being_freed(), pages.len());
         pages.iter().for_each(|&page| self.forget(page));
-        down.perform(self.m, h);
+        down.perform(self.m.frames(), self.m, h);
     }
 
     fn activate(&mut self, h: &mut Token<'_>) {

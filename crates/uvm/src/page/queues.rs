@@ -11,10 +11,10 @@
 //! I1: a page is linked on the queue that its place names, and on no other list.
 
 use super::{link_back, Frames, List, PageFlags, Place, BATCH};
-use crate::atomic::AtomicUsize;
-use crate::atomic::Ordering::Relaxed;
-use crate::order::{Before, Held, PageQueues};
-use crate::{Machine, PageNo};
+use machine::atomic::AtomicUsize;
+use machine::atomic::Ordering::Relaxed;
+use machine::order::{Before, Held, PageQueues};
+use machine::{Machine, PageNo};
 
 /// A queue of pages in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

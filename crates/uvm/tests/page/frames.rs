@@ -1,10 +1,9 @@
-//! Page frames and queues (`machine::frames`), by behaviour, on a software machine.
+//! Page frames and queues (`uvm::page`), by behaviour, on a software machine.
 
-use machine::frames::{PageFlags, Place, Queue};
 use machine::order::{Held, Nothing};
-use machine::{
-    Channel, Frames, Machine, Owner, Pa, PageNo, Reserve, Shootdown, ThreadCtx, Unmapped,
-};
+use machine::{Channel, Machine, Pa, PageNo, ThreadCtx};
+use uvm::page::{Frames, Owner, Reserve, Unmapped};
+use uvm::page::{Gather, PageFlags, Place, Queue};
 use uvm_soft::{Config, SoftMachine};
 
 fn machine(segments: &[(Pa, u32)]) -> SoftMachine {
@@ -215,9 +214,9 @@ fn runs_of_pages_pass_the_cache_by() {
         f.alloc_many(&m, h, Reserve::User, count, |page| pages.push(page)).expect("most is free");
         assert_eq!((pages.len(), pages.contains(&cached)), (count, count < 32));
         f.drain_caches(h);
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         pages.into_iter().for_each(|page| f.release(h, Unmapped::by_ranges(page), &mut down));
-        down.perform(&m, h);
+        down.perform(m.frames(), &m, h);
         assert_eq!(in_caches(&m), if count <= 32 { count } else { 0 });
         f.audit(h).unwrap();
     }
@@ -348,9 +347,9 @@ fn give_in_turns(m: &SoftMachine, h: &mut Held<'_, Nothing>, taken: &Used) {
 fn give_at_once(m: &SoftMachine, h: &mut Held<'_, Nothing>, taken: &Used) {
     for (cpu, pages) in taken.iter().enumerate() {
         m.run_on(cpu);
-        let mut down = Shootdown::new();
+        let mut down = Gather::new();
         pages.iter().for_each(|&page| m.frames().release(h, Unmapped::by_ranges(page), &mut down));
-        down.perform(m, h);
+        down.perform(m.frames(), m, h);
     }
 }
 
@@ -378,7 +377,7 @@ fn a_cpu_gets_back_what_it_gave_back() {
             let others = again[cpu].iter().filter(|page| before[1 - cpu].contains(page)).count();
             let new = again[cpu].iter().filter(|page| !before[cpu].contains(page)).count();
             assert_eq!(others, 0, "CPU {cpu} has got pages that the other one has used");
-            assert!(new < machine::magazine::FULL, "and {new} that it has not used itself");
+            assert!(new < uvm::page::magazine::FULL, "and {new} that it has not used itself");
         }
     });
 }
@@ -486,9 +485,9 @@ fn a_page_freed_while_it_waits_in_a_batch_is_not_linked() {
     let h = &mut ctx.held();
     let page = alloc(&m, h);
     m.frames().activate(&m, h, page);
-    let mut down = Shootdown::new();
+    let mut down = Gather::new();
     m.frames().release(h, Unmapped::by_ranges(page), &mut down);
-    down.perform(&m, h);
+    down.perform(m.frames(), &m, h);
     m.frames().flush_pending(h);
     assert_eq!((m.frames().active(), m.frames().owner(page)), (0, Owner::Free));
     m.frames().audit(h).unwrap();

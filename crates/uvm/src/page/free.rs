@@ -12,8 +12,8 @@
 use alloc::vec::Vec;
 
 use super::{Frames, List, NIL};
-use crate::atomic::Ordering::Relaxed;
-use crate::{Machine, NoMemory};
+use machine::atomic::Ordering::Relaxed;
+use machine::{Machine, NoMemory};
 
 /// See the module.
 pub(super) struct FreeLists {
