@@ -16,6 +16,7 @@ use machine::{CpuSet, PageNo, Pages, Prot, ThreadCtx, Va, PAGE_SHIFT, PAGE_SIZE}
 use uvm::page::Place;
 
 use crate::config::Stage;
+use crate::hooks::Moment;
 use crate::pmap::{bits_of, SoftSpace, State};
 use crate::soft::SoftMachine;
 use crate::tables::{Spot, MODIFIED};
@@ -168,6 +169,7 @@ impl<T: Threads> SoftMachine<T> {
         let mut held = ctx.held();
         let _turn = self.turns[cpu].lock(&mut held);
         self.pmap.begin_use(cpu);
+        self.pmap.hooks.come(Moment::Using);
         T::pause();
         let done = self.translate(cpu, space, va, access, data);
         self.pmap.end_use(cpu);

@@ -81,9 +81,65 @@ pub enum Plant {
     LoseReverse,
     /// A reservation of heap is good for half of it.
     HalfHeap,
+    /// Shootdowns that are not flushed yet are not counted: each call tells of what it finds.
+    OvertakeOthers,
+    /// An `enter` that replaces a mapping is not counted among the unflushed.
+    UncountedEnter,
+    /// An `enter` that replaces or lowers a mapping tells nobody.
+    ReplaceUntold,
+    /// An `enter` of the same page with more rights keeps the old ones.
+    KeepRights,
+    /// `protect` gives what it is asked for, also where that is more.
+    ProtectRaises,
+    /// `remove` and `protect` miss the last page of a range of several.
+    MissLast,
+    /// A page's bits go with the mapping that they were set through.
+    LoseBits,
+    /// `clear_modified` tells no CPU.
+    CleanUntold,
+    /// `page_protect` says of no mapping that it was wired.
+    MiscountWired,
+    /// `enter_ahead` replaces what is there.
+    AheadReplaces,
+    /// `enter_ahead` doesn't ask whether it may.
+    AheadUnasked,
+    /// To remove a whole space tells nobody, and the next space gets its name.
+    ReuseNames,
+    /// A wake-up that finds nobody asleep is lost.
+    LoseWake,
+    /// `zero` leaves a page's last word.
+    ShortZero,
 }
 
 impl Plant {
+    /// All.
+    pub const ALL: [Plant; 24] = [
+        Plant::IgnoreProtect,
+        Plant::IgnorePageProtect,
+        Plant::IgnoreRemove,
+        Plant::SkipFlush,
+        Plant::SkipRemoteFlush,
+        Plant::SkipWait,
+        Plant::LateUse,
+        Plant::ForgetWired,
+        Plant::LoseReverse,
+        Plant::HalfHeap,
+        Plant::OvertakeOthers,
+        Plant::UncountedEnter,
+        Plant::ReplaceUntold,
+        Plant::KeepRights,
+        Plant::ProtectRaises,
+        Plant::MissLast,
+        Plant::LoseBits,
+        Plant::CleanUntold,
+        Plant::MiscountWired,
+        Plant::AheadReplaces,
+        Plant::AheadUnasked,
+        Plant::ReuseNames,
+        Plant::LoseWake,
+        Plant::ShortZero,
+    ];
+
     /// Those that one thread can find.
     pub const SEQUENTIAL: [Plant; 8] = [
         Plant::IgnoreProtect,

@@ -19,18 +19,19 @@ pub enum Moment {
     Flushing,
     /// A CPU has found notes in its box; it has not done yet as they say.
     Forgetting,
+    /// A CPU is about to say that it uses its translations.
+    Entering,
+    /// A CPU has said that it uses its translations; it has not looked into its TLB yet.
+    Using,
+    /// A flush is about to wait for a CPU that uses its translations.
+    Waiting,
 }
 
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// The hooks of a machine, of each moment one at most.
 #[derive(Default)]
-pub struct Hooks {
-    ahead: Mutex<Option<Hook>>,
-    mapping: Mutex<Option<Hook>>,
-    flushing: Mutex<Option<Hook>>,
-    forgetting: Mutex<Option<Hook>>,
-}
+pub struct Hooks([Mutex<Option<Hook>>; 7]);
 
 impl Hooks {
     /// Runs `hook` when the moment comes next.
@@ -47,11 +48,6 @@ impl Hooks {
     }
 
     fn of(&self, moment: Moment) -> &Mutex<Option<Hook>> {
-        match moment {
-            Moment::MappingAhead => &self.ahead,
-            Moment::Mapping => &self.mapping,
-            Moment::Flushing => &self.flushing,
-            Moment::Forgetting => &self.forgetting,
-        }
+        &self.0[moment as usize]
     }
 }

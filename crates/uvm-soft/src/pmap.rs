@@ -80,6 +80,8 @@ pub(crate) struct State {
     next_space: u64,
     /// Shootdowns that are not flushed (law P6).
     counted: u32,
+    /// What the tables and what is told get wrong.
+    plant: Option<Plant>,
 }
 
 /// Places for other threads to run before a flush is done.
@@ -111,6 +113,7 @@ impl SoftPmap {
                 rng: Rng::new(config.seed),
                 next_space: 1,
                 counted: 0,
+                plant: config.plant,
             }),
             notes: (0..config.cpus).map(|_| Notes::new()).collect(),
             tables: Injector::default(),
@@ -149,7 +152,7 @@ impl SoftPmap {
     /// Forgets all pageable mappings of all spaces, as law P1 allows.
     pub fn forget_all(&self) {
         let state = &mut *self.lock();
-        let spots: Vec<Spot> = pageable(&state.tables).collect();
+        let spots = state.forgettable(self.planted(Plant::ForgetWired));
         for spot in spots {
             state.forget(spot);
         }
@@ -200,9 +203,11 @@ impl SoftPmap {
     pub(crate) fn begin_use(&self, cpu: usize) {
         if self.planted(Plant::LateUse) {
             self.take_notes(cpu, &mut self.lock());
+            self.hooks.come(Moment::Entering);
             (self.pause)();
             return self.notes[cpu].begin_use(|_| ());
         }
+        self.hooks.come(Moment::Entering);
         // Under the lock: who looks at all TLBs finds what a note asks for done, or the note.
         self.notes[cpu].begin_use_by(|_| {
             self.hooks.come(Moment::Forgetting);
@@ -235,9 +240,14 @@ impl State {
     /// Lowers one mapping to at most `prot` and notes what CPUs must forget.
     fn lower(&mut self, spot: Spot, prot: Prot, down: &mut Shootdown) {
         let Some(pte) = self.tables.get(spot) else { return };
-        let left = pte.prot & prot;
+        let raises = self.plant == Some(Plant::ProtectRaises) && prot != Prot::NONE;
+        let left = if raises { prot } else { pte.prot & prot };
         if prot == Prot::NONE {
             self.tables.clear(spot);
+            if self.plant == Some(Plant::LoseBits) {
+                self.tables.clear_bit(pte.page, MODIFIED);
+                self.tables.clear_bit(pte.page, REFERENCED);
+            }
         } else if left != pte.prot {
             self.tables.set_prot(spot, left);
         } else {
@@ -248,6 +258,9 @@ impl State {
 
     /// Law P6, for a range.
     fn overtake_nobody(&mut self, space: u64, range: VaRange, down: &mut Shootdown) {
+        if self.plant == Some(Plant::OvertakeOthers) {
+            return;
+        }
         if self.counted != u32::from(down.is_counted()) {
             down.note(space, range, self.tables.space(space).held_by);
         }
@@ -256,6 +269,9 @@ impl State {
 
     /// Law P6, for a page.
     fn overtake_nobody_by_page(&self, down: &mut Shootdown) {
+        if self.plant == Some(Plant::OvertakeOthers) {
+            return;
+        }
         if self.counted != u32::from(down.is_counted()) {
             down.note_all(CpuSet::first(self.tlbs.len()));
         }
@@ -267,7 +283,9 @@ impl State {
     }
 
     fn spots_in(&self, space: u64, range: VaRange) -> Vec<Spot> {
-        let vpns = (range.start.0 >> PAGE_SHIFT)..(range.end.0 >> PAGE_SHIFT);
+        let missed = self.plant == Some(Plant::MissLast) && range.pages() > Pages(1);
+        let end = (range.end.0 >> PAGE_SHIFT) - u64::from(missed);
+        let vpns = (range.start.0 >> PAGE_SHIFT)..end;
         if vpns.is_empty() {
             return Vec::new();
         }
@@ -277,16 +295,22 @@ impl State {
     /// Forgets one pageable mapping (law P1), TLBs included, as a port does that recycles a table
     /// page.
     fn forget_one(&mut self, even_wired: bool) {
-        let spots: Vec<Spot> = if even_wired {
-            let spaces = self.tables.spaces.iter();
-            spaces.flat_map(|(&id, s)| s.ptes.keys().map(move |&vpn| (id, vpn))).collect()
-        } else {
-            pageable(&self.tables).collect()
-        };
+        let spots = self.forgettable(even_wired);
         if !spots.is_empty() {
             let spot = *self.rng.pick(&spots);
             self.forget(spot);
         }
+    }
+
+    /// Mappings that may be forgotten: the pageable ones.
+    fn forgettable(&self, even_wired: bool) -> Vec<Spot> {
+        let spaces = self.tables.spaces.iter();
+        spaces
+            .flat_map(|(&id, space)| {
+                let may = move |pte: &Pte| even_wired || !pte.wired;
+                space.ptes.iter().filter(move |(_, pte)| may(pte)).map(move |(&vpn, _)| (id, vpn))
+            })
+            .collect()
     }
 
     /// Does what a note in a CPU's box says.
@@ -309,12 +333,6 @@ impl State {
     }
 }
 
-fn pageable(tables: &Tables) -> impl Iterator<Item = Spot> + '_ {
-    tables.spaces.iter().flat_map(|(&id, space)| {
-        space.ptes.iter().filter(|(_, pte)| !pte.wired).map(move |(&vpn, _)| (id, vpn))
-    })
-}
-
 fn spot(space: &SoftSpace, va: Va) -> Spot {
     (space.id, va.0 >> PAGE_SHIFT)
 }
@@ -327,6 +345,10 @@ impl Pmap for SoftPmap {
             return Err(NoMemory);
         }
         let mut state = self.enter_call();
+        if self.planted(Plant::ReuseNames) {
+            let spaces = &state.tables.spaces;
+            state.next_space = (1..).find(|id| !spaces.contains_key(id)).unwrap_or(0);
+        }
         let id = state.next_space;
         state.next_space += 1;
         state.tables.spaces.insert(id, Default::default());
@@ -342,7 +364,7 @@ impl Pmap for SoftPmap {
         assert!(tables.ptes.is_empty(), "a space is destroyed with {} mappings", tables.ptes.len());
         for (cpu, tlb) in state.tlbs.iter().enumerate() {
             assert!(
-                !tlb.knows_space(space.id),
+                !tlb.knows_space(space.id) || self.planted(Plant::ReuseNames),
                 "a space is destroyed while cpu {cpu} has its translations"
             );
         }
@@ -370,9 +392,15 @@ impl Pmap for SoftPmap {
             return Err(NoMemory);
         }
         if let Some(old) = state.tables.get(spot) {
-            if old.page != page || !prot.contains(old.prot) {
+            if (old.page != page || !prot.contains(old.prot)) && !self.planted(Plant::ReplaceUntold)
+            {
                 state.note(spot, down);
-                state.counted += u32::from(down.begin_count());
+                if !self.planted(Plant::UncountedEnter) {
+                    state.counted += u32::from(down.begin_count());
+                }
+            }
+            if self.planted(Plant::KeepRights) && old.page == page && prot.contains(old.prot) {
+                return Ok(());
             }
         }
         state.tables.set(spot, Pte { page, prot, wired: wiring == Wiring::Wired });
@@ -399,12 +427,18 @@ impl Pmap for SoftPmap {
         for (i, run) in pages.iter().enumerate() {
             let (Some((page, prot)), spot) = (*run, (space.id, first + i as u64)) else { continue };
             let lazy = self.forget_one_in != 0 && state.rng.one_in(8);
-            if state.tables.needs_table(spot) || lazy || !may(i) {
+            if state.tables.needs_table(spot)
+                || lazy
+                || !(may(i) || self.planted(Plant::AheadUnasked))
+            {
                 continue;
             }
             match state.tables.get(spot) {
                 None => state.tables.set(spot, Pte { page, prot, wired: false }),
                 Some(old) if old.page == page => state.tables.set_prot(spot, old.prot | prot),
+                Some(_) if self.planted(Plant::AheadReplaces) => {
+                    state.tables.set(spot, Pte { page, prot, wired: false });
+                }
                 Some(_) => continue,
             }
             state.counters.ahead += 1;
@@ -421,6 +455,13 @@ impl Pmap for SoftPmap {
         let mut state = self.enter_call();
         if self.planted(Plant::IgnoreRemove) {
             return;
+        }
+        let is_whole = range.pages() > Pages(1 << 20);
+        if is_whole && self.planted(Plant::ReuseNames) {
+            for spot in state.spots_in(space.id, range) {
+                state.tables.clear(spot);
+            }
+            return state.tables.drop_empty_tables(space.id);
         }
         for spot in state.spots_in(space.id, range) {
             state.lower(spot, Prot::NONE, down);
@@ -487,7 +528,8 @@ impl Pmap for SoftPmap {
         let mut wired = 0;
         for spot in spots {
             let removes = prot == Prot::NONE;
-            wired += u32::from(removes && state.tables.get(spot).is_some_and(|pte| pte.wired));
+            let counts = removes && !self.planted(Plant::MiscountWired);
+            wired += u32::from(counts && state.tables.get(spot).is_some_and(|pte| pte.wired));
             state.lower(spot, prot, down);
         }
         state.overtake_nobody_by_page(down);
@@ -501,7 +543,8 @@ impl Pmap for SoftPmap {
 
     fn is_mapped(&self, page: PageNo) -> bool {
         let state = self.enter_call();
-        state.counted != 0 || !state.tables.reverse[page.0 as usize].is_empty()
+        let unflushed = state.counted != 0 && !self.planted(Plant::OvertakeOthers);
+        unflushed || !state.tables.reverse[page.0 as usize].is_empty()
     }
 
     fn is_referenced(&self, page: PageNo) -> bool {
@@ -520,6 +563,9 @@ impl Pmap for SoftPmap {
         let mut state = self.enter_call();
         let was = state.tables.clear_bit(page, MODIFIED);
         if was {
+            if self.planted(Plant::CleanUntold) {
+                return was;
+            }
             for spot in &state.tables.reverse[page.0 as usize] {
                 state.note(*spot, down);
             }
@@ -567,6 +613,9 @@ impl Pmap for SoftPmap {
         }
         for (cpu, left) in left {
             if !self.planted(Plant::SkipWait) {
+                if left.was_in_use() {
+                    self.hooks.come(Moment::Waiting);
+                }
                 (self.wait_until)(&mut || left.is_out_of_use(&self.notes[cpu]));
             }
         }

@@ -66,6 +66,8 @@ pub struct SoftMachine<T: Threads = StdThreads> {
     order: Mutex<Rng>,
     /// Waits since `stir`.
     waits: AtomicU64,
+    /// Threads that sleep.
+    asleep: AtomicU64,
     kept: Mutex<Vec<PageNo>>,
     /// By simulated CPU: the thread there is being ended.
     ended: Vec<AtomicBool>,
@@ -105,6 +107,7 @@ impl<T: Threads> SoftMachine<T> {
             transfers: Mutex::new(VecDeque::new()),
             io: config.io,
             waits: AtomicU64::new(0),
+            asleep: AtomicU64::new(0),
             order: Mutex::new(Rng::new(config.seed)),
             kept: Mutex::new(Vec::new()),
             ended: (0..config.cpus).map(|_| AtomicBool::new(false)).collect(),
@@ -255,6 +258,9 @@ impl<T: Threads> Machine for SoftMachine<T> {
     fn zero(&self, page: PageNo) {
         self.frames.bytes_at(page);
         self.memory.zero(page);
+        if self.pmap.planted(Plant::ShortZero) {
+            self.memory.write(page, machine::PAGE_SIZE - 8, &[0xa5; 8]);
+        }
     }
 
     fn copy(&self, from: PageNo, to: PageNo) {
@@ -300,14 +306,22 @@ impl<T: Threads> Machine for SoftMachine<T> {
             self.stage == Stage::Sequential && self.sleepers.ticket(ticket.channel) == ticket;
         assert!(!alone, "the only thread waits for {ticket:?}, and no transfer is under way");
         let for_memory = [Channel::MEMORY_TURN, Channel::MEMORY].contains(&ticket.channel);
+        self.asleep.fetch_add(1, Relaxed);
         aside(|| self.sleepers.wait(ticket, &|| for_memory && self.has_fatal_signal()));
+        self.asleep.fetch_sub(1, Relaxed);
     }
 
     fn wake(&self, channel: Channel) {
+        if self.pmap.planted(Plant::LoseWake) && self.asleep.load(Relaxed) == 0 {
+            return;
+        }
         aside(|| self.sleepers.wake(channel));
     }
 
     fn wake_one(&self, channel: Channel) {
+        if self.pmap.planted(Plant::LoseWake) && self.asleep.load(Relaxed) == 0 {
+            return;
+        }
         aside(|| self.sleepers.wake_one(channel));
     }
 
