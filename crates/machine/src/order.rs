@@ -211,7 +211,8 @@ pub unsafe trait RawLock: Send + Sync {
     fn has_several_rows() -> bool {
         Self::rows().len() > 1
     }
-    /// The number of the row that the calling thread uses. A thread that moves to another CPU right
+    /// The number of the row that the calling thread uses, below the number of rows, if there are
+    /// any, and of CPUs. A thread that moves to another CPU right
     /// after, or shares the row with another thread, only loses locality.
     fn cpu() -> usize {
         0

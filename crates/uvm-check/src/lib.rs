@@ -4,7 +4,7 @@
 //! ```text
 //!   gen: a list of operations  --->  model: what ought to be seen      \
 //!     (by seed, or all of length 4)  world: the VM system on a          > compared after every step
-//!                                    software machine                  /
+//!                                    machine in this process           /
 //!   run: catches what fails, shrinks the list, prints the seed and the list as code
 //! ```
 //!
@@ -13,10 +13,13 @@
 //! machine's TLBs, the VM system's own audit. At the end every page of every space is read as a
 //! program would, and all memory must come back.
 //!
+//! The machine is the software machine, or any other that implements [`desk::Desk`].
+//!
 //! Read `op` for the operations, `model` for their meaning, `world` for the comparison.
 //! `UVM_SEED=n cargo test -p uvm-check` replays the random run from one seed.
 #![forbid(unsafe_code)]
 
+pub mod desk;
 pub mod gen;
 pub mod host;
 pub mod model;

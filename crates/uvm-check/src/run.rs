@@ -6,6 +6,9 @@ use std::fmt::{self, Write};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
+use uvm_soft::SoftMachine;
+
+use crate::desk::Desk;
 use crate::op::Op;
 use crate::world::{Setup, World};
 
@@ -75,9 +78,17 @@ fn qualified(op: &Op) -> String {
 /// # Errors
 /// [`Failure`].
 pub fn run(list: &[Op], setup: &Setup) -> Result<(), Failure> {
+    run_on::<SoftMachine>(list, setup)
+}
+
+/// Runs a list in a new world on any machine that runs in a process, to the end.
+///
+/// # Errors
+/// [`Failure`].
+pub fn run_on<M: Desk>(list: &[Op], setup: &Setup) -> Result<(), Failure> {
     let step = Cell::new(0);
     let result = quietly(|| {
-        let mut world = World::new(setup);
+        let mut world = World::<M>::on(setup);
         for (n, op) in list.iter().enumerate() {
             step.set(n);
             world.step(op)?;
@@ -96,13 +107,21 @@ pub fn run(list: &[Op], setup: &Setup) -> Result<(), Failure> {
 /// # Errors
 /// [`Failure`] of the short list.
 pub fn run_and_shrink(list: &[Op], setup: &Setup) -> Result<(), Failure> {
-    run(list, setup).map_err(|failure| shrink(failure, setup))
+    run_and_shrink_on::<SoftMachine>(list, setup)
+}
+
+/// Like [`run_and_shrink`], on any machine that runs in a process.
+///
+/// # Errors
+/// [`Failure`] of the short list.
+pub fn run_and_shrink_on<M: Desk>(list: &[Op], setup: &Setup) -> Result<(), Failure> {
+    run_on::<M>(list, setup).map_err(|failure| shrink::<M>(failure, setup))
 }
 
 /// Operations to spend on one shrinking.
 const PATIENCE: usize = 1_000_000;
 
-fn shrink(mut best: Failure, setup: &Setup) -> Failure {
+fn shrink<M: Desk>(mut best: Failure, setup: &Setup) -> Failure {
     best.list.truncate(best.step + 1);
     let mut left = PATIENCE;
     let mut chunk = best.list.len().div_ceil(2);
@@ -113,7 +132,7 @@ fn shrink(mut best: Failure, setup: &Setup) -> Failure {
             let mut list = best.list.clone();
             list.drain(at..(at + chunk).min(list.len()));
             left = left.saturating_sub(list.len() + 1);
-            match run(&list, setup) {
+            match run_on::<M>(&list, setup) {
                 Err(failure) => best = failure,
                 Ok(()) => at += chunk,
             }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 use machine::order::{FreeList, Ordered};
-use machine::{Channel, Machine, PageNo, Prot, Shared, PAGE_SIZE, UNRESERVED_BYTES};
+use machine::{Channel, Machine, PageNo, Prot, RawLock, Shared, PAGE_SIZE, UNRESERVED_BYTES};
 
 use crate::lab::{Lab, Map};
 use crate::{Access, Law};
@@ -17,6 +17,7 @@ pub(crate) fn check<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     beyond(lab);
     coherent(lab);
     lab.begins(Law::Locks);
+    numbers(lab);
     locks(lab);
     lab.begins(Law::Tickets);
     woken_before(lab);
@@ -144,6 +145,21 @@ fn coherent<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
         });
     }
     lab.end(space);
+}
+
+/// CPUs have numbers below their count, to the machine and to its lock: the library's tables have a
+/// row for each.
+fn numbers<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
+    for cpu in 0..lab.cpus() {
+        let (machine, lock) = lab.on(cpu, |_| (lab.machine.cpu(), <M::Lock as RawLock>::cpu()));
+        let cpus = lab.cpus();
+        lab.expect(Law::Locks, machine < cpus && lock < cpus, || {
+            format!(
+                "cpu {cpu} of {cpus} asked for its number, which was expected to be below {cpus}: \
+                 Machine::cpu says {machine}, RawLock::cpu {lock}"
+            )
+        });
+    }
 }
 
 /// Rounds of each CPU under a lock.

@@ -5,32 +5,33 @@ use std::sync::Arc;
 use machine::order::Nothing;
 use machine::{Held, NoMemory, PageNo, Pages};
 use uvm::{GetError, Transfer, Uvm, Vnode, VnodePager};
-use uvm_soft::{host, SoftMachine, StdThreads, Threads};
+use uvm_soft::{host, SoftMachine};
 
 use super::store::{Keeps, Line, Store, Way};
+use crate::desk::Desk;
 use crate::model::{Contents, BAD_PAGE};
 
 /// A file and its pager. One page can't be read ([`BAD_PAGE`]) until something else has been stored
 /// there.
-pub struct File<T: Threads = StdThreads> {
-    store: Arc<Store<T>>,
-    pager: Arc<VnodePager<SoftMachine<T>>>,
+pub struct File<M: Desk = SoftMachine> {
+    store: Arc<Store<M>>,
+    pager: Arc<VnodePager<M>>,
 }
 
-struct Node<T: Threads>(Arc<Store<T>>);
+struct Node<M: Desk>(Arc<Store<M>>);
 
-impl<T: Threads> File<T> {
+impl<M: Desk> File<M> {
     /// A file of `len` pages, of the object with this number in the model.
     ///
     /// # Errors
     /// [`NoMemory`] from the pager.
     pub fn new(
-        uvm: &Arc<Uvm<SoftMachine<T>>>,
+        uvm: &Arc<Uvm<M>>,
         held: &mut Held<'_, Nothing>,
         line: &Arc<Line>,
         object: usize,
         len: Pages,
-    ) -> Result<File<T>, NoMemory> {
+    ) -> Result<File<M>, NoMemory> {
         let store = Store::new(Keeps::File(object), line, uvm);
         store.spoil(BAD_PAGE);
         let node = {
@@ -42,7 +43,7 @@ impl<T: Threads> File<T> {
     }
 
     /// Its pager.
-    pub fn pager(&self) -> &Arc<VnodePager<SoftMachine<T>>> {
+    pub fn pager(&self) -> &Arc<VnodePager<M>> {
         &self.pager
     }
 
@@ -70,16 +71,16 @@ impl<T: Threads> File<T> {
     }
 }
 
-impl<T: Threads> Vnode<SoftMachine<T>> for Node<T> {
-    fn read(&self, machine: &SoftMachine<T>, index: Pages, pages: &[PageNo]) -> Transfer {
+impl<M: Desk> Vnode<M> for Node<M> {
+    fn read(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer {
         self.0.transfer(machine, Way::Read, index.0, pages)
     }
 
-    fn write(&self, machine: &SoftMachine<T>, index: Pages, pages: &[PageNo]) -> Transfer {
+    fn write(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer {
         self.0.transfer(machine, Way::Write, index.0, pages)
     }
 
-    fn fill_hole(&self, _: &SoftMachine<T>, index: Pages) -> Result<(), GetError> {
+    fn fill_hole(&self, _: &M, index: Pages) -> Result<(), GetError> {
         self.0.fill_hole(index.0)
     }
 }

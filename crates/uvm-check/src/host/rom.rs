@@ -3,30 +3,31 @@
 use std::sync::Arc;
 
 use machine::order::{Nothing, Object as ObjectLevel};
-use machine::{Held, Machine, NoMemory, PageNo, Pages};
+use machine::{Held, NoMemory, PageNo, Pages};
 use uvm::page::Gather;
 use uvm::page::Reserve;
 use uvm::{Access, GetError, Object, ObjectBody, Pager, Removed, Uvm};
 use uvm_soft::{host, SoftMachine};
 
+use crate::desk::Desk;
 use crate::model::file_contents;
 use crate::op::CHIPS;
 use crate::world::word_offset;
 
 /// An object whose pages are there already and show again and again. They belong to no object's
 /// table.
-pub struct Rom {
-    object: Object<SoftMachine>,
+pub struct Rom<M: Desk = SoftMachine> {
+    object: Object<M>,
     chips: [PageNo; CHIPS as usize],
 }
 
-impl Rom {
+impl<M: Desk> Rom<M> {
     /// The pages of all ROMs of a machine: on no queue, whoever wires and unwires them.
     ///
     /// # Errors
     /// [`NoMemory`].
     pub fn chips(
-        uvm: &Uvm<SoftMachine>,
+        uvm: &Uvm<M>,
         held: &mut Held<'_, Nothing>,
     ) -> Result<[PageNo; CHIPS as usize], NoMemory> {
         let mut chips = [PageNo(0); CHIPS as usize];
@@ -39,21 +40,21 @@ impl Rom {
     }
 
     /// An object that shows them.
-    pub fn new(uvm: &Uvm<SoftMachine>, chips: [PageNo; CHIPS as usize], len: Pages) -> Arc<Rom> {
+    pub fn new(uvm: &Uvm<M>, chips: [PageNo; CHIPS as usize], len: Pages) -> Arc<Rom<M>> {
         let _host = host();
         Arc::new(Rom { object: Object::new(uvm, len), chips })
     }
 }
 
 /// Makes a page show what the model says of a device's or a ROM's.
-pub fn print(machine: &SoftMachine, page: PageNo, index: u64) {
+pub fn print<M: Desk>(machine: &M, page: PageNo, index: u64) {
     for (word, value) in file_contents(index).into_iter().enumerate() {
         machine.write(page, word_offset(word), &value.to_le_bytes());
     }
 }
 
-impl Pager<SoftMachine> for Rom {
-    fn object(&self) -> &Object<SoftMachine> {
+impl<M: Desk> Pager<M> for Rom<M> {
+    fn object(&self) -> &Object<M> {
         &self.object
     }
 
@@ -63,7 +64,7 @@ impl Pager<SoftMachine> for Rom {
 
     fn get(
         &self,
-        _: &Uvm<SoftMachine>,
+        _: &Uvm<M>,
         body: &mut ObjectBody,
         _: &mut Held<'_, ObjectLevel>,
         index: Pages,
@@ -78,7 +79,7 @@ impl Pager<SoftMachine> for Rom {
     /// The chips stay.
     fn last_reference(
         &self,
-        _: &Uvm<SoftMachine>,
+        _: &Uvm<M>,
         _: &mut ObjectBody,
         _: &mut Held<'_, ObjectLevel>,
         _: &mut Gather,

@@ -15,12 +15,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use machine::{Machine, PageNo, ThreadCtx, PAGE_SIZE};
+use machine::{PageNo, ThreadCtx, PAGE_SIZE};
 use uvm::page::Owner;
 use uvm::page::PageFlags;
 use uvm::{GetError, Outcome, Transfer, Uvm};
-use uvm_soft::{charged, host, Fate, Injector, Rng, SoftMachine, StdThreads, Threads};
+use uvm_soft::{host, Fate, Injector, Rng, SoftMachine};
 
+use crate::desk::Desk;
 use crate::model::Contents;
 use crate::world::word_offset;
 
@@ -156,10 +157,10 @@ pub(super) enum Keeps {
     Swap,
 }
 
-pub(super) struct Store<T: Threads = StdThreads> {
+pub(super) struct Store<M: Desk = SoftMachine> {
     keeps: Keeps,
     line: Arc<Line>,
-    uvm: OnceLock<Weak<Uvm<SoftMachine<T>>>>,
+    uvm: OnceLock<Weak<Uvm<M>>>,
     state: Mutex<State>,
 }
 
@@ -193,12 +194,8 @@ struct Piece {
     early: Option<Block>,
 }
 
-impl<T: Threads> Store<T> {
-    pub(super) fn new(
-        keeps: Keeps,
-        line: &Arc<Line>,
-        uvm: &Arc<Uvm<SoftMachine<T>>>,
-    ) -> Arc<Store<T>> {
+impl<M: Desk> Store<M> {
+    pub(super) fn new(keeps: Keeps, line: &Arc<Line>, uvm: &Arc<Uvm<M>>) -> Arc<Store<M>> {
         let _host = host();
         let known = OnceLock::new();
         known.get_or_init(|| Arc::downgrade(uvm));
@@ -288,7 +285,7 @@ impl<T: Threads> Store<T> {
     /// Moves pages to or from consecutive blocks, now or later.
     pub(super) fn transfer(
         self: &Arc<Self>,
-        machine: &SoftMachine<T>,
+        machine: &M,
         way: Way,
         first: u64,
         pages: &[PageNo],
@@ -354,7 +351,7 @@ impl<T: Threads> Store<T> {
     }
 
     /// Garbage into pages to be filled; an early look at some that are written.
-    fn prepare(&self, machine: &SoftMachine<T>, way: Way, pieces: &mut [Piece]) {
+    fn prepare(&self, machine: &M, way: Way, pieces: &mut [Piece]) {
         for piece in pieces {
             self.lock().busy.insert(piece.block, way);
             match way {
@@ -368,7 +365,7 @@ impl<T: Threads> Store<T> {
     }
 
     /// Ends a transfer, in parts that end alike and at random within them.
-    fn finish(&self, machine: &SoftMachine<T>, way: Way, pieces: &[Piece], fate: Fate) {
+    fn finish(&self, machine: &M, way: Way, pieces: &[Piece], fate: Fate) {
         let Some(uvm) = self.uvm.get().and_then(Weak::upgrade) else { return };
         let mut rest = pieces;
         while !rest.is_empty() {
@@ -388,7 +385,7 @@ impl<T: Threads> Store<T> {
             let pages: Vec<PageNo> = part.iter().map(|piece| piece.page).collect();
             let mut ctx = ThreadCtx::new();
             // What ends I/O may have interrupted anything: it has no reservation.
-            let (_, fault) = charged(|| match way {
+            let (_, fault) = M::charged(|| match way {
                 Way::Read => uvm.read_done(&mut ctx.held(), &pages, outcome),
                 Way::Write => uvm.write_done(&mut ctx.held(), &pages, outcome),
             });
@@ -397,7 +394,7 @@ impl<T: Threads> Store<T> {
     }
 
     /// The bytes of one page; on a failure garbage at the other end.
-    fn move_piece(&self, machine: &SoftMachine<T>, way: Way, piece: &Piece, fate: Fate) {
+    fn move_piece(&self, machine: &M, way: Way, piece: &Piece, fate: Fate) {
         let works = !self.fails(piece, way, fate);
         match way {
             Way::Read if works => machine.write(piece.page, 0, &self.block(piece.block)[..]),
@@ -431,7 +428,7 @@ impl<T: Threads> Store<T> {
     }
 
     /// Looks for trouble, at the start of a transfer and at its end.
-    fn inspect(&self, machine: &SoftMachine<T>, way: Way, piece: &Piece) {
+    fn inspect(&self, machine: &M, way: Way, piece: &Piece) {
         let Piece { block, page, owner, .. } = *piece;
         let now = machine.frames().owner(page);
         let what = if !machine.frames().flags(page).contains(PageFlags::BUSY) {
@@ -442,7 +439,7 @@ impl<T: Threads> Store<T> {
             // A program may store to a file's page while it is written; the page is dirty again
             // then.
             return;
-        } else if let Some(how) = machine.pmap().reach(page) {
+        } else if let Some(how) = machine.reach(page) {
             format!("a page in reach: {how}")
         } else if self.keeps == Keeps::Swap
             && way == Way::Read
@@ -460,7 +457,7 @@ impl<T: Threads> Store<T> {
     }
 }
 
-fn bytes_of<T: Threads>(machine: &SoftMachine<T>, page: PageNo) -> Block {
+fn bytes_of<M: Desk>(machine: &M, page: PageNo) -> Block {
     let mut bytes = Box::new([0; PAGE_SIZE]);
     machine.read(page, 0, &mut bytes[..]);
     bytes

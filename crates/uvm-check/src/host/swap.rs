@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use machine::PageNo;
 use uvm::{SwapDevice, Transfer, Uvm};
-use uvm_soft::{SoftMachine, StdThreads, Threads};
+use uvm_soft::SoftMachine;
 
 use super::store::{Keeps, Line, Store, Way};
+use crate::desk::Desk;
 
 /// A swap device with some slots. What it holds stays there when it is switched off, as on a disk.
-pub struct SwapDisk<T: Threads = StdThreads> {
+pub struct SwapDisk<M: Desk = SoftMachine> {
     slots: u32,
-    store: Arc<Store<T>>,
+    store: Arc<Store<M>>,
 }
 
-impl<T: Threads> SwapDisk<T> {
+impl<M: Desk> SwapDisk<M> {
     /// A device with `slots` slots.
-    pub fn new(uvm: &Arc<Uvm<SoftMachine<T>>>, line: &Arc<Line>, slots: u32) -> Arc<SwapDisk<T>> {
+    pub fn new(uvm: &Arc<Uvm<M>>, line: &Arc<Line>, slots: u32) -> Arc<SwapDisk<M>> {
         Arc::new(SwapDisk { slots, store: Store::new(Keeps::Swap, line, uvm) })
     }
 
@@ -36,16 +37,16 @@ impl<T: Threads> SwapDisk<T> {
     }
 }
 
-impl<T: Threads> SwapDevice<SoftMachine<T>> for SwapDisk<T> {
+impl<M: Desk> SwapDevice<M> for SwapDisk<M> {
     fn slots(&self) -> u32 {
         self.slots
     }
 
-    fn read(&self, machine: &SoftMachine<T>, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn read(&self, machine: &M, slot: u32, pages: &[PageNo]) -> Transfer {
         self.store.transfer(machine, Way::Read, u64::from(slot), pages)
     }
 
-    fn write(&self, machine: &SoftMachine<T>, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn write(&self, machine: &M, slot: u32, pages: &[PageNo]) -> Transfer {
         self.store.transfer(machine, Way::Write, u64::from(slot), pages)
     }
 }

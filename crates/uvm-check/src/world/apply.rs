@@ -9,7 +9,7 @@ enum Cleaned {
     Part,
 }
 
-impl World {
+impl<M: Desk> World<M> {
     pub(super) fn apply(&mut self, op: &Op, word: u64) -> Result<Got, String> {
         self.machine().stir();
         let mut ctx = ThreadCtx::new();
@@ -33,7 +33,7 @@ impl World {
                 Ok(Got::Done)
             }
             Op::ObjectRead { o, page } => {
-                let read = |_: &Soft, page| self.contents(page);
+                let read = |_: &M, page| self.contents(page);
                 Ok(
                     match self.uvm.with_page(
                         held,
@@ -52,8 +52,7 @@ impl World {
                 if let Some(full) = self.make_room(o, page..page + 1) {
                     return Ok(full);
                 }
-                let write =
-                    |soft: &Soft, page| soft.write(page, word_offset(at), &word.to_le_bytes());
+                let write = |soft: &M, page| soft.write(page, word_offset(at), &word.to_le_bytes());
                 let written = self.uvm.with_page(
                     held,
                     &self.object(o),
@@ -93,7 +92,7 @@ impl World {
                 Ok(Got::Done)
             }
             Op::Forget => {
-                self.machine().pmap().forget_all();
+                self.machine().forget_all();
                 Ok(Got::Done)
             }
             Op::Exit { s } => {
@@ -297,7 +296,7 @@ impl World {
         len: Pages,
     ) -> Result<(), NoMemory> {
         let number = self.objects.len();
-        let object: Arc<dyn Pager<Soft>> = match kind {
+        let object: Arc<dyn Pager<M>> = match kind {
             Kind::Anon => AnonObject::new(&self.uvm, held, len)?,
             Kind::Within => AnonObject::within(&self.uvm, held, len, self.quota.clone(), None)?,
             Kind::File => {
@@ -334,7 +333,7 @@ impl World {
         PageNo(runs.find(idle).expect("more runs than the model uses"))
     }
 
-    fn spawn(&self, held: &mut Held<'_, Nothing>) -> Result<Home, NoMemory> {
+    fn spawn(&self, held: &mut Held<'_, Nothing>) -> Result<Home<M>, NoMemory> {
         let bounds = range(Span(0, WINDOW));
         match self.setup.shape {
             Shape::Flat => Ok(Home { space: self.uvm.space_create(held, bounds)?, around: None }),
@@ -402,21 +401,21 @@ impl World {
         is_full.then_some(Got::Object(GetError::NoSpace))
     }
 
-    pub(super) fn file(&self, o: usize) -> Option<&File> {
+    pub(super) fn file(&self, o: usize) -> Option<&File<M>> {
         self.files.get(&self.model.slots[o]?)
     }
 
-    pub(super) fn space(&self, s: usize) -> &Space<Soft> {
+    pub(super) fn space(&self, s: usize) -> &Space<M> {
         &self.spaces[s].as_ref().expect("the model has this space").space
     }
 
     /// Where accesses to a space come in.
-    pub(super) fn entrance(&self, s: usize) -> &Space<Soft> {
+    pub(super) fn entrance(&self, s: usize) -> &Space<M> {
         self.spaces[s].as_ref().expect("the model has this space").entrance()
     }
 
     /// The object that a slot names; the model is one step behind.
-    pub(super) fn object(&self, o: usize) -> Arc<dyn Pager<Soft>> {
+    pub(super) fn object(&self, o: usize) -> Arc<dyn Pager<M>> {
         self.objects[self.model.slots[o].expect("the model has this object")].clone()
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl World {
+impl<M: Desk> World<M> {
     /// Reads the pages, and compares what they hold with what the model says that the program sees.
     pub(super) fn inspect(
         &self,

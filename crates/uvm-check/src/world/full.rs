@@ -31,7 +31,7 @@ struct Room {
     anonymous: usize,
 }
 
-impl World {
+impl<M: Desk> World<M> {
     /// Says what is wrong with an operation that found no memory, if anything. Two excuses need no
     /// count: a failure that was injected into the operation itself, and writes that fail for good,
     /// since dirty pages then can't leave. A device that is switched off needs room even for what

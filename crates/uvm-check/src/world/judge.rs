@@ -34,7 +34,7 @@ fn partial(op: &Op) -> bool {
     }
 }
 
-impl World {
+impl<M: Desk> World<M> {
     /// Runs one operation on both and compares.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl World {
 
     /// Runs one operation, and takes it for an error if it allocates more than it has reserved.
     fn apply_charged(&mut self, op: &Op, word: u64) -> Result<Got, String> {
-        let (got, fault) = charged(|| self.apply(op, word));
+        let (got, fault) = M::charged(|| self.apply(op, word));
         fault.map_or(got, |fault| Err(fault.into()))
     }
 
@@ -250,20 +250,18 @@ impl World {
 
     /// Makes the call fail that follows `n` calls that work, or all from it on.
     fn arm(&self, scarce: Scarce, lasting: Lasting, n: u64) {
-        let fail = |calls: &Injector| match lasting {
-            Lasting::Once => calls.fail_nth(n + 1),
-            Lasting::ForGood => calls.fail_from(n + 1),
-        };
-        match scarce {
-            Scarce::Heap => fail(&self.machine().heap),
-            Scarce::Tables => fail(&self.machine().pmap().tables),
-            Scarce::Frames => self.machine().leave_free(n as usize),
+        match (self.machine().injector(scarce), lasting) {
+            (None, _) if scarce == Scarce::Frames => self.machine().leave_free(n as usize),
+            (None, _) => {}
+            (Some(calls), Lasting::Once) => calls.fail_nth(n + 1),
+            (Some(calls), Lasting::ForGood) => calls.fail_from(n + 1),
         }
     }
 
     fn disarm(&self) {
-        self.machine().heap.fail_nth(0);
-        self.machine().pmap().tables.fail_nth(0);
+        for calls in [Scarce::Heap, Scarce::Tables].map(|scarce| self.machine().injector(scarce)) {
+            calls.into_iter().for_each(|calls| calls.fail_nth(0));
+        }
         self.machine().give_back();
     }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 
-impl World {
+impl<M: Desk> World<M> {
     /// Everything that must hold between operations.
     pub(super) fn check(&self) -> Result<(), String> {
         self.peek()?;
@@ -49,13 +49,13 @@ impl World {
 
     /// What must hold whatever the model says.
     pub(super) fn check_system(&self) -> Result<(), String> {
-        self.machine().tlb_audit()?;
+        self.machine().audit()?;
         self.line.trouble()?;
         let mut ctx = ThreadCtx::new();
-        let spaces: Vec<&Space<Soft>> = self.spaces.iter().flatten().map(Home::entrance).collect();
+        let spaces: Vec<&Space<M>> = self.spaces.iter().flatten().map(Home::entrance).collect();
         let detached = self.ranges.iter().flatten().map(Detached::space);
-        let spaces: Vec<&Space<Soft>> = spaces.into_iter().chain(detached).collect();
-        let objects: Vec<Arc<dyn Pager<Soft>>> = (0..self.objects.len())
+        let spaces: Vec<&Space<M>> = spaces.into_iter().chain(detached).collect();
+        let objects: Vec<Arc<dyn Pager<M>>> = (0..self.objects.len())
             .filter(|n| self.files.contains_key(n) || self.model.slots.contains(&Some(*n)))
             .map(|n| self.objects[n].clone())
             .collect();
@@ -70,7 +70,7 @@ impl World {
         for (s, home) in self.spaces.iter().enumerate() {
             let Some(Home { space, .. }) = home else { continue };
             let mut wired = Vec::new();
-            for m in self.machine().pmap().mappings(space.pmap()) {
+            for m in self.machine().mappings(space.pmap()) {
                 let page = (m.va.0 - BASE.0) >> PAGE_SHIFT;
                 self.peek_at(s, page, m.page, m.prot)?;
                 seen.entry(m.page.0).or_default().push((s, page, m.prot.contains(Prot::WRITE)));

@@ -3,7 +3,7 @@
 
 use super::*;
 
-impl World {
+impl<M: Desk> World<M> {
     /// Every entry says what the model says of its pages; resident is whatever a translation or a
     /// lock proves to be.
     pub(super) fn check_maps(&self) -> Result<(), String> {
@@ -76,7 +76,7 @@ impl World {
         if let Some(page) = resident.iter().find(|&&page| self.model.page(s, page).is_none()) {
             return Err(format!("page {page} is said to be resident and isn't mapped"));
         }
-        let translated = self.machine().pmap().mappings(space.pmap());
+        let translated = self.machine().mappings(space.pmap());
         for page in translated.iter().map(|m| (m.va.0 - BASE.0) >> PAGE_SHIFT) {
             if !resident.contains(&page) {
                 return Err(format!("page {page} is translated and said not to be resident"));

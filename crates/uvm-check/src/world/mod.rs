@@ -18,8 +18,7 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{
-    Held, Machine, NoMemory, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT,
-    PAGE_SIZE,
+    Held, NoMemory, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
 };
 use uvm::page::Owner;
 use uvm::{
@@ -27,8 +26,9 @@ use uvm::{
     Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
     RemapPlace, Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
-use uvm_soft::{charged, host, Config, Denied, Fate, Injector, SoftMachine};
+use uvm_soft::{host, Config, Denied, Fate, SoftMachine};
 
+use crate::desk::Desk;
 use crate::host::{print, File, Line, Manner, Rom, SwapDisk};
 use crate::model::{Contents, Expect, Identity, Model, Refusal, Writes, QUOTA};
 use crate::op::{
@@ -107,39 +107,36 @@ impl Setup {
 }
 
 /// A space, and the one around it if it is a submap.
-struct Home {
-    space: Space<Soft>,
-    around: Option<Space<Soft>>,
+struct Home<M: Desk> {
+    space: Space<M>,
+    around: Option<Space<M>>,
 }
 
-impl Home {
+impl<M: Desk> Home<M> {
     /// The space that a CPU runs in.
-    fn entrance(&self) -> &Space<Soft> {
+    fn entrance(&self) -> &Space<M> {
         self.around.as_ref().unwrap_or(&self.space)
     }
 }
 
-pub(crate) type Soft = SoftMachine;
-pub(crate) type System = Uvm<Soft>;
-
 /// See the module.
-pub struct World {
-    uvm: Arc<System>,
-    spaces: [Option<Home>; SPACES],
-    objects: Vec<Arc<dyn Pager<Soft>>>,
+pub struct World<M: Desk = SoftMachine> {
+    uvm: Arc<Uvm<M>>,
+    spaces: [Option<Home<M>>; SPACES],
+    objects: Vec<Arc<dyn Pager<M>>>,
     /// Those of the objects that are files; the host keeps a handle on each.
-    files: BTreeMap<usize, File>,
+    files: BTreeMap<usize, File<M>>,
     /// What devices have pinned.
-    pins: [Option<Pinned<SoftMachine>>; PINS],
+    pins: [Option<Pinned<M>>; PINS],
     /// What the kernel has on loan.
     loans: [Option<Loan>; LOANS],
     /// What belongs to no space.
-    ranges: [Option<Detached<Soft>>; RANGES],
+    ranges: [Option<Detached<M>>; RANGES],
     /// The pages of all ROMs.
     chips: [PageNo; CHIPS as usize],
     line: Arc<Line>,
     quota: Arc<Quota>,
-    swaps: [Arc<SwapDisk>; DEVICES],
+    swaps: [Arc<SwapDisk<M>>; DEVICES],
     /// The names of those that are on.
     on: [Option<SwapId>; DEVICES],
     model: Model,
@@ -154,7 +151,7 @@ pub struct World {
 }
 
 /// A list that fails ends where it is, whatever the host has then.
-impl Drop for World {
+impl<M: Desk> Drop for World<M> {
     fn drop(&mut self) {
         std::mem::forget(std::mem::take(&mut self.loans));
         std::mem::forget(std::mem::take(&mut self.pins));
@@ -163,13 +160,23 @@ impl Drop for World {
 }
 
 impl World {
-    /// An empty world.
+    /// An empty world on the software machine.
     pub fn new(setup: &Setup) -> World {
+        World::on(setup)
+    }
+}
+
+impl<M: Desk> World<M> {
+    /// An empty world on a machine of its own.
+    ///
+    /// # Panics
+    /// If the machine has no memory for it.
+    pub fn on(setup: &Setup) -> World<M> {
         // A run that is pinned when its device goes is nobody's yet.
         let runs = (RUNS as u64 + (PINS as u64 * CLUSTER as u64).div_ceil(RUN)) as u32;
         let devices = vec![(Pa(1 << 40), runs * RUN as u32)];
-        let machine = SoftMachine::new(Config { devices, ..setup.machine.clone() });
-        let uvm = Arc::new(machine.into_uvm().expect("a new machine has memory"));
+        let config = Config { devices, ..setup.machine.clone() };
+        let uvm = Arc::new(M::boot(&config).expect("a new machine has memory"));
         let chips =
             Rom::chips(&uvm, &mut ThreadCtx::new().held()).expect("a new machine has memory");
         // It is made when it is first needed, and stays.
@@ -205,7 +212,7 @@ impl World {
     }
 
     /// The machine underneath.
-    pub fn machine(&self) -> &Soft {
+    pub fn machine(&self) -> &M {
         self.uvm.machine()
     }
 
@@ -238,7 +245,7 @@ impl World {
     }
 
     /// The VM system.
-    pub fn uvm(&self) -> &Uvm<Soft> {
+    pub fn uvm(&self) -> &Uvm<M> {
         &self.uvm
     }
 
@@ -288,7 +295,7 @@ impl World {
         for object in self.files.keys() {
             self.uvm.truncate(held, &self.objects[*object], Pages(0));
         }
-        self.machine().tlb_audit()?;
+        self.machine().audit()?;
         if let Some(device) = self.uvm.swap_info(held).iter().find(|device| device.used != 0) {
             return Err(format!("slots leaked: {device:?}"));
         }

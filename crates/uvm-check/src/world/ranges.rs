@@ -1,7 +1,5 @@
 //! Operations on a range of one space: plain calls, the same on every kind of threads.
 
-use uvm_soft::Threads;
-
 use super::*;
 
 /// The space that an operation on a range is about.
@@ -23,10 +21,10 @@ pub fn subject(op: &Op) -> usize {
 }
 
 /// Runs an operation on a range.
-pub fn on_range<T: Threads>(
-    uvm: &Uvm<SoftMachine<T>>,
+pub fn on_range<M: Desk>(
+    uvm: &Uvm<M>,
     held: &mut Held<'_, Nothing>,
-    space: &Space<SoftMachine<T>>,
+    space: &Space<M>,
     op: &Op,
 ) -> Got {
     match *op {
@@ -82,10 +80,10 @@ pub fn on_range<T: Threads>(
 ///
 /// # Errors
 /// The loan's.
-pub fn give<T: Threads>(
-    uvm: &Uvm<SoftMachine<T>>,
+pub fn give<M: Desk>(
+    uvm: &Uvm<M>,
     held: &mut Held<'_, Nothing>,
-    space: &Space<SoftMachine<T>>,
+    space: &Space<M>,
     span: Span,
 ) -> Result<Loan, FaultError> {
     if let Some(loan) = uvm.give_to_kernel(held, space, range(span))? {
@@ -100,14 +98,14 @@ pub fn give<T: Threads>(
 }
 
 /// What a mapping is asked to be. `object` finds the object of a number.
-pub fn request<T: Threads>(
-    object: impl Fn(usize) -> Arc<dyn Pager<SoftMachine<T>>>,
+pub fn request<M: Desk>(
+    object: impl Fn(usize) -> Arc<dyn Pager<M>>,
     at: At,
     len: u64,
     back: Back,
     rights: u8,
     inherit: Option<Inh>,
-) -> MapRequest<SoftMachine<T>> {
+) -> MapRequest<M> {
     let place = place(at);
     let (o, first, sharing) = match back {
         Back::Nothing => return MapRequest { place, ..MapRequest::reservation(Pages(len)) },

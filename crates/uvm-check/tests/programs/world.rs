@@ -85,14 +85,14 @@ pub struct World {
     uvm: Arc<Uvm<Soft>>,
     spaces: [Slot<Arc<Space<Soft>>>; SPACES],
     objects: [Slot<Arc<dyn Pager<Soft>>>; OBJECTS],
-    file: Slot<Arc<File<ShuttleThreads>>>,
+    file: Slot<Arc<File<Soft>>>,
     /// Held while a file's length changes, as a host's lock of the file.
     resizing: shuttle::sync::Mutex<()>,
     loans: [Slot<Loan>; LOANS],
     pins: [Slot<Pinned<Soft>>; PINS],
     ranges: [Slot<Detached<Soft>>; RANGES],
     line: Arc<Line>,
-    swap: Arc<SwapDisk<ShuttleThreads>>,
+    swap: Arc<SwapDisk<Soft>>,
     swap_is_on: Slot<SwapId>,
     clock: AtomicU64,
     free: usize,
@@ -177,7 +177,7 @@ impl World {
         hold(&self.objects[o]).clone().expect("programs begin with their objects")
     }
 
-    fn file(&self, o: usize) -> Option<Arc<File<ShuttleThreads>>> {
+    fn file(&self, o: usize) -> Option<Arc<File<Soft>>> {
         let file = hold(&self.file).clone()?;
         let pager: Arc<dyn Pager<Soft>> = file.pager().clone();
         Arc::ptr_eq(&pager, &self.object(o)).then_some(file)

@@ -17,7 +17,7 @@ use uvm::{
     ZswapInfo,
 };
 use uvm_check::host::{File, Line, Manner, SwapDisk};
-use uvm_soft::{Fate, IoBy, Moment, ShuttleThreads};
+use uvm_soft::{Fate, IoBy, Moment};
 
 use super::world::{check_rounds, spawn, Soft, World, P, Q};
 
@@ -28,7 +28,7 @@ const BOTH: VaRange = VaRange { start: P, end: machine::Va(Q.0 + 0x1000) };
 pub struct Paged {
     pub w: Arc<World>,
     line: Arc<Line>,
-    disk: Arc<SwapDisk<ShuttleThreads>>,
+    disk: Arc<SwapDisk<Soft>>,
     swap: SwapId,
     stop: Arc<AtomicBool>,
     device: Option<JoinHandle<()>>,
@@ -42,7 +42,7 @@ impl Paged {
     /// In a world whose transfers a test ends.
     pub fn of(w: Arc<World>, fate: Fate) -> Paged {
         let line = Line::new(Manner::Later, 1);
-        let disk: Arc<SwapDisk<ShuttleThreads>> = SwapDisk::new(&w.uvm, &line, 64);
+        let disk: Arc<SwapDisk<Soft>> = SwapDisk::new(&w.uvm, &line, 64);
         let on = w.uvm.swap_on(&mut ThreadCtx::new().held(), disk.clone(), 0);
         let swap = on.expect("there is room for a device");
         let stop = Arc::new(AtomicBool::new(false));
