@@ -8,14 +8,26 @@
 use linux_raw_sys::errno as raw;
 
 /// A Linux error number (positive), or one of the kernel's private restart codes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 /// What fallible kernel calls return.
 pub type Result<T, E = Errno> = core::result::Result<T, E>;
 
 macro_rules! errno {
-    ($($name:ident)*) => { $(#[allow(dead_code)] pub const $name: Errno = Errno(raw::$name as i32);)* };
+    ($($name:ident)*) => {
+        $(#[allow(dead_code)] pub const $name: Errno = Errno(raw::$name as i32);)*
+
+        /// Its name, or `error N`.
+        impl core::fmt::Debug for Errno {
+            fn fmt(&self, to: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match *self {
+                    $($name => to.write_str(stringify!($name)),)*
+                    Errno(number) => write!(to, "error {number}"),
+                }
+            }
+        }
+    };
 }
 
 errno! {

@@ -122,7 +122,7 @@ pub fn mount_named(cmdline: &str) {
                 .inspect_err(|_| _ = ext4::unmount(&root))
         });
         if let Err(errno) = mounted {
-            println!("uvm: {what} can't be mounted: error {}", errno.0);
+            println!("uvm: {what} can't be mounted ({errno:?})");
         }
     }
 }

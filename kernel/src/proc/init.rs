@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use super::access;
 use super::cred::Cred;
 use super::exec::{self, Arguments, Strings};
 use super::exit;
@@ -20,7 +21,7 @@ use super::table;
 use super::thread::Thread;
 use crate::arch::UserRegs;
 use crate::charge::{self, Account, User};
-use crate::errno::{Errno, Result, EACCES, EINVAL, ENOENT, ENOEXEC, ENOMEM};
+use crate::errno::{Result, EACCES, EINVAL, ENOENT, ENOEXEC, ENOMEM};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
 use crate::fs::path::{resolve, Follow, Start};
@@ -40,6 +41,8 @@ struct Request {
     argv: Vec<Vec<u8>>,
     env: Vec<Vec<u8>>,
     cwd: Option<Vec<u8>>,
+    /// User and group that the program runs as; none: the superuser.
+    user: Option<(u32, u32)>,
 }
 
 /// Memory for each thread that may exist: what the kernel itself needs for one takes up no more
@@ -98,13 +101,14 @@ pub fn exec_first(regs: &mut UserRegs) {
     if let Err(errno) = try_exec(regs, request) {
         let name =
             request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
-        match errno {
-            ENOENT => crate::println!("uvm: can't run {name}: no such file"),
-            EACCES => crate::println!("uvm: can't run {name}: permission denied"),
-            ENOEXEC => crate::println!("uvm: can't run {name}: no program for this machine"),
-            ENOMEM => crate::println!("uvm: can't run {name}: not enough memory"),
-            Errno(number) => crate::println!("uvm: can't run {name}: error {number}"),
-        }
+        let why = match errno {
+            ENOENT => ": no such file",
+            EACCES => ": permission denied",
+            ENOEXEC => ": no program for this machine",
+            ENOMEM => ": not enough memory",
+            _ => "",
+        };
+        crate::println!("uvm: can't run {name}{why} ({errno:?})");
         let code = if errno == ENOENT { 127 } else { 126 };
         exit::exit_group_later(ExitStatus::Code(code));
     }
@@ -135,6 +139,15 @@ fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
     let mut arguments = Arguments { argv: Strings::default(), envp: Strings::default() };
     request.argv.iter().try_for_each(|word| arguments.argv.push(word))?;
     request.env.iter().try_for_each(|word| arguments.envp.push(word))?;
+    if let Some((uid, gid)) = request.user {
+        access::change_cred(|cred| {
+            let before = cred.clone();
+            (cred.uid, cred.euid, cred.suid, cred.fsuid) = (uid, uid, uid, uid);
+            (cred.gid, cred.egid, cred.sgid, cred.fsgid) = (gid, gid, gid, gid);
+            cred.follow_ids(&before);
+            Ok(())
+        })?;
+    }
     exec::exec(regs, file, &path, arguments)
 }
 
@@ -173,8 +186,13 @@ pub fn finish(status: ExitStatus) -> ! {
 
 fn parse(cmdline: &str) -> Request {
     let mut words = cmdline.split_ascii_whitespace();
-    let mut request =
-        Request { cmdline: cmdline.into(), argv: Vec::new(), env: Vec::new(), cwd: None };
+    let mut request = Request {
+        cmdline: cmdline.into(),
+        argv: Vec::new(),
+        env: Vec::new(),
+        cwd: None,
+        user: None,
+    };
     for word in words.by_ref() {
         if word == "--" {
             break;
@@ -183,6 +201,9 @@ fn parse(cmdline: &str) -> Request {
             request.env.push(decode(value));
         } else if let Some(value) = word.strip_prefix("cwd=") {
             request.cwd = Some(decode(value));
+        } else if let Some(value) = word.strip_prefix("user=") {
+            let ids = value.split_once(':');
+            request.user = ids.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
         } else if word == "trace" {
             TRACE.store(true, Ordering::Relaxed);
         } else if word == "audit" {

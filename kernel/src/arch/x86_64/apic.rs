@@ -61,14 +61,16 @@ fn write(offset: u64, value: u32) {
     unsafe { register(offset).write_volatile(value) }
 }
 
-/// Starts the first CPU's APIC and routes the console's line to it.
+/// Starts the first CPU's APIC and routes the serial ports' lines to it.
 pub fn init(platform: &acpi::Platform) {
     // The two PICs: every line masked.
     io::out8(0x21, 0xff);
     io::out8(0xa1, 0xff);
     LOCAL.store(layout::direct(io::rdmsr(0x1b) & 0xf_ffff_f000), Relaxed);
     init_local();
-    route(platform, platform.overrides[usize::from(serial::IRQ)], SERIAL);
+    for line in serial::IRQS {
+        route(platform, platform.overrides[usize::from(line)], SERIAL);
+    }
 }
 
 /// Starts this CPU's APIC.

@@ -1,9 +1,10 @@
 //! The two serial ports: COM1 is the console, COM2 the control channel to whoever started QEMU.
 //!
 //! Output polls: QEMU takes a byte at once unless its own output is blocked. Input arrives by
-//! interrupt and goes byte by byte to the receiver that the terminal has registered; what comes
-//! before that stays in the port.
+//! interrupt and goes to the receiver that the terminal has registered, the console's byte by byte,
+//! the control channel's by lines; what comes before that stays in the port.
 
+use arrayvec::ArrayVec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,18 +13,23 @@ use crate::sync::SpinLock;
 
 const COM1: u16 = 0x3f8;
 const COM2: u16 = 0x2f8;
-/// ISA interrupt line of COM1.
-pub const IRQ: u8 = 4;
+/// ISA interrupt lines of both ports.
+pub const IRQS: [u8; 2] = [4, 3];
+/// Bytes of the longest line that the host tells; of a longer one only the start is heard.
+const MAX_TOLD: usize = 32;
 
 static CONTROL_PRESENT: AtomicBool = AtomicBool::new(false);
 static RECEIVER: SpinLock<Option<Receiver>> = SpinLock::new(None);
+static TOLD: SpinLock<ArrayVec<u8, MAX_TOLD>> = SpinLock::new(ArrayVec::new_const());
 
-/// Who gets console input, in interrupt context.
+/// Who gets input, in interrupt context.
 #[derive(Clone, Copy)]
 pub struct Receiver {
     pub take: fn(u8),
     /// While this says no, input stays in the port, and its sender waits; [`resume`] must follow.
     pub has_room: fn() -> bool,
+    /// Takes a line that the host has sent on the control channel.
+    pub told: fn(&str),
 }
 
 /// Sets both ports up: 8N1, FIFOs, no interrupts yet.
@@ -46,6 +52,9 @@ pub fn init() {
 pub fn set_receiver(receiver: Receiver) {
     *RECEIVER.lock() = Some(receiver);
     resume();
+    if CONTROL_PRESENT.load(Relaxed) {
+        out8(COM2 + 1, 1);
+    }
     interrupt();
 }
 
@@ -54,10 +63,31 @@ pub fn resume() {
     out8(COM1 + 1, 1);
 }
 
-/// Takes what COM1 has received.
+/// Takes what the ports have received.
 pub fn interrupt() {
     let receiver = *RECEIVER.lock();
     let Some(receiver) = receiver else { return };
+    if CONTROL_PRESENT.load(Relaxed) {
+        take_told(&receiver);
+    }
+    take_console(&receiver);
+}
+
+fn take_told(receiver: &Receiver) {
+    while in8(COM2 + 5) & 1 != 0 {
+        let byte = in8(COM2);
+        let mut line = TOLD.lock();
+        if byte != b'\n' {
+            let _ = line.try_push(byte);
+            continue;
+        }
+        let whole = core::mem::take(&mut *line);
+        drop(line);
+        core::str::from_utf8(&whole).into_iter().for_each(receiver.told);
+    }
+}
+
+fn take_console(receiver: &Receiver) {
     loop {
         if !(receiver.has_room)() {
             out8(COM1 + 1, 0);

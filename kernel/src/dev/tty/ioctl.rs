@@ -17,12 +17,10 @@ pub(super) fn ioctl(tty: &Tty, request: u32, arg: u64) -> Result<u64> {
         abi::TCSETS | abi::TCSETSW | abi::TCSETSF => {
             let termios: Termios = user::get(arg)?;
             check_foreground(Use::Change)?;
-            let mut line = tty.line.lock();
             if request == abi::TCSETSF {
-                line.flush_input();
+                tty.flush_input();
             }
-            line.set_termios(termios);
-            drop(line);
+            tty.line.lock().set_termios(termios);
             tty.readers.wake_all();
             tty.writers.wake_all();
         }
@@ -55,7 +53,7 @@ pub(super) fn ioctl(tty: &Tty, request: u32, arg: u64) -> Result<u64> {
         abi::TIOCOUTQ => user::put(arg, &0i32)?,
         abi::TCFLSH => {
             if arg == 0 || arg == 2 {
-                tty.line.lock().flush_input();
+                tty.flush_input();
             } else if arg != 1 {
                 return Err(EINVAL);
             }
@@ -76,7 +74,7 @@ fn owned_job<T>(tty: &Tty, act: impl FnOnce(&mut Job) -> T) -> Result<T> {
     Ok(act(&mut job))
 }
 
-fn set_size(tty: &Tty, size: WinSize) {
+pub(super) fn set_size(tty: &Tty, size: WinSize) {
     let group = {
         let mut now = tty.size.lock();
         if (now.rows, now.cols) == (size.rows, size.cols) {

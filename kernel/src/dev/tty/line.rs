@@ -8,12 +8,13 @@
 //!             raw mode: straight to -----------------------------^
 //! ```
 //!
-//! The host may have a pipe or a file where a terminal would be ([`Kind::Stream`]): then nothing
-//! may be lost, so that the port has to wait while [`Line::has_room`] says no; long lines are
-//! handed over in pieces; and the end stays the end.
+//! Nothing is lost, not of a large paste either: the port waits while [`Line::has_room`] says no,
+//! and a line longer than [`MAX_INPUT`] is handed over in pieces. The host may have a pipe or a
+//! file where a terminal would be ([`Kind::Stream`]): there the end stays the end.
 //!
 //! Invariants: I1: `ends` holds the lengths of the lines in `ready`, oldest first; in raw mode it
-//! is empty. I2: `edit` and `ready` are bounded; what is typed beyond that is lost, with a bell.
+//! is empty. I2: `edit` and `ready` are bounded, also by a port that does not wait: then bytes are
+//! lost.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,7 +23,7 @@ use linux_raw_sys::general as abi;
 
 use super::termios::Termios;
 
-/// The longest line and the most bytes waiting to be read.
+/// The longest line, and half of the bytes that may wait to be read.
 pub const MAX_INPUT: usize = 4096;
 
 /// What stands at the host's end of the input.
@@ -62,9 +63,9 @@ impl Line {
         }
     }
 
-    /// Whether another byte may come; typed bytes always may, at the risk of getting lost.
+    /// Whether another byte may come without any getting lost.
     pub fn has_room(&self) -> bool {
-        self.kind == Kind::Keyboard || self.ready.len() + self.edit.len() < 2 * MAX_INPUT
+        self.ready.len() + self.edit.len() < 2 * MAX_INPUT
     }
 
     /// Takes a typed byte. Returns the signal that it asks for, if any.
@@ -94,10 +95,7 @@ impl Line {
             }
         }
         if !termios.is_canonical() {
-            self.echo_byte(byte, echo);
-            if self.ready.len() < MAX_INPUT {
-                self.ready.push_back(byte);
-            }
+            self.insert(byte, echo);
             return None;
         }
         self.edited(byte, echo);
@@ -141,20 +139,15 @@ impl Line {
     }
 
     fn insert(&mut self, byte: u8, echo: Echo<'_>) {
-        if !self.termios.is_canonical() {
-            if self.ready.len() < MAX_INPUT {
-                self.ready.push_back(byte);
-            }
-        } else if self.edit.len() + 1 < MAX_INPUT {
-            self.edit.push(byte);
-        } else if self.kind == Kind::Stream {
-            self.edit.push(byte);
-            self.finish();
-        } else {
-            echo(b"\x07");
-            return;
-        }
         self.echo_byte(byte, echo);
+        if self.termios.is_canonical() {
+            self.edit.push(byte);
+            if self.edit.len() == MAX_INPUT {
+                self.finish();
+            }
+        } else if self.has_room() {
+            self.ready.push_back(byte);
+        }
     }
 
     /// Takes back the last character; `false` if there is none.

@@ -77,7 +77,20 @@ pub fn init(cmdline: &str) {
     serial::set_receiver(serial::Receiver {
         take: input,
         has_room: || CONSOLE.line.lock().has_room(),
+        told,
     });
+}
+
+/// A line of the control channel: `window ROWS COLUMNS` when the host's terminal has changed. Runs
+/// in interrupt context.
+fn told(line: &str) {
+    let Some((rows, cols)) = line.strip_prefix("window ").and_then(|size| size.split_once(' '))
+    else {
+        return;
+    };
+    if let (Ok(rows), Ok(cols)) = (rows.parse(), cols.parse()) {
+        ioctl::set_size(&CONSOLE, WinSize { rows, cols, xpixel: 0, ypixel: 0 });
+    }
 }
 
 /// A byte from the port. Runs in interrupt context.
@@ -219,6 +232,12 @@ fn check_foreground(what: Use) -> Result<()> {
 }
 
 impl Tty {
+    /// Forgets what was typed; the port need not wait any more.
+    fn flush_input(&self) {
+        self.line.lock().flush_input();
+        serial::resume();
+    }
+
     fn read(&self, blocking: Blocking, to: &mut Sink<'_>) -> Result<usize> {
         check_foreground(Use::Read)?;
         if to.left() == 0 {

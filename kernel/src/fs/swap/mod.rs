@@ -69,20 +69,20 @@ pub fn on_named(cmdline: &str) {
         };
         let switched = super::open_kernel(device, O_RDWR).and_then(|file| on(file, priority));
         if let Err(errno) = switched {
-            println!("uvm: can't swap on {device}: {}", reason(errno));
+            println!("uvm: can't swap on {device}{} ({errno:?})", reason(errno));
         }
     }
 }
 
-fn reason(errno: Errno) -> String {
-    String::from(match errno {
-        ENOENT | ENXIO => "there is no such disk",
-        EINVAL => "there is no swap area on it that this kernel can use",
-        EBUSY => "it is in use",
-        ENOMEM => "there is as much swap already as this memory can have",
-        EIO => "it can't be read",
-        Errno(number) => return format!("error {number}"),
-    })
+fn reason(errno: Errno) -> &'static str {
+    match errno {
+        ENOENT | ENXIO => ": there is no such disk",
+        EINVAL => ": there is no swap area on it that this kernel can use",
+        EBUSY => ": it is in use",
+        ENOMEM => ": there is as much swap already as this memory can have",
+        EIO => ": it can't be read",
+        _ => "",
+    }
 }
 
 /// Swaps on a file from now on. Areas with a higher priority fill first; without one it comes after
