@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,7 +109,7 @@ int main(void) {
     close(fd);
     line[length > 0 ? length : 0] = 0;
 
-    int rows = 0, columns = 0, stdin_pipe = 0, stdout_pipe = 0, count = 0, in_program = 0;
+    int rows = 0, columns = 0, stdin_pipe = 0, stdout_pipe = 0, count = 0, in_program = 0, uid = 0, gid = 0;
     const char *folder = "/";
     clearenv();
     for (char *word = strtok(line, " \n"); word; word = strtok(0, " \n")) {
@@ -127,6 +128,8 @@ int main(void) {
             rows = atoi(word + 5);
         } else if (!strncmp(word, "cols=", 5)) {
             columns = atoi(word + 5);
+        } else if (!strncmp(word, "user=", 5)) {
+            sscanf(word + 5, "%d:%d", &uid, &gid);
         } else if (!strncmp(word, "mount=", 6)) {
             mount_disk(word + 6);
         } else if (!strncmp(word, "swapon=", 7)) {
@@ -148,6 +151,7 @@ int main(void) {
         dup(0);
         console_mode(rows, columns, stdin_pipe, stdout_pipe);
         if (chdir(folder)) chdir("/");
+        if (uid && (setgroups(0, 0) || setgid(gid) || setuid(uid))) _exit(126);
         dprintf(control, "user 0\n");
         execv(arguments[0], arguments);
         int error = errno;

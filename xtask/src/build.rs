@@ -6,7 +6,7 @@
 //! configuration changes how the rest of the tree is built.
 
 use crate::image::find_program;
-use crate::ui;
+use crate::{ui, EXIT_UNAVAILABLE};
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,18 +14,26 @@ use std::sync::OnceLock;
 
 pub const TARGET: &str = "x86_64-unknown-none";
 
-/// The top of the source tree: what `./uvm` hands over in `UVM_ROOT`, since the place that was
-/// compiled into this program is another one after the tree was copied or moved; without it, the
-/// tree that this program was built in.
+/// The top of the source tree, found at run time, since trees are copied and moved: what `./uvm`
+/// hands over in `UVM_ROOT`; without it, the tree that this program lies in.
 pub fn root() -> &'static Path {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
-    ROOT.get_or_init(|| match std::env::var_os("UVM_ROOT") {
-        Some(root) => PathBuf::from(root),
-        None => Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("xtask lies inside the tree")
-            .into(),
+    ROOT.get_or_init(|| {
+        let handed = std::env::var_os("UVM_ROOT").map(PathBuf::from);
+        let around = |path: PathBuf| Some(tree_around(&path)?.to_owned());
+        let found = handed.or_else(|| std::env::current_exe().ok().and_then(around));
+        found.or_else(|| std::env::current_dir().ok().and_then(around)).unwrap_or_else(|| {
+            ui::say(
+                "this program lies outside of its source tree: please start it by the tree's ./uvm",
+            );
+            std::process::exit(i32::from(EXIT_UNAVAILABLE))
+        })
     })
+}
+
+/// The source tree that a path lies in.
+fn tree_around(path: &Path) -> Option<&Path> {
+    path.ancestors().find(|folder| folder.join("xtask/Cargo.toml").is_file())
 }
 
 /// A folder under `target/` for what xtask makes; created when missing.
@@ -139,4 +147,19 @@ fn built(mut command: Command, what: &str, result: PathBuf) -> Result<PathBuf> {
         bail!("the kernel does not build:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
     }
     Ok(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copied_tree_is_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("copy");
+        std::fs::create_dir_all(tree.join("xtask")).unwrap();
+        std::fs::write(tree.join("xtask/Cargo.toml"), "").unwrap();
+        assert_eq!(tree_around(&tree.join("target/debug/xtask")), Some(tree.as_path()));
+        assert_eq!(tree_around(folder.path()), None);
+    }
 }

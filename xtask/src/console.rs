@@ -3,14 +3,18 @@
 //!
 //! Input starts once the guest runs user code, since a serial port that is being set up loses what
 //! came before. From a terminal every byte goes through as it is (the guest's own terminal echoes,
-//! edits, and makes ^C a signal); Ctrl-A x stops the machine, Ctrl-A Ctrl-A is a Ctrl-A. From a
-//! pipe or a file, bytes that the guest's terminal would take as its own commands are quoted with
+//! edits, and makes ^C a signal); Ctrl-A x stops the machine, also while a program doesn't read
+//! what was typed or pasted, and Ctrl-A Ctrl-A is a Ctrl-A. A window of another size is told. From
+//! a pipe or a file, bytes that the guest's terminal would take as its own commands are quoted with
 //! ^V, and the end becomes ^D at the start of a line.
 
-use crate::control::FirstUser;
+use crate::control::{FirstUser, Teller};
 use rustix::termios::{self, OptionalActions, Termios};
+use signal_hook::consts::SIGWINCH;
+use signal_hook::iterator::Signals;
 use std::io::{IsTerminal, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::Arc;
 
 const CTRL_A: u8 = 0x01;
@@ -48,6 +52,11 @@ impl Drop for RawMode {
 pub fn window() -> Option<(u16, u16)> {
     let size = termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
+}
+
+/// Whether somebody types, and sees what comes.
+pub fn is_interactive() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
 /// Words for the kernel's command line: which ends of the console are no terminal on the host.
@@ -98,19 +107,42 @@ pub fn carry_stdin(
             return;
         }
         // An error means that the machine has ended, and the thread with it.
-        let _ = if std::io::stdin().is_terminal() {
-            carry_keys(&mut guest, &stop)
+        if std::io::stdin().is_terminal() {
+            let _ = carry_keys(guest, &stop);
         } else {
-            carry_stream(std::io::stdin().lock(), &mut guest)
-        };
-        // The pipe stays open: its end would be no event that the guest can see.
-        std::mem::forget(guest);
+            let _ = carry_stream(std::io::stdin().lock(), &mut guest);
+            // The pipe stays open: its end would be no event that the guest can see.
+            std::mem::forget(guest);
+        }
     });
 }
 
-fn carry_keys(guest: &mut impl Write, stop: &AtomicBool) -> std::io::Result<()> {
+/// Tells the guest each new size of the terminal on standard output.
+pub fn carry_window(teller: Teller) {
+    let Ok(mut changes) = Signals::new([SIGWINCH]) else { return };
+    std::thread::spawn(move || {
+        for _ in &mut changes {
+            if let Some(size) = window() {
+                teller.window(size);
+            }
+        }
+    });
+}
+
+fn carry_keys(mut guest: impl Write + Send + 'static, stop: &AtomicBool) -> std::io::Result<()> {
     let mut escaped = false;
-    let mut keys = [0; 256];
+    let mut keys = [0; 4096];
+    // The guest takes no more than its programs read; what comes after that waits here, so that
+    // Ctrl-A x is seen all the same.
+    let (typed, waiting) = channel::<Vec<u8>>();
+    std::thread::spawn(move || {
+        for keys in waiting {
+            if guest.write_all(&keys).and_then(|()| guest.flush()).is_err() {
+                return;
+            }
+        }
+        std::mem::forget(guest);
+    });
     loop {
         let count = std::io::stdin().read(&mut keys)?;
         if count == 0 {
@@ -130,8 +162,9 @@ fn carry_keys(guest: &mut impl Write, stop: &AtomicBool) -> std::io::Result<()> 
                 }
             }
         }
-        guest.write_all(&pass)?;
-        guest.flush()?;
+        if typed.send(pass).is_err() {
+            return Ok(());
+        }
     }
 }
 

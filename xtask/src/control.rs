@@ -3,13 +3,14 @@
 //! `user <tsc>` at the first user instruction, `exit <code>`, `panic <message>`, `bt <hex address>`
 //! for each frame of a panic, `trace <text>` for the debug console, `missing <number> <program>`
 //! for a system call that is not there; `stack <name>` and `at <hex address>` for each frame when a
-//! CPU hangs and all say where they are.
+//! CPU hangs and all say where they are. The host tells one thing: `window <rows> <columns>` when
+//! its terminal has another size.
 //!
 //! The names of calls are those of the crate `syscalls`, which is made from the kernel's tables.
 
 use crate::ui;
-use std::io::{BufRead, BufReader};
-use std::os::unix::net::UnixListener;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use syscalls::Sysno;
@@ -23,6 +24,8 @@ pub struct Report {
     /// When the first user instruction ran, after the start of QEMU.
     pub first_user: Option<Duration>,
     pub trace: Vec<String>,
+    /// System calls that were made and are not there.
+    pub missing: usize,
     /// Where CPUs were when one hung.
     pub stacks: Vec<Stack>,
     closed: bool,
@@ -58,6 +61,8 @@ struct Shared {
     traces: Traces,
     report: Mutex<Report>,
     changed: Condvar,
+    /// For what the host tells.
+    stream: Mutex<Option<UnixStream>>,
 }
 
 pub struct Control {
@@ -67,11 +72,17 @@ pub struct Control {
 impl Control {
     /// Takes the guest's connection from `listener` and reads it to the end in a thread of its own.
     pub fn listen(listener: UnixListener, traces: Traces) -> Control {
-        let shared = Arc::new(Shared { traces, report: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(Shared {
+            traces,
+            report: Mutex::default(),
+            changed: Condvar::new(),
+            stream: Mutex::default(),
+        });
         let theirs = shared.clone();
         let started = Instant::now();
         std::thread::spawn(move || {
             if let Ok((stream, _)) = listener.accept() {
+                *theirs.stream.lock().expect("no reader panics") = stream.try_clone().ok();
                 for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
                     theirs.hear(&String::from_utf8_lossy(&line), started.elapsed());
                 }
@@ -86,6 +97,11 @@ impl Control {
         FirstUser { shared: self.shared.clone() }
     }
 
+    /// A handle that can tell the guest what has changed.
+    pub fn teller(&self) -> Teller {
+        Teller { shared: self.shared.clone() }
+    }
+
     /// What was heard by the end. QEMU has ended, so the stream ends too; a guest that never
     /// connected is given up soon.
     pub fn finish(&self) -> Report {
@@ -95,6 +111,19 @@ impl Control {
                 .changed
                 .wait_timeout_while(guard, Duration::from_secs(2), |report| !report.closed);
         wait.expect("no reader panics").0.clone()
+    }
+}
+
+pub struct Teller {
+    shared: Arc<Shared>,
+}
+
+impl Teller {
+    /// The terminal has another size. A machine that has ended needs no word.
+    pub fn window(&self, (rows, columns): (u16, u16)) {
+        if let Some(stream) = &mut *self.shared.stream.lock().expect("no reader panics") {
+            let _ = stream.write_all(format!("window {rows} {columns}\n").as_bytes());
+        }
     }
 }
 
@@ -145,6 +174,7 @@ impl Shared {
             "trace" => self.trace(rest.to_owned()),
             "missing" => {
                 let (number, program) = rest.split_once(' ').unwrap_or((rest, ""));
+                self.update(|report| report.missing += 1);
                 self.trace(format!("system call {} is not there ({program})", call(number)));
             }
             _ => {}

@@ -24,19 +24,21 @@ fn crate_folder() -> PathBuf {
 }
 
 /// The corpus of a target.
-fn corpus(target: &str) -> Result<PathBuf> {
+fn corpus(target: &str) -> PathBuf {
+    crate_folder().join("corpus").join(target)
+}
+
+/// What there is to search: each target has a corpus.
+///
+/// # Errors
+/// When the folder can't be read.
+pub fn targets() -> Result<Vec<String>> {
     let all = crate_folder().join("corpus");
-    let folder = all.join(target);
-    if target.contains('/') || !folder.is_dir() {
-        let mut names: Vec<String> = fs::read_dir(&all)
-            .with_context(|| format!("can't read {}", all.display()))?
-            .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        bail!("no target {target}: there are {}", names.join(", "));
-    }
-    Ok(folder)
+    let entries = fs::read_dir(&all).with_context(|| format!("can't read {}", all.display()))?;
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
 }
 
 /// Builds the fuzzer; returns where it is.
@@ -71,7 +73,7 @@ fn longest(target: &str) -> &'static str {
 
 /// Searches for so long. 0: nothing was found; 1: something was, and where it is is said.
 pub fn search(target: &str, minutes: u64, seed: Option<u64>) -> Result<u8> {
-    let corpus = corpus(target)?;
+    let corpus = corpus(target);
     let fuzzer = fuzzer()?;
     let work = build::scratch(&format!("desk/{target}"))?;
     let found = build::scratch("fuzz")?;
@@ -131,7 +133,6 @@ fn inputs(folder: &Path, target: &str) -> Vec<PathBuf> {
 
 /// Runs one input, with no fuzzer about it. 0: it is well; 1: it isn't.
 pub fn replay(target: &str, file: &Path) -> Result<u8> {
-    corpus(target)?;
     let file = fs::canonicalize(file).with_context(|| format!("can't read {}", file.display()))?;
     let mut command = Command::new("cargo");
     command

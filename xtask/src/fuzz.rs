@@ -10,12 +10,13 @@
 //! and `./uvm test` runs them. `--merge` adds those of `target/fuzz/corpus` that reach an edge
 //! which none in the tree does.
 
-use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
-use crate::run::{self, Root};
+use crate::pack::{self, Root};
+use crate::qemu::{Ending, Kernel, Machine};
+use crate::run;
 use crate::session::{self, Finished, Input};
 use crate::symbols::Reached;
 use crate::test::{failed, Verdict};
-use crate::{build, desk, guest, symbols, ui};
+use crate::{build, desk, guest, symbols, ui, EXIT_USAGE};
 use anyhow::{bail, Context, Result};
 use clap::Args;
 use std::collections::BTreeSet;
@@ -61,7 +62,16 @@ const LAST: usize = 40;
 const ROUNDS: &str = "20";
 
 pub fn fuzz(args: &FuzzArgs) -> Result<u8> {
+    // What the command line names is looked at before anything is built.
+    if let Some(file) = &args.replay {
+        fs::File::open(file).with_context(|| format!("can't read {}", file.display()))?;
+    }
     if let Some(target) = &args.desk {
+        let targets = desk::targets()?;
+        if !targets.contains(target) {
+            ui::say(&format!("no target {target}: there are {}", targets.join(", ")));
+            return Ok(EXIT_USAGE);
+        }
         return match &args.replay {
             Some(file) => desk::replay(target, file),
             None => desk::search(target, args.minutes, args.seed),
@@ -212,19 +222,12 @@ fn boot(
             .map(|(file, to)| format!("{}:{to}", file.display())),
     );
     let command: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    let root: Root = run::pack(None, &add, &command)?;
+    let root: Root = pack::pack(None, &add, &command)?;
     let mut machine = Machine {
-        board: Board::Q35,
-        clock: Clock::Wall,
-        cpu: "max,-erms",
         memory: args.mem.clone(),
         cpus: args.cpus,
         kernel: kernel.to_owned(),
-        initrd: folder.path().join("root.cpio"),
-        command_line: String::new(),
-        plugin: None,
-        display: Display::Absent,
-        disks: Vec::new(),
+        ..Machine::new(folder.path().join("root.cpio"))
     };
     let mut kernel_words = Input::Nothing.words();
     kernel_words.push("audit".to_owned());

@@ -2,18 +2,21 @@
 //! in QEMU, tests, measures.
 //!
 //! Place: the one front door over every other part of the tree; nothing depends on it. Reading
-//! order: [`run`] is the whole story in one function (build, pack, boot, report); [`image`] and
-//! [`libs`] make the root file system, [`cpio`] writes it, [`qemu`] starts the machine, [`console`]
-//! carries the terminal, [`control`] listens to the kernel's second serial port, [`disk`] makes
-//! disks, [`symbols`] names the frames of a panic. [`test`] and [`bench`] are tables on top.
+//! order: [`run`] is the whole story in one function (build, pack, boot, report); [`pack`],
+//! [`image`] and [`libs`] make the root file system, [`cpio`] writes it, [`command_line`] tells the
+//! kernel what to do, [`accel`] and [`qemu`] start the machine, [`console`] carries the terminal,
+//! [`control`] speaks with the kernel's second serial port, [`disk`] makes disks, [`symbols`] names
+//! the frames of a panic. [`test`] and [`bench`] are tables on top.
 //!
 //! Exit codes: the guest program's own; or 1 when a check failed, 2 for a wrong command line, 69
 //! when something needed is missing, 70 after a kernel panic, 71 when the machine stopped without a
 //! word, 72 when it ran out of time, 141 when its output was closed.
 #![forbid(unsafe_code)]
 
+mod accel;
 mod bench;
 mod build;
+mod command_line;
 mod console;
 mod control;
 mod cpio;
@@ -22,9 +25,11 @@ mod desk;
 mod disk;
 mod fuzz;
 mod guest;
+mod hints;
 mod image;
 mod libs;
 mod linux;
+mod pack;
 mod qemu;
 mod recursion;
 mod run;
@@ -33,7 +38,6 @@ mod symbols;
 mod test;
 mod ui;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -62,8 +66,8 @@ Examples:
   ./uvm run --add data.txt:/data.txt -- sort /data.txt
   ./uvm run --root some/folder -- /bin/sh       a whole folder as the root file system
   ./uvm run --disk image.ext4 --swap 1G         a disk on /mnt (image.ext4:ro to read only), and swap
-  ./uvm run --disk disk.img -- ls -l /mnt       an ext4 image as a disk; --disk disk.img:ro leaves it as it is
   ./uvm run --mem 64M --swap 256M -- sh         little memory, and a disk to swap on, made for this run
+  ./uvm run --user 1000:1000 -- id              as a user who is not root
   ./uvm run --kernel linux -- /bin/ls           the same on Debian's Linux, for comparison
   ./uvm test                                    every check; ./uvm test pipe runs those with `pipe` in their name
   ./uvm test --failed                           the checks that failed when they ran last
@@ -112,34 +116,9 @@ fn end_with_the_reader() {
     }));
 }
 
-/// The command line. Where a program stands in it without `--`, the refusal says how to write it.
-fn parsed() -> Cli {
-    Cli::try_parse().unwrap_or_else(|mut error| {
-        let words: Vec<String> = std::env::args().skip(1).collect();
-        let unknown = match error.get(ContextKind::InvalidArg) {
-            Some(ContextValue::String(word)) if error.kind() == ErrorKind::UnknownArgument => {
-                word.clone()
-            }
-            _ => error.exit(),
-        };
-        if let Some(written) = with_dashes(&words, &unknown) {
-            let hint = format!("a program comes after `--`: {written}");
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
-        }
-        error.exit()
-    })
-}
-
-/// How a command line that runs a program is written, where `unknown` in it is the program.
-fn with_dashes(words: &[String], unknown: &str) -> Option<String> {
-    let at = words.iter().position(|word| word == unknown)?;
-    (words[0] == "run" && !unknown.starts_with('-'))
-        .then(|| format!("./uvm {} -- {}", words[..at].join(" "), words[at..].join(" ")))
-}
-
 fn main() -> ExitCode {
     end_with_the_reader();
-    let result = match parsed().command {
+    let result = match hints::parsed::<Cli>().command {
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::test(&args),
         Command::Bench(bench::BenchCommand::Micro(args)) => bench::micro(&args),
@@ -159,21 +138,5 @@ fn main() -> ExitCode {
             ui::say(&format!("{error:#}"));
             ExitCode::from(EXIT_UNAVAILABLE)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_without_dashes_is_written_with_them() {
-        let written = |line: &str, unknown| {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            with_dashes(&words, unknown)
-        };
-        assert_eq!(written("run --mem 1G ls -l /", "ls").unwrap(), "./uvm run --mem 1G -- ls -l /");
-        assert_eq!(written("run --foo", "--foo"), None);
-        assert_eq!(written("test ls", "ls"), None);
     }
 }

@@ -5,13 +5,14 @@
 //! it is a socket that this process listens on. The guest powers off through isa-debug-exit, whose
 //! 7 bits only confirm what the control channel said.
 
+use crate::accel::Accelerator;
 use crate::control::{Control, Report, Traces};
 use crate::ui;
 use anyhow::{Context, Result};
 use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -52,6 +53,7 @@ pub enum Display {
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub board: Board,
+    pub accelerator: Accelerator,
     pub clock: Clock,
     pub cpu: &'static str,
     pub memory: String,
@@ -178,12 +180,31 @@ impl Ending {
 }
 
 impl Machine {
+    /// A machine of one CPU with 512 MiB, whose time is the host's; it lacks a kernel.
+    pub fn new(initrd: PathBuf) -> Machine {
+        Machine {
+            board: Board::Q35,
+            accelerator: Accelerator::Emulator,
+            clock: Clock::Wall,
+            cpu: "max,-erms",
+            memory: "512M".to_owned(),
+            cpus: 1,
+            kernel: PathBuf::new(),
+            initrd,
+            command_line: String::new(),
+            plugin: None,
+            display: Display::Absent,
+            disks: Vec::new(),
+        }
+    }
+
     /// The arguments for `qemu-system-x86_64`, with the control channel's socket at `control`.
     pub fn arguments(&self, control: &Path) -> Vec<String> {
         let mut list: Vec<String> = Vec::new();
         let mut push = |words: &[&str]| list.extend(words.iter().map(|word| (*word).to_owned()));
         push(&["-M", if self.board == Board::Q35 { "q35" } else { "microvm" }]);
         match self.clock {
+            Clock::Wall if self.accelerator == Accelerator::Kvm => push(&["-accel", "kvm"]),
             Clock::Wall => push(&["-accel", "tcg,thread=multi"]),
             Clock::Instructions => {
                 push(&["-accel", "tcg", "-icount", "shift=0,sleep=off"]);
@@ -196,7 +217,8 @@ impl Machine {
                 }
             }
         }
-        push(&["-cpu", self.cpu, "-smp", &self.cpus.to_string(), "-m", &self.memory]);
+        let cpu = if self.accelerator == Accelerator::Kvm { "host" } else { self.cpu };
+        push(&["-cpu", cpu, "-smp", &self.cpus.to_string(), "-m", &self.memory]);
         push(&["-name", "uvm,debug-threads=on"]);
         push(&[
             "-nodefaults",
@@ -254,13 +276,15 @@ impl Machine {
             .spawn()
             .context("can't start qemu-system-x86_64 (package qemu-system-x86)")?;
         let errors = Arc::new(Mutex::new(String::new()));
-        if let Some(mut pipe) = child.stderr.take() {
+        if let Some(pipe) = child.stderr.take() {
             let errors = errors.clone();
             std::thread::spawn(move || {
-                let mut text = String::new();
                 // What can't be read of QEMU's complaints is no reason to stop.
-                let _ = pipe.read_to_string(&mut text);
-                *errors.lock().expect("nobody panics with it") = text;
+                for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                    let mut errors = errors.lock().expect("nobody panics with it");
+                    errors.push_str(&line);
+                    errors.push('\n');
+                }
             });
         }
         Ok(Running {
@@ -314,6 +338,9 @@ fn cpu_threads(process: u32) -> BTreeMap<u32, Pid> {
     tasks.flatten().filter_map(of).collect()
 }
 
+/// What QEMU says first when KVM does not go on.
+const GIVEN_UP: &str = "KVM internal error";
+
 /// A machine that runs. Dropping it stops QEMU.
 pub struct Running {
     pub child: Child,
@@ -339,13 +366,20 @@ impl Running {
             if stop() {
                 break Ending::Stopped(Stopped::ByUser);
             }
+            // QEMU keeps such a machine for a debugger, with all its registers printed.
+            if self.errors.lock().expect("nobody panics with it").starts_with(GIVEN_UP) {
+                self.errors.lock().expect("nobody panics with it").clear();
+                break Ending::Silent {
+                    status: "KVM internal error at what the kernel does".to_owned(),
+                };
+            }
             if limit.is_some_and(|limit| self.started.elapsed() > limit) {
                 break Ending::Stopped(Stopped::TimeOut);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(if limit.is_some() { 50 } else { 20 }));
         };
-        if matches!(ending, Ending::Stopped(_)) {
+        if self.child.try_wait()?.is_none() {
             // It may have ended in between; both are fine.
             let _ = self.child.kill();
             self.child.wait()?;

@@ -1,13 +1,13 @@
 //! `./uvm run`: build, pack, boot, report. Also the pieces that tests and benchmarks boot with.
 
-use crate::control::Traces;
+use crate::accel::{self, Accel};
+use crate::control::{Report, Traces};
 use crate::disk::{self, Disks};
-use crate::image::{self, Image, Libraries};
-use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine, Stopped};
-use crate::{build, console, linux, symbols, ui};
+use crate::pack::{pack, Root};
+use crate::qemu::{Board, Clock, Ending, Kernel, Machine, Stopped};
+use crate::{build, command_line, console, linux, symbols, ui, EXIT_USAGE};
 use anyhow::{bail, Context, Result};
 use clap::Args;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,14 @@ pub struct RunArgs {
     /// Attach a disk of this size, made for this run, and swap on it.
     #[arg(long, value_parser = memory, value_name = "SIZE")]
     swap: Option<String>,
+    /// Run the program as this user and group (the user's number if none is said), in /tmp; as root
+    /// otherwise.
+    #[arg(long, value_parser = user, value_name = "UID[:GID]")]
+    user: Option<String>,
+    /// What runs the guest's CPUs: this machine's by KVM where that works, or QEMU, emulating them.
+    /// Without a word: as with auto, but silently; with --icount they are emulated.
+    #[arg(long, value_enum)]
+    accel: Option<Accel>,
     /// The machine that QEMU plays.
     #[arg(long, value_enum, default_value_t = Board::Q35)]
     machine: Board,
@@ -50,42 +58,58 @@ pub struct RunArgs {
     program: Vec<String>,
 }
 
-/// The root file system and the program to start in it.
-pub struct Root {
-    pub image: Image,
-    pub command: Vec<String>,
-}
-
 pub fn run(args: &RunArgs) -> Result<u8> {
     if args.kernel == Kernel::Linux && args.machine != Board::Q35 {
-        bail!("Debian's Linux has no driver for the console of a microvm: leave --machine away");
+        ui::say("Debian's Linux has no driver for the console of a microvm: leave --machine away");
+        return Ok(EXIT_USAGE);
     }
-    // What the command line names is looked at before the kernel is built, which takes minutes.
+    if args.icount && args.accel == Some(Accel::Kvm) {
+        ui::say("KVM can't count the guest's instructions: --icount goes with --accel tcg alone");
+        return Ok(EXIT_USAGE);
+    }
+    // What the command line names is looked at before our kernel is built, which takes minutes.
+    // Linux is fetched before, since its drivers go into the root file system.
+    let linux = (args.kernel == Kernel::Linux).then(linux::kernel).transpose()?;
     let root = pack(args.root.as_deref(), &args.add, &args.program)?;
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
-    let initrd = folder.path().join("root.cpio");
-    let mut words = console::words();
-    if args.trace {
-        words.push("trace".to_owned());
-    }
     let disks = disks(args, folder.path())?;
-    words.extend(disks.words);
-    let kernel = kernel_path(args.kernel)?;
     let mut machine = Machine {
         board: args.machine,
         clock: if args.icount { Clock::Instructions } else { Clock::Wall },
         cpu: if args.icount { "qemu64" } else { "max,-erms" },
         memory: args.mem.clone(),
         cpus: args.cpus,
-        kernel: kernel.clone(),
-        initrd,
-        command_line: String::new(),
-        plugin: None,
-        display: Display::Absent,
         disks: disks.list,
+        ..Machine::new(folder.path().join("root.cpio"))
     };
+    let words = [words(args), disks.words].concat();
     prepare(&mut machine, args.kernel, root, &words)?;
+    machine.kernel = linux.map_or_else(build::kernel, Ok)?;
+    if !args.icount {
+        machine.accelerator = accel::choose(args.accel)?;
+    }
+    if args.program.is_empty() && console::is_interactive() {
+        ui::say("Ctrl-A x stops the machine");
+    }
+    let (ending, report) = attend(&machine)?;
+    explain(&ending, &report, &machine.kernel);
+    let is_whole = matches!(ending, Ending::Exited(_)) && report.missing == 0;
+    if args.trace && args.kernel == Kernel::Uvm && is_whole {
+        ui::say("every system call that was made is there");
+    }
+    Ok(ending.code())
+}
 
+/// Settings for the kernel, beside those about disks.
+fn words(args: &RunArgs) -> Vec<String> {
+    let mut words = console::words();
+    words.extend(args.trace.then(|| "trace".to_owned()));
+    words.extend(args.user.as_ref().map(|ids| format!("user={ids}")));
+    words
+}
+
+/// Runs a machine on the user's terminal, until it ends or the user ends it.
+fn attend(machine: &Machine) -> Result<(Ending, Report)> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in
         [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP, signal_hook::consts::SIGINT]
@@ -100,6 +124,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     let output = running.child.stdout.take().context("QEMU has no standard output")?;
     let output = console::carry_output(output, unread.clone());
     let raw = console::RawMode::enter();
+    console::carry_window(running.control.teller());
     console::carry_stdin(guest, running.control.first_user(), stop.clone());
     let is_unread = || unread.load(Ordering::Relaxed);
     let (ending, report) = running.wait(None, || stop.load(Ordering::Relaxed) || is_unread())?;
@@ -109,8 +134,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     };
     let _ = output.join();
     drop(raw);
-    explain(&ending, &report, &kernel);
-    Ok(ending.code())
+    Ok((ending, report))
 }
 
 /// The disks that the command line names; what has to be made goes below `folder`.
@@ -136,13 +160,23 @@ fn memory(size: &str) -> std::result::Result<String, String> {
     }
 }
 
+/// `UID[:GID]` with both.
+fn user(ids: &str) -> std::result::Result<String, String> {
+    let (uid, gid) = ids.split_once(':').unwrap_or((ids, ids));
+    match (uid.parse::<u32>(), gid.parse::<u32>()) {
+        // The last number means none.
+        (Ok(uid), Ok(gid)) if uid.max(gid) < u32::MAX => Ok(format!("{uid}:{gid}")),
+        _ => Err("write numbers like 1000 or 1000:100".to_owned()),
+    }
+}
+
 /// The least memory that the kernel starts with, beside the root file system.
 const LEAST_MEMORY: u64 = 16 << 20;
 /// That which Debian's Linux starts with.
 const LEAST_MEMORY_OF_LINUX: u64 = 88 << 20;
 
 /// Says on standard error what a run's unusual end was.
-pub fn explain(ending: &Ending, report: &crate::control::Report, kernel: &Path) {
+pub fn explain(ending: &Ending, report: &Report, kernel: &Path) {
     for line in symbols::story(kernel, report) {
         ui::say(&line);
     }
@@ -177,7 +211,7 @@ pub fn prepare(
         }
     }
     root.image.write(&machine.initrd)?;
-    machine.command_line = command_line(kernel, words, &root.command);
+    machine.command_line = command_line::of(kernel, words, &root.command);
     let most = match kernel {
         Kernel::Uvm => 4000,
         Kernel::Linux => 2047,
@@ -203,179 +237,14 @@ pub fn prepare(
     Ok(())
 }
 
-/// Gathers the root file system for `program` (empty: an interactive shell).
-pub fn pack(folder: Option<&Path>, add: &[String], program: &[String]) -> Result<Root> {
-    let mut image = Image::minimal()?;
-    if let Some(folder) = folder {
-        if !folder.is_dir() {
-            bail!("{} is not a folder", folder.display());
-        }
-        image.tree(folder, "/", Libraries::AsTheyAre)?;
-    }
-    for file in add {
-        let (host, guest) = match file.split_once(':') {
-            Some((host, guest)) => (PathBuf::from(host), guest.to_owned()),
-            None => {
-                let host = std::path::absolute(file)?;
-                let guest = host.to_str().context("a path is not UTF-8")?.to_owned();
-                (host, guest)
-            }
-        };
-        if !guest.starts_with('/') {
-            bail!("the guest path in --add {file} must start with a slash");
-        }
-        if host.is_dir() {
-            image.tree(&host, &guest, Libraries::Packed)?;
-        } else {
-            image.program(&host, &guest)?;
-        }
-    }
-    let command = add_program(&mut image, program)?;
-    if folder.is_none() || !image.has("/bin/sh") {
-        image.busybox()?;
-    }
-    Ok(Root { image, command })
-}
-
-fn add_program(image: &mut Image, program: &[String]) -> Result<Vec<String>> {
-    let Some((name, arguments)) = program.split_first() else {
-        return Ok(vec!["/bin/busybox".to_owned(), "sh".to_owned()]);
-    };
-    let mut command = vec![locate(image, name)?];
-    command.extend_from_slice(arguments);
-    for (start, companions) in COMPANIONS {
-        if Path::new(&command[0])
-            .file_name()
-            .is_some_and(|file| file.to_string_lossy().starts_with(start))
-        {
-            for path in companions.iter().flat_map(|pattern| matches_of(pattern)) {
-                let guest = path.to_string_lossy().into_owned();
-                if !image.has(&guest) {
-                    image.tree(&path, &guest, Libraries::Packed)?;
-                }
-            }
-        }
-    }
-    Ok(command)
-}
-
-/// Where `name` is in the guest; packs it from this machine unless the tree has it.
-fn locate(image: &mut Image, name: &str) -> Result<String> {
-    const APPLET_FOLDERS: [&str; 4] = ["/bin", "/usr/bin", "/sbin", "/usr/sbin"];
-    if name.starts_with('/') && image.has(name) {
-        return Ok(name.to_owned());
-    }
-    if !name.contains('/') {
-        if let Some(folder) =
-            APPLET_FOLDERS.iter().find(|folder| image.has(&format!("{folder}/{name}")))
-        {
-            return Ok(format!("{folder}/{name}"));
-        }
-    }
-    let host = if name.contains('/') {
-        let path = std::path::absolute(name)?;
-        path.exists().then(|| path.to_string_lossy().into_owned())
-    } else {
-        image::find_program(name)
-    };
-    match host {
-        Some(host) if name == "busybox" || name == "/bin/busybox" => {
-            let _ = host;
-            Ok("/bin/busybox".to_owned())
-        }
-        Some(host) => {
-            image.program(Path::new(&host), &host)?;
-            Ok(host)
-        }
-        None if is_applet(name) => Ok(format!("/bin/{}", name.trim_start_matches("/bin/"))),
-        None => bail!("there is no program {name} on this machine"),
-    }
-}
-
-fn is_applet(name: &str) -> bool {
-    let name = name.strip_prefix("/bin/").unwrap_or(name);
-    let Some(busybox) = image::find_program("busybox") else { return false };
-    let Ok(output) = std::process::Command::new(busybox).arg("--list").output() else {
-        return false;
-    };
-    String::from_utf8_lossy(&output.stdout).lines().any(|applet| applet == name)
-}
-
-/// Programs that are no use without folders which no ELF header names.
-const COMPANIONS: &[(&str, &[&str])] = &[("python3", &["/usr/lib/python3", "/usr/lib/python3."])];
-
-/// Folders whose path is `pattern`, or starts with it when it ends in a dot.
-fn matches_of(pattern: &str) -> Vec<PathBuf> {
-    let Some(start) = pattern.strip_suffix('.') else {
-        return Some(PathBuf::from(pattern)).filter(|path| path.is_dir()).into_iter().collect();
-    };
-    let (folder, start) = start.rsplit_once('/').unwrap_or(("", start));
-    let Ok(entries) = std::fs::read_dir(format!("{folder}/")) else { return Vec::new() };
-    let found = entries.flatten().filter(|entry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'))
-    });
-    found.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
-}
-
-/// The kernel's command line: settings, then the program's words, percent-encoded.
-fn command_line(kernel: Kernel, words: &[String], command: &[String]) -> String {
-    let term = std::env::var("TERM").unwrap_or_else(|_| "linux".to_owned());
-    let mut line = match kernel {
-        Kernel::Uvm => String::new(),
-        Kernel::Linux => format!("{} ", linux::COMMAND_LINE),
-    };
-    for word in words {
-        line.push_str(word);
-        line.push(' ');
-    }
-    line.push_str("cwd=/root");
-    for variable in [
-        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME=/root",
-        "USER=root",
-        "LANG=C.UTF-8",
-        &format!("TERM={term}"),
-    ] {
-        let _ = write!(line, " env={}", encode(variable));
-    }
-    line.push_str(" --");
-    for word in command {
-        let _ = write!(line, " {}", encode(word));
-    }
-    line
-}
-
-/// Percent-encodes all but plain characters, so that a word stays one word on a command line.
-fn encode(word: &str) -> String {
-    if word.is_empty() {
-        // A string that ends at once is the empty one.
-        return "%00".to_owned();
-    }
-    let mut out = String::new();
-    for byte in word.bytes() {
-        if byte.is_ascii_alphanumeric() || b"_./:=,+@-".contains(&byte) {
-            out.push(byte as char);
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn words_with_spaces_stay_one_word() {
-        assert_eq!(encode("echo hi; ls /"), "echo%20hi%3B%20ls%20/");
-        assert_eq!(encode("100%"), "100%25");
-    }
-
-    #[test]
-    fn a_missing_program_is_named() {
-        let error = pack(None, &[], &["/no/such/program".to_owned()]).err().unwrap();
-        assert!(format!("{error:#}").contains("/no/such/program"));
+    fn a_user_has_a_group() {
+        assert_eq!(user("5").as_deref(), Ok("5:5"));
+        assert_eq!(user("5:6").as_deref(), Ok("5:6"));
+        assert!([":", "x", "5:", "5:x", "-1", "4294967295"].iter().all(|ids| user(ids).is_err()));
     }
 }

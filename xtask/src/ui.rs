@@ -1,15 +1,16 @@
 //! What the user sees: one-line messages on standard error, progress for what takes long, colour
 //! only on a terminal.
 
+use crate::hints::with_errno_names;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-/// Prints one line for the user on standard error.
+/// Prints one line for the user on standard error; numbers of errors get their names.
 pub fn say(message: &str) {
     // A closed standard error is no reason to fail.
-    let _ = writeln!(std::io::stderr(), "uvm: {message}");
+    let _ = writeln!(std::io::stderr(), "uvm: {}", with_errno_names(message));
 }
 
 pub fn green(text: &str) -> String {
@@ -31,32 +32,44 @@ fn paint(code: &str, text: &str) -> String {
 
 /// Work that takes no longer than this is done silently.
 const SILENCE: Duration = Duration::from_secs(2);
+/// How often it is told that work goes on: on a terminal, in one line, and elsewhere, in a new one.
+const TURN: Duration = Duration::from_secs(1);
+const TURN_OF_LINES: Duration = Duration::from_secs(60);
 
-/// Runs `work`; says `what` once it has taken two seconds, and how long it took last time. On a
-/// terminal the line goes on telling how much is left of that.
+/// Runs `work`; says `what` once it has taken two seconds, goes on telling how much is left by the
+/// last time, and says when it is done.
 pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    let result = with_progress_alone(what, work);
+    if started.elapsed() > SILENCE {
+        say(&format!("{what}: done after {} s", started.elapsed().as_secs()));
+    }
+    result
+}
+
+/// Runs `work` like [`with_progress`]; that it is done is said by what comes next.
+pub fn with_progress_alone<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (done, finished) = std::sync::mpsc::channel::<()>();
     let started = Instant::now();
     let times = Times::of(what);
     let last = times.last();
     let message = what.to_owned();
     let teller = std::thread::spawn(move || {
-        if finished.recv_timeout(SILENCE) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
-        if !std::io::stderr().is_terminal() {
-            return say(&format!("{message} …{}", left(last, SILENCE)));
-        }
-        loop {
-            let _ = write!(
-                std::io::stderr(),
-                "\r\x1b[Kuvm: {message} …{}",
-                left(last, started.elapsed())
-            );
-            if finished.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
-                let _ = write!(std::io::stderr(), "\r\x1b[K");
-                return;
+        let goes_on = |time| finished.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+        let is_terminal = std::io::stderr().is_terminal();
+        let turn = if is_terminal { TURN } else { TURN_OF_LINES };
+        let mut next = SILENCE;
+        while goes_on(next) {
+            next = turn;
+            let line = format!("{message} …{}", left(last, started.elapsed()));
+            if is_terminal {
+                let _ = write!(std::io::stderr(), "\r\x1b[Kuvm: {line}");
+            } else {
+                say(&line);
             }
+        }
+        if is_terminal && next == turn {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     });
     let result = work();
@@ -72,8 +85,8 @@ pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
 /// What is left of work that takes about `last`, in words.
 fn left(last: Option<Duration>, so_far: Duration) -> String {
     match last.map(|last| last.saturating_sub(so_far).as_secs()) {
-        None => format!(" {} s", so_far.as_secs()),
-        Some(0) => format!(" {} s, longer than last time", so_far.as_secs()),
+        None => format!(" {} s so far", so_far.as_secs()),
+        Some(0) => format!(" {} s so far, longer than last time", so_far.as_secs()),
         Some(left) => format!(" about {left} s left"),
     }
 }

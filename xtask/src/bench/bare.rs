@@ -10,7 +10,7 @@ use super::samples::Samples;
 use super::smp::WORKERS;
 use super::Row;
 use crate::guest;
-use crate::qemu::{Board, Clock, Display, Ending, Machine};
+use crate::qemu::{Ending, Machine};
 use crate::session;
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
@@ -37,17 +37,12 @@ pub fn beside(output: &str) -> Result<String> {
     std::fs::write(&initrd, [0])?;
     let words: Vec<String> = often.values().map(u64::to_string).collect();
     let machine = Machine {
-        board: Board::Q35,
-        clock: Clock::Wall,
         cpu: "qemu64",
         memory: "64".to_owned(),
         cpus: 2,
         kernel: guest::compile_bare("exceptions")?,
-        initrd,
         command_line: words.join(" "),
-        plugin: None,
-        display: Display::Absent,
-        disks: Vec::new(),
+        ..Machine::new(initrd)
     };
     let finished = session::capture_apart(&machine, LIMIT)?;
     if !matches!(finished.ending, Ending::Exited(0)) {

@@ -5,8 +5,9 @@
 //! speed nor its load changes.
 
 use super::Row;
-use crate::qemu::{Board, Clock, Display, Kernel, Machine};
-use crate::run::{self, Root};
+use crate::pack::Root;
+use crate::qemu::{Clock, Kernel, Machine};
+use crate::run;
 use crate::session::{self, Finished, Input};
 use crate::{guest, ui};
 use anyhow::{bail, Context, Result};
@@ -76,17 +77,13 @@ pub fn boot(
     let path = format!("/bin/{name}");
     image.program(&program, &path)?;
     let mut machine = Machine {
-        board: Board::Q35,
         clock,
         cpu: "qemu64",
         memory: "512".to_owned(),
         cpus,
         kernel: run::kernel_path(kernel)?,
-        initrd: folder.path().join("root.cpio"),
-        command_line: String::new(),
         plugin,
-        display: Display::Absent,
-        disks: Vec::new(),
+        ..Machine::new(folder.path().join("root.cpio"))
     };
     let mut command = vec![path];
     command.extend_from_slice(words);

@@ -7,10 +7,10 @@
 use super::samples::Samples;
 use super::workloads::{self, Repeat, Systems, Workload};
 use super::{about, bars, names, report, table, Document};
-use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
-use crate::run;
+use crate::qemu::{Ending, Kernel, Machine};
 use crate::session::{self, Input};
 use crate::{guest, ui};
+use crate::{pack, run};
 use anyhow::{Context, Result};
 use clap::Args;
 use std::time::Duration;
@@ -90,17 +90,11 @@ fn measure(
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let disks = workloads::disks(workload, folder.path())?;
     let mut machine = Machine {
-        board: Board::Q35,
-        clock: Clock::Wall,
         cpu: "qemu64",
         memory: workload.memory.to_string(),
-        cpus: 1,
         kernel: run::kernel_path(kernel)?,
-        initrd: folder.path().join("root.cpio"),
-        command_line: String::new(),
-        plugin: None,
-        display: Display::Absent,
         disks: disks.list,
+        ..Machine::new(folder.path().join("root.cpio"))
     };
     let program = format!("{}:/bin/paging", guest::compile("paging", guest::Libc::Musl)?.display());
     let tree = match workload.root {
@@ -108,7 +102,7 @@ fn measure(
         workloads::Root::Debian => Some(workloads::debian_root()?),
     };
     let command = ["/bin/busybox", "sh", "-c", &workload.script].map(str::to_owned);
-    let root = run::pack(tree.as_deref(), &[program], &command)?;
+    let root = pack::pack(tree.as_deref(), &[program], &command)?;
     let mut words = Input::Nothing.words();
     words.extend(disks.words);
     run::prepare(&mut machine, kernel, root, &words)?;

@@ -10,7 +10,7 @@
 use super::table::number;
 use super::{counted, names};
 use crate::qemu::{Clock, Kernel};
-use crate::{build, run, ui};
+use crate::{build, run, ui, EXIT_USAGE};
 use addr2line::Loader;
 use anyhow::{bail, Context, Result};
 use clap::Args;
@@ -33,8 +33,8 @@ pub struct ProfileArgs {
     #[arg(long, default_value = "micro", value_name = "BENCH", value_parser = ["micro", "move", "smp"])]
     of: String,
     /// Part of the row's name, enough to mean one row; of `bench smp` an operation and its workers,
-    /// as `fork, exit, wait: two threads`.
-    row: String,
+    /// as `fork, exit, wait: two threads`. Without it the names of the rows are listed.
+    row: Option<String>,
 }
 
 /// What the program's instructions go by.
@@ -52,22 +52,26 @@ struct Function {
 }
 
 pub fn profile(args: &ProfileArgs) -> Result<u8> {
-    match args.of.as_str() {
-        "smp" => of_two_cpus(args),
-        _ => of_one(args),
+    match (&args.row, args.of.as_str()) {
+        (None, of) => {
+            ui::say(&format!("which row? ./uvm profile --of {of} 'NAME' takes one of these:"));
+            let workers = if of == "smp" { ": two processes" } else { "" };
+            names::of(of)?.iter().for_each(|name| println!("{name}{workers}"));
+            Ok(EXIT_USAGE)
+        }
+        (Some(row), "smp") => of_two_cpus(args, row),
+        (Some(row), _) => of_one(args, row),
     }
 }
 
-fn of_one(args: &ProfileArgs) -> Result<u8> {
-    if let Some(code) =
-        names::list_or_check(&args.of, false, Some(&args.row), &names::of(&args.of)?)
-    {
+fn of_one(args: &ProfileArgs, row: &str) -> Result<u8> {
+    if let Some(code) = names::list_or_check(&args.of, false, Some(row), &names::of(&args.of)?) {
         return Ok(code);
     }
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let counts = folder.path().join("counts");
     let plugin = format!("{},out={}", compile("profile")?.display(), counts.display());
-    let words = [args.runs.to_string(), args.row.clone()];
+    let words = [args.runs.to_string(), row.to_owned()];
     ui::say("counting");
     let (machine, finished) =
         counted::boot(Kernel::Uvm, Clock::Instructions, 1, &args.of, &words, Some(plugin))?;
@@ -75,7 +79,7 @@ fn of_one(args: &ProfileArgs) -> Result<u8> {
     let names: Vec<&str> = measured.rows.iter().map(|row| row.name.as_str()).collect();
     let [row] = &measured.rows[..] else {
         run::explain(&finished.ending, &finished.report, &machine.kernel);
-        let (row, bench, count) = (&args.row, &args.of, names.len());
+        let (bench, count) = (&args.of, names.len());
         bail!("\"{row}\" means {count} rows of bench {bench}, and should mean one: {names:?}");
     };
     let operations = row.operations.context("the benchmark did not say how much it did")? as f64;
@@ -91,12 +95,9 @@ fn of_one(args: &ProfileArgs) -> Result<u8> {
     Ok(0)
 }
 
-fn of_two_cpus(args: &ProfileArgs) -> Result<u8> {
-    let Some((operation, workers)) = args.row.split_once(": ") else {
-        bail!(
-            "\"{}\" names no row of bench smp, as \"fork, exit, wait: two threads\" does",
-            args.row
-        );
+fn of_two_cpus(args: &ProfileArgs, row: &str) -> Result<u8> {
+    let Some((operation, workers)) = row.split_once(": ") else {
+        bail!("\"{row}\" names no row of bench smp, as \"fork, exit, wait: two threads\" does");
     };
     if let Some(code) = names::list_or_check("smp", false, Some(operation), &names::of("smp")?) {
         return Ok(code);
@@ -111,11 +112,7 @@ fn of_two_cpus(args: &ProfileArgs) -> Result<u8> {
     let done: Vec<(&str, f64)> = finished.output.lines().filter_map(watched).collect();
     let &[(name, operations)] = &done[..] else {
         run::explain(&finished.ending, &finished.report, &machine.kernel);
-        bail!(
-            "\"{}\" means {} rows of bench smp, and should mean one: {done:?}",
-            args.row,
-            done.len()
-        );
+        bail!("\"{row}\" means {} rows of bench smp, and should mean one: {done:?}", done.len());
     };
     let text = read(&counts)?;
     let column = |at: usize| {

@@ -11,8 +11,9 @@
 use super::load::Watch;
 use super::samples::{Said, Samples};
 use super::{about, bare, bars, names, report, table, Document, Row};
-use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
-use crate::run::{self, Root};
+use crate::pack::Root;
+use crate::qemu::{Ending, Kernel, Machine};
+use crate::run;
 use crate::session::{self, Finished, Input};
 use crate::{guest, ui};
 use anyhow::{anyhow, bail, Context, Result};
@@ -113,17 +114,11 @@ impl Guest {
         let mut image = crate::image::Image::minimal()?;
         image.program(&guest::compile("smp", guest::Libc::Musl)?, "/bin/smp")?;
         let mut machine = Machine {
-            board: Board::Q35,
-            clock: Clock::Wall,
             cpu: "qemu64",
             memory: "512".to_owned(),
             cpus: 2,
             kernel: run::kernel_path(kernel)?,
-            initrd: folder.path().join("root.cpio"),
-            command_line: String::new(),
-            plugin: None,
-            display: Display::Absent,
-            disks: Vec::new(),
+            ..Machine::new(folder.path().join("root.cpio"))
         };
         let command = ["/bin/smp"].iter().chain(arguments).map(|&word| word.to_owned()).collect();
         run::prepare(&mut machine, kernel, Root { image, command }, &Input::Nothing.words())?;

@@ -8,8 +8,9 @@
 use super::host::tail;
 use super::Verdict;
 use crate::guest::{self, Libc};
-use crate::qemu::{Board, Clock, Display, Ending, Kernel, Machine};
-use crate::run::{self, Root};
+use crate::pack::Root;
+use crate::qemu::{Ending, Kernel, Machine};
+use crate::run;
 use crate::session::{self, Input};
 use crate::symbols;
 use anyhow::{Context, Result};
@@ -77,17 +78,10 @@ fn one(kernel: &Path, seed: u64) -> Result<Option<String>> {
     let mut image = crate::image::Image::minimal()?;
     image.program(&guest::compile("boots", Libc::Musl)?, "/bin/boots")?;
     let mut machine = Machine {
-        board: Board::Q35,
-        clock: Clock::Wall,
-        cpu: "max,-erms",
         memory: "128M".to_owned(),
         cpus: CPUS,
         kernel: kernel.to_owned(),
-        initrd: folder.path().join("root.cpio"),
-        command_line: String::new(),
-        plugin: None,
-        display: Display::Absent,
-        disks: Vec::new(),
+        ..Machine::new(folder.path().join("root.cpio"))
     };
     let root = Root { image, command: vec!["/bin/boots".to_owned(), seed.to_string()] };
     run::prepare(&mut machine, Kernel::Uvm, root, &Input::Nothing.words())?;

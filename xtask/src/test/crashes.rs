@@ -15,9 +15,9 @@
 use super::{failed, Verdict};
 use crate::disk::Disks;
 use crate::guest::{self, Libc};
-use crate::qemu::{Access, Board, Clock, Display, Ending, Kernel, Machine};
-use crate::run;
+use crate::qemu::{Access, Ending, Kernel, Machine};
 use crate::session::{self, Input};
+use crate::{pack, run};
 use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -128,20 +128,13 @@ fn one(
     let mut disks = Disks::default();
     disks.mount_image(image.to_owned(), Access::ReadWrite);
     let mut machine = Machine {
-        board: Board::Q35,
-        clock: Clock::Wall,
-        cpu: "max,-erms",
         memory: "128M".to_owned(),
-        cpus: 1,
         kernel: kernel.to_owned(),
-        initrd: folder.join("root.cpio"),
-        command_line: String::new(),
-        plugin: None,
-        display: Display::Absent,
         disks: disks.list,
+        ..Machine::new(folder.join("root.cpio"))
     };
     let command = ["/bin/crash".to_owned(), (seed >> 1).to_string()];
-    let root = run::pack(None, &[program.to_owned()], &command)?;
+    let root = pack::pack(None, &[program.to_owned()], &command)?;
     let words = [Input::Nothing.words(), disks.words].concat();
     run::prepare(&mut machine, Kernel::Uvm, root, &words)?;
     let finished = session::capture(&machine, Input::Nothing, moment)?;

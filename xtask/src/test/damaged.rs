@@ -14,9 +14,9 @@ use anyhow::{ensure, Context, Result};
 
 use super::{failed, Verdict};
 use crate::disk::Disks;
-use crate::qemu::{Access, Board, Clock, Display, Ending, Kernel, Machine};
-use crate::run;
+use crate::qemu::{Access, Ending, Kernel, Machine};
 use crate::session::{self, Input};
+use crate::{pack, run};
 
 const BOOTS: u64 = 3;
 const DISKS: usize = 8;
@@ -117,20 +117,13 @@ fn damage(image: &mut [u8], seed: &mut u64) {
 
 fn one(disks: Disks, folder: &Path) -> Result<(Ending, String)> {
     let mut machine = Machine {
-        board: Board::Q35,
-        clock: Clock::Wall,
-        cpu: "max,-erms",
         memory: "128M".to_owned(),
-        cpus: 1,
         kernel: run::kernel_path(Kernel::Uvm)?,
-        initrd: folder.join("root.cpio"),
-        command_line: String::new(),
-        plugin: None,
-        display: Display::Absent,
         disks: disks.list,
+        ..Machine::new(folder.join("root.cpio"))
     };
     let command = ["/bin/busybox", "sh", "-c", SCRIPT].map(String::from);
-    let root = run::pack(None, &[], &command)?;
+    let root = pack::pack(None, &[], &command)?;
     run::prepare(&mut machine, Kernel::Uvm, root, &[Input::Nothing.words(), disks.words].concat())?;
     let finished = session::capture(&machine, Input::Nothing, LIMIT)?;
     Ok((finished.ending, finished.output))

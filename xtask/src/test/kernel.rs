@@ -7,8 +7,9 @@ use super::prepare::Prepared;
 use super::results::Results;
 use super::{failed, Verdict};
 use crate::guest::{self, Libc};
+use crate::pack::{self, Root};
 use crate::qemu::{Clock, Ending, Kernel, Machine};
-use crate::run::{self, Root};
+use crate::run;
 use crate::session::{self, Finished};
 use crate::symbols;
 use anyhow::{Context, Result};
@@ -79,11 +80,8 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
         memory: case.memory.to_owned(),
         cpus,
         kernel: path.to_owned(),
-        initrd: folder.path().join("root.cpio"),
-        command_line: String::new(),
-        plugin: None,
         display: case.display,
-        disks: Vec::new(),
+        ..Machine::new(folder.path().join("root.cpio"))
     };
     let disks = disks::make(case.disks, folder.path())?;
     machine.disks = disks.list;
@@ -131,7 +129,7 @@ fn pack(kernel: Kernel, case: &Case, prepared: &Prepared) -> Result<Root> {
     if watched {
         add.push(format!("{}:/bin/leftover", guest::compile("leftover", Libc::Musl)?.display()));
     }
-    let mut root = run::pack(prepared.root.as_deref(), &add, &command)?;
+    let mut root = pack::pack(prepared.root.as_deref(), &add, &command)?;
     if watched {
         root.command.insert(0, "/bin/leftover".to_owned());
     }

@@ -114,7 +114,7 @@ pub fn test(args: &TestArgs) -> Result<u8> {
     let mut results = Results::of(&names);
     for check in host {
         let started = Instant::now();
-        let verdict = ui::with_progress(check.name, || (check.run)());
+        let verdict = ui::with_progress_alone(check.name, || (check.run)());
         let verdict = verdict.unwrap_or_else(|error| failed(format!("{error:#}")));
         results.add(check.name, started, verdict);
     }

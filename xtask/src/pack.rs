@@ -1,0 +1,138 @@
+//! What goes into the guest's root file system: a folder, single files, the program and what it
+//! needs of this machine, busybox.
+
+use crate::image::{self, Image, Libraries};
+use anyhow::{bail, Context, Result};
+use std::path::{Path, PathBuf};
+
+/// The root file system and the program to start in it.
+pub struct Root {
+    pub image: Image,
+    pub command: Vec<String>,
+}
+
+/// Gathers the root file system for `program` (empty: an interactive shell).
+pub fn pack(folder: Option<&Path>, add: &[String], program: &[String]) -> Result<Root> {
+    let mut image = Image::minimal()?;
+    if let Some(folder) = folder {
+        if !folder.is_dir() {
+            bail!("{} is not a folder", folder.display());
+        }
+        image.tree(folder, "/", Libraries::AsTheyAre)?;
+    }
+    for file in add {
+        let (host, guest) = match file.split_once(':') {
+            Some((host, guest)) => (PathBuf::from(host), guest.to_owned()),
+            None => {
+                let host = std::path::absolute(file)?;
+                let guest = host.to_str().context("a path is not UTF-8")?.to_owned();
+                (host, guest)
+            }
+        };
+        if !guest.starts_with('/') {
+            bail!("the guest path in --add {file} must start with a slash");
+        }
+        if host.is_dir() {
+            image.tree(&host, &guest, Libraries::Packed)?;
+        } else {
+            image.program(&host, &guest)?;
+        }
+    }
+    let command = add_program(&mut image, program)?;
+    if folder.is_none() || !image.has("/bin/sh") {
+        image.busybox()?;
+    }
+    Ok(Root { image, command })
+}
+
+fn add_program(image: &mut Image, program: &[String]) -> Result<Vec<String>> {
+    let Some((name, arguments)) = program.split_first() else {
+        return Ok(vec!["/bin/busybox".to_owned(), "sh".to_owned()]);
+    };
+    let mut command = vec![locate(image, name)?];
+    command.extend_from_slice(arguments);
+    for (start, companions) in COMPANIONS {
+        if Path::new(&command[0])
+            .file_name()
+            .is_some_and(|file| file.to_string_lossy().starts_with(start))
+        {
+            for path in companions.iter().flat_map(|pattern| matches_of(pattern)) {
+                let guest = path.to_string_lossy().into_owned();
+                if !image.has(&guest) {
+                    image.tree(&path, &guest, Libraries::Packed)?;
+                }
+            }
+        }
+    }
+    Ok(command)
+}
+
+/// Where `name` is in the guest; packs it from this machine unless the tree has it.
+fn locate(image: &mut Image, name: &str) -> Result<String> {
+    const APPLET_FOLDERS: [&str; 4] = ["/bin", "/usr/bin", "/sbin", "/usr/sbin"];
+    if name.starts_with('/') && image.has(name) {
+        return Ok(name.to_owned());
+    }
+    if !name.contains('/') {
+        if let Some(folder) =
+            APPLET_FOLDERS.iter().find(|folder| image.has(&format!("{folder}/{name}")))
+        {
+            return Ok(format!("{folder}/{name}"));
+        }
+    }
+    let host = if name.contains('/') {
+        let path = std::path::absolute(name)?;
+        path.exists().then(|| path.to_string_lossy().into_owned())
+    } else {
+        image::find_program(name)
+    };
+    match host {
+        Some(host) if name == "busybox" || name == "/bin/busybox" => {
+            let _ = host;
+            Ok("/bin/busybox".to_owned())
+        }
+        Some(host) => {
+            image.program(Path::new(&host), &host)?;
+            Ok(host)
+        }
+        None if is_applet(name) => Ok(format!("/bin/{}", name.trim_start_matches("/bin/"))),
+        None => bail!("there is no program {name} on this machine"),
+    }
+}
+
+fn is_applet(name: &str) -> bool {
+    let name = name.strip_prefix("/bin/").unwrap_or(name);
+    let Some(busybox) = image::find_program("busybox") else { return false };
+    let Ok(output) = std::process::Command::new(busybox).arg("--list").output() else {
+        return false;
+    };
+    String::from_utf8_lossy(&output.stdout).lines().any(|applet| applet == name)
+}
+
+/// Programs that are no use without folders which no ELF header names.
+const COMPANIONS: &[(&str, &[&str])] = &[("python3", &["/usr/lib/python3", "/usr/lib/python3."])];
+
+/// Folders whose path is `pattern`, or starts with it when it ends in a dot.
+fn matches_of(pattern: &str) -> Vec<PathBuf> {
+    let Some(start) = pattern.strip_suffix('.') else {
+        return Some(PathBuf::from(pattern)).filter(|path| path.is_dir()).into_iter().collect();
+    };
+    let (folder, start) = start.rsplit_once('/').unwrap_or(("", start));
+    let Ok(entries) = std::fs::read_dir(format!("{folder}/")) else { return Vec::new() };
+    let found = entries.flatten().filter(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'))
+    });
+    found.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = pack(None, &[], &["/no/such/program".to_owned()]).err().unwrap();
+        assert!(format!("{error:#}").contains("/no/such/program"));
+    }
+}
