@@ -12,13 +12,48 @@ pub fn story(kernel: &Path, report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(panic) = &report.panic {
         lines.push(format!("kernel panic: {panic}"));
-        lines.extend(describe(kernel, &report.frames).iter().map(|line| format!("  {line}")));
+        lines.extend(shown(kernel, &report.frames));
     }
     for stack in &report.stacks {
         lines.push(stack.name.clone());
-        lines.extend(describe(kernel, &stack.frames).iter().map(|line| format!("  {line}")));
+        lines.extend(shown(kernel, &stack.frames));
     }
     lines
+}
+
+fn shown(kernel: &Path, frames: &[u64]) -> Vec<String> {
+    folded(&describe(kernel, frames)).into_iter().map(|line| format!("  {line}")).collect()
+}
+
+/// Lines that repeat, as those of a recursion, are folded up to this many together.
+const LONGEST_PERIOD: usize = 16;
+
+/// The lines with repetitions folded: what repeats once, and how often it comes again.
+fn folded(lines: &[String]) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < lines.len() {
+        let rest = &lines[at..];
+        // How many lines from here on repeat those that stand `period` before them.
+        let repeated = |period: usize| {
+            rest.iter().zip(rest.iter().skip(period)).take_while(|(one, next)| one == next).count()
+                / period
+        };
+        let fold = (1..=LONGEST_PERIOD).map(|period| (period, repeated(period)));
+        match fold.into_iter().find(|(period, times)| period * times >= 2) {
+            Some((period, times)) => {
+                out.extend_from_slice(&rest[..period]);
+                let what = if period == 1 { "this one" } else { &format!("these {period},") };
+                out.push(format!("… {what} {times} more times"));
+                at += period * (times + 1);
+            }
+            None => {
+                out.push(lines[at].clone());
+                at += 1;
+            }
+        }
+    }
+    out
 }
 
 /// One line for each frame, inlined functions included: `function at file:line`.
@@ -126,5 +161,21 @@ impl Reached {
                 )
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recursion_is_told_once() {
+        let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let deep = lines("a b b b b c d c d c d e");
+        assert_eq!(
+            folded(&deep),
+            ["a", "b", "… this one 3 more times", "c", "d", "… these 2, 2 more times", "e"]
+        );
+        assert_eq!(folded(&lines("a b a c c")), ["a", "b", "a", "c", "c"]);
     }
 }

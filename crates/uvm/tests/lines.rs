@@ -20,9 +20,11 @@ use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
 /// get another's.
 struct Heap;
 
-/// Bytes of the smallest block, and of the largest in these, of those that are kept.
+/// Bytes of the smallest block, and of the largest in these, of those that are kept: none that has
+/// atomics is larger. So what moves does not depend on which of the system's blocks a CPU gets, and
+/// when, which the host's load would have a say in.
 const LINE: usize = 64;
-const SIZES: usize = 64;
+const SIZES: usize = 4096;
 
 std::thread_local! {
     static FREE: [Cell<*mut u8>; SIZES] = const { [const { Cell::new(null_mut()) }; SIZES] };
@@ -110,21 +112,21 @@ impl World {
     /// Counts what `each` moves, called by every CPU in turn, once locks have opened and caches are
     /// filled.
     fn count(&self, each: impl Fn(&World, usize, u64) + Sync) -> Moved {
-        let (turn, moved) = (Mutex::new(0u64), Condvar::new());
+        let (turn, turns) = (Mutex::new(0u64), [const { Condvar::new() }; CPUS]);
         std::thread::scope(|scope| {
             for cpu in 0..CPUS {
-                let (turn, moved, each) = (&turn, &moved, &each);
+                let (turn, turns, each) = (&turn, &turns, &each);
                 scope.spawn(move || {
                     StdThreads::set_cpu(cpu);
                     for round in 0..2 * ROUNDS {
                         let mine = |now: &mut u64| *now != round * CPUS as u64 + cpu as u64;
-                        let mut now = moved.wait_while(turn.lock().unwrap(), mine).unwrap();
+                        let mut now = turns[cpu].wait_while(turn.lock().unwrap(), mine).unwrap();
                         if cpu == 0 && (round == 0 || round == ROUNDS) {
                             begin(StdThreads::cpu);
                         }
                         each(self, cpu, round);
                         *now += 1;
-                        moved.notify_all();
+                        turns[(cpu + 1) % CPUS].notify_one();
                     }
                 });
             }

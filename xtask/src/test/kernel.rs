@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 /// How much slower than ours a machine may be on which the tests run: limits only end what hangs.
 const SLOWEST: u32 = 4;
 
-const LANES: usize = 2;
+/// Machines that run beside each other.
+pub const LANES: usize = 2;
 
 /// How much of a failed case's output is shown.
 const SHOWN_LINES: usize = 40;

@@ -47,6 +47,9 @@ pub struct TestArgs {
     /// Write the results to this file: an array with an object for each check.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the results to this file as JUnit's XML, which many programs show.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
     /// Only list the names of the checks.
     #[arg(long)]
     list: bool,
@@ -122,7 +125,10 @@ pub fn test(args: &TestArgs) -> Result<u8> {
         kernel::run(args.kernel, &cases, args.cpus, &mut results);
     }
     if let Some(file) = &args.json {
-        results.write(file)?;
+        results.write_json(file)?;
+    }
+    if let Some(file) = &args.junit {
+        results.write_junit(file)?;
     }
     println!("{} passed, {} failed", results.passed, results.failed);
     Ok(u8::from(results.failed > 0))

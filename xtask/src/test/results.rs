@@ -1,16 +1,19 @@
 //! What the checks came to: a line for each as it ends, and what is kept of it: which failed, so
 //! that `--failed` runs them again, how long each took, and a file for scripts.
 
+use super::kernel::LANES;
 use super::Verdict;
 use crate::ui::{self, Times};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Before a run that takes less by the last times nothing is said of it.
+/// How the names of checks begin that run beside each other.
+const KERNEL: &str = "kernel/";
+/// Of less than this that is left nothing is said.
 const SHORT: Duration = Duration::from_secs(60);
 
 /// One check's result, as scripts get it.
@@ -29,8 +32,8 @@ struct Outcome {
 
 /// The running count.
 pub struct Results {
-    /// Checks that are run.
-    all: usize,
+    /// What is to be run, and how long each took last.
+    left: BTreeMap<String, Option<Duration>>,
     outcomes: Vec<Outcome>,
     /// Names that failed when they ran last, these checks' and others'.
     last_failed: BTreeSet<String>,
@@ -41,22 +44,39 @@ pub struct Results {
 impl Results {
     /// Those of the checks of these names, which are about to be run. Says how long they took last.
     pub fn of(names: &[String]) -> Results {
-        let last: Option<Duration> = names.iter().map(|name| Times::of(name).last()).sum();
-        if let Some(last) = last.filter(|&last| last > SHORT) {
-            let minutes = last.as_secs().div_ceil(60);
-            ui::say(&format!(
-                "{} checks, which took {minutes} min one by one last time",
-                names.len()
-            ));
+        let left = names.iter().map(|name| (name.clone(), Times::of(name).last())).collect();
+        let results = Results {
+            left,
+            outcomes: Vec::new(),
+            last_failed: last_failed(),
+            passed: 0,
+            failed: 0,
+        };
+        if let Some(left) = results.time_left() {
+            ui::say(&format!("{} checks, {left}", names.len()));
         }
-        let last_failed = last_failed();
-        Results { all: names.len(), outcomes: Vec::new(), last_failed, passed: 0, failed: 0 }
+        results
+    }
+
+    /// How long what is left takes by the last times, in words; nothing where that is soon.
+    fn time_left(&self) -> Option<String> {
+        let known = self.left.iter().filter_map(|(name, last)| {
+            let lanes = if name.starts_with(KERNEL) { LANES as u32 } else { 1 };
+            Some(last.as_ref()?.div_f64(f64::from(lanes)))
+        });
+        let known: Duration = known.sum();
+        let is_whole = self.left.values().all(Option::is_some);
+        let about = if is_whole { "about" } else { "at least" };
+        (known > SHORT).then(|| format!("{about} {} min left", known.as_secs().div_ceil(60)))
     }
 
     /// Prints one check's result and counts it.
     pub fn add(&mut self, name: &str, started: Instant, verdict: Verdict) {
         let (took, seconds) = (ui::seconds(started), started.elapsed().as_secs_f64());
-        let place = format!("[{}/{}]", self.outcomes.len() + 1, self.all);
+        self.left.remove(name);
+        let (done, all) = (self.outcomes.len() + 1, self.outcomes.len() + 1 + self.left.len());
+        let left = self.time_left().map_or(String::new(), |left| format!(", {left}"));
+        let place = format!("[{done}/{all}{left}]");
         let (result, passed, failed, details) = match verdict {
             Verdict::Passed { tests } => {
                 let many = if tests == 1 { String::new() } else { format!("{tests} tests, ") };
@@ -101,10 +121,60 @@ impl Results {
     }
 
     /// Writes an array with an object for each check.
-    pub fn write(&self, file: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(&self.outcomes)?;
-        std::fs::write(file, text + "\n").with_context(|| format!("can't write {}", file.display()))
+    pub fn write_json(&self, file: &Path) -> Result<()> {
+        write(file, &serde_json::to_string_pretty(&self.outcomes)?)
     }
+
+    /// Writes what many programs read that show tests: JUnit's XML, a test case for each check.
+    pub fn write_junit(&self, file: &Path) -> Result<()> {
+        write(file, &junit(&self.outcomes))
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, format!("{text}\n"))
+        .with_context(|| format!("can't write {}", file.display()))
+}
+
+fn junit(outcomes: &[Outcome]) -> String {
+    let count = |result| outcomes.iter().filter(|outcome| outcome.result == result).count();
+    let seconds: f64 = outcomes.iter().map(|outcome| outcome.seconds).sum();
+    let mut text = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <testsuite name=\"uvm\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{seconds:.3}\">\n",
+        outcomes.len(),
+        count("failed"),
+        count("skipped"),
+    );
+    for outcome in outcomes {
+        let (class, name) = outcome.name.split_once('/').unwrap_or(("uvm", &outcome.name));
+        let (class, name, details) = (xml(class), xml(name), xml(&outcome.details));
+        let inside = match outcome.result {
+            "failed" => format!("<failure>{details}</failure>"),
+            "skipped" => format!("<skipped message=\"{details}\"/>"),
+            _ => String::new(),
+        };
+        text += &format!(
+            "  <testcase classname=\"{class}\" name=\"{name}\" time=\"{:.3}\">{inside}</testcase>\n",
+            outcome.seconds
+        );
+    }
+    text + "</testsuite>"
+}
+
+/// Text as XML has it; what it can't have becomes a question mark.
+fn xml(text: &str) -> String {
+    let is_allowed = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars()
+        .map(|c| match c {
+            '&' => "&amp;".to_owned(),
+            '<' => "&lt;".to_owned(),
+            '>' => "&gt;".to_owned(),
+            '"' => "&quot;".to_owned(),
+            c if is_allowed(&c) => c.to_string(),
+            _ => "?".to_owned(),
+        })
+        .collect()
 }
 
 fn file_of_failed() -> PathBuf {
@@ -115,4 +185,34 @@ fn file_of_failed() -> PathBuf {
 pub fn last_failed() -> BTreeSet<String> {
     let text = std::fs::read_to_string(file_of_failed()).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn junit_has_a_case_for_each_check() {
+        let outcome = |name: &str, result, details: &str| Outcome {
+            name: name.to_owned(),
+            result,
+            seconds: 1.5,
+            passed: 0,
+            failed: 0,
+            details: details.to_owned(),
+        };
+        let text = junit(&[
+            outcome("kernel/a \"b\"", "failed", "1 < 2\u{1b}[2J"),
+            outcome("host/c", "skipped", "why"),
+            outcome("host/d", "passed", ""),
+        ]);
+        for part in [
+            "tests=\"3\" failures=\"1\" skipped=\"1\" time=\"4.500\"",
+            "<testcase classname=\"kernel\" name=\"a &quot;b&quot;\" time=\"1.500\">",
+            "<failure>1 &lt; 2?[2J</failure>",
+            "<skipped message=\"why\"/>",
+        ] {
+            assert!(text.contains(part), "no {part} in {text}");
+        }
+    }
 }
