@@ -43,6 +43,11 @@ pub fn root(packages: &[&str]) -> Result<PathBuf> {
 }
 
 fn make(folder: &Path, packages: &[&str]) -> Result<()> {
+    unpacked(folder, &closure(packages)?)
+}
+
+/// A folder with just these packages.
+fn unpacked(folder: &Path, packages: &[String]) -> Result<()> {
     let partial = tempfile::tempdir_in(build::scratch("debian")?).context("can't make a folder")?;
     let archives = partial.path().join("archives");
     let root = partial.path().join("root");
@@ -53,8 +58,7 @@ fn make(folder: &Path, packages: &[&str]) -> Result<()> {
         std::fs::create_dir(root.join("usr").join(name))?;
         std::os::unix::fs::symlink(format!("usr/{name}"), root.join(name))?;
     }
-    let all = closure(packages)?;
-    checked(Command::new("apt-get").arg("download").args(&all).current_dir(&archives))?;
+    checked(Command::new("apt-get").arg("download").args(packages).current_dir(&archives))?;
     for archive in std::fs::read_dir(&archives)?.flatten() {
         checked(Command::new("dpkg").arg("-x").arg(archive.path()).arg(&root))?;
     }
@@ -67,6 +71,37 @@ fn make(folder: &Path, packages: &[&str]) -> Result<()> {
         Err(_) if folder.exists() => Ok(()),
         renamed => Ok(renamed?),
     }
+}
+
+/// A folder with `packages`, and with what this machine lacks of all that they depend on: for
+/// programs that run here and need not be installed.
+///
+/// # Errors
+/// Where there is no apt, or it can't fetch them.
+pub fn beside(packages: &[&str]) -> Result<PathBuf> {
+    let _one = ONE.lock();
+    let folder = build::scratch("debian")?.join(format!("beside+{}", packages.join("+")));
+    if !folder.exists() {
+        ui::with_progress(&format!("fetching Debian's {}", packages.join(", ")), || {
+            unpacked(&folder, &lacking(packages)?)
+        })?;
+    }
+    Ok(folder)
+}
+
+/// What apt would install.
+fn lacking(packages: &[&str]) -> Result<Vec<String>> {
+    let output = Command::new("apt-get")
+        .args(["install", "--simulate", "--no-install-recommends", "--reinstall"])
+        .args(packages)
+        .output()
+        .context("no apt here, which Debian's programs come from")?;
+    if !output.status.success() {
+        bail!("apt does not know {}: run `apt-get update`", packages.join(", "));
+    }
+    let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = listing.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// The packages and those that they depend on, as apt sees it.

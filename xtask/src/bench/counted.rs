@@ -110,6 +110,7 @@ pub fn parse(system: &str, output: &str) -> Measured {
                     min: number(min),
                     max: number(max),
                     runs: runs.parse().unwrap_or(0),
+                    measured: 0,
                     operations: None,
                     counters: BTreeMap::new(),
                 });

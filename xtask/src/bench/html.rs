@@ -1,75 +1,91 @@
-//! The report's part about `bench micro`: one bar for each row, as inline SVG.
+//! Pieces of the report's page: bars, tables, figures, folded parts.
 
-use super::micro::target;
-use super::report::escape;
-use super::table::number;
-use super::Document;
 use std::fmt::Write;
 
-const ROW: usize = 30;
-const LABEL: usize = 400;
-const SCALE: usize = 420;
-const WIDTH: usize = LABEL + SCALE + 330;
-
-/// A bar for each row of the document.
-pub fn bars(document: &Document) -> String {
-    let names = document.names();
-    let height = ROW * (names.len() + 1) + 10;
-    let mut bars = String::new();
-    for (index, name) in names.iter().enumerate() {
-        bar(&mut bars, document, name, ROW * (index + 1));
-    }
-    let one = LABEL + SCALE;
-    format!(
-        "<p>Bars: our instructions over Linux's, median of the runs; shorter is better. The grey line is Linux itself, the \
-         dark tick is the aim. Boot is wall time in microseconds.</p>\n\
-         <svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"ratios of instructions\">\n\
-         <line class=\"one\" x1=\"{one}\" x2=\"{one}\" y1=\"20\" y2=\"{height}\"/>\n\
-         <text x=\"{one}\" y=\"14\" text-anchor=\"middle\">Linux = 1</text>\n{bars}</svg>\n"
-    )
+/// One bar of a picture.
+pub struct Bar {
+    pub name: String,
+    /// Its colour: a class of `report.css`.
+    pub class: &'static str,
+    /// What it shows; the picture's scale says how long that is.
+    pub value: f64,
+    /// Where it should end.
+    pub aim: Option<f64>,
+    /// What stands beside it.
+    pub number: String,
 }
 
-fn bar(out: &mut String, document: &Document, name: &str, y: usize) {
-    let middle = y + 15;
-    let _ = writeln!(
-        out,
-        "<text x=\"{}\" y=\"{middle}\" text-anchor=\"end\">{}</text>",
-        LABEL - 10,
-        escape(name)
-    );
-    let Some(ratio) = document.ratio(name) else {
-        let _ =
-            writeln!(out, "<text x=\"{}\" y=\"{middle}\">not measured on both</text>", LABEL + 6);
-        return;
-    };
-    // A bar past the page's edge is cut; its number still tells.
-    let length = (ratio.min(1.15) * SCALE as f64).max(1.0);
-    let aim = target(name);
-    let class = match aim {
-        Some(limit) if ratio <= limit => "met",
-        Some(_) => "missed",
-        None => "plain",
-    };
-    let _ = writeln!(
-        out,
-        "<rect class=\"{class}\" x=\"{LABEL}\" y=\"{}\" width=\"{length:.1}\" height=\"16\"/>",
-        y + 3
-    );
-    if let Some(limit) = aim {
-        let x = LABEL as f64 + limit * SCALE as f64;
+/// Bars on one scale, which ends at the longest or at `most`; a thin line stands at `mark`.
+pub fn bars(bars: &[Bar], most: Option<f64>, mark: Option<f64>) -> String {
+    let longest = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
+    let end = most.unwrap_or(longest).max(f64::MIN_POSITIVE);
+    // A bar past the end is cut; its number still tells.
+    let percent = |value: f64| (value / end * 100.0).clamp(0.0, 100.0);
+    let mut rows = String::new();
+    for Bar { name, class, value, aim, number } in bars {
+        let mark =
+            mark.map_or(String::new(), |at| format!("<u style=\"left:{:.1}%\"></u>", percent(at)));
+        let aim =
+            aim.map_or(String::new(), |at| format!("<b style=\"left:{:.1}%\"></b>", percent(at)));
         let _ = writeln!(
-            out,
-            "<line class=\"aim\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{y}\" y2=\"{}\"/>",
-            y + 22
+            rows,
+            "<div class=\"row\"><span class=\"name\">{}</span><span class=\"track {class}\"><i style=\"width:{:.1}%\"></i>\
+             {mark}{aim}</span><span class=\"number\">{}</span></div>",
+            escape(name),
+            percent(*value),
+            escape(number)
         );
     }
-    let values = ["uvm", "linux"]
-        .map(|system| document.value(name, system).map_or(String::new(), |row| number(row.value)));
-    let _ = writeln!(
-        out,
-        "<text x=\"{}\" y=\"{middle}\">{ratio:.3} ({} / {})</text>",
-        LABEL + SCALE + 80,
-        values[0],
-        values[1]
-    );
+    format!("<div class=\"bars\">\n{rows}</div>\n")
+}
+
+/// A table that scrolls by itself where the page is narrow. Cells are HTML.
+pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let line = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
+        let cells: String = cells
+            .map(|cell| {
+                let class = if cell.starts_with("<span") { " class=\"text\"" } else { "" };
+                format!("<{tag}{class}>{cell}</{tag}>")
+            })
+            .collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let head = line("th", &mut head.iter().copied());
+    let rows: String =
+        rows.iter().map(|row| line("td", &mut row.iter().map(String::as_str))).collect();
+    format!("<div class=\"wide\"><table>\n{head}{rows}</table></div>\n")
+}
+
+/// A picture with its title and what is to be known about it, which may have links and the like.
+pub fn figure(title: &str, picture: &str, caption: &str) -> String {
+    format!("<figure><h3>{title}</h3>\n{picture}<figcaption>{caption}</figcaption></figure>\n")
+}
+
+/// What is shown on demand.
+pub fn folded(title: &str, inside: &str) -> String {
+    format!("<details><summary>{title}</summary>\n{inside}</details>\n")
+}
+
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_end_where_the_scale_does() {
+        let bar = |value| Bar {
+            name: "a <b>".to_owned(),
+            class: "met",
+            value,
+            aim: Some(1.0),
+            number: "n".to_owned(),
+        };
+        let picture = bars(&[bar(1.0), bar(9.0)], Some(2.0), None);
+        for part in ["a &lt;b&gt;", "width:50.0%", "width:100.0%", "left:50.0%"] {
+            assert!(picture.contains(part), "no {part} in {picture}");
+        }
+    }
 }

@@ -4,7 +4,9 @@
 //! Time is counted in guest instructions (`-icount shift=0,sleep=off`), which neither the host's
 //! speed nor its load changes. The boot rows are wall time, since booting is where the user waits.
 
-use super::{about, counted, names, report, table, Document, Row, Verdict};
+use super::kept::{Bench, Extent};
+use super::output::Output;
+use super::{about, counted, names, Document, Row, Verdict};
 use crate::qemu::{Clock, Ending, Kernel};
 use crate::ui;
 use anyhow::{Context, Result};
@@ -13,12 +15,8 @@ use std::collections::BTreeMap;
 
 #[derive(Args)]
 pub struct MicroArgs {
-    /// Print one JSON document instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Print the names, and measure nothing.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    output: Output,
     /// How often each row is measured.
     #[arg(long, default_value_t = 9, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -45,7 +43,7 @@ const BOOTS: usize = 3;
 pub fn micro(args: &MicroArgs) -> Result<u8> {
     let mut rows = names::of("micro")?;
     rows.push(BOOT.to_owned());
-    if let Some(code) = names::list_or_check("micro", args.list, args.filter.as_deref(), &rows) {
+    if let Some(code) = args.output.list_or_check(Bench::Micro, args.filter.as_deref(), &rows) {
         return Ok(code);
     }
     let mut document = Document::default();
@@ -74,14 +72,9 @@ pub fn micro(args: &MicroArgs) -> Result<u8> {
         about::machine(&machine),
         about::host()
     );
-    let page = report::keep("micro", &document)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&document)?);
-    } else {
-        print!("{}", table::render(&document, |name| verdict(&document, name)));
-        println!("\nInstructions per operation, unless a unit is named.\n{}", document.about);
-        println!("The same as a page: {}", page.display());
-    }
+    args.output.show(Bench::Micro, &document, Extent::of(args.filter.as_ref()), |name| {
+        verdict(&document, name)
+    })?;
     Ok(if complete { 0 } else { 1 })
 }
 
@@ -112,6 +105,7 @@ fn boot_row(kernel: Kernel, system: &str) -> Result<Option<Row>> {
         min: times[0].round(),
         max: times[BOOTS - 1].round(),
         runs: BOOTS as u64,
+        measured: 0,
         operations: None,
         counters: BTreeMap::new(),
     }))

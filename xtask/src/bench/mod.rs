@@ -8,11 +8,14 @@ mod counted;
 mod data_figures;
 mod figures;
 mod html;
+mod kept;
 mod load;
 mod micro;
 mod moving;
 mod names;
+mod output;
 mod paging;
+mod paper;
 mod profile;
 mod report;
 mod samples;
@@ -25,6 +28,7 @@ pub use micro::{micro, MicroArgs};
 pub use moving::{moving, MoveArgs};
 pub use paging::{paging, PagingArgs};
 pub use profile::{profile, ProfileArgs};
+pub use report::samples as sample_pages;
 pub use smp::{smp, SmpArgs};
 
 use clap::Subcommand;
@@ -56,6 +60,9 @@ pub struct Row {
     pub min: f64,
     pub max: f64,
     pub runs: u64,
+    /// When, in seconds since 1970; 0 for rows of an older version.
+    #[serde(default)]
+    pub measured: u64,
     /// How often the operation was done in all, where the program says so.
     #[serde(skip)]
     pub operations: Option<u64>,
@@ -63,12 +70,44 @@ pub struct Row {
     pub counters: BTreeMap<String, i64>,
 }
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Document {
     /// The machine and the command, as text.
     #[serde(default)]
     pub about: String,
     pub rows: Vec<Row>,
+}
+
+/// Which of two values of a row is better.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Better {
+    Less,
+    More,
+}
+
+impl Better {
+    /// By a row's name and unit: less of what an operation costs, more of what comes of one.
+    pub fn of(name: &str, metric: &str) -> Better {
+        let is_more = match metric {
+            "/s" | "MB/s" | "%" => true,
+            // Large requests are good; a factor says how often another row's cost is saved.
+            "KiB" => name.starts_with("mean"),
+            "times" => !name.ends_with("/ copied, at the worst size"),
+            _ => false,
+        };
+        if is_more {
+            Better::More
+        } else {
+            Better::Less
+        }
+    }
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Better::Less => "less",
+            Better::More => "more",
+        }
+    }
 }
 
 /// How a row stands against what it should be.
@@ -93,6 +132,7 @@ impl Row {
             min: sorted[0],
             max: sorted[last],
             runs: sorted.len() as u64,
+            measured: 0,
             operations: None,
             counters: BTreeMap::new(),
         }
@@ -103,6 +143,11 @@ impl Document {
     /// The value of `name` on `system`, if it was measured there.
     pub fn value(&self, name: &str, system: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name && row.system == system)
+    }
+
+    /// The unit of a row.
+    pub fn metric(&self, name: &str) -> &str {
+        self.rows.iter().find(|row| row.name == name).map_or("", |row| &row.metric)
     }
 
     /// Row names in the order of their first appearance.

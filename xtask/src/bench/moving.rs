@@ -5,7 +5,9 @@
 //! between rows of one run. The emulator has no caches, so that a copied page costs the same at any
 //! size; docs/moving.md says what real hardware adds.
 
-use super::{about, bars, counted, names, report, table, Document, Row};
+use super::kept::{Bench, Extent};
+use super::output::Output;
+use super::{about, bars, counted, names, Document, Row};
 use crate::qemu::{Clock, Kernel, Machine};
 use crate::ui;
 use anyhow::{Context, Result};
@@ -13,12 +15,8 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct MoveArgs {
-    /// Print one JSON document instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Print the names, and measure nothing.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    output: Output,
     /// How often each row is measured.
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -103,7 +101,7 @@ const NEVER_SLOWER: [(&str, &str); 11] = [
 
 pub fn moving(args: &MoveArgs) -> Result<u8> {
     if let Some(code) =
-        names::list_or_check("move", args.list, args.filter.as_deref(), &names::of("move")?)
+        args.output.list_or_check(Bench::Move, args.filter.as_deref(), &names::of("move")?)
     {
         return Ok(code);
     }
@@ -140,14 +138,8 @@ pub fn moving(args: &MoveArgs) -> Result<u8> {
         about::machine(&machine.context("nothing was measured")?),
         about::host()
     );
-    let page = report::keep("move", &document)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&document)?);
-    } else {
-        print!("{}", table::render(&document, |name| bars::verdict(&document, name)));
-        println!("\nInstructions per operation, unless a unit is named.\n{}", document.about);
-        println!("The same as a page: {}", page.display());
-    }
+    let extent = if args.quick { Extent::Part } else { Extent::of(args.filter.as_ref()) };
+    args.output.show(Bench::Move, &document, extent, |name| bars::verdict(&document, name))?;
     Ok(if complete { 0 } else { 1 })
 }
 

@@ -4,9 +4,11 @@
 //! Each run of a workload has a machine that has just booted; the kernels take turns, so that what
 //! else this machine does falls on both alike. Times are wall time: disks know no instructions.
 
+use super::kept::{Bench, Extent};
+use super::output::Output;
 use super::samples::Samples;
 use super::workloads::{self, Repeat, Systems, Workload};
-use super::{about, bars, names, report, table, Document};
+use super::{about, bars, Document};
 use crate::qemu::{Ending, Kernel, Machine};
 use crate::session::{self, Input};
 use crate::{guest, ui};
@@ -17,12 +19,8 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct PagingArgs {
-    /// Print one JSON document instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Print the names, and measure nothing.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    output: Output,
     /// How often what takes time is measured (what is counted comes out the same each time).
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -40,8 +38,7 @@ pub fn paging(args: &PagingArgs) -> Result<u8> {
     };
     let all = workloads::all();
     let all_names: Vec<String> = all.iter().map(|workload| workload.name.clone()).collect();
-    if let Some(code) =
-        names::list_or_check("paging", args.list, args.filter.as_deref(), &all_names)
+    if let Some(code) = args.output.list_or_check(Bench::Paging, args.filter.as_deref(), &all_names)
     {
         return Ok(code);
     }
@@ -70,13 +67,9 @@ pub fn paging(args: &PagingArgs) -> Result<u8> {
         about::host()
     );
     let document = Document { about, rows: samples.rows() };
-    let page = report::keep("paging", &document)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&document)?);
-    } else {
-        print!("{}", table::render(&document, |name| bars::verdict(&document, name)));
-        println!("{}\nWith figures, as a page: {}", document.about, page.display());
-    }
+    args.output.show(Bench::Paging, &document, Extent::of(args.filter.as_ref()), |name| {
+        bars::verdict(&document, name)
+    })?;
     Ok(if complete { 0 } else { 1 })
 }
 

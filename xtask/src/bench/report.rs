@@ -1,131 +1,114 @@
-//! `target/report.html`: what the benchmarks said when each last ran, as one page that loads
-//! nothing from elsewhere.
+//! `target/report.html`: what the benchmarks said when each row was last measured, as one page that
+//! loads nothing from elsewhere, light or dark as the reader has it, on a phone too.
 //!
-//! The papers' figures and tables are drawn again from our measurements, beside Linux's and, where
-//! they give numbers, their own: figures 2 and 5 and tables 1 and 2 of "The UVM Virtual Memory
-//! System" here, those about moving data in `data_figures`.
+//! Pictures come first, ours beside Linux's and the papers': those about paging are drawn by
+//! [`paper`], about moving data by [`data_figures`], about two CPUs by [`scaling`]. Tables are
+//! folded. What was never measured is a sentence, not an empty picture.
 
-use super::table::in_unit;
-use super::workloads::{COMMANDS, FILES, SIZES};
-use super::{bars, data_figures, figures, html, scaling, Document, Verdict};
-use crate::build;
-use anyhow::{Context, Result};
-use figures::{Colour, Line, Point, Scale};
+use super::html::{bars as picture, escape, figure, folded, table, Bar};
+use super::kept::{self, date, Bench};
+use super::table::{in_unit, number};
+use super::{bars, data_figures, micro, names, paper, scaling, Better, Document, Row, Verdict};
+use anyhow::Result;
 use std::fmt::Write;
-use std::path::PathBuf;
 
-/// Keeps what was measured, and writes the page from all that is kept; returns where it is.
-pub fn keep(bench: &str, document: &Document) -> Result<PathBuf> {
-    let folder = build::scratch("bench")?;
-    std::fs::write(folder.join(format!("{bench}.json")), serde_json::to_string(document)?)
-        .context("can't keep the measurements")?;
-    let load = |bench: &str| -> Document {
-        let text =
-            std::fs::read_to_string(folder.join(format!("{bench}.json"))).unwrap_or_default();
-        // One of an older version counts as none.
-        serde_json::from_str(&text).unwrap_or_default()
-    };
-    let page = build::root().join("target/report.html");
-    let kept = Kept {
-        paging: load("paging"),
-        moving: load("move"),
-        micro: load("micro"),
-        smp: load("smp"),
-    };
-    std::fs::write(&page, render(&kept)?).context("can't write the report")?;
-    Ok(page)
-}
+const STYLE: &str = include_str!("report.css");
 
-const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#1d2433;\
-background:#fff}h1{font-size:1.6rem}h2{margin-top:2.2rem;border-bottom:1px solid #d5dae3}h3{margin-bottom:.2rem}\
-svg{width:100%;height:auto;font-size:13px}figure{margin:1rem 0;max-width:56rem}figcaption{color:#475069}\
-table{border-collapse:collapse;margin:.6rem 0}th,td{padding:.2rem .8rem .2rem 0;text-align:right;font-variant-numeric:tabular-nums}\
-th:first-child,td:first-child,td:has(span){text-align:left}th{border-bottom:1px solid #9aa3b2}td{border-bottom:1px solid #eceff4}\
-.one{stroke:#9aa3b2;stroke-dasharray:4 3}.met{fill:#2f7d5b;color:#2f7d5b}.missed{fill:#b4432f;color:#b4432f}\
-.plain{fill:#6b7a99}.aim{stroke:#1d2433;stroke-width:2}pre{white-space:pre-wrap;font-size:12px;color:#475069}";
-
-/// What each benchmark said when it last ran.
-#[derive(Default)]
-struct Kept {
-    paging: Document,
-    moving: Document,
-    micro: Document,
-    smp: Document,
-}
-
-fn render(Kept { paging, moving, micro, smp }: &Kept) -> Result<String> {
+/// The page of all benchmarks.
+pub fn render(kept: &[(Bench, Document)]) -> Result<String> {
     let mut body = String::new();
-    if !moving.rows.is_empty() {
-        body.push_str("<h2>Moving data</h2>\n");
-        body.push_str(&barred(moving));
-        body.push_str(&data_figures::figures(moving)?);
-        body.push_str(
-            "<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n",
-        );
-        body.push_str(&all_rows(moving));
-        let _ = writeln!(
-            body,
-            "<p>Made by <code>./uvm bench move</code>.</p><pre>{}</pre>",
-            escape(&moving.about)
-        );
-    }
-    if !paging.rows.is_empty() {
-        body.push_str("<h2>Paging</h2>\n");
-        body.push_str(&barred(paging));
-        body.push_str(&figure_5(paging)?);
-        body.push_str(&figure_2(paging)?);
-        body.push_str(&table_1(paging));
-        body.push_str(&table_2(paging));
-        body.push_str(
-            "<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n",
-        );
-        body.push_str(&all_rows(paging));
-        let _ = writeln!(
-            body,
-            "<p>Made by <code>./uvm bench paging</code>.</p><pre>{}</pre>",
-            escape(&paging.about)
-        );
-    }
-    if !micro.rows.is_empty() {
-        body.push_str("<h2>Instructions per operation</h2>\n");
-        body.push_str(&html::bars(micro));
-        let _ = writeln!(
-            body,
-            "<p>Made by <code>./uvm bench micro</code>.</p><pre>{}</pre>",
-            escape(&micro.about)
-        );
-    }
-    if !smp.rows.is_empty() {
-        body.push_str("<h2>Two CPUs</h2>\n");
-        body.push_str(&scaling::table(smp));
-        body.push_str(&barred(smp));
-        body.push_str(
-            "<h3>All rows</h3>\n<p>Medians of the runs, with the least and the most.</p>\n",
-        );
-        body.push_str(&all_rows(smp));
-        let _ = writeln!(
-            body,
-            "<p>Made by <code>./uvm bench smp</code>.</p><pre>{}</pre>",
-            escape(&smp.about)
-        );
+    for (bench, document) in kept {
+        body.push_str(&section(*bench, document)?);
     }
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>UVM beside Linux</title>\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<style>{STYLE}</style>\n\
-         <h1>UVM beside Linux</h1>\n{body}</html>\n"
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>{STYLE}</style>\n\
+         <h1>UVM beside Linux</h1>\n<p>Both kernels ran the same programs in the same QEMU. An emulated CPU has no caches \
+         and no clock worth the name: instructions and counts repeat exactly, times only compare.</p>\n{body}</html>\n"
     ))
 }
 
+fn section(bench: Bench, document: &Document) -> Result<String> {
+    let title = match bench {
+        Bench::Move => "Moving data",
+        Bench::Paging => "Paging",
+        Bench::Smp => "Two CPUs",
+        Bench::Micro => "Instructions per operation",
+    };
+    let command = format!("<code>./uvm bench {}</code>", bench.name());
+    if document.rows.is_empty() {
+        return Ok(format!(
+            "<h2>{title}</h2>\n<p class=\"when\">Not measured yet: {command} does it.</p>\n"
+        ));
+    }
+    let pictures = match bench {
+        Bench::Move => data_figures::figures(document)?,
+        Bench::Paging => paper::figures(document)?,
+        Bench::Smp => scaling::figures(document),
+        Bench::Micro => ratios(document),
+    };
+    let about = format!("<pre>{}</pre>\n", escape(&document.about));
+    Ok(format!(
+        "<h2>{title}</h2>\n<p class=\"when\">{} {command}</p>\n{pictures}{}{}{}",
+        when(document),
+        barred(bench, document),
+        folded("All rows", &all_rows(document)),
+        folded("The machine", &about)
+    ))
+}
+
+/// When the rows were measured.
+fn when(document: &Document) -> String {
+    let times = || document.rows.iter().map(|row| row.measured);
+    let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+    let old = if first == 0 { "an older version".to_owned() } else { date(first) };
+    match (first == last, last) {
+        (true, 0) => "Measured by an older version of".to_owned(),
+        (true, _) => format!("Measured {} by", date(last)),
+        (false, _) => format!("Measured {} by the last run, other rows since {old}:", date(last)),
+    }
+}
+
+/// Our instructions over Linux's, a bar for each row.
+fn ratios(document: &Document) -> String {
+    let bar = |name: &&str| {
+        let ratio = document.ratio(name)?;
+        let aim = micro::target(name);
+        let values = ["uvm", "linux"].map(|system| {
+            document.value(name, system).map_or(String::new(), |row| number(row.value))
+        });
+        Some(Bar {
+            name: (*name).to_owned(),
+            class: match aim {
+                Some(limit) if ratio <= limit => "met",
+                Some(_) => "missed",
+                None => "other",
+            },
+            value: ratio,
+            aim,
+            number: format!("{ratio:.3} ({} / {})", values[0], values[1]),
+        })
+    };
+    let all: Vec<Bar> = document.names().iter().filter_map(bar).collect();
+    let caption = "Shorter is better; the thin line is Linux, the dark tick our aim. Boot is wall time in microseconds.";
+    figure("Our instructions over Linux's", &picture(&all, Some(1.2), Some(1.0)), caption)
+}
+
 /// The rows that have a bar, and how they stand.
-fn barred(document: &Document) -> String {
-    let mut rows = Vec::new();
+fn barred(bench: Bench, document: &Document) -> String {
+    let (mut rows, mut met) = (Vec::new(), 0);
     for name in document.names() {
-        let (class, text) = match bars::verdict(document, name) {
+        let verdict = match bench {
+            Bench::Micro => micro::verdict(document, name),
+            _ => bars::verdict(document, name),
+        };
+        let (class, text) = match verdict {
             Verdict::NoBar => continue,
             Verdict::NotMeasured(bar) => ("", format!("{bar}: not measured")),
             Verdict::Met(bar) => ("met", format!("{bar}: met")),
             Verdict::Missed(bar) => ("missed", format!("{bar}: missed")),
         };
+        met += usize::from(class == "met");
         let verdict = format!("<span class=\"{class}\">{}</span>", escape(&text));
         rows.push(vec![
             escape(name),
@@ -134,7 +117,8 @@ fn barred(document: &Document) -> String {
             verdict,
         ]);
     }
-    format!("<h3>What it should show</h3>\n{}", table(&["", "UVM", "Linux", "bar"], &rows))
+    let title = format!("What it should show: {met} of {} met", rows.len());
+    folded(&title, &table(&["", "UVM", "Linux", "<span>bar</span>"], &rows))
 }
 
 fn all_rows(document: &Document) -> String {
@@ -143,145 +127,46 @@ fn all_rows(document: &Document) -> String {
             format!("{} to {}", in_unit(row.min, &row.metric), in_unit(row.max, &row.metric))
         })
     };
+    let value = |name: &str, system: &str| {
+        document.value(name, system).map_or("-".to_owned(), |row| in_unit(row.value, &row.metric))
+    };
     let rows: Vec<Vec<String>> = document
         .names()
         .into_iter()
         .map(|name| {
-            let runs = document.rows.iter().find(|row| row.name == name).map_or(0, |row| row.runs);
+            let row = document.rows.iter().find(|row| row.name == name);
+            let (runs, measured) = row.map_or((0, 0), |row| (row.runs, row.measured));
+            let metric = document.metric(name);
             vec![
                 escape(name),
-                cell(document, name, "uvm"),
+                format!("<span>{}</span>", escape(metric)),
+                format!("<span>{}</span>", Better::of(name, metric).word()),
+                value(name, "uvm"),
                 spread(name, "uvm"),
-                cell(document, name, "linux"),
+                value(name, "linux"),
                 spread(name, "linux"),
                 document.ratio(name).map_or("-".to_owned(), |ratio| format!("{ratio:.3}")),
                 runs.to_string(),
+                if measured == 0 { "-".to_owned() } else { date(measured) },
             ]
-        })
-        .collect();
-    table(&["", "UVM", "spread", "Linux", "spread", "ratio", "runs"], &rows)
-}
-
-/// A line of one kernel: x values beside the rows that they stand for, whose values are divided by
-/// `unit`.
-fn line(
-    document: &Document,
-    name: &'static str,
-    colour: Colour,
-    rows: &[(f64, String)],
-    unit: f64,
-) -> Line {
-    let system = if matches!(colour, Colour::Ours | Colour::OursLight) { "uvm" } else { "linux" };
-    let points = rows.iter().filter_map(|(x, row)| {
-        let row = document.value(row, system)?;
-        Some(Point { x: *x, y: row.value / unit, least: row.min / unit, most: row.max / unit })
-    });
-    Line { name, colour, points: points.collect() }
-}
-
-fn figure_5(document: &Document) -> Result<String> {
-    let rows =
-        SIZES.map(|times| (times.parse().unwrap_or(f64::NAN), format!("write {times}x of memory")));
-    let lines = [
-        line(document, "UVM", Colour::Ours, &rows, 1000.0),
-        line(document, "Linux", Colour::Linux, &rows, 1000.0),
-    ];
-    let svg = figures::draw(
-        &lines,
-        Scale::Linear,
-        "anonymous memory written / memory of the machine",
-        "seconds",
-    )?;
-    Ok(figure(
-        "Figure 5: anonymous memory allocation",
-        &svg,
-        "The time to write anonymous memory, once; vertical strokes are the spread.",
-    ))
-}
-
-fn figure_2(document: &Document) -> Result<String> {
-    let rows = |pass: &str| {
-        FILES.map(|count| (count as f64, format!("{count} files, {pass} pass: time per file")))
-    };
-    let (first, second) = (rows("first"), rows("second"));
-    let lines = [
-        line(document, "UVM, first pass", Colour::Ours, &first, 1.0),
-        line(document, "UVM, second pass", Colour::OursLight, &second, 1.0),
-        line(document, "Linux, first pass", Colour::Linux, &first, 1.0),
-        line(document, "Linux, second pass", Colour::LinuxLight, &second, 1.0),
-    ];
-    let svg = figures::draw(&lines, Scale::Logarithmic, "files", "microseconds per file")?;
-    Ok(figure(
-        "Figure 2: mapping and reading many files",
-        &svg,
-        "Each file is mapped and every byte read, twice, within memory. A cache of a hundred objects would show a cliff in \
-         the second pass behind a hundred files.",
-    ))
-}
-
-fn table_1(document: &Document) -> String {
-    // The paper's operations, with BSD VM's entries and UVM's.
-    const PAPER: [(&str, &str, &str, &str); 4] = [
-        ("cat (static link)", "cat (static link)", "11", "6"),
-        ("od (dynamic link)", "od (dynamic link)", "21", "12"),
-        ("boot (the first program alone)", "single-user boot", "50", "26"),
-        ("session of nine processes", "starting X11 (9 processes)", "275", "186"),
-    ];
-    let rows: Vec<Vec<String>> = PAPER
-        .iter()
-        .map(|(name, theirs, bsd, uvm)| {
-            let mut row = vec![
-                (*name).to_owned(),
-                value(document, name, "uvm"),
-                value(document, name, "linux"),
-            ];
-            row.extend([*theirs, *bsd, *uvm].map(str::to_owned));
-            row
-        })
-        .collect();
-    let head = ["", "UVM, here", "Linux, here", "in the paper", "BSD VM", "UVM"];
-    format!(
-        "<h3>Table 1: map entries</h3>\n{}<p>The paper's columns were counted in 1999 on an i386 with other programs, and \
-         contain what the kernel maps for a process; ours maps nothing for one.</p>\n",
-        table(&head, &rows)
-    )
-}
-
-fn table_2(document: &Document) -> String {
-    // Where the paper has the command.
-    const PAPER: [(&str, &str, &str); 2] =
-        [("ls /", "59", "33"), ("gcc on hello world", "1086", "590")];
-    let rows: Vec<Vec<String>> = COMMANDS
-        .iter()
-        .map(|(name, _)| {
-            let mut row = vec![(*name).to_owned()];
-            for system in ["uvm", "linux"] {
-                for state in ["off", "on"] {
-                    row.push(value(document, &format!("{name}, neighbours {state}"), system));
-                }
-            }
-            let paper = PAPER.iter().find(|(theirs, ..)| theirs == name);
-            row.extend(paper.map_or(["".into(), "".into()], |(_, bsd, uvm)| {
-                [bsd.to_string(), uvm.to_string()]
-            }));
-            row
         })
         .collect();
     let head = [
         "",
-        "UVM, neighbours off",
-        "UVM, on",
-        "Linux, fault-around off",
-        "Linux, on",
-        "paper: BSD VM",
-        "paper: UVM",
+        "<span>unit</span>",
+        "<span>better</span>",
+        "UVM",
+        "spread",
+        "Linux",
+        "spread",
+        "ratio",
+        "runs",
+        "measured",
     ];
-    format!("<h3>Table 2: page faults</h3>\n{}", table(&head, &rows))
-}
-
-/// A value without its unit.
-fn value(document: &Document, name: &str, system: &str) -> String {
-    document.value(name, system).map_or("-".to_owned(), |row| format!("{:.0}", row.value))
+    format!(
+        "<p>Medians of the runs, with the least and the most; ratio is UVM / Linux.</p>\n{}",
+        table(&head, &rows)
+    )
 }
 
 /// A value with its unit.
@@ -291,30 +176,58 @@ fn cell(document: &Document, name: &str, system: &str) -> String {
     document.value(name, system).map_or("-".to_owned(), cell)
 }
 
-/// The cells are HTML.
-pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let line = |kind: &str, cells: &mut dyn Iterator<Item = &str>| {
-        let cells: String = cells.map(|cell| format!("<{kind}>{cell}</{kind}>")).collect();
-        format!("<tr>{cells}</tr>\n")
-    };
-    let head = line("th", &mut head.iter().copied());
-    let rows: String =
-        rows.iter().map(|row| line("td", &mut row.iter().map(String::as_str))).collect();
-    format!("<table>\n{head}{rows}</table>\n")
+/// A sentence about pictures that can't be drawn yet.
+pub fn not_measured(titles: &[&str], command: &str) -> String {
+    let mut text = String::new();
+    if !titles.is_empty() {
+        let _ = writeln!(
+            text,
+            "<p class=\"when\">Not measured yet, by <code>{command}</code>: {}.</p>",
+            titles.join("; ")
+        );
+    }
+    text
 }
 
-pub fn figure(title: &str, svg: &str, caption: &str) -> String {
-    format!("<h3>{title}</h3>\n<figure>{svg}<figcaption>{caption}</figcaption></figure>\n")
-}
-
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+/// A page on which everything is measured, though not here, and one on which nothing is: what a
+/// browser is to be tried with.
+///
+/// # Errors
+/// When the programs can't be asked for the names of their rows.
+pub fn samples() -> Result<[String; 2]> {
+    let mut kept = Vec::new();
+    for bench in kept::ALL {
+        let names = match bench {
+            Bench::Move => [names::of("move")?, data_figures::gain_names()].concat(),
+            Bench::Paging => paper::names(),
+            Bench::Smp => scaling::names(&names::of("smp")?),
+            Bench::Micro => names::of("micro")?,
+        };
+        let rows = names.iter().enumerate().flat_map(|(n, name)| {
+            let value = |system: usize| (n * 7 + system * 3) as f64 % 20.0 + 0.123;
+            [
+                Row::of(name, "uvm", "instructions", &[value(0)]),
+                Row::of(name, "linux", "instructions", &[value(1)]),
+            ]
+        });
+        kept.push((bench, Document { about: "qemu ".repeat(50), rows: rows.collect() }));
+    }
+    let full = render(&kept)?;
+    kept.iter_mut().for_each(|(_, document)| document.rows.clear());
+    Ok([full, render(&kept)?])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Row;
+    use crate::bench::kept::ALL;
+
+    fn page(measured: Bench, document: &Document) -> String {
+        let kept = ALL.map(|bench| {
+            (bench, if bench == measured { document.clone() } else { Document::default() })
+        });
+        render(&kept).unwrap()
+    }
 
     #[test]
     fn the_page_has_figures_tables_and_verdicts() {
@@ -327,17 +240,22 @@ mod tests {
             [Row::of(name, "uvm", "ms", &[*value]), Row::of(name, "linux", "ms", &[value * 2.0])]
         });
         let document = Document { about: "a <machine>".to_owned(), rows: rows.collect() };
-        let page = render(&Kept { paging: document, ..Kept::default() }).unwrap();
+        let page = page(Bench::Paging, &document);
         for part in [
             "Figure 5",
-            "Figure 2",
-            "Table 1",
             "at most 0.7 of Linux: met",
-            "<td>80</td>",
+            "Table 2: page faults",
             "a &lt;machine&gt;",
+            "Not measured yet: <code>./uvm bench micro</code>",
+            "Not measured yet, by <code>./uvm bench paging</code>: Figure 2",
         ] {
             assert!(page.contains(part), "no {part} in {page}");
         }
-        assert!(!page.contains("Instructions per operation") && !page.contains("Two CPUs"));
+    }
+
+    #[test]
+    fn a_page_without_measurements_says_how_to_make_them() {
+        let page = page(Bench::Micro, &Document::default());
+        assert_eq!(page.matches("Not measured yet").count(), ALL.len());
     }
 }

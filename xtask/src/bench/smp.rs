@@ -8,9 +8,11 @@
 //! could do at best. And a program without a kernel takes exceptions as often as each kernel did
 //! (`bare`): what QEMU lets two CPUs do that take so many.
 
+use super::kept::{Bench, Extent};
 use super::load::Watch;
+use super::output::Output;
 use super::samples::{Said, Samples};
-use super::{about, bare, bars, names, report, table, Document, Row};
+use super::{about, bare, bars, names, Document, Row};
 use crate::pack::Root;
 use crate::qemu::{Ending, Kernel, Machine};
 use crate::run;
@@ -22,12 +24,8 @@ use std::time::Duration;
 
 #[derive(Args)]
 pub struct SmpArgs {
-    /// Print one JSON document instead of the table.
-    #[arg(long)]
-    json: bool,
-    /// Print the names, and measure nothing.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    output: Output,
     /// How often each row is measured.
     #[arg(long, default_value_t = 7, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     runs: u64,
@@ -52,7 +50,7 @@ pub const NO_KERNEL: &str = "a loop without the kernel";
 
 pub fn smp(args: &SmpArgs) -> Result<u8> {
     if let Some(code) =
-        names::list_or_check("smp", args.list, args.filter.as_deref(), &names::of("smp")?)
+        args.output.list_or_check(Bench::Smp, args.filter.as_deref(), &names::of("smp")?)
     {
         return Ok(code);
     }
@@ -85,13 +83,9 @@ pub fn smp(args: &SmpArgs) -> Result<u8> {
         about::host()
     );
     let document = Document { about, rows: samples.rows() };
-    let page = report::keep("smp", &document)?;
-    if args.json {
-        println!("{}", serde_json::to_string(&document)?);
-    } else {
-        print!("{}", table::render(&document, |name| bars::verdict(&document, name)));
-        println!("{}\nAs a page: {}", document.about, page.display());
-    }
+    args.output.show(Bench::Smp, &document, Extent::of(args.filter.as_ref()), |name| {
+        bars::verdict(&document, name)
+    })?;
     Ok(if complete { 0 } else { 1 })
 }
 

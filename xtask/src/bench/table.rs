@@ -1,6 +1,6 @@
 //! The table that `./uvm bench` prints.
 
-use super::{Document, Row, Verdict};
+use super::{Better, Document, Row, Verdict};
 use crate::ui;
 use std::fmt::Write;
 
@@ -8,17 +8,20 @@ pub fn render(document: &Document, verdict: impl Fn(&str) -> Verdict) -> String 
     let mut out = String::new();
     let names = document.names();
     let width = names.iter().map(|name| name.len()).max().unwrap_or(0).max(4);
+    let units = document.rows.iter().map(|row| row.metric.len()).max().unwrap_or(0);
     let _ = writeln!(
         out,
-        "{:width$}  {:>16} {:>19}  {:>16} {:>19}  {:>7}  bar",
-        "each", "uvm", "min..max", "linux", "min..max", "ratio"
+        "{:width$}  {:units$} better  {:>12} {:>19}  {:>12} {:>19}  {:>7}  bar",
+        "each", "unit", "uvm", "min..max", "linux", "min..max", "ratio"
     );
     for name in names {
-        let _ = write!(out, "{name:width$}");
+        let metric = document.metric(name);
+        let better = Better::of(name, metric).word();
+        let _ = write!(out, "{name:width$}  {metric:units$} {better:6}");
         for system in ["uvm", "linux"] {
             let (value, spread) =
                 document.value(name, system).map_or(("-".to_owned(), String::new()), cells);
-            let _ = write!(out, "  {value:>16} {spread:>19}");
+            let _ = write!(out, "  {value:>12} {spread:>19}");
         }
         let ratio = document.ratio(name).map_or("-".to_owned(), |ratio| format!("{ratio:.3}"));
         let _ = writeln!(out, "  {ratio:>7}  {}", words(verdict(name)));
@@ -37,10 +40,8 @@ fn words(verdict: Verdict) -> String {
 }
 
 fn cells(row: &Row) -> (String, String) {
-    let unit =
-        if row.metric == "instructions" { String::new() } else { format!(" {}", row.metric) };
     let [value, min, max] = [row.value, row.min, row.max].map(|value| in_unit(value, &row.metric));
-    (format!("{value}{unit}"), format!("{min}..{max}"))
+    (value, format!("{min}..{max}"))
 }
 
 /// A value as exact as its unit asks for.

@@ -28,6 +28,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/examples", run: examples },
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
+    Check { name: "host/the benchmarks' page in a browser", run: super::page::check },
     Check { name: "host/a shell on a terminal", run: super::terminal::check },
     Check { name: "host/machines that go off while they write", run: super::crashes::a_few },
     Check { name: "host/disks with damaged file systems", run: super::damaged::check },

@@ -14,6 +14,7 @@ mod host;
 mod kernel;
 mod layers;
 mod mutants;
+mod page;
 mod prepare;
 mod pressure;
 mod results;
