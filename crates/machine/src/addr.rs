@@ -6,7 +6,7 @@
 //! on the fault path for no port at hand.
 
 use core::fmt;
-use core::ops::{Add, AddAssign, Sub, SubAssign};
+use core::ops::{Add, AddAssign, Deref, Sub, SubAssign};
 
 /// Binary logarithm of [`PAGE_SIZE`].
 pub const PAGE_SHIFT: u32 = 12;
@@ -185,6 +185,107 @@ impl VaRange {
     /// The start of each page.
     pub fn iter_pages(self) -> impl Iterator<Item = Va> {
         (self.start.0..self.end.0).step_by(PAGE_SIZE).map(Va)
+    }
+}
+
+/// Whole pages of addresses: both ends are page aligned, and `start <= end`. Empty if they are
+/// equal.
+///
+/// What is done to a range of pages takes one, so that it can't be asked to cut a page in two. Reads
+/// as a [`VaRange`].
+///
+/// ```
+/// use machine::{PageRange, Pages, Va, VaRange};
+/// let range = PageRange::new(Va(0x1000), Va(0x3000)).unwrap();
+/// assert_eq!((range.pages(), range.start), (Pages(2), Va(0x1000)));
+/// assert!(PageRange::try_from(VaRange::new(Va(0x1000), Va(0x1800))).is_err());
+/// assert!(PageRange::new(Va(0x3000), Va(0x1000)).is_none());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct PageRange(VaRange);
+
+/// A range that isn't one of whole pages is no [`PageRange`]: an end is not page aligned, or lies before the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotPages;
+
+impl PageRange {
+    /// The pages from `start` up to but not including `end`; `None` if an end is not page aligned, or
+    /// lies before the start.
+    #[must_use]
+    #[inline]
+    pub const fn new(start: Va, end: Va) -> Option<PageRange> {
+        if start.is_page_aligned() && end.is_page_aligned() && start.0 <= end.0 {
+            Some(PageRange(VaRange { start, end }))
+        } else {
+            None
+        }
+    }
+
+    /// `len` pages from `start`; `None` if that is not page aligned, or past the end of the address
+    /// space.
+    #[must_use]
+    #[inline]
+    pub const fn sized(start: Va, len: Pages) -> Option<PageRange> {
+        if len.0 > u64::MAX >> PAGE_SHIFT {
+            return None;
+        }
+        match start.0.checked_add(len.bytes()) {
+            Some(end) => PageRange::new(start, Va(end)),
+            None => None,
+        }
+    }
+
+    /// What both ranges hold; an empty one if nothing.
+    #[must_use]
+    #[inline]
+    pub fn intersect(self, other: PageRange) -> PageRange {
+        let both = self.0.intersect(other.0);
+        PageRange(VaRange { start: both.start, end: both.end.max(both.start) })
+    }
+
+    /// What of the range lies from `va`'s page on: all of it, a part, or an empty range at its end.
+    #[must_use]
+    #[inline]
+    pub fn skip_to(self, va: Va) -> PageRange {
+        let start = va.page_floor().max(self.0.start).min(self.0.end);
+        PageRange(VaRange { start, end: self.0.end })
+    }
+}
+
+impl Deref for PageRange {
+    type Target = VaRange;
+    #[inline]
+    fn deref(&self) -> &VaRange {
+        &self.0
+    }
+}
+
+impl From<PageRange> for VaRange {
+    #[inline]
+    fn from(range: PageRange) -> VaRange {
+        range.0
+    }
+}
+
+impl TryFrom<VaRange> for PageRange {
+    type Error = NotPages;
+    #[inline]
+    fn try_from(range: VaRange) -> Result<PageRange, NotPages> {
+        PageRange::new(range.start, range.end).ok_or(NotPages)
+    }
+}
+
+impl fmt::Display for NotPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a range of whole pages")
+    }
+}
+
+impl core::error::Error for NotPages {}
+
+impl fmt::Debug for PageRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

@@ -49,7 +49,7 @@ pub mod shared;
 pub mod shootdown;
 pub mod unfinished;
 
-pub use addr::{Pa, PageNo, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
+pub use addr::{NotPages, Pa, PageNo, PageRange, Pages, Va, VaRange, PAGE_SHIFT, PAGE_SIZE};
 pub use current::Current;
 pub use machine::{Channel, Machine, NoMemory, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;

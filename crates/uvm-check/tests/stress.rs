@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 use std::thread;
 
-use machine::{Pages, ThreadCtx, Va, VaRange};
+use machine::{PageRange, Pages, ThreadCtx, Va};
 use uvm::{MapRequest, Space, Uvm};
 use uvm_check::host::{Line, Manner, SwapDisk};
 use uvm_soft::{within_reservation, Config, Denied, Fate, IoBy, Rng, SoftMachine, Stage};
@@ -29,7 +29,7 @@ struct Program {
 impl Program {
     fn new(uvm: &Arc<Uvm<SoftMachine>>, cpu: usize) -> Program {
         let mut ctx = ThreadCtx::new();
-        let bounds = VaRange::new(START, START + Pages(PAGES));
+        let bounds = PageRange::new(START, START + Pages(PAGES)).unwrap();
         let space = uvm.space_create(&mut ctx.held(), bounds).expect("there is memory");
         let request = MapRequest::zero(Pages(PAGES)).at(START);
         uvm.map(&mut ctx.held(), &space, &request).expect("there is room");

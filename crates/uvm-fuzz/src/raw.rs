@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Pa, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Held, Pa, PageRange, Pages, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::page::Class;
 use uvm::{
     Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Loan, MapRequest, Pager,
@@ -109,11 +109,11 @@ impl Numbers<'_> {
     }
 
     /// A range, mostly of some pages; backwards, unaligned, or over the end if it is to be.
-    fn range(&mut self) -> VaRange {
+    fn range(&mut self) -> PageRange {
         let (start, end) = (self.next(), self.next());
         // A small number is a length.
         let end = if end < 64 { start.wrapping_add(end * PAGE) } else { end };
-        VaRange::new(Va(start), Va(end))
+        PageRange::new(Va(start), Va(end)).unwrap()
     }
 }
 
@@ -137,7 +137,9 @@ impl World {
     }
 
     fn new_space(&mut self, held: &mut Held<'_, Nothing>) {
-        if let Ok(space) = self.uvm.space_create(held, VaRange::new(Va(PAGE), Va(self.end))) {
+        if let Ok(space) =
+            self.uvm.space_create(held, PageRange::new(Va(PAGE), Va(self.end)).unwrap())
+        {
             self.spaces.push(space);
         }
     }
@@ -321,7 +323,7 @@ impl World {
     }
 
     /// What is wired costs by addresses: a host bounds it.
-    fn wire(&self, held: &mut Held<'_, Nothing>, who: u8, at_once: bool, range: VaRange) {
+    fn wire(&self, held: &mut Held<'_, Nothing>, who: u8, at_once: bool, range: PageRange) {
         if range.is_empty() || range.pages().0 < AUDITED {
             _ = match at_once {
                 true => self.uvm.wire(held, self.space(who), range),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use machine::order::{self, Held};
-use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Machine, PageNo, PageRange, Pages, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::page::Gather;
 use uvm::page::Reserve;
 use uvm::{Access, GetError, MapRequest, Object, ObjectBody, Pager, Removed, Sharing, Uvm};
@@ -70,8 +70,9 @@ pub fn main() {
     let terabyte = Pages::floor(1 << 40);
     let pager: Arc<dyn Pager<SoftMachine>> =
         Arc::new(Squares { object: Object::new(&uvm, terabyte) });
-    let space =
-        uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 46))).expect("there is memory");
+    let space = uvm
+        .space_create(h, PageRange::new(Va(1 << 16), Va(1 << 46)).unwrap())
+        .expect("there is memory");
     let request = MapRequest::object(pager.clone(), Pages(0), terabyte, Sharing::Shared);
     let table = uvm.map(h, &space, &request.prot(Prot::READ)).expect("there is room");
 

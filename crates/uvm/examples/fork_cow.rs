@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Machine, PageNo, PageRange, Pages, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::{Counter, MapRequest, Pager, Sharing, Space, Transfer, Uvm, Vnode, VnodePager};
 use uvm_soft::{Config, SoftMachine};
 
@@ -64,8 +64,9 @@ pub fn main() {
     let file = VnodePager::new(&uvm, h, Box::new(Text(b"first words")), Pages(1))
         .expect("there is memory");
     let pager: Arc<dyn Pager<SoftMachine>> = file;
-    let parent =
-        uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 30))).expect("there is memory");
+    let parent = uvm
+        .space_create(h, PageRange::new(Va(1 << 16), Va(1 << 30)).unwrap())
+        .expect("there is memory");
     let request = MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Private);
     let at = uvm.map(h, &parent, &request.prot(Prot::READ_WRITE)).expect("there is room");
 

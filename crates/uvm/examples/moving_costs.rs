@@ -10,11 +10,11 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Pa, Pages, ThreadCtx, Va, VaRange};
+use machine::{Held, Pa, PageRange, Pages, ThreadCtx, Va};
 use uvm::{AnonObject, At, Counter, Loan, MapRequest, Pager, Pass, Place, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
 
 /// Rounds before those that were asked for.
 const WARM_UP: usize = 5;
@@ -24,7 +24,7 @@ pub struct World {
     uvm: Uvm<SoftMachine>,
     space: Space<SoftMachine>,
     other: Space<SoftMachine>,
-    memory: VaRange,
+    memory: PageRange,
     object: Arc<dyn Pager<SoftMachine>>,
     stock: Loan,
 }
@@ -84,7 +84,7 @@ impl World {
         let uvm = SoftMachine::new(config).into_uvm().unwrap();
         let space = uvm.space_create(held, BOUNDS).unwrap();
         let start = uvm.map(held, &space, &MapRequest::zero(pages)).unwrap();
-        let memory = VaRange::new(start, start + pages);
+        let memory = PageRange::new(start, start + pages).unwrap();
         let object = AnonObject::new(&uvm, held, pages).unwrap();
         let other = uvm.space_create(held, BOUNDS).unwrap();
         let stock = (0..16).map(|_| uvm.new_page(held).unwrap()).collect();
@@ -112,7 +112,7 @@ impl World {
     }
 }
 
-fn touch_all(world: &World, held: &mut Held<'_, Nothing>, range: VaRange) {
+fn touch_all(world: &World, held: &mut Held<'_, Nothing>, range: PageRange) {
     for va in range.iter_pages() {
         world.uvm.fault(held, &world.space, va, machine::Prot::WRITE).unwrap();
     }
@@ -121,7 +121,7 @@ fn touch_all(world: &World, held: &mut Held<'_, Nothing>, range: VaRange) {
 fn take_and_drop(world: &World, held: &mut Held<'_, Nothing>, loan: Loan) {
     let pages = Pages(loan.len() as u64);
     let at = world.uvm.transfer(held, &world.other, loan, At::Anywhere).unwrap();
-    world.uvm.discard(held, &world.other, VaRange::new(at, at + pages)).unwrap();
+    world.uvm.discard(held, &world.other, PageRange::new(at, at + pages).unwrap()).unwrap();
 }
 
 fn loan(world: &World, held: &mut Held<'_, Nothing>) {
@@ -158,7 +158,7 @@ fn donate(world: &World, held: &mut Held<'_, Nothing>) {
     let uvm = &world.uvm;
     let away = uvm.extract(held, &world.space, world.memory, Pass::Donate).unwrap();
     let at = uvm.attach_range(held, &world.other, away, Place::Anywhere).map_err(|_| ()).unwrap();
-    let there = VaRange::new(at, at + world.memory.pages());
+    let there = PageRange::new(at, at + world.memory.pages()).unwrap();
     let back = uvm.extract(held, &world.other, there, Pass::Donate).unwrap();
     let place = Place::Fixed(world.memory.start);
     uvm.attach_range(held, &world.space, back, place).map_err(|_| ()).unwrap();
@@ -172,7 +172,7 @@ fn touch(world: &World, held: &mut Held<'_, Nothing>) {
 fn unmap(world: &World, held: &mut Held<'_, Nothing>) {
     let pages = world.memory.pages();
     let start = world.uvm.map(held, &world.space, &MapRequest::zero(pages)).unwrap();
-    let range = VaRange::new(start, start + pages);
+    let range = PageRange::new(start, start + pages).unwrap();
     touch_all(world, held, range);
     world.uvm.unmap(held, &world.space, range).unwrap();
 }

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use machine::{Channel, Machine, Pa, PageNo, Pages, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Channel, Machine, Pa, PageNo, PageRange, Pages, ThreadCtx, Va, PAGE_SIZE};
 use uvm::{Counter, MapRequest, SwapDevice, Transfer, Uvm};
 use uvm_soft::{Config, SoftMachine, Stage};
 
@@ -87,8 +87,9 @@ pub fn main() {
         std::thread::spawn(move || daemon(&uvm, &stop))
     };
 
-    let space =
-        uvm.space_create(h, VaRange::new(Va(1 << 16), Va(1 << 46))).expect("there is memory");
+    let space = uvm
+        .space_create(h, PageRange::new(Va(1 << 16), Va(1 << 46)).unwrap())
+        .expect("there is memory");
     let start = uvm.map(h, &space, &MapRequest::zero(Pages(PAGES))).expect("there is room");
     let fault = |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
     let machine = uvm.machine();
@@ -112,7 +113,8 @@ pub fn main() {
 
     // Half of the memory goes, and with it what it had on swap; then the rest fits nearly, but not
     // quite.
-    uvm.unmap(h, &space, VaRange::new(start, start + Pages(PAGES / 2))).expect("there is heap");
+    uvm.unmap(h, &space, PageRange::new(start, start + Pages(PAGES / 2)).unwrap())
+        .expect("there is heap");
     assert!(
         uvm.swap_off(h, swap).is_err(),
         "swapoff needs room for all that is there, or changes nothing"

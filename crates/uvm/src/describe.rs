@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 
-use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Prot, Va, VaRange};
 
 use crate::loan::slots::Content;
 use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes};
@@ -13,7 +13,7 @@ use crate::{Pager, Space, Uvm};
 #[derive(Clone, Debug)]
 pub struct EntryInfo {
     /// Its addresses.
-    pub range: VaRange,
+    pub range: PageRange,
     /// What accesses may do.
     pub prot: Prot,
     /// The most that they may be allowed.
@@ -52,7 +52,7 @@ pub struct Layers {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outline {
     /// Its addresses.
-    pub range: VaRange,
+    pub range: PageRange,
     /// What accesses may do.
     pub prot: Prot,
     /// The most that they may be allowed.
@@ -73,9 +73,10 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         mut each: impl FnMut(&Outline),
     ) {
+        let range = VaRange::from(range);
         self.each_in_steps(held, space, range, |e, _| each(&outline(e)));
     }
 
@@ -85,8 +86,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Option<Outline> {
+        let range = VaRange::from(range);
         let (tree, _) = space.map.lock(self.mem(), held, range);
         tree.try_each(range, &mut |e| Err(outline(e))).err()
     }
@@ -96,8 +98,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Option<(Outline, Option<Arc<dyn Name>>)> {
+        let range = VaRange::from(range);
         let (tree, _) = space.map.lock(self.mem(), held, range);
         tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
@@ -143,8 +146,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
+        let range = VaRange::from(range);
         let (tree, _) = space.map.read(self.mem(), held, range.start);
         let may_store =
             |e: &&Entry<M>| e.writes == Writes::Shared && e.max_prot.contains(Prot::WRITE);
@@ -160,8 +164,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> bool {
+        let range = VaRange::from(range);
         space.map.lock(self.mem(), held, range).0.is_covered(range)
     }
 
@@ -200,7 +205,7 @@ impl<M: Machine> Uvm<M> {
 
 fn outline<M: Machine>(e: &Entry<M>) -> Outline {
     Outline {
-        range: e.range,
+        range: e.range.try_into().expect("an entry has whole pages"),
         prot: e.prot,
         max_prot: e.max_prot,
         sharing: sharing(e),
@@ -232,7 +237,7 @@ fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo 
         (a.slot, anons, body.cover.is_exclusive(range))
     });
     EntryInfo {
-        range: e.range,
+        range: e.range.try_into().expect("an entry has whole pages"),
         prot: e.prot,
         max_prot: e.max_prot,
         sharing: sharing(e),

@@ -25,7 +25,7 @@ use alloc::sync::Arc;
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
 use machine::order::Guard;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use crate::amap::LOOKS_AT_ONCE;
 use crate::fork::eager::CopyState;
@@ -83,7 +83,7 @@ impl<M: Machine> Detached<M> {
     }
 
     /// The addresses where it was, holes too.
-    pub fn range(&self) -> VaRange {
+    pub fn range(&self) -> PageRange {
         self.space.bounds()
     }
 
@@ -158,25 +158,26 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than
-    /// [`MOST_ENTRIES`] in the range; `Invalid` for an empty, unaligned or outside range, one with
+    /// [`MOST_ENTRIES`] in the range; `Invalid` for an empty or outside range, one with
     /// a submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has
     /// changed then.
     pub fn pass_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
         from: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         to: &Space<M>,
         place: Place,
         mode: Pass,
     ) -> Result<Va, MapError> {
-        match self.pass_entries(held, (from, range), (to, Target::InUse), place, mode)? {
+        let pages = VaRange::from(range);
+        match self.pass_entries(held, (from, pages), (to, Target::InUse), place, mode)? {
             Passed::At(va) => Ok(va),
             Passed::InSteps => {
                 let copy = self.extract(held, from, range, mode)?;
                 self.attach_range(held, to, copy, place).map_err(|(e, copy)| {
                     self.drop_detached(held, copy);
-                    self.merge_refused(held, from, range);
+                    self.merge_refused(held, from, pages);
                     e
                 })
             }
@@ -191,12 +192,11 @@ impl<M: Machine> Uvm<M> {
         place: Place,
         mode: Pass,
     ) -> Result<Passed, MapError> {
-        let inside = |r: VaRange, s: &Space<M>| r.intersect(s.bounds()) == r;
-        let aligned = range.start.is_page_aligned() && range.end.is_page_aligned();
-        if range.is_empty() || !aligned || !inside(range, from) {
+        let inside = |r: VaRange, s: &Space<M>| r.intersect(s.map.bounds) == r;
+        if range.is_empty() || !inside(range, from) {
             return Err(MapError::Invalid);
         }
-        if range.pages() > to.bounds().pages() {
+        if range.pages() > to.map.bounds.pages() {
             return Err(MapError::NoSpace);
         }
         let (mut is_moved_singly, mut replaces) = (false, NOWHERE);
@@ -279,10 +279,11 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         from: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         mode: Pass,
     ) -> Result<Detached<M>, MapError> {
-        if range.is_empty() || !range.start.is_page_aligned() || !range.end.is_page_aligned() {
+        let range = VaRange::from(range);
+        if range.is_empty() {
             return Err(MapError::Invalid);
         }
         // Of the giver's family, whose copies are known already.
@@ -320,7 +321,7 @@ impl<M: Machine> Uvm<M> {
         detached: Detached<M>,
         place: Place,
     ) -> Result<Va, (MapError, Detached<M>)> {
-        let given = (&detached.space, detached.range());
+        let given = (&detached.space, detached.space.map.bounds);
         match self.pass_entries(held, given, (to, Target::InUse), place, Pass::Donate) {
             Ok(Passed::At(va)) => {
                 self.drop_detached(held, detached);
@@ -335,7 +336,7 @@ impl<M: Machine> Uvm<M> {
     /// yet.
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
         let (space, pmap) = (&detached.space, self.mem().pmap());
-        let mut rest = detached.range();
+        let mut rest = detached.space.map.bounds;
         while !rest.is_empty() {
             let mut down = Gather::new();
             {
@@ -377,8 +378,8 @@ impl<M: Machine> Uvm<M> {
         detached: &Detached<M>,
         name: &Arc<dyn Name>,
     ) {
-        let (mut tree, _) = detached.space.map.lock(self.mem(), held, detached.range());
-        tree.each_mut(detached.range(), |e| e.name = Some(name.clone()));
+        let (mut tree, _) = detached.space.map.lock(self.mem(), held, detached.space.map.bounds);
+        tree.each_mut(detached.space.map.bounds, |e| e.name = Some(name.clone()));
     }
 
     /// Ends a detached range: its memory is freed as by unmapping.
@@ -549,7 +550,7 @@ impl<M: Machine> Uvm<M> {
         passing: &Passing<'_, M>,
         place: Place,
     ) -> Result<Va, Stop<MapError>> {
-        let (range, bounds) = (passing.range, passing.to.bounds());
+        let (range, bounds) = (passing.range, passing.to.map.bounds);
         if matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)) {
             if let Some(va) = crate::map::find_like(tree, bounds, range, range.pages()) {
                 return Ok(va);

@@ -23,7 +23,7 @@ use arrayvec::ArrayVec;
 
 use crate::page::Owner;
 use crate::page::PageFlags;
-use machine::{order, Before, Held, Machine, PageNo, Pages, Prot, VaRange};
+use machine::{order, Before, Held, Machine, PageNo, PageRange, Pages, Prot, VaRange};
 
 use crate::anon::AnonNo;
 use crate::fault::{FaultError, Reach};
@@ -71,9 +71,10 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         access: Prot,
     ) -> Result<Pinned<M>, FaultError> {
+        let range = VaRange::from(range);
         self.pin_pages(held, space, range, access, Reach::AsProgram)
     }
 
@@ -90,9 +91,10 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         access: Prot,
     ) -> Result<Pinned<M>, FaultError> {
+        let range = VaRange::from(range);
         self.pin_pages(held, space, range, access, Reach::Forced)
     }
 

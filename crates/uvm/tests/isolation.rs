@@ -10,7 +10,7 @@ mod loaning;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use loaning::{audit, load, store, world, written, World};
-use machine::{Machine, Pages, Pmap, ThreadCtx, Va, VaRange};
+use machine::{Machine, PageRange, Pages, Pmap, ThreadCtx, Va};
 use uvm::{At, RemapPlace, Space};
 use uvm_soft::{Moment, SoftMachine};
 
@@ -25,8 +25,8 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn page(at: Va, n: u64) -> VaRange {
-    VaRange::new(at + Pages(n), at + Pages(n + 1))
+fn page(at: Va, n: u64) -> PageRange {
+    PageRange::new(at + Pages(n), at + Pages(n + 1)).unwrap()
 }
 
 /// A space with four pages written and none of them mapped, whose locks are open to several
@@ -48,7 +48,7 @@ fn unmapped(uvm: &World) -> (Arc<S>, Va) {
 
 /// Loans a page, moves it into another space and has that fork: the anon has a second reference,
 /// and no loan.
-fn share(uvm: &World, from: &S, to: &S, range: VaRange) -> (Va, S) {
+fn share(uvm: &World, from: &S, to: &S, range: PageRange) -> (Va, S) {
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
     let loan = uvm.loan_to_kernel(held, from, range).unwrap();

@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 use std::sync::{Condvar, Mutex};
 
 use machine::lines::{begin, empty, end};
-use machine::{Pa, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Pa, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{AnonObject, MapRequest, Pager, Sharing, Space, Uvm};
 use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
 
@@ -70,7 +70,7 @@ static HEAP: Heap = Heap;
 
 const CPUS: usize = 64;
 const ROUNDS: u64 = 16;
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
 /// Pages between what two CPUs touch: no window of neighbours spans it.
 const APART: u64 = 64;
 
@@ -101,7 +101,7 @@ impl World {
     }
 
     fn unmap(&self, space: &Space<SoftMachine>, va: Va, pages: u64) {
-        let range = VaRange::new(va, va + Pages(pages));
+        let range = PageRange::new(va, va + Pages(pages)).unwrap();
         self.uvm.unmap(&mut ThreadCtx::new().held(), space, range).unwrap();
     }
 
@@ -235,7 +235,7 @@ fn fill_and_discard() -> Moved {
         if round.is_multiple_of(2) {
             (0..MUCH).rev().for_each(|page| w.fault(&spaces[cpu], va + Pages(page), Prot::WRITE));
         } else {
-            let range = VaRange::new(va, va + Pages(MUCH));
+            let range = PageRange::new(va, va + Pages(MUCH)).unwrap();
             w.uvm.discard(&mut ThreadCtx::new().held(), &spaces[cpu], range).unwrap();
         }
     };

@@ -3,10 +3,8 @@
 mod loaning;
 
 use loaning::{audit, load, store, world, written, BOUNDS};
-use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
-use uvm::{
-    Advice, AnonObject, FaultError, GetError, Inherit, Loan, MapRequest, Pager, RangeError, Sharing,
-};
+use machine::{PageRange, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::{AnonObject, FaultError, GetError, Loan, MapRequest, Pager, Sharing};
 use uvm_soft::within_reservation;
 
 /// What an operation allocates beyond its reservation fails the test.
@@ -54,7 +52,7 @@ fn what_a_list_allocates_is_reserved_by_its_bytes() {
     let mut loan = within_reservation(|| uvm.loan_to_kernel(held, &space, range)).unwrap();
     within_reservation(|| uvm.new_pages(held, 100, &mut loan)).unwrap();
     assert_eq!(loan.len(), 120);
-    let two = VaRange::new(range.start, range.start + Pages(2));
+    let two = PageRange::new(range.start, range.start + Pages(2)).unwrap();
     uvm.return_others(held, &mut loan, 0..2);
     within_reservation(|| uvm.loan_range(held, &space, two, &mut loan)).unwrap();
     uvm.return_loan(held, loan);
@@ -70,7 +68,7 @@ fn only_private_memory_that_may_be_read_and_written_is_given_away() {
     assert_eq!((given.len(), load(&uvm, &space, range.start)), (4, 0));
     uvm.return_loan(held, given);
     // What isn't there is fetched, up to some pages.
-    let holes = VaRange::new(range.start, range.start + Pages(2));
+    let holes = PageRange::new(range.start, range.start + Pages(2)).unwrap();
     store(&uvm, &space, range.start, 7);
     let given = uvm.give_to_kernel(held, &space, holes).unwrap().unwrap();
     assert_eq!(given.len(), 2);
@@ -85,14 +83,14 @@ fn only_private_memory_that_may_be_read_and_written_is_given_away() {
     uvm.wire(held, &space, range).unwrap();
     assert!(uvm.give_to_kernel(held, &space, range).unwrap().is_none(), "locked in memory");
     uvm.unwire(held, &space, range).unwrap();
-    let over = VaRange::new(range.start, range.end + Pages(1));
+    let over = PageRange::new(range.start, range.end + Pages(1)).unwrap();
     assert!(uvm.give_to_kernel(held, &space, over).unwrap().is_none(), "a hole");
     let object = AnonObject::new(&uvm, held, Pages(4)).unwrap();
     let shared = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
     object.object().attach();
     let va = uvm.map(held, &space, &shared).unwrap();
     store(&uvm, &space, va, 9);
-    let range = VaRange::new(va, va + Pages(4));
+    let range = PageRange::new(va, va + Pages(4)).unwrap();
     assert!(uvm.give_to_kernel(held, &space, range).unwrap().is_none(), "shared");
     assert_eq!(load(&uvm, &space, va), 9);
     audit(&uvm, held, &[&space], &[]);
@@ -107,7 +105,7 @@ fn where_memory_has_run_out_nothing_is_given_away_or_loaned() {
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
     // A device's page would be copied.
-    let last = VaRange::new(range.start + Pages(3), range.end);
+    let last = PageRange::new(range.start + Pages(3), range.end).unwrap();
     let pinned = uvm.wire_pages(held, &space, last, Prot::READ).unwrap();
     uvm.machine().leave_free(0);
     assert_eq!(uvm.give_to_kernel(held, &space, range).err(), Some(FaultError::NoMemory));
@@ -121,39 +119,23 @@ fn where_memory_has_run_out_nothing_is_given_away_or_loaned() {
 }
 
 #[test]
-fn a_range_that_ends_inside_a_page_or_before_its_start_is_refused() {
-    let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
-    let held = &mut ctx.held();
-    let (space, range) = written(&uvm, held, 4);
-    let (start, end) = (range.start.0, range.end.0);
-    for (from, to) in [(start + 1, end), (start, end - 1), (end, start), (end - 4096, start + 4096)]
-    {
+fn a_range_of_pages_is_aligned_and_in_order() {
+    let (start, end) = (0x1000, 0x5000);
+    for (from, to) in [(start + 1, end), (start, end - 1), (end, start), (start + 1, start + 1)] {
         let bad = VaRange::new(Va(from), Va(to));
-        let answers = [
-            uvm.unmap(held, &space, bad),
-            uvm.protect(held, &space, bad, Prot::READ),
-            uvm.inherit(held, &space, bad, Inherit::None),
-            uvm.advise(held, &space, bad, Advice::Random),
-            uvm.discard(held, &space, bad),
-            uvm.wire(held, &space, bad),
-            uvm.wire_as_touched(held, &space, bad),
-            uvm.unwire(held, &space, bad),
-        ];
-        assert!(
-            answers.iter().all(|&answer| answer == Err(RangeError::Invalid)),
-            "{bad:?}: {answers:?}"
-        );
-        audit(&uvm, held, &[&space], &[]);
+        assert_eq!(PageRange::new(bad.start, bad.end), None, "{bad:?}");
+        assert!(PageRange::try_from(bad).is_err(), "{bad:?}");
     }
-    assert_eq!((space.map().entries(held), load(&uvm, &space, range.start)), (1, 1));
-    // A loan is of whole pages, from that of its start on.
-    let loan = uvm
-        .loan_to_kernel(held, &space, VaRange::new(Va(start + 100), Va(start + 8192 + 100)))
-        .unwrap();
-    assert_eq!(loan.len(), 2);
-    audit(&uvm, held, &[&space], &[&loan]);
-    uvm.return_loan(held, loan);
-    uvm.space_destroy(held, space);
+    let all = PageRange::new(Va(start), Va(end)).unwrap();
+    assert_eq!(PageRange::sized(Va(start), Pages(4)), Some(all));
+    assert_eq!(PageRange::try_from(VaRange::from(all)), Ok(all));
+    for (at, len) in [(1, 1), (0x1000, u64::MAX), (0x1000, 1 << 52), (0u64.wrapping_sub(4096), 1)] {
+        assert_eq!(PageRange::sized(Va(at), Pages(len)), None, "{len} pages from {at:#x}");
+    }
+    let apart = PageRange::new(Va(0x9000), Va(0xa000)).unwrap();
+    assert!(all.intersect(apart).is_empty() && apart.intersect(all).is_empty());
+    assert_eq!(all.intersect(PageRange::sized(Va(0), Pages(2)).unwrap()).pages(), Pages(1));
+    assert_eq!(PageRange::new(Va(end), Va(end)).map(|none| none.pages()), Some(Pages(0)));
 }
 
 #[test]
@@ -161,13 +143,13 @@ fn places_at_the_end_of_all_numbers_are_refused() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let top = Va(0u64.wrapping_sub(4096));
-    let space = uvm.space_create(held, VaRange::new(BOUNDS.start, top)).unwrap();
+    let space = uvm.space_create(held, PageRange::new(BOUNDS.start, top).unwrap()).unwrap();
     // The run of pages around a fault ends where addresses do.
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(4))).unwrap();
     assert_eq!(va + Pages(4), top);
     (0..4).for_each(|n| store(&uvm, &space, va + Pages(n), 5));
     assert!(uvm.entry_at(held, &space, Va(u64::MAX)).is_none());
-    let range = VaRange::new(va, top);
+    let range = PageRange::new(va, top).unwrap();
     let mut loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     let object = AnonObject::new(&uvm, held, Pages(4)).unwrap();
     let pager: std::sync::Arc<dyn Pager<_>> = object.clone();

@@ -4,7 +4,7 @@
 //! all of them have had it. Which mappings a piece of advice suits is decided here, before the
 //! library is asked: [`suits`].
 
-use machine::{Pages, Prot, Va, VaRange};
+use machine::{PageRange, Pages, Prot, Va};
 use uvm::{FaultError, Inherit, Outline, RangeError, Sharing};
 
 use super::space::{range_errno, Space};
@@ -20,12 +20,12 @@ const FAULT: usize = 4 * machine::PAGE_SIZE;
 /// it. Nothing is locked or allocated in between, so mappings may change meanwhile.
 pub(super) fn each_part(
     space: &Space,
-    range: VaRange,
+    range: PageRange,
     mut each: impl FnMut(&Outline) -> Result<()>,
 ) -> Result<Covered> {
     let (mut at, mut covered) = (range.start, Covered::Whole);
     while at < range.end {
-        let rest = VaRange::new(at, range.end);
+        let rest = range.skip_to(at);
         let Some(mut part) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) else {
             return Ok(Covered::WithHoles);
         };
@@ -78,7 +78,7 @@ fn suits(advice: Advice, part: &Outline) -> Result<()> {
     }
 }
 
-pub(super) fn advise(space: &Space, range: VaRange, advice: Advice) -> Result<()> {
+pub(super) fn advise(space: &Space, range: PageRange, advice: Advice) -> Result<()> {
     if let Some(access) = populates(advice) {
         return populate(space, range, access);
     }
@@ -125,7 +125,7 @@ fn one(space: &Space, part: &Outline, advice: Advice) -> Result<()> {
     }
 }
 
-fn discard(space: &Space, range: VaRange) -> core::result::Result<(), RangeError> {
+fn discard(space: &Space, range: PageRange) -> core::result::Result<(), RangeError> {
     with(|uvm, held| uvm.discard(held, space.get(), range))
 }
 
@@ -158,7 +158,7 @@ fn populates(advice: Advice) -> Option<Prot> {
 }
 
 /// Faults everything in, and says what stands in the way.
-fn populate(space: &Space, range: VaRange, access: Prot) -> Result<()> {
+fn populate(space: &Space, range: PageRange, access: Prot) -> Result<()> {
     fault_in(space, range, access).map_err(|e| match e {
         FaultError::NoMapping | FaultError::NoMemory | FaultError::TooOften => ENOMEM,
         FaultError::Protection => EINVAL,
@@ -170,7 +170,7 @@ fn populate(space: &Space, range: VaRange, access: Prot) -> Result<()> {
 /// error.
 pub(super) fn fault_in(
     space: &Space,
-    range: VaRange,
+    range: PageRange,
     access: Prot,
 ) -> core::result::Result<(), FaultError> {
     range.iter_pages().try_for_each(|va| {
@@ -182,7 +182,7 @@ pub(super) fn fault_in(
 }
 
 /// Sets what a child gets of a range.
-pub(super) fn inherit(space: &Space, range: VaRange, inherit: Inherit) -> Result<()> {
+pub(super) fn inherit(space: &Space, range: PageRange, inherit: Inherit) -> Result<()> {
     with(|uvm, held| uvm.inherit(held, space.get(), range, inherit)).map_err(range_errno)
 }
 
@@ -216,7 +216,7 @@ fn populate_locked(space: &Space, part: &Outline) {
 
 /// Locks a range in memory. What may not be accessed can't be brought in, which is an error, though
 /// it is locked.
-pub(super) fn lock(space: &Space, range: VaRange, when: Populate) -> Result<()> {
+pub(super) fn lock(space: &Space, range: PageRange, when: Populate) -> Result<()> {
     let done = with(|uvm, held| match when {
         Populate::Now => uvm.wire(held, space.get(), range),
         Populate::OnTouch => uvm.wire_as_touched(held, space.get(), range),
@@ -232,7 +232,7 @@ pub(super) fn lock(space: &Space, range: VaRange, when: Populate) -> Result<()> 
 /// Sums over the part of the space's mappings from `start` to `end`.
 pub(super) fn mapping_stats(space: &Space, start: u64, end: u64) -> super::MappingStats {
     let mut stats = super::MappingStats::default();
-    let range = VaRange::new(Va(start), Va(end));
+    let range = PageRange::new(Va(start), Va(end)).unwrap_or_default();
     with(|uvm, held| {
         uvm.outline(held, space.get(), range, |entry| {
             let bytes = entry.range.intersect(range).pages().bytes();

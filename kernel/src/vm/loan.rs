@@ -3,12 +3,12 @@
 
 use core::ops::Range;
 
-use machine::{NoMemory, Pages, Va, VaRange};
+use machine::{NoMemory, Pages};
 use uvm::{FaultError, GetError, Loan, LoanedPage};
 
 use super::object::Object;
 
-use super::space::Space;
+use super::space::{pages_from, Space};
 use super::system::with;
 use crate::errno::{Errno, Result, EFAULT, EIO, ENOMEM, ENOSPC};
 
@@ -18,7 +18,7 @@ use crate::errno::{Errno, Result, EFAULT, EIO, ENOMEM, ENOSPC};
 /// # Errors
 /// `EFAULT` if one of them can't be read, `ENOMEM`; nothing is loaned then.
 pub fn loan(space: &Space, addr: u64, pages: u64) -> Result<Loan> {
-    let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+    let range = pages_from(addr, pages)?;
     with(|uvm, held| uvm.loan_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
 
@@ -36,7 +36,7 @@ fn fault_errno(error: FaultError) -> Errno {
 /// # Errors
 /// `EFAULT`, `ENOMEM`; nothing is taken then.
 pub fn give(space: &Space, addr: u64, pages: u64) -> Result<Option<Loan>> {
-    let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+    let range = pages_from(addr, pages)?;
     with(|uvm, held| uvm.give_to_kernel(held, space.get(), range)).map_err(fault_errno)
 }
 

@@ -12,7 +12,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-use machine::{Machine, Pa, PageNo, Pages, VaRange, PAGE_SIZE};
+use machine::{Machine, Pa, PageNo, PageRange, Pages, PAGE_SIZE};
 use uvm::page::Reserve;
 use uvm::{
     Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager,
@@ -501,11 +501,11 @@ pub fn object_io_as(
 
 /// Punches a hole in the shared objects that are mapped at a range, as far as stores may reach
 /// them: the range was judged at an earlier look, and may show a file by now that may only be read.
-pub(super) fn punch(space: &Space, mut range: VaRange) -> Result<()> {
+pub(super) fn punch(space: &Space, mut range: PageRange) -> Result<()> {
     while !range.is_empty() {
         let shown = with(|uvm, held| uvm.stores_reach(held, space.get(), range));
         let (pager, pages) = shown.ok_or(EACCES)?;
-        range.start = range.start + Pages(pages.end - pages.start);
+        range = range.skip_to(range.start + Pages(pages.end - pages.start));
         // A file on a disk has blocks behind its pages, which only its file system takes away.
         if pager.kind() == "vnode" {
             return Err(EOPNOTSUPP);

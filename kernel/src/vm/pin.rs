@@ -4,10 +4,10 @@
 //! Nothing of it is in the map: what is pinned stands in a [`Pins`] on the caller's stack (1999,
 //! section 3.2).
 
-use machine::{PageNo, Pages, Va, VaRange};
+use machine::PageNo;
 use uvm::{FaultError, Pinned};
 
-use super::space::{access_prot, Space};
+use super::space::{access_prot, pages_from, Space};
 use super::system::with;
 use super::Access;
 use crate::arch::machine::KernelMachine;
@@ -26,7 +26,7 @@ impl Pins {
     /// # Errors
     /// `EFAULT`, as for an access of the kernel; `ENOMEM`.
     pub fn new(space: &Space, addr: u64, pages: u64, access: Access) -> Result<Pins> {
-        let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+        let range = pages_from(addr, pages)?;
         Self::of(with(|uvm, held| uvm.wire_pages(held, space.get(), range, access_prot(access))))
     }
 
@@ -36,7 +36,7 @@ impl Pins {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn for_debugger(space: &Space, addr: u64, pages: u64, access: Access) -> Result<Pins> {
-        let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+        let range = pages_from(addr, pages)?;
         Self::of(with(|uvm, held| {
             uvm.reference_pages(held, space.get(), range, access_prot(access))
         }))

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 
-use machine::{Machine, Pages, Pmap, Prot, Va, VaRange, PAGE_SIZE};
+use machine::{Machine, PageRange, Pages, Pmap, Prot, Va, PAGE_SIZE};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, RangeStats, Sharing};
 
 pub use super::object::Object;
@@ -59,12 +59,18 @@ pub(super) fn range_errno(e: RangeError) -> crate::errno::Errno {
             ENOMEM
         }
         RangeError::Access => EACCES,
-        RangeError::Invalid => EINVAL,
     }
 }
 
-fn range(addr: u64, len: u64) -> VaRange {
-    VaRange::new(Va(addr), Va(addr + len))
+/// The range that a call names: `EINVAL` if it isn't one of whole pages.
+pub(super) fn range(addr: u64, len: u64) -> Result<PageRange> {
+    let end = addr.checked_add(len).ok_or(EINVAL)?;
+    PageRange::new(Va(addr), Va(end)).ok_or(EINVAL)
+}
+
+/// `pages` pages from `addr` on: `EINVAL` if that isn't page aligned.
+pub(super) fn pages_from(addr: u64, pages: u64) -> Result<PageRange> {
+    PageRange::sized(Va(addr), Pages(pages)).ok_or(EINVAL)
 }
 
 pub(super) fn access_prot(access: Access) -> Prot {
@@ -109,9 +115,9 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
 }
 
 /// A space's addresses from `from` on; `None` if there are none.
-fn behind(space: &Space, from: u64) -> Option<VaRange> {
-    let bounds = space.get().bounds();
-    (from < bounds.end.0).then(|| VaRange::new(Va(from.max(bounds.start.0)), bounds.end))
+fn behind(space: &Space, from: u64) -> Option<PageRange> {
+    let rest = space.get().bounds().skip_to(Va(from));
+    (!rest.is_empty()).then_some(rest)
 }
 
 /// The first entry that reaches behind `from`, with what lies in its layers.
@@ -129,7 +135,7 @@ fn described(space: &Space, mut from: u64) -> Option<uvm::EntryInfo> {
 
 /// An empty address space.
 pub fn space_new() -> Result<Arc<Space>> {
-    let bounds = VaRange::new(Va(USER_START), Va(USER_END));
+    let bounds = range(USER_START, USER_END - USER_START)?;
     let space = with(|uvm, held| uvm.space_create(held, bounds)).map_err(|_| ENOMEM)?;
     Ok(Arc::new(Space { inner: Some(space) }))
 }
@@ -169,19 +175,23 @@ pub fn map(space: &Space, args: &MapArgs) -> Result<u64> {
         };
         let access = order.into_iter().find(|&access| prot.contains(access));
         // As in mmap(2), a page that can't be had now is had when it is touched.
-        let _ = access.map(|access| advice::fault_in(space, range(va.0, len), access));
+        if let (Some(access), Ok(range)) = (access, range(va.0, len)) {
+            let _ = advice::fault_in(space, range, access);
+        }
     }
     Ok(va.0)
 }
 
 /// Removes mappings; holes are fine.
 pub fn unmap(space: &Space, addr: u64, len: u64) -> Result<()> {
-    with(|uvm, held| uvm.unmap(held, space.get(), range(addr, len))).map_err(range_errno)
+    let range = range(addr, len)?;
+    with(|uvm, held| uvm.unmap(held, space.get(), range)).map_err(range_errno)
 }
 
 /// Sets protection: `ENOMEM` for a hole, `EACCES` beyond what the mapping may allow.
 pub fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()> {
-    with(|uvm, held| uvm.protect(held, space.get(), range(addr, len), prot)).map_err(range_errno)
+    let range = range(addr, len)?;
+    with(|uvm, held| uvm.protect(held, space.get(), range, prot)).map_err(range_errno)
 }
 
 /// Resizes or moves.
@@ -193,7 +203,7 @@ pub fn remap(
     place: RemapPlace,
     keep: OldRange,
 ) -> Result<u64> {
-    let old_range = range(old, old_len);
+    let old_range = range(old, old_len)?;
     if keep == OldRange::Keep {
         let to = match place {
             RemapPlace::Fixed(va) => Some(Va(va)),
@@ -245,18 +255,18 @@ pub fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()> {
 
 /// Takes advice.
 pub fn advise(space: &Space, addr: u64, len: u64, advice: Advice) -> Result<()> {
-    advice::advise(space, range(addr, len), advice)
+    advice::advise(space, range(addr, len)?, advice)
 }
 
 /// Says what a child gets of a range: `ENOMEM` for a hole.
 pub fn inherit(space: &Space, addr: u64, len: u64, inherit: Inherit) -> Result<()> {
-    advice::inherit(space, range(addr, len), inherit)
+    advice::inherit(space, range(addr, len)?, inherit)
 }
 
 /// Sets 1 for each resident page: `ENOMEM` for a hole.
 pub fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()> {
     out.fill(0);
-    let range = range(addr, Pages(out.len() as u64).bytes());
+    let range = pages_from(addr, out.len() as u64)?;
     let covered =
         with(|uvm, held| uvm.resident(held, space.get(), range, |n| out[n.0 as usize] = 1));
     if covered {
@@ -268,12 +278,13 @@ pub fn resident(space: &Space, addr: u64, out: &mut [u8]) -> Result<()> {
 
 /// Locks in memory: brings pages in now, or keeps each as it is touched.
 pub fn lock(space: &Space, addr: u64, len: u64, when: Populate) -> Result<()> {
-    advice::lock(space, range(addr, len), when)
+    advice::lock(space, range(addr, len)?, when)
 }
 
 /// Takes that back.
 pub fn unlock(space: &Space, addr: u64, len: u64) -> Result<()> {
-    with(|uvm, held| uvm.unwire(held, space.get(), range(addr, len))).map_err(range_errno)
+    let range = range(addr, len)?;
+    with(|uvm, held| uvm.unwire(held, space.get(), range)).map_err(range_errno)
 }
 
 /// Locks every mapping, and brings in what can be had; ends before more than `most` bytes are
@@ -294,7 +305,8 @@ pub fn unlock_all(space: &Space) -> Result<()> {
 /// Writes shared mappings back.
 /// Every object here lives in memory, so there is nothing to write.
 pub fn sync(space: &Space, addr: u64, len: u64) -> Result<()> {
-    let covered = with(|uvm, held| uvm.is_mapped(held, space.get(), range(addr, len)));
+    let range = range(addr, len)?;
+    let covered = with(|uvm, held| uvm.is_mapped(held, space.get(), range));
     if covered {
         Ok(())
     } else {
@@ -337,7 +349,7 @@ pub fn resident_pages(space: &Space) -> u64 {
 
 /// Names shared memory at an address: object and byte.
 pub fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
-    let here = range(va & !(PAGE_SIZE as u64 - 1), PAGE_SIZE as u64);
+    let here = pages_from(va & !(PAGE_SIZE as u64 - 1), 1).ok()?;
     let entry = with(|uvm, held| uvm.first_in(held, space.get(), here))?;
     let (id, first) = entry.object?;
     let offset = first.bytes() + (va - entry.range.start.0);
@@ -388,7 +400,7 @@ pub fn dump_line(
 
 /// Counts where pages are, over the part of the space's mappings from `start` to `end`.
 pub fn range_stats(space: &Space, start: u64, end: u64) -> RangeStats {
-    let range = VaRange::new(Va(start), Va(end));
+    let range = PageRange::new(Va(start), Va(end)).unwrap_or_default();
     with(|uvm, held| uvm.range_stats(held, space.get(), range))
 }
 

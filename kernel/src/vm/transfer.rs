@@ -5,11 +5,11 @@ use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
-use machine::{NoMemory, Pages, Prot, Va, VaRange, PAGE_SIZE};
+use machine::{NoMemory, PageRange, Pages, Prot, Va, PAGE_SIZE};
 use spin::Once;
 use uvm::{At, FaultError, Loan, LoanedPage, MapError, Name, Pass, Sharing, TransferError};
 
-use super::space::{map_errno, Space};
+use super::space::{map_errno, pages_from, range, Space};
 use super::system::with;
 use super::Advice;
 use crate::arch::machine::KernelMachine;
@@ -85,7 +85,7 @@ pub enum Giving {
 
 impl Giving {
     /// Pages of a range that are charged: there, or room that others may fill.
-    fn room_in(self, space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
+    fn room_in(self, space: &uvm::Space<KernelMachine>, range: PageRange) -> usize {
         match self {
             Giving::Share => anonymous_span(space, range),
             _ => with(|uvm, held| uvm.anonymous_room_in(held, space, range)),
@@ -143,7 +143,7 @@ impl Export {
         giving: Giving,
         prot: Prot,
     ) -> Result<Arc<Export>> {
-        let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+        let range = pages_from(addr, pages)?;
         let (mut allowed, mut entries) = (true, 0);
         with(|uvm, held| {
             uvm.outline(held, space.get(), range, |e| {
@@ -177,7 +177,7 @@ impl Export {
     /// `E2BIG`, `ENOMEM` if nothing is mapped there, memory is short, or the process may have no
     /// more kept.
     fn fill(&self, space: &Space, addr: u64) -> Result<()> {
-        let range = VaRange::new(Va(addr), Va(addr) + Pages(self.pages));
+        let range = pages_from(addr, self.pages)?;
         let pass = match self.giving {
             Giving::Share => Pass::Share,
             Giving::Copy => Pass::Copy,
@@ -287,7 +287,7 @@ impl Export {
 
 /// Pages of a range that may come to be private or anonymous memory; an object counts its pages
 /// itself.
-fn anonymous_span(space: &uvm::Space<KernelMachine>, range: VaRange) -> usize {
+fn anonymous_span(space: &uvm::Space<KernelMachine>, range: PageRange) -> usize {
     let mut span = Pages(0);
     with(|uvm, held| {
         uvm.outline(held, space, range, |e| {
@@ -309,7 +309,7 @@ const DONATED: &str = "donated";
 /// # Errors
 /// `ENOMEM`.
 pub fn to_donate(space: &Space, addr: u64, pages: u64) -> Result<Option<Arc<Export>>> {
-    let range = VaRange::new(Va(addr), Va(addr) + Pages(pages));
+    let range = pages_from(addr, pages)?;
     let (mut is_plain, mut end) = (true, range.start);
     with(|uvm, held| {
         uvm.outline(held, space.get(), range, |e| {
@@ -343,7 +343,7 @@ impl Export {
 }
 
 /// The first mapping in a range, if it came by a donation.
-fn is_donated(space: &Space, range: VaRange) -> Option<VaRange> {
+fn is_donated(space: &Space, range: PageRange) -> Option<PageRange> {
     let (found, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), range))?;
     (name.is_some_and(|name| name.text() == DONATED)).then_some(found.range)
 }
@@ -365,14 +365,14 @@ pub fn flush(space: &Space, addr: u64, len: u64) -> Result<()> {
 ///
 /// # Errors
 /// `ENOMEM`.
-pub fn unmap_donated(space: &Space, addr: u64, len: u64) -> Result<VaRange> {
-    let mut rest = VaRange::new(Va(addr), Va(addr + len));
+pub fn unmap_donated(space: &Space, addr: u64, len: u64) -> Result<PageRange> {
+    let mut rest = range(addr, len)?;
     while !rest.is_empty() {
-        let whole = |found: &VaRange| found.intersect(rest) == *found;
+        let whole = |found: &PageRange| found.intersect(rest) == *found;
         let Some(found) = is_donated(space, rest).filter(whole) else { break };
         super::unmap(space, found.start.0, found.pages().bytes())?;
         sched::work_done(PAGE_SIZE);
-        rest = VaRange::new(found.end, rest.end);
+        rest = rest.skip_to(found.end);
     }
     Ok(rest)
 }

@@ -122,8 +122,8 @@ pub fn va(page: u64) -> Va {
 }
 
 /// The addresses of some pages.
-pub fn range(span: Span) -> VaRange {
-    VaRange::new(va(span.0), va(span.0 + span.1))
+pub fn range(span: Span) -> PageRange {
+    PageRange::new(va(span.0), va(span.0 + span.1)).unwrap()
 }
 
 /// Rights.

@@ -338,7 +338,8 @@ impl<M: Desk> World<M> {
         match self.setup.shape {
             Shape::Flat => Ok(Home { space: self.uvm.space_create(held, bounds)?, around: None }),
             Shape::Nested => {
-                let wide = VaRange::new(Va(bounds.start.0 / 2), bounds.end + Pages(WINDOW));
+                let wide =
+                    PageRange::new(Va(bounds.start.0 / 2), bounds.end + Pages(WINDOW)).unwrap();
                 let around = self.uvm.space_create(held, wide)?;
                 match self.uvm.submap(held, &around, bounds) {
                     Ok(space) => Ok(Home { space, around: Some(around) }),

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use machine::order::Nothing;
 use machine::{
-    Held, NoMemory, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
+    Held, NoMemory, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va, Wiring, PAGE_SHIFT,
+    PAGE_SIZE,
 };
 use uvm::page::Owner;
 use uvm::{

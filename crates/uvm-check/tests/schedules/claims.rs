@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use machine::{Pages, ThreadCtx, Va, VaRange};
+use machine::{PageRange, Pages, ThreadCtx, Va};
 use uvm::{Backing, MapRequest, Pass, Place, Space};
 use uvm_soft::{IoBy, ShuttleThreads, Threads};
 
@@ -11,8 +11,8 @@ use super::world::{check, check_rounds, spawn, Soft, World, P};
 /// Mappings of a page that lie apart: more than a fork goes through in one piece.
 const APART: [Va; 4] = [P, Va(P.0 + 0x10_0000), Va(P.0 + 0x20_0000), Va(P.0 + 0x30_0000)];
 
-fn one(va: Va) -> VaRange {
-    VaRange::new(va, va + Pages(1))
+fn one(va: Va) -> PageRange {
+    PageRange::new(va, va + Pages(1)).unwrap()
 }
 
 fn map_apart(w: &World, space: &Space<Soft>) {
@@ -34,7 +34,7 @@ fn fork(w: &World, space: &Space<Soft>) -> Arc<Space<Soft>> {
 
 /// A copy of all that lies there, in another space.
 fn copy(w: &World, space: &Space<Soft>) -> Arc<Space<Soft>> {
-    let (copy, all) = (w.space(), VaRange::new(P, APART[3] + Pages(1)));
+    let (copy, all) = (w.space(), PageRange::new(P, APART[3] + Pages(1)).unwrap());
     let passed = w.uvm.pass_range(
         &mut ThreadCtx::new().held(),
         space,
@@ -158,7 +158,9 @@ fn forks_in_steps_meet_all_that_change_the_map() {
                 w.store(1, &space, va, 5);
                 w.uvm.wire(held, &space, one(APART[1])).expect("there is memory");
                 assert_eq!(w.load(1, &space, va), 5);
-                w.uvm.unmap(held, &space, VaRange::new(va, va + Pages(2))).expect("there is heap");
+                w.uvm
+                    .unmap(held, &space, PageRange::new(va, va + Pages(2)).unwrap())
+                    .expect("there is heap");
                 w.uvm.discard(held, &space, one(APART[3])).expect("it is mapped");
             })
         };
@@ -217,7 +219,7 @@ fn no_fork_gets_half_of_what_is_discarded_in_steps() {
         let w = World::new();
         let space = w.space();
         w.map(&space, MapRequest::zero(Pages(MUCH)));
-        let all = VaRange::new(P, P + Pages(MUCH));
+        let all = PageRange::new(P, P + Pages(MUCH)).unwrap();
         all.iter_pages().for_each(|va| w.store(0, &space, va, 1));
         let forker = {
             let (w, space) = (w.clone(), space.clone());

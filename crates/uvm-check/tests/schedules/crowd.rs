@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use shuttle::rand::{thread_rng, Rng};
 
-use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{AnonObject, FaultError, MapRequest, Pager, Place, Sharing, Space};
 use uvm_soft::{Fate, IoBy, Plant};
 
@@ -43,9 +43,9 @@ fn word(page: usize, cpu: usize) -> Va {
 }
 
 impl Cpu {
-    fn range(&self) -> VaRange {
+    fn range(&self) -> PageRange {
         let start = Va(P.0 + 2 * PAGE * (self.me as u64 + 1));
-        VaRange::new(start, start + Pages(2))
+        PageRange::new(start, start + Pages(2)).unwrap()
     }
 
     fn own_page(&self, n: usize) -> Va {

@@ -13,7 +13,7 @@ fn words(w: &World, loan: &Loan) -> Vec<u64> {
 }
 
 fn loan(w: &World, space: &uvm::Space<Soft>, pages: u64) -> Loan {
-    let range = VaRange::new(P, P + Pages(pages));
+    let range = PageRange::new(P, P + Pages(pages)).unwrap();
     w.uvm.loan_to_kernel(&mut ThreadCtx::new().held(), space, range).expect("it can be read")
 }
 
@@ -65,7 +65,7 @@ fn what_is_given_away_sees_no_store() {
             let (w, space) = (w.clone(), space.clone());
             spawn(move || (2..4).for_each(|n| w.store(cpu, &space, va, n)))
         });
-        let range = VaRange::new(P, P + Pages(2));
+        let range = PageRange::new(P, P + Pages(2)).unwrap();
         let given = w.uvm.give_to_kernel(&mut ThreadCtx::new().held(), &space, range);
         let given = given.expect("there is memory").expect("it is the program's own");
         let seen = words(&w, &given);
@@ -208,7 +208,7 @@ fn donated_memory_is_in_one_place() {
             })
         };
         let users = [user(1, &a), user(2, &b)];
-        let range = VaRange::new(P, P + Pages(2));
+        let range = PageRange::new(P, P + Pages(2)).unwrap();
         let held = &mut ThreadCtx::new();
         let pass = |from: &uvm::Space<Soft>, to: &uvm::Space<Soft>, held: &mut ThreadCtx| {
             let place = Place::FixedNoReplace(P);
@@ -301,7 +301,7 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
                 }
                 1 => w
                     .uvm
-                    .discard(&mut held.held(), &borrower, VaRange::new(P, Q))
+                    .discard(&mut held.held(), &borrower, PageRange::new(P, Q).unwrap())
                     .expect("it is mapped"),
                 _ => assert!(put(other.take().unwrap()).is_ok()),
             }
@@ -358,7 +358,7 @@ fn what_is_passed_with_a_limit_is_not_written() {
             })
         };
         let held = &mut ThreadCtx::new();
-        let range = VaRange::new(P, P + Pages(2));
+        let range = PageRange::new(P, P + Pages(2)).unwrap();
         let detached =
             w.uvm.extract(&mut held.held(), &a, range, Pass::Donate).expect("it is mapped");
         w.uvm.limit(&mut held.held(), &detached, Prot::READ);

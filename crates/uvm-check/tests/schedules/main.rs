@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use machine::{Machine, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Machine, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{
     Access, AnonObject, FaultError, Inherit, Intent, MapError, MapRequest, Outcome, Pager, Place,
     RemapPlace, Sharing, Space, Transfer, Vnode, VnodePager,
@@ -290,7 +290,7 @@ fn protect_and_unmap(plant: Option<Plant>) {
                 }
             })
         };
-        let page = VaRange::new(P, Q);
+        let page = PageRange::new(P, Q).unwrap();
         let mut ctx = ThreadCtx::new();
         w.uvm.protect(&mut ctx.held(), &space, page, Prot::READ).expect("it is mapped");
         let seen = w.load(0, &space, P);
@@ -341,7 +341,7 @@ fn an_address_that_is_free_leads_nowhere() {
             })
         };
         w.uvm
-            .unmap(&mut ThreadCtx::new().held(), &space, VaRange::new(P, Q))
+            .unmap(&mut ThreadCtx::new().held(), &space, PageRange::new(P, Q).unwrap())
             .expect("there is heap");
         next.join().unwrap();
         w.check(&[&space], &[]);
@@ -491,7 +491,7 @@ fn a_moved_page_takes_its_stores_along() {
         let moved = w.uvm.remap(
             &mut ThreadCtx::new().held(),
             &space,
-            VaRange::new(P, Q),
+            PageRange::new(P, Q).unwrap(),
             Pages(1),
             RemapPlace::Fixed(to),
         );
@@ -555,7 +555,7 @@ fn forks_and_a_discard_meet() {
                 w.uvm.space_destroy(&mut ThreadCtx::new().held(), child);
             })
         };
-        let both = VaRange::new(P, Q + Pages(1));
+        let both = PageRange::new(P, Q + Pages(1)).unwrap();
         w.uvm.discard(&mut ThreadCtx::new().held(), &space, both).expect("it is mapped");
         let child =
             Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory"));
@@ -618,7 +618,7 @@ fn munlock_and_truncation_lose_no_page() {
         let pager: Arc<dyn Pager<Soft>> =
             AnonObject::new(&w.uvm, &mut ThreadCtx::new().held(), Pages(1))
                 .expect("there is memory");
-        let (space, range) = (w.space(), VaRange::new(P, Q));
+        let (space, range) = (w.space(), PageRange::new(P, Q).unwrap());
         w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(1), Sharing::Shared));
         w.uvm.wire(&mut ThreadCtx::new().held(), &space, range).expect("there is memory");
         let other = {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread::JoinHandle;
 
-use machine::{Machine, Pages, Pmap, ThreadCtx, VaRange};
+use machine::{Machine, PageRange, Pages, Pmap, ThreadCtx};
 use uvm::page::Owner;
 use uvm::page::{PageFlags, Place, Queue};
 use uvm::{
@@ -22,7 +22,7 @@ use uvm_soft::{Fate, IoBy, Moment};
 use super::world::{check_rounds, spawn, Soft, World, P, Q};
 
 const ROUNDS: usize = 2500;
-const BOTH: VaRange = VaRange { start: P, end: machine::Va(Q.0 + 0x1000) };
+const BOTH: PageRange = PageRange::new(P, machine::Va(Q.0 + 0x1000)).unwrap();
 
 /// A world with a swap device, and the thread that is its hardware.
 pub struct Paged {
@@ -626,8 +626,9 @@ fn pages_on_loan_to_a_program_meet_the_page_daemon() {
         p.w.store(3, &owner, P, 1);
         let of_file = p.w.load(3, &mapper, P);
         let uvm = &p.w.uvm;
-        let mut loan =
-            uvm.loan_to_kernel(&mut held.held(), &owner, VaRange::new(P, Q)).expect("it is there");
+        let mut loan = uvm
+            .loan_to_kernel(&mut held.held(), &owner, PageRange::new(P, Q).unwrap())
+            .expect("it is there");
         assert_eq!(uvm.loan_object(&mut held.held(), &pager, Pages(0), 1, &mut loan), Ok(1));
         uvm.new_pages(&mut held.held(), 1, &mut loan).expect("there is memory");
         uvm.machine().write(loan.pages()[2].page(), 0, &9u64.to_le_bytes());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use machine::{Pages, ThreadCtx, Va, VaRange};
+use machine::{PageRange, Pages, ThreadCtx, Va};
 use uvm::{MapRequest, Space};
 use uvm_soft::{ShuttleThreads, Threads};
 
@@ -16,7 +16,7 @@ fn map_on(w: &World, cpu: usize, space: &Space<Soft>, pages: u64) -> Va {
 }
 
 fn unmap(w: &World, space: &Space<Soft>, va: Va, pages: u64) {
-    let range = VaRange::new(va, va + Pages(pages));
+    let range = PageRange::new(va, va + Pages(pages)).unwrap();
     w.uvm.unmap(&mut ThreadCtx::new().held(), space, range).expect("there is heap");
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shuttle::rand::{thread_rng, Rng};
 
-use machine::{ThreadCtx, Va, VaRange};
+use machine::{PageRange, ThreadCtx, Va};
 use uvm::{FaultError, MapRequest, Pager, Space, Uvm};
 use uvm_soft::{Config, Denied, IoBy, Plant, ShuttleThreads, SoftMachine, Stage};
 
@@ -57,7 +57,7 @@ impl World {
     }
 
     pub fn space(&self) -> Arc<Space<Soft>> {
-        let bounds = VaRange::new(Va(0x1000), Va(1 << 30));
+        let bounds = PageRange::new(Va(0x1000), Va(1 << 30)).unwrap();
         Arc::new(
             self.uvm.space_create(&mut ThreadCtx::new().held(), bounds).expect("there is memory"),
         )

@@ -15,7 +15,7 @@
 //! may be a page.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, Pages, Prot, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Prot, VaRange};
 
 use super::out::LoanOut;
 use super::Loan;
@@ -54,10 +54,10 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Result<Option<Loan>, FaultError> {
         let mut loan = Loan::new();
-        let start = range.start.page_floor();
+        let start = range.start;
         let range = VaRange::new(start, start + range.pages().min(Pages(loan.room() as u64)));
         self.make_loaned_room(&mut loan, range.pages().0 as usize)?;
         for _ in 0..=MISSES {

@@ -9,7 +9,9 @@ use alloc::vec::Vec;
 
 use crate::page::{Gather, Reserve};
 use crate::page::{PageFlags, TryLoan as Found};
-use machine::{order, Before, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange};
+use machine::{
+    order, Before, Held, Machine, NoMemory, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange,
+};
 
 use super::{Loan, LoanedPage};
 use crate::amap::{ARef, AmapBody};
@@ -72,7 +74,7 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Result<Loan, FaultError> {
         let mut loan = Loan::new();
         self.loan_range(held, space, range, &mut loan).map(|()| loan)
@@ -87,13 +89,12 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         loan: &mut Loan,
     ) -> Result<(), FaultError> {
         let before = loan.len();
         let pages = range.pages().min(Pages(loan.room() as u64));
-        let start = range.start.page_floor();
-        let range = VaRange::new(start, start + pages);
+        let range = VaRange::new(range.start, range.start + pages);
         self.make_loaned_room(loan, pages.0 as usize)?;
         let mut down = Gather::new();
         let mut out = LoanOut::new(space, loan, &mut down);

@@ -5,10 +5,10 @@
 //! entries however often it does.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pmap, Prot, Va, VaRange};
 
 use super::tree::Tree;
-use super::{check_pages, clip, may_clip, Advice, Change, Entry, Inherit, RangeError};
+use super::{clip, may_clip, Advice, Change, Entry, Inherit, RangeError};
 use crate::map::steps::{first_part, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
@@ -32,7 +32,7 @@ impl<M: Machine> Uvm<M> {
     /// is left to the next fault.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond
+    /// [`RangeError::NoMapping`] for a hole, [`RangeError::Access`] beyond
     /// a mapping's maximum, or [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has
     /// changed. A range of many entries is changed in steps: where another thread unmaps or clips
     /// the rest meanwhile, the first of these have changed.
@@ -40,10 +40,10 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         prot: Prot,
     ) -> Result<(), RangeError> {
-        check_pages(range)?;
+        let range = VaRange::from(range);
         let mut unwired = VaRange::new(range.start, range.start);
         if prot == Prot::NONE {
             unwired = self.unwire_ahead(held, space, range);
@@ -126,32 +126,34 @@ impl<M: Machine> Uvm<M> {
     /// Sets what a child will get of a range: minherit. Source: 1999, section 5.4.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
+    /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
     /// [`RangeError::TooMany`]: nothing has changed. For a range of many entries as
     /// [`protect`](Self::protect).
     pub fn inherit(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         inherit: Inherit,
     ) -> Result<(), RangeError> {
+        let range = VaRange::from(range);
         self.set(held, space, range, |e| e.inherit = inherit)
     }
 
     /// Says how a range will be used: which neighbours a fault brings along.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
+    /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
     /// [`RangeError::TooMany`]: nothing has changed. For a range of many entries as
     /// [`protect`](Self::protect).
     pub fn advise(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
         advice: Advice,
     ) -> Result<(), RangeError> {
+        let range = VaRange::from(range);
         self.set(held, space, range, |e| e.advice = advice)
     }
 
@@ -162,7 +164,6 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut change: impl FnMut(&mut Entry<M>),
     ) -> Result<(), RangeError> {
-        check_pages(range)?;
         let mut rest = range;
         while !rest.is_empty() {
             rest.start = self.set_first(held, space, rest, rest == range, &mut change)?;

@@ -79,8 +79,6 @@ pub enum Advice {
 /// Why a range's attributes were not changed; nothing has been.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeError {
-    /// An end of the range is inside a page, or it ends before it starts.
-    Invalid,
     /// Part of the range is not mapped.
     NoMapping,
     /// The mapping's maximum protection forbids it.
@@ -96,16 +94,6 @@ pub enum RangeError {
 impl From<machine::NoMemory> for RangeError {
     fn from(_: machine::NoMemory) -> Self {
         RangeError::NoMemory
-    }
-}
-
-/// Refuses a range that isn't one of whole pages, before an entry is cut at its ends.
-pub(crate) fn check_pages(range: VaRange) -> Result<(), RangeError> {
-    let aligned = range.start.is_page_aligned() && range.end.is_page_aligned();
-    if aligned && range.start <= range.end {
-        Ok(())
-    } else {
-        Err(RangeError::Invalid)
     }
 }
 

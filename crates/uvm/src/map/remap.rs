@@ -5,7 +5,7 @@
 //! touched, or moved with their tables.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, Pages, Pmap, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, Va, VaRange};
 
 use super::merge::Growth;
 use super::tree::{built_bytes, Making, Taken, Tree};
@@ -42,16 +42,17 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if it can't grow in place
-    /// or nowhere is room, [`MapError::Invalid`] for an empty, unaligned, outside or overlapping
-    /// range. Nothing has changed, except that a shrinking call may have unmapped its tail.
+    /// or nowhere is room, [`MapError::Invalid`] for an empty, outside or overlapping range.
+    /// Nothing has changed, except that a shrinking call may have unmapped its tail.
     pub fn remap(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        old: VaRange,
+        old: PageRange,
         new_len: Pages,
         place: RemapPlace,
     ) -> Result<Va, MapError> {
+        let old = VaRange::from(old);
         self.check_remap(space, old, new_len, place)?;
         self.move_range(held, space, old, new_len, place, Behind::Nothing)
     }
@@ -65,15 +66,16 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if nowhere is room,
-    /// [`MapError::NoMemory`], [`MapError::Invalid`] for an empty, unaligned, outside or
-    /// overlapping range. Nothing has changed.
+    /// [`MapError::NoMemory`], [`MapError::Invalid`] for an empty, outside or overlapping
+    /// range. Nothing has changed.
     pub fn remap_and_keep(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        old: VaRange,
+        old: PageRange,
         to: Option<Va>,
     ) -> Result<Va, MapError> {
+        let old = VaRange::from(old);
         let place = to.map_or(RemapPlace::MayMove, RemapPlace::Fixed);
         self.check_remap(space, old, old.pages(), place)?;
         self.move_range(held, space, old, old.pages(), place, Behind::Emptied)
@@ -90,7 +92,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, MapError> {
         if new_len < old.pages() {
             let end = old.start + new_len;
-            self.unmap(held, space, VaRange::new(end, old.end)).map_err(|e| match e {
+            self.unmap_range(held, space, VaRange::new(end, old.end)).map_err(|e| match e {
                 RangeError::TooMany => MapError::TooMany,
                 _ => MapError::NoMemory,
             })?;
@@ -219,8 +221,7 @@ impl<M: Machine> Uvm<M> {
         place: RemapPlace,
     ) -> Result<(), MapError> {
         let inside = |r: VaRange| r.intersect(space.map.bounds) == r;
-        let aligned = old.start.is_page_aligned() && old.end.is_page_aligned();
-        if old.is_empty() || len.0 == 0 || !aligned || !inside(old) {
+        if old.is_empty() || len.0 == 0 || !inside(old) {
             return Err(MapError::Invalid);
         }
         if len > space.map.bounds.pages() {

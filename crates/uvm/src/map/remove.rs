@@ -5,10 +5,10 @@
 //! elsewhere in the map waits for that (1999, section 3.1).
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, Pages, Pmap, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, VaRange};
 
 use super::tree::{Taken, Tree};
-use super::{check_pages, clip, has_room, Change, Entry, RangeError};
+use super::{clip, has_room, Change, Entry, RangeError};
 use crate::amap::LOOKS_AT_ONCE;
 use crate::map::steps::{Lock, ENTRIES, SLOTS};
 use crate::pager::Pager;
@@ -18,19 +18,39 @@ impl<M: Machine> Uvm<M> {
     /// Removes every mapping in the range; holes are no error. Anonymous memory that nobody else
     /// refers to is freed at once. Cost: O(log n) and what was there.
     ///
+    /// A range that would cut a page in two isn't taken:
+    /// ```compile_fail,E0308
+    /// # use machine::{order::Nothing, Held, Machine, VaRange};
+    /// fn f<M: Machine>(uvm: &uvm::Uvm<M>, h: &mut Held<'_, Nothing>, s: &uvm::Space<M>, r: VaRange) {
+    ///     let _ = uvm.unmap(h, s, r);
+    /// }
+    /// ```
+    /// ```
+    /// # use machine::{order::Nothing, Held, Machine, VaRange};
+    /// fn f<M: Machine>(uvm: &uvm::Uvm<M>, h: &mut Held<'_, Nothing>, s: &uvm::Space<M>, r: VaRange) {
+    ///     let _ = r.try_into().map(|pages| uvm.unmap(h, s, pages));
+    /// }
+    /// ```
     /// Source: UVM's `uvm_unmap_remove` and `uvm_unmap_detach`.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], or [`RangeError::NoMemory`] if an entry at the range's ends can't
-    /// be cut, [`RangeError::TooMany`] if a hole in one would make the map have too many: nothing
+    /// [`RangeError::NoMemory`] if an entry at the range's ends can't be cut, [`RangeError::TooMany`] if a hole in one would make the map have too many: nothing
     /// has changed.
     pub fn unmap(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
+        range: PageRange,
+    ) -> Result<(), RangeError> {
+        self.unmap_range(held, space, range.into())
+    }
+
+    pub(super) fn unmap_range(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        check_pages(range)?;
         let mut down = Gather::new();
         let mut old = Taken::new();
         let mut ahead = [self.forget_ahead(held, space, range)];
@@ -143,15 +163,15 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`RangeError::NoMapping`] if part of the range is a hole (the rest was discarded);
-    /// [`RangeError::Access`] if part is wired, [`RangeError::Invalid`]: nothing was discarded;
+    /// [`RangeError::Access`] if part is wired: nothing was discarded;
     /// [`RangeError::NoMemory`]: of a large range the first pages were.
     pub fn discard(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Result<(), RangeError> {
-        check_pages(range)?;
+        let range = VaRange::from(range);
         let mut down = Gather::new();
         let may_be = |tree: &Tree<Entry<M>>| {
             tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })

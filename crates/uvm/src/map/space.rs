@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pmap, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageRange, Pmap, VaRange};
 
 use crate::loan::remap::RemapHistory;
 use crate::map::{Change, Entry, Map, MapError};
@@ -31,22 +31,22 @@ impl<M: Machine> Space<M> {
     }
 
     /// The addresses that mappings may have.
-    pub fn bounds(&self) -> VaRange {
-        self.map.bounds
+    pub fn bounds(&self) -> PageRange {
+        self.map.bounds.try_into().expect("bounds are whole pages")
     }
 }
 
 impl<M: Machine> Uvm<M> {
-    /// An empty space whose mappings lie in `bounds`, page aligned.
+    /// An empty space whose mappings lie in `bounds`.
     ///
     /// # Errors
     /// [`NoMemory`] for the machine's tables.
     pub fn space_create(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        bounds: VaRange,
+        bounds: PageRange,
     ) -> Result<Space<M>, NoMemory> {
-        self.space_of(held, bounds, self.next_family.fetch_add(1, Relaxed))
+        self.space_of(held, bounds.into(), self.next_family.fetch_add(1, Relaxed))
     }
 
     /// The same, of a family.
@@ -56,7 +56,6 @@ impl<M: Machine> Uvm<M> {
         bounds: VaRange,
         family: u64,
     ) -> Result<Space<M>, NoMemory> {
-        debug_assert!(bounds.start.is_page_aligned() && bounds.end.is_page_aligned());
         self.mem()
             .reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
         let pmap = Arc::new(self.mem().pmap().create(held)?);
@@ -83,15 +82,15 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`MapError::Exists`] if something is mapped in the range, [`MapError::Invalid`] for a range
-    /// that is empty, unaligned or outside, [`MapError::NoMemory`].
+    /// that is empty or outside, [`MapError::NoMemory`].
     pub fn submap(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Result<Space<M>, MapError> {
-        let aligned = range.start.is_page_aligned() && range.end.is_page_aligned();
-        if range.is_empty() || !aligned || range.intersect(space.bounds()) != range {
+        let range = VaRange::from(range);
+        if range.is_empty() || range.intersect(space.map.bounds) != range {
             return Err(MapError::Invalid);
         }
         let map_bytes = size_of::<Map<M>>() + 64;

@@ -566,7 +566,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
     ) -> Result<(), NoMemory> {
-        let mut rest = space.bounds();
+        let mut rest = space.map.bounds;
         while !rest.is_empty() {
             let mut down = Gather::new();
             {

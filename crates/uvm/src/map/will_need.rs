@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageRange, Pages, VaRange};
 
 use crate::io::{ReadRequest, CLUSTER};
 use crate::map::Advice;
@@ -17,7 +17,13 @@ use crate::{Memory, Space, Stop, Uvm};
 impl<M: Machine> Uvm<M> {
     /// Starts reading what a range of addresses will need: pages of objects, and private memory
     /// that is on swap. Holes are passed by.
-    pub fn will_need(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    pub fn will_need(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: PageRange,
+    ) {
+        let range = VaRange::from(range);
         let mut rest = range;
         while !rest.is_empty() && self.may_read_ahead() {
             let Some((start, next)) = self.next_on_swap(held, space, rest) else { break };

@@ -7,11 +7,11 @@
 use alloc::collections::LinkedList;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use super::attributes::covered;
 use super::tree::{Taken, Tree};
-use super::{check_pages, clip, may_clip, Change, Entry, RangeError};
+use super::{clip, may_clip, Change, Entry, RangeError};
 use crate::fault::FaultError;
 use crate::map::steps::{first_part, WIRED};
 use crate::map::Writes;
@@ -33,8 +33,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Result<(), RangeError> {
+        let range = VaRange::from(range);
         let mut fresh = Fresh::new();
         let marked = self.mark_wired(held, space, range, &mut fresh);
         let wired = marked.and_then(|()| {
@@ -57,7 +58,7 @@ impl<M: Machine> Uvm<M> {
         while let Some((part, _)) = fresh.pop_front() {
             // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes
             // along.
-            if result.is_err() && self.unwire(held, space, part).is_err() {
+            if result.is_err() && self.unwire_all(held, space, part).is_err() {
                 self.unwire_marked(held, space, part);
             }
             self.pause_after(held, n);
@@ -70,14 +71,15 @@ impl<M: Machine> Uvm<M> {
     /// touched: mlock2's MLOCK_ONFAULT. Brings nothing in. Cost: by pages of the range.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
+    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
     /// nothing has changed.
     pub fn wire_as_touched(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Result<(), RangeError> {
+        let range = VaRange::from(range);
         let mut fresh = Fresh::new();
         let marked = self.mark_wired(held, space, range, &mut fresh);
         for &(part, prot) in fresh.iter().filter(|_| marked.is_ok()) {
@@ -123,7 +125,6 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         fresh: &mut Fresh,
     ) -> Result<(), RangeError> {
-        check_pages(range)?;
         let mut rest = range;
         while !rest.is_empty() {
             rest.start = self.mark_first(held, space, rest, rest == range, fresh)?;
@@ -210,7 +211,7 @@ impl<M: Machine> Uvm<M> {
             };
             let Some((part, prot)) = part else { return };
             if self.wire_range(held, space, part, prot).is_err() {
-                if self.unwire(held, space, range).is_err() {
+                if self.unwire_all(held, space, range).is_err() {
                     self.unwire_marked(held, space, range);
                 }
                 return;
@@ -224,15 +225,23 @@ impl<M: Machine> Uvm<M> {
     /// are.
     ///
     /// # Errors
-    /// [`RangeError::Invalid`], [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
+    /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
     /// nothing has changed, unless other threads have unmapped a part meanwhile.
     pub fn unwire(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
+        range: PageRange,
+    ) -> Result<(), RangeError> {
+        self.unwire_all(held, space, range.into())
+    }
+
+    fn unwire_all(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        check_pages(range)?;
         self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             let (mut tree, _) = space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
             covered(&tree, range)?;
@@ -406,7 +415,7 @@ impl<M: Machine> Uvm<M> {
             for (n, va) in part.iter_pages().enumerate() {
                 self.pause_after(held, n);
                 let mut is_there = false;
-                self.resident(held, space, VaRange::new(va, va + Pages(1)), |_| is_there = true);
+                self.resident_in(held, space, VaRange::new(va, va + Pages(1)), |_| is_there = true);
                 if let (true, Some(access)) = (is_there, access) {
                     let _ = self.fault(held, space, va, access);
                 }

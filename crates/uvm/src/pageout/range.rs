@@ -13,7 +13,7 @@
 use arrayvec::ArrayVec;
 
 use crate::page::SCAN;
-use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use super::{Pass, Priority, Progress};
 use crate::loan::slots::Content;
@@ -41,8 +41,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> Progress {
+        let range = VaRange::from(range);
         let mut progress = Progress::default();
         let mut under_way = None;
         self.each_page(held, space, range, |held, page| {
@@ -74,8 +75,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) {
+        let range = VaRange::from(range);
         let frames = self.frames();
         frames.flush_pending(held);
         self.each_page(held, space, range, |held, page| {

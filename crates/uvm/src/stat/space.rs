@@ -6,7 +6,7 @@
 
 use core::num::NonZeroU32;
 
-use machine::{order, Before, Held, Machine, Pages, Pmap, VaRange, PAGE_SIZE};
+use machine::{order, Before, Held, Machine, PageRange, Pages, Pmap, VaRange, PAGE_SIZE};
 
 use crate::loan::slots::Content;
 use crate::map::{tree::entry_bytes, Entry, Writes};
@@ -36,8 +36,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> RangeStats {
+        let range = VaRange::from(range);
         let mut sum = RangeStats::default();
         self.each_part_in_steps(held, space, range, |e, part, h| {
             // Once for each entry, at its first part.
@@ -56,8 +57,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> usize {
+        let range = VaRange::from(range);
         self.count_in_steps(held, space, range, |_, slots, body| body.slots.count(slots))
     }
 
@@ -68,8 +70,9 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        range: VaRange,
+        range: PageRange,
     ) -> usize {
+        let range = VaRange::from(range);
         self.count_in_steps(held, space, range, |e, slots, body| {
             let is_own = e.writes == Writes::NeedsCopy || body.cover.is_exclusive(slots.clone());
             if is_own {
@@ -132,6 +135,16 @@ impl<M: Machine> Uvm<M> {
     /// Which pages of a range are in memory, as mincore reports: `each` gets every such page's
     /// place in the range. Says whether the range has no hole.
     pub fn resident(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: PageRange,
+        each: impl FnMut(Pages),
+    ) -> bool {
+        self.resident_in(held, space, range.into(), each)
+    }
+
+    pub(crate) fn resident_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use machine::order::Nothing;
-use machine::{Held, Machine, PageNo, Pages, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Held, Machine, PageNo, PageRange, Pages, ThreadCtx, Va, PAGE_SIZE};
 use uvm::{
     Access, FaultError, GetError, Intent, Outcome, Pager, Space, Transfer, Uvm, Vnode, VnodePager,
 };
@@ -244,7 +244,7 @@ impl Desk {
     }
 
     pub fn space(&self, held: &mut Held<'_, Nothing>) -> Space<SoftMachine> {
-        self.uvm.space_create(held, VaRange::new(Va(0x1000), Va(1 << 40))).unwrap()
+        self.uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 40)).unwrap()).unwrap()
     }
 
     pub fn load(&self, space: &Space<SoftMachine>, va: Va) -> Result<u8, FaultError> {

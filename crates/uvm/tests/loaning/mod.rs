@@ -3,13 +3,13 @@
 #![allow(dead_code)]
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, PageRange, Pages, ThreadCtx, Va};
 use uvm::{Loan, LoanedPage, MapRequest, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
 pub type World = Uvm<SoftMachine>;
 
-pub const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+pub const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
 
 /// A machine of so many frames, and how many are free. The page of zeroes is made at once, so that
 /// what is free can be compared.
@@ -61,9 +61,9 @@ pub fn written(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     pages: u64,
-) -> (Space<SoftMachine>, VaRange) {
+) -> (Space<SoftMachine>, PageRange) {
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(pages))).unwrap();
     (0..pages).for_each(|n| store(uvm, &space, va + Pages(n), (n % 200) as u8 + 1));
-    (space, VaRange::new(va, va + Pages(pages)))
+    (space, PageRange::new(va, va + Pages(pages)).unwrap())
 }

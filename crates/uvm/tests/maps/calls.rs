@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use machine::order::{self, Nothing};
-use machine::{Held, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::page::Gather;
 use uvm::pager::Access;
 use uvm::{
@@ -37,7 +37,7 @@ fn a_mapping_appears_at_once_with_all_its_attributes() {
     let e = uvm.entry_at(held, &s, va).unwrap();
     assert_eq!(
         (e.range, e.prot, e.max_prot),
-        (VaRange::new(va, va + Pages(8)), Prot::READ, Prot::READ_WRITE)
+        (PageRange::new(va, va + Pages(8)).unwrap(), Prot::READ, Prot::READ_WRITE)
     );
     assert_eq!((e.inherit, e.advice, e.sharing), (Inherit::Zero, Advice::Random, Sharing::Private));
     assert_eq!(e.name.as_ref().map(|name| name.text()), Some("heap"));
@@ -70,17 +70,17 @@ fn a_range_of_many_mappings_is_protected_whole_or_not_at_all() {
         };
         uvm.map(held, &s, &one.at(at(n))).unwrap();
     }
-    let whole = VaRange::new(start, at(MANY));
+    let whole = PageRange::new(start, at(MANY)).unwrap();
     let prots = |held: &mut Held<'_, Nothing>| {
         (0..MANY).map(|n| uvm.entry_at(held, &s, at(n)).unwrap().prot).collect::<Vec<_>>()
     };
     assert_eq!(uvm.protect(held, &s, whole, Prot::READ_WRITE), Err(RangeError::Access));
     assert_eq!(
-        uvm.protect(held, &s, VaRange::new(start, at(MANY + 1)), Prot::READ),
+        uvm.protect(held, &s, PageRange::new(start, at(MANY + 1)).unwrap(), Prot::READ),
         Err(RangeError::NoMapping)
     );
     assert!(prots(held).iter().all(|&prot| prot == Prot::READ));
-    let but_last = VaRange::new(start, at(MANY - 1));
+    let but_last = PageRange::new(start, at(MANY - 1)).unwrap();
     uvm.protect(held, &s, but_last, Prot::READ_WRITE).unwrap();
     (0..MANY - 1).step_by(20).for_each(|n| store(&uvm, &s, at(n), 1).unwrap());
     uvm.protect(held, &s, whole, Prot::READ).unwrap();
@@ -217,8 +217,8 @@ fn the_last_reference_goes_after_the_maps_lock() {
     let held = &mut ctx.held();
     let s = Arc::new(space(&uvm, held));
     let (low, high) = (Va(0x10_0000), Va(0x20_0000));
-    let range = VaRange::new(low, low + Pages(4));
-    type Call = fn(&World, &mut Held<'_, Nothing>, &Space<Soft>, VaRange, Va);
+    let range = PageRange::new(low, low + Pages(4)).unwrap();
+    type Call = fn(&World, &mut Held<'_, Nothing>, &Space<Soft>, PageRange, Va);
     let calls: [(&str, Call); 4] = [
         ("unmap", |uvm, held, s, range, _| uvm.unmap(held, s, range).unwrap()),
         ("a fixed mapping in its place", |uvm, held, s, range, _| {
@@ -226,7 +226,7 @@ fn the_last_reference_goes_after_the_maps_lock() {
         }),
         ("a move into its place", |uvm, held, s, range, high| {
             uvm.map(held, s, &MapRequest::zero(Pages(4)).at(high)).unwrap();
-            let old = VaRange::new(high, high + Pages(4));
+            let old = PageRange::new(high, high + Pages(4)).unwrap();
             uvm.remap(held, s, old, Pages(4), RemapPlace::Fixed(range.start)).unwrap();
         }),
         ("exec and exit", |uvm, held, s, _, _| uvm.space_clear(held, s)),
@@ -283,7 +283,7 @@ fn no_lock_is_held_over_a_files_transfers() {
     assert!(read > 0, "the fault read the file");
     pager.clean(&uvm, held, 0..8).unwrap();
     assert!(transfers.load(Relaxed) > read, "msync wrote it");
-    uvm.unmap(held, &s, VaRange::new(va, va + Pages(8))).unwrap();
+    uvm.unmap(held, &s, PageRange::new(va, va + Pages(8)).unwrap()).unwrap();
     *hook.lock().unwrap() = None;
     let s = Arc::into_inner(s).expect("the probe is gone");
     uvm.space_destroy(held, s);
@@ -297,7 +297,7 @@ fn a_reservation_keeps_its_addresses_until_mappings_take_them() {
     let held = &mut ctx.held();
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::reservation(Pages(8))).unwrap();
-    let kept = VaRange::new(va, va + Pages(8));
+    let kept = PageRange::new(va, va + Pages(8)).unwrap();
     // Nothing can be there, and nothing else comes there.
     assert_eq!(load(&uvm, &s, va), Err(FaultError::Protection));
     assert_eq!(uvm.protect(held, &s, kept, Prot::READ), Err(RangeError::Access));
@@ -334,16 +334,16 @@ fn a_submap_is_used_while_its_parents_map_is_locked_by_nobody() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
-    let sub = uvm.submap(held, &s, VaRange::new(Va(0x10_0000), Va(0x20_0000))).unwrap();
+    let sub = uvm.submap(held, &s, PageRange::new(Va(0x10_0000), Va(0x20_0000)).unwrap()).unwrap();
     let (parents, subs) = (entries(&uvm, held, &s).len(), 5);
     let before = locks();
-    let ranges: Vec<VaRange> = (0..subs)
+    let ranges: Vec<PageRange> = (0..subs)
         .map(|n| {
             let at = Place::Fixed(Va(0x10_0000 + n * 0x4000));
             let va = uvm
                 .map(held, &sub, &MapRequest { place: at, ..MapRequest::zero(Pages(2)) })
                 .unwrap();
-            VaRange::new(va, va + Pages(2))
+            PageRange::new(va, va + Pages(2)).unwrap()
         })
         .collect();
     assert_eq!(locks() - before, subs, "the submap's lock alone");
@@ -388,7 +388,8 @@ fn a_move_copies_nothing_and_keeps_all_attributes() {
         (Ok(0), Err(FaultError::NoMapping))
     );
     // A shrink frees at once what it cuts off.
-    uvm.remap(held, &s, VaRange::new(new, new + Pages(20)), Pages(2), RemapPlace::Stay).unwrap();
+    uvm.remap(held, &s, PageRange::new(new, new + Pages(20)).unwrap(), Pages(2), RemapPlace::Stay)
+        .unwrap();
     assert_eq!(uvm.anons(), 2);
     audit(&uvm, held, &[&s], &[]);
     end(&uvm, held, [s]);
@@ -404,7 +405,7 @@ fn a_mapping_that_moves_and_stays_leaves_what_it_shares_and_nothing_private() {
     uvm.protect(held, &s, part(range, 2..4), Prot::READ).unwrap();
     uvm.wire(held, &s, part(range, 0..1)).unwrap();
     let shared: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
-    let old = VaRange::new(Va(range.start.0 - 2 * 4096), range.end);
+    let old = PageRange::new(Va(range.start.0 - 2 * 4096), range.end).unwrap();
     let request =
         MapRequest::object(shared.clone(), Pages(0), Pages(2), Sharing::Shared).at(old.start);
     uvm.map(held, &s, &request).unwrap();
@@ -431,7 +432,7 @@ fn a_mapping_that_moves_and_stays_leaves_what_it_shares_and_nothing_private() {
     assert_eq!(load(&uvm, &s, by_new), Ok(5));
     // Nothing has changed where it is refused.
     let inside = uvm.remap_and_keep(held, &s, old, Some(old.start + Pages(1)));
-    let hole = VaRange::new(Va(new.0 - 4096), new + Pages(1));
+    let hole = PageRange::new(Va(new.0 - 4096), new + Pages(1)).unwrap();
     assert_eq!(inside, Err(MapError::Invalid));
     assert_eq!(uvm.remap_and_keep(held, &s, hole, Some(Va(0x10_0000))), Err(MapError::NoMapping));
     assert_eq!(load(&uvm, &s, by_old), Ok(5));
@@ -455,7 +456,7 @@ fn a_range_that_was_cut_grows_together_where_it_is_moved() {
     uvm.remap(
         held,
         &s,
-        VaRange::new(away, away + Pages(4)),
+        PageRange::new(away, away + Pages(4)).unwrap(),
         Pages(4),
         RemapPlace::Fixed(high.start),
     )

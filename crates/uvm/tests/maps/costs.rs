@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::page::Reserve;
 use uvm::{Counter, Inherit, MapError, MapRequest, Pass, RemapPlace, Space};
 use uvm_soft::within_reservation;
@@ -132,7 +132,7 @@ fn first_touches_upwards_are_answered_sixteen_at_a_time() {
     let held = &mut ctx.held();
     let s = space(&uvm, held);
     let mut seen = 0;
-    let mut touch = |range: VaRange, pages: &mut dyn Iterator<Item = u64>| {
+    let mut touch = |range: PageRange, pages: &mut dyn Iterator<Item = u64>| {
         pages.for_each(|n| store(&uvm, &s, range.start + Pages(n), 1 + n as u8).unwrap());
         let before = seen;
         seen = uvm.stat().get(Counter::FaultsZero);
@@ -143,7 +143,7 @@ fn first_touches_upwards_are_answered_sixteen_at_a_time() {
         let start = uvm
             .map(&mut ThreadCtx::new().held(), &s, &MapRequest::zero(Pages(pages)).at(Va(va)))
             .unwrap();
-        VaRange::new(start, start + Pages(pages))
+        PageRange::new(start, start + Pages(pages)).unwrap()
     };
     let up = at(0x40_0000, 64);
     assert_eq!((touch(up, &mut (0..64)), uvm.anons()), (8, 64));
@@ -398,8 +398,8 @@ fn calls_take_the_same_locks_among_a_hundred_thousand_entries() {
         let before = locks();
         let va = uvm.map(held, &s, &MapRequest::zero(Pages(4)).at(at)).unwrap();
         store(&uvm, &s, va, 1).unwrap();
-        uvm.inherit(held, &s, VaRange::new(va, va + Pages(1)), Inherit::None).unwrap();
-        uvm.unmap(held, &s, VaRange::new(va, va + Pages(4))).unwrap();
+        uvm.inherit(held, &s, PageRange::new(va, va + Pages(1)).unwrap(), Inherit::None).unwrap();
+        uvm.unmap(held, &s, PageRange::new(va, va + Pages(4)).unwrap()).unwrap();
         locks() - before
     };
     // As there: what is mapped grows together with what lies behind it.
@@ -439,20 +439,20 @@ fn nothing_is_allocated_unreserved_or_in_large_pieces() {
     let (uvm, mut ctx) = (world(1 << 18), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
-    let all = VaRange::new(Va(0x1_0000_0000), Va(0x1_0000_0000) + Pages(ENTRIES));
+    let all = PageRange::new(Va(0x1_0000_0000), Va(0x1_0000_0000) + Pages(ENTRIES)).unwrap();
     let entry = |n: u64| {
         let prot = if n.is_multiple_of(2) { Prot::NONE } else { Prot::READ_WRITE };
         MapRequest::zero(Pages(1)).prot(prot).at(all.start + Pages(n))
     };
     let moved = Va(0x2_0000_0000);
-    let all_moved = VaRange::new(moved, moved + Pages(ENTRIES));
+    let all_moved = PageRange::new(moved, moved + Pages(ENTRIES)).unwrap();
     within_reservation(|| (0..ENTRIES).for_each(|n| assert!(uvm.map(held, &s, &entry(n)).is_ok())));
     within_reservation(|| uvm.wire_as_touched(held, &s, all).unwrap());
     within_reservation(|| uvm.unwire(held, &s, all).unwrap());
     within_reservation(|| {
         let child = uvm.fork(held, &s).unwrap();
         assert_eq!(uvm.extract(held, &s, all, Pass::Copy).err(), Some(MapError::TooMany));
-        let most = VaRange::new(all.start, all.start + Pages(uvm::MOST_ENTRIES as u64));
+        let most = PageRange::new(all.start, all.start + Pages(uvm::MOST_ENTRIES as u64)).unwrap();
         let copy = uvm.extract(held, &s, most, Pass::Copy).unwrap();
         uvm.drop_detached(held, copy);
         uvm.space_destroy(held, child);

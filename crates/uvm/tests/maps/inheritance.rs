@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Pages, Prot, ThreadCtx, VaRange};
+use machine::{Held, PageRange, Pages, Prot, ThreadCtx};
 use uvm::{
     AnonObject, Counter, FaultError, Inherit, MapRequest, Pager, RangeError, Sharing, Space,
 };
@@ -12,7 +12,7 @@ use uvm::{
 use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, Soft, World};
 
 /// What each page of a range shows; `None` where nothing is mapped.
-fn bytes(uvm: &World, s: &Space<Soft>, range: VaRange) -> Vec<Option<u8>> {
+fn bytes(uvm: &World, s: &Space<Soft>, range: PageRange) -> Vec<Option<u8>> {
     let show = |va| match load(uvm, s, va) {
         Ok(byte) => Some(byte),
         Err(FaultError::NoMapping) => None,
@@ -28,7 +28,7 @@ fn written(
     s: &Space<Soft>,
     pages: u64,
     plus: u8,
-) -> VaRange {
+) -> PageRange {
     let range = zeroes(uvm, held, s, pages);
     range.iter_pages().zip(plus..).for_each(|(va, byte)| store(uvm, s, va, byte).unwrap());
     range
@@ -142,7 +142,7 @@ fn a_shared_object_is_copied_or_zeroed_or_left_out_for_a_child() {
     let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(4)).unwrap();
     let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
     let va = uvm.map(held, &s, &request).unwrap();
-    let range = VaRange::new(va, va + Pages(4));
+    let range = PageRange::new(va, va + Pages(4)).unwrap();
     range.iter_pages().zip(1..).for_each(|(va, byte)| store(&uvm, &s, va, byte).unwrap());
     for (page, inherit) in [(1, Inherit::Copy), (2, Inherit::Zero), (3, Inherit::None)] {
         uvm.inherit(held, &s, part(range, page..page + 1), inherit).unwrap();
@@ -165,7 +165,7 @@ fn a_private_file_mapping_that_was_written_is_shared_with_what_was_written() {
     let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(4)).unwrap();
     let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Private);
     let va = uvm.map(held, &s, &request).unwrap();
-    let range = VaRange::new(va, va + Pages(4));
+    let range = PageRange::new(va, va + Pages(4)).unwrap();
     store(&uvm, &s, va, 5).unwrap();
     uvm.inherit(held, &s, range, Inherit::Share).unwrap();
     let child = uvm.fork(held, &s).unwrap();
@@ -203,7 +203,7 @@ fn sharing_costs_no_copy_and_zeroes_no_page() {
 const AT_ONCE: [u64; 2] = if cfg!(feature = "small-leaves") { [4, 4] } else { [4096, 64] };
 
 /// Stores to all pages of a range that are `apart`, in an order that no page follows its neighbour.
-fn store_out_of_order(uvm: &World, s: &Space<Soft>, range: VaRange, apart: u64) {
+fn store_out_of_order(uvm: &World, s: &Space<Soft>, range: PageRange, apart: u64) {
     let count = range.pages().0 / apart;
     for n in 0..count {
         // Odd, and more than a window: every number once, if there are a power of two.

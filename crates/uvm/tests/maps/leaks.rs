@@ -10,7 +10,7 @@
 use std::sync::{Arc, Mutex};
 
 use machine::order::Nothing;
-use machine::{Held, Machine, PageNo, ThreadCtx, VaRange, PAGE_SIZE};
+use machine::{Held, Machine, PageNo, PageRange, ThreadCtx, PAGE_SIZE};
 use uvm::{Counter, Inherit, Space, SwapDevice, Transfer};
 
 use crate::count::heap;
@@ -22,7 +22,7 @@ fn loops() -> u64 {
 
 struct Pattern<'a> {
     uvm: &'a World,
-    range: VaRange,
+    range: PageRange,
 }
 
 impl Pattern<'_> {

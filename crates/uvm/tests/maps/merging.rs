@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use machine::{Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{Advice, AnonObject, Counter, Inherit, MapRequest, Pager, Place, RemapPlace, Sharing};
 use uvm_soft::Threads;
 
@@ -177,7 +177,8 @@ fn a_heap_grows_in_place() {
     (0..1000).for_each(|n| assert_eq!(load(&uvm, &s, start + Pages(n)), Ok(n as u8)));
     // It shrinks page by page, and each page is free at once.
     for n in (0..1000).rev() {
-        uvm.unmap(held, &s, VaRange::new(start + Pages(n), start + Pages(n + 1))).unwrap();
+        uvm.unmap(held, &s, PageRange::new(start + Pages(n), start + Pages(n + 1)).unwrap())
+            .unwrap();
         assert_eq!(uvm.anons(), n as usize);
     }
     end(&uvm, held, [s]);
@@ -196,7 +197,7 @@ fn a_stack_grows_down_in_place() {
         store(&uvm, &s, bottom, n as u8).unwrap();
     }
     let stack = entries(&uvm, held, &s);
-    assert_eq!((stack.len(), stack[0].range), (1, VaRange::new(bottom, top)));
+    assert_eq!((stack.len(), stack[0].range), (1, PageRange::new(bottom, top).unwrap()));
     assert_eq!(stack[0].layers.amap.map(|(_, anons, own)| (anons, own)), Some((200, true)));
     assert_eq!(
         (uvm.stat().get(Counter::AmapCopies), uvm.stat().get(Counter::FaultsAnonCopied)),
@@ -225,7 +226,7 @@ fn a_remapping_that_grows_in_place_stays_one_entry() {
         .unwrap();
     for len in 2..40 {
         for va in [va, file] {
-            let old = VaRange::new(va, va + Pages(len - 1));
+            let old = PageRange::new(va, va + Pages(len - 1)).unwrap();
             assert_eq!(uvm.remap(held, &s, old, Pages(len), RemapPlace::Stay), Ok(va));
             store(&uvm, &s, va + Pages(len - 1), 1).ok();
         }
@@ -249,7 +250,8 @@ fn a_locked_heap_that_grows_stays_one_entry() {
     }
     assert_eq!((entries(&uvm, held, &s).len(), uvm.anons()), (1, 20));
     // Growing by mremap brings the new pages in too.
-    uvm.remap(held, &s, VaRange::new(at, at + Pages(20)), Pages(30), RemapPlace::Stay).unwrap();
+    uvm.remap(held, &s, PageRange::new(at, at + Pages(20)).unwrap(), Pages(30), RemapPlace::Stay)
+        .unwrap();
     assert!(entries(&uvm, held, &s).iter().all(|e| e.wired));
     assert_eq!(uvm.anons(), 30);
     // What was cut to be locked in parts is one again.
@@ -270,9 +272,9 @@ fn a_part_that_can_not_be_locked_is_cut_off_again() {
     let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(4)).unwrap();
     let request = MapRequest::object(object.clone(), Pages(0), Pages(8), Sharing::Shared);
     let at = uvm.map(held, &s, &request).unwrap();
-    uvm.wire(held, &s, VaRange::new(at, at + Pages(2))).unwrap();
+    uvm.wire(held, &s, PageRange::new(at, at + Pages(2)).unwrap()).unwrap();
     // The last half lies behind the object's end.
-    assert!(uvm.wire(held, &s, VaRange::new(at, at + Pages(8))).is_err());
+    assert!(uvm.wire(held, &s, PageRange::new(at, at + Pages(8)).unwrap()).is_err());
     let wired: Vec<_> =
         entries(&uvm, held, &s).iter().map(|e| (e.range.pages().0, e.wired)).collect();
     assert_eq!(wired, [(2, true), (6, false)]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{EntryInfo, FaultError, MapRequest, Pager, Space, Uvm};
 use uvm_soft::{Config, SoftMachine};
 
@@ -13,7 +13,7 @@ pub type Soft = SoftMachine<Counted>;
 pub type World = Arc<Uvm<Soft>>;
 
 /// 128 TiB, but for the first page.
-pub const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 47));
+pub const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 47)).unwrap();
 
 /// A machine of so many frames.
 pub fn world(frames: u32) -> World {
@@ -31,14 +31,14 @@ pub fn zeroes(
     held: &mut Held<'_, Nothing>,
     space: &Space<Soft>,
     pages: u64,
-) -> VaRange {
+) -> PageRange {
     let va = uvm.map(held, space, &MapRequest::zero(Pages(pages))).unwrap();
-    VaRange::new(va, va + Pages(pages))
+    PageRange::new(va, va + Pages(pages)).unwrap()
 }
 
 /// A part of a range, by pages.
-pub fn part(range: VaRange, pages: std::ops::Range<u64>) -> VaRange {
-    VaRange::new(range.start + Pages(pages.start), range.start + Pages(pages.end))
+pub fn part(range: PageRange, pages: std::ops::Range<u64>) -> PageRange {
+    PageRange::new(range.start + Pages(pages.start), range.start + Pages(pages.end)).unwrap()
 }
 
 pub fn store(uvm: &World, space: &Space<Soft>, va: Va, byte: u8) -> Result<(), FaultError> {

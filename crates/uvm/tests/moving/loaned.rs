@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::loaning::{audit, bytes, load, store, world, written, World, BOUNDS};
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::{
     Advice, AnonObject, At, Counter, FaultError, Inherit, Loan, MapRequest, Pager, Pinned, Sharing,
     Space,
@@ -71,8 +71,8 @@ fn at(page: u64) -> Va {
     BOUNDS.start + Pages(page)
 }
 
-fn range_of(pages: Range<u64>) -> VaRange {
-    VaRange::new(at(pages.start), at(pages.end))
+fn range_of(pages: Range<u64>) -> PageRange {
+    PageRange::new(at(pages.start), at(pages.end)).unwrap()
 }
 
 /// A space, and what a load from each page shows.
@@ -155,7 +155,7 @@ impl<'u> State<'u> {
                         store(uvm, &space, place + Pages(n), 100 + n as u8);
                         all[(run * RUN + n) as usize] = 100 + n as u8;
                     }
-                    let range = VaRange::new(place, place + Pages(RUN));
+                    let range = PageRange::new(place, place + Pages(RUN)).unwrap();
                     uvm.pageout_range(held, &space, range);
                     while uvm.machine().complete(0, Fate::Works) {}
                     uvm.unmap(held, &space, range).unwrap();
@@ -165,17 +165,27 @@ impl<'u> State<'u> {
                 _ => zero(),
             };
             uvm.map(held, &space, &request).unwrap();
-            let range = VaRange::new(place, place + Pages(RUN));
+            let range = PageRange::new(place, place + Pages(RUN)).unwrap();
             if kind == Kind::Inherited {
                 uvm.inherit(held, &space, range, Inherit::Share).unwrap();
             }
             if kind == Kind::Parted {
                 // The amap has become one before.
                 store(uvm, &space, place, 0);
-                uvm.protect(held, &space, VaRange::new(place, place + Pages(5)), Prot::READ)
-                    .unwrap();
-                uvm.protect(held, &space, VaRange::new(place, place + Pages(5)), Prot::READ_WRITE)
-                    .unwrap();
+                uvm.protect(
+                    held,
+                    &space,
+                    PageRange::new(place, place + Pages(5)).unwrap(),
+                    Prot::READ,
+                )
+                .unwrap();
+                uvm.protect(
+                    held,
+                    &space,
+                    PageRange::new(place, place + Pages(5)).unwrap(),
+                    Prot::READ_WRITE,
+                )
+                .unwrap();
             }
             for n in 0..RUN {
                 let byte = random.below(180) as u8;
@@ -503,10 +513,10 @@ fn what_was_written_out_is_brought_in_to_be_loaned_or_given() {
     uvm.swap_on(held, SwapDisk::new(&uvm, 64, Mode::AtOnce), 0).unwrap();
     let (space, range) = written(&uvm, held, 4);
     // Two entries, of two pages each.
-    let second = VaRange::new(range.start + Pages(2), range.end);
+    let second = PageRange::new(range.start + Pages(2), range.end).unwrap();
     uvm.advise(held, &space, second, Advice::Random).unwrap();
     let write_out = |held: &mut Held<'_, Nothing>, first, end| {
-        let out = VaRange::new(range.start + Pages(first), range.start + Pages(end));
+        let out = PageRange::new(range.start + Pages(first), range.start + Pages(end)).unwrap();
         uvm.pageout_range(held, &space, out);
     };
     write_out(held, 1, 4);
@@ -543,7 +553,7 @@ fn a_loan_that_makes_room_in_the_middle_goes_on_where_it_was() {
     let (space, range) = written(&uvm, held, 4);
     let (other, _) = written(&uvm, held, 32);
     // A device's page, which has an entry of its own.
-    let third = VaRange::new(range.start + Pages(2), range.start + Pages(3));
+    let third = PageRange::new(range.start + Pages(2), range.start + Pages(3)).unwrap();
     uvm.advise(held, &space, third, Advice::Random).unwrap();
     let pinned = uvm.wire_pages(held, &space, third, Prot::WRITE).unwrap();
     let mut loan = uvm.loan_to_kernel(held, &space, third).unwrap();

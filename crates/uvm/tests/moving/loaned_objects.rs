@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::disk::{Answers, Desk, World};
 use crate::loaning::bytes;
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, Pages, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, PageRange, Pages, ThreadCtx, Va};
 use uvm::{
     Advice, Counter, DevicePager, FaultError, GetError, Loan, MapRequest, Pager, Sharing, Space,
 };
@@ -28,7 +28,7 @@ fn pages_that_are_being_read_are_loaned_once_they_are() {
     let (uvm, held) = (&desk.uvm, &mut ctx.held());
     let space = desk.space(held);
     let va = map(uvm, held, &space, &desk.pager);
-    let pages = |first, end| VaRange::new(va + Pages(first), va + Pages(end));
+    let pages = |first, end| PageRange::new(va + Pages(first), va + Pages(end)).unwrap();
     uvm.will_need(held, &space, pages(20, 24));
     assert!(uvm.machine().under_way() > 0);
     let mut loan = uvm.loan_to_kernel(held, &space, pages(20, 24)).unwrap();
@@ -50,7 +50,7 @@ fn pages_that_could_not_be_read_are_not_loaned() {
     let (uvm, held) = (&desk.uvm, &mut ctx.held());
     let space = desk.space(held);
     let va = map(uvm, held, &space, &desk.pager);
-    let page = VaRange::new(va + Pages(21), va + Pages(22));
+    let page = PageRange::new(va + Pages(21), va + Pages(22)).unwrap();
     let read_ahead = |held: &mut Held<'_, Nothing>| {
         desk.disk.state().bad.insert(21);
         uvm.will_need(held, &space, page);
@@ -73,7 +73,7 @@ fn no_more_of_a_file_is_read_than_is_to_be_loaned() {
     let (uvm, held) = (&desk.uvm, &mut ctx.held());
     let space = desk.space(held);
     let va = map(uvm, held, &space, &desk.pager);
-    uvm.advise(held, &space, VaRange::new(va, va + Pages(200)), Advice::Random).unwrap();
+    uvm.advise(held, &space, PageRange::new(va, va + Pages(200)).unwrap(), Advice::Random).unwrap();
     desk.load(&space, va + Pages(100)).unwrap();
     let mut loan = Loan::new();
     assert_eq!(uvm.loan_object(held, &desk.pager, Pages(100), 20, &mut loan), Ok(20));
@@ -93,7 +93,8 @@ fn a_device_s_pages_are_copied() {
     let space = desk.space(held);
     let va = map(uvm, held, &space, &pager);
     (0..3).for_each(|n| desk.store(&space, va + Pages(n), n as u8 + 1).unwrap());
-    let mut loan = uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();
+    let mut loan =
+        uvm.loan_to_kernel(held, &space, PageRange::new(va, va + Pages(3)).unwrap()).unwrap();
     assert_eq!(uvm.loan_object(held, &pager, Pages(1), 2, &mut loan), Ok(2));
     uvm.machine().write(first, 0, &[9]);
     desk.store(&space, va + Pages(1), 9).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::loaning::{audit, bytes, load, store, world, written, BOUNDS};
-use machine::{Machine, Pages, Prot, ThreadCtx, VaRange};
+use machine::{Machine, PageRange, Pages, Prot, ThreadCtx};
 use uvm::{
     AnonObject, Backing, Counter, FaultError, Inherit, Intent, Loan, MapRequest, Pager, Sharing,
 };
@@ -91,7 +91,8 @@ fn untouched_memory_is_loaned_as_one_page_of_zeroes() {
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(1000))).unwrap();
     store(&uvm, &space, va + Pages(500), 5);
-    let loan = uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(1000))).unwrap();
+    let loan =
+        uvm.loan_to_kernel(held, &space, PageRange::new(va, va + Pages(1000)).unwrap()).unwrap();
     assert_eq!((loan.len(), uvm.anons(), uvm.stat().get(Counter::LoansZero)), (1000, 1, 999));
     store(&uvm, &space, va, 9);
     assert!(bytes(&uvm, &loan).iter().enumerate().all(|(n, &b)| b == if n == 500 { 5 } else { 0 }));
@@ -116,7 +117,8 @@ fn a_loaned_page_of_an_object_is_replaced_for_all_who_map_it() {
     assert_eq!(uvm.map(held, &b, &request).unwrap(), va);
     (0..3).for_each(|n| store(&uvm, &a, va + Pages(n), 10 + n as u8));
     (0..3).for_each(|n| store(&uvm, &b, va + Pages(n), 20 + n as u8));
-    let mut loan = uvm.loan_to_kernel(held, &a, VaRange::new(va, va + Pages(4))).unwrap();
+    let mut loan =
+        uvm.loan_to_kernel(held, &a, PageRange::new(va, va + Pages(4)).unwrap()).unwrap();
     assert_eq!(uvm.loan_object(held, &pager, Pages(1), 9, &mut loan), Ok(3));
     let counts = [Counter::LoansObject, Counter::LoansZero, Counter::LoansCopied];
     assert_eq!(counts.map(|counter| uvm.stat().get(counter)), [5, 2, 0], "a hole gets no page");
@@ -150,12 +152,12 @@ fn who_shares_a_part_of_what_is_loaned_can_not_write_to_it() {
     let space = uvm.space_create(held, BOUNDS).unwrap();
     // The lowest memory, whose slots have the lowest numbers.
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(3)).at(BOUNDS.start)).unwrap();
-    let range = VaRange::new(va, va + Pages(3));
+    let range = PageRange::new(va, va + Pages(3)).unwrap();
     (0..3).for_each(|n| store(&uvm, &space, va + Pages(n), n as u8 + 1));
     uvm.inherit(held, &space, range, Inherit::Share).unwrap();
     let child = uvm.fork(held, &space).unwrap();
     let last = va + Pages(2);
-    uvm.unmap(held, &child, VaRange::new(va, last)).unwrap();
+    uvm.unmap(held, &child, PageRange::new(va, last).unwrap()).unwrap();
     store(&uvm, &child, last, 3);
     let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     audit(&uvm, held, &[&space, &child], &[&loan]);
@@ -171,7 +173,7 @@ fn what_a_device_may_write_to_is_copied() {
     let ((uvm, _), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 2);
-    let first = VaRange::new(range.start, range.start + Pages(1));
+    let first = PageRange::new(range.start, range.start + Pages(1)).unwrap();
     let pinned = uvm.wire_pages(held, &space, first, Prot::WRITE).unwrap();
     let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     uvm.machine().write(pinned.pages()[0], 0, &[99]);
@@ -195,9 +197,15 @@ fn a_range_that_can_not_be_read_loans_nothing() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
-    uvm.protect(held, &space, VaRange::new(range.start + Pages(3), range.end), Prot::NONE).unwrap();
+    uvm.protect(
+        held,
+        &space,
+        PageRange::new(range.start + Pages(3), range.end).unwrap(),
+        Prot::NONE,
+    )
+    .unwrap();
     assert_eq!(uvm.loan_to_kernel(held, &space, range).err(), Some(FaultError::Protection));
-    let over = VaRange::new(range.start, range.start + Pages(5));
+    let over = PageRange::new(range.start, range.start + Pages(5)).unwrap();
     assert_eq!(uvm.loan_to_kernel(held, &space, over).err(), Some(FaultError::Protection));
     audit(&uvm, held, &[&space], &[]);
     uvm.space_destroy(held, space);

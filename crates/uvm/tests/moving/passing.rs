@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::loaning::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::{
     AnonObject, At, Counter, GetError, Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass,
     Place, Sharing, TransferError,
@@ -120,7 +120,7 @@ fn many_pages_are_taken_and_given_back_at_once_or_none() {
         // One sixteenth of memory may wait for somebody to touch it.
         assert_eq!(uvm.anons(), if pages > 16 { pages } else { 0 });
         audit(&uvm, held, &[&space], &[]);
-        uvm.discard(held, &space, VaRange::new(va, va + Pages(pages as u64))).unwrap();
+        uvm.discard(held, &space, PageRange::new(va, va + Pages(pages as u64)).unwrap()).unwrap();
         assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
         audit(&uvm, held, &[&space], &[]);
     }
@@ -139,7 +139,7 @@ fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
     let bytes: Vec<u8> = (1..=48).collect();
     let loan = filled(&uvm, held, &bytes);
     let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
-    let range = VaRange::new(va, va + Pages(48));
+    let range = PageRange::new(va, va + Pages(48)).unwrap();
     assert_eq!(uvm.anons(), 0);
     // Sixteen pages are mapped by one fault, and stay what they are.
     (16..32).for_each(|n| assert_eq!(load(&uvm, &space, va + Pages(n)), n as u8 + 1));
@@ -161,7 +161,7 @@ fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
     audit(&uvm, held, &[&space], &[&again]);
     uvm.return_loan(held, again);
     // Parts can be given back, and be replaced.
-    uvm.discard(held, &space, VaRange::new(va + Pages(2), va + Pages(5))).unwrap();
+    uvm.discard(held, &space, PageRange::new(va + Pages(2), va + Pages(5)).unwrap()).unwrap();
     let loan = filled(&uvm, held, &[90, 91]);
     uvm.transfer(held, &space, loan, At::Fixed(va + Pages(6))).unwrap();
     audit(&uvm, held, &[&space], &[]);
@@ -356,7 +356,7 @@ fn what_is_given_back_in_the_transfer_area_is_used_again() {
         if places.len() == 3 {
             let old = places.remove(0);
             assert_eq!(load(&uvm, &space, old), round - 2);
-            uvm.discard(held, &space, VaRange::new(old, old + Pages(2))).unwrap();
+            uvm.discard(held, &space, PageRange::new(old, old + Pages(2)).unwrap()).unwrap();
         }
     }
     audit(&uvm, held, &[&space], &[]);
@@ -379,7 +379,7 @@ fn memory_that_a_program_maps_where_the_area_was_is_not_transferred_to() {
     let loan = filled(&uvm, held, &[2]);
     let next = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
     assert!(
-        VaRange::new(next, next + Pages(1)).intersect(area).is_empty(),
+        PageRange::new(next, next + Pages(1)).unwrap().intersect(area).is_empty(),
         "{next:?} is the program's own"
     );
     audit(&uvm, held, &[&space], &[]);
@@ -399,7 +399,7 @@ fn a_refused_transfer_gives_the_pages_back() {
     let mut loan = filled(&uvm, held, &[50, 51, 52, 53, 54]);
     loan = refused(held, loan, TransferError::NoMapping);
     uvm.return_loan(held, loan.split_off(4));
-    uvm.wire(held, &space, VaRange::new(range.start + Pages(3), range.end)).unwrap();
+    uvm.wire(held, &space, PageRange::new(range.start + Pages(3), range.end).unwrap()).unwrap();
     loan = refused(held, loan, TransferError::Unsuitable);
     uvm.unwire(held, &space, range).unwrap();
     uvm.protect(held, &space, range, Prot::READ).unwrap();
@@ -421,7 +421,7 @@ fn a_refused_push_into_an_object_leaves_what_is_mapped() {
         let space = uvm.space_create(held, BOUNDS).unwrap();
         let request = MapRequest::object(pager.clone(), Pages(0), Pages(PAGES), Sharing::Shared);
         let va = uvm.map(held, &space, &request).unwrap();
-        let range = VaRange::new(va, va + Pages(PAGES));
+        let range = PageRange::new(va, va + Pages(PAGES)).unwrap();
         range.iter_pages().for_each(|va| store(&uvm, &space, va, 1));
         (space, range)
     };
@@ -487,7 +487,11 @@ fn donated_memory_moves_and_is_not_copied() {
     assert!(!uvm.is_mapped(held, &a, range));
     // It can be looked at where it is.
     let loan = uvm
-        .loan_to_kernel(held, taken.space(), VaRange::new(range.start, range.start + Pages(2)))
+        .loan_to_kernel(
+            held,
+            taken.space(),
+            PageRange::new(range.start, range.start + Pages(2)).unwrap(),
+        )
         .unwrap();
     uvm.return_loan(held, loan);
     let Err((MapError::Invalid, taken)) =
@@ -522,7 +526,7 @@ fn an_exported_range_is_imported_many_times() {
     let copied = uvm.pass_range(held, from, all, &c, Place::Anywhere, Pass::Copy).unwrap();
     store(&uvm, &a, range.start, 90);
     assert_eq!((load(&uvm, &b, shared), load(&uvm, &c, copied)), (90, 1));
-    let over = VaRange::new(shared, shared + Pages(1));
+    let over = PageRange::new(shared, shared + Pages(1)).unwrap();
     assert!(uvm.protect(held, &b, over, Prot::READ_WRITE).is_err(), "more than was exported");
     audit(&uvm, held, &[&a, &b, &c, from], &[]);
     uvm.drop_detached(held, exported);
@@ -537,7 +541,7 @@ fn a_debugger_reaches_what_the_program_does_not() {
     let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 4);
-    let first = VaRange::new(range.start, range.start + Pages(1));
+    let first = PageRange::new(range.start, range.start + Pages(1)).unwrap();
     let child = uvm.fork(held, &space).unwrap();
     uvm.protect(held, &space, range, Prot::NONE).unwrap();
     let byte = |held: &mut Held<'_, Nothing>, access, with: &dyn Fn(machine::PageNo)| {
@@ -578,7 +582,7 @@ fn a_debugger_reaches_what_the_program_does_not() {
     assert_eq!(uvm.frames().free(), free);
 }
 
-fn wired(uvm: &World, space: &uvm::Space<SoftMachine>, range: VaRange) -> usize {
+fn wired(uvm: &World, space: &uvm::Space<SoftMachine>, range: PageRange) -> usize {
     let is_wired = |&va: &Va| {
         let page = uvm.machine().pmap().extract(space.pmap(), va);
         page.is_some_and(|(page, _)| uvm.frames().wire_count(page) != 0)
@@ -596,7 +600,7 @@ fn locked_memory_stays_locked_where_a_copy_in_its_place_is_refused() {
         let child = uvm.fork(held, &a).unwrap();
         let b = uvm.space_create(held, BOUNDS).unwrap();
         let at = uvm.map(held, &b, &MapRequest::zero(Pages(600))).unwrap();
-        let there = VaRange::new(at, at + Pages(600));
+        let there = PageRange::new(at, at + Pages(600)).unwrap();
         uvm.wire(held, &b, there).unwrap();
         assert_eq!(wired(&uvm, &b, there), 600);
         uvm.machine().heap.fail_nth(n);
@@ -620,7 +624,7 @@ fn a_copy_that_is_refused_leaves_its_source_in_one_piece() {
             uvm.wire(held, &a, range).unwrap();
             uvm.unwire(held, &a, range).unwrap();
         }
-        let source = VaRange::new(range.start + Pages(10), range.start + Pages(30));
+        let source = PageRange::new(range.start + Pages(10), range.start + Pages(30)).unwrap();
         let mut refused = 0;
         loop {
             // Something lies there, however much memory there is.
@@ -645,7 +649,7 @@ fn a_copy_that_is_refused_leaves_its_source_in_one_piece() {
 }
 
 /// A space with 40 pages, of which four in the middle are on loan from an object.
-fn borrowing(uvm: &World, held: &mut Held<'_, Nothing>) -> (uvm::Space<SoftMachine>, VaRange) {
+fn borrowing(uvm: &World, held: &mut Held<'_, Nothing>) -> (uvm::Space<SoftMachine>, PageRange) {
     let (space, range) = written(uvm, held, 40);
     let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(uvm, held, Pages(4)).unwrap();
     for n in 0..4 {
@@ -665,7 +669,7 @@ fn a_share_that_is_refused_leaves_its_source_in_one_piece() {
     let (a, range) = borrowing(&uvm, held);
     let b = uvm.space_create(held, BOUNDS).unwrap();
     uvm.machine().leave_free(0);
-    let source = VaRange::new(range.start + Pages(10), range.start + Pages(30));
+    let source = PageRange::new(range.start + Pages(10), range.start + Pages(30)).unwrap();
     let shared = uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Share);
     uvm.machine().give_back();
     assert_eq!((shared, a.map().entries(held)), (Err(MapError::NoMemory), 1));
@@ -679,7 +683,7 @@ fn what_is_passed_behind_a_hole_is_one_entry_again() {
     let held = &mut ctx.held();
     let (a, range) = written(&uvm, held, 200);
     let b = uvm.space_create(held, BOUNDS).unwrap();
-    let source = VaRange::new(Va(range.start.0 - 5 * 4096), range.start + Pages(20));
+    let source = PageRange::new(Va(range.start.0 - 5 * 4096), range.start + Pages(20)).unwrap();
     uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Share).unwrap();
     assert_eq!(a.map().entries(held), 1);
     uvm.wire(held, &a, range).unwrap();
@@ -705,7 +709,7 @@ fn a_copy_by_a_thread_that_is_being_ended_leaves_its_source_in_one_piece() {
     let held = &mut ctx.held();
     let (a, range) = written(&uvm, held, 50);
     uvm.machine().end_thread(0);
-    let source = VaRange::new(range.start + Pages(10), range.start + Pages(20));
+    let source = PageRange::new(range.start + Pages(10), range.start + Pages(20)).unwrap();
     let copy = uvm.extract(held, &a, source, Pass::Copy);
     let copy = copy.map(|copy| uvm.drop_detached(held, copy));
     assert_eq!((copy, a.map().entries(held)), (Err(MapError::NoMemory), 1));
@@ -722,7 +726,7 @@ fn a_copy_in_one_map_makes_no_more_entries_than_there_may_be() {
         let there = Place::Fixed(Va((1 << 30) + n * 0x10_0000));
         uvm.map(held, &a, &MapRequest { place: there, ..MapRequest::zero(Pages(1)) }).unwrap();
     }
-    let source = VaRange::new(range.start + Pages(10), range.start + Pages(20));
+    let source = PageRange::new(range.start + Pages(10), range.start + Pages(20)).unwrap();
     let copy = uvm.pass_range(held, &a, source, &a, Place::Fixed(Va(1 << 32)), Pass::Copy);
     assert_eq!((copy, a.map().entries(held)), (Err(MapError::TooMany), 6));
     uvm.space_destroy(held, a);
@@ -734,8 +738,10 @@ fn a_refused_wiring_leaves_one_entry_and_no_page_wired() {
         let ((uvm, free), mut ctx) = (world(4096), ThreadCtx::new());
         let held = &mut ctx.held();
         let (a, range) = written(&uvm, held, pages);
-        uvm.discard(held, &a, VaRange::new(range.start + Pages(pages / 2), range.end)).unwrap();
-        let source = VaRange::new(range.start + Pages(5), range.start + Pages(pages - 5));
+        uvm.discard(held, &a, PageRange::new(range.start + Pages(pages / 2), range.end).unwrap())
+            .unwrap();
+        let source =
+            PageRange::new(range.start + Pages(5), range.start + Pages(pages - 5)).unwrap();
         let mut refused = 0;
         loop {
             uvm.machine().heap.fail_from(refused + 1);
@@ -761,7 +767,7 @@ fn locked_memory_is_copied_and_can_be_written_where_its_copy_is_refused() {
     let ((uvm, free), mut ctx) = (world(8192), ThreadCtx::new());
     let held = &mut ctx.held();
     let (a, range) = written(&uvm, held, 600);
-    let locked = VaRange::new(range.start, range.start + Pages(300));
+    let locked = PageRange::new(range.start, range.start + Pages(300)).unwrap();
     uvm.wire(held, &a, locked).unwrap();
     let b = uvm.space_create(held, BOUNDS).unwrap();
     let is_writable = |va: &Va| {
@@ -769,7 +775,7 @@ fn locked_memory_is_copied_and_can_be_written_where_its_copy_is_refused() {
         page.is_some_and(|(_, prot)| prot.contains(Prot::WRITE))
     };
     // It begins and ends inside of an entry.
-    let source = VaRange::new(range.start + Pages(4), range.start + Pages(596));
+    let source = PageRange::new(range.start + Pages(4), range.start + Pages(596)).unwrap();
     let mut refused = 0;
     let copy = loop {
         uvm.machine().heap.fail_from(refused + 1);
@@ -805,7 +811,7 @@ fn a_copy_leaves_what_another_space_has_locked_writable_there() {
     let (a, range) = written(&uvm, held, 4);
     let b = uvm.space_create(held, BOUNDS).unwrap();
     uvm.pass_range(held, &a, range, &b, Place::Fixed(range.start), Pass::Share).unwrap();
-    let locked = VaRange::new(range.start + Pages(1), range.start + Pages(3));
+    let locked = PageRange::new(range.start + Pages(1), range.start + Pages(3)).unwrap();
     uvm.wire(held, &b, locked).unwrap();
     let store_without_fault = |va, byte| {
         let fault = |va, _| -> Result<(), uvm::FaultError> { panic!("a fault at {va:?}") };

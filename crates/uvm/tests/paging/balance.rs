@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::stores::file::TestFile;
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Channel, Held, Machine, Pa, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Channel, Held, Machine, Pa, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::page::{Class, Reserve};
 use uvm::{BadShare, MapRequest, Pager, Sharing, Space, Uvm, VnodePager};
 use uvm_soft::{Config, SoftMachine};
@@ -24,7 +24,8 @@ impl Desk {
         let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
         let uvm = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
         uvm.swap_on(held, SwapDisk::new(&uvm, 1024, Mode::AtOnce), 0).unwrap();
-        let space = uvm.space_create(held, VaRange::new(Va(0x1000), Va(1 << 40))).unwrap();
+        let space =
+            uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 40)).unwrap()).unwrap();
         Desk { uvm, space }
     }
 
@@ -67,7 +68,7 @@ impl Desk {
     /// The pages of a mapping that have gone.
     fn gone(&self, held: &mut Held<'_, Nothing>, va: Va) -> Vec<u64> {
         let mut gone: Vec<u64> = (0..PAGES).collect();
-        let range = VaRange::new(va, va + Pages(PAGES));
+        let range = PageRange::new(va, va + Pages(PAGES)).unwrap();
         self.uvm.resident(held, &self.space, range, |at| gone.retain(|n| Pages(*n) != at));
         gone
     }

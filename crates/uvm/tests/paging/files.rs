@@ -3,7 +3,7 @@
 
 use crate::disk;
 use crate::disk::{Answers, Desk};
-use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Machine, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{
     Access, Advice, Counter, FaultError, GetError, Intent, IoError, MapRequest, Pass, Place,
     Sharing,
@@ -145,7 +145,7 @@ fn pages_that_could_not_be_read_keep_no_frame_from_others() {
     let space = desk.space(held);
     let va = map(&desk, &space, 200, Sharing::Shared, Advice::Normal);
     for n in 0..200 {
-        desk.uvm.will_need(held, &space, VaRange::new(va + Pages(n), va + Pages(n + 1)));
+        desk.uvm.will_need(held, &space, PageRange::new(va + Pages(n), va + Pages(n + 1)).unwrap());
     }
     let left = desk.pager.object().resident(held);
     assert!(left > 100, "{left} pages could not be read");
@@ -386,7 +386,7 @@ fn what_will_be_needed_is_read_before_anybody_asks() {
     let va = map(&desk, &space, 200, Sharing::Private, Advice::Normal);
     desk.load(&space, va + Pages(10)).unwrap();
     desk.disk.take_reads();
-    desk.uvm.will_need(held, &space, VaRange::new(va + Pages(5), va + Pages(80)));
+    desk.uvm.will_need(held, &space, PageRange::new(va + Pages(5), va + Pages(80)).unwrap());
     assert_eq!(desk.disk.take_reads(), [5..10, 11..75, 75..80]);
     desk.uvm.read_ahead(held, &desk.pager, 490..1000);
     assert_eq!(desk.disk.take_reads().first(), Some(&(490..500)));
@@ -434,11 +434,11 @@ fn private_copies_behind_the_end_of_a_shorter_file_are_forgotten_everywhere() {
     let parent = desk.space(held);
     let va = map(&desk, &parent, 16, Sharing::Private, Advice::Normal);
     (0..16).for_each(|n| desk.store(&parent, va + Pages(n), 7).unwrap());
-    desk.uvm.wire(held, &parent, VaRange::new(va + Pages(12), va + Pages(16))).unwrap();
+    desk.uvm.wire(held, &parent, PageRange::new(va + Pages(12), va + Pages(16)).unwrap()).unwrap();
     let child = desk.uvm.fork(held, &parent).unwrap();
     desk.store(&child, va + Pages(9), 8).unwrap();
     let (stranger, place) = (desk.space(held), Place::FixedNoReplace(va));
-    let all = VaRange::new(va, va + Pages(16));
+    let all = PageRange::new(va, va + Pages(16)).unwrap();
     desk.uvm.pass_range(held, &parent, all, &stranger, place, Pass::Copy).unwrap();
     assert!(desk.pager.object().may_have_copies(held));
     desk.uvm.truncate(held, &desk.pager, Pages(9));
@@ -475,7 +475,7 @@ fn a_store_to_a_hole_asks_the_file_for_room_once() {
         let private = map(&desk, &space, 16, Sharing::Private, Advice::Normal);
         // Reading asks for none, nor does what is mapped along, what is wired, or a private copy.
         (0..16).for_each(|n| assert_eq!(desk.load(&space, va + Pages(n)), Ok(0)));
-        desk.uvm.wire(held, &space, VaRange::new(va, va + Pages(2))).unwrap();
+        desk.uvm.wire(held, &space, PageRange::new(va, va + Pages(2)).unwrap()).unwrap();
         desk.store(&space, private + Pages(5), 1).unwrap();
         assert!(desk.disk.state().asked.is_empty());
         let stored: Vec<u64> = (0..16).filter(|&n| n != 3).collect();
@@ -547,7 +547,12 @@ fn pages_that_the_file_got_past_them_are_read_again() {
         assert!(desk.file.invalidate(&desk.uvm, held, 3..5));
         let pinned = desk
             .uvm
-            .wire_pages(held, &space, VaRange::new(va + Pages(6), va + Pages(7)), Prot::READ)
+            .wire_pages(
+                held,
+                &space,
+                PageRange::new(va + Pages(6), va + Pages(7)).unwrap(),
+                Prot::READ,
+            )
             .unwrap();
         assert!(!desk.file.invalidate(&desk.uvm, held, 5..8));
         desk.uvm.unwire_pages(held, pinned);
@@ -578,7 +583,10 @@ fn a_store_to_a_hole_of_a_full_file_system_is_refused_and_dirties_nothing() {
         );
         assert_eq!(desk.store(&space, va + Pages(2), 1), Err(FaultError::NoSpace));
         // What was loaned before is no way round it.
-        let loan = desk.uvm.loan_to_kernel(held, &space, VaRange::new(va, va + Pages(3))).unwrap();
+        let loan = desk
+            .uvm
+            .loan_to_kernel(held, &space, PageRange::new(va, va + Pages(3)).unwrap())
+            .unwrap();
         assert_eq!(desk.store(&space, va + Pages(1), 1), Err(FaultError::NoSpace));
         desk.uvm.return_loan(held, loan);
         desk.file.clean(&desk.uvm, held, 0..16).unwrap();

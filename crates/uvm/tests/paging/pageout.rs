@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::stores::file::TestFile;
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::page::Reserve;
 use uvm::pageout::Last;
 use uvm::{
@@ -18,7 +18,7 @@ use uvm_soft::{Config, Fate, SoftMachine};
 
 type World = Arc<Uvm<SoftMachine>>;
 
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
 
 /// A machine of so many frames.
 fn world(frames: u32) -> World {
@@ -136,7 +136,8 @@ fn a_bad_slot_loses_its_page_and_nothing_else() {
         }
         assert_eq!(store(&uvm, &s, va + Pages(lost[0]), 1), Err(FaultError::Io));
         audit(&uvm, held, &[&s]);
-        uvm.unmap(held, &s, VaRange::new(va + Pages(lost[0]), va + Pages(lost[0] + 1))).unwrap();
+        uvm.unmap(held, &s, PageRange::new(va + Pages(lost[0]), va + Pages(lost[0] + 1)).unwrap())
+            .unwrap();
         uvm.space_destroy(held, s);
         assert_empty(&uvm);
         assert!(uvm.swap_info(held)[0].bad as usize >= lost.len());
@@ -203,7 +204,7 @@ fn a_full_machine_refuses_without_looking_again() {
     }
     let scanned = uvm.stat().get(Counter::Scanned) - scanned;
     assert!(scanned <= 256, "{scanned} pages were looked at");
-    uvm.unmap(held, &s, VaRange::new(va, va + Pages(20))).unwrap();
+    uvm.unmap(held, &s, PageRange::new(va, va + Pages(20)).unwrap()).unwrap();
     (full..full + 10).for_each(|i| store(&uvm, &s, va + Pages(i), i as u8).unwrap());
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
@@ -221,7 +222,7 @@ fn what_was_read_back_makes_room_after_memory_had_run_out() {
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
     let full =
         (0..400).find(|&i| store(&uvm, &s, va + Pages(i), i as u8).is_err()).expect("it is full");
-    uvm.unmap(held, &s, VaRange::new(va + Pages(full - 30), va + Pages(full))).unwrap();
+    uvm.unmap(held, &s, PageRange::new(va + Pages(full - 30), va + Pages(full)).unwrap()).unwrap();
     let ins = uvm.stat().get(Counter::SwapIns);
     check(&uvm, &s, va, 20);
     assert!(uvm.stat().get(Counter::SwapIns) > ins, "the first pages were in memory");
@@ -241,7 +242,7 @@ fn a_few_frames_are_enough_to_go_on_with() {
     swap_on(&uvm, held, 512, Mode::AtOnce);
     let s = space(&uvm, held);
     let wired = uvm.map(held, &s, &MapRequest::zero(Pages(57))).unwrap();
-    uvm.wire(held, &s, VaRange::new(wired, wired + Pages(57))).unwrap();
+    uvm.wire(held, &s, PageRange::new(wired, wired + Pages(57)).unwrap()).unwrap();
     assert!(uvm.frames().free() < uvm.frames().low_water());
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(40))).unwrap();
     // No daemon that keeps up with it.
@@ -333,7 +334,7 @@ fn a_fork_of_wired_memory_gets_all_that_can_be_free() {
     swap_on(&uvm, held, 512, Mode::AtOnce);
     let (s, _) = filled(&uvm, held, 100);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(24))).unwrap();
-    uvm.wire(held, &s, VaRange::new(va, va + Pages(24))).unwrap();
+    uvm.wire(held, &s, PageRange::new(va, va + Pages(24)).unwrap()).unwrap();
     let child = uvm.fork(held, &s).expect("two times 24 pages fit into 64 frames");
     audit(&uvm, held, &[&s, &child]);
     uvm.space_destroy(held, child);
@@ -349,7 +350,7 @@ fn pages_that_are_let_go_are_found_after_memory_had_run_out() {
     swap_on(&uvm, held, 512, Mode::AtOnce);
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(400))).unwrap();
-    let range = |pages| VaRange::new(va, va + Pages(pages));
+    let range = |pages| PageRange::new(va, va + Pages(pages)).unwrap();
     let most = (0..256).rev().find(|&pages| uvm.wire(held, &s, range(pages)).is_ok()).unwrap();
     let refused =
         (most..400).find(|&i| store(&uvm, &s, va + Pages(i), 1) == Err(FaultError::NoMemory));
@@ -373,7 +374,7 @@ fn pages_that_are_returned_are_found_after_memory_had_run_out() {
     for i in 0..400 {
         // A page is made by its first store: untouched memory is loaned as zeroes.
         let Ok(()) = store(&uvm, &s, va + Pages(i), 1) else { break };
-        let page = VaRange::new(va + Pages(i), va + Pages(i + 1));
+        let page = PageRange::new(va + Pages(i), va + Pages(i + 1)).unwrap();
         loan.extend(uvm.loan_to_kernel(held, &s, page).unwrap().into_pages());
     }
     assert!(loan.len() > 200 && loan.len() < 256, "{} pages on loan fill memory", loan.len());
@@ -437,7 +438,7 @@ fn random_advice_brings_in_single_pages() {
     let held = &mut ctx.held();
     let (disk, _) = swap_on(&uvm, held, 1024, Mode::AtOnce);
     let (s, va) = filled(&uvm, held, 512);
-    uvm.advise(held, &s, VaRange::new(va, va + Pages(512)), Advice::Random).unwrap();
+    uvm.advise(held, &s, PageRange::new(va, va + Pages(512)).unwrap(), Advice::Random).unwrap();
     disk.take_log();
     (0..512).step_by(7).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8)));
     assert!(disk.take_log().iter().all(|r| r.write || r.pages.len() == 1));
@@ -454,7 +455,7 @@ fn what_will_be_needed_is_read_from_swap_before_it_is_touched() {
         let held = &mut ctx.held();
         let (disk, _) = swap_on(&uvm, held, 2048, mode);
         let (s, va) = filled(&uvm, held, 1000);
-        let part = |from, to| VaRange::new(va + Pages(from), va + Pages(to));
+        let part = |from, to| PageRange::new(va + Pages(from), va + Pages(to)).unwrap();
         uvm.unmap(held, &s, part(300, 1000)).unwrap();
         uvm.unmap(held, &s, part(50, 53)).unwrap();
         while uvm.machine().complete(0, Fate::Works) {}
@@ -495,7 +496,7 @@ fn what_will_be_needed_stays_on_swap_while_memory_is_short() {
     let (disk, _) = swap_on(&uvm, held, 1024, Mode::AtOnce);
     let (s, va) = filled(&uvm, held, 700);
     disk.take_log();
-    uvm.will_need(held, &s, VaRange::new(va, va + Pages(700)));
+    uvm.will_need(held, &s, PageRange::new(va, va + Pages(700)).unwrap());
     assert!(disk.take_log().is_empty(), "memory has {} free pages", uvm.frames().free());
     check(&uvm, &s, va, 700);
     uvm.space_destroy(held, s);
@@ -537,7 +538,7 @@ fn a_full_swap_is_an_error_and_loses_nothing() {
     assert!((320..=356).contains(&stored), "{stored} pages of 256 and 100 slots");
     assert_eq!(store(&uvm, &s, va + Pages(stored), 1), Err(FaultError::NoMemory));
     audit(&uvm, held, &[&s]);
-    uvm.unmap(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
+    uvm.unmap(held, &s, PageRange::new(va, va + Pages(32)).unwrap()).unwrap();
     (32..stored).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8), "page {i}"));
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
@@ -653,7 +654,7 @@ fn wired_pages_stay_in_memory() {
     let held = &mut ctx.held();
     swap_on(&uvm, held, 1024, Mode::AtOnce);
     let (s, va) = filled(&uvm, held, 64);
-    uvm.wire(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
+    uvm.wire(held, &s, PageRange::new(va, va + Pages(32)).unwrap()).unwrap();
     let (t, there) = filled(&uvm, held, 512);
     for i in 0..32 {
         assert!(
@@ -661,7 +662,7 @@ fn wired_pages_stay_in_memory() {
             "page {i} was taken"
         );
     }
-    uvm.unwire(held, &s, VaRange::new(va, va + Pages(32))).unwrap();
+    uvm.unwire(held, &s, PageRange::new(va, va + Pages(32)).unwrap()).unwrap();
     check(&uvm, &t, there, 512);
     check(&uvm, &s, va, 64);
     audit(&uvm, held, &[&s, &t]);
@@ -701,7 +702,7 @@ fn a_wired_fork_shares_what_is_not_resident() {
     let held = &mut ctx.held();
     swap_on(&uvm, held, 1024, Mode::Later);
     let (parent, va) = filled(&uvm, held, 16);
-    let range = VaRange::new(va, va + Pages(16));
+    let range = PageRange::new(va, va + Pages(16)).unwrap();
     uvm.protect(held, &parent, range, Prot::NONE).unwrap();
     let (other, there) = filled(&uvm, held, 400);
     // Wired without access: marked, and not brought in.
@@ -728,10 +729,10 @@ fn discarded_and_unmapped_pages_leave_swap_at_once() {
     let (s, va) = filled(&uvm, held, 512);
     let used = uvm.swap_space().1;
     assert!(used > 256);
-    uvm.discard(held, &s, VaRange::new(va, va + Pages(200))).unwrap();
+    uvm.discard(held, &s, PageRange::new(va, va + Pages(200)).unwrap()).unwrap();
     assert!(uvm.swap_space().1 <= used - 190);
     assert_eq!(load(&uvm, &s, va), Ok(0));
-    uvm.unmap(held, &s, VaRange::new(va + Pages(100), va + Pages(512))).unwrap();
+    uvm.unmap(held, &s, PageRange::new(va + Pages(100), va + Pages(512)).unwrap()).unwrap();
     assert_eq!((uvm.swap_space().1, uvm.anons()), (0, 1));
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
@@ -783,7 +784,7 @@ fn swapoff_brings_everything_home() {
         let held = &mut ctx.held();
         let (_, small) = swap_on(&uvm, held, 512, mode);
         let (s, va) = filled(&uvm, held, 640);
-        uvm.unmap(held, &s, VaRange::new(va + Pages(380), va + Pages(640))).unwrap();
+        uvm.unmap(held, &s, PageRange::new(va + Pages(380), va + Pages(640)).unwrap()).unwrap();
         assert!(uvm.swap_space().1 > 100);
         uvm.swap_off(held, small).unwrap();
         assert_eq!(
@@ -822,7 +823,7 @@ fn swapoff_without_room_leaves_the_device_on() {
     audit(&uvm, held, &[&s]);
     (0..512).for_each(|i| store(&uvm, &s, va + Pages(i), i as u8).unwrap());
     check(&uvm, &s, va, 512);
-    uvm.unmap(held, &s, VaRange::new(va + Pages(100), va + Pages(512))).unwrap();
+    uvm.unmap(held, &s, PageRange::new(va + Pages(100), va + Pages(512)).unwrap()).unwrap();
     uvm.swap_off(held, id).unwrap();
     check(&uvm, &s, va, 100);
     uvm.space_destroy(held, s);
@@ -835,7 +836,7 @@ fn swapoff_says_what_it_could_not_read() {
     let held = &mut ctx.held();
     let (disk, id) = swap_on(&uvm, held, 512, Mode::Later);
     let (s, va) = filled(&uvm, held, 640);
-    uvm.unmap(held, &s, VaRange::new(va + Pages(380), va + Pages(640))).unwrap();
+    uvm.unmap(held, &s, PageRange::new(va + Pages(380), va + Pages(640)).unwrap()).unwrap();
     disk.spoil([3, 40]);
     assert_eq!(uvm.swap_off(held, id), Err(SwapError::Io));
     uvm.swap_off(held, id).unwrap();
@@ -890,7 +891,8 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
         }
         let (lender, from) = filled(&uvm, held, 5);
         loan.append(
-            uvm.loan_to_kernel(held, &lender, VaRange::new(from, from + Pages(5))).unwrap(),
+            uvm.loan_to_kernel(held, &lender, PageRange::new(from, from + Pages(5)).unwrap())
+                .unwrap(),
         );
         let file = TestFile::new(&uvm, mode);
         let pager = VnodePager::new(&uvm, held, Box::new(file.clone()), Pages(5)).unwrap();
@@ -930,7 +932,10 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
         let (other, at) = filled(&uvm, held, 600);
         assert_eq!(borrowed(&uvm, held, &s), 1);
         let is_mapped = |va: &Va| uvm.machine().pmap().extract(s.pmap(), *va).is_some();
-        assert_eq!(VaRange::new(va, va + Pages(15)).iter_pages().filter(is_mapped).count(), 1);
+        assert_eq!(
+            PageRange::new(va, va + Pages(15)).unwrap().iter_pages().filter(is_mapped).count(),
+            1
+        );
         audit(&uvm, held, &[&s, &lender, &mapper, &other]);
         check_all();
         pager.clean(&uvm, held, 0..5).unwrap();

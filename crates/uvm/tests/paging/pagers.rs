@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::disk::{load, store, Answers, Desk, World};
 use machine::order::{self, Held};
-use machine::{Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Machine, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::page::Gather;
 use uvm::page::Owner;
 use uvm::page::Place;
@@ -15,7 +15,7 @@ use uvm::{
 use uvm_soft::{Config, SoftMachine};
 
 fn space(uvm: &World) -> Space<SoftMachine> {
-    let bounds = VaRange::new(Va(0x1000), Va(1 << 40));
+    let bounds = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
     uvm.space_create(&mut ThreadCtx::new().held(), bounds).unwrap()
 }
 
@@ -143,8 +143,8 @@ fn a_pager_may_choose_its_pages_itself() {
     store(&uvm, &s, private, 77).unwrap();
     assert_eq!(load(&uvm, &s, private), Ok(77));
     assert_eq!(load(&uvm, &s, shared), Ok(chips[0].0 as u8));
-    uvm.wire(held, &s, VaRange::new(shared, shared + Pages(6))).unwrap();
-    uvm.unwire(held, &s, VaRange::new(shared, shared + Pages(6))).unwrap();
+    uvm.wire(held, &s, PageRange::new(shared, shared + Pages(6)).unwrap()).unwrap();
+    uvm.unwire(held, &s, PageRange::new(shared, shared + Pages(6)).unwrap()).unwrap();
     uvm.space_destroy(held, s);
     uvm.detach(held, &*rom);
     assert!(uvm.pager(held, rom.object().name()).is_none());
@@ -164,7 +164,8 @@ fn pinned_pages_stay_and_no_entry_is_split() {
     let file = map(&uvm, &s, &desk.pager, Sharing::Shared);
     let zero = uvm.map(held, &s, &MapRequest::zero(Pages(64))).unwrap();
     let entries = s.map().entries(held);
-    let range = |va: Va, from: u64, to: u64| VaRange::new(va + Pages(from), va + Pages(to));
+    let range =
+        |va: Va, from: u64, to: u64| PageRange::new(va + Pages(from), va + Pages(to)).unwrap();
     // A device reads from the file's pages, and writes into anonymous ones.
     let out = uvm.wire_pages(held, &s, range(file, 3, 9), Prot::READ).unwrap();
     let into = uvm.wire_pages(held, &s, range(zero, 10, 20), Prot::WRITE).unwrap();
@@ -197,7 +198,8 @@ fn what_a_device_wrote_to_a_mapped_file_is_written_back() {
     let uvm = desk.uvm.clone();
     let s = desk.space(held);
     let va = map(&uvm, &s, &desk.pager, Sharing::Shared);
-    let pinned = uvm.wire_pages(held, &s, VaRange::new(va, va + Pages(1)), Prot::WRITE).unwrap();
+    let pinned =
+        uvm.wire_pages(held, &s, PageRange::new(va, va + Pages(1)).unwrap(), Prot::WRITE).unwrap();
     // Written back before the device is done, and again after.
     desk.file.clean(&uvm, held, 0..8).unwrap();
     uvm.machine().write(pinned.pages()[0], 0, &[42]);
@@ -214,7 +216,7 @@ fn an_object_has_writers_as_long_as_a_device_may_write_to_it() {
     let (uvm, object) = (desk.uvm.clone(), desk.pager.object());
     let s = desk.space(held);
     let va = map(&uvm, &s, &desk.pager, Sharing::Shared);
-    let all = VaRange::new(va, va + Pages(8));
+    let all = PageRange::new(va, va + Pages(8)).unwrap();
     let reads = uvm.wire_pages(held, &s, all, Prot::READ).unwrap();
     let writes = uvm.wire_pages(held, &s, all, Prot::WRITE).unwrap();
     uvm.wire(held, &s, all).unwrap();
@@ -229,7 +231,8 @@ fn an_object_has_writers_as_long_as_a_device_may_write_to_it() {
     uvm.unwire_pages(held, reads);
     // Where stores copy the page, no device reaches the object.
     let va = map(&uvm, &s, &desk.pager, Sharing::Private);
-    let copies = uvm.wire_pages(held, &s, VaRange::new(va, va + Pages(8)), Prot::WRITE).unwrap();
+    let copies =
+        uvm.wire_pages(held, &s, PageRange::new(va, va + Pages(8)).unwrap(), Prot::WRITE).unwrap();
     assert_eq!(object.pinned_writers(), 0);
     uvm.unwire_pages(held, copies);
     desk.close(held, vec![s]);
@@ -244,7 +247,7 @@ fn pinning_fails_as_an_access_would_and_leaves_nothing_pinned() {
     let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(200), Sharing::Shared);
     let request = MapRequest { advice: Advice::Random, ..request };
     let va = uvm.map(held, &s, &request.prot(Prot::READ)).unwrap();
-    let range = |from, to| VaRange::new(va + Pages(from), va + Pages(to));
+    let range = |from, to| PageRange::new(va + Pages(from), va + Pages(to)).unwrap();
     let refused = |access, r| uvm.wire_pages(&mut ThreadCtx::new().held(), &s, r, access).err();
     assert_eq!(refused(Prot::WRITE, range(0, 4)), Some(FaultError::Protection));
     assert_eq!(refused(Prot::READ, range(198, 202)), Some(FaultError::NoMapping));

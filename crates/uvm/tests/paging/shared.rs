@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, Machine, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{
     Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Loan, MapRequest, Pager,
     Quota, Sharing, Space, SwapId, Uvm,
@@ -34,7 +34,8 @@ impl World {
         let held = &mut ctx.held();
         let disk = SwapDisk::new(&uvm, 1500, mode);
         let id = uvm.swap_on(held, disk.clone(), 0).unwrap();
-        let space = uvm.space_create(held, VaRange::new(Va(0x1000), Va(1 << 40))).unwrap();
+        let space =
+            uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 40)).unwrap()).unwrap();
         let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(LEN)).unwrap();
         let request = MapRequest::object(pager.clone(), Pages(0), Pages(LEN), Sharing::Shared);
         let va = uvm.map(held, &space, &MapRequest { advice, ..request }).unwrap();
@@ -301,7 +302,7 @@ fn objects_with_one_quota_hold_no_more_together() {
         (Err(FaultError::NoSpace), Ok(()))
     );
     for (va, pager) in [(first, one), (second, other)] {
-        uvm.unmap(held, &w.space, VaRange::new(va, va + Pages(LEN))).unwrap();
+        uvm.unmap(held, &w.space, PageRange::new(va, va + Pages(LEN)).unwrap()).unwrap();
         uvm.detach(held, &*pager);
     }
     assert_eq!(quota.used(), 0);

@@ -7,14 +7,14 @@ use std::sync::{mpsc, Arc, Mutex};
 use std::thread;
 
 use crate::stores::{Mode, SwapDisk};
-use machine::{Channel, Machine, Pa, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::{Channel, Machine, Pa, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::page::PageFlags;
 use uvm::{Counter, MapRequest, Space, SwapError, Uvm};
 use uvm_soft::{wait_until, Config, Fate, IoBy, Moment, SoftMachine, Stage};
 
 type World = Arc<Uvm<SoftMachine>>;
 
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
 const PAGES: usize = 256;
 const ROUNDS: usize = 300;
 
@@ -69,7 +69,7 @@ impl Program {
 
     fn discard(&mut self, page: usize) {
         let va = self.va + Pages(page as u64);
-        let range = VaRange::new(va, va + Pages(1));
+        let range = PageRange::new(va, va + Pages(1)).unwrap();
         self.uvm.discard(&mut ThreadCtx::new().held(), &self.space, range).unwrap();
         self.holds[page] = 0;
     }
@@ -237,8 +237,12 @@ fn a_new_page_is_not_taken_before_it_is_mapped() {
             let (about_to_map, comes) = mpsc::channel();
             *program.lock().unwrap() = Some(thread::spawn(move || {
                 uvm.machine().run_on(1);
-                uvm.discard(&mut ThreadCtx::new().held(), &space, VaRange::new(renewed, next))
-                    .unwrap();
+                uvm.discard(
+                    &mut ThreadCtx::new().held(),
+                    &space,
+                    PageRange::new(renewed, next).unwrap(),
+                )
+                .unwrap();
                 let world = uvm.clone();
                 uvm.machine().pmap().hooks.at_next(Moment::Mapping, move || {
                     about_to_map.send(()).unwrap();
@@ -251,7 +255,7 @@ fn a_new_page_is_not_taken_before_it_is_mapped() {
         }
     });
     uvm.machine().run_on(0);
-    uvm.pageout_range(held, &space, VaRange::new(va, next + Pages(1)));
+    uvm.pageout_range(held, &space, PageRange::new(va, next + Pages(1)).unwrap());
     program.lock().unwrap().take().expect("the pass takes pages").join().unwrap();
     assert_eq!(mapped(&uvm, renewed), page, "the page is as it was, and mapped");
     assert_eq!(mapped(&uvm, next), None, "the page behind has left");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
-use machine::{Held, Machine, Pa, PageNo, Pages, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Held, Machine, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::page::Owner;
 use uvm::{
     AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, Uvm,
@@ -13,7 +13,7 @@ use uvm::{
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
 
 /// What a page is full of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,7 +262,7 @@ fn switching_it_off_brings_all_home_or_says_that_there_is_no_room() {
     assert_eq!(w.info().percent, 30);
     w.audit();
     w.check(va, 700, Fill::Text);
-    let rest = VaRange::new(va + Pages(300), va + Pages(700));
+    let rest = PageRange::new(va + Pages(300), va + Pages(700)).unwrap();
     w.uvm.unmap(&mut ThreadCtx::new().held(), w.space(), rest).unwrap();
     w.set_zswap(0).unwrap();
     assert_eq!(w.info(), ZswapInfo::default());
@@ -327,7 +327,7 @@ fn what_can_not_be_unpacked_is_lost_alone() {
     kept(&w);
     assert_eq!(w.store(va + Pages(lost[0]), &[1]), Err(FaultError::Io));
     w.audit();
-    let rest = VaRange::new(va + Pages(300), va + Pages(700));
+    let rest = PageRange::new(va + Pages(300), va + Pages(700)).unwrap();
     w.uvm.unmap(&mut ThreadCtx::new().held(), w.space(), rest).unwrap();
     w.set_zswap(0).unwrap();
     kept(&w);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use machine::order::Nothing;
-use machine::{Held, Machine, Pages, Pmap, Prot, ThreadCtx, Va, VaRange, PAGE_SIZE};
+use machine::{Held, Machine, PageRange, Pages, Pmap, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::{
     AnonObject, Counter, FaultError, Inherit, MapError, MapRequest, Pager, Place, RangeError,
     RemapPlace, Sharing, Space, Uvm,
@@ -13,7 +13,7 @@ use uvm_soft::{Config, SoftMachine};
 
 type World = Uvm<SoftMachine>;
 
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 40));
+const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn world() -> World {
@@ -80,13 +80,13 @@ fn forks_that_come_and_go_leave_memory_as_it_was() {
     let parent = space(&uvm, held);
     let va = uvm.map(held, &parent, &MapRequest::zero(Pages(8))).unwrap();
     (0..8).for_each(|i| store(&uvm, &parent, va + Pages(i), 1).unwrap());
-    uvm.unmap(held, &parent, VaRange::new(va + Pages(3), va + Pages(5))).unwrap();
+    uvm.unmap(held, &parent, PageRange::new(va + Pages(3), va + Pages(5)).unwrap()).unwrap();
     assert_eq!(uvm.anons(), 6);
     for round in 0..2000u64 {
         let child = uvm.fork(held, &parent).unwrap();
         store(&uvm, &parent, va + Pages(round % 3), 2).unwrap();
         store(&uvm, &child, va + Pages(5 + round % 3), 3).unwrap();
-        let keep = VaRange::new(va, va + Pages(3));
+        let keep = PageRange::new(va, va + Pages(3)).unwrap();
         uvm.unmap(held, &child, keep).unwrap();
         uvm.space_destroy(held, child);
         assert_eq!(uvm.anons(), 6, "round {round}");
@@ -121,15 +121,16 @@ fn a_heap_that_grows_by_protect_stays_two_entries() {
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(64)).prot(Prot::NONE)).unwrap();
     for i in 0..63 {
-        let page = VaRange::new(va + Pages(i), va + Pages(i + 1));
+        let page = PageRange::new(va + Pages(i), va + Pages(i + 1)).unwrap();
         uvm.protect(held, &s, page, Prot::READ_WRITE).unwrap();
         store(&uvm, &s, page.start, i as u8).unwrap();
         assert_eq!(s.map().entries(held), 2);
         audit(&uvm, held, &[&s]);
     }
-    uvm.protect(held, &s, VaRange::new(va + Pages(5), va + Pages(9)), Prot::READ).unwrap();
+    uvm.protect(held, &s, PageRange::new(va + Pages(5), va + Pages(9)).unwrap(), Prot::READ)
+        .unwrap();
     assert_eq!(s.map().entries(held), 4);
-    uvm.protect(held, &s, VaRange::new(va, va + Pages(64)), Prot::READ_WRITE).unwrap();
+    uvm.protect(held, &s, PageRange::new(va, va + Pages(64)).unwrap(), Prot::READ_WRITE).unwrap();
     assert_eq!((s.map().entries(held), load(&uvm, &s, va + Pages(7))), (1, Ok(7)));
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
@@ -139,7 +140,7 @@ fn a_heap_that_grows_by_protect_stays_two_entries() {
 fn a_sparse_terabyte_costs_by_its_touched_pages() {
     let (uvm, mut ctx) = (world(), ThreadCtx::new());
     let held = &mut ctx.held();
-    let s = uvm.space_create(held, VaRange::new(Va(0x1000), Va(1 << 45))).unwrap();
+    let s = uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 45)).unwrap()).unwrap();
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(1 << 28))).unwrap();
     for i in 0..500u64 {
         store(&uvm, &s, va + Pages(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36), 1).unwrap();
@@ -155,7 +156,7 @@ fn memory_shared_by_inheritance_is_seen_by_both_and_copied_for_a_third() {
     let held = &mut ctx.held();
     let a = space(&uvm, held);
     let va = uvm.map(held, &a, &MapRequest::zero(Pages(2))).unwrap();
-    let range = VaRange::new(va, va + Pages(2));
+    let range = PageRange::new(va, va + Pages(2)).unwrap();
     store(&uvm, &a, va, 1).unwrap();
     uvm.inherit(held, &a, range, Inherit::Share).unwrap();
     let b = uvm.fork(held, &a).unwrap();
@@ -177,8 +178,9 @@ fn a_child_inherits_nothing_or_zeroes_if_told_so() {
     let a = space(&uvm, held);
     let va = uvm.map(held, &a, &MapRequest::zero(Pages(2))).unwrap();
     (0..2).for_each(|i| store(&uvm, &a, va + Pages(i), 5).unwrap());
-    uvm.inherit(held, &a, VaRange::new(va, va + Pages(1)), Inherit::None).unwrap();
-    uvm.inherit(held, &a, VaRange::new(va + Pages(1), va + Pages(2)), Inherit::Zero).unwrap();
+    uvm.inherit(held, &a, PageRange::new(va, va + Pages(1)).unwrap(), Inherit::None).unwrap();
+    uvm.inherit(held, &a, PageRange::new(va + Pages(1), va + Pages(2)).unwrap(), Inherit::Zero)
+        .unwrap();
     let b = uvm.fork(held, &a).unwrap();
     assert_eq!(
         (load(&uvm, &b, va), load(&uvm, &b, va + Pages(1))),
@@ -193,7 +195,7 @@ fn wired_memory_is_copied_at_fork_and_stays_mapped() {
     let held = &mut ctx.held();
     let a = space(&uvm, held);
     let va = uvm.map(held, &a, &MapRequest::zero(Pages(4))).unwrap();
-    let range = VaRange::new(va + Pages(1), va + Pages(3));
+    let range = PageRange::new(va + Pages(1), va + Pages(3)).unwrap();
     uvm.wire(held, &a, range).unwrap();
     audit(&uvm, held, &[&a]);
     let b = uvm.fork(held, &a).unwrap();
@@ -221,7 +223,7 @@ fn a_moved_mapping_keeps_its_pages() {
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(2)).at(Va(0x20000))).unwrap();
     uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x22000)).prot(Prot::READ)).unwrap();
     store(&uvm, &s, va + Pages(1), 8).unwrap();
-    let old = VaRange::new(va, va + Pages(2));
+    let old = PageRange::new(va, va + Pages(2)).unwrap();
     assert_eq!(uvm.remap(held, &s, old, Pages(4), RemapPlace::Stay), Err(MapError::NoSpace));
     let new = uvm.remap(held, &s, old, Pages(4), RemapPlace::MayMove).unwrap();
     assert_eq!((load(&uvm, &s, new + Pages(1)), load(&uvm, &s, new + Pages(3))), (Ok(8), Ok(0)));
@@ -263,7 +265,7 @@ fn a_submap_has_its_own_entries_and_faults_through_its_space() {
     let (uvm, mut ctx) = (world(), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
-    let range = VaRange::new(Va(0x100000), Va(0x200000));
+    let range = PageRange::new(Va(0x100000), Va(0x200000)).unwrap();
     let sub = uvm.submap(held, &s, range).unwrap();
     assert_eq!(uvm.submap(held, &s, range).err(), Some(MapError::Exists));
     let va = uvm.map(held, &sub, &MapRequest::zero(Pages(2))).unwrap();
@@ -294,11 +296,11 @@ fn a_read_only_object_refuses_more_than_its_most() {
         ..MapRequest::object(object.clone(), Pages(0), Pages(1), Sharing::Shared)
     };
     let va = uvm.map(held, &s, &request).unwrap();
-    let range = VaRange::new(va, va + Pages(1));
+    let range = PageRange::new(va, va + Pages(1)).unwrap();
     assert_eq!(store(&uvm, &s, va, 1), Err(FaultError::Protection));
     assert_eq!(uvm.protect(held, &s, range, Prot::READ_WRITE), Err(RangeError::Access));
     assert_eq!(
-        uvm.protect(held, &s, VaRange::new(va, va + Pages(2)), Prot::READ),
+        uvm.protect(held, &s, PageRange::new(va, va + Pages(2)).unwrap(), Prot::READ),
         Err(RangeError::NoMapping)
     );
     uvm.space_destroy(held, s);

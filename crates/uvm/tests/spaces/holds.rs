@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use machine::order::Nothing;
-use machine::{Held, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Held, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{Inherit, MapRequest, Pass, Place, Space};
 use uvm_soft::{longest_hold, SoftMachine};
 
@@ -17,9 +17,9 @@ const SIZES: [u64; 2] = [4096, 32_768];
 /// So many full leaves, of each of which a child has unmapped a part.
 const CUTS: [u64; 2] = [64, 512];
 
-type Make = fn(&World, &mut Held<'_, Nothing>, u64) -> (Space<SoftMachine>, VaRange);
+type Make = fn(&World, &mut Held<'_, Nothing>, u64) -> (Space<SoftMachine>, PageRange);
 /// Says whether it was done.
-type Call = fn(&World, &mut Held<'_, Nothing>, &Space<SoftMachine>, VaRange) -> bool;
+type Call = fn(&World, &mut Held<'_, Nothing>, &Space<SoftMachine>, PageRange) -> bool;
 
 const CALLS: [(&str, Call); 8] = [
     ("share", share),
@@ -33,7 +33,7 @@ const CALLS: [(&str, Call); 8] = [
 ];
 
 /// A space with a range of so many leaves, of each of which one page is touched.
-fn sparse(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
+fn sparse(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, PageRange) {
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let pages = Pages(size * LEAF);
     let request = MapRequest { place: Place::Fixed(Va(1 << 30)), ..MapRequest::zero(pages) };
@@ -41,21 +41,21 @@ fn sparse(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMa
     for n in 0..size {
         store(uvm, &space, va + Pages(n * LEAF), 1);
     }
-    (space, VaRange::new(va, va + pages))
+    (space, PageRange::new(va, va + pages).unwrap())
 }
 
 /// A space with a range that another shares, which has unmapped so many pages of it.
-fn holed(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
+fn holed(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, PageRange) {
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let pages = Pages(2 * size);
     let request = MapRequest { place: Place::Fixed(Va(1 << 30)), ..MapRequest::zero(pages) };
     let va = uvm.map(held, &space, &request).unwrap();
-    let range = VaRange::new(va, va + pages);
+    let range = PageRange::new(va, va + pages).unwrap();
     store(uvm, &space, va + Pages(1), 1);
     let other = uvm.space_create(held, BOUNDS).unwrap();
     uvm.pass_range(held, &space, range, &other, Place::Fixed(va), Pass::Share).unwrap();
     for va in range.iter_pages().step_by(2) {
-        uvm.unmap(held, &other, VaRange::new(va, va + Pages(1))).unwrap();
+        uvm.unmap(held, &other, PageRange::new(va, va + Pages(1)).unwrap()).unwrap();
     }
     std::mem::forget(other);
     (space, range)
@@ -85,7 +85,7 @@ fn share(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     let shared = uvm.extract(held, space, range, Pass::Share);
     shared.map(|shared| uvm.drop_detached(held, shared)).is_ok()
@@ -95,7 +95,7 @@ fn copy(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     let copy = uvm.extract(held, space, range, Pass::Copy);
     copy.map(|copy| uvm.drop_detached(held, copy)).is_ok()
@@ -105,7 +105,7 @@ fn fork(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    _range: VaRange,
+    _range: PageRange,
 ) -> bool {
     uvm.fork(held, space).map(|child| uvm.space_destroy(held, child)).is_ok()
 }
@@ -114,21 +114,21 @@ fn discard(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     uvm.discard(held, space, range).is_ok()
 }
 
 /// The first one of a range.
-fn page(range: VaRange) -> VaRange {
-    VaRange::new(range.start, range.start + Pages(1))
+fn page(range: PageRange) -> PageRange {
+    PageRange::new(range.start, range.start + Pages(1)).unwrap()
 }
 
 fn discard_a_page(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     uvm.discard(held, space, page(range)).is_ok()
 }
@@ -137,7 +137,7 @@ fn give_a_page(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     let given = uvm.give_to_kernel(held, space, page(range));
     given.map(|given| given.into_iter().for_each(|given| uvm.return_loan(held, given))).is_ok()
@@ -147,7 +147,7 @@ fn unmap(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     uvm.unmap(held, space, range).is_ok()
 }
@@ -156,24 +156,24 @@ fn wire(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     uvm.wire_as_touched(held, space, range).is_ok()
 }
 
 /// The memory of a parent, which waits to copy leaves that are cut where a child has unmapped
 /// parts.
-fn cut(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
+fn cut(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, PageRange) {
     let parent = uvm.space_create(held, BOUNDS).unwrap();
     let pages = Pages(size * LEAF);
     let request = MapRequest { place: Place::Fixed(Va(1 << 30)), ..MapRequest::zero(pages) };
     let va = uvm.map(held, &parent, &request).unwrap();
-    let range = VaRange::new(va, va + pages);
+    let range = PageRange::new(va, va + pages).unwrap();
     range.iter_pages().for_each(|va| store(uvm, &parent, va, 1));
     let child = uvm.fork(held, &parent).unwrap();
     for n in 0..size {
         let start = va + Pages(n * LEAF + LEAF / 4);
-        uvm.unmap(held, &child, VaRange::new(start, start + Pages(LEAF / 2))).unwrap();
+        uvm.unmap(held, &child, PageRange::new(start, start + Pages(LEAF / 2)).unwrap()).unwrap();
     }
     std::mem::forget(child);
     (parent, range)
@@ -184,14 +184,18 @@ fn store_a_page(
     uvm: &World,
     _held: &mut Held<'_, Nothing>,
     space: &Space<SoftMachine>,
-    range: VaRange,
+    range: PageRange,
 ) -> bool {
     store(uvm, space, range.start, 2);
     true
 }
 
 /// One of two spaces that wait to copy the same leaves.
-fn waiting(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
+fn waiting(
+    uvm: &World,
+    held: &mut Held<'_, Nothing>,
+    size: u64,
+) -> (Space<SoftMachine>, PageRange) {
     let (parent, range) = sparse(uvm, held, size);
     let child = uvm.fork(held, &parent).unwrap();
     std::mem::forget(parent);
@@ -203,7 +207,7 @@ fn to_be_shared(
     uvm: &World,
     held: &mut Held<'_, Nothing>,
     size: u64,
-) -> (Space<SoftMachine>, VaRange) {
+) -> (Space<SoftMachine>, PageRange) {
     let (child, range) = waiting(uvm, held, size);
     uvm.inherit(held, &child, range, Inherit::Share).unwrap();
     (child, range)
@@ -211,7 +215,7 @@ fn to_be_shared(
 
 /// Two spaces that write the same leaves. Neither has translations, over which the software MMU
 /// takes as long as over leaves.
-fn shared(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, VaRange) {
+fn shared(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMachine>, PageRange) {
     let (space, range) = sparse(uvm, held, size);
     let other = uvm.extract(held, &space, range, Pass::Share).unwrap();
     std::mem::forget(other);
@@ -277,13 +281,13 @@ fn many_runs_are_counted_whole() {
     let held = &mut ctx.held();
     let space = uvm.space_create(held, BOUNDS).unwrap();
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(PAGES))).unwrap();
-    let range = VaRange::new(va, va + Pages(PAGES));
+    let range = PageRange::new(va, va + Pages(PAGES)).unwrap();
     let (first, last) = (range.start, range.start + Pages(PAGES - 1));
     [first, last].into_iter().for_each(|va| store(&uvm, &space, va, 5));
     let other = uvm.space_create(held, BOUNDS).unwrap();
     uvm.pass_range(held, &space, range, &other, Place::Fixed(va), Pass::Share).unwrap();
     for va in range.iter_pages().skip(1).step_by(2).take(PAGES as usize / 2 - 1) {
-        uvm.unmap(held, &other, VaRange::new(va, va + Pages(1))).unwrap();
+        uvm.unmap(held, &other, PageRange::new(va, va + Pages(1)).unwrap()).unwrap();
     }
     let third = uvm.space_create(held, BOUNDS).unwrap();
     uvm.pass_range(held, &space, range, &third, Place::Fixed(va), Pass::Share).unwrap();

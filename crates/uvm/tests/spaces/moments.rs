@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::disk::{Answers, Desk};
-use machine::{Machine, Pa, PageNo, Pages, Pmap, Prot, ThreadCtx, Va, VaRange};
+use machine::{Machine, Pa, PageNo, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::page::PageFlags;
 use uvm::page::{Owner, Reserve};
 use uvm::{Advice, MapRequest, Sharing, Space};
@@ -54,7 +54,7 @@ fn a_dropped_page_is_out_of_every_cpus_reach() {
     });
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
-    desk.uvm.unmap(held, &space, VaRange::new(va, va + Pages(16))).unwrap();
+    desk.uvm.unmap(held, &space, PageRange::new(va, va + Pages(16)).unwrap()).unwrap();
     let (was_free, was_read) = seen.lock().unwrap().take().expect("the unmapping flushes");
     assert!(!was_free || !was_read, "free, and read through a translation that is stale");
     desk.file.drop_clean(&desk.uvm, held, 0..16);
@@ -88,7 +88,7 @@ fn a_pin_of_a_hole_that_another_fills_is_one_pin() {
             pager.fill_hole(&uvm, &mut ThreadCtx::new().held(), Pages(marked)).unwrap()
         })
     });
-    let range = VaRange::new(va + Pages(marked), va + Pages(marked + 1));
+    let range = PageRange::new(va + Pages(marked), va + Pages(marked + 1)).unwrap();
     let pinned = desk.uvm.wire_pages(held, &space, range, Prot::WRITE).unwrap();
     let page = pinned.pages()[0];
     let during = desk.uvm.frames().wire_count(page);
@@ -136,7 +136,7 @@ fn page_out_on_request_leaves_what_others_use() {
     (0..16).for_each(|n| assert!(desk.load(&space, va + Pages(n)).is_ok()));
     let mut ctx = ThreadCtx::new();
     let held = &mut ctx.held();
-    let range = VaRange::new(va, va + Pages(16));
+    let range = PageRange::new(va, va + Pages(16)).unwrap();
     let other = desk.uvm.fork(held, &space).unwrap();
     assert_eq!(desk.uvm.pageout_range(held, &space, range).freed, 0, "another maps the file");
     desk.uvm.space_destroy(held, other);
@@ -145,7 +145,7 @@ fn page_out_on_request_leaves_what_others_use() {
     let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(16), Sharing::Private);
     desk.uvm.unmap(held, &space, range).unwrap();
     let va = desk.uvm.map(held, &space, &MapRequest { advice: Advice::Random, ..request }).unwrap();
-    let range = VaRange::new(va, va + Pages(16));
+    let range = PageRange::new(va, va + Pages(16)).unwrap();
     (0..16).for_each(|n| assert!(desk.load(&space, va + Pages(n)).is_ok()));
     assert_eq!(
         desk.uvm.pageout_range(held, &space, range).freed,

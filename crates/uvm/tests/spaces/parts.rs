@@ -1,10 +1,10 @@
 //! Several CPUs that map in one space: each gets addresses of its own, and nobody else can tell.
 
-use machine::{Machine, Pa, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Machine, Pa, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{MapError, MapRequest, Place, RemapPlace, Space, Uvm};
 use uvm_soft::{Config, SoftMachine, StdThreads, Threads};
 
-const BOUNDS: VaRange = VaRange::new(Va(0x1000), Va(1 << 30));
+const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 30)).unwrap();
 /// A slice is so long in a space of that size.
 const SLICE: u64 = 1 << 17;
 
@@ -30,7 +30,7 @@ impl World {
         self.try_map(cpu, &MapRequest::zero(Pages(pages))).unwrap()
     }
 
-    fn unmap(&self, range: VaRange) {
+    fn unmap(&self, range: PageRange) {
         self.uvm.unmap(&mut ThreadCtx::new().held(), &self.space, range).unwrap();
     }
 
@@ -39,7 +39,7 @@ impl World {
         let w = World::new();
         for turn in 0..20 {
             let va = w.map(turn % 2, 1);
-            w.unmap(VaRange::new(va, va + Pages(1)));
+            w.unmap(PageRange::new(va, va + Pages(1)).unwrap());
         }
         let own = [0, 1].map(|cpu| w.map(cpu, 1));
         assert_ne!(own[0].0 / SLICE, own[1].0 / SLICE, "{own:?}");
@@ -61,7 +61,7 @@ impl World {
         machine.load_u64(machine.cpu(), space.pmap(), va, fault).unwrap()
     }
 
-    fn entries(&self) -> Vec<VaRange> {
+    fn entries(&self) -> Vec<PageRange> {
         let mut all = Vec::new();
         self.uvm.describe(&mut ThreadCtx::new().held(), &self.space, |e| all.push(e.range));
         all
@@ -88,7 +88,7 @@ fn what_lies_in_parts_is_described_in_order_and_forked() {
     own.iter().zip(1..).for_each(|(&va, n)| w.store(va, n));
     let child = w.uvm.fork(&mut ThreadCtx::new().held(), &w.space).unwrap();
     assert_eq!(own.map(|va| w.load(&child, va)), [1, 2]);
-    let mut sorted = own.map(|va| VaRange::new(va, va + Pages(1)));
+    let mut sorted = own.map(|va| PageRange::new(va, va + Pages(1)).unwrap());
     sorted.sort_by_key(|range| range.start);
     assert_eq!(w.entries(), sorted);
     // They open again, and their entries with them.
@@ -119,7 +119,7 @@ fn a_range_over_parts_is_one_range() {
     let (w, own) = World::parted();
     own.iter().for_each(|&va| w.store(va, 7));
     let [low, high] = if own[0] < own[1] { own } else { [own[1], own[0]] };
-    let all = VaRange::new(low, high + Pages(1));
+    let all = PageRange::new(low, high + Pages(1)).unwrap();
     let held = &mut ThreadCtx::new();
     // A hole between them is one, whatever locks it lies under.
     assert!(w.uvm.protect(&mut held.held(), &w.space, all, Prot::READ).is_err());
@@ -145,7 +145,7 @@ fn a_hint_and_a_move_see_what_lies_in_parts() {
     let hint = MapRequest { place: Place::Hint(own[1]), ..MapRequest::zero(Pages(1)) };
     assert_ne!(w.try_map(0, &hint), Ok(own[1]), "the place is taken");
     w.store(own[0], 9);
-    let old = VaRange::new(own[0], own[0] + Pages(1));
+    let old = PageRange::new(own[0], own[0] + Pages(1)).unwrap();
     let moved = w.uvm.remap(
         &mut ThreadCtx::new().held(),
         &w.space,
