@@ -303,7 +303,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "isolation: a pager writes while the pass has pages busy",
         file: "uvm/src/pageout/take.rs",
-        changes: &[("            pass.puts.push((pager.clone(), index));\n", "            let _ = pager.put(self, held, index);\n")],
+        changes: &[("            pass.puts.push((pager, index));\n", "            let _ = pager.put(self, held, index);\n")],
         found_by: PUT,
     },
     Plant {
@@ -483,7 +483,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a dirty page is left to its borrowers",
         file: "uvm/src/pageout/loaned.rs",
-        changes: &[(" || !self.is_clean(page) {", " {")],
+        changes: &[(" || !owner.is_stored(self, page) {", " {")],
         found_by: TRANSFERRED,
     },
     Plant {
@@ -574,15 +574,15 @@ const PLANTS: &[Plant] = &[
         what: "a slot is free while its page is written there",
         file: "uvm/src/pageout/finish.rs",
         changes: &[(
-            "        self.prepare_write(page, slot);\n        Some(())",
-            "        slot.into_iter().for_each(|slot| self.swap().free(self.mem(), &mut h, slot));\n        self.prepare_write(page, slot);\n        Some(())",
+            "            owner.set_slot(self, h, page, slot);\n",
+            "            owner.set_slot(self, h, page, slot);\n            slot.into_iter().for_each(|slot| self.swap().free(self.mem(), h, slot));\n",
         )],
         found_by: PAGING,
     },
     Plant {
         what: "a dirty page is dropped as clean",
-        file: "uvm/src/pageout/finish.rs",
-        changes: &[("(body.swap.is_none() || !self.is_clean(page))", "body.swap.is_none()")],
+        file: "uvm/src/owner.rs",
+        changes: &[("has_place && uvm.is_clean(page)", "has_place")],
         found_by: PAGING,
     },
     Plant {
@@ -602,8 +602,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "the page daemon does not look again whose a page is",
-        file: "uvm/src/pageout/take.rs",
-        changes: &[("if body.page() != Some(page) || !self.can_go(page) {", "if !self.can_go(page) {")],
+        file: "uvm/src/owner.rs",
+        changes: &[("frames.owner(page) == Owner::Anon(no.get()) && body.page() == Some(page)", "true || frames.owner(page) == Owner::Anon(no.get()) && body.page() == Some(page)")],
         found_by: COMES_FOR_IT,
     },
     Plant {
@@ -614,10 +614,10 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "the page daemon says that a page is busy no more before it has no owner",
-        file: "uvm/src/pageout/finish.rs",
+        file: "uvm/src/owner.rs",
         changes: &[(
-            "        body.take_page(frames);\n        frames.free_page",
-            "        unbusy(machine, page);\n        machine.pmap().is_modified(page);\n        body.take_page(frames);\n        frames.free_page",
+            "        match self {\n            PageOwner::Anon { body, .. } => {\n                body.swap = place;\n",
+            "        unbusy(uvm.machine(), page);\n        uvm.machine().pmap().is_modified(page);\n        match self {\n            PageOwner::Anon { body, .. } => {\n                body.swap = place;\n",
         )],
         found_by: LET_GO_BESIDE,
     },
@@ -834,8 +834,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a page that was read where the file has a hole counts as one with room",
-        file: "uvm/src/object/io.rs",
-        changes: &[("(Outcome::Hole, None) => frames.set_flags(page, PageFlags::HOLE),", "(Outcome::Hole, None) => {}")],
+        file: "uvm/src/owner.rs",
+        changes: &[("(Outcome::Hole, None, _) => frames.set_flags(page, PageFlags::HOLE),", "(Outcome::Hole, None, _) => {}")],
         found_by: RANDOM,
     },
     Plant {
@@ -924,11 +924,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "race: swapoff takes the slot of a page that is being written there",
-        file: "uvm/src/swap/off.rs",
-        changes: &[(
-            "            if let Err(ticket) = busy_check(machine, page) {\n                return Ok(Visit::Wait(ticket));\n            }\n",
-            "            let _ = (busy_check(machine, page), |ticket| Visit::Wait(ticket));\n",
-        )],
+        file: "uvm/src/owner.rs",
+        changes: &[("            busy_check(machine, page)?;\n", "            let _ = busy_check(machine, page);\n")],
         found_by: LEAVES,
     },
     Plant {

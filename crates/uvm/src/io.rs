@@ -26,7 +26,6 @@ use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
-use crate::page::Owner;
 use crate::page::PageFlags;
 use machine::{order, Channel, Held, Machine, PageNo, Pages};
 
@@ -188,18 +187,16 @@ impl<M: Machine> Uvm<M> {
         self.frames().refill_reserves(held);
     }
 
-    fn ended(&self, held: &mut Held<'_, order::Nothing>, mut pages: &[PageNo], end: Ended) {
-        while let Some(&first) = pages.first() {
-            let done = match self.frames().owner(first) {
-                Owner::Object(id) => self.ended_in_object(held, id, pages, end),
-                Owner::Anon(_) => self.ended_in_anons(held, pages, end),
-                Owner::Orphan => self.ended_in_orphan(held, first, end),
-                owner => {
-                    debug_assert!(false, "{first:?}, owned by {owner:?}, ended a transfer");
-                    1
-                }
-            };
-            pages = &pages[done..];
+    /// Counts pages that were written to be freed as under way, before their write is started.
+    pub(crate) fn pageout_started(&self, pages: usize) {
+        self.in_flight.fetch_add(pages, Relaxed);
+    }
+
+    /// The write of pages that were to be freed has ended: threads that wait for memory look again.
+    pub(crate) fn pageout_ended(&self, pages: usize) {
+        if pages != 0 {
+            self.in_flight.fetch_sub(pages, Relaxed);
+            self.mem().wake(Channel::MEMORY);
         }
     }
 }

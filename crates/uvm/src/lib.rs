@@ -60,6 +60,7 @@ pub mod loan;
 pub mod map;
 mod object;
 mod owed;
+mod owner;
 pub mod page;
 pub mod pageout;
 pub mod pager;

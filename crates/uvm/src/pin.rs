@@ -22,10 +22,8 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 
 use crate::page::Owner;
-use crate::page::PageFlags;
-use machine::{order, Before, Held, Machine, PageNo, PageRange, Pages, Prot, VaRange};
+use machine::{order, Before, Held, Machine, PageNo, PageRange, Prot, VaRange};
 
-use crate::anon::AnonNo;
 use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
 use crate::owed::Owed;
@@ -165,38 +163,19 @@ impl<M: Machine> Uvm<M> {
             + Before<order::PageQueues>,
         P: Before<order::PageCache>,
     {
-        let frames = self.frames();
-        let flags = if changed { PageFlags::CLEAN } else { PageFlags::empty() };
-        match frames.owner(page) {
-            Owner::Object(id) => {
-                // A mapped object is known; one that is not has just lost its last reference, and
-                // its pages their owner.
-                let Some(pager) = self.pager(held, id) else { return false };
-                let (body, mut h) = pager.object().lock(held);
-                if frames.owner(page) != Owner::Object(id) {
-                    return false;
-                }
-                if changed {
-                    body.mark(Pages(frames.index(page)));
-                }
-                frames.clear_flags(page, flags);
-                frames.unwire(self.mem(), &mut h, page);
+        let (machine, frames) = (self.mem(), self.frames());
+        let unpinned = self.with_owner(held, page, |owner, h| {
+            if changed {
+                owner.set_dirty(frames, page);
             }
-            Owner::Anon(number) => {
-                let Some(no) = AnonNo::new(number) else { return false };
-                let (body, mut h) = self.anons.get(no).lock(held);
-                if frames.owner(page) != Owner::Anon(number) || body.page() != Some(page) {
-                    return false;
-                }
-                frames.clear_flags(page, flags);
-                frames.unwire(self.mem(), &mut h, page);
-            }
-            Owner::Kernel | Owner::Orphan | Owner::Free => {
-                if frames.unpin(page) {
-                    frames.free_page(self.mem(), held, page);
-                }
-            }
+            frames.unwire(machine, h, page);
+        });
+        // A mapped object is known; one that is not has just lost its last reference, and its pages
+        // their owner.
+        let has_none = !matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
+        if unpinned.is_none() && has_none && frames.unpin(page) {
+            frames.free_page(machine, held, page);
         }
-        true
+        unpinned.is_some() || has_none
     }
 }

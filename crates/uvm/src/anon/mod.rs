@@ -27,7 +27,6 @@
 //! need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's own; the
 //! magazines of free numbers and their depot by their own.
 
-pub(crate) mod io;
 mod many;
 
 use crate::Memory;

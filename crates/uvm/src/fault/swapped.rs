@@ -13,7 +13,7 @@
 //!
 //! I1: a page under way is its anon's, busy, and on no queue; whoever finds it waits. I2: the pages
 //! of a chain come from consecutive slots, which stay taken until the read has ended, also if the
-//! anon goes (`anon/io.rs`). I3: memory for what may not be wanted is taken only where it is not
+//! anon goes (`owner.rs`). I3: memory for what may not be wanted is taken only where it is not
 //! short. A walk's next pages are wanted: for them anything goes but the reserves and
 //! [`FOR_COPIES`].
 //!

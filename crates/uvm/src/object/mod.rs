@@ -22,7 +22,6 @@
 
 pub(crate) mod access;
 pub(crate) mod copiers;
-pub(crate) mod io;
 pub(crate) mod table;
 pub(crate) mod writers;
 
@@ -524,16 +523,25 @@ impl ObjectBody {
         }
     }
 
-    /// Takes the page at `index`, which is clean and mapped nowhere, from the object and leaves in
-    /// its place where it lies on swap; nothing, if it is its pager's to read again. The page is
-    /// the caller's.
-    pub(crate) fn evict<M: Machine>(&mut self, frames: &Frames<M>, index: Pages, page: PageNo) {
-        match Slot::new(frames.slot(page)) {
-            Some(slot) => self.set_slot(index, slot),
+    /// Takes a page that no translation shows from the object and leaves in its stead its place on
+    /// swap; nothing, if its pager is to read it again. The page is the caller's.
+    pub(crate) fn evict<M: Machine>(
+        &mut self,
+        frames: &Frames<M>,
+        page: PageNo,
+        place: Option<Slot>,
+    ) {
+        let index = Pages(frames.index(page));
+        match place {
+            Some(slot) => {
+                self.set(index, on_swap(slot));
+                self.swapped += 1;
+            }
             None => {
                 self.clear(index);
             }
         }
+        frames.set_owner(page, Owner::Kernel, 0);
     }
 
     /// Puts another page, which is filled and dirty, where `old` is; that one is the caller's, and
@@ -546,17 +554,6 @@ impl ObjectBody {
         frames.set_slot(new, frames.slot(old));
         frames.set_flags(new, self.class);
         frames.clear_flags(old, PageFlags::all());
-    }
-
-    /// Puts a place on swap where a page was.
-    fn set_slot(&mut self, index: Pages, slot: Slot) {
-        self.set(index, on_swap(slot));
-        self.swapped += 1;
-    }
-
-    /// Changes what is known of a place on swap.
-    pub(crate) fn reset_slot(&mut self, index: Pages, slot: Slot) {
-        self.set(index, on_swap(slot));
     }
 
     /// Removes some of all there is, for [`last_reference`](crate::Pager::last_reference): a page

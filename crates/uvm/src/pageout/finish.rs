@@ -7,10 +7,8 @@ use crate::page::PageFlags;
 use machine::{order, Held, Machine, PageNo, Pmap};
 
 use super::Pass;
-use crate::anon::AnonNo;
 use crate::io::{Outcome, Transfer};
-use crate::object::unbusy;
-use crate::pager::Put;
+use crate::pager::{Launder, Put};
 use crate::stat::Counter;
 use crate::swap::{Holder, Refusal, Run, Slot, WRITE_CLUSTER};
 use crate::Uvm;
@@ -18,12 +16,12 @@ use crate::Uvm;
 type Taken = ArrayVec<PageNo, WRITE_CLUSTER>;
 
 /// What became of a taken page.
-pub(super) enum Fate {
+enum Fate {
     /// It is free.
     Freed,
     /// It must be written, and is still busy.
     Write,
-    /// Somebody wants it, or it can't go: it is on a queue again.
+    /// A thread wants it, or it can't go: it is on a queue again.
     Kept,
 }
 
@@ -35,7 +33,7 @@ impl<M: Machine> Uvm<M> {
         let mut dirty = Taken::new();
         let mut freed = 0;
         for page in taken {
-            match self.settle(held, page) {
+            match self.dispose(held, page) {
                 Fate::Freed => freed += 1,
                 Fate::Write => dirty.push(page),
                 Fate::Kept => pass.progress.wanted += 1,
@@ -66,55 +64,25 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Frees a page that is clean, and that nobody waits for.
-    fn settle(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) -> Fate {
-        loop {
-            let fate = match self.frames().owner(page) {
-                Owner::Anon(number) => self.settle_anon(held, page, number),
-                Owner::Object(id) => self.settle_in_object(held, page, id),
-                _ => {
-                    self.drop_orphan(held, page);
-                    Some(Fate::Freed)
-                }
-            };
-            // None: its owner has just gone, so it is an orphan now.
-            if let Some(fate) = fate {
-                return fate;
+    /// Frees a page that is clean, and that no thread waits for.
+    fn dispose(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) -> Fate {
+        let fate = self.with_owner_of_busy(held, page, |owner, h| {
+            let is_wanted = self.frames().flags(page).contains(PageFlags::WANTED);
+            let is_stored = owner.is_stored(self, page);
+            if !is_wanted && !is_stored && owner.launder() == Launder::Swap {
+                return Fate::Write;
             }
-        }
-    }
-
-    fn settle_anon(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        page: PageNo,
-        number: u32,
-    ) -> Option<Fate> {
-        let (machine, frames) = (self.mem(), self.frames());
-        let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
-        if body.page() != Some(page) || frames.owner(page) != Owner::Anon(number) {
-            return None;
-        }
-        let wanted = frames.flags(page).contains(PageFlags::WANTED);
-        if !wanted && (body.swap.is_none() || !self.is_clean(page)) {
-            return Some(Fate::Write);
-        }
-        if wanted {
-            unbusy(machine, page);
-            frames.activate(machine, &mut h, page);
-            return Some(Fate::Kept);
-        }
-        body.take_page(frames);
-        frames.free_page(machine, &mut h, page);
-        Some(Fate::Freed)
-    }
-
-    /// Frees a page whose owner went while we had it.
-    fn drop_orphan(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
-        if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
-            self.swap().free(self.mem(), held, slot);
-        }
-        self.free_orphan(held, page);
+            if is_wanted || !is_stored {
+                self.keep(h, page);
+                return Fate::Kept;
+            }
+            owner.evict(self, h, page);
+            Fate::Freed
+        });
+        fate.unwrap_or_else(|| {
+            self.drop_orphan(held, page, None);
+            Fate::Freed
+        })
     }
 
     /// Puts dirty anonymous pages where they are out of the way: into zswap, as far as it takes
@@ -223,72 +191,27 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         slot: Option<Slot>,
     ) -> bool {
-        loop {
-            let assigned = match self.frames().owner(page) {
-                Owner::Anon(number) => self.assign_anon(held, page, number, slot),
-                Owner::Object(id) => self.assign_in_object(held, page, id, slot),
-                _ => {
-                    if let Some(old) = Slot::new(self.frames().index(page) as u32) {
-                        self.swap().free(self.mem(), held, old);
-                        self.frames().set_owner(page, Owner::Orphan, 0);
-                    }
-                    return false;
-                }
-            };
-            if assigned.is_some() {
-                return true;
+        let assigned = self.with_owner_of_busy(held, page, |owner, h| {
+            owner.set_slot(self, h, page, slot);
+            if slot.is_some() {
+                // Clean, unless something says otherwise before the write has ended.
+                self.mem().pmap().forget_modified(page);
+                self.frames().set_flags(page, PageFlags::PAGEOUT | PageFlags::CLEAN);
+            }
+        });
+        if assigned.is_none() {
+            if let Some(old) = Slot::new(self.frames().index(page) as u32) {
+                self.swap().free(self.mem(), held, old);
+                self.frames().set_owner(page, Owner::Orphan, 0);
             }
         }
-    }
-
-    fn assign_anon(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        page: PageNo,
-        number: u32,
-        slot: Option<Slot>,
-    ) -> Option<()> {
-        let (mut body, mut h) = self.anons.get(AnonNo::new(number)?).lock(held);
-        if body.page() != Some(page) || self.frames().owner(page) != Owner::Anon(number) {
-            return None;
-        }
-        if let Some(old) = core::mem::replace(&mut body.swap, slot) {
-            self.swap().free(self.mem(), &mut h, old);
-        }
-        self.prepare_write(page, slot);
-        Some(())
-    }
-
-    /// Marks a page as on its way out: clean, unless something says otherwise before the write has
-    /// ended.
-    pub(super) fn prepare_write(&self, page: PageNo, slot: Option<Slot>) {
-        if slot.is_some() {
-            self.mem().pmap().forget_modified(page);
-            self.frames().set_flags(page, PageFlags::PAGEOUT | PageFlags::CLEAN);
-        }
+        assigned.is_some()
     }
 
     /// Puts a page back on a queue that swap has no room for.
     fn give_back(&self, held: &mut Held<'_, order::Nothing>, page: PageNo) {
-        loop {
-            let machine = self.mem();
-            match self.frames().owner(page) {
-                Owner::Anon(number) => {
-                    let Some(no) = AnonNo::new(number) else { return };
-                    let (body, mut h) = self.anons.get(no).lock(held);
-                    if body.page() == Some(page) && self.frames().owner(page) == Owner::Anon(number)
-                    {
-                        unbusy(machine, page);
-                        return self.frames().activate(machine, &mut h, page);
-                    }
-                }
-                Owner::Object(id) => {
-                    if self.give_back_in_object(held, page, id) {
-                        return;
-                    }
-                }
-                _ => return self.drop_orphan(held, page),
-            }
+        if self.with_owner_of_busy(held, page, |_, h| self.keep(h, page)).is_none() {
+            self.drop_orphan(held, page, None);
         }
     }
 }

@@ -23,6 +23,7 @@ use super::Priority;
 use crate::amap::Amap;
 use crate::anon::{drop_page, many_bytes};
 use crate::loan::slots::{Settle, AT_ONCE};
+use crate::owner::PageOwner;
 use crate::pager::Launder;
 use crate::Uvm;
 
@@ -79,24 +80,23 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
     ) -> bool {
         let (machine, frames) = (self.mem(), self.frames());
-        let Owner::Object(id) = frames.owner(page) else { return false };
+        if !matches!(frames.owner(page), Owner::Object(_)) {
+            return false;
+        }
         if machine.pmap().clear_referenced(page) && priority == Priority::Normal {
             return false;
         }
         let mut down = Gather::new();
-        let left = self.in_object(held, page, id, |pager, body, h, index| {
+        let left = self.with_owner(held, page, |owner, h| {
             let is_busy = frames.flags(page).contains(PageFlags::BUSY);
-            let is_wired = frames.wirings(page) != 0;
-            let has_place = match pager.launder() {
-                Launder::Keep => false,
-                Launder::Put => true,
-                Launder::Swap => frames.slot(page) != 0,
-            };
-            if is_busy || is_wired || !has_place || !self.is_clean(page) {
+            let is_kept = owner.launder() == Launder::Keep || frames.wirings(page) != 0;
+            if is_busy || is_kept || !owner.is_stored(self, page) {
                 return false;
             }
-            let unmapped = down.unmap(machine.frames(), machine, h, page);
-            body.evict(frames, index, page);
+            let place = owner.slot(frames, page);
+            let PageOwner::Object { body, .. } = owner else { return false };
+            let unmapped = down.unmap(frames, machine, h, page);
+            body.evict(frames, page, place);
             drop_page(machine, h, unmapped, &mut down);
             true
         });

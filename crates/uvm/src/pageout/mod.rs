@@ -44,7 +44,6 @@ mod finish;
 mod knobs;
 mod loaned;
 mod no_progress;
-mod objects;
 mod range;
 mod reclaim;
 mod swap_slots;

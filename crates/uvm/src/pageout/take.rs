@@ -1,14 +1,11 @@
 //! The first step: pages are taken from their owners' users, one by one.
 
-use alloc::sync::Arc;
-
-use crate::page::Owner;
 use crate::page::{PageFlags, Place};
 use machine::{order, Before, Held, Machine, PageNo, Pages, Pmap, Prot};
 
 use super::{Pass, Priority};
-use crate::anon::AnonNo;
-use crate::pager::{Launder, Pager};
+use crate::owner::PageOwner;
+use crate::pager::Launder;
 use crate::stat::Counter;
 use crate::Uvm;
 
@@ -31,70 +28,37 @@ impl<M: Machine> Uvm<M> {
             self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
             return;
         }
-        match frames.owner(page) {
-            Owner::Anon(number) => self.look_at_anon(held, pass, page, number),
-            Owner::Object(id) => {
-                if let Some(pager) = self.pager(held, id) {
-                    self.look_at_object(held, pass, page, &pager);
-                }
-            }
-            Owner::Free | Owner::Kernel | Owner::Orphan => {}
-        }
-    }
-
-    fn look_at_anon(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pass: &mut Pass<M>,
-        page: PageNo,
-        number: u32,
-    ) {
-        let Some(no) = AnonNo::new(number) else { return };
-        let (body, mut h) = self.anons.get(no).lock(held);
-        if body.page() != Some(page) || !self.can_go(page) {
-            return;
-        }
-        // A page with a stale slot can always be written: to that one, if there is no other.
-        if body.swap.is_none() && pass.room == 0 {
-            return;
-        }
-        pass.room -= usize::from(body.swap.is_none());
-        self.take(&mut h, pass, page);
-    }
-
-    fn look_at_object(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pass: &mut Pass<M>,
-        page: PageNo,
-        pager: &Arc<dyn Pager<M>>,
-    ) {
-        let index = Pages(self.frames().index(page));
-        {
-            let (body, mut h) = pager.object().lock(held);
-            if body.page(index) != Some(page) || !self.can_go(page) {
-                return;
+        let put = self.with_owner(held, page, |owner, h| {
+            if !self.can_go(page) {
+                return None;
             }
             // The host's own use, which the pmap doesn't see; flags are written under the owner's
             // lock.
-            let flags = self.frames().clear_flags(page, PageFlags::TOUCHED);
+            let flags = frames.clear_flags(page, PageFlags::TOUCHED);
             if flags.contains(PageFlags::TOUCHED) && pass.priority == Priority::Normal {
-                self.frames().reactivate(&mut h, page);
+                frames.reactivate(h, page);
                 self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
-                return;
+                return None;
             }
-            let swaps = pager.launder() == Launder::Swap;
-            let is_new = swaps && self.frames().slot(page) == 0;
-            if is_new && pass.room == 0 {
-                return;
-            }
+            // A page with a stale slot can always be written: to that one, if there is no other.
+            let swaps = owner.launder() == Launder::Swap;
+            let is_new = swaps && owner.slot(frames, page).is_none();
             if swaps || self.is_clean(page) {
-                pass.room -= usize::from(is_new);
-                return self.take(&mut h, pass, page);
+                if !is_new || pass.room != 0 {
+                    pass.room -= usize::from(is_new);
+                    self.take(h, pass, page);
+                }
+                return None;
             }
-        }
-        if pager.launder() == Launder::Put {
-            pass.puts.push((pager.clone(), index));
+            match owner {
+                PageOwner::Object { pager, .. } if pager.launder() == Launder::Put => {
+                    Some(((*pager).clone(), Pages(frames.index(page))))
+                }
+                _ => None,
+            }
+        });
+        if let Some((pager, index)) = put.flatten() {
+            pass.puts.push((pager, index));
         }
     }
 

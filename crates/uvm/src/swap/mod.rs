@@ -24,7 +24,6 @@
 //! spaces: here the anon is what is shared.
 
 mod bits;
-mod objects;
 mod off;
 mod oldest;
 mod pieces;

@@ -10,35 +10,27 @@
 //! (`swap` I2), since no new ones are given: then it is taken out. I2: where it can't be emptied,
 //! it is on again, with what is left on it.
 
+use alloc::sync::Arc;
 use core::ops::Range;
 use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
-use crate::page::PageFlags;
-use crate::page::Reserve;
-use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Ticket};
+use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Ticket};
 
 use super::zswap::ZSWAP;
 use super::{Slot, State, SwapError, SwapId, MOST_ZSWAP};
-use crate::anon::{AnonBody, AnonNo};
+use crate::anon::AnonNo;
 use crate::io::{Outcome, Transfer, CLUSTER};
-use crate::object::busy_check;
+use crate::object::Stored;
+use crate::owner::PageOwner;
+use crate::page::Reserve;
 use crate::pageout::Reclaim;
+use crate::pager::{GetError, Launder, Pager};
 use crate::Uvm;
 
 /// Pages on their way home, by slot.
 pub(super) type Batch = ArrayVec<(Slot, PageNo), CLUSTER>;
-
-/// What an anon's visit came to.
-pub(super) enum Visit {
-    /// It has nothing on the device.
-    Done,
-    /// Its page must be read; it is busy and in the batch.
-    Reads,
-    /// I/O has its page.
-    Wait(Ticket),
-}
 
 impl<M: Machine> Uvm<M> {
     /// Brings everything home that is on a swap device, and switches it off.
@@ -174,55 +166,109 @@ impl<M: Machine> Uvm<M> {
         numbers: &Range<u32>,
         wait: &mut Option<Ticket>,
     ) -> Result<(), NoMemory> {
-        let mut batch = Batch::new();
-        let mut result = Ok(());
-        for number in 1..self.anons.end(held) {
-            let Some(no) = AnonNo::new(number) else { continue };
-            match self.visit(held, no, numbers, Reserve::User, &mut batch) {
-                Ok(Visit::Done | Visit::Reads) => {}
-                Ok(Visit::Wait(ticket)) => *wait = Some(ticket),
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
+        let (mut batch, mut result) = (Batch::new(), Ok(()));
+        for no in (1..self.anons.end(held)).filter_map(AnonNo::new) {
+            result = self.anon_home(held, no, numbers, Reserve::User, &mut batch);
+            if let Err(GetError::Wait(ticket)) = result {
+                *wait = Some(ticket);
+            } else if result.is_err() {
+                break;
             }
             if batch.is_full() {
                 self.read_batch(held, &mut batch);
             }
         }
         self.read_batch(held, &mut batch);
-        result
+        match result {
+            Ok(()) | Err(GetError::Wait(_)) => Ok(()),
+            Err(_) => Err(NoMemory),
+        }
     }
 
-    pub(super) fn visit(
+    /// Has an anon give a place on the device back, or a page of its read.
+    pub(super) fn anon_home(
         &self,
         held: &mut Held<'_, order::Nothing>,
         no: AnonNo,
         numbers: &Range<u32>,
         reserve: Reserve,
         batch: &mut Batch,
-    ) -> Result<Visit, NoMemory> {
-        let (machine, frames) = (self.mem(), self.frames());
+    ) -> Result<(), GetError> {
         let (mut body, mut h) = self.anons.get(no).lock(held);
-        let body: &mut AnonBody = &mut body;
         let Some(slot) = body.swap.filter(|slot| numbers.contains(&slot.number())) else {
-            return Ok(Visit::Done);
+            return Ok(());
         };
-        if let Some(page) = body.page() {
-            if let Err(ticket) = busy_check(machine, page) {
-                return Ok(Visit::Wait(ticket));
+        let what = body.page().map_or(Stored::Slot(slot), Stored::Page);
+        let mut owner = PageOwner::Anon { no, body: &mut body };
+        let page = owner.bring_back(self, &mut h, (Pages(0), what), reserve)?;
+        batch.extend(page.map(|page| (slot, page)));
+        Ok(())
+    }
+
+    /// One round over all anonymous objects. `wait` becomes a ticket of a page that I/O had.
+    fn objects_home(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        numbers: &Range<u32>,
+        wait: &mut Option<Ticket>,
+    ) -> Result<(), NoMemory> {
+        let mut next = Some(0);
+        while let Some((id, pager)) = next.and_then(|next| self.object_table.next(held, next)) {
+            let mut indices = 0..u64::MAX >> 1;
+            while pager.launder() == Launder::Swap && !indices.is_empty() {
+                let mut batch = Batch::new();
+                let home = self.object_home(
+                    held,
+                    &pager,
+                    &mut indices,
+                    numbers,
+                    Reserve::User,
+                    &mut batch,
+                );
+                self.read_batch(held, &mut batch);
+                match home {
+                    Ok(()) => {}
+                    Err(GetError::Wait(ticket)) => *wait = Some(ticket),
+                    Err(_) => return Err(NoMemory),
+                }
             }
-            frames.clear_flags(page, PageFlags::CLEAN);
-            body.swap = None;
-            self.swap().free(machine, &mut h, slot);
-            return Ok(Visit::Done);
+            next = id.checked_add(1);
         }
-        let page = frames.alloc(machine, &mut h, reserve)?;
-        self.prepare_read(page);
-        body.set_page(frames, no, page);
-        self.read_prepared(1);
-        batch.push((slot, page));
-        Ok(Visit::Reads)
+        Ok(())
+    }
+
+    /// As [`anon_home`](Self::anon_home), for the pages of an object at some indices: until the
+    /// batch is full, or I/O has one. The rest stays in `indices`.
+    pub(super) fn object_home(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        indices: &mut Range<u64>,
+        numbers: &Range<u32>,
+        reserve: Reserve,
+        batch: &mut Batch,
+    ) -> Result<(), GetError> {
+        let (mut body, h) = pager.object().lock(held);
+        let mut h = h.down_to();
+        let place = |what| match what {
+            Stored::Page(page) => Slot::new(self.frames().slot(page)),
+            Stored::Slot(slot) => Some(slot),
+        };
+        let lies_there = |what| place(what).filter(|slot| numbers.contains(&slot.number()));
+        while !batch.is_full() {
+            let mut contents = body.contents(indices.clone());
+            let found = contents.find_map(|(index, what)| Some((index, what, lies_there(what)?)));
+            drop(contents);
+            let Some((index, what, slot)) = found else {
+                indices.start = indices.end;
+                break;
+            };
+            let mut owner = PageOwner::Object { pager, body: &mut body };
+            let page = owner.bring_back(self, &mut h, (index, what), reserve);
+            indices.start = index.0 + 1;
+            batch.extend(page?.map(|page| (slot, page)));
+        }
+        Ok(())
     }
 
     /// Starts the reads of a batch, consecutive slots together; doubtful ones alone.

@@ -16,6 +16,7 @@ use super::off::Batch;
 use super::{Holder, Slot, WRITE_CLUSTER};
 use crate::anon::AnonNo;
 use crate::io::{Outcome, Transfer};
+use crate::pager::GetError;
 use crate::stat::Counter;
 use crate::Uvm;
 
@@ -60,20 +61,19 @@ impl<M: Machine> Uvm<M> {
         let numbers = slot.number()..slot.number() + 1;
         let taken = match holder {
             Holder::Anon(number) => match AnonNo::new(number) {
-                Some(no) => self.visit(held, no, &numbers, Reserve::Kernel, batch).map(|_| ()),
+                Some(no) => self.anon_home(held, no, &numbers, Reserve::Kernel, batch),
                 None => Ok(()),
             },
             Holder::Object(id, index) => match self.pager(held, id) {
                 Some(pager) => {
                     let mut indices = u64::from(index)..u64::from(index) + 1;
-                    self.visit_object(held, &pager, &mut indices, &numbers, Reserve::Kernel, batch)
-                        .map(|_| ())
+                    self.object_home(held, &pager, &mut indices, &numbers, Reserve::Kernel, batch)
                 }
                 None => Ok(()),
             },
             Holder::Unknown => Ok(()),
         };
-        taken.is_ok()
+        matches!(taken, Ok(()) | Err(GetError::Wait(_)))
     }
 
     /// Fills a page from its slot. The page stays busy; none, if that fails.

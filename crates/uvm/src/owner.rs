@@ -1,0 +1,402 @@
+//! The owner of a page, an anon or an object, for passes that come by the page: the page daemon,
+//! completions of I/O, swapoff.
+//!
+//! Such a pass knows a page, nothing else. It reads the owner in the page's record without a lock,
+//! takes the owner's lock and looks again ([`Uvm::with_owner`]). A busy page changes hands once at
+//! most, when its owner goes and leaves it an orphan, so a second look finds the truth
+//! ([`Uvm::with_owner_of_busy`]). A thread that waits for the page is woken under the owner's lock,
+//! after the owner says what became of the data: a ticket is read under that lock, so no wake-up is
+//! lost.
+//!
+//! ```text
+//!                  page in            place on swap in         dirty page goes to
+//!   anon           AnonBody::page     AnonBody::swap           swap
+//!   object         table of pages     record of the page;      swap, its pager or nowhere
+//!                                     then table of pages      (Pager::launder)
+//!   orphan         -                  record of the page       freed with its I/O's end
+//! ```
+//!
+//! # When a transfer fails
+//! A device that fails a transfer of many pages says that one of them is bad, not which. No page's
+//! data is given up for a neighbour's: such slots are *doubtful*, and each is tried alone the next
+//! time. A slot that fails alone is bad; it is retired, and a page that was to be read from it is
+//! lost: its users get [`FaultError::Io`](crate::FaultError), and other pages' users notice
+//! nothing. A page that was to be written stays in memory.
+//!
+//! I1: a page that is neither wanted nor changed when its write-out ends is freed; every other one
+//! is on a queue again. I2: a page leaves its owner before its BUSY flag goes, so that a thread that
+//! found it without the lock doesn't map it meanwhile ([`Frames::is_alone`]).
+//!
+//! Locks: the owner's; inside it the swap table's and the queues'.
+
+use alloc::sync::Arc;
+
+use machine::{order, Before, Held, Machine, PageNo, Pages, Pmap};
+
+use crate::anon::{AnonBody, AnonNo};
+use crate::io::{Direction, Ended, Outcome};
+use crate::object::{busy_check, unbusy, ObjectBody, Stored};
+use crate::page::{Frames, Owner, PageFlags, Reserve};
+use crate::pager::{GetError, Launder, Pager};
+use crate::stat::Counter;
+use crate::swap::Slot;
+use crate::Uvm;
+
+/// An owner of pages under its lock.
+pub(crate) enum PageOwner<'a, M: Machine> {
+    Anon { no: AnonNo, body: &'a mut AnonBody },
+    Object { pager: &'a Arc<dyn Pager<M>>, body: &'a mut ObjectBody },
+}
+
+/// The token of an owner's lock, whichever it is.
+type Locked<'a> = Held<'a, order::Anon>;
+
+impl<M: Machine> Uvm<M> {
+    /// Calls `work` under the lock of a page's owner; `None` if that has just gone, or there is
+    /// none.
+    pub(crate) fn with_owner<P, T>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+        work: impl FnOnce(&mut PageOwner<'_, M>, &mut Locked<'_>) -> T,
+    ) -> Option<T>
+    where
+        P: Before<order::Object> + Before<order::Anon> + Before<order::ObjectTable>,
+    {
+        match self.frames().owner(page) {
+            Owner::Anon(number) => {
+                let no = AnonNo::new(number)?;
+                let (mut body, mut h) = self.anons.get(no).lock(held);
+                let mut owner = PageOwner::Anon { no, body: &mut body };
+                owner.has(self.frames(), page).then(|| work(&mut owner, &mut h))
+            }
+            Owner::Object(id) => {
+                let pager = self.pager(held, id)?;
+                let (mut body, h) = pager.object().lock(held);
+                let mut owner = PageOwner::Object { pager: &pager, body: &mut body };
+                owner.has(self.frames(), page).then(|| work(&mut owner, &mut h.down_to()))
+            }
+            Owner::Free | Owner::Kernel | Owner::Orphan => None,
+        }
+    }
+
+    /// As [`with_owner`](Self::with_owner), for a page that the caller has made busy: `None` if its
+    /// owner has left it an orphan.
+    pub(crate) fn with_owner_of_busy<T>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: PageNo,
+        mut work: impl FnMut(&mut PageOwner<'_, M>, &mut Locked<'_>) -> T,
+    ) -> Option<T> {
+        loop {
+            if let Some(done) = self.with_owner(held, page, &mut work) {
+                return Some(done);
+            }
+            if !matches!(self.frames().owner(page), Owner::Anon(_) | Owner::Object(_)) {
+                return None;
+            }
+        }
+    }
+
+    /// Ends the I/O of pages: of those at the front that have one owner, then of the next.
+    pub(crate) fn ended(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], end: Ended) {
+        let mut rest = pages;
+        while let Some(&first) = rest.first() {
+            let of_owner = self.with_owner(held, first, |owner, h| {
+                let own = rest.iter().take_while(|&&page| owner.has(self.frames(), page)).count();
+                let mut written = 0;
+                for &page in &rest[..own] {
+                    let flags = self.frames().flags(page);
+                    written += usize::from(flags.contains(PageFlags::PAGEOUT));
+                    match end.direction {
+                        Direction::Read => owner.read(self, h, page, end),
+                        Direction::Write => owner.written(self, h, page, end),
+                    }
+                }
+                (own, written)
+            });
+            let (done, written) = match (of_owner, self.frames().owner(first)) {
+                (Some(ended), _) => ended,
+                (None, Owner::Orphan) => {
+                    self.drop_orphan(held, first, Some(end));
+                    (1, 0)
+                }
+                // The owner has just gone: again.
+                (None, _) => (0, 0),
+            };
+            self.pageout_ended(written);
+            rest = &rest[done..];
+        }
+    }
+
+    /// Frees a page that its owner left to its I/O, and its place on swap; `end` says how a
+    /// transfer there ended, if there was one.
+    pub(crate) fn drop_orphan(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        page: PageNo,
+        end: Option<Ended>,
+    ) {
+        let (machine, frames) = (self.mem(), self.frames());
+        let bad = end.filter(|e| e.outcome == Outcome::Failed && e.direction == Direction::Write);
+        match (Slot::new(frames.index(page) as u32), bad) {
+            (Some(slot), Some(end)) => self.unwritable(held, slot, end),
+            (Some(slot), None) => self.swap().free(machine, held, slot),
+            (None, _) => {}
+        }
+        let written = frames.flags(page).contains(PageFlags::PAGEOUT);
+        unbusy(machine, page);
+        if frames.unpin(page) {
+            frames.free_page(machine, held, page);
+        }
+        if written {
+            self.pageout_ended(1);
+        } else {
+            machine.wake(machine::Channel::MEMORY);
+        }
+    }
+
+    /// What is left of a slot that was part of a read that failed.
+    fn unreadable(&self, held: &mut Locked<'_>, slot: Slot, end: Ended) -> Slot {
+        if end.pages > 1 {
+            self.swap().doubt(held, slot);
+            return slot;
+        }
+        self.swap().lose(self.mem(), held, slot);
+        Slot::LOST
+    }
+
+    /// Takes a slot out of use that was part of a write that failed, or keeps it for another try.
+    fn unwritable<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot, end: Ended) {
+        if end.pages > 1 {
+            self.swap().doubt(held, slot);
+            self.swap().free(self.mem(), held, slot);
+        } else {
+            self.swap().retire(self.mem(), held, slot);
+        }
+    }
+
+    /// Makes a new page busy that is about to be read, and look untouched to the pmap: the frame's
+    /// last owner left its bits. Before it has an owner: a thread that looks at it under the pmap's
+    /// lock finds it busy from then on ([`Frames::is_alone`]).
+    pub(crate) fn prepare_read(&self, page: PageNo) {
+        self.frames().set_flags(page, PageFlags::BUSY);
+        self.mem().pmap().forget_modified(page);
+        self.mem().pmap().clear_referenced(page);
+    }
+
+    /// Puts a busy page that stays in memory on a queue again, under its owner's lock.
+    pub(crate) fn keep(&self, held: &mut Locked<'_>, page: PageNo) {
+        unbusy(self.mem(), page);
+        self.frames().activate(self.mem(), held, page);
+    }
+
+    /// Whether a page that was written, and is still busy, can be freed: its owner's lock is held,
+    /// no translation shows it.
+    fn is_done_with(&self, page: PageNo) -> bool {
+        let flags = self.frames().flags(page);
+        flags.contains(PageFlags::PAGEOUT)
+            && !flags.contains(PageFlags::WANTED)
+            && self.frames().wire_count(page) == 0
+            && self.is_clean(page)
+    }
+}
+
+impl<M: Machine> PageOwner<'_, M> {
+    /// Whether it owns a page.
+    fn has(&self, frames: &Frames<M>, page: PageNo) -> bool {
+        match self {
+            PageOwner::Anon { no, body } => {
+                frames.owner(page) == Owner::Anon(no.get()) && body.page() == Some(page)
+            }
+            PageOwner::Object { pager, body } => {
+                let has = frames.owner(page) == Owner::Object(pager.object().name());
+                debug_assert!(!has || body.page(Pages(frames.index(page))) == Some(page));
+                has
+            }
+        }
+    }
+
+    /// What becomes of its dirty pages.
+    pub(crate) fn launder(&self) -> Launder {
+        match self {
+            PageOwner::Anon { .. } => Launder::Swap,
+            PageOwner::Object { pager, .. } => pager.launder(),
+        }
+    }
+
+    /// The place on swap of a resident page of its.
+    pub(crate) fn slot(&self, frames: &Frames<M>, page: PageNo) -> Option<Slot> {
+        match self {
+            PageOwner::Anon { body, .. } => body.swap,
+            PageOwner::Object { .. } => Slot::new(frames.slot(page)),
+        }
+    }
+
+    /// Gives a resident page a place on swap, or none, and frees the one that it had.
+    pub(crate) fn set_slot(
+        &mut self,
+        uvm: &Uvm<M>,
+        held: &mut Locked<'_>,
+        page: PageNo,
+        slot: Option<Slot>,
+    ) {
+        if let Some(old) = self.replace_slot(uvm.frames(), page, slot) {
+            uvm.swap().free(uvm.mem(), held, old);
+        }
+    }
+
+    fn replace_slot(
+        &mut self,
+        frames: &Frames<M>,
+        page: PageNo,
+        slot: Option<Slot>,
+    ) -> Option<Slot> {
+        let old = self.slot(frames, page);
+        match self {
+            PageOwner::Anon { body, .. } => body.swap = slot,
+            PageOwner::Object { .. } => frames.set_slot(page, slot.map_or(0, Slot::number)),
+        }
+        old
+    }
+
+    /// Whether backing store has what a page holds; certain once no translation shows the page.
+    pub(crate) fn is_stored(&self, uvm: &Uvm<M>, page: PageNo) -> bool {
+        let has_place = self.launder() != Launder::Swap || self.slot(uvm.frames(), page).is_some();
+        has_place && uvm.is_clean(page)
+    }
+
+    /// Frees a busy page that no translation shows, and leaves its place on swap where the page
+    /// was.
+    pub(crate) fn evict(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo) {
+        let place = self.slot(uvm.frames(), page);
+        self.evict_to(uvm, held, page, place);
+    }
+
+    fn evict_to(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, place: Option<Slot>) {
+        match self {
+            PageOwner::Anon { body, .. } => {
+                body.swap = place;
+                body.take_page(uvm.frames());
+            }
+            PageOwner::Object { body, .. } => body.evict(uvm.frames(), page, place),
+        }
+        unbusy(uvm.mem(), page);
+        uvm.frames().free_page(uvm.mem(), held, page);
+    }
+
+    /// Ends the read of a page.
+    fn read(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, end: Ended) {
+        let (frames, slot) = (uvm.frames(), self.slot(uvm.frames(), page));
+        match (end.outcome, slot, &mut *self) {
+            (Outcome::Failed, Some(slot), _) => {
+                uvm.stat().add(uvm.mem().cpu(), Counter::SwapErrors, 1);
+                let left = uvm.unreadable(held, slot, end);
+                return self.evict_to(uvm, held, page, Some(left));
+            }
+            (Outcome::Failed, None, PageOwner::Object { body, .. }) if end.pages > 1 => {
+                // One of them is bad, not known which: each is read by itself when it is asked for.
+                body.ahead.failed(frames.index(page));
+                return self.evict_to(uvm, held, page, None);
+            }
+            (Outcome::Failed, None, _) => frames.set_flags(page, PageFlags::ERROR),
+            (Outcome::Done | Outcome::Hole, Some(slot), _) => {
+                frames.set_flags(page, PageFlags::CLEAN);
+                if end.pages == 1 {
+                    uvm.swap().trust(held, slot);
+                }
+                if uvm.swap().is_leaving(held, slot) {
+                    self.give_slot_back(uvm, held, page);
+                }
+            }
+            (Outcome::Hole, None, _) => frames.set_flags(page, PageFlags::HOLE),
+            (Outcome::Done, None, _) => {}
+        }
+        uvm.keep(held, page);
+    }
+
+    /// Ends the write of a page.
+    fn written(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, end: Ended) {
+        let (cpu, frames) = (uvm.mem().cpu(), uvm.frames());
+        let slot = self.slot(frames, page);
+        if end.outcome == Outcome::Failed {
+            self.set_dirty(frames, page);
+        }
+        match (end.outcome, slot, &mut *self) {
+            (Outcome::Failed, Some(slot), _) => {
+                uvm.stat().add(cpu, Counter::SwapErrors, 1);
+                self.replace_slot(frames, page, None);
+                uvm.unwritable(held, slot, end);
+            }
+            (Outcome::Failed, None, PageOwner::Object { body, .. }) => {
+                frames.set_flags(page, PageFlags::UNWRITTEN);
+                // One of many is bad, not known which: each is written by itself the next time.
+                if end.pages > 1 {
+                    body.parted_writes += 1;
+                } else {
+                    body.write_errors += 1;
+                    uvm.stat().add(cpu, Counter::FileErrors, 1);
+                }
+            }
+            (Outcome::Done | Outcome::Hole, Some(slot), _) => {
+                if end.pages == 1 {
+                    uvm.swap().trust(held, slot);
+                }
+                if uvm.is_done_with(page) {
+                    uvm.stat().add(cpu, Counter::PagesFreed, 1);
+                    return self.evict(uvm, held, page);
+                }
+            }
+            (_, None, _) => {
+                frames.clear_flags(page, PageFlags::UNWRITTEN);
+            }
+        }
+        uvm.keep(held, page);
+    }
+
+    /// A resident page's bytes are in memory alone from now on.
+    pub(crate) fn set_dirty(&mut self, frames: &Frames<M>, page: PageNo) {
+        frames.clear_flags(page, PageFlags::CLEAN);
+        if let PageOwner::Object { body, .. } = self {
+            body.mark(Pages(frames.index(page)));
+        }
+    }
+
+    /// Frees a resident page's place on swap: it must be written elsewhere before it is dropped.
+    pub(crate) fn give_slot_back(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo) {
+        uvm.frames().clear_flags(page, PageFlags::CLEAN);
+        self.set_slot(uvm, held, page, None);
+    }
+
+    /// Takes what it has at `index` and on swap back into memory, for swapoff: a resident page gives
+    /// its place back; else a new page is made busy for the read from there, and returned.
+    ///
+    /// # Errors
+    /// [`GetError::Wait`] if I/O has the page, [`GetError::NoMemory`].
+    pub(crate) fn bring_back(
+        &mut self,
+        uvm: &Uvm<M>,
+        held: &mut Locked<'_>,
+        (index, what): (Pages, Stored),
+        reserve: Reserve,
+    ) -> Result<Option<PageNo>, GetError> {
+        let (machine, frames) = (uvm.mem(), uvm.frames());
+        if let Stored::Page(page) = what {
+            busy_check(machine, page)?;
+            self.give_slot_back(uvm, held, page);
+            return Ok(None);
+        }
+        let page = frames.alloc(machine, held, reserve)?;
+        match self {
+            PageOwner::Anon { no, body } => {
+                uvm.prepare_read(page);
+                body.set_page(frames, *no, page);
+            }
+            PageOwner::Object { pager, body } => {
+                pager.object().insert_reading(machine, body, index, page);
+            }
+        }
+        uvm.read_prepared(1);
+        Ok(Some(page))
+    }
+}
