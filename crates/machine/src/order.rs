@@ -1,7 +1,7 @@
 //! Lock order, checked by types.
 //!
 //! ```text
-//!   Nothing -> MemoryTurn -> Whole -> Map -> Amap -> Object -> Anon -> ObjectTable -> Zswap -> Swap -> PageQueues -> PageCache -> FreeList
+//!   Nothing -> MemoryTurn -> Whole -> Map -> Amap -> Object -> Anon -> ObjectTable -> Swap -> PageQueues -> PageCache -> FreeList
 //! ```
 //!
 //! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level
@@ -84,7 +84,7 @@ pub trait Level {
 /// `Self` may be held while a lock of level `L` is taken.
 #[diagnostic::on_unimplemented(
     message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
-    note = "the order is MemoryTurn, Whole, Map, Amap, Object, Anon, ObjectTable, Zswap, Swap, PageQueues, PageCache, FreeList"
+    note = "the order is MemoryTurn, Whole, Map, Amap, Object, Anon, ObjectTable, Swap, PageQueues, PageCache, FreeList"
 )]
 pub trait Before<L: Level>: Level {}
 
@@ -117,8 +117,6 @@ levels! {
     Anon
     /// Which pager an object's name stands for.
     ObjectTable
-    /// The buffers in which pages are compressed.
-    Zswap
     /// Which slots of the swap devices are taken.
     Swap
     /// The active and inactive queues.

@@ -203,7 +203,7 @@ impl Gen {
             7..=11 => Op::CompleteIo { k: self.rng.below(4) as usize },
             12 => Op::SwapOn { d: self.rng.below(DEVICES as u64) as usize },
             13 => Op::SwapOff { d: self.rng.below(DEVICES as u64) as usize },
-            14 if self.rng.one_in(2) => Op::Zswap { percent: *self.rng.pick(&[0, 5, 10, 20, 50]) },
+            14 if self.rng.one_in(2) => Op::Zram { percent: *self.rng.pick(&[0, 5, 10, 20, 50]) },
             _ if self.paging == Paging::Fails => Op::FailIo { k: self.rng.below(4) as usize },
             _ => Op::Forget,
         }

@@ -169,7 +169,7 @@ pub enum Op {
     Cool { s: usize, span: Span },
     SwapOn { d: usize },
     SwapOff { d: usize },
-    Zswap { percent: u8 },
+    Zram { percent: u8 },
     CompleteIo { k: usize },
     FailIo { k: usize },
 }

@@ -190,12 +190,12 @@ fn all_lists_over_pages_on_swap() {
     check_all_paging(&beginning, &alphabet);
 }
 
-/// Two pages go into zswap, out of it and on to a device, while it comes, goes and
+/// Two pages go into zram, out of it and on to a device, while it comes, goes and
 /// has little room.
 #[test]
-fn all_lists_over_pages_in_zswap() {
+fn all_lists_over_pages_in_zram() {
     let beginning = [
-        Zswap { percent: 1 },
+        Zram { percent: 1 },
         Spawn { s: 0 },
         Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: None },
         Write { s: 0, page: 0, cpu: 0, word: 0 },
@@ -206,8 +206,8 @@ fn all_lists_over_pages_in_zswap() {
         PageOut { n: 16 },
         CompleteIo { k: 0 },
         FailIo { k: 0 },
-        Zswap { percent: 0 },
-        Zswap { percent: 50 },
+        Zram { percent: 0 },
+        Zram { percent: 50 },
         SwapOff { d: 0 },
         Read { s: 0, page: 0, cpu: 0 },
         Write { s: 0, page: 0, cpu: 1, word: 1 },

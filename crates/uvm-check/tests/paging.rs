@@ -81,26 +81,26 @@ struct Seen {
     swapped: usize,
     outs: u64,
     ins: u64,
-    /// Into zswap, and out of it.
+    /// Into zram, and out of it.
     packed: u64,
     unpacked: u64,
     shortages: u64,
 }
 
 impl Seen {
-    /// Runs a list in a world that lives long; what fails is shrunk. With a share for zswap,
+    /// Runs a list in a world that lives long; what fails is shrunk. With a share for zram,
     /// that is never switched off.
-    fn run(&mut self, seed: u64, zswap: Option<u8>) {
+    fn run(&mut self, seed: u64, zram: Option<u8>) {
         let base = setup(seed);
         let machine =
             Config { segments: vec![(machine::Pa(0x10_0000), 20)], ..base.machine.clone() };
         let setup = Setup { machine, shape: Shape::Flat, swaps: [120, 40], ..base };
         let mut list = crowded_list(seed, LIFE.min(MILLION - self.operations));
-        if let Some(percent) = zswap {
-            list.insert(0, Op::Zswap { percent });
+        if let Some(percent) = zram {
+            list.insert(0, Op::Zram { percent });
             list.pop();
-            let off = |op: &&mut Op| matches!(op, Op::Zswap { percent: 0 });
-            list.iter_mut().filter(off).for_each(|op| *op = Op::Zswap { percent });
+            let off = |op: &&mut Op| matches!(op, Op::Zram { percent: 0 });
+            list.iter_mut().filter(off).for_each(|op| *op = Op::Zram { percent });
         }
         let result = quietly(|| {
             let mut world = World::new(&setup);
@@ -118,8 +118,8 @@ impl Seen {
             }
             self.outs += world.uvm().stat().get(Counter::SwapOuts);
             self.ins += world.uvm().stat().get(Counter::SwapIns);
-            self.packed += world.uvm().stat().get(Counter::ZswapOuts);
-            self.unpacked += world.uvm().stat().get(Counter::ZswapIns);
+            self.packed += world.zram_info().stored;
+            self.unpacked += world.zram_info().read;
             self.shortages += world.shortages();
             world.finish()
         });
@@ -145,14 +145,14 @@ fn a_million_operations_while_most_pages_are_on_swap() {
 /// The same with a fifth of memory for compressed pages.
 #[test]
 #[ignore = "takes minutes"]
-fn a_million_operations_with_zswap_on() {
+fn a_million_operations_with_zram_on() {
     run_a_million(Some(20));
 }
 
-fn run_a_million(zswap: Option<u8>) {
+fn run_a_million(zram: Option<u8>) {
     let (start, mut seen) = (Instant::now(), Seen::default());
     for seed in number("UVM_SEED").unwrap_or(0).. {
-        seen.run(seed, zswap);
+        seen.run(seed, zram);
         if seed % 10 == 9 || seen.operations == MILLION {
             let Seen { operations, resident, swapped, outs, ins, packed, unpacked, shortages } =
                 seen;
@@ -167,5 +167,5 @@ fn run_a_million(zswap: Option<u8>) {
         }
     }
     assert!(seen.swapped > seen.resident, "most pages were in memory");
-    assert!(zswap.is_none() || seen.packed > seen.outs, "zswap took little");
+    assert!(zram.is_none() || seen.packed > seen.outs, "zram took little");
 }

@@ -88,8 +88,8 @@ const EXIT: &[&str] = &[
     "schedules",
     "a_process_ends_while_its_pages_are_written_out",
 ];
-const ZSWAP: &[&str] =
-    &["--features", "shuttle", "--test", "schedules", "zswap_is_switched_off_under_load"];
+const ZRAM: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "zram_is_switched_off_under_load"];
 const ADVICE: &[&str] = &["-p", "uvm", "--test", "paging", "what_will_be_needed"];
 const WRITES: &[&str] = &["-p", "uvm", "--test", "paging", "writes_that_fail_at_once"];
 const PR_56535: &[&str] =
@@ -938,13 +938,10 @@ const PLANTS: &[Plant] = &[
         found_by: EXIT,
     },
     Plant {
-        what: "race: zswap takes pages while it is switched off",
-        file: "uvm/src/swap/zswap.rs",
-        changes: &[(
-            "let state = state.as_mut().filter(|state| !state.leaving).ok_or(Refusal::Off)?;",
-            "let state = state.as_mut().ok_or(Refusal::Off)?;",
-        )],
-        found_by: ZSWAP,
+        what: "race: zram takes pages while it is switched off",
+        file: "uvm/src/swap/mod.rs",
+        changes: &[("            State::Leaving => 0,\n", "            State::Leaving => self.bits.free_slots(),\n")],
+        found_by: ZRAM,
     },
     Plant {
         what: "advice leaves a page on swap after each read",

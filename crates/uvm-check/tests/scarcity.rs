@@ -108,14 +108,14 @@ fn a_missing_frame_changes_nothing_while_pages_come_and_go() {
     check_paging(Scarce::Frames);
 }
 
-/// Zswap is switched on, off and to other shares again and again, with every call that can fail
+/// Zram is switched on, off and to other shares again and again, with every call that can fail
 /// doing so. What it can't bring home stays where it is, and what it can't get leaves it as it was.
 #[test]
 fn a_share_of_memory_that_is_refused_changes_nothing() {
     for scarce in [Scarce::Heap, Scarce::Tables, Scarce::Frames] {
         let mut failures = 0;
         for seed in 0..FEW {
-            let share = |n: usize| Op::Zswap { percent: [20, 0, 50, 5, 0][n / 6 % 5] };
+            let share = |n: usize| Op::Zram { percent: [20, 0, 50, 5, 0][n / 6 % 5] };
             let list: Vec<Op> = paging_list(seed, 3 * LIST, Paging::Works)
                 .into_iter()
                 .enumerate()
@@ -123,7 +123,7 @@ fn a_share_of_memory_that_is_refused_changes_nothing() {
                 .collect();
             for lasting in [Lasting::Once, Lasting::ForGood] {
                 run(seed, &tight(seed, [60, 0]), &list, |world, _, op| {
-                    if let Op::Zswap { .. } = op {
+                    if let Op::Zram { .. } = op {
                         failures += world.step_against(op, scarce, lasting, 0)?;
                         return Ok(());
                     }

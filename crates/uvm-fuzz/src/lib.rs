@@ -265,7 +265,7 @@ mod vm {
     }
 
     pub fn set_zswap(percent: u8) -> Result<()> {
-        let is_fine = percent <= uvm::MOST_ZSWAP;
+        let is_fine = percent <= uvm::swap::zram::MOST_ZRAM;
         is_fine.then(|| ZSWAP.store(percent, Relaxed)).ok_or(EINVAL)
     }
 

@@ -217,7 +217,7 @@ fn operation(record: &[u8], model: &Model) -> Op {
         _ => match n.below(4) {
             0 => Op::SwapOn { d: n.below(DEVICES) },
             1 => Op::SwapOff { d: n.below(DEVICES) },
-            2 => Op::Zswap { percent: n.pick(&[0, 5, 10, 20, 50]) },
+            2 => Op::Zram { percent: n.pick(&[0, 5, 10, 20, 50]) },
             _ => Op::Forget,
         },
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use machine::order::Nothing;
 use machine::{Held, Pa, PageRange, Pages, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::page::Class;
+use uvm::swap::zram::{Zram, ZramOn};
 use uvm::{
     Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Loan, MapRequest, Pager,
     Pass, Pinned, Place, Quota, RemapPlace, Sharing, Space, SwapId, Uvm,
@@ -45,6 +46,7 @@ struct World {
     pins: Vec<Pinned<Soft>>,
     ranges: Vec<Detached<Soft>>,
     swap: Option<SwapId>,
+    zram: ZramOn<Soft>,
     disk: Arc<SwapDisk>,
     free: usize,
     end: u64,
@@ -130,8 +132,19 @@ impl World {
         let (free, end) = (uvm.frames().free(), ENDS[usize::from(end) % ENDS.len()]);
         let none = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (spaces, objects, loans, pins, ranges) = none;
-        let mut world =
-            World { uvm, spaces, objects, loans, pins, ranges, swap: None, disk, free, end };
+        let mut world = World {
+            uvm,
+            spaces,
+            objects,
+            loans,
+            pins,
+            ranges,
+            swap: None,
+            zram: None,
+            disk,
+            free,
+            end,
+        };
         world.new_space(held);
         world
     }
@@ -433,10 +446,11 @@ impl World {
         }
     }
 
-    fn set_knobs(&self, held: &mut Held<'_, Nothing>, other: u8, how: u8, n: &mut Numbers<'_>) {
-        let knobs = self.uvm.knobs();
+    fn set_knobs(&mut self, held: &mut Held<'_, Nothing>, other: u8, how: u8, n: &mut Numbers<'_>) {
+        let uvm = self.uvm.clone();
+        let knobs = uvm.knobs();
         match how % 4 {
-            0 => _ = self.uvm.set_zswap(held, other),
+            0 => _ = Zram::set_share(&uvm, held, &mut self.zram, other),
             1 => {
                 let class = [Class::Anon, Class::File, Class::Exec][usize::from(other) % 3];
                 _ = knobs.set_shares(class, n.next() as u8, n.next() as u8);
@@ -488,7 +502,7 @@ impl World {
         self.ranges.drain(..).for_each(|range| uvm.drop_detached(held, range));
         self.spaces.drain(..).for_each(|space| uvm.space_destroy(held, space));
         self.objects.drain(..).for_each(|object| uvm.detach(held, &*object));
-        _ = uvm.set_zswap(held, 0);
+        _ = Zram::set_share(&uvm, held, &mut self.zram, 0);
         // What is being written is freed when that ends.
         while uvm.machine().complete(0, Fate::Works) {}
         assert_eq!(

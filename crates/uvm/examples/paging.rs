@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-use machine::{Channel, Machine, Pa, PageNo, PageRange, Pages, ThreadCtx, Va, PAGE_SIZE};
+use machine::order::Nothing;
+use machine::{Channel, Held, Machine, Pa, PageNo, PageRange, Pages, ThreadCtx, Va, PAGE_SIZE};
 use uvm::{Counter, MapRequest, SwapDevice, Transfer, Uvm};
 use uvm_soft::{Config, SoftMachine, Stage};
 
@@ -39,11 +40,23 @@ impl SwapDevice<SoftMachine> for Disk {
         (self.0.lock().expect("no transfer panics").len() / PAGE_SIZE) as u32
     }
 
-    fn read(&self, machine: &SoftMachine, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn read(
+        &self,
+        machine: &SoftMachine,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         self.each(slot, pages, |page, place| machine.write(page, 0, place))
     }
 
-    fn write(&self, machine: &SoftMachine, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn write(
+        &self,
+        machine: &SoftMachine,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         self.each(slot, pages, |page, place| machine.read(page, 0, place))
     }
 }

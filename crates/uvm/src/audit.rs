@@ -101,13 +101,12 @@ impl<M: Machine> Uvm<M> {
             self.audit_handle(&**pager, &count)?;
         }
         self.audit_objects(held, objects, &mut count)?;
-        let used = self.slots_in_use(held);
+        let used = self.swap().used();
         ensure!(
             count.slots.len() == used as usize,
             "{used} slots are taken, {} held",
             count.slots.len()
         );
-        self.swap().audit_zswap(held).map_err(|e| AuditError(e.into()))?;
         self.frames().audit(held).map_err(|e| AuditError(e.into()))
     }
 

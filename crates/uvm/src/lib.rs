@@ -101,7 +101,7 @@ pub use pager::{
 pub use pin::Pinned;
 pub use stat::space::RangeStats;
 pub use stat::{Counter, Stat, COUNTERS};
-pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo, ZswapInfo, MOST_ZSWAP};
+pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};
 pub use transfer::{At, TransferError};
 
 /// A machine and its page frames: what the operations of the library work on.

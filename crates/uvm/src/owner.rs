@@ -305,7 +305,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 if end.pages == 1 {
                     uvm.swap().trust(held, slot);
                 }
-                if uvm.swap().is_leaving(held, slot) {
+                if uvm.swap().gives_back(held, slot) {
                     self.give_slot_back(uvm, held, page);
                 }
             }
@@ -378,7 +378,6 @@ impl<M: Machine> PageOwner<'_, M> {
         uvm: &Uvm<M>,
         held: &mut Locked<'_>,
         (index, what): (Pages, Stored),
-        reserve: Reserve,
     ) -> Result<Option<PageNo>, GetError> {
         let (machine, frames) = (uvm.mem(), uvm.frames());
         if let Stored::Page(page) = what {
@@ -386,7 +385,7 @@ impl<M: Machine> PageOwner<'_, M> {
             self.give_slot_back(uvm, held, page);
             return Ok(None);
         }
-        let page = frames.alloc(machine, held, reserve)?;
+        let page = frames.alloc(machine, held, Reserve::User)?;
         match self {
             PageOwner::Anon { no, body } => {
                 uvm.prepare_read(page);

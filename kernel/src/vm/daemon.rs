@@ -123,7 +123,7 @@ pub(super) fn keep_free(fraction: usize) -> Result<(), NoMemory> {
         if frames.free() >= least {
             return Ok(());
         }
-        let (slots, used) = system().swap_space();
+        let (slots, used) = super::swap::space();
         let is_nearly_full = slots != 0 && ((slots - used) as usize) < least;
         if is_nearly_full {
             return Err(NoMemory);

@@ -293,10 +293,12 @@ pub struct Stats {
     pub swap_pages: u64,
     /// What is there.
     pub swap_used: u64,
-    /// Page frames of zswap.
+    /// Page frames of the compressed swap device, which no swap area counts.
     pub zswap_frames: u64,
     /// Pages that are in it.
     pub zswap_pages: u64,
+    /// What has gone there, come back and been refused since it was switched on.
+    pub zswap_events: [(&'static str, u64); 3],
     /// Event counts with their names.
     pub events: [(&'static str, u64); ::uvm::COUNTERS.len()],
 }

@@ -40,16 +40,21 @@ pub fn swap_list() -> Vec<SwapUse> {
 pub fn stats() -> Stats {
     let uvm = system();
     let frames = uvm.frames();
-    let zswap = with(|uvm, held| uvm.zswap_info(held));
+    let (zram, (slots, used)) = (super::swap::zram(), super::swap::space());
     Stats {
         total_pages: frames.total() as u64,
         free_pages: frames.free() as u64,
         low_water: frames.low_water() as u64,
         anon_pages: uvm.anons() as u64,
-        swap_pages: u64::from(uvm.swap_space().0),
-        swap_used: u64::from(uvm.swap_space().1),
-        zswap_frames: u64::from(zswap.frames),
-        zswap_pages: u64::from(zswap.pages),
+        swap_pages: u64::from(slots),
+        swap_used: u64::from(used),
+        zswap_frames: u64::from(zram.frames),
+        zswap_pages: u64::from(zram.pages),
+        zswap_events: [
+            ("zswpout", zram.stored),
+            ("zswpin", zram.read),
+            ("zswpreject", zram.too_large),
+        ],
         events: uvm::COUNTERS.map(|(counter, name)| (name, uvm.stat().get(counter))),
     }
 }
@@ -66,15 +71,15 @@ pub fn set_shares(class: Class, least: u8, most: u8) -> Result<()> {
 
 /// The share of memory that compressed pages may have, in percent; 0 if none are kept.
 pub fn zswap() -> u8 {
-    with(|uvm, held| uvm.zswap_info(held)).percent
+    super::swap::zram().percent
 }
 
 /// Sets it: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
 pub fn set_zswap(percent: u8) -> Result<()> {
-    if percent > uvm::MOST_ZSWAP {
+    if percent > uvm::swap::zram::MOST_ZRAM {
         return Err(EINVAL);
     }
-    with(|uvm, held| uvm.set_zswap(held, percent)).map_err(super::swap::errno)
+    super::swap::set_zram(percent)
 }
 
 /// Whether a fault brings in and maps what lies around its page.

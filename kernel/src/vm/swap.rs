@@ -10,13 +10,16 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use machine::PageNo;
+use machine::order::Nothing;
+use machine::{Held, PageNo};
+use uvm::swap::zram::{Zram, ZramInfo, ZramOn};
 use uvm::{Outcome, SwapDevice, SwapError, Transfer};
 
-use super::system::with;
+use super::system::{system, with};
 use crate::arch::machine::KernelMachine;
 use crate::dev::block::{Disk, Done, Op, SECTOR};
 use crate::errno::{Errno, Result, EBUSY, EINVAL, EIO, ENOMEM, EPERM};
+use crate::sync::{Mutex, SpinLock};
 
 pub use uvm::SwapId;
 
@@ -95,13 +98,52 @@ impl SwapDevice<KernelMachine> for Area {
         self.runs.last().map_or(0, |run| run.slot + run.slots)
     }
 
-    fn read(&self, _machine: &KernelMachine, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn read(
+        &self,
+        _machine: &KernelMachine,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         self.transfer(Op::Read, slot, pages)
     }
 
-    fn write(&self, _machine: &KernelMachine, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn write(
+        &self,
+        _machine: &KernelMachine,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         self.transfer(Op::Write, slot, pages)
     }
+}
+
+/// The device of compressed pages while it is on, and who may change that.
+static ZRAM: SpinLock<ZramOn<KernelMachine>> = SpinLock::new(None);
+static ZRAM_CHANGES: Mutex<()> = Mutex::new(());
+
+/// What the device of compressed pages holds.
+pub(super) fn zram() -> ZramInfo {
+    let on = ZRAM.lock().clone();
+    on.map_or_else(ZramInfo::default, |(device, _)| with(|_, held| device.info(held)))
+}
+
+/// Slots of all areas, and slots in use: those of compressed pages, which are memory, don't count.
+pub(super) fn space() -> (u32, u32) {
+    let (slots, used) = system().swap_space();
+    let zram = ZRAM.lock().as_ref().map_or(0, |(device, _)| device.slots());
+    (slots.saturating_sub(zram), used.saturating_sub(self::zram().pages))
+}
+
+/// Gives compressed pages a share of memory, in percent.
+pub(super) fn set_zram(percent: u8) -> Result<()> {
+    let _alone = ZRAM_CHANGES.lock();
+    let mut on = ZRAM.lock().clone();
+    let result = with(|uvm, held| Zram::set_share(uvm, held, &mut on, percent));
+    let old = core::mem::replace(&mut *ZRAM.lock(), on);
+    drop(old);
+    result.map_err(errno)
 }
 
 /// As swapon(2) and swapoff(2) say it.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use machine::PageNo;
+use machine::order::Nothing;
+use machine::{Held, PageNo};
 use uvm::{SwapDevice, Transfer, Uvm};
 use uvm_soft::SoftMachine;
 
@@ -42,11 +43,23 @@ impl<M: Desk> SwapDevice<M> for SwapDisk<M> {
         self.slots
     }
 
-    fn read(&self, machine: &M, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn read(
+        &self,
+        machine: &M,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         self.store.transfer(machine, Way::Read, u64::from(slot), pages)
     }
 
-    fn write(&self, machine: &M, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn write(
+        &self,
+        machine: &M,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         self.store.transfer(machine, Way::Write, u64::from(slot), pages)
     }
 }

@@ -375,7 +375,7 @@ impl Model {
             }
             Op::SwapOn { d } => self.switch(d, true),
             Op::SwapOff { d } => self.switch(d, false),
-            Op::Zswap { .. } => Expect::Done,
+            Op::Zram { .. } => Expect::Done,
             _ => self.apply_to_space(op),
         }
     }

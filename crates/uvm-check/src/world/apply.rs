@@ -218,8 +218,9 @@ impl<M: Desk> World<M> {
             }
             Op::SwapOn { d } => Ok(self.swap_on(held, d)),
             Op::SwapOff { d } => Ok(self.swap_off(held, d)),
-            Op::Zswap { percent } => {
-                Ok(self.uvm.set_zswap(held, percent).map_or_else(Got::Swap, |()| Got::Done))
+            Op::Zram { percent } => {
+                let set = Zram::set_share(&self.uvm, held, &mut self.zram, percent);
+                Ok(set.map_or_else(Got::Swap, |()| Got::Done))
             }
             Op::CompleteIo { k } => {
                 self.machine().complete(k, Fate::Works);

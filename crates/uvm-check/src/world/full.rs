@@ -24,10 +24,10 @@ struct Room {
     /// Slots that work, on devices that will be on, but for the last few of many, which count as
     /// none.
     slots: usize,
-    /// Pages that zswap may hold, and frames of `frames` that this takes.
-    zswap: usize,
-    zswap_frames: usize,
-    /// Anonymous pages in memory, in zswap and on swap.
+    /// Pages that zram may hold, and frames of `frames` that this takes.
+    zram: usize,
+    zram_frames: usize,
+    /// Anonymous pages in memory, in zram and on swap.
     anonymous: usize,
 }
 
@@ -41,13 +41,13 @@ impl<M: Desk> World<M> {
             return Ok(());
         }
         let (needs, room) = (self.needs(op), self.room(op));
-        let keeps = if let Op::SwapOff { .. } | Op::Zswap { .. } = op { 1 } else { needs };
-        // Zswap's last frame goes after its last page has got another.
-        let in_all = if let Op::Zswap { .. } = op { 1 } else { needs };
-        let frames = room.frames - room.zswap_frames;
+        let keeps = if let Op::SwapOff { .. } | Op::Zram { .. } = op { 1 } else { needs };
+        // Zram's last frame goes after its last page has got another.
+        let in_all = if let Op::Zram { .. } = op { 1 } else { needs };
+        let frames = room.frames - room.zram_frames;
         if keeps != 0
             && (room.fixed + keeps > frames
-                || room.anonymous + room.others + in_all > frames + room.slots + room.zswap)
+                || room.anonymous + room.others + in_all > frames + room.slots + room.zram)
         {
             return Ok(());
         }
@@ -100,7 +100,8 @@ impl<M: Desk> World<M> {
         let frames = self.machine().frames();
         let leaving = if let Op::SwapOff { d } = *op { self.on[d] } else { None };
         let devices = self.uvm.swap_info(held);
-        let staying = devices.iter().filter(|device| Some(device.id) != leaving);
+        let zram = self.zram.as_ref().map(|(_, id)| *id);
+        let staying = devices.iter().filter(|d| Some(d.id) != leaving && Some(d.id) != zram);
         let slots: u32 = staying.map(|device| device.slots - device.bad - device.slots / 64).sum();
         let kept: Vec<PageNo> =
             self.loans.iter().flatten().flat_map(Loan::pages).map(LoanedPage::page).collect();
@@ -120,26 +121,26 @@ impl<M: Desk> World<M> {
             .filter(|pager| pager.kind() == "anonymous")
             .map(|pager| pager.object().resident(held) + pager.object().stored(held))
             .sum();
-        let (zswap, zswap_frames) = match *op {
-            Op::Zswap { percent: 0 } => (0, 0),
-            _ => self.room_in_zswap(held),
+        let (zram, zram_frames) = match *op {
+            Op::Zram { percent: 0 } => (0, 0),
+            _ => self.room_in_zram(),
         };
         Room {
             frames: frames.total() - frames.low_water(),
             fixed: fixed().count(),
             others: fixed().filter(|&page| !is_anonymous(page)).count(),
             slots: slots as usize,
-            zswap,
-            zswap_frames,
+            zram,
+            zram_frames,
             anonymous: self.uvm.anons() + stored,
         }
     }
 
-    /// Pages that zswap may hold, and the frames that it has then: those that it has now, and
+    /// Pages that zram may hold, and the frames that it has then: those that it has now, and
     /// more where one makes room for several pages. All pages of a world get so small that sixteen
     /// share a frame.
-    fn room_in_zswap(&self, held: &mut Held<'_, Nothing>) -> (usize, usize) {
-        let (info, total) = (self.uvm.zswap_info(held), self.machine().frames().total());
+    fn room_in_zram(&self) -> (usize, usize) {
+        let (info, total) = (self.zram_info(), self.machine().frames().total());
         if info.percent == 0 {
             return (0, 0);
         }
@@ -160,5 +161,5 @@ impl<M: Desk> World<M> {
     }
 }
 
-/// Chunks of the smallest size in a frame of zswap.
+/// Chunks of the smallest size in a frame of zram.
 const CELLS: usize = 16;

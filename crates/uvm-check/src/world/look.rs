@@ -61,6 +61,9 @@ impl<M: Desk> World<M> {
             .collect();
         let loan = self.loans.iter().flatten().flat_map(|loan| loan.pages());
         self.uvm.audit_loans(&mut ctx.held(), &spaces, loan).map_err(|e| format!("audit: {e}"))?;
+        if let Some((device, _)) = &self.zram {
+            device.audit(&mut ctx.held())?;
+        }
         self.uvm.audit(&mut ctx.held(), &spaces, &objects).map_err(|e| format!("audit: {e}"))
     }
 

@@ -22,6 +22,7 @@ use machine::{
     PAGE_SIZE,
 };
 use uvm::page::Owner;
+use uvm::swap::zram::{Zram, ZramInfo, ZramOn};
 use uvm::{
     Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError,
     Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
@@ -140,6 +141,7 @@ pub struct World<M: Desk = SoftMachine> {
     swaps: [Arc<SwapDisk<M>>; DEVICES],
     /// The names of those that are on.
     on: [Option<SwapId>; DEVICES],
+    zram: ZramOn<M>,
     model: Model,
     /// Operations that found no memory.
     shortages: u64,
@@ -199,6 +201,7 @@ impl<M: Desk> World<M> {
             quota: Arc::new(Quota::new(QUOTA as usize)),
             swaps,
             on: [None; DEVICES],
+            zram: None,
             model: Model::default(),
             shortages: 0,
             is_injected: false,
@@ -243,6 +246,12 @@ impl<M: Desk> World<M> {
         tallies.fold((0, 0), |sum, range_stats| {
             (sum.0 + range_stats.anonymous, sum.1 + range_stats.swapped)
         })
+    }
+
+    /// What zram holds, and has done since it was switched on; nothing if it is off.
+    pub fn zram_info(&self) -> ZramInfo {
+        let info = |(device, _): &(Arc<Zram<M>>, SwapId)| device.info(&mut ThreadCtx::new().held());
+        self.zram.as_ref().map_or_else(ZramInfo::default, info)
     }
 
     /// The VM system.

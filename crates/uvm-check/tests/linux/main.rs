@@ -324,7 +324,7 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Pin { .. } | Op::Unpin { .. } | Op::WireTouched { .. } => return None,
         Op::Inspect { .. } | Op::Patch { .. } => return None,
         Op::Forget | Op::PageOut { .. } | Op::SwapOn { .. } | Op::SwapOff { .. } => return None,
-        Op::Zswap { .. } => return None,
+        Op::Zram { .. } => return None,
         Op::Loan { .. } | Op::Give { .. } | Op::LoanObject { .. } => return None,
         Op::LoanAgain { .. } | Op::Return { .. } => return None,
         Op::Pass { .. } | Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => {

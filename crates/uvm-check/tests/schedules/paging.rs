@@ -12,9 +12,9 @@ use shuttle::thread::JoinHandle;
 use machine::{Machine, PageRange, Pages, Pmap, ThreadCtx};
 use uvm::page::Owner;
 use uvm::page::{PageFlags, Place, Queue};
+use uvm::swap::zram::{Zram, ZramInfo, ZramOn};
 use uvm::{
     AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId,
-    ZswapInfo,
 };
 use uvm_check::host::{File, Line, Manner, SwapDisk};
 use uvm_soft::{Fate, IoBy, Moment};
@@ -30,6 +30,7 @@ pub struct Paged {
     line: Arc<Line>,
     disk: Arc<SwapDisk<Soft>>,
     swap: SwapId,
+    zram: Mutex<ZramOn<Soft>>,
     stop: Arc<AtomicBool>,
     device: Option<JoinHandle<()>>,
 }
@@ -59,7 +60,7 @@ impl Paged {
                 }
             })
         };
-        Paged { w, line, disk, swap, stop, device: Some(device) }
+        Paged { w, line, disk, swap, zram: Mutex::new(None), stop, device: Some(device) }
     }
 
     /// Passes of the daemon that take whatever is not used at that moment. A fair one leaves so few
@@ -102,9 +103,20 @@ impl Paged {
 
     /// Pages that have left memory or were on their way, those of files too that were written.
     fn pages_out(&self) -> u64 {
-        let out =
-            [Counter::SwapOuts, Counter::ZswapOuts, Counter::FreedClean, Counter::FilePagesWritten];
-        out.iter().map(|&counter| self.w.uvm.stat().get(counter)).sum()
+        let out = [Counter::SwapOuts, Counter::FreedClean, Counter::FilePagesWritten];
+        let count = |&counter: &Counter| self.w.uvm.stat().get(counter);
+        out.iter().map(count).sum::<u64>() + self.zram_info().stored
+    }
+
+    /// Gives zram a share of memory.
+    fn set_zram(&self, percent: u8) -> Result<(), SwapError> {
+        let (mut ctx, mut on) = (ThreadCtx::new(), self.zram.lock().unwrap());
+        Zram::set_share(&self.w.uvm, &mut ctx.held(), &mut on, percent)
+    }
+
+    fn zram_info(&self) -> ZramInfo {
+        let on = self.zram.lock().unwrap().clone();
+        on.map_or_else(ZramInfo::default, |(device, _)| device.info(&mut ThreadCtx::new().held()))
     }
 
     /// Two pages in memory and on swap, which come next when it is short.
@@ -444,25 +456,24 @@ fn swap_is_switched_off_under_load() {
     });
 }
 
-/// A store to a page that is being packed, is packed or is unpacked stays. Zswap has one frame,
-/// so that its oldest pages move on to the device beside it.
+/// A store to a page that is being packed, is packed or is unpacked stays. Zram has one frame
+/// and a disk beside it.
 #[test]
-fn a_store_is_not_lost_to_zswap() {
+fn a_store_is_not_lost_to_zram() {
     check_paging(|| {
         let p = Paged::new(Fate::Works);
-        p.w.uvm.set_zswap(&mut ThreadCtx::new().held(), 1).expect("there is heap");
+        p.set_zram(1).expect("there is heap");
         store_beside_the_daemon(p)
     });
 }
 
-/// Zswap is switched off and on again while pages go there, are asked for and go with a process,
+/// Zram is switched off and on again while pages go there, are asked for and go with a process,
 /// and a device beside it is switched off too.
 #[test]
-fn zswap_is_switched_off_under_load() {
+fn zram_is_switched_off_under_load() {
     check_paging(|| {
         let p = Paged::new(Fate::Works);
-        let set = |p: &Paged, percent| p.w.uvm.set_zswap(&mut ThreadCtx::new().held(), percent);
-        set(&p, 20).expect("there is heap");
+        p.set_zram(20).expect("there is heap");
         let (space, other) = (p.swapped(), p.written());
         let daemon = p.daemon(2);
         let writer = {
@@ -476,17 +487,13 @@ fn zswap_is_switched_off_under_load() {
                 assert!(matches!(off, Ok(()) | Err(SwapError::NoMemory)), "{off:?}");
             })
         };
-        assert_eq!(set(&p, 0), Ok(()));
-        assert_eq!(
-            p.w.uvm.zswap_info(&mut ThreadCtx::new().held()),
-            ZswapInfo::default(),
-            "it is on yet"
-        );
-        assert_eq!(set(&p, 5), Ok(()));
+        assert_eq!(p.set_zram(0), Ok(()));
+        assert_eq!(p.zram_info(), ZramInfo::default(), "it is on yet");
+        assert_eq!(p.set_zram(5), Ok(()));
         p.w.end(vec![other]);
         [daemon, writer, swapper].into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((p.w.load(0, &space, P), p.w.load(0, &space, Q)), (3, 1));
-        assert_eq!(set(&p, 0), Ok(()));
+        assert_eq!(p.set_zram(0), Ok(()));
         p.end(vec![space], &[])
     });
 }

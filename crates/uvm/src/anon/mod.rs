@@ -45,7 +45,7 @@ use machine::{Held, Machine, NoMemory, Ordered, PageNo};
 use spin::Once;
 
 use crate::loan::borrowers::Borrowers;
-use crate::swap::{Slot, Swap, MOST_SLOTS_PER_FRAME};
+use crate::swap::{Slot, Swap, SLOTS_PER_FRAME};
 pub(crate) use many::Numbers;
 
 /// The number of an anon: below 2^31, so that slots can hold something else too (`loan::slots`).
@@ -238,7 +238,7 @@ pub(crate) struct Anons<M: Machine> {
 impl<M: Machine> Anons<M> {
     /// Room for one anon a page and one a slot, and for what CPUs have at hand.
     pub(crate) fn new(pages: usize, cpus: usize) -> Result<Self, NoMemory> {
-        let most = pages * (1 + MOST_SLOTS_PER_FRAME as usize) + cpus * FULL;
+        let most = pages * (1 + SLOTS_PER_FRAME as usize) + cpus * FULL;
         let count = most.div_ceil(CHUNK) + 1;
         let mut chunks = Vec::new();
         chunks.try_reserve_exact(count).map_err(|_| NoMemory)?;

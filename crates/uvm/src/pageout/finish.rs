@@ -10,7 +10,7 @@ use super::Pass;
 use crate::io::{Outcome, Transfer};
 use crate::pager::{Launder, Put};
 use crate::stat::Counter;
-use crate::swap::{Holder, Refusal, Run, Slot, WRITE_CLUSTER};
+use crate::swap::{Run, Slot, WRITE_CLUSTER};
 use crate::Uvm;
 
 type Taken = ArrayVec<PageNo, WRITE_CLUSTER>;
@@ -85,91 +85,93 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Puts dirty anonymous pages where they are out of the way: into zswap, as far as it takes
-    /// them, and on devices.
+    /// Writes dirty anonymous pages to swap devices, each run of slots in one transfer. Pages that
+    /// devices in memory have no room for go together to those of lower priority.
     fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, dirty: &[PageNo]) {
-        let (mut left, mut small) = (Taken::new(), 0);
-        for &page in dirty {
-            match self.store_in_zswap(held, page, self.holder(page)) {
-                Ok(slot) => {
-                    self.begin_write(held, slot, page);
-                    pass.progress.started += 1;
-                    self.write_done(held, &[page], Outcome::Done);
-                    small += 1;
-                }
-                Err(refusal) => {
-                    small += usize::from(refusal == Refusal::Full);
-                    left.push(page);
-                }
-            }
-        }
-        self.write_to_devices(held, pass, &left);
-        // Last: they come back into the frames that were freed just now.
-        let oldest = self.oldest_in_zswap(held, small);
-        self.write_to_devices(held, pass, &oldest);
-    }
-
-    /// Who will keep the slot of a page that is written.
-    fn holder(&self, page: PageNo) -> Holder {
-        match (self.frames().owner(page), u32::try_from(self.frames().index(page))) {
-            (Owner::Anon(number), _) => Holder::Anon(number),
-            (Owner::Object(id), Ok(index)) => Holder::Object(id, index),
-            _ => Holder::Unknown,
+        let (mut below, mut refused) = (None, self.write_below(held, pass, dirty, None));
+        while let Some((priority, pages)) = refused {
+            debug_assert!(
+                below.is_none_or(|below| priority < below),
+                "a round asks the same devices"
+            );
+            below = Some(priority);
+            refused = self.write_below(held, pass, &pages, below);
         }
     }
 
-    /// Each run of slots in one transfer.
-    fn write_to_devices(
+    /// The same on devices of lower priority than `below` alone. Pages that were refused, with the
+    /// highest priority of devices that did so.
+    fn write_below(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pass: &mut Pass<M>,
         mut dirty: &[PageNo],
-    ) {
+        below: Option<i16>,
+    ) -> Option<(i16, Taken)> {
+        let mut refused: Option<(i16, Taken)> = None;
         while !dirty.is_empty() {
-            let Some(run) = self.run_for(held, dirty) else {
+            let Some(run) = self.run_for(held, dirty, below) else {
                 dirty.iter().for_each(|&page| self.give_back(held, page));
-                return;
+                break;
             };
             let (now, later) = dirty.split_at(run.len as usize);
             dirty = later;
-            self.write_run(held, pass, run, now);
+            if !self.write_run(held, pass, run, now) {
+                let (highest, pages) = refused.get_or_insert_with(|| (run.priority, Taken::new()));
+                *highest = run.priority.max(*highest);
+                pages.extend(now.iter().copied());
+            }
         }
+        refused
     }
 
     /// Slots for pages from the first on; where swap is full, those that the pages themselves no
     /// longer need.
-    fn run_for(&self, held: &mut Held<'_, order::Nothing>, dirty: &[PageNo]) -> Option<Run> {
+    fn run_for(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        dirty: &[PageNo],
+        below: Option<i16>,
+    ) -> Option<Run> {
         let most = dirty.len() as u32;
-        if let Some(run) = self.swap().alloc(held, most) {
+        if let Some(run) = self.swap().alloc(held, most, below) {
             return Some(run);
         }
         for &page in dirty {
             self.assign(held, page, None);
         }
-        self.swap().alloc(held, most)
+        self.swap().alloc(held, most, below)
     }
 
-    /// Gives pages their slots and starts their write.
+    /// Gives pages their slots and starts their write; says no if a device in memory has no room
+    /// for them: they are as they were.
     fn write_run(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pass: &mut Pass<M>,
         run: Run,
         pages: &[PageNo],
-    ) {
+    ) -> bool {
         let machine = self.mem();
         for (i, &page) in pages.iter().enumerate() {
             self.begin_write(held, run.first.behind(i as u32), page);
         }
-        let cpu = machine.cpu();
-        self.stat().add(cpu, Counter::SwapOuts, pages.len() as u64);
-        self.stat().add(cpu, Counter::SwapWrites, 1);
-        pass.progress.started += pages.len();
         match self.swap().write(machine, held, run.first, pages) {
+            Transfer::Failed if run.is_memory => {
+                pages.iter().for_each(|&page| _ = self.assign(held, page, None));
+                self.pageout_ended(pages.len());
+                return false;
+            }
             Transfer::Done => self.write_done(held, pages, Outcome::Done),
             Transfer::Failed => self.write_done(held, pages, Outcome::Failed),
             Transfer::Started => {}
         }
+        if !run.is_memory {
+            self.stat().add(machine.cpu(), Counter::SwapOuts, pages.len() as u64);
+            self.stat().add(machine.cpu(), Counter::SwapWrites, 1);
+        }
+        pass.progress.started += pages.len();
+        true
     }
 
     /// Gives a page the slot that it is about to be written to.
@@ -184,22 +186,27 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Makes `slot` the place of a taken page, which is about to be written there, and frees the
-    /// one that it had. Says whether the page has an owner yet; an orphan's slot is freed too.
+    /// one that it had; or none, for a page that isn't written now. Says whether the page has an
+    /// owner yet; an orphan's slot is freed too.
     fn assign(
         &self,
         held: &mut Held<'_, order::Nothing>,
         page: PageNo,
         slot: Option<Slot>,
     ) -> bool {
+        let on_its_way = PageFlags::PAGEOUT | PageFlags::CLEAN;
         let assigned = self.with_owner_of_busy(held, page, |owner, h| {
             owner.set_slot(self, h, page, slot);
             if slot.is_some() {
                 // Clean, unless something says otherwise before the write has ended.
                 self.mem().pmap().forget_modified(page);
-                self.frames().set_flags(page, PageFlags::PAGEOUT | PageFlags::CLEAN);
+                self.frames().set_flags(page, on_its_way);
+            } else {
+                self.frames().clear_flags(page, on_its_way);
             }
         });
         if assigned.is_none() {
+            self.frames().clear_flags(page, on_its_way);
             if let Some(old) = Slot::new(self.frames().index(page) as u32) {
                 self.swap().free(self.mem(), held, old);
                 self.frames().set_owner(page, Owner::Orphan, 0);

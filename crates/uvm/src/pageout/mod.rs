@@ -47,6 +47,7 @@ mod no_progress;
 mod range;
 mod reclaim;
 mod swap_slots;
+mod swapoff;
 mod take;
 mod waiters;
 

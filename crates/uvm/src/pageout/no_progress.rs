@@ -241,7 +241,7 @@ impl<M: Machine> Uvm<M> {
             self.pages_made(),
             frames.free() as u64,
             (frames.active() + frames.inactive()) as u64,
-            u64::from(self.slots_in_use(held)),
+            u64::from(self.swap().used()),
             u64::from(self.swap().room(held)),
         ]
     }

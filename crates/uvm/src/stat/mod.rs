@@ -43,24 +43,16 @@ pub enum Counter {
     FilePagesWritten,
     /// Pages of files that could not be written.
     FileErrors,
-    /// Pages read from swap.
+    /// Pages read from swap devices that are not memory.
     SwapIns,
     /// Reads from swap: divides the pages for the mean size.
     SwapReads,
     /// Of the pages read from swap, those for which nobody waited.
     SwapAhead,
-    /// Pages written to swap.
+    /// Pages written to swap devices that are not memory.
     SwapOuts,
     /// Writes to swap.
     SwapWrites,
-    /// Pages kept compressed in memory.
-    ZswapOuts,
-    /// Pages brought back from there.
-    ZswapIns,
-    /// Pages moved from there to a device.
-    ZswapMoved,
-    /// Pages that were too large when compressed.
-    ZswapRefused,
     /// Pages whose transfer to or from swap failed.
     SwapErrors,
     /// Slots taken from pages in memory that had been written to since, because swap was full.
@@ -98,7 +90,7 @@ pub enum Counter {
 }
 
 /// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 43] = [
+pub const COUNTERS: [(Counter, &str); 39] = [
     (Counter::Faults, "faults"),
     (Counter::FaultsAnon, "faults_anon"),
     (Counter::FaultsAnonCopied, "faults_anon_copied"),
@@ -121,10 +113,6 @@ pub const COUNTERS: [(Counter, &str); 43] = [
     (Counter::SwapAhead, "swap_ra"),
     (Counter::SwapOuts, "pswpout"),
     (Counter::SwapWrites, "swap_writes"),
-    (Counter::ZswapOuts, "zswpout"),
-    (Counter::ZswapIns, "zswpin"),
-    (Counter::ZswapMoved, "zswpwb"),
-    (Counter::ZswapRefused, "zswpreject"),
     (Counter::SwapErrors, "swap_errors"),
     (Counter::SlotsReclaimed, "swap_slots_reclaimed"),
     (Counter::Passes, "pageout_passes"),

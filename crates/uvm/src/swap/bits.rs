@@ -78,22 +78,6 @@ impl Bits {
         self.doubtful[word] & mask != 0
     }
 
-    /// The first slot in use from `at` on, in a circle.
-    pub(super) fn next_taken(&self, at: u32) -> Option<u32> {
-        let taken = |span: Range<u32>| {
-            let mut at = span.start;
-            while at < span.end {
-                let bits = self.taken[(at / 64) as usize] >> (at % 64);
-                if bits != 0 {
-                    return Some(at + bits.trailing_zeros()).filter(|&at| at < span.end);
-                }
-                at = (at / 64 + 1) * 64;
-            }
-            None
-        };
-        taken(at..self.len).or_else(|| taken(0..at))
-    }
-
     /// Takes a run of free slots, `most` at most; as long as can be had without a long search.
     pub(super) fn alloc(&mut self, most: u32) -> Option<Range<u32>> {
         if self.free_slots() == 0 || most == 0 {
@@ -248,18 +232,6 @@ mod tests {
         b.free(2);
         b.free(1);
         assert_eq!(b.alloc(6), Some(1..3));
-    }
-
-    #[test]
-    fn slots_in_use_are_found_in_a_circle() {
-        let mut b = Bits::new(200).unwrap();
-        assert_eq!(b.next_taken(0), None);
-        b.alloc(200).unwrap();
-        (0..200).filter(|at| ![3, 64, 199].contains(at)).for_each(|at| b.free(at));
-        let next = |at| b.next_taken(at).unwrap();
-        assert_eq!([0, 4, 64, 65, 199].map(next), [3, 64, 64, 199, 199]);
-        b.free(199);
-        assert_eq!((b.next_taken(65), b.next_taken(4)), (Some(3), Some(64)));
     }
 
     #[test]

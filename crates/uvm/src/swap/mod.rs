@@ -1,8 +1,8 @@
 //! Swap: where anonymous pages go that memory has no room for.
 //!
 //! ```text
-//!   slot numbers   1 ........ n   n+2 ........ m  ...  2^28 ........    one range for each device, a gap between
-//!   devices        [ priority 5 ] [ priority 1 ]       [ zswap ]     a bit for each slot: bits.rs
+//!   slot numbers   1 ........ n   n+2 ........ m  ...     one range for each device, a gap between
+//!   devices        [ priority 5 ] [ priority 1 ]          a bit for each slot: bits.rs
 //! ```
 //! A slot is a page's place on a device, named by one number over all devices. It belongs to
 //! whoever keeps the number: an anon, an anonymous object's table, or a page that its owner left
@@ -11,24 +11,25 @@
 //! whatever slots they had before are free again.
 //!
 //! Devices of higher priority fill first; among equals they take turns, a run each. Only
-//! swapped-out data is on a device: `swap_off` (`off.rs`) brings it home. Before all of them comes
-//! zswap, if it is on: compressed pages in memory (`zswap.rs`).
+//! swapped-out data is on a device: `swap_off` (`pageout/swapoff.rs`) brings it home. A device may
+//! be [memory](SwapDevice::is_memory), as `zram.rs` is.
 //!
 //! I1: a slot is taken exactly if one holder keeps its number, or a run that was just allocated
 //! does. I2: a slot that I/O reads or writes, or that a prepared read names, is taken: so a device
 //! without taken slots has nothing under way. I3: two consecutive numbers in use lie on the same
 //! device, one behind the other.
 //!
-//! Locks: one, of level `Swap`, around all of it; held for a few words, or a bounded search. The
+//! Locks: one, of level `Swap`, around all of it; held for a few words, or a bounded search. A
+//! device is told of its free slots under it. The
 //! road not taken is a reference count per slot, as kernels have that share a slot among address
 //! spaces: here the anon is what is shared.
 
 mod bits;
-mod off;
-mod oldest;
 mod pieces;
+#[cfg(feature = "zram")]
 mod size_classes;
-mod zswap;
+#[cfg(feature = "zram")]
+pub mod zram;
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -44,18 +45,15 @@ use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo};
 use crate::io::Transfer;
 use crate::stat::Counter;
 use crate::{Memory, Uvm};
-pub(crate) use zswap::{Holder, Refusal};
-use zswap::{Zswap, ZSWAP};
-pub use zswap::{ZswapInfo, MOST_ZSWAP};
 
 /// Devices at most.
 pub const DEVICES: usize = 16;
 
-/// Slots of devices for each page frame at most.
-pub const SLOTS_PER_FRAME: u32 = 8;
+/// Slots for each page frame at most: so many anons without a page have numbers.
+pub const SLOTS_PER_FRAME: u32 = 10;
 
-/// Slots for each page frame at most, zswap's too: so many anons without a page have numbers.
-pub const MOST_SLOTS_PER_FRAME: u32 = SLOTS_PER_FRAME + zswap::SLOTS_PER_FRAME;
+/// Slots' numbers end here: a page's record has room for no more.
+const NUMBERS: u32 = 1 << 29;
 
 /// Pages of one write at most: 1 MiB.
 pub const WRITE_CLUSTER: usize = 256;
@@ -89,11 +87,6 @@ impl Slot {
         Slot(self.0.saturating_add(n))
     }
 
-    /// The place in zswap, if it is there.
-    fn in_zswap(self) -> Option<u32> {
-        self.number().checked_sub(ZSWAP).filter(|_| self.is_place())
-    }
-
     /// Whether data is there.
     #[must_use]
     pub fn is_place(self) -> bool {
@@ -101,7 +94,7 @@ impl Slot {
     }
 }
 
-/// Storage for swapped pages, as the host has it: a disk, or a file whose blocks it knows.
+/// Storage for swapped pages, as the host has it: a disk, a file whose blocks it knows, or memory.
 ///
 /// Both transfers are called with nothing locked, may sleep, and start I/O for consecutive slots;
 /// they allocate no memory that could be short, since they are how memory is made free. What they
@@ -113,10 +106,40 @@ pub trait SwapDevice<M: Machine>: Send + Sync {
     fn slots(&self) -> u32;
 
     /// Fills pages, at most [`CLUSTER`](crate::io::CLUSTER), from consecutive slots.
-    fn read(&self, machine: &M, slot: u32, pages: &[PageNo]) -> Transfer;
+    fn read(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, order::Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer;
 
     /// Writes pages, at most [`WRITE_CLUSTER`], to consecutive slots.
-    fn write(&self, machine: &M, slot: u32, pages: &[PageNo]) -> Transfer;
+    fn write(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, order::Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer;
+
+    /// Whether the device is memory, where a transfer of many pages gains nothing and a copy of a
+    /// page that has been read wastes a page: each page is transferred alone, and its slot is free
+    /// once it has been read. A write that fails there says that the device has no room for the
+    /// page, which then goes to a device of lower priority. Always the same.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
+    /// How many more slots can be written now, as far as the device knows; for one whose slots
+    /// share what there is.
+    fn room(&self) -> u32 {
+        u32::MAX
+    }
+
+    /// A slot is free: what it holds, if it was written, is not asked for any more. Called with
+    /// locks held; locks of the device's own rank as the queues'.
+    fn freed(&self, _machine: &M, _held: &mut Held<'_, order::Swap>, _slot: u32) {}
 }
 
 /// The name of a swap device while it is on.
@@ -149,7 +172,7 @@ pub enum SwapError {
     TooMany,
     /// No such device is on.
     NotFound,
-    /// Somebody else switches it off right now.
+    /// Another thread switches it off right now.
     Busy,
     /// What it holds does not fit elsewhere.
     NoMemory,
@@ -161,7 +184,7 @@ impl fmt::Display for SwapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             SwapError::Empty => "the device has no room for a page",
-            SwapError::TooMuch => "more than eight times the memory can't be kept on swap",
+            SwapError::TooMuch => "more than ten times the memory can't be kept on swap",
             SwapError::TooMany => "sixteen swap devices are on already",
             SwapError::NotFound => "no such swap device is on",
             SwapError::Busy => "the device is being switched off already",
@@ -184,13 +207,16 @@ impl From<NoMemory> for SwapError {
 pub(crate) struct Run {
     pub(crate) first: Slot,
     pub(crate) len: u32,
+    /// Its device's.
+    pub(crate) priority: i16,
+    pub(crate) is_memory: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Slots are allocated.
     On,
-    /// Somebody brings home what is there.
+    /// A thread brings home what is there.
     Leaving,
 }
 
@@ -207,6 +233,19 @@ struct Device<M: Machine> {
 impl<M: Machine> Device<M> {
     fn numbers(&self) -> Range<u32> {
         self.base..self.base + self.bits.len()
+    }
+
+    /// Slots that can be given.
+    fn room(&self) -> u32 {
+        match self.state {
+            State::On => self.bits.free_slots().min(self.io.room()),
+            State::Leaving => 0,
+        }
+    }
+
+    /// Whether a slot is given back once it has been read.
+    fn gives_back(&self) -> bool {
+        self.state == State::Leaving || self.io.is_memory()
     }
 
     fn info(&self) -> SwapInfo {
@@ -231,12 +270,11 @@ struct Table<M: Machine> {
 
 /// An instance's swap space.
 pub(crate) struct Swap<M: Machine> {
-    zswap: Zswap<M>,
     table: Ordered<order::Swap, M::Lock, Table<M>>,
     slots: AtomicU32,
     used: AtomicU32,
-    /// Devices that are being switched off.
-    leaving: AtomicU32,
+    /// Devices that are being switched off, or are memory.
+    giving_back: AtomicU32,
 }
 
 impl<M: Machine> Table<M> {
@@ -259,24 +297,25 @@ impl<M: Machine> Table<M> {
             }
             base = range.end + 1;
         }
-        (u64::from(base) + u64::from(len) < u64::from(ZSWAP)).then_some(base)
+        (u64::from(base) + u64::from(len) < u64::from(NUMBERS)).then_some(base)
     }
 
-    /// The devices of one priority after another, each group from where it is whose turn.
-    fn alloc(&mut self, most: u32) -> Option<Run> {
-        let mut from = 0;
+    /// The devices of one priority after another, each group from where it is whose turn; of a
+    /// priority lower than `below` alone, if one is given.
+    fn alloc(&mut self, most: u32, below: Option<i16>) -> Option<Run> {
+        let mut from = below
+            .map_or(0, |below| self.devices.partition_point(|device| device.priority >= below));
         while from < self.devices.len() {
             let priority = self.devices[from].priority;
             let group = self.devices[from..].iter().take_while(|d| d.priority == priority).count();
             for i in 0..group {
                 let device = &mut self.devices[from + (self.turn + i) % group];
-                if device.state != State::On {
-                    continue;
-                }
+                let is_memory = device.io.is_memory();
+                let most = most.min(device.room()).min(if is_memory { 1 } else { u32::MAX });
                 if let Some(run) = device.bits.alloc(most) {
                     let first = Slot::new(device.base + run.start)?;
                     self.turn = self.turn.wrapping_add(1);
-                    return Some(Run { first, len: run.end - run.start });
+                    return Some(Run { first, len: run.end - run.start, priority, is_memory });
                 }
             }
             from += group;
@@ -289,52 +328,51 @@ impl<M: Machine> Swap<M> {
     pub(crate) fn new() -> Self {
         let table = Table { devices: ArrayVec::new(), turn: 0, next_id: 1 };
         Swap {
-            zswap: Zswap::new(),
             table: Ordered::new(table),
             slots: AtomicU32::new(0),
             used: AtomicU32::new(0),
-            leaving: AtomicU32::new(0),
+            giving_back: AtomicU32::new(0),
         }
     }
 
-    /// Free slots on devices and in zswap, but for what is being switched off.
+    /// Slots that can be given, as far as is known.
     pub(crate) fn room<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> u32 {
-        self.room_on_devices(held) + self.zswap.room(held)
+        self.table.lock(held).0.devices.iter().map(Device::room).sum()
     }
 
-    /// Free slots on devices that are not being switched off.
-    pub(crate) fn room_on_devices<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>) -> u32 {
-        let (table, _) = self.table.lock(held);
-        table.devices.iter().filter(|d| d.state == State::On).map(|d| d.bits.free_slots()).sum()
-    }
-
-    /// Slots of all devices, bad ones too, and of zswap.
+    /// Slots of all devices, bad ones too.
     pub(crate) fn slots(&self) -> u32 {
-        self.slots.load(Relaxed) + self.zswap.slots()
+        self.slots.load(Relaxed)
     }
 
-    /// Takes a run of at most `most` slots; none if all devices are full.
+    /// Slots in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.used.load(Relaxed)
+    }
+
+    /// Takes a run of at most `most` slots, on a device of lower priority than `below`; none if all
+    /// such devices are full.
     pub(crate) fn alloc<P: Before<order::Swap>>(
         &self,
         held: &mut Held<'_, P>,
         most: u32,
+        below: Option<i16>,
     ) -> Option<Run> {
-        let (mut table, _) = self.table.lock(held);
-        let run = table.alloc(most)?;
+        let run = self.table.lock(held).0.alloc(most, below)?;
         self.used.fetch_add(run.len, Relaxed);
         Some(run)
     }
 
-    /// Calls `change` with a device's slot; it is in use, so its device is on.
+    /// Calls `change` with a device and its slot, which is in use, so the device is on.
     fn change<P: Before<order::Swap>, T>(
         &self,
         held: &mut Held<'_, P>,
         slot: Slot,
-        change: impl FnOnce(&mut Bits, u32) -> T,
+        change: impl FnOnce(&mut Device<M>, u32, &mut Held<'_, order::Swap>) -> T,
     ) -> T {
-        let (mut table, _) = self.table.lock(held);
+        let (mut table, mut h) = self.table.lock(held);
         match table.device_of(slot) {
-            Some((device, at)) => change(&mut device.bits, at),
+            Some((device, at)) => change(device, at, &mut h),
             None => unreachable!("{slot:?} is in use and on no device"),
         }
     }
@@ -376,26 +414,23 @@ impl<M: Machine> Swap<M> {
         slot: Slot,
         end: fn(&mut Bits, u32),
     ) {
-        match slot.in_zswap() {
-            Some(at) => self.zswap.free(machine, held, at),
-            None if slot.is_place() => {
-                self.change(held, slot, end);
-                self.used.fetch_sub(1, Relaxed);
-            }
-            None => {}
+        if slot.is_place() {
+            self.change(held, slot, |device, at, h| {
+                device.io.freed(machine, h, at);
+                end(&mut device.bits, at);
+            });
+            self.used.fetch_sub(1, Relaxed);
         }
     }
 
     /// Notes that a transfer failed of which the slot was a part: it is tried alone the next time.
     pub(crate) fn doubt<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        self.change(held, slot, |bits, at| bits.set_doubtful(at, true));
+        self.change(held, slot, |device, at, _| device.bits.set_doubtful(at, true));
     }
 
     /// Notes that a slot has been found good.
     pub(crate) fn trust<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        if slot.in_zswap().is_none() {
-            self.change(held, slot, |bits, at| bits.set_doubtful(at, false));
-        }
+        self.change(held, slot, |device, at, _| device.bits.set_doubtful(at, false));
     }
 
     /// Whether the slot must be read alone.
@@ -404,24 +439,19 @@ impl<M: Machine> Swap<M> {
         held: &mut Held<'_, P>,
         slot: Slot,
     ) -> bool {
-        slot.in_zswap().is_some() || self.change(held, slot, |bits, at| bits.is_doubtful(at))
+        self.change(held, slot, |device, at, _| {
+            device.io.is_memory() || device.bits.is_doubtful(at)
+        })
     }
 
-    /// Whether a slot is given back once it has been read: its device is being switched off, or it
-    /// is zswap's.
-    pub(crate) fn is_leaving<P: Before<order::Swap>>(
+    /// Whether a slot is given back once it has been read.
+    pub(crate) fn gives_back<P: Before<order::Swap>>(
         &self,
         held: &mut Held<'_, P>,
         slot: Slot,
     ) -> bool {
-        if slot.in_zswap().is_some() {
-            return true;
-        }
-        if self.leaving.load(Relaxed) == 0 {
-            return false;
-        }
-        let (mut table, _) = self.table.lock(held);
-        table.device_of(slot).is_some_and(|(device, _)| device.state == State::Leaving)
+        self.giving_back.load(Relaxed) != 0
+            && self.change(held, slot, |device, _, _| device.gives_back())
     }
 
     /// Whether a slot is taken.
@@ -430,9 +460,6 @@ impl<M: Machine> Swap<M> {
         held: &mut Held<'_, P>,
         slot: Slot,
     ) -> bool {
-        if let Some(at) = slot.in_zswap() {
-            return self.zswap.is_taken(held, at);
-        }
         let (mut table, _) = self.table.lock(held);
         table.device_of(slot).is_some_and(|(device, at)| device.bits.is_taken(at))
     }
@@ -455,20 +482,9 @@ impl<M: Machine> Swap<M> {
         pages: &[PageNo],
     ) -> Transfer {
         match self.device(held, slot) {
-            Some((device, at)) => device.write(machine, at, pages),
+            Some((device, at)) => device.write(machine, held, at, pages),
             None => Transfer::Failed,
         }
-    }
-
-    /// Checks zswap's own books.
-    ///
-    /// # Errors
-    /// What doesn't hold.
-    pub(crate) fn audit_zswap(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-    ) -> Result<(), &'static str> {
-        self.zswap.audit(held)
     }
 
     fn add(
@@ -486,9 +502,61 @@ impl<M: Machine> Swap<M> {
         let id = SwapId(table.next_id);
         table.next_id += 1;
         self.slots.fetch_add(bits.len(), Relaxed);
+        if io.is_memory() {
+            self.giving_back.fetch_add(1, Relaxed);
+        }
         let at = table.devices.partition_point(|d| d.priority >= priority);
         table.devices.insert(at, Device { id, io, base, priority, state: State::On, bits });
         Ok(id)
+    }
+
+    /// Stops giving slots of a device, and says which numbers they have.
+    pub(crate) fn begin_off(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        id: SwapId,
+    ) -> Result<Range<u32>, SwapError> {
+        let (mut table, _) = self.table.lock(held);
+        let device = table.devices.iter_mut().find(|d| d.id == id).ok_or(SwapError::NotFound)?;
+        if device.state == State::Leaving {
+            return Err(SwapError::Busy);
+        }
+        device.state = State::Leaving;
+        self.giving_back.fetch_add(1, Relaxed);
+        Ok(device.numbers())
+    }
+
+    /// Takes a device out that [`begin_off`](Self::begin_off) began to switch off; or, where it
+    /// couldn't be `emptied`, gives its slots again.
+    pub(crate) fn end_off(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        id: SwapId,
+        emptied: Result<(), SwapError>,
+    ) {
+        let (mut table, guard) = self.table.lock(held);
+        self.giving_back.fetch_sub(1, Relaxed);
+        let Some(at) = table.devices.iter().position(|d| d.id == id) else { return };
+        table.devices[at].state = State::On;
+        if emptied.is_ok() {
+            let device = table.devices.remove(at);
+            self.slots.fetch_sub(device.bits.len(), Relaxed);
+            self.giving_back.fetch_sub(u32::from(device.io.is_memory()), Relaxed);
+            // The host's device may do as it likes when it is dropped.
+            drop((table, guard));
+            drop(device);
+        }
+    }
+
+    /// Slots in use among a device's numbers, and those that lost what they held.
+    pub(crate) fn used_on(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        numbers: &Range<u32>,
+    ) -> (u32, u32) {
+        let (table, _) = self.table.lock(held);
+        let device = table.devices.iter().find(|d| d.base == numbers.start);
+        device.map_or((0, 0), |d| (d.bits.used(), d.bits.lost()))
     }
 }
 
@@ -515,7 +583,7 @@ impl<M: Machine> Uvm<M> {
         self.swap().add(held, device, priority, bits)
     }
 
-    /// Starts a read of pages from consecutive slots, all in use; of zswap's, one at a time.
+    /// Starts a read of pages from consecutive slots, all in use.
     pub(crate) fn read_swap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -523,45 +591,12 @@ impl<M: Machine> Uvm<M> {
         pages: &[PageNo],
     ) -> Transfer {
         let (machine, cpu) = (self.mem(), self.mem().cpu());
-        if let (Some(at), &[page]) = (slot.in_zswap(), pages) {
-            self.stat().add(cpu, Counter::ZswapIns, 1);
-            return self.swap().zswap.read(machine, held, at, page);
+        let Some((device, at)) = self.swap().device(held, slot) else { return Transfer::Failed };
+        if !device.is_memory() {
+            self.stat().add(cpu, Counter::SwapIns, pages.len() as u64);
+            self.stat().add(cpu, Counter::SwapReads, 1);
         }
-        self.stat().add(cpu, Counter::SwapIns, pages.len() as u64);
-        self.stat().add(cpu, Counter::SwapReads, 1);
-        match self.swap().device(held, slot) {
-            Some((device, at)) => device.read(machine, at, pages),
-            None => Transfer::Failed,
-        }
-    }
-
-    /// Keeps a dirty page in zswap. It is busy, and in no translation.
-    ///
-    /// # Errors
-    /// [`Refusal`]: it has to go elsewhere.
-    pub(crate) fn store_in_zswap(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        page: PageNo,
-        holder: Holder,
-    ) -> Result<Slot, Refusal> {
-        let stored = self.swap().zswap.store(self.mem(), held, page, holder);
-        match stored {
-            Ok(_) => self.stat().add(self.mem().cpu(), Counter::ZswapOuts, 1),
-            Err(Refusal::Large) => self.stat().add(self.mem().cpu(), Counter::ZswapRefused, 1),
-            Err(Refusal::Off | Refusal::Full) => {}
-        }
-        stored
-    }
-
-    /// What zswap holds.
-    pub fn zswap_info(&self, held: &mut Held<'_, order::Nothing>) -> ZswapInfo {
-        self.swap().zswap.info(held)
-    }
-
-    /// Slots in use, those of zswap too.
-    pub(crate) fn slots_in_use(&self, held: &mut Held<'_, order::Nothing>) -> u32 {
-        self.swap().used.load(Relaxed) + self.zswap_info(held).pages
+        device.read(machine, held, at, pages)
     }
 
     /// Slots that devices may have beside those that are on.
@@ -577,6 +612,6 @@ impl<M: Machine> Uvm<M> {
 
     /// Pages that swap devices have room for, and how many are there.
     pub fn swap_space(&self) -> (u32, u32) {
-        (self.swap().slots.load(Relaxed), self.swap().used.load(Relaxed))
+        (self.swap().slots(), self.swap().used())
     }
 }

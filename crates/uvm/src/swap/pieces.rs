@@ -20,7 +20,6 @@ const ROW: usize = 512;
 /// See the module.
 pub(super) struct Pieces<T> {
     rows: Vec<Vec<Vec<T>>>,
-    len: usize,
 }
 
 impl<T: Clone> Pieces<T> {
@@ -48,7 +47,7 @@ impl<T: Clone> Pieces<T> {
             }
             rows.push(row);
         }
-        Ok(Pieces { rows, len })
+        Ok(Pieces { rows })
     }
 
     /// Heap bytes of so many items.
@@ -56,14 +55,6 @@ impl<T: Clone> Pieces<T> {
         let pieces = len.div_ceil(Self::ITEMS);
         let rows = pieces.div_ceil(ROW);
         len * size_of::<T>() + (pieces + rows) * (size_of::<Vec<T>>() + 16) + 16
-    }
-
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
-        (at < self.len).then(|| &mut self[at])
-    }
-
-    pub(super) fn get(&self, at: usize) -> Option<&T> {
-        (at < self.len).then(|| &self[at])
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
@@ -102,7 +93,6 @@ mod tests {
             let mut p = Pieces::new(len, &0u64).unwrap();
             (0..len).for_each(|at| p[at] = at as u64);
             assert!(p.iter().copied().eq(0..len as u64));
-            assert_eq!((p.get(len), p.get(0).is_some()), (None, len > 0));
             let pieces = p.rows.iter().flatten();
             assert!(pieces.clone().all(|piece| piece.capacity() * size_of::<u64>() <= PIECE));
         }

@@ -107,11 +107,12 @@ impl SizeClasses {
     /// Takes a chunk of a frame that others use too, if there is one.
     pub(super) fn share(&mut self, parts: Parts) -> Option<Chunk> {
         let frame = self.shared[usize::from(parts.0)];
-        let record = self.frames.get_mut(frame as usize)?;
+        let record = self.record(frame)?;
         let index = record.live.trailing_ones() as u8;
         record.live |= 1 << index;
+        let is_full = record.live == parts.all();
         self.unused -= 1;
-        if record.live == parts.all() {
+        if is_full {
             self.unlink(frame);
         }
         Some(Chunk { frame, index })
@@ -123,9 +124,10 @@ impl SizeClasses {
     /// [`NoMemory`] if there is no record for it.
     pub(super) fn cut(&mut self, page: PageNo, parts: Parts) -> Result<Chunk, NoMemory> {
         let frame = self.spare;
-        let record = self.frames.get_mut(frame as usize).ok_or(NoMemory)?;
-        self.spare = record.next;
+        let record = self.record(frame).ok_or(NoMemory)?;
+        let next = record.next;
         *record = Frame { page, parts, live: 1, next: NIL, prev: NIL };
+        self.spare = next;
         self.used += 1;
         self.unused += u32::from(parts.0) - 1;
         self.link(frame);
@@ -160,23 +162,27 @@ impl SizeClasses {
         (record.page, usize::from(chunk.index) * record.parts.size())
     }
 
+    fn record(&mut self, frame: u32) -> Option<&mut Frame> {
+        (frame != NIL).then(|| &mut self.frames[frame as usize])
+    }
+
     fn link(&mut self, frame: u32) {
         let list = usize::from(self.frames[frame as usize].parts.0);
         let next = core::mem::replace(&mut self.shared[list], frame);
         self.frames[frame as usize].next = next;
         self.frames[frame as usize].prev = NIL;
-        if let Some(next) = self.frames.get_mut(next as usize) {
+        if let Some(next) = self.record(next) {
             next.prev = frame;
         }
     }
 
     fn unlink(&mut self, frame: u32) {
         let Frame { parts, next, prev, .. } = self.frames[frame as usize];
-        match self.frames.get_mut(prev as usize) {
+        match self.record(prev) {
             Some(prev) => prev.next = next,
             None => self.shared[usize::from(parts.0)] = next,
         }
-        if let Some(next) = self.frames.get_mut(next as usize) {
+        if let Some(next) = self.record(next) {
             next.prev = prev;
         }
     }
@@ -188,22 +194,23 @@ impl SizeClasses {
     pub(super) fn audit(&self, chunks: usize) -> Result<(), &'static str> {
         let used = self.frames.iter().filter(|f| f.live != 0);
         if used.clone().count() != self.used as usize {
-            return Err("a frame of zswap is counted wrongly");
+            return Err("a frame of zram is counted wrongly");
         }
         if used.clone().map(|f| f.live.count_ones() as usize).sum::<usize>() != chunks {
-            return Err("a chunk of zswap has no user, or two");
+            return Err("a chunk of zram has no user, or two");
         }
         let unused: u32 = used.clone().map(|f| u32::from(f.parts.0) - f.live.count_ones()).sum();
         if unused != self.unused {
-            return Err("free chunks of zswap are counted wrongly");
+            return Err("free chunks of zram are counted wrongly");
         }
         let mut on_lists = 0;
         for (parts, &first) in self.shared.iter().enumerate() {
             let (mut at, mut prev) = (first, NIL);
-            while let Some(f) = self.frames.get(at as usize) {
+            while at != NIL {
+                let f = &self.frames[at as usize];
                 let fits = usize::from(f.parts.0) == parts && f.prev == prev;
                 if !fits || f.live == 0 || f.live == f.parts.all() {
-                    return Err("a frame of zswap is on the wrong list");
+                    return Err("a frame of zram is on the wrong list");
                 }
                 on_lists += 1;
                 (prev, at) = (at, f.next);
@@ -211,7 +218,7 @@ impl SizeClasses {
         }
         match used.filter(|f| f.live != f.parts.all()).count() == on_lists {
             true => Ok(()),
-            false => Err("a frame of zswap with a free chunk is on no list"),
+            false => Err("a frame of zram with a free chunk is on no list"),
         }
     }
 }

@@ -423,11 +423,23 @@ impl uvm::SwapDevice<Soft> for Empty {
         self.0
     }
 
-    fn read(&self, _: &Soft, _: u32, _: &[machine::PageNo]) -> uvm::Transfer {
+    fn read(
+        &self,
+        _: &Soft,
+        _: &mut machine::Held<'_, machine::order::Nothing>,
+        _: u32,
+        _: &[machine::PageNo],
+    ) -> uvm::Transfer {
         uvm::Transfer::Failed
     }
 
-    fn write(&self, _: &Soft, _: u32, _: &[machine::PageNo]) -> uvm::Transfer {
+    fn write(
+        &self,
+        _: &Soft,
+        _: &mut machine::Held<'_, machine::order::Nothing>,
+        _: u32,
+        _: &[machine::PageNo],
+    ) -> uvm::Transfer {
         uvm::Transfer::Failed
     }
 }
@@ -467,7 +479,8 @@ fn nothing_is_allocated_unreserved_or_in_large_pieces() {
     within_reservation(|| uvm.unmap(held, &s, all_moved).unwrap());
     let device = Arc::new(Empty(1 << 20));
     within_reservation(|| assert!(uvm.swap_on(held, device, 0).is_ok()));
-    within_reservation(|| uvm.set_zswap(held, 50).unwrap());
+    let mut zram = None;
+    within_reservation(|| uvm::swap::zram::Zram::set_share(&uvm, held, &mut zram, 50).unwrap());
     audit(&uvm, held, &[&s], &[]);
     uvm.space_destroy(held, s);
 }

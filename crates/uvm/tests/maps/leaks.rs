@@ -156,14 +156,26 @@ impl SwapDevice<Soft> for Disk {
         (self.0.lock().unwrap().len() / PAGE_SIZE) as u32
     }
 
-    fn read(&self, machine: &Soft, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn read(
+        &self,
+        machine: &Soft,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         let bytes = self.0.lock().unwrap();
         let places = bytes.chunks_exact(PAGE_SIZE).skip(slot as usize);
         pages.iter().zip(places).for_each(|(&page, place)| machine.write(page, 0, place));
         Transfer::Done
     }
 
-    fn write(&self, machine: &Soft, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn write(
+        &self,
+        machine: &Soft,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         let mut bytes = self.0.lock().unwrap();
         let places = bytes.chunks_exact_mut(PAGE_SIZE).skip(slot as usize);
         pages.iter().zip(places).for_each(|(&page, place)| machine.read(page, 0, place));

@@ -10,7 +10,7 @@ mod shared;
 #[path = "../stores/mod.rs"]
 mod stores;
 mod threads;
-mod zswap;
+mod zram;
 
 #[global_allocator]
 static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;

@@ -10,6 +10,7 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::page::Reserve;
 use uvm::pageout::Last;
+use uvm::swap::zram::Zram;
 use uvm::{
     Advice, At, Counter, FaultError, FaultKind, Loan, MapRequest, Pager, Sharing, Space, SwapError,
     SwapId, Uvm, VnodePager,
@@ -309,19 +310,20 @@ fn pages_of_files_that_the_last_pass_has_written_can_be_taken() {
 }
 
 /// swapoff takes all frames that it can get. What a pass frees for it must fill the reserve first,
-/// from which zswap gets frames, or all of memory is used up while zswap has room.
+/// from which zram gets frames, or all of memory is used up while zram has room.
 #[test]
 fn the_reserve_is_filled_before_swapoff_takes_what_a_pass_has_freed() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());
     let held = &mut ctx.held();
     let (_, device) = swap_on(&uvm, held, 256, Mode::AtOnce);
     let (s, va) = filled(&uvm, held, 120);
-    uvm.set_zswap(held, 50).unwrap();
-    uvm.swap_off(held, device).expect("120 pages of one byte fit into zswap");
+    let mut zram = None;
+    Zram::set_share(&uvm, held, &mut zram, 50).unwrap();
+    uvm.swap_off(held, device).expect("120 pages of one byte fit into zram");
     check(&uvm, &s, va, 120);
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
-    uvm.set_zswap(held, 0).unwrap();
+    Zram::set_share(&uvm, held, &mut zram, 0).unwrap();
     assert_empty(&uvm);
 }
 
@@ -771,10 +773,10 @@ fn too_much_swap_is_refused_in_a_sentence() {
         uvm.swap_on(held, SwapDisk::new(&uvm, slots, Mode::AtOnce), 0)
     };
     assert_eq!(on(held, 0), Err(SwapError::Empty));
-    assert_eq!(on(held, 8 * 256 + 1), Err(SwapError::TooMuch));
-    on(held, 8 * 256).unwrap();
+    assert_eq!(on(held, 10 * 256 + 1), Err(SwapError::TooMuch));
+    on(held, 10 * 256).unwrap();
     let refused = on(held, 1).unwrap_err();
-    assert_eq!(refused.to_string(), "more than eight times the memory can't be kept on swap");
+    assert_eq!(refused.to_string(), "more than ten times the memory can't be kept on swap");
 }
 
 #[test]

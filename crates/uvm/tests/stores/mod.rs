@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 
-use machine::{Machine, PageNo, ThreadCtx, PAGE_SIZE};
+use machine::order::Nothing;
+use machine::{Held, Machine, PageNo, ThreadCtx, PAGE_SIZE};
 use uvm::{Outcome, SwapDevice, Transfer, Uvm, CLUSTER};
 use uvm_soft::{Fate, SoftMachine};
 
@@ -119,12 +120,24 @@ impl SwapDevice<SoftMachine> for SwapDisk {
         self.slots
     }
 
-    fn read(&self, machine: &SoftMachine, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn read(
+        &self,
+        machine: &SoftMachine,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         assert!(pages.len() <= CLUSTER);
         self.ask(machine, Request { write: false, slot, pages: pages.to_vec() })
     }
 
-    fn write(&self, machine: &SoftMachine, slot: u32, pages: &[PageNo]) -> Transfer {
+    fn write(
+        &self,
+        machine: &SoftMachine,
+        _: &mut Held<'_, Nothing>,
+        slot: u32,
+        pages: &[PageNo],
+    ) -> Transfer {
         assert!(pages.len() <= uvm::swap::WRITE_CLUSTER);
         self.ask(machine, Request { write: true, slot, pages: pages.to_vec() })
     }

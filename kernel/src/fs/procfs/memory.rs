@@ -87,7 +87,9 @@ pub(super) fn vmstat() -> String {
         ("oom_kill", oom::KILLS.load(Relaxed)),
     ];
     let mut out = String::new();
-    for (name, value) in pages.iter().chain(&stats.events).chain(&pmap::counters()) {
+    for (name, value) in
+        pages.iter().chain(&stats.events).chain(&stats.zswap_events).chain(&pmap::counters())
+    {
         let _ = writeln!(out, "{name} {value}");
     }
     for (name, value) in fault::counters().into_iter().chain(heap::counters()) {

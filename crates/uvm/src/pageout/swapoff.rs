@@ -1,4 +1,4 @@
-//! Switching a swap device or zswap off: what is there comes home first.
+//! Switching a swap device off: what is there comes home first.
 //!
 //! The device gets no new data, then every anon and every anonymous object that has a slot there is
 //! visited. One that is in memory gives its slot back, and must be written elsewhere the next time
@@ -12,25 +12,22 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
-use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
 use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Ticket};
 
-use super::zswap::ZSWAP;
-use super::{Slot, State, SwapError, SwapId, MOST_ZSWAP};
+use super::Reclaim;
 use crate::anon::AnonNo;
 use crate::io::{Outcome, Transfer, CLUSTER};
 use crate::object::Stored;
 use crate::owner::PageOwner;
-use crate::page::Reserve;
-use crate::pageout::Reclaim;
 use crate::pager::{GetError, Launder, Pager};
+use crate::swap::{Slot, SwapError, SwapId};
 use crate::Uvm;
 
 /// Pages on their way home, by slot.
-pub(super) type Batch = ArrayVec<(Slot, PageNo), CLUSTER>;
+type Batch = ArrayVec<(Slot, PageNo), CLUSTER>;
 
 impl<M: Machine> Uvm<M> {
     /// Brings everything home that is on a swap device, and switches it off.
@@ -43,80 +40,10 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         id: SwapId,
     ) -> Result<(), SwapError> {
-        let numbers = self.leave(held, id)?;
+        let numbers = self.swap().begin_off(held, id)?;
         let result = self.empty(held, &numbers);
-        let device = {
-            let (mut table, _) = self.swap().table.lock(held);
-            match table.devices.iter().position(|d| d.id == id) {
-                Some(at) if result.is_ok() => {
-                    let device = table.devices.remove(at);
-                    self.swap().slots.fetch_sub(device.bits.len(), Relaxed);
-                    Some(device)
-                }
-                Some(at) => {
-                    table.devices[at].state = State::On;
-                    None
-                }
-                None => None,
-            }
-        };
-        self.swap().leaving.fetch_sub(1, Relaxed);
-        drop(device);
+        self.swap().end_off(held, id, result);
         result
-    }
-
-    /// Stops giving slots of a device, and says which numbers they have.
-    fn leave(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        id: SwapId,
-    ) -> Result<Range<u32>, SwapError> {
-        let (mut table, _) = self.swap().table.lock(held);
-        let device = table.devices.iter_mut().find(|d| d.id == id).ok_or(SwapError::NotFound)?;
-        if device.state == State::Leaving {
-            return Err(SwapError::Busy);
-        }
-        device.state = State::Leaving;
-        self.swap().leaving.fetch_add(1, Relaxed);
-        Ok(device.numbers())
-    }
-
-    /// Gives zswap a share of memory, in percent up to [`MOST_ZSWAP`]; 0 brings home
-    /// what is in it, and switches it off.
-    ///
-    /// # Errors
-    /// [`SwapError`]: `TooMuch`, `Busy` or `NoMemory`. The share is what it was.
-    pub fn set_zswap(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        percent: u8,
-    ) -> Result<(), SwapError> {
-        let zswap = &self.swap().zswap;
-        if percent > MOST_ZSWAP {
-            return Err(SwapError::TooMuch);
-        }
-        if percent != 0 {
-            return zswap.set(self.mem(), held, percent).map_err(SwapError::from);
-        }
-        if zswap.slots() == 0 {
-            return Ok(());
-        }
-        if !zswap.leave(held) {
-            return Err(SwapError::Busy);
-        }
-        let result = self.empty(held, &(ZSWAP..ZSWAP + zswap.slots()));
-        zswap.left(held);
-        result
-    }
-
-    /// Slots in use among a device's numbers, and those that lost what they held.
-    fn used_on(&self, held: &mut Held<'_, order::Nothing>, numbers: &Range<u32>) -> (u32, u32) {
-        if numbers.start == ZSWAP {
-            return (self.zswap_info(held).pages, 0);
-        }
-        let (table, _) = self.swap().table.lock(held);
-        let device = table.devices.iter().find(|d| d.base == numbers.start);
-        device.map_or((0, 0), |d| (d.bits.used(), d.bits.lost()))
     }
 
     fn empty(
@@ -124,11 +51,11 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         numbers: &Range<u32>,
     ) -> Result<(), SwapError> {
-        let (_, lost) = self.used_on(held, numbers);
+        let (_, lost) = self.swap().used_on(held, numbers);
         let (mut last, mut reclaim) = (0, Reclaim::default());
         reclaim.begin(self.frames());
         loop {
-            let (used, lost_now) = self.used_on(held, numbers);
+            let (used, lost_now) = self.swap().used_on(held, numbers);
             if used == 0 {
                 self.has_room(held, &mut reclaim);
                 return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
@@ -138,7 +65,7 @@ impl<M: Machine> Uvm<M> {
             let home = self
                 .anons_home(held, numbers, &mut wait)
                 .and_then(|()| self.objects_home(held, numbers, &mut wait));
-            if self.used_on(held, numbers).0 < used {
+            if self.swap().used_on(held, numbers).0 < used {
                 self.has_room(held, &mut reclaim);
                 reclaim = Reclaim::default();
             }
@@ -151,7 +78,7 @@ impl<M: Machine> Uvm<M> {
             self.has_room(held, &mut reclaim);
             if let Some(ticket) = wait {
                 self.mem().wait(held, ticket);
-            } else if used == last && self.used_on(held, numbers).0 == used {
+            } else if used == last && self.swap().used_on(held, numbers).0 == used {
                 // Orphans under I/O have the rest, and give it back when that ends.
                 self.mem().wait(held, memory);
             }
@@ -168,7 +95,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         let (mut batch, mut result) = (Batch::new(), Ok(()));
         for no in (1..self.anons.end(held)).filter_map(AnonNo::new) {
-            result = self.anon_home(held, no, numbers, Reserve::User, &mut batch);
+            result = self.anon_home(held, no, numbers, &mut batch);
             if let Err(GetError::Wait(ticket)) = result {
                 *wait = Some(ticket);
             } else if result.is_err() {
@@ -186,12 +113,11 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Has an anon give a place on the device back, or a page of its read.
-    pub(super) fn anon_home(
+    fn anon_home(
         &self,
         held: &mut Held<'_, order::Nothing>,
         no: AnonNo,
         numbers: &Range<u32>,
-        reserve: Reserve,
         batch: &mut Batch,
     ) -> Result<(), GetError> {
         let (mut body, mut h) = self.anons.get(no).lock(held);
@@ -200,7 +126,7 @@ impl<M: Machine> Uvm<M> {
         };
         let what = body.page().map_or(Stored::Slot(slot), Stored::Page);
         let mut owner = PageOwner::Anon { no, body: &mut body };
-        let page = owner.bring_back(self, &mut h, (Pages(0), what), reserve)?;
+        let page = owner.bring_back(self, &mut h, (Pages(0), what))?;
         batch.extend(page.map(|page| (slot, page)));
         Ok(())
     }
@@ -217,14 +143,7 @@ impl<M: Machine> Uvm<M> {
             let mut indices = 0..u64::MAX >> 1;
             while pager.launder() == Launder::Swap && !indices.is_empty() {
                 let mut batch = Batch::new();
-                let home = self.object_home(
-                    held,
-                    &pager,
-                    &mut indices,
-                    numbers,
-                    Reserve::User,
-                    &mut batch,
-                );
+                let home = self.object_home(held, &pager, &mut indices, numbers, &mut batch);
                 self.read_batch(held, &mut batch);
                 match home {
                     Ok(()) => {}
@@ -239,13 +158,12 @@ impl<M: Machine> Uvm<M> {
 
     /// As [`anon_home`](Self::anon_home), for the pages of an object at some indices: until the
     /// batch is full, or I/O has one. The rest stays in `indices`.
-    pub(super) fn object_home(
+    fn object_home(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
         indices: &mut Range<u64>,
         numbers: &Range<u32>,
-        reserve: Reserve,
         batch: &mut Batch,
     ) -> Result<(), GetError> {
         let (mut body, h) = pager.object().lock(held);
@@ -264,7 +182,7 @@ impl<M: Machine> Uvm<M> {
                 break;
             };
             let mut owner = PageOwner::Object { pager, body: &mut body };
-            let page = owner.bring_back(self, &mut h, (index, what), reserve);
+            let page = owner.bring_back(self, &mut h, (index, what));
             indices.start = index.0 + 1;
             batch.extend(page?.map(|page| (slot, page)));
         }
@@ -272,7 +190,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Starts the reads of a batch, consecutive slots together; doubtful ones alone.
-    pub(super) fn read_batch(&self, held: &mut Held<'_, order::Nothing>, batch: &mut Batch) {
+    fn read_batch(&self, held: &mut Held<'_, order::Nothing>, batch: &mut Batch) {
         batch.sort_unstable_by_key(|&(slot, _)| slot);
         let mut rest = &batch[..];
         while let Some(&(first, _)) = rest.first() {
