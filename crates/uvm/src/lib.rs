@@ -83,7 +83,7 @@ use crate::pageout::Reclaim;
 pub use audit::AuditError;
 pub use describe::{EntryInfo, Layers, Outline};
 pub use extract::{Detached, Pass, MOST_ENTRIES};
-pub use fault::{FaultError, FaultKind};
+pub use fault::{FaultError, FaultHole, FaultKind, PreparedRead, Retry};
 pub use io::{Outcome, ReadRequest, Transfer, CLUSTER};
 pub use loan::{Loan, LoanedPage};
 pub use map::space::Space;

@@ -22,10 +22,15 @@ pub(crate) enum Owed {
     Loan,
     Pins,
     Range,
+    Read,
 }
 
-const WHAT: [&str; 3] =
-    ["a page on loan was dropped", "pins were dropped", "a detached range was dropped"];
+const WHAT: [&str; 4] = [
+    "a page on loan was dropped",
+    "pins were dropped",
+    "a detached range was dropped",
+    "a read was dropped that was not started",
+];
 
 static DROPPED: [AtomicBool; WHAT.len()] = [const { AtomicBool::new(false) }; WHAT.len()];
 

@@ -6,6 +6,8 @@ mod custom_pager;
 mod fork_cow;
 #[path = "../examples/paging.rs"]
 mod paging;
+#[path = "../examples/polled_faults.rs"]
+mod polled_faults;
 
 #[test]
 fn fork_cow_says_what_it_copies() {
@@ -20,4 +22,9 @@ fn custom_pager_makes_only_what_is_read() {
 #[test]
 fn paging_brings_back_what_did_not_fit() {
     paging::main();
+}
+
+#[test]
+fn polled_faults_do_not_wait_for_each_other() {
+    polled_faults::main();
 }

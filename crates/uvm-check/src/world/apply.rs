@@ -459,7 +459,36 @@ impl<M: Desk> World<M> {
 
     fn fault(&self, s: usize, va: Va, access: Prot) -> Result<(), FaultError> {
         let mut ctx = ThreadCtx::new();
-        self.uvm.fault(&mut ctx.held(), self.entrance(s), va, access).map(|_| ())
+        let held = &mut ctx.held();
+        // Where memory runs out, a fault keeps its turn in the line until that is known.
+        if self.setup.memory == Memory::Suffices && self.setup.machine.seed % 4 == 1 {
+            return self.poll_fault(held, s, va, access);
+        }
+        self.uvm.fault(held, self.entrance(s), va, access).map(|_| ())
+    }
+
+    /// A fault as a task makes it that is polled.
+    fn poll_fault(
+        &self,
+        held: &mut Held<'_, Nothing>,
+        s: usize,
+        va: Va,
+        access: Prot,
+    ) -> Result<(), FaultError> {
+        loop {
+            match self.uvm.try_fault(held, self.entrance(s), va, access) {
+                Ok(ahead) => {
+                    ahead.into_iter().for_each(|read| self.uvm.start_read(held, read));
+                    return Ok(());
+                }
+                Err(Retry::Read(read)) => self.uvm.start_read(held, read),
+                Err(Retry::Wait(ticket)) => self.machine().wait(held, ticket),
+                Err(Retry::Hole(hole)) => self.uvm.make_hole_room(held, hole)?,
+                Err(Retry::Memory(_)) if self.uvm.make_room(held) => {}
+                Err(Retry::Memory(_)) => return Err(FaultError::NoMemory),
+                Err(Retry::Failed(e)) => return Err(e),
+            }
+        }
     }
 
     pub(super) fn contents(&self, page: PageNo) -> Contents {

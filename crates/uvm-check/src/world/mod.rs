@@ -26,7 +26,7 @@ use uvm::swap::zram::{Zram, ZramInfo, ZramOn};
 use uvm::{
     Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError,
     Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
-    RemapPlace, Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
+    RemapPlace, Retry, Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
 use uvm_soft::{host, Config, Denied, Fate, SoftMachine};
 

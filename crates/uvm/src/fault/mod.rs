@@ -26,12 +26,15 @@
 //! has forgotten the old one: else a third thread could read the old page after a second has read
 //! what a first wrote to the new one.
 //!
+//! A kernel or program whose tasks are polled makes the attempts itself (`polled.rs`).
+//!
 //! Source: UVM's `uvm_fault`; 1999, sections 5.2 and 5.4.
 
 mod anon;
 mod crowded;
 mod neighbours;
 mod object;
+mod polled;
 mod run;
 mod swapped;
 
@@ -51,6 +54,7 @@ use crate::pageout::Reclaim;
 use crate::pager::{GetError, Pager};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
+pub use polled::{FaultHole, PreparedRead, Retry};
 pub(crate) use swapped::ReadAhead;
 
 /// What a resolved fault cost.

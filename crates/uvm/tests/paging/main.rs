@@ -6,6 +6,7 @@ mod disk;
 mod files;
 mod pageout;
 mod pagers;
+mod polled;
 mod shared;
 #[path = "../stores/mod.rs"]
 mod stores;
