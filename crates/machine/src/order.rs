@@ -1,7 +1,7 @@
 //! Lock order, checked by types.
 //!
 //! ```text
-//!   Nothing -> MemoryTurn -> Whole -> Map -> Amap -> Object -> Anon -> ObjectTable -> Swap -> PageQueues -> PageCache -> FreeList
+//!   Nothing -> MemoryTurn -> Map -> Amap -> Object -> Anon -> ObjectTable -> Swap -> PageQueues -> PageCache -> FreeList
 //! ```
 //!
 //! A thread holds a zero-size token, [`Held<L>`], that says how deep it is. Taking a lock of level
@@ -84,7 +84,7 @@ pub trait Level {
 /// `Self` may be held while a lock of level `L` is taken.
 #[diagnostic::on_unimplemented(
     message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
-    note = "the order is MemoryTurn, Whole, Map, Amap, Object, Anon, ObjectTable, Swap, PageQueues, PageCache, FreeList"
+    note = "the order is MemoryTurn, Map, Amap, Object, Anon, ObjectTable, Swap, PageQueues, PageCache, FreeList"
 )]
 pub trait Before<L: Level>: Level {}
 
@@ -105,9 +105,7 @@ levels! {
     Nothing
     /// The line of those who were refused memory; nothing is taken inside.
     MemoryTurn
-    /// An address space's map, but for the parts of it that have locks of their own.
-    Whole
-    /// A part of a map.
+    /// An address space's map.
     Map
     /// An anonymous map.
     Amap

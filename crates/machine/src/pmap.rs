@@ -79,15 +79,6 @@ pub trait Pmap: Send + Sync + Sized {
     /// One address space's tables.
     type Space: Send + Sync;
 
-    /// Bytes, a power of two: what addresses lie apart, in pieces of this size and alignment, so
-    /// that a CPU which uses one piece may be known not to know another.
-    const APART: u64 = 1;
-
-    /// CPUs use addresses [apart](Self::APART) in this space from now on. A port may take notice of
-    /// who uses which, and tells only those then: what this costs is worth while where threads map
-    /// and unmap side by side.
-    fn use_apart(&self, _space: &Self::Space) {}
-
     /// New, empty tables.
     ///
     /// # Errors

@@ -1,45 +1,65 @@
-//! Locks that many read at once, without a word that they all write.
+//! A reader-writer lock whose readers write no shared word, and pins that outlive the read.
 //!
 //! ```text
-//!   open lock:    reader --> its CPU's row | lock 7 |   -   |   -   |   -   |    then looks again: still open?
-//!   to change:    writer --> takes the lock, closes it, waits until no row names it
+//!   biased lock:  reader --> its CPU's row | lock 7 | lock 7, pages 16..32 |   -   |   -   |   then looks again: still biased?
+//!   writer    --> takes the lock, ends the bias, waits until no row names it as being read
+//!   exclude   --> waits until no row names it with a pin that overlaps the pages to be changed
 //! ```
-//! A reader-writer lock counts its readers in one word, which then moves from CPU to CPU as a plain
-//! lock would. Here a reader says what it reads in its own CPU's [`Row`] and the lock's line stays
-//! where it is, in every CPU's cache. What this costs falls on the writer, who must look at each
-//! row; so a lock opens to readers only after it was read several times for each CPU without a
-//! change, and is an ordinary lock till then and on machines of one CPU.
+//! A reader-writer lock counts its readers in one word, which moves from CPU to CPU as a plain
+//! lock's does. Here a reader names the lock in its own CPU's [`Row`], and the lock's line stays in
+//! every CPU's cache. The cost falls on the writer, which looks at each row; so a lock becomes
+//! biased towards readers only after several reads for each CPU without a change. Until then, and
+//! on machines of one CPU, it is an ordinary lock.
+//!
+//! A reader that needs one part of what it read, and for longer than the look-up, [pins](Access::pin)
+//! it: it keeps a copy, says which pages the copy stands for, and no longer hinders writers of
+//! other pages. Whoever changes a part in a way that copies must not miss
+//! [excludes](Shared::exclude) the part's pages first.
 //!
 //! Source: Dice and Kogan, BRAVO: biased locking for reader-writer locks (USENIX ATC 2019), with
-//! rows by CPU in place of their table by hash.
+//! rows by CPU in place of their table by hash. The pins are ours: what a lock for each range of a
+//! tree does, without a structure of ranges that all CPUs write.
 //!
-//! I1: while `open`, nobody has a [`Guard`]: who takes the lock closes it and waits for those whose
-//! rows name it. I2: who names an open lock in a row and finds it still open may read until the
-//! place is empty again. Both follow from one order of four accesses that all CPUs agree on: the
-//! reader writes its place and then reads `open`; the writer writes `open` and then reads the
-//! places; so one of the two sees the other.
-//!
-//! A lock that is changed time and again stays closed. Who would hold it for long to read
-//! ([`Shared::read_beside_if`]) then counts itself in its word `inside`, with the lock held, and
-//! gives the lock back: those who read run beside each other there too, at the price of a line that
-//! moves. I3: who has the lock to change something waits until nobody is inside.
+//! I1: while the lock is biased, no [`Guard`] of it exists: a writer ends the bias and waits for the
+//! readers whose rows name the lock. I2: a reader that names a biased lock in a row and finds it
+//! still biased may read until it empties the place or turns it into a pin. Both follow from one
+//! order of four accesses that all CPUs agree on: the reader writes its place and then reads `bias`;
+//! the writer writes `bias` and then reads the places; so one of the two sees the other. I3: a pin
+//! begins with the lock held or read; so a writer that has the lock meets no new pin. I4: `pinned`
+//! has the bit of each CPU whose row has a pin of a lock that isn't biased.
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::order::{Before, Guard, Held, Level, Ordered, RawLock};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::ops::Deref;
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, Range};
+use core::ptr::NonNull;
 
 /// Locks that one CPU reads at once: map, submap, amap, object.
 const PLACES: usize = 4;
 
-/// Reads without a change, for each CPU, before a lock is opened.
+/// Reads without a change, for each CPU, before a lock becomes biased.
 const QUIET: usize = 2;
 
-/// What the threads of one CPU read. A line of its own.
+/// In a place, beside a lock's address: what it names is pinned, not being read.
+const PIN: usize = 1;
+
+/// Bits of a pin's word that count its pages; the others are the first page's number.
+const COUNT_BITS: u32 = 8;
+
+/// What the threads of one CPU read or have pinned. A line of its own.
 #[repr(align(64))]
-pub struct Row([AtomicUsize; PLACES]);
+pub struct Row([Place; PLACES]);
+
+/// One lock that is read, or one pin.
+struct Place {
+    /// The lock's address, with [`PIN`]; 0 if the place is free.
+    lock: AtomicUsize,
+    /// The pin's pages.
+    pages: AtomicU64,
+}
 
 impl Row {
     /// A row that names nothing.
@@ -47,7 +67,7 @@ impl Row {
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub const fn new() -> Row {
-        Row([const { AtomicUsize::new(0) }; PLACES])
+        Row([const { Place { lock: AtomicUsize::new(0), pages: AtomicU64::new(0) } }; PLACES])
     }
 
     /// A row that names nothing.
@@ -55,27 +75,56 @@ impl Row {
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub fn new() -> Row {
-        Row([const { 0 }; PLACES].map(AtomicUsize::new))
+        Row([const { 0 }; PLACES]
+            .map(|_: usize| Place { lock: AtomicUsize::new(0), pages: AtomicU64::new(0) }))
     }
 
     /// Whether it names nothing: no thread that uses it reads what a lock guards.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|place| place.load(Relaxed) == 0)
+        self.0.iter().all(|place| place.lock.load(Relaxed) == 0)
     }
 
-    /// Takes a place for a lock; none if there are too many, or somebody else took it first.
+    /// Takes a place for a lock; none if there are too many, or another thread took it first.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
-    fn take(&self, lock: usize) -> Option<&AtomicUsize> {
-        let place = self.0.iter().find(|place| place.load(Relaxed) == 0)?;
-        place.compare_exchange(0, lock, SeqCst, Relaxed).ok()?;
+    fn take(&self, lock: usize) -> Option<&Place> {
+        let place = self.0.iter().find(|place| place.lock.load(Relaxed) == 0)?;
+        place.lock.compare_exchange(0, lock, SeqCst, Relaxed).ok()?;
         loom_fence();
         Some(place)
     }
 }
 
-/// A value on cache lines of its own: who writes it doesn't take from other CPUs what lies beside.
+impl Place {
+    #[inline]
+    fn empty(&self) {
+        self.lock.store(0, Release);
+    }
+
+    /// Turns a place that names a lock as being read into a pin.
+    #[inline]
+    fn pin(&self, lock: usize, pages: &Range<u64>) {
+        let count = pages.end - pages.start;
+        debug_assert!(count < 1 << COUNT_BITS, "a pin of {count} pages");
+        self.pages.store(pages.start << COUNT_BITS | count, Relaxed);
+        self.lock.store(lock | PIN, Release);
+    }
+
+    /// Whether the place has a pin of a lock, and of some of the pages.
+    #[inline]
+    fn pins(&self, lock: usize, pages: &Range<u64>) -> (bool, bool) {
+        if self.lock.load(Acquire) != lock | PIN {
+            return (false, false);
+        }
+        let word = self.pages.load(Relaxed);
+        let (start, count) = (word >> COUNT_BITS, word & ((1 << COUNT_BITS) - 1));
+        (true, start < pages.end && pages.start < start + count)
+    }
+}
+
+/// A value on cache lines of its own: a CPU that writes it takes from other CPUs nothing that lies
+/// beside it.
 #[repr(align(64))]
 pub struct CachePadded<T>(pub T);
 
@@ -98,11 +147,11 @@ fn loom_fence() {
 /// itself and the beginning of `T` lie side by side, mostly in one cache line.
 #[repr(C)]
 pub struct Shared<L, R, T> {
-    open: AtomicBool,
-    /// Reads since the last change; written by who holds the lock.
+    bias: AtomicBool,
+    /// Reads since the last change; written with the lock held.
     quiet: AtomicU32,
-    /// Those who read beside others while it is closed; raised by who holds the lock.
-    inside: AtomicU32,
+    /// CPUs whose rows may have pins of this lock, by number modulo 64; written with the lock held.
+    pinned: AtomicU64,
     lock: Ordered<L, R, T>,
 }
 
@@ -111,33 +160,71 @@ unsafe impl<L, R: Sync, T: Send + Sync> Sync for Shared<L, R, T> {}
 
 /// What [`Shared::read`] gives.
 pub enum Access<'a, R: RawLock, T> {
-    /// Others may be reading too.
-    Among(Reading<'a, T>),
+    /// Other threads may be reading too.
+    Shared(ReadGuard<'a, T>),
     /// The caller holds the lock as by [`Shared::lock`].
-    Alone(Guard<'a, R, T>),
+    Exclusive(Guard<'a, R, T>),
 }
 
 impl<'a, R: RawLock, T> Access<'a, R, T> {
-    /// Whether nobody else has any access.
+    /// Whether no other thread has any access.
     #[inline]
     #[must_use]
-    pub fn is_alone(&self) -> bool {
-        matches!(self, Access::Alone(_))
+    pub fn is_exclusive(&self) -> bool {
+        matches!(self, Access::Exclusive(_))
     }
 
-    /// Whether others may read too, though the lock is changed too often to be open.
+    /// Leave to change what was read, if the access is exclusive; if not, the reading ends.
     #[inline]
-    #[must_use]
-    pub fn is_crowded(&self) -> bool {
-        matches!(self, Access::Among(Reading { by: By::Count(_), .. }))
-    }
-
-    /// Leave to change what was read, if the caller has it alone; if not, the reading ends.
-    #[inline]
-    pub fn alone(self) -> Option<Guard<'a, R, T>> {
+    pub fn exclusive(self) -> Option<Guard<'a, R, T>> {
         match self {
-            Access::Among(_) => None,
-            Access::Alone(guard) => Some(guard),
+            Access::Shared(_) => None,
+            Access::Exclusive(guard) => Some(guard),
+        }
+    }
+
+    /// Ends the access but for a copy of a part of what was read, which stands for some pages:
+    /// fewer than 256, by their numbers. Where there is one CPU, or the CPU's row is full, the
+    /// access goes on instead, and the part is the original.
+    ///
+    /// # Safety
+    /// `part` points into what this access reads, which `lock` guards. As long as the pin lives,
+    /// a thread that would drop the part, or change it in a way that the copy must not miss, calls
+    /// [`Shared::exclude`] with those pages first.
+    #[inline]
+    pub unsafe fn pin<L: Level, U>(
+        self,
+        lock: &'a Shared<L, R, T>,
+        part: NonNull<U>,
+        pages: Range<u64>,
+    ) -> Pinned<'a, R, T, U> {
+        // SAFETY: the access lasts until the place is a pin, or the guard is dropped behind it; the
+        // copy is never dropped, and the original outlives it (the caller's promise).
+        let copy = || unsafe { ManuallyDrop::new(part.read()) };
+        match self {
+            Access::Shared(read) => {
+                let (copy, place) = (copy(), read.place);
+                core::mem::forget(read);
+                place.pin(lock.id(), &pages);
+                Pinned(Part::Copy { copy, place })
+            }
+            Access::Exclusive(guard) => {
+                let place = match R::has_several_rows() {
+                    true => R::rows().get(R::cpu()).and_then(|row| row.take(lock.id())),
+                    false => None,
+                };
+                let Some(place) = place else {
+                    return Pinned(Part::Original { _guard: guard, part });
+                };
+                let copy = copy();
+                place.pin(lock.id(), &pages);
+                let cpu = 1 << (R::cpu() % 64);
+                let pinned = lock.pinned.load(Relaxed);
+                if pinned & cpu == 0 {
+                    lock.pinned.store(pinned | cpu, Relaxed);
+                }
+                Pinned(Part::Copy { copy, place })
+            }
         }
     }
 }
@@ -147,51 +234,71 @@ impl<R: RawLock, T> Deref for Access<'_, R, T> {
     #[inline]
     fn deref(&self) -> &T {
         match self {
-            Access::Among(reading) => reading,
-            Access::Alone(guard) => guard,
+            Access::Shared(read) => read,
+            Access::Exclusive(guard) => guard,
+        }
+    }
+}
+
+/// A part of what a lock guards, kept by [`Access::pin`]; the pin ends when this is dropped.
+#[must_use]
+pub struct Pinned<'a, R: RawLock, T, U>(Part<'a, R, T, U>);
+
+enum Part<'a, R: RawLock, T, U> {
+    /// A copy, and the place that says so.
+    Copy { copy: ManuallyDrop<U>, place: &'a Place },
+    /// The original, under the lock.
+    Original { _guard: Guard<'a, R, T>, part: NonNull<U> },
+}
+
+impl<R: RawLock, T, U> Deref for Pinned<'_, R, T, U> {
+    type Target = U;
+    #[inline]
+    fn deref(&self) -> &U {
+        match &self.0 {
+            Part::Copy { copy, .. } => copy,
+            // SAFETY: the part lies in what the guard's lock guards (the promise of `pin`), and
+            // the guard is not used to change it.
+            Part::Original { part, .. } => unsafe { part.as_ref() },
+        }
+    }
+}
+
+impl<R: RawLock, T, U> Drop for Pinned<'_, R, T, U> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Part::Copy { place, .. } = &self.0 {
+            place.empty();
         }
     }
 }
 
 /// What a lock gives that is taken to change what it guards.
 pub type Locked<'a, L, R, T> = (Guard<'a, R, T>, Held<'a, L>);
-/// What one gives that is taken to read.
+/// What a lock gives that is taken to read.
 pub type Read<'a, L, R, T> = (Access<'a, R, T>, Held<'a, L>);
 
-/// Leave to read among others; ends when dropped.
+/// Leave to read beside others; ends when dropped.
 #[must_use]
-pub struct Reading<'a, T> {
-    by: By<'a>,
+pub struct ReadGuard<'a, T> {
+    place: &'a Place,
     cell: &'a UnsafeCell<T>,
 }
 
-/// What says that somebody reads.
-enum By<'a> {
-    /// A place in a row that names the lock.
-    Row(&'a AtomicUsize),
-    /// The lock's count of those inside.
-    Count(&'a AtomicU32),
-}
-
-impl<T> Deref for Reading<'_, T> {
+impl<T> Deref for ReadGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: no one uses a guard while a row names the lock (I1) or somebody is inside (I3),
-        // and other readers have `&T` too.
+        // SAFETY: no one uses a guard while a row names the lock as being read (I1), and other
+        // readers have `&T` too.
         unsafe { &*self.cell.get() }
     }
 }
 
-impl<T> Drop for Reading<'_, T> {
+impl<T> Drop for ReadGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        match self.by {
-            By::Row(place) => place.store(0, Release),
-            By::Count(inside) => {
-                inside.fetch_sub(1, Release);
-            }
-        }
+        self.place.empty();
     }
 }
 
@@ -200,14 +307,14 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     pub fn new(value: T) -> Self {
         Shared {
             lock: Ordered::new(value),
-            open: AtomicBool::new(false),
+            bias: AtomicBool::new(false),
             quiet: AtomicU32::new(0),
-            inside: AtomicU32::new(0),
+            pinned: AtomicU64::new(0),
         }
     }
 
-    /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was open:
-    /// a look at each CPU's row, and the wait for those who read.
+    /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was
+    /// biased: a look at each CPU's row, and the wait for its readers.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(
@@ -240,8 +347,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     #[cfg_attr(feature = "lines", track_caller)]
     fn lock_now(&self) -> Guard<'_, R, T> {
         let guard = self.lock.take();
-        self.quiet.store(0, Relaxed);
-        self.exclude();
+        self.end_bias();
         guard
     }
 
@@ -256,15 +362,41 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         held: &'a mut Held<'_, P>,
     ) -> (Guard<'a, R, T>, Guard<'a, R, T>, Held<'a, L>) {
         let locked = Ordered::lock_pair(&a.lock, &b.lock, held);
-        for one in [a, b] {
-            one.quiet.store(0, Relaxed);
-            one.exclude();
-        }
+        a.end_bias();
+        b.end_bias();
         locked
     }
 
-    /// Takes the lock to read, among others if it has been quiet for long. Always in line: it is on
-    /// the path of each fault, twice.
+    /// Waits until no pin of any of these pages is left, by their numbers. The lock is held, so
+    /// none begins. Cost: a look at the row of each CPU that has pinned something since the last
+    /// look.
+    #[inline]
+    pub fn exclude(&self, _guard: &Guard<'_, R, T>, pages: Range<u64>) {
+        if self.pinned.load(Relaxed) != 0 && !pages.is_empty() {
+            self.wait_for_pins(pages);
+        }
+    }
+
+    #[inline(never)]
+    fn wait_for_pins(&self, pages: Range<u64>) {
+        let (pinned, mut left) = (self.pinned.load(Relaxed), 0);
+        for (cpu, row) in R::rows().iter().enumerate() {
+            let bit = 1 << (cpu % 64);
+            if pinned & bit == 0 {
+                continue;
+            }
+            for place in &row.0 {
+                R::wait_until(|| !place.pins(self.id(), &pages).1);
+                if place.pins(self.id(), &pages).0 {
+                    left |= bit;
+                }
+            }
+        }
+        self.pinned.store(left, Relaxed);
+    }
+
+    /// Takes the lock to read, beside others if it is biased. Always in line: it is on the path of
+    /// each fault, twice.
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
     pub fn read<'a, P: Before<L>>(
@@ -297,71 +429,12 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     #[inline(always)]
     #[cfg_attr(feature = "lines", track_caller)]
     fn read_now(&self) -> Access<'_, R, T> {
-        if self.open.load(Relaxed) {
-            if let Some(reading) = self.enter() {
-                return Access::Among(reading);
+        if self.bias.load(Relaxed) {
+            if let Some(read) = self.enter() {
+                return Access::Shared(read);
             }
         }
         self.read_by_lock()
-    }
-
-    /// Takes the lock as [`read_if`](Self::read_if) does, for a thread that reads for long: beside
-    /// other readers even if the lock hasn't been quiet, unless the machine has one CPU.
-    ///
-    /// # Errors
-    /// The token.
-    #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
-    pub fn read_beside_if<'a, 'h, P: Before<L>>(
-        &'a self,
-        held: &'a mut Held<'h, P>,
-        fits: impl FnOnce() -> bool,
-    ) -> Result<Read<'a, L, R, T>, &'a mut Held<'h, P>> {
-        let access = self.read_beside_now();
-        if fits() {
-            Ok((access, held.deeper()))
-        } else {
-            Err(held)
-        }
-    }
-
-    #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
-    fn read_beside_now(&self) -> Access<'_, R, T> {
-        if self.open.load(Relaxed) {
-            if let Some(reading) = self.enter() {
-                return Access::Among(reading);
-            }
-        }
-        let guard = self.lock.take();
-        if !R::has_several_rows() {
-            return Access::Alone(guard);
-        }
-        let by = match self.read_once_more(R::rows()) {
-            Some(place) => By::Row(place),
-            None => {
-                self.inside.fetch_add(1, Relaxed);
-                By::Count(&self.inside)
-            }
-        };
-        drop(guard);
-        Access::Among(Reading { by, cell: self.lock.cell() })
-    }
-
-    /// Goes on reading what was locked to be changed: beside others, unless there is one CPU alone.
-    ///
-    /// # Panics
-    /// If the guard is another lock's.
-    #[inline]
-    pub fn read_on<'a>(&'a self, guard: Guard<'a, R, T>) -> Access<'a, R, T> {
-        // Safe code could else read what nobody keeps from being changed.
-        assert!(core::ptr::eq(&raw const *guard, self.lock.cell().get()), "another lock's guard");
-        if !R::has_several_rows() {
-            return Access::Alone(guard);
-        }
-        self.inside.fetch_add(1, Relaxed);
-        drop(guard);
-        Access::Among(Reading { by: By::Count(&self.inside), cell: self.lock.cell() })
     }
 
     #[inline(always)]
@@ -371,75 +444,77 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         let rows = R::rows();
         if rows.len() > 1 {
             if let Some(place) = self.read_once_more(rows) {
-                return Access::Among(Reading { by: By::Row(place), cell: self.lock.cell() });
+                return Access::Shared(ReadGuard { place, cell: self.lock.cell() });
             }
         }
-        self.exclude();
-        Access::Alone(guard)
+        Access::Exclusive(guard)
     }
 
-    /// Counts a read with the lock held. Where it is open, or opens now, it is this CPU's row that
-    /// says who reads.
+    /// Counts a read with the lock held. Where it is biased, or becomes so now, the CPU's row says
+    /// who reads.
     #[inline(never)]
-    fn read_once_more(&self, rows: &'static [Row]) -> Option<&'static AtomicUsize> {
+    fn read_once_more(&self, rows: &'static [Row]) -> Option<&'static Place> {
         let quiet = self.quiet.load(Relaxed) + 1;
-        let is_open = self.open.load(Relaxed);
-        if is_open || quiet as usize > rows.len() * QUIET {
-            // Nobody can close it meanwhile.
+        let is_biased = self.bias.load(Relaxed);
+        if is_biased || quiet as usize > rows.len() * QUIET {
+            // The lock is held, so no writer ends the bias meanwhile.
             if let Some(place) = rows.get(R::cpu()).and_then(|row| row.take(self.id())) {
-                self.open.store(true, Release);
+                self.bias.store(true, Release);
                 return Some(place);
             }
-            if is_open {
-                self.close();
+            if is_biased {
+                self.wait_for_readers();
             }
         }
         self.quiet.store(quiet, Relaxed);
         None
     }
 
-    /// Says in this CPU's row that the lock is read, if it is still open then.
+    /// Names the lock in this CPU's row, if it is still biased then.
     #[inline]
     #[cfg_attr(feature = "lines", track_caller)]
-    fn enter(&self) -> Option<Reading<'_, T>> {
+    fn enter(&self) -> Option<ReadGuard<'_, T>> {
         let place = R::rows().get(R::cpu())?.take(self.id())?;
-        // With acquire: what was changed before the lock was opened is seen.
-        if self.open.load(SeqCst) {
-            return Some(Reading { by: By::Row(place), cell: self.lock.cell() });
+        // With acquire: what was changed before the lock became biased is seen.
+        if self.bias.load(SeqCst) {
+            return Some(ReadGuard { place, cell: self.lock.cell() });
         }
-        place.store(0, Release);
+        place.empty();
         None
     }
 
-    /// Waits for who reads beside others, with the lock held.
+    /// Ends the bias, with the lock held: it is to be changed.
     #[inline]
-    fn exclude(&self) {
-        if self.open.load(Relaxed) {
-            self.close();
-        }
-        if self.inside.load(Acquire) != 0 {
-            self.wait_for_those_inside();
+    fn end_bias(&self) {
+        self.quiet.store(0, Relaxed);
+        if self.bias.load(Relaxed) {
+            self.wait_for_readers();
         }
     }
 
+    /// Ends the bias and waits for the readers, with the lock held; notes which CPUs have pins.
     #[cold]
     #[inline(never)]
-    fn wait_for_those_inside(&self) {
-        R::wait_until(|| self.inside.load(Acquire) == 0);
-    }
-
-    /// Waits for who reads, with the lock held, and lets nobody follow.
-    #[cold]
-    #[inline(never)]
-    fn close(&self) {
-        self.open.store(false, SeqCst);
+    fn wait_for_readers(&self) {
+        self.bias.store(false, SeqCst);
         loom_fence();
-        for place in R::rows().iter().flat_map(|row| &row.0) {
-            R::wait_until(|| place.load(SeqCst) != self.id());
+        let mut pinned = self.pinned.load(Relaxed);
+        for (cpu, row) in R::rows().iter().enumerate() {
+            for place in &row.0 {
+                let mut lock = 0;
+                R::wait_until(|| {
+                    lock = place.lock.load(SeqCst);
+                    lock != self.id()
+                });
+                if lock == self.id() | PIN {
+                    pinned |= 1 << (cpu % 64);
+                }
+            }
         }
+        self.pinned.store(pinned, Relaxed);
     }
 
-    /// The value, where nobody else can know the lock.
+    /// The value, where no other thread can know the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }

@@ -101,6 +101,7 @@ pub struct Shootdown {
 
 impl Shootdown {
     /// Nothing gathered yet.
+    #[inline]
     pub fn new() -> Shootdown {
         Shootdown { ranges: ArrayVec::new(), cpus: CpuSet::NONE, everything: false, counted: false }
     }
@@ -191,6 +192,7 @@ impl Shootdown {
 }
 
 impl Default for Shootdown {
+    #[inline]
     fn default() -> Self {
         Shootdown::new()
     }

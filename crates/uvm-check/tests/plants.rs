@@ -116,7 +116,7 @@ const PINNED: &[&str] = &["-p", "uvm", "--test", "spaces", "a_pin_of_a_hole"];
 
 const AHEAD: &[&str] = &["-p", "uvm", "--test", "isolation", "mapped_ahead"];
 
-const PARTS: &[&str] = &["--features", "shuttle", "--test", "schedules", "parts::"];
+const PINS: &[&str] = &["--features", "shuttle", "--test", "schedules", "pins::"];
 
 const NOTES: &[&str] = &["-p", "machine", "--lib", "notes"];
 
@@ -129,7 +129,7 @@ const PIECES: &[&str] = &["-p", "uvm", "--test", "maps", "unreserved_or_in_large
 const PLANTS: &[Plant] = &[
     Plant {
         what: "claims: nobody is refused a map that is claimed",
-        file: "uvm/src/map/parts.rs",
+        file: "uvm/src/map/lock.rs",
         changes: &[("if self.is_claimed.load(Relaxed) {\n            Some(", "if false {\n            Some(")],
         found_by: CLAIMS,
     },
@@ -141,7 +141,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "fork in steps: who waited isn't woken",
-        file: "uvm/src/map/parts.rs",
+        file: "uvm/src/map/lock.rs",
         changes: &[("        machine.wake(self.channel());\n", "")],
         found_by: CLAIMS,
     },
@@ -233,29 +233,16 @@ const PLANTS: &[Plant] = &[
         found_by: FORGETTING,
     },
     Plant {
-        what: "parts: who has a part's lock doesn't look again whether it is open",
-        file: "uvm/src/map/parts.rs",
-        changes: &[
-            ("match part.tree().lock_if(held, || part.is_open()) {", "match part.tree().lock_if(held, || true) {"),
-            ("match part.tree().read_beside_if(held, || part.is_open()) {", "match part.tree().read_beside_if(held, || true) {"),
-        ],
-        found_by: PARTS,
+        what: "pins: a change doesn't wait for faults that have pinned its pages",
+        file: "uvm/src/map/lock.rs",
+        changes: &[("                self.exclude(&tree, range);\n", "")],
+        found_by: PINS,
     },
     Plant {
-        what: "parts: a fault doesn't look again whether its address lies in a part by now",
-        file: "uvm/src/map/parts.rs",
-        changes: &[(
-            "self.tree.read_beside_if(held, || {\n                refused = self.refuses(machine);\n                \
-             refused.is_none() && self.part_at(va).is_none()",
-            "self.tree.read_beside_if(held, || {\n                refused = self.refuses(machine);\n                refused.is_none()",
-        )],
-        found_by: PARTS,
-    },
-    Plant {
-        what: "parts: who takes the whole map leaves what is in parts there",
-        file: "uvm/src/map/parts.rs",
-        changes: &[("            parts.gather(tree, held, range, &self.turns);", "            let _ = (parts, tree, held, range);")],
-        found_by: PARTS,
+        what: "pins: an entry gets an amap beside faults that have found it without",
+        file: "uvm/src/fault/mod.rs",
+        changes: &[("        map.exclude(&tree, range);\n", "")],
+        found_by: PINS,
     },
     Plant {
         what: "beside: who finds an anon doesn't look again whether it is still there",

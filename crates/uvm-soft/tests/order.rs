@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use machine::order::{Anon, Object, Ordered};
-use machine::{Channel, Machine, RawLock, Shared, ThreadCtx};
+use machine::{Channel, Machine, RawLock, ThreadCtx};
 use uvm_soft::{Config, SoftMachine, Stage};
 
 type Lock = <SoftMachine as Machine>::Lock;
@@ -90,14 +90,4 @@ fn a_waiter_is_woken_from_another_thread() {
 fn a_raw_lock_is_free_when_new() {
     let lock = Lock::new();
     assert!(lock.try_lock() && !lock.try_lock());
-}
-
-#[test]
-#[should_panic(expected = "another lock's guard")]
-fn a_lock_is_not_read_on_by_anothers_guard() {
-    let lock = || Shared::<Object, Lock, u64>::new(0);
-    let (one, other, mut ctx) = (lock(), lock(), ThreadCtx::new());
-    let mut held = ctx.held();
-    let (guard, _h) = one.lock(&mut held);
-    drop(other.read_on(guard));
 }

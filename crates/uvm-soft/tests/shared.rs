@@ -5,12 +5,14 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use machine::order::{Held, Nothing, Object};
-use machine::shared::{Access, Row};
+use machine::shared::{Access, Pinned, Row};
 use machine::{RawLock, Shared, ThreadCtx};
 use uvm_soft::{StdThreads, Threads};
 
@@ -80,11 +82,10 @@ fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// Whether a read has the lock alone.
-fn reads_alone<const COUNT: usize>(lock: &Lock<COUNT>, h: &mut Held<'_, Nothing>) -> bool {
+fn reads_exclusively<const COUNT: usize>(lock: &Lock<COUNT>, h: &mut Held<'_, Nothing>) -> bool {
     let (access, _h) = lock.read(h);
-    assert!(!access.is_crowded(), "it isn't counted inside");
-    assert_eq!(access.is_alone(), matches!(access, Access::Alone(_)));
-    access.is_alone()
+    assert_eq!(access.is_exclusive(), matches!(access, Access::Exclusive(_)));
+    access.is_exclusive()
 }
 
 fn open(h: &mut Held<'_, Nothing>) -> Lock {
@@ -95,7 +96,7 @@ fn open(h: &mut Held<'_, Nothing>) -> Lock {
 
 /// Reads until the lock is open.
 fn open_again(lock: &Lock, h: &mut Held<'_, Nothing>) {
-    assert!((0..2 * QUIET).any(|_| !reads_alone(lock, h)), "it stays closed");
+    assert!((0..2 * QUIET).any(|_| !reads_exclusively(lock, h)), "it stays closed");
 }
 
 /// What changes a lock's value, for the lock and another one.
@@ -109,7 +110,7 @@ const CHANGES: [Change; 5] = [
     |a, _, h| {
         // Who reads a closed lock alone may go on to change it; this closes it.
         assert!(a.lock_if(h, || false).is_err());
-        *a.read(h).0.alone().expect("it is the first read since") += 1;
+        *a.read(h).0.exclusive().expect("it is the first read since") += 1;
     },
 ];
 
@@ -122,12 +123,12 @@ fn a_lock_opens_after_so_many_reads_without_a_change() {
     for change in &CHANGES[..4] {
         for reads in [1, QUIET - 1, QUIET, QUIET + 1, QUIET + 20] {
             change(&lock, &other, h);
-            let alone = (0..reads).filter(|_| reads_alone(&lock, h)).count();
+            let alone = (0..reads).filter(|_| reads_exclusively(&lock, h)).count();
             assert_eq!(alone, reads.min(QUIET), "of {reads}");
         }
         let before = TAKEN.get();
         assert!(
-            !reads_alone(&lock, h) && TAKEN.get() == before,
+            !reads_exclusively(&lock, h) && TAKEN.get() == before,
             "who reads an open lock doesn't take it"
         );
     }
@@ -137,46 +138,118 @@ fn a_lock_opens_after_so_many_reads_without_a_change() {
 /// A way to read beside others.
 type Read = for<'a> fn(&'a Lock, &'a mut Held<'_, Nothing>) -> Access<'a, Rowed<4>, u32>;
 
-/// Reads by a row, where the lock is open; and in the lock's count.
-const READS: [(bool, bool, Read); 6] = [
-    (true, false, |lock, h| lock.read(h).0),
-    (true, false, |lock, h| lock.read_if(h, || true).unwrap_or_else(|_| unreachable!()).0),
-    (true, false, |lock, h| lock.read_beside_if(h, || true).unwrap_or_else(|_| unreachable!()).0),
-    (false, true, |lock, h| lock.read_beside_if(h, || true).unwrap_or_else(|_| unreachable!()).0),
-    (true, true, |lock, h| lock.read_on(lock.lock(h).0)),
-    (false, true, |lock, h| lock.read_on(lock.lock(h).0)),
+const READS: [Read; 2] = [
+    |lock, h| lock.read(h).0,
+    |lock, h| lock.read_if(h, || true).unwrap_or_else(|_| unreachable!()).0,
 ];
+
+/// Checks that a change waits until `reading` is dropped, which says what it reads.
+fn change_waits<D: core::ops::Deref<Target = u32>>(
+    (lock, other): (&Lock, &Lock),
+    change: impl Fn(&Lock, &Lock, &mut Held<'_, Nothing>) + Sync,
+    reading: D,
+) {
+    let has_changed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            CPU.set(1);
+            change(lock, other, &mut ThreadCtx::new().held());
+            has_changed.store(true, SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(!has_changed.load(SeqCst), "it was changed while another thread read");
+        assert_eq!(*reading, 0);
+        drop(reading);
+    });
+    assert!(has_changed.load(SeqCst) && ROWS.iter().all(Row::is_empty));
+    assert_eq!(*lock.read(&mut ThreadCtx::new().held()).0, 1);
+}
 
 #[test]
 fn a_change_waits_for_those_who_read() {
     let _turn = turn();
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
-    for (is_open, is_crowded, read) in READS {
+    for read in READS {
         for change in CHANGES {
-            let (lock, other) = (if is_open { open(h) } else { lock() }, lock());
-            let (has_changed, reading) = (AtomicBool::new(false), read(&lock, h));
-            assert!(!reading.is_alone() && reading.is_crowded() == is_crowded);
-            assert_eq!(
-                ROWS[0].is_empty(),
-                is_crowded,
-                "a row or the count says that somebody reads"
-            );
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    CPU.set(1);
-                    change(&lock, &other, &mut ThreadCtx::new().held());
-                    has_changed.store(true, SeqCst);
-                });
-                std::thread::sleep(Duration::from_millis(5));
-                assert!(!has_changed.load(SeqCst), "it was changed while somebody read");
-                assert_eq!(*reading, 0);
-                drop(reading);
-            });
-            assert!(has_changed.load(SeqCst) && ROWS.iter().all(Row::is_empty));
-            assert_eq!(*lock.read(&mut ThreadCtx::new().held()).0, 1);
+            let (lock, other) = (open(h), lock());
+            let reading = read(&lock, h);
+            assert!(!reading.is_exclusive() && !ROWS[0].is_empty());
+            change_waits((&lock, &other), change, reading);
         }
     }
+}
+
+/// Pins the value for some pages.
+fn pin<'a>(lock: &'a Lock, access: Access<'a, Rowed<4>, u32>, pages: Range<u64>) -> Pin<'a> {
+    let part = NonNull::from(&*access);
+    // SAFETY: the part is what the lock guards, a number; whoever changes it here excludes the
+    // pages or means that the copy misses the change.
+    unsafe { access.pin(lock, part, pages) }
+}
+
+type Pin<'a> = Pinned<'a, Rowed<4>, u32, u32>;
+
+/// A change that excludes pins of some pages waits for them, and for no others; a copy is as it
+/// was. Locks that are biased, and not.
+#[test]
+fn a_change_waits_for_pins_of_its_pages() {
+    let _turn = turn();
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    for is_open in [false, true] {
+        for (pages, overlaps) in [
+            (0..16, false),
+            (15..17, true),
+            (16..32, true),
+            (31..32, true),
+            (20..21, true),
+            (32..48, false),
+            (0..1 << 40, true),
+            (20..20, false),
+        ] {
+            let (lock, other) = (if is_open { open(h) } else { lock() }, lock());
+            let access = lock.read(h).0;
+            assert_eq!(access.is_exclusive(), !is_open);
+            let pin = pin(&lock, access, 16..32);
+            let change = |lock: &Lock, _: &Lock, h: &mut Held<'_, Nothing>| {
+                let (mut value, _h) = lock.lock(h);
+                lock.exclude(&value, pages.clone());
+                *value += 1;
+            };
+            if overlaps {
+                change_waits((&lock, &other), change, pin);
+            } else {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        CPU.set(1);
+                        change(&lock, &other, &mut ThreadCtx::new().held());
+                    });
+                });
+                assert_eq!((*pin, *lock.read(&mut ThreadCtx::new().held()).0), (0, 1));
+            }
+        }
+    }
+}
+
+/// A pin needs a place in the CPU's row; without one, the lock is kept.
+#[test]
+fn a_pin_without_a_place_keeps_the_lock() {
+    let _turn = turn();
+    let mut contexts = [const { None }; PLACES].map(|_: Option<()>| ThreadCtx::new());
+    let locks: Vec<_> = (0..=PLACES).map(|_| lock()).collect();
+    let mut held: Vec<_> = contexts.iter_mut().map(ThreadCtx::held).collect();
+    let mut pins: Vec<_> = locks[..PLACES]
+        .iter()
+        .zip(&mut held)
+        .map(|(lock, h)| pin(lock, lock.read(h).0, 0..1))
+        .collect();
+    let (last, mut ctx) = (&locks[PLACES], ThreadCtx::new());
+    let change = |lock: &Lock, _: &Lock, h: &mut Held<'_, Nothing>| *lock.lock(h).0 += 1;
+    let mut h = ctx.held();
+    let kept = pin(last, last.read(&mut h).0, 0..1);
+    pins.clear();
+    change_waits((last, &locks[0]), change, kept);
 }
 
 #[test]
@@ -184,15 +257,15 @@ fn those_who_read_do_not_wait_for_each_other() {
     let _turn = turn();
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
-    for (is_open, _, read) in READS {
-        let lock = if is_open { open(h) } else { lock() };
+    for read in READS {
+        let lock = open(h);
         let _first = read(&lock, h);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut ctx = ThreadCtx::new();
                 let h = &mut ctx.held();
-                let beside = lock.read_beside_if(h, || true).unwrap_or_else(|_| unreachable!()).0;
-                assert!(!beside.is_alone() && beside.alone().is_none());
+                let beside = lock.read(h).0;
+                assert!(!beside.is_exclusive() && beside.exclusive().is_none());
             });
         });
     }
@@ -206,7 +279,6 @@ fn a_lock_that_is_not_wanted_after_all_is_given_back() {
     for lock in [open(h), lock()] {
         for _ in 0..2 * QUIET {
             let Err(h) = lock.read_if(h, || false) else { unreachable!() };
-            let Err(h) = lock.read_beside_if(h, || false) else { unreachable!() };
             assert!(ROWS.iter().all(Row::is_empty));
             // With the token and the lock as they were.
             *lock.lock(h).0 += 1;
@@ -226,13 +298,13 @@ fn a_lock_that_a_row_has_no_place_for_closes() {
     let last = &locks[PLACES];
     let mut held: Vec<_> = contexts.iter_mut().map(ThreadCtx::held).collect();
     let reads: Vec<_> = locks.iter().zip(&mut held).map(|(lock, h)| lock.read(h).0).collect();
-    assert!(reads.iter().all(|read| !read.is_alone()) && reads_alone(last, h));
+    assert!(reads.iter().all(|read| !read.is_exclusive()) && reads_exclusively(last, h));
     CPU.set(1);
-    assert!(!reads_alone(last, h), "it opens where there is a place");
+    assert!(!reads_exclusively(last, h), "it opens where there is a place");
     CPU.set(0);
     drop(reads);
     open_again(last, h);
-    assert!(!reads_alone(last, h) && ROWS.iter().all(Row::is_empty));
+    assert!(!reads_exclusively(last, h) && ROWS.iter().all(Row::is_empty));
 }
 
 #[test]
@@ -241,31 +313,15 @@ fn a_machine_with_one_row_has_plain_locks() {
         let mut ctx = ThreadCtx::new();
         let h = &mut ctx.held();
         let mut lock = Lock::<COUNT>::new(0);
-        (0..4 * QUIET).for_each(|_| assert!(reads_alone(&lock, h)));
+        (0..4 * QUIET).for_each(|_| assert!(reads_exclusively(&lock, h)));
         for _ in 0..4 * QUIET {
-            assert!(lock
-                .read_beside_if(h, || true)
-                .unwrap_or_else(|_| unreachable!())
-                .0
-                .is_alone());
-            let mut guard = lock.read_on(lock.lock(h).0).alone().expect("nobody could be beside");
-            *guard += 1;
+            *lock.read(h).0.exclusive().expect("no other thread could be beside") += 1;
         }
         assert_eq!(*lock.get_mut(), 4 * QUIET as u32);
     }
     let _turn = turn();
     always_alone::<0>();
     always_alone::<1>();
-}
-
-#[test]
-#[should_panic(expected = "another lock's guard")]
-fn another_locks_guard_is_no_leave_to_read() {
-    let _turn = turn();
-    let (a, b) = (lock(), lock());
-    let mut ctx = ThreadCtx::new();
-    let h = &mut ctx.held();
-    let _access = a.read_on(b.lock(h).0);
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl<M: Machine> Uvm<M> {
         submaps: &mut Vec<Arc<Map<M>>>,
         count: &mut Count<M>,
     ) -> Result<usize, AuditError> {
-        let (tree, mut h) = map.lock_whole(self.mem(), held, map.bounds);
+        let (tree, mut h) = map.lock(self.mem(), held, map.bounds);
         tree.check().map_err(|e| AuditError(e.into()))?;
         let mut end = map.bounds.start;
         let mut mapped = 0;

@@ -113,7 +113,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         mut each: impl FnMut(&EntryInfo),
     ) {
-        let (tree, mut h) = space.map.lock_whole(self.mem(), held, space.map.bounds);
+        let (tree, mut h) = space.map.lock(self.mem(), held, space.map.bounds);
         tree.each(space.map.bounds, |e| each(&self.info(e, &mut h)));
     }
 
@@ -124,7 +124,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         va: Va,
     ) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(self.mem(), held, va);
+        let (tree, mut h) = space.map.read(self.mem(), held);
         tree.get(va).map(|e| info(e, &mut h))
     }
 
@@ -135,7 +135,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         va: Va,
     ) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(self.mem(), held, va);
+        let (tree, mut h) = space.map.read(self.mem(), held);
         tree.get(va).map(|e| self.info(e, &mut h))
     }
 
@@ -149,7 +149,7 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
         let range = VaRange::from(range);
-        let (tree, _) = space.map.read(self.mem(), held, range.start);
+        let (tree, _) = space.map.read(self.mem(), held);
         let may_store =
             |e: &&Entry<M>| e.writes == Writes::Shared && e.max_prot.contains(Prot::WRITE);
         let entry = tree.get(range.start).filter(may_store)?;

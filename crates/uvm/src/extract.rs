@@ -256,7 +256,7 @@ impl<M: Machine> Uvm<M> {
     /// Makes one entry again of what was cut for a copy that was refused then: what waits to copy
     /// though no other entry has it any more needn't.
     fn merge_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let (mut tree, mut h) = space.map.lock_whole(self.mem(), held, space.map.bounds);
+        let (mut tree, mut h) = space.map.lock(self.mem(), held, space.map.bounds);
         // Other threads have mapped much there since: that is a change of theirs.
         if self.passable(&tree, range).is_err() {
             return;
@@ -401,7 +401,7 @@ impl<M: Machine> Uvm<M> {
         let (mut entries, mut down) = (Tree::new(), Gather::new());
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             {
-                let whole = from.map.lock_whole_now(self.mem(), held, from.map.bounds);
+                let whole = from.map.lock_now(self.mem(), held, from.map.bounds);
                 let (mut tree, _) = whole.map_err(Stop::Wait)?;
                 self.passable(&tree, range)?;
                 if clips(&tree, range) > 0 && !has_room(self, &tree, clips(&tree, range)) {
@@ -448,14 +448,13 @@ impl<M: Machine> Uvm<M> {
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
             let (tree, h) = match lock {
-                Lock::Unclaimed => from.map.lock_whole_now(self.mem(), held, from.map.bounds),
+                Lock::Unclaimed => from.map.lock_now(self.mem(), held, from.map.bounds),
                 Lock::Claimed => Ok(from.map.lock_and_unclaim(self.mem(), held)),
             }
             .map_err(Stop::Wait)?;
             (Trees::One(tree), h)
         } else {
-            let (mut a, mut b, mut h) =
-                machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
+            let (a, b, h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
             if lock == Lock::Claimed {
                 from.map.end_claim(self.mem(), &a);
                 to.map.end_claim(self.mem(), &b);
@@ -464,9 +463,9 @@ impl<M: Machine> Uvm<M> {
             if let Some(ticket) = refused {
                 return Err(Stop::Wait(ticket));
             }
-            from.map.gather(&mut a, &mut h, range);
-            to.map.gather(&mut b, &mut h, to.map.bounds);
-            (Trees::Two(a, b), h.down_to())
+            from.map.exclude(&a, range);
+            to.map.exclude(&b, to.map.bounds);
+            (Trees::Two(a, b), h)
         };
         let entries = self.passable(trees.from(), range)?;
         let at = self.choose_for(trees.to(), passing, place)?;
@@ -551,7 +550,7 @@ impl<M: Machine> Uvm<M> {
         place: Place,
     ) -> Result<Va, Stop<MapError>> {
         let (range, bounds) = (passing.range, passing.to.map.bounds);
-        if matches!(place, Place::Anywhere | Place::Common | Place::Hint(_)) {
+        if matches!(place, Place::Anywhere | Place::Hint(_)) {
             if let Some(va) = crate::map::find_like(tree, bounds, range, range.pages()) {
                 return Ok(va);
             }

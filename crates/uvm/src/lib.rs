@@ -27,8 +27,8 @@
 //! follows it), then `audit`, which checks the invariants that the others state.
 //!
 //! # Laws
-//! * No unsafe code, but for one function that takes a frame back from the embedding kernel
-//!   ([`page::Frames::let_go`]).
+//! * Unsafe code in two places: a frame that the embedding kernel gives back
+//!   ([`page::Frames::let_go`]), and the pin by which a fault keeps its entry (`map::lock`).
 //! * No operation sleeps but by [`machine::Machine::wait`], with nothing locked.
 //! * What can fail is reserved before anything changes; out of memory is an error.
 //! * The order of locks is a matter of types (`machine::order`).

@@ -170,7 +170,7 @@ impl<M: Machine> Uvm<M> {
                 let range = VaRange::sized(va, pages).ok_or(TransferError::NoMapping)?;
                 space.map.lock_now(self.mem(), held, range)
             }
-            At::Anywhere => space.map.lock_whole_now(self.mem(), held, NOWHERE),
+            At::Anywhere => space.map.lock_now(self.mem(), held, NOWHERE),
         }
         .map_err(Stop::Wait)?;
         let (start, new_area) = match transfer.at {

@@ -47,9 +47,6 @@ pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 /// again if it returns to its program.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(mm) = thread.own_mm() else { return Err(FaultError::NoMapping) };
-    if vm::admit(&mm.space, va) {
-        return Ok(());
-    }
     let count = match vm::fault(&mm.space, va, access)? {
         FaultKind::Minor => &thread.minor_faults,
         FaultKind::Major => {

@@ -101,8 +101,6 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         Place::Fixed
     } else if addr != 0 {
         Place::Hint
-    } else if is_for_a_thread(flags, wanted) {
-        Place::Common
     } else {
         Place::Anywhere
     };
@@ -182,15 +180,6 @@ pub(super) fn check_low(addr: u64) -> Result<()> {
         current_process().cred().need(Caps::SYS_RAWIO)?;
     }
     Ok(())
-}
-
-/// Whether this will be a new thread's stack: the C libraries map it with no rights, for the guard,
-/// and then allow all but that. What an allocator keeps for its thread begins so, too, but says
-/// that it isn't to be reserved.
-fn is_for_a_thread(flags: u32, wanted: Prot) -> bool {
-    let is_guarded = wanted.is_empty()
-        && flags & (abi::MAP_NORESERVE | abi::MAP_ANONYMOUS) == abi::MAP_ANONYMOUS;
-    flags & abi::MAP_STACK != 0 || is_guarded
 }
 
 fn sharing(flags: u32) -> Result<Sharing> {

@@ -34,10 +34,10 @@ pub use self::settings::{
     zswap,
 };
 pub use self::space::{
-    activate, admit, advise, brk, deactivate, dump_line, dump_sums, fault, inherit, line, lock,
-    lock_all, map, mapping_stats, protect, range_stats, remap, resident, resident_pages,
-    shared_key, space_clear, space_fork, space_new, stack, sync, tables, unlock, unlock_all, unmap,
-    Object, Space,
+    activate, advise, brk, deactivate, dump_line, dump_sums, fault, inherit, line, lock, lock_all,
+    map, mapping_stats, protect, range_stats, remap, resident, resident_pages, shared_key,
+    space_clear, space_fork, space_new, stack, sync, tables, unlock, unlock_all, unmap, Object,
+    Space,
 };
 pub use self::system::init;
 pub use self::transfer::{
@@ -81,8 +81,6 @@ pub enum Place {
     /// Anywhere.
     #[default]
     Anywhere,
-    /// Anywhere, for another thread to use.
-    Common,
     /// At `addr` if that is free.
     Hint,
     /// At `addr`, in place of what is there.

@@ -97,7 +97,6 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
     MapRequest {
         place: match args.place {
             Place::Anywhere => uvm::Place::Anywhere,
-            Place::Common => uvm::Place::Common,
             Place::Hint => uvm::Place::Hint(va),
             Place::Fixed => uvm::Place::Fixed(va),
             Place::FixedNoReplace => uvm::Place::FixedNoReplace(va),
@@ -312,14 +311,6 @@ pub fn sync(space: &Space, addr: u64, len: u64) -> Result<()> {
     } else {
         Err(ENOMEM)
     }
-}
-
-/// Lets this CPU look for an address of its space where it has not been before; whether that is
-/// all that a fault of its was about.
-#[inline]
-pub fn admit(space: &Space, va: u64) -> bool {
-    let (pmap, space) = (KERNEL.pmap(), space.get().pmap());
-    pmap.lacks(space, Va(va)) && with(|_, held| pmap.admit(held, space, Va(va)))
 }
 
 /// Resolves a page fault.

@@ -21,7 +21,7 @@ mod crowd;
 mod line;
 mod loans;
 mod paging;
-mod parts;
+mod pins;
 mod world;
 
 use world::{check, check_rounds, spawn, Soft, World, P, Q, ROUNDS};

@@ -34,14 +34,14 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Stop<FaultError>> {
         let slot = entry.slot(aref, fault.va);
         let (body, mut h) = aref.amap.body.read(held);
-        let beside = if body.is_alone() { Beside::Nobody } else { Beside::Others };
+        let beside = if body.is_exclusive() { Beside::Nobody } else { Beside::Others };
         if self.fault_in_amap(&mut h, fault, entry, &body, slot, beside)? {
             if fault.follows {
                 self.continue_run(&mut h, fault, entry, body.slots.find(slot));
             }
             return Ok(());
         }
-        if let Some(mut body) = body.alone() {
+        if let Some(mut body) = body.exclusive() {
             return self.change_amap(&mut h, fault, entry, aref, &mut body, slot);
         }
         let (mut body, mut h) = aref.amap.body.lock(held);

@@ -13,14 +13,13 @@
 //! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next
 //! fault doesn't come; and a run of first touches gets the pages that it will come to (`run.rs`).
 //!
-//! A fault is one attempt that holds the map's lock, then the amap's, then the object's or the
-//! anon's. It reads the map, changing it only where an amap must be made, and reads the amap and
-//! the object where all is there or an empty slot is to be filled: so faults of many CPUs in one
-//! address space run side by side (`docs/locking.md`). What it needs from the heap is reserved
-//! first, what it must wait for is waited for with nothing held, and then it starts over: of the
-//! ways to restart after I/O this is the plain one, and costs a look-up against a disk access.
-//! Where the map is changed so often that it isn't open to readers, a page of zeroes is made with
-//! nothing held, too (`crowded.rs`).
+//! A fault is one attempt. It finds the entry in the map and pins it, then takes the amap's lock,
+//! then the object's or the anon's. It changes the map only where an amap must be made, and reads
+//! the amap and the object where all is there or an empty slot is to be filled: so faults of many
+//! CPUs in one address space run side by side, and beside those that map and unmap elsewhere
+//! (`docs/locking.md`). What it needs from the heap is reserved first, what it must wait for is
+//! waited for with nothing held, and then it starts over: of the ways to restart after I/O this is
+//! the plain one, and costs a look-up against a disk access.
 //!
 //! A page that replaces another at the same address (1B, 2B) becomes visible only after every CPU
 //! has forgotten the old one: else a third thread could read the old page after a second has read
@@ -31,21 +30,17 @@
 //! Source: UVM's `uvm_fault`; 1999, sections 5.2 and 5.4.
 
 mod anon;
-mod crowded;
 mod neighbours;
 mod object;
 mod polled;
 mod run;
 mod swapped;
 
+use crate::page::Gather;
 use alloc::sync::Arc;
 use core::cell::Cell;
-use core::sync::atomic::Ordering::Relaxed;
-
-use crate::page::Gather;
-use machine::{
-    order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, RawLock, Va, VaRange, Wiring,
-};
+use machine::shared::Access;
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiring};
 
 use crate::io::ReadRequest;
 use crate::map::tree::Tree;
@@ -391,80 +386,60 @@ impl<M: Machine> Uvm<M> {
         fault: &mut Fault<'_, M>,
         reserved: usize,
     ) -> Result<(), Stop<FaultError>> {
-        let space = fault.space;
-        if M::Lock::has_several_rows()
-            && space.map.is_touched.load(Relaxed)
-            && self.touch_as_before(held, fault, reserved)?
-        {
-            return Ok(());
-        }
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
-            let map = submap.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) =
-                map.read_beside_now(self.mem(), held, fault.va).map_err(Stop::Wait)?;
-            let entry = fault.permit(tree.get(fault.va))?;
-            if let Some(below) = &entry.submap {
-                let below = below.clone();
-                drop(tree);
-                submap = Some(below);
-                continue;
-            }
-            if tree.is_crowded() && self.is_untouched(&mut h, fault, entry) {
-                drop(tree);
-                map.is_touched.store(true, Relaxed);
-                if self.touch_crowded(held, fault, map, reserved)? {
-                    return Ok(());
+            let map = submap.as_deref().unwrap_or(&fault.space.map);
+            let mut below = None;
+            {
+                let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
+                let found = map.pin_if(tree, fault.va, |entry| {
+                    let entry = fault.permit(entry)?;
+                    below.clone_from(&entry.submap);
+                    Ok::<_, FaultError>(entry.submap.is_none() && !fault.needs_amap(entry))
+                })?;
+                match found {
+                    Ok(entry) => return self.fault_entry(&mut h, fault, &entry),
+                    Err(_) if below.is_some() => {}
+                    Err(tree) => {
+                        if let Some(tree) = tree.exclusive() {
+                            return self.fault_after_change(&mut h, fault, map, tree, reserved);
+                        }
+                    }
                 }
-                continue;
             }
-            if !fault.needs_amap(entry) {
-                return self.fault_entry(&mut h, fault, entry);
+            if below.is_none() {
+                let nowhere = VaRange::new(fault.va, fault.va);
+                let (tree, mut h) = map.lock_now(self.mem(), held, nowhere).map_err(Stop::Wait)?;
+                return self.fault_after_change(&mut h, fault, map, tree, reserved);
             }
-            if let Some(tree) = tree.alone() {
-                return self.fault_alone(&mut h, fault, tree, reserved);
-            }
-            if self.fault_after_change(held, fault, map, reserved)? {
-                return Ok(());
-            }
+            submap = below;
         }
     }
 
-    /// A fault that changes the map first, with nobody else in it.
-    #[cold]
-    #[inline(never)]
-    fn fault_alone(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        fault: &mut Fault<'_, M>,
-        mut tree: order::Guard<'_, M::Lock, Tree<Entry<M>>>,
-        reserved: usize,
-    ) -> Result<(), Stop<FaultError>> {
-        self.own_amap(held, fault, &mut tree, reserved)?;
-        self.fault_entry_apart(held, fault, fault.permit(tree.get(fault.va))?)
-    }
-
-    /// The same where others read it; says no if it is another map's. They may change it before it
-    /// is locked, not between that and the reading.
+    /// A fault that gives the entry an amap of its own first: an exclusive change of the map, by
+    /// whoever came first; another thread may have made it, or mapped something else there.
     #[cold]
     #[inline(never)]
     fn fault_after_change(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Held<'_, order::Map>,
         fault: &mut Fault<'_, M>,
         map: &Map<M>,
+        mut tree: order::Guard<'_, M::Lock, Tree<Entry<M>>>,
         reserved: usize,
-    ) -> Result<bool, Stop<FaultError>> {
-        let one = VaRange::new(fault.va, fault.va + Pages(1));
-        let (mut tree, mut h) = map.lock_now(self.mem(), held, one).map_err(Stop::Wait)?;
-        self.own_amap(&mut h, fault, &mut tree, reserved)?;
-        let tree = map.read_on(tree, fault.va);
+    ) -> Result<(), Stop<FaultError>> {
         let entry = fault.permit(tree.get(fault.va))?;
         if entry.submap.is_some() {
-            return Ok(false);
+            return Err(Stop::again(reserved));
         }
-        self.fault_entry_apart(&mut h, fault, entry)?;
-        Ok(true)
+        let range = entry.range;
+        map.exclude(&tree, range);
+        self.own_amap(held, fault, &mut tree, reserved)?;
+        let look = |entry: Option<&Entry<M>>| fault.permit(entry).map(|_| true);
+        match map.pin_if(Access::Exclusive(tree), fault.va, look)? {
+            Ok(entry) => self.fault_entry_apart(held, fault, &entry),
+            Err(_) => unreachable!("an entry that is permitted is pinned"),
+        }
     }
 
     /// As [`fault_entry`](Self::fault_entry), of which the common path has the only copy in line.

@@ -63,7 +63,7 @@ impl<M: Machine> Uvm<M> {
         if let Some(page) = plain.filter(|&page| !self.breaks_loan(fault, entry, page)) {
             return self.show(&mut h, fault, entry, oref, &body, page, upper);
         }
-        if let Some(mut body) = body.alone() {
+        if let Some(mut body) = body.exclusive() {
             return self.fault_in_object_alone(&mut h, fault, entry, oref, &mut body, upper);
         }
         let (mut body, mut h) = oref.pager.object().lock(held);

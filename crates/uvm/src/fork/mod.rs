@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
         (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
         down: &mut Gather,
     ) -> Result<bool, Stop<NoMemory>> {
-        let whole = parent.map.lock_whole_now(self.mem(), held, parent.map.bounds);
+        let whole = parent.map.lock_now(self.mem(), held, parent.map.bounds);
         let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
         parent.map.forks.store(nth, Relaxed);

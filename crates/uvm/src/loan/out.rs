@@ -165,7 +165,7 @@ impl<M: Machine> Uvm<M> {
             // submap ends.
             let below = submap.take();
             let map = below.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read_now(self.mem(), held, at).map_err(Stop::Wait)?;
+            let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
             let entry = tree.get(at).ok_or(FaultError::NoMapping)?;
             if entry.submap.is_some() {
                 submap.clone_from(&entry.submap);

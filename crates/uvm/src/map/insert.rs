@@ -7,9 +7,8 @@
 use alloc::sync::Arc;
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Prot, Va, VaRange};
 
-use super::merge::Growth;
 use super::tree::{Taken, Tree};
 use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, Name, ORef, Writes};
 use crate::amap::cover::CHANGE_BYTES;
@@ -20,12 +19,8 @@ use crate::{Space, Stop, Uvm};
 /// Where a mapping is to lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// At the highest free addresses. Where CPUs map side by side, among what this one maps for
-    /// itself.
+    /// At the highest free addresses.
     Anywhere,
-    /// As `Anywhere`, but among what is for all CPUs: another thread will use it, as a new one does
-    /// the stack that was mapped for it.
-    Common,
     /// Here if it is free, else as `Anywhere`.
     Hint(Va),
     /// Here, in place of whatever is here.
@@ -208,7 +203,6 @@ impl<M: Machine> Uvm<M> {
         }
         let mut down = Gather::new();
         let mut old = Taken::new();
-        let mut is_full = false;
         let replaced = match request.place {
             Place::Fixed(va) => request.range_at(va, &space.map),
             _ => NOWHERE,
@@ -218,27 +212,10 @@ impl<M: Machine> Uvm<M> {
         let reserve = Change::REPLACE.bytes::<M>() + CHANGE_BYTES;
         let made =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                if let Some(start) = self.map_own(held, space, request, reserved) {
-                    return Ok(Some(start));
-                }
                 let machine = self.mem();
                 let (mut tree, mut h) = match request.place {
                     _ if lock == Lock::Claimed => Ok(space.map.lock_and_unclaim(machine, held)),
-                    // No part has room: the map does without from now on.
-                    Place::Anywhere | Place::Common | Place::Hint(_) if is_full => {
-                        let (mut tree, h) = space
-                            .map
-                            .lock_whole_now(machine, held, space.map.bounds)
-                            .map_err(Stop::Wait)?;
-                        tree.pass_over(NOWHERE);
-                        Ok((tree, h))
-                    }
-                    Place::Anywhere | Place::Common => {
-                        space.map.lock_whole_now(machine, held, NOWHERE)
-                    }
-                    Place::Hint(va) => {
-                        space.map.lock_whole_now(machine, held, request.range_at(va, &space.map))
-                    }
+                    Place::Anywhere | Place::Hint(_) => space.map.lock_now(machine, held, NOWHERE),
                     Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
                         space.map.lock_now(machine, held, request.range_at(va, &space.map))
                     }
@@ -247,14 +224,7 @@ impl<M: Machine> Uvm<M> {
                 if self.is_refilled(space, lock, &tree, ahead) {
                     return Ok(None);
                 }
-                let chosen = choose_place(&tree, space.map.bounds, request.len, request.place);
-                if matches!(chosen, Err(Stop::Fail(MapError::NoSpace)))
-                    && !tree.elsewhere().is_empty()
-                {
-                    is_full = true;
-                    return Err(Stop::again(reserved));
-                }
-                let start = chosen?;
+                let start = choose_place(&tree, space.map.bounds, request.len, request.place)?;
                 // As on Linux, one more than may be had by cutting.
                 if !has_room(self, &tree, 0) {
                     return Err(Stop::Fail(MapError::TooMany));
@@ -272,9 +242,6 @@ impl<M: Machine> Uvm<M> {
                     Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
                 }
                 self.place_entry(&mut tree, &mut h, range, request);
-                if request.place == Place::Anywhere {
-                    space.map.note_turn(self.mem().cpu());
-                }
                 Ok(Some(start))
             });
         self.release_entries(held, &mut old, &mut down);
@@ -283,35 +250,6 @@ impl<M: Machine> Uvm<M> {
             self.wire_again(held, space, ahead[0].unwired);
         }
         made
-    }
-
-    /// Makes a mapping that may lie anywhere in this CPU's own part of the map, if it has one with
-    /// room. The heap has been reserved.
-    fn map_own(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        request: &MapRequest<M>,
-        reserved: usize,
-    ) -> Option<Va> {
-        if request.place != Place::Anywhere {
-            return None;
-        }
-        let cpu = self.mem().cpu();
-        if space.map.wants_part(cpu) {
-            let levels = space.map.most_levels(self.frames().total());
-            self.mem().reserve_heap(reserved + Map::<M>::part_bytes(levels)).ok()?;
-            space.map.open(held, cpu, levels);
-            self.mem().pmap().use_apart(&space.pmap);
-        }
-        let ((mut tree, mut h), part) = space.map.lock_own(held, cpu, request.len)?;
-        if tree.len() >= self.knobs().most_entries() / Map::<M>::PARTS {
-            return None;
-        }
-        let start = tree.find_space(part, request.len.bytes())?;
-        Change::ADD.ensure::<M, MapError>(&tree, CHANGE_BYTES, reserved).ok()?;
-        self.place_entry(&mut tree, &mut h, VaRange::new(start, start + request.len), request);
-        Some(start)
     }
 
     fn check_request(&self, map: &Map<M>, request: &MapRequest<M>) -> Result<(), MapError> {
@@ -325,7 +263,7 @@ impl<M: Machine> Uvm<M> {
             .checked_add(first)
             .is_some_and(|end| end <= u64::MAX >> machine::PAGE_SHIFT);
         let placed = match request.place {
-            Place::Anywhere | Place::Common | Place::Hint(_) => true,
+            Place::Anywhere | Place::Hint(_) => true,
             Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
                 let range = VaRange::sized(va, request.len);
                 va.is_page_aligned() && range.is_some_and(|r| r.intersect(map.bounds) == r)
@@ -378,19 +316,14 @@ impl<M: Machine> Uvm<M> {
                 Writes::Shared
             },
             wired: request.wired,
-            cpu: self.mem().cpu() as u8,
             submap: None,
             name: request.name.clone(),
         };
-        let growth = match request.place {
-            Place::Anywhere | Place::Common | Place::Hint(_) => Growth::OwnCpu,
-            Place::Fixed(_) | Place::FixedNoReplace(_) | Place::Reserved(_) => Growth::Any,
-        };
-        self.add(tree, held, entry, growth);
+        self.add(tree, held, entry);
     }
 }
 
-/// No addresses: where no part of a map is in the way.
+/// No addresses.
 pub(crate) const NOWHERE: VaRange = VaRange::new(Va(0), Va(0));
 
 /// Addresses that one table of a page-table machine serves, mostly: memory that keeps its place in
@@ -435,7 +368,7 @@ pub(crate) fn choose_place<M: Machine>(
         va.is_page_aligned() && range.is_some_and(|r| r.intersect(bounds) == r && tree.is_free(r))
     };
     match place {
-        Place::Anywhere | Place::Common => anywhere(),
+        Place::Anywhere => anywhere(),
         Place::Hint(va) if free(va) => Ok(va),
         Place::Hint(_) => anywhere(),
         Place::Fixed(va) => Ok(va),

@@ -11,9 +11,6 @@
 //! amap's slots are numbered by the addresses where it was made, so that there is room on both
 //! sides.
 //!
-//! On several CPUs a mapping for which any address will do continues only what the same CPU has
-//! mapped (`docs/decisions/faults-and-maps.md`).
-//!
 //! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it
 //! shares with others for the old ones; whoever copies, copies what the amap has in the whole
 //! range.
@@ -27,16 +24,6 @@ use super::{Entry, Writes};
 use crate::amap::slots::Heap;
 use crate::Uvm;
 
-/// Which neighbours a new mapping may become part of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Growth {
-    /// Any: it was said where the mapping lies, next to what it belongs to.
-    Any,
-    /// Those that were mapped on the same CPU. Threads that run side by side, and are given
-    /// addresses side by side, don't wait for each other's amap then.
-    OwnCpu,
-}
-
 impl<M: Machine> Uvm<M> {
     /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one.
     /// Its object is attached if the entry stays one of its own. Heap for [one
@@ -47,11 +34,8 @@ impl<M: Machine> Uvm<M> {
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         entry: Entry<M>,
-        growth: Growth,
     ) {
-        let may_grow = |neighbour: &Entry<M>| {
-            neighbour.is_like(&entry) && (growth == Growth::Any || neighbour.cpu == entry.cpu)
-        };
+        let may_grow = |neighbour: &Entry<M>| neighbour.is_like(&entry);
         let VaRange { start, end } = entry.range;
         if entry.prot.contains(Prot::EXECUTE) {
             if let Some(oref) = &entry.object {

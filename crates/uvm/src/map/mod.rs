@@ -19,12 +19,13 @@
 //! references until the lock is released (the second phase of unmap, 1999, section 3.1).
 //!
 //! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`,
-//! `parts`.
+//! `lock`.
 
 mod attributes;
 mod insert;
+#[allow(unsafe_code)]
+pub(crate) mod lock;
 mod merge;
-mod parts;
 mod remap;
 pub(crate) mod remove;
 pub(crate) mod space;
@@ -33,7 +34,6 @@ pub(crate) mod tree;
 mod will_need;
 mod wire;
 
-use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
@@ -48,7 +48,6 @@ use crate::Stop;
 use crate::Uvm;
 pub(crate) use insert::{choose_place, find_like, moves_many, NOWHERE};
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
-use parts::{Parts, Turns};
 pub use remap::RemapPlace;
 use tree::{Span, Tree};
 
@@ -133,8 +132,6 @@ pub(crate) struct Entry<M: Machine> {
     pub(crate) advice: Advice,
     pub(crate) writes: Writes,
     pub(crate) wired: bool,
-    /// The CPU that mapped it, or its lowest bits.
-    pub(crate) cpu: u8,
     pub(crate) submap: Option<Arc<Map<M>>>,
     /// The host's word for it, shown in `/proc`.
     pub(crate) name: Option<Arc<dyn Name>>,
@@ -196,7 +193,6 @@ impl<M: Machine> Entry<M> {
             advice: Advice::Normal,
             writes: Writes::NeedsCopy,
             wired: false,
-            cpu: 0,
             submap: Some(map),
             name: None,
         }
@@ -214,7 +210,6 @@ impl<M: Machine> Entry<M> {
             advice: Advice::Normal,
             writes: Writes::NeedsCopy,
             wired: false,
-            cpu: 0,
             submap: None,
             name,
         }
@@ -329,18 +324,13 @@ impl<M: Machine> Entry<M> {
 
 /// An address space's entries, within bounds.
 pub struct Map<M: Machine> {
-    pub(crate) tree: Shared<order::Whole, M::Lock, Tree<Entry<M>>>,
+    pub(crate) tree: Shared<order::Map, M::Lock, Tree<Entry<M>>>,
     pub(crate) bounds: VaRange,
-    parts: spin::Once<Box<Parts<M>>>,
-    turns: Turns,
     /// Where pages are transferred to that may lie anywhere, and where to look first; 0 if there is
     /// no such place. Read and written under the tree's lock.
     pub(crate) area: (AtomicU64, AtomicU64),
     /// By which such a place is known.
     pub(crate) area_name: spin::Once<Arc<dyn Name>>,
-    /// Whether the last fault that was looked at for it was a first touch that found others
-    /// changing the map (`fault/crowded.rs`).
-    pub(crate) is_touched: AtomicBool,
     /// Heap bytes that the last fork needed, its parent's if there was none; what the next begins
     /// with.
     pub(crate) fork_bytes: AtomicUsize,
@@ -349,7 +339,7 @@ pub struct Map<M: Machine> {
     /// Whether an entry has ever been wired, or is about to be: set before the tree's lock is taken
     /// to that end, or under it.
     pub(crate) was_wired: AtomicBool,
-    /// Whether a thread has it for itself, lock or not: see `parts`. Written under the tree's lock.
+    /// Whether a thread has it for itself, lock or not: see `lock`. Written under the tree's lock.
     is_claimed: AtomicBool,
 }
 
@@ -414,11 +404,8 @@ impl<M: Machine> Map<M> {
         Map {
             tree: Shared::new(Tree::new()),
             bounds,
-            parts: spin::Once::new(),
-            turns: Turns::new(),
             area,
             area_name: spin::Once::new(),
-            is_touched: AtomicBool::new(false),
             fork_bytes: AtomicUsize::new(0),
             forks: AtomicU32::new(0),
             was_wired: AtomicBool::new(false),
@@ -428,10 +415,8 @@ impl<M: Machine> Map<M> {
 
     /// Entries in the map.
     pub fn entries(&self, held: &mut Held<'_, order::Nothing>) -> usize {
-        // A count, so who has claimed the map isn't waited for; no part is open then.
-        let (mut tree, mut h) = self.tree.lock(held);
-        self.gather(&mut tree, &mut h, self.bounds);
-        tree.len()
+        // A count, so the end of a claim isn't waited for.
+        self.tree.read(held).0.len()
     }
 }
 

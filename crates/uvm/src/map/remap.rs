@@ -7,7 +7,6 @@
 use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, Va, VaRange};
 
-use super::merge::Growth;
 use super::tree::{built_bytes, Making, Taken, Tree};
 use super::{
     clip, clips, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes,
@@ -130,7 +129,7 @@ impl<M: Machine> Uvm<M> {
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
                 let (mut tree, mut h) = match lock {
                     Lock::Unclaimed => {
-                        space.map.lock_whole_now(self.mem(), held, concerned).map_err(Stop::Wait)?
+                        space.map.lock_now(self.mem(), held, concerned).map_err(Stop::Wait)?
                     }
                     Lock::Claimed => space.map.lock_and_unclaim(self.mem(), held),
                 };
@@ -209,7 +208,7 @@ impl<M: Machine> Uvm<M> {
         tail: VaRange,
         place: RemapPlace,
     ) -> bool {
-        let (tree, _) = space.map.lock_whole(self.mem(), held, tail);
+        let (tree, _) = space.map.lock(self.mem(), held, tail);
         fits(&tree, space, tail, place)
     }
 
@@ -305,7 +304,7 @@ impl<M: Machine> Uvm<M> {
             name: last.name.clone(),
             ..*last
         };
-        self.add(tree, held, more, Growth::Any);
+        self.add(tree, held, more);
         is_wired
     }
 }

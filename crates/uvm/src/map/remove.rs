@@ -101,7 +101,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Gather::new();
         let mut old = Taken::new();
         {
-            let (mut tree, mut h) = space.map.lock_whole(self.mem(), held, space.map.bounds);
+            let (mut tree, mut h) = space.map.lock(self.mem(), held, space.map.bounds);
             tree.take_into(space.map.bounds, &mut old);
             self.unwire_released(&mut h, space, space.map.bounds);
             self.forget_range(&mut h, space, space.map.bounds, &mut down);

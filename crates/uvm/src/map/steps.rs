@@ -483,7 +483,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
     ) -> Result<(), Ticket> {
-        let (tree, _) = space.map.lock_whole_now(self.mem(), held, space.map.bounds)?;
+        let (tree, _) = space.map.lock_now(self.mem(), held, space.map.bounds)?;
         space.map.claim(&tree);
         Ok(())
     }

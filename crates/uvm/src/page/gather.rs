@@ -39,6 +39,7 @@ pub(crate) struct PageChain {
 
 impl Gather {
     /// Nothing gathered yet.
+    #[inline]
     pub fn new() -> Gather {
         Gather::default()
     }

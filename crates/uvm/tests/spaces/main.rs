@@ -8,7 +8,6 @@ mod holds;
 #[path = "../loaning/mod.rs"]
 mod loaning;
 mod moments;
-mod parts;
 
 #[global_allocator]
 static HEAP: uvm_soft::ChargedHeap<true> = uvm_soft::ChargedHeap;

@@ -149,13 +149,6 @@ pub fn root() -> Root {
     unsafe { Root::at(ROOT.load(Relaxed)) }
 }
 
-/// The root that is active here.
-#[inline]
-pub fn active() -> Root {
-    // SAFETY: who made it active had a `Root`.
-    unsafe { Root::at(cpu::this().root.get()) }
-}
-
 /// The root's upper half, to be copied into a new root.
 pub fn kernel_half() -> &'static [AtomicU64] {
     &root().entries()[256..]

@@ -40,7 +40,6 @@ use machine::{Va, VaRange, PAGE_SHIFT};
 pub(crate) use build::built_bytes;
 use node::Nodes;
 pub(crate) use node::{Node, INNER, LEAF};
-pub(crate) use splice::split_off_bytes;
 pub(crate) use taken::{Making, Taken};
 
 /// Something that lies at a range of addresses.
@@ -101,9 +100,6 @@ pub(crate) const fn splice_bytes<E>() -> usize {
 pub(crate) struct Tree<E> {
     root: Option<Box<Node<E>>>,
     len: usize,
-    elsewhere: VaRange,
-    /// Nodes by which a tree that was [split off](Self::split_off) comes back without heap.
-    spare: Nodes<E>,
 }
 
 impl<E> Default for Tree<E> {
@@ -114,8 +110,7 @@ impl<E> Default for Tree<E> {
 
 impl<E> Tree<E> {
     pub(crate) const fn new() -> Self {
-        let elsewhere = VaRange::new(Va(0), Va(0));
-        Tree { root: None, len: 0, elsewhere, spare: Nodes::new() }
+        Tree { root: None, len: 0 }
     }
 
     /// Entries in the tree.
@@ -125,16 +120,6 @@ impl<E> Tree<E> {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.root.is_none()
-    }
-
-    /// Where [`find_space`](Self::find_space) finds nothing.
-    pub(crate) fn elsewhere(&self) -> VaRange {
-        self.elsewhere
-    }
-
-    /// Has [`find_space`](Self::find_space) pass over a range; an empty one for none.
-    pub(crate) fn pass_over(&mut self, range: VaRange) {
-        self.elsewhere = range;
     }
 
     fn levels(&self) -> usize {
@@ -313,16 +298,10 @@ impl<E: Span> Tree<E> {
 
     /// The highest address in `bounds` with `bytes` free from it on, and none of them passed over.
     pub(crate) fn find_space(&self, bounds: VaRange, bytes: u64) -> Option<Va> {
-        let find = |bounds: VaRange| match &self.root {
+        match &self.root {
             Some(root) => root.find(bounds.start, bounds.end, bounds, bytes),
             None => node::room(bounds.start, bounds.end, bounds, bytes),
-        };
-        let elsewhere = self.elsewhere.intersect(bounds);
-        if elsewhere.is_empty() {
-            return find(bounds);
         }
-        let above = VaRange::new(elsewhere.end, bounds.end);
-        find(above).or_else(|| find(VaRange::new(bounds.start, elsewhere.start)))
     }
 
     /// Checks I1 to I3, and the count of entries. Cost: by entries.

@@ -85,12 +85,6 @@ impl<E> Nodes<E> {
     pub(super) fn inner(&mut self, children: ArrayVec<Child<E>, INNER>) -> Box<Node<E>> {
         self.fill(Node::Inner(children))
     }
-
-    /// Makes sure of so many nodes, from the heap.
-    pub(super) fn stock(&mut self, count: usize) {
-        let mut more = Nodes::new();
-        (0..count).for_each(|_| self.give(more.leaf(ArrayVec::new())));
-    }
 }
 
 impl<E: Span> Nodes<E> {

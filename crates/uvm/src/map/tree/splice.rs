@@ -19,7 +19,7 @@ use arrayvec::ArrayVec;
 use machine::{Va, VaRange};
 
 use super::node::{put_child, rebalance, Child, Node, Nodes, Side};
-use super::{node_bytes, splice_nodes, Span, Taken, Tree};
+use super::{Span, Taken, Tree};
 
 /// A tree's root and its levels.
 struct Rooted<E> {
@@ -67,19 +67,9 @@ impl<E: Span> Tree<E> {
         self.join_in(more);
     }
 
-    /// Takes out the entries that start in the range, as a tree that can be
-    /// [joined in](Self::join_in) again without heap as long as neither has over so many levels.
-    /// For now it needs [heap](split_off_bytes).
-    pub(crate) fn split_off(&mut self, range: VaRange, levels: usize) -> Tree<E> {
-        let mut off = self.take(range).into_tree();
-        off.spare.stock(splice_nodes(levels));
-        off
-    }
-
-    /// Adds the entries of another tree, which lie between two neighbours of this one, by its spare
-    /// nodes, and by heap if it has none.
+    /// Adds the entries of another tree, which lie between two neighbours of this one.
     pub(crate) fn join_in(&mut self, mut other: Tree<E>) {
-        let mut nodes = core::mem::replace(&mut other.spare, Nodes::new());
+        let mut nodes = Nodes::new();
         let Some(at) = other.first() else { return };
         let (left, right) = split(self.rooted(), at, &mut nodes);
         let left = join(left, other.rooted(), &mut nodes);
@@ -95,11 +85,6 @@ impl<E: Span> Tree<E> {
     fn first(&self) -> Option<Va> {
         self.root.as_ref().map(|root| root.bounds().start)
     }
-}
-
-/// Heap bytes for [`Tree::split_off`], where no tree has over so many levels.
-pub(crate) const fn split_off_bytes<E>(levels: usize) -> usize {
-    (2 * splice_nodes(levels) + 1) * node_bytes::<E>()
 }
 
 impl<E: Span> Node<E> {

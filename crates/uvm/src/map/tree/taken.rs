@@ -85,6 +85,7 @@ impl<E> Taken<E> {
 
 impl<E: Span> Taken<E> {
     /// As a tree; one entry needs heap for a node.
+    #[cfg(test)]
     pub(crate) fn into_tree(self) -> Tree<E> {
         let Taken { one, mut more } = self;
         one.into_iter().for_each(|entry| more.insert(entry));

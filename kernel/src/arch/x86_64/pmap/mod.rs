@@ -86,25 +86,6 @@ impl X86Pmap {
         tlb::activate(space);
     }
 
-    /// Whether this CPU has yet to be [admitted](Self::admit) to where an address of its program's
-    /// lies.
-    #[inline]
-    pub fn lacks(&self, space: &Space, va: Va) -> bool {
-        space.is_used_apart() && space.lacks(va.0)
-    }
-
-    /// A program's access here, in its own space, has faulted: lets this CPU walk where the address
-    /// lies, if it couldn't (`space::walkers`). Then the access may be tried again.
-    #[cold]
-    pub fn admit<P: Before<PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
-        space: &Space,
-        va: Va,
-    ) -> bool {
-        space.admit(held, va.0)
-    }
-
     /// Leaves the current space for the kernel's own tables: before it is torn down, so that
     /// nothing needs to be flushed.
     pub fn deactivate(&self) {
@@ -208,12 +189,6 @@ fn page_of(entry: u64) -> PageNo {
 
 impl Pmap for X86Pmap {
     type Space = Space;
-
-    const APART: u64 = space::APART;
-
-    fn use_apart(&self, space: &Space) {
-        space.use_apart();
-    }
 
     fn create<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) -> Result<Space, NoMemory> {
         space::new_space(held)
@@ -421,7 +396,7 @@ impl Pmap for X86Pmap {
         }
         let mut stale = Stale::new(space.root);
         space.each_part(range, |part, _| {
-            if stale.concerns_others(part.va) {
+            if stale.concerns_others() {
                 protect_part_of_others(&part, prot, Lowered::Now, &mut stale, down);
             } else if !protect_part(&part, prot, &mut stale, down) {
                 protect_part_of_others(&part, prot, Lowered::Before, &mut stale, down);
@@ -608,7 +583,7 @@ fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown
         lower_part(part, prot, |va| (first, last) = (first.min(va), va))
     };
     if any & CACHED != 0 {
-        if stale.concerns_others(part.va) {
+        if stale.concerns_others() {
             return false;
         }
         stale.add_all(first, last, down);
@@ -750,7 +725,7 @@ fn note(mapping: &Mapping, page: PageNo, entry: u64, down: &mut Shootdown) {
 #[inline]
 fn overtake_nobody(space: &Space, range: VaRange, down: &mut Shootdown) {
     if tlb::others_unfinished(down) {
-        tlb::note(down, space.root, range, space.cpus_over(range));
+        tlb::note(down, space.root, range, space.cpus());
     }
 }
 

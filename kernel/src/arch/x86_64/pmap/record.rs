@@ -5,7 +5,7 @@
 //!   mapped page         | table    | index, gathered bits   | newest      | oldest | bits    | NOTHING, or: bucket, place
 //!   table               | parent   | index, level, count    | next        | prev   | groups  | key: root, address
 //!   free table, nodes   |          |                        | next        |        |         | OWN
-//!   root                |          | level, count           | first table | walkers |         | CPUs that hold it
+//!   root                |          | level, count           | first table |         |         | CPUs that hold it
 //! ```
 //! Each frame has one lock. What it guards follows from what the frame is, and so does its rank:
 //!

@@ -17,9 +17,8 @@
 mod moving;
 mod tables;
 mod walk;
-mod walkers;
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
 use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
@@ -34,7 +33,6 @@ use crate::arch::tables::{
 pub(super) use moving::SERVES;
 pub(super) use tables::{free_space, in_use, new_space, Stack, TABLES};
 pub(super) use walk::{Part, Tree};
-pub(super) use walkers::{cpus_at, APART};
 
 /// Words of a table's record.
 const PARENT: usize = 0;
@@ -78,9 +76,7 @@ const fn key(root: PageNo, va: u64) -> u64 {
 /// One address space's tables.
 pub struct Space {
     pub(super) root: PageNo,
-    top: Root,
-    /// Whether CPUs get roots of their own when they fault (`walkers`).
-    apart: AtomicBool,
+    pub(super) top: Root,
 }
 
 /// A last table, locked: the page it is in and its entries.
@@ -216,7 +212,7 @@ impl Space {
     /// `free_space`.
     unsafe fn new(root: PageNo) -> Space {
         // SAFETY: by the caller's promise; who walks holds the space's lock.
-        Space { root, top: unsafe { Root::at(pa(root)) }, apart: AtomicBool::new(false) }
+        Space { root, top: unsafe { Root::at(pa(root)) } }
     }
 
     #[inline]
@@ -355,9 +351,6 @@ impl Space {
         while page != self.root && record(page).count() == 0 {
             let own = record(page);
             let parent = PageNo(own.words[PARENT].load(Relaxed));
-            if parent == self.root && self.has_walkers() {
-                break;
-            }
             // Whoever holds the way through is read after this.
             in_parent(own).swap(0, SeqCst);
             record(parent).add_count(u32::MAX);

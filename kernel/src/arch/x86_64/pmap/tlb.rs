@@ -14,9 +14,6 @@
 //! only what *other* CPUs may hold is counted (law P6 of `machine::pmap`), which no single-threaded
 //! process ever does.
 //!
-//! Where threads of a space use addresses apart, each CPU has a root of its own, and the space's
-//! set is narrowed to those that walk where something was lowered (`space::walkers`).
-//!
 //! Few pages are forgotten one by one, many by loading CR3: 150 ns each against 2 us and the
 //! refill, under TCG.
 //!
@@ -36,7 +33,7 @@ use machine::{CpuSet, PageNo, Shootdown, Va, VaRange, PAGE_SIZE};
 
 use super::record::{assert_none_locked, record};
 use super::reverse::UNTOLD;
-use super::space::{cpus_at, cpus_of, Space};
+use super::space::{cpus_of, Space};
 use super::CACHED;
 use crate::arch::cpu::NO_SPACE;
 use crate::arch::ipi::{self, Ipi};
@@ -105,7 +102,7 @@ pub fn counters() -> [(&'static str, u64); 6] {
 pub(super) fn activate(space: &Space) {
     if cpu::this().space.get() != space.root.0 {
         record(space.root).wide.fetch_or(CpuSet::one(cpu::index()).0, SeqCst);
-        space.load();
+        load(space.top, space.root.0);
     }
 }
 
@@ -175,17 +172,17 @@ impl Stale {
         }
         self.range.start = self.range.start.min(Va(va));
         self.range.end = self.range.end.max(Va(va + PAGE_SIZE as u64));
-        let cpus = cpus_at(self.root, va);
+        let cpus = cpus_of(self.root);
         if cpus != self.seen {
             self.look(va, cpus, down);
         }
         self.untold
     }
 
-    /// Whether other CPUs may hold what is lowered at an address.
+    /// Whether other CPUs may hold what is lowered.
     #[inline]
-    pub(super) fn concerns_others(&self, va: u64) -> bool {
-        !cpus_at(self.root, va).without(CpuSet::one(cpu::index())).is_empty()
+    pub(super) fn concerns_others(&self) -> bool {
+        !cpus_of(self.root).without(CpuSet::one(cpu::index())).is_empty()
     }
 
     /// The same as [`add`](Self::add) for entries from `first` to `last` of one table, whose lock

@@ -119,12 +119,6 @@ pub(super) fn zeroed<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Pag
     Ok(page)
 }
 
-/// A root of what this CPU keeps.
-pub(super) fn kept_root() -> Option<PageNo> {
-    let kept = &mut *KEPT[cpu::index()].0.lock();
-    kept.roots.pop().or_else(|| kept.zeroed.pop().map(with_kernel_half))
-}
-
 /// Makes a zeroed table one with the kernel's half of a root.
 fn with_kernel_half(page: PageNo) -> PageNo {
     // SAFETY: the zeroed table is the caller's alone.
@@ -137,7 +131,7 @@ fn with_kernel_half(page: PageNo) -> PageNo {
 
 /// A table with the kernel's half of a root.
 pub(super) fn new_root<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<PageNo, NoMemory> {
-    if let Some(root) = kept_root() {
+    if let Some(root) = KEPT[cpu::index()].0.lock().roots.pop() {
         return Ok(root);
     }
     zeroed(held).map(with_kernel_half)
@@ -158,7 +152,6 @@ pub(in super::super) fn new_space<P: Before<PageCache>>(
     held: &mut Held<'_, P>,
 ) -> Result<Space, NoMemory> {
     let root = new_root(held)?;
-    walkers::init(root);
     let record = record(root);
     record.words[SHAPE].store(3 << LEVEL, Relaxed);
     record.words[NEXT].store(NIL, Relaxed);
@@ -184,7 +177,6 @@ pub(in super::super) fn free_space<P: Before<PageCache>>(held: &mut Held<'_, P>,
         all.push(page);
     }
     all.give_back(held);
-    space.end_walkers(held);
     record(space.root).wide.store(OWN, Relaxed);
     free_root(held, space.root);
 }

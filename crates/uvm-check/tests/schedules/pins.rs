@@ -1,0 +1,98 @@
+//! Entries that faults have pinned, beside changes of the map.
+
+use machine::{Pages, Prot, ThreadCtx, VaRange};
+use uvm::{FaultError, MapRequest};
+use uvm_soft::{ShuttleThreads, Threads};
+
+use super::world::{check, spawn, World, P, Q};
+
+/// Two pages are unmapped, and one of them mapped again, beside faults in both: a store succeeds
+/// before the unmapping or finds nothing, and what is mapped afterwards is zero.
+#[test]
+fn memory_is_unmapped_beside_faults_in_it() {
+    check(|| {
+        let w = World::new();
+        let space = w.space();
+        w.map(&space, MapRequest::zero(Pages(2)));
+        let threads = [(1, P), (1, Q)].map(|(cpu, va)| {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || {
+                let stored = w.try_store(cpu, &space, va, 7);
+                assert!(matches!(stored, Ok(()) | Err(FaultError::NoMapping)), "{stored:?}");
+            })
+        });
+        ShuttleThreads::set_cpu(2);
+        let range = VaRange::new(P, Q + Pages(1));
+        w.uvm.unmap(&mut ThreadCtx::new().held(), &space, range).expect("there is heap");
+        w.check(&[], &[]);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        w.map(&space, MapRequest::zero(Pages(2)));
+        for cpu in 0..3 {
+            assert_eq!((w.load(cpu, &space, P), w.load(cpu, &space, Q)), (0, 0));
+        }
+        w.check(&[&space], &[]);
+        w.end(vec![space]);
+        assert_eq!(w.uvm.frames().free(), w.uvm.frames().total());
+    });
+}
+
+/// A range loses the right to be written beside stores to it.
+#[test]
+fn rights_are_taken_beside_faults() {
+    check(|| {
+        let w = World::new();
+        let space = w.space();
+        w.map(&space, MapRequest::zero(Pages(2)));
+        let thread = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || {
+                let mut last = 0;
+                for n in 1..4 {
+                    if w.try_store(1, &space, P, n).is_ok() {
+                        last = n;
+                    }
+                }
+                last
+            })
+        };
+        ShuttleThreads::set_cpu(2);
+        let held = &mut ThreadCtx::new();
+        w.uvm
+            .protect(&mut held.held(), &space, VaRange::new(P, Q), Prot::READ)
+            .expect("there is heap");
+        let now = w.load(2, &space, P);
+        let last = thread.join().unwrap();
+        assert_eq!((last, w.load(0, &space, P)), (now, now), "a store came after the change");
+        w.check(&[&space], &[]);
+        w.end(vec![space]);
+    });
+}
+
+/// After a fork an entry gets an amap of its own with the first store to it, beside loads that have
+/// found the one it had: each CPU sees a store that was made before it looked.
+#[test]
+fn an_entry_gets_its_own_amap_beside_faults_in_it() {
+    check(|| {
+        let w = World::new();
+        let space = w.space();
+        w.map(&space, MapRequest::zero(Pages(2)));
+        w.store(0, &space, P, 1);
+        w.store(0, &space, Q, 1);
+        let child = std::sync::Arc::new(
+            w.uvm.fork(&mut ThreadCtx::new().held(), &space).expect("there is memory"),
+        );
+        let reader = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.load(1, &space, P))
+        };
+        w.store(2, &space, Q, 2);
+        w.store(2, &space, P, 2);
+        assert!((1..=2).contains(&reader.join().unwrap()));
+        for cpu in 0..3 {
+            assert_eq!((w.load(cpu, &space, P), w.load(cpu, &space, Q)), (2, 2));
+            assert_eq!((w.load(cpu, &child, P), w.load(cpu, &child, Q)), (1, 1));
+        }
+        w.check(&[&space, &child], &[]);
+        w.end(vec![space, child]);
+    });
+}

@@ -1,0 +1,250 @@
+//! A map's lock: short changes, faults beside them, and claims for long changes.
+//!
+//! ```text
+//!   fault:    read the tree -> pin the entry, for the pages around the address -> resolve, with a copy of the entry
+//!   unmap:    lock -> wait for pins of the range -> take its entries, translations -> unlock
+//!   fork:     lock -> wait for all pins -> claim -> unlock ... step, step ... lock, unclaim
+//! ```
+//! A fault reads the tree no longer than it takes to find its entry. It pins the entry for the
+//! window of pages that it may map, and goes on with a copy, so that other threads map and unmap
+//! elsewhere meanwhile ([`machine::shared`]).
+//!
+//! I1: a change that faults must not miss, or that drops an amap or an object of an entry, waits
+//! for the pins of all pages that it concerns: [`Map::lock`] does for the range that it is given,
+//! [`Map::exclude`] for more. Not such changes: an entry that is added or grows, two that become
+//! one, one that is cut outside of the pin's window. A copy of an entry stays right through them:
+//! each page of the window has the slot and the object's page that it had.
+//!
+//! A thread that changes all of a map, and takes long, *claims* it: it gives the lock back between
+//! its steps, and all others that want the map wait for its end. I2: a thread that has claimed a
+//! map waits for nothing; it gives way. While a map is claimed nothing of it is pinned. An attempt
+//! that has heap reserved doesn't wait under way, which would cost it that: it ends with
+//! [`Stop::Wait`](crate::Stop) (`lock_now` and its like).
+
+use core::ops::Range;
+use core::ptr::NonNull;
+
+use machine::lines::Ordering::Relaxed;
+use machine::order::Guard;
+use machine::shared::{self, Access};
+use machine::{order, Channel, Held, Machine, Pages, Ticket, Va, VaRange, PAGE_SHIFT};
+
+use super::tree::Tree;
+use super::{Entry, Map};
+
+type Entries<M> = Tree<Entry<M>>;
+type Locked<'a, M> = (Guard<'a, <M as Machine>::Lock, Entries<M>>, Held<'a, order::Map>);
+type TreeAccess<'a, M> = Access<'a, <M as Machine>::Lock, Entries<M>>;
+type Read<'a, M> = (TreeAccess<'a, M>, Held<'a, order::Map>);
+/// An entry that a fault has pinned.
+pub(crate) type Pinned<'a, M> = shared::Pinned<'a, <M as Machine>::Lock, Entries<M>, Entry<M>>;
+/// The token of a thread that didn't get the lock since the map is claimed, and what to wait with.
+type Refused<'a, 'h> = (&'a mut Held<'h, order::Nothing>, Ticket);
+
+/// Pages of the aligned window that a fault may map, and that it pins.
+pub(crate) const WINDOW: Pages = Pages(16);
+
+impl<M: Machine> Map<M> {
+    /// Takes the lock to change the entries in a range, which no fault has pinned then. Waits while
+    /// the map is claimed.
+    #[inline]
+    pub(crate) fn lock<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Locked<'a, M> {
+        let mut held = held;
+        loop {
+            match self.try_lock(machine, held, range) {
+                Ok(locked) => return locked,
+                Err((token, ticket)) => held = waited(machine, token, ticket),
+            }
+        }
+    }
+
+    /// Like [`lock`](Self::lock), for an attempt, which doesn't wait.
+    ///
+    /// # Errors
+    /// What to wait with, if the map is claimed.
+    #[inline]
+    pub(crate) fn lock_now<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Result<Locked<'a, M>, Ticket> {
+        self.try_lock(machine, held, range).map_err(|(_, ticket)| ticket)
+    }
+
+    #[inline]
+    fn try_lock<'a, 'h>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'h, order::Nothing>,
+        range: VaRange,
+    ) -> Result<Locked<'a, M>, Refused<'a, 'h>> {
+        let mut refused = None;
+        let locked = self.tree.lock_if(held, || {
+            refused = self.refuses(machine);
+            refused.is_none()
+        });
+        match (locked, refused) {
+            (Ok((tree, h)), _) => {
+                self.exclude(&tree, range);
+                Ok((tree, h))
+            }
+            (Err(held), ticket) => {
+                Err((held, ticket.unwrap_or_else(|| machine.ticket(self.channel()))))
+            }
+        }
+    }
+
+    /// Waits for the faults that have pinned pages of a range (I1).
+    #[inline]
+    pub(crate) fn exclude(&self, tree: &Guard<'_, M::Lock, Entries<M>>, range: VaRange) {
+        self.tree.exclude(tree, pages(range));
+    }
+
+    /// What to wait with, if the map is claimed; its lock is held.
+    #[inline(always)]
+    pub(crate) fn refuses(&self, machine: &M) -> Option<Ticket> {
+        if self.is_claimed.load(Relaxed) {
+            Some(machine.ticket(self.channel()))
+        } else {
+            None
+        }
+    }
+
+    /// By its address, which nothing else is named by.
+    fn channel(&self) -> Channel {
+        Channel(core::ptr::from_ref(self).addr() as u64)
+    }
+
+    /// Has all others wait for the map until [`unclaim`](Self::unclaim), though its lock is given
+    /// back.
+    pub(crate) fn claim(&self, tree: &Guard<'_, M::Lock, Entries<M>>) {
+        debug_assert!(!self.is_claimed.load(Relaxed));
+        self.exclude(tree, self.bounds);
+        self.is_claimed.store(true, Relaxed);
+    }
+
+    /// Takes the lock of a map that the caller has claimed.
+    pub(crate) fn lock_claimed<'a>(
+        &'a self,
+        held: &'a mut Held<'_, order::Nothing>,
+    ) -> Locked<'a, M> {
+        debug_assert!(self.is_claimed.load(Relaxed));
+        self.tree.lock(held)
+    }
+
+    /// Takes the lock of a map that the caller has claimed, which ends the claim.
+    pub(crate) fn lock_and_unclaim<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+    ) -> Locked<'a, M> {
+        let (tree, h) = self.tree.lock(held);
+        self.end_claim(machine, &tree);
+        (tree, h)
+    }
+
+    /// Ends a claim, with the map's lock held.
+    pub(crate) fn end_claim(&self, machine: &M, _all: &Guard<'_, M::Lock, Entries<M>>) {
+        self.is_claimed.store(false, Relaxed);
+        machine.wake(self.channel());
+    }
+
+    /// Ends a claim.
+    pub(crate) fn unclaim(&self, machine: &M, held: &mut Held<'_, order::Nothing>) {
+        drop(self.lock_and_unclaim(machine, held));
+    }
+
+    /// Takes the lock to read, beside others if no change was made for long. Waits while the map is
+    /// claimed.
+    pub(crate) fn read<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+    ) -> Read<'a, M> {
+        let mut held = held;
+        loop {
+            match self.try_read(machine, held) {
+                Ok(read) => return read,
+                Err((token, ticket)) => held = waited(machine, token, ticket),
+            }
+        }
+    }
+
+    /// Like [`read`](Self::read), for an attempt, which doesn't wait.
+    ///
+    /// # Errors
+    /// What to wait with, if the map is claimed.
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    pub(crate) fn read_now<'a>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+    ) -> Result<Read<'a, M>, Ticket> {
+        self.try_read(machine, held).map_err(|(_, ticket)| ticket)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(feature = "lines", track_caller)]
+    fn try_read<'a, 'h>(
+        &'a self,
+        machine: &M,
+        held: &'a mut Held<'h, order::Nothing>,
+    ) -> Result<Read<'a, M>, Refused<'a, 'h>> {
+        let mut refused = None;
+        let read = self.tree.read_if(held, || {
+            refused = self.refuses(machine);
+            refused.is_none()
+        });
+        match (read, refused) {
+            (Ok(read), _) => Ok(read),
+            (Err(held), ticket) => {
+                Err((held, ticket.unwrap_or_else(|| machine.ticket(self.channel()))))
+            }
+        }
+    }
+
+    /// Looks at the entry at an address, and ends a fault's access to the tree but for that entry,
+    /// which it pins for the [`WINDOW`] around the address, if the look says so; else gives the
+    /// access back.
+    ///
+    /// # Errors
+    /// What the look fails with.
+    #[inline(always)]
+    pub(crate) fn pin_if<'a, E>(
+        &'a self,
+        tree: TreeAccess<'a, M>,
+        va: Va,
+        look: impl FnOnce(Option<&Entry<M>>) -> Result<bool, E>,
+    ) -> Result<Result<Pinned<'a, M>, TreeAccess<'a, M>>, E> {
+        let entry = tree.get(va);
+        let is_wanted = look(entry)?;
+        let Some(entry) = entry.filter(|_| is_wanted).map(NonNull::from) else {
+            return Ok(Err(tree));
+        };
+        let start = (va.0 >> PAGE_SHIFT) & !(WINDOW.0 - 1);
+        // SAFETY: the entry lies in the tree, and changes of the tree keep to I1.
+        Ok(Ok(unsafe { tree.pin(&self.tree, entry, start..start + WINDOW.0) }))
+    }
+}
+
+fn pages(range: VaRange) -> Range<u64> {
+    range.start.0 >> PAGE_SHIFT..range.end.0 >> PAGE_SHIFT
+}
+
+/// Waits for a map that is claimed.
+#[cold]
+fn waited<'a, 'h, M: Machine>(
+    machine: &M,
+    held: &'a mut Held<'h, order::Nothing>,
+    ticket: Ticket,
+) -> &'a mut Held<'h, order::Nothing> {
+    machine.wait(held, ticket);
+    held
+}
