@@ -33,7 +33,8 @@ use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use crate::order::{Before, Guard, Held, Level, Ordered, RawLock};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::mem::ManuallyDrop;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
@@ -185,47 +186,49 @@ impl<'a, R: RawLock, T> Access<'a, R, T> {
 
     /// Ends the access but for a copy of a part of what was read, which stands for some pages:
     /// fewer than 256, by their numbers. Where there is one CPU, or the CPU's row is full, the
-    /// access goes on instead, and the part is the original.
+    /// access goes on instead, and the part is the original. The copy lies in `copy`.
     ///
     /// # Safety
     /// `part` points into what this access reads, which `lock` guards. As long as the pin lives,
     /// a thread that would drop the part, or change it in a way that the copy must not miss, calls
     /// [`Shared::exclude`] with those pages first.
-    #[inline]
-    pub unsafe fn pin<L: Level, U>(
+    #[inline(always)]
+    pub unsafe fn pin<'c, L: Level, U>(
         self,
         lock: &'a Shared<L, R, T>,
         part: NonNull<U>,
         pages: Range<u64>,
-    ) -> Pinned<'a, R, T, U> {
-        // SAFETY: the access lasts until the place is a pin, or the guard is dropped behind it; the
-        // copy is never dropped, and the original outlives it (the caller's promise).
-        let copy = || unsafe { ManuallyDrop::new(part.read()) };
-        match self {
+        copy: &'c mut MaybeUninit<U>,
+    ) -> Pinned<'c, R, T, U>
+    where
+        'a: 'c,
+    {
+        let place = match self {
             Access::Shared(read) => {
-                let (copy, place) = (copy(), read.place);
+                let place = read.place;
                 core::mem::forget(read);
-                place.pin(lock.id(), &pages);
-                Pinned(Part::Copy { copy, place })
+                place
             }
             Access::Exclusive(guard) => {
                 let place = match R::has_several_rows() {
-                    true => R::rows().get(R::cpu()).and_then(|row| row.take(lock.id())),
+                    true => lock.place_to_pin(),
                     false => None,
                 };
                 let Some(place) = place else {
-                    return Pinned(Part::Original { _guard: guard, part });
+                    return Pinned { part, end: End::Unlock { _guard: guard }, lives: PhantomData };
                 };
-                let copy = copy();
+                // SAFETY: the lock is held.
+                unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(part.as_ptr(), 1) };
                 place.pin(lock.id(), &pages);
-                let cpu = 1 << (R::cpu() % 64);
-                let pinned = lock.pinned.load(Relaxed);
-                if pinned & cpu == 0 {
-                    lock.pinned.store(pinned | cpu, Relaxed);
-                }
-                Pinned(Part::Copy { copy, place })
+                drop(guard);
+                let part = NonNull::from(copy).cast();
+                return Pinned { part, end: End::Unpin(place), lives: PhantomData };
             }
-        }
+        };
+        // SAFETY: the place names the lock as being read until it is a pin.
+        unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(part.as_ptr(), 1) };
+        place.pin(lock.id(), &pages);
+        Pinned { part: NonNull::from(copy).cast(), end: End::Unpin(place), lives: PhantomData }
     }
 }
 
@@ -242,32 +245,33 @@ impl<R: RawLock, T> Deref for Access<'_, R, T> {
 
 /// A part of what a lock guards, kept by [`Access::pin`]; the pin ends when this is dropped.
 #[must_use]
-pub struct Pinned<'a, R: RawLock, T, U>(Part<'a, R, T, U>);
+pub struct Pinned<'a, R: RawLock, T, U> {
+    /// The copy, which is never dropped, or the original.
+    part: NonNull<U>,
+    end: End<'a, R, T>,
+    lives: PhantomData<&'a U>,
+}
 
-enum Part<'a, R: RawLock, T, U> {
-    /// A copy, and the place that says so.
-    Copy { copy: ManuallyDrop<U>, place: &'a Place },
-    /// The original, under the lock.
-    Original { _guard: Guard<'a, R, T>, part: NonNull<U> },
+/// How a pin ends.
+enum End<'a, R: RawLock, T> {
+    Unpin(&'a Place),
+    Unlock { _guard: Guard<'a, R, T> },
 }
 
 impl<R: RawLock, T, U> Deref for Pinned<'_, R, T, U> {
     type Target = U;
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &U {
-        match &self.0 {
-            Part::Copy { copy, .. } => copy,
-            // SAFETY: the part lies in what the guard's lock guards (the promise of `pin`), and
-            // the guard is not used to change it.
-            Part::Original { part, .. } => unsafe { part.as_ref() },
-        }
+        // SAFETY: a copy, which lives as long as this and whose original is not dropped as long as
+        // its pages are pinned; or the original, under the guard (both by the promise of `pin`).
+        unsafe { self.part.as_ref() }
     }
 }
 
 impl<R: RawLock, T, U> Drop for Pinned<'_, R, T, U> {
     #[inline]
     fn drop(&mut self) {
-        if let Part::Copy { place, .. } = &self.0 {
+        if let End::Unpin(place) = &self.end {
             place.empty();
         }
     }
@@ -365,6 +369,17 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         a.end_bias();
         b.end_bias();
         locked
+    }
+
+    /// A place of this CPU's row for a pin, with the lock held.
+    #[inline(never)]
+    fn place_to_pin(&self) -> Option<&'static Place> {
+        let place = R::rows().get(R::cpu())?.take(self.id())?;
+        let (cpu, pinned) = (1 << (R::cpu() % 64), self.pinned.load(Relaxed));
+        if pinned & cpu == 0 {
+            self.pinned.store(pinned | cpu, Relaxed);
+        }
+        Some(place)
     }
 
     /// Waits until no pin of any of these pages is left, by their numbers. The lock is held, so

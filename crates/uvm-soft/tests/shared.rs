@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -181,11 +182,16 @@ fn a_change_waits_for_those_who_read() {
 }
 
 /// Pins the value for some pages.
-fn pin<'a>(lock: &'a Lock, access: Access<'a, Rowed<4>, u32>, pages: Range<u64>) -> Pin<'a> {
+fn pin<'a>(
+    lock: &'a Lock,
+    access: Access<'a, Rowed<4>, u32>,
+    pages: Range<u64>,
+    copy: &'a mut MaybeUninit<u32>,
+) -> Pin<'a> {
     let part = NonNull::from(&*access);
     // SAFETY: the part is what the lock guards, a number; whoever changes it here excludes the
     // pages or means that the copy misses the change.
-    unsafe { access.pin(lock, part, pages) }
+    unsafe { access.pin(lock, part, pages, copy) }
 }
 
 type Pin<'a> = Pinned<'a, Rowed<4>, u32, u32>;
@@ -211,7 +217,8 @@ fn a_change_waits_for_pins_of_its_pages() {
             let (lock, other) = (if is_open { open(h) } else { lock() }, lock());
             let access = lock.read(h).0;
             assert_eq!(access.is_exclusive(), !is_open);
-            let pin = pin(&lock, access, 16..32);
+            let mut copy = MaybeUninit::uninit();
+            let pin = pin(&lock, access, 16..32, &mut copy);
             let change = |lock: &Lock, _: &Lock, h: &mut Held<'_, Nothing>| {
                 let (mut value, _h) = lock.lock(h);
                 lock.exclude(&value, pages.clone());
@@ -239,15 +246,17 @@ fn a_pin_without_a_place_keeps_the_lock() {
     let mut contexts = [const { None }; PLACES].map(|_: Option<()>| ThreadCtx::new());
     let locks: Vec<_> = (0..=PLACES).map(|_| lock()).collect();
     let mut held: Vec<_> = contexts.iter_mut().map(ThreadCtx::held).collect();
+    let (mut copies, mut copy) = ([const { MaybeUninit::uninit() }; PLACES], MaybeUninit::uninit());
     let mut pins: Vec<_> = locks[..PLACES]
         .iter()
         .zip(&mut held)
-        .map(|(lock, h)| pin(lock, lock.read(h).0, 0..1))
+        .zip(&mut copies)
+        .map(|((lock, h), copy)| pin(lock, lock.read(h).0, 0..1, copy))
         .collect();
     let (last, mut ctx) = (&locks[PLACES], ThreadCtx::new());
     let change = |lock: &Lock, _: &Lock, h: &mut Held<'_, Nothing>| *lock.lock(h).0 += 1;
     let mut h = ctx.held();
-    let kept = pin(last, last.read(&mut h).0, 0..1);
+    let kept = pin(last, last.read(&mut h).0, 0..1, &mut copy);
     pins.clear();
     change_waits((last, &locks[0]), change, kept);
 }

@@ -7,6 +7,7 @@ use loom::thread;
 use machine::order::{Held, Nothing, Object};
 use machine::shared::{Access, Pinned, Row};
 use machine::{RawLock, Shared, ThreadCtx};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -76,7 +77,8 @@ fn read_pinned<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) -> u32 
     let part = NonNull::from(&*access);
     // SAFETY: what the lock guards; those who change it exclude the page. Loom's cell keeps track
     // by its identity, which a copy has, too.
-    let pin: Pinned<'_, R, Value, Value> = unsafe { access.pin(lock, part, 16..17) };
+    let mut copy = MaybeUninit::uninit();
+    let pin: Pinned<'_, R, Value, Value> = unsafe { access.pin(lock, part, 16..17, &mut copy) };
     // SAFETY: loom reports a writer beside.
     pin.0.with(|value| unsafe { *value })
 }

@@ -39,6 +39,7 @@ mod swapped;
 use crate::page::Gather;
 use alloc::sync::Arc;
 use core::cell::Cell;
+use core::mem::MaybeUninit;
 use machine::shared::Access;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiring};
 
@@ -389,20 +390,22 @@ impl<M: Machine> Uvm<M> {
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
             let map = submap.as_deref().unwrap_or(&fault.space.map);
-            let mut below = None;
+            let below;
             {
                 let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
-                let found = map.pin_if(tree, fault.va, |entry| {
+                let mut copy = MaybeUninit::uninit();
+                let found = map.pin_if(tree, fault.va, &mut copy, |entry| {
                     let entry = fault.permit(entry)?;
-                    below.clone_from(&entry.submap);
                     Ok::<_, FaultError>(entry.submap.is_none() && !fault.needs_amap(entry))
                 })?;
                 match found {
                     Ok(entry) => return self.fault_entry(&mut h, fault, &entry),
-                    Err(_) if below.is_some() => {}
                     Err(tree) => {
-                        if let Some(tree) = tree.exclusive() {
-                            return self.fault_after_change(&mut h, fault, map, tree, reserved);
+                        below = tree.get(fault.va).and_then(|entry| entry.submap.clone());
+                        if below.is_none() {
+                            if let Some(tree) = tree.exclusive() {
+                                return self.fault_after_change(&mut h, fault, map, tree, reserved);
+                            }
                         }
                     }
                 }
@@ -436,10 +439,10 @@ impl<M: Machine> Uvm<M> {
         map.exclude(&tree, range);
         self.own_amap(held, fault, &mut tree, reserved)?;
         let look = |entry: Option<&Entry<M>>| fault.permit(entry).map(|_| true);
-        match map.pin_if(Access::Exclusive(tree), fault.va, look)? {
-            Ok(entry) => self.fault_entry_apart(held, fault, &entry),
-            Err(_) => unreachable!("an entry that is permitted is pinned"),
-        }
+        let mut copy = MaybeUninit::uninit();
+        let found = map.pin_if(Access::Exclusive(tree), fault.va, &mut copy, look)?;
+        let Ok(entry) = found else { unreachable!("an entry that is permitted is pinned") };
+        self.fault_entry_apart(held, fault, &entry)
     }
 
     /// As [`fault_entry`](Self::fault_entry), of which the common path has the only copy in line.

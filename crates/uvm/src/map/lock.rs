@@ -21,6 +21,7 @@
 //! that has heap reserved doesn't wait under way, which would cost it that: it ends with
 //! [`Stop::Wait`](crate::Stop) (`lock_now` and its like).
 
+use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::ptr::NonNull;
 
@@ -212,17 +213,21 @@ impl<M: Machine> Map<M> {
 
     /// Looks at the entry at an address, and ends a fault's access to the tree but for that entry,
     /// which it pins for the [`WINDOW`] around the address, if the look says so; else gives the
-    /// access back.
+    /// access back. The copy lies in `copy`.
     ///
     /// # Errors
     /// What the look fails with.
     #[inline(always)]
-    pub(crate) fn pin_if<'a, E>(
+    pub(crate) fn pin_if<'a, 'c, E>(
         &'a self,
         tree: TreeAccess<'a, M>,
         va: Va,
+        copy: &'c mut MaybeUninit<Entry<M>>,
         look: impl FnOnce(Option<&Entry<M>>) -> Result<bool, E>,
-    ) -> Result<Result<Pinned<'a, M>, TreeAccess<'a, M>>, E> {
+    ) -> Result<Result<Pinned<'c, M>, TreeAccess<'a, M>>, E>
+    where
+        'a: 'c,
+    {
         let entry = tree.get(va);
         let is_wanted = look(entry)?;
         let Some(entry) = entry.filter(|_| is_wanted).map(NonNull::from) else {
@@ -230,7 +235,7 @@ impl<M: Machine> Map<M> {
         };
         let start = (va.0 >> PAGE_SHIFT) & !(WINDOW.0 - 1);
         // SAFETY: the entry lies in the tree, and changes of the tree keep to I1.
-        Ok(Ok(unsafe { tree.pin(&self.tree, entry, start..start + WINDOW.0) }))
+        Ok(Ok(unsafe { tree.pin(&self.tree, entry, start..start + WINDOW.0, copy) }))
     }
 }
 
