@@ -316,10 +316,12 @@ impl<M: Machine> Uvm<M> {
                 Writes::Shared
             },
             wired: request.wired,
+            cpu: self.mem().cpu() as u8,
             submap: None,
             name: request.name.clone(),
         };
-        self.add(tree, held, entry);
+        let is_anywhere = matches!(request.place, Place::Anywhere | Place::Hint(_));
+        self.add(tree, held, entry, is_anywhere);
     }
 }
 

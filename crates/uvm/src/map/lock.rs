@@ -233,9 +233,12 @@ impl<M: Machine> Map<M> {
         let Some(entry) = entry.filter(|_| is_wanted).map(NonNull::from) else {
             return Ok(Err(tree));
         };
+        // SAFETY: it has just been found, and the access goes on.
+        let own = pages(unsafe { entry.as_ref() }.range);
         let start = (va.0 >> PAGE_SHIFT) & !(WINDOW.0 - 1);
+        let window = start.max(own.start)..(start + WINDOW.0).min(own.end);
         // SAFETY: the entry lies in the tree, and changes of the tree keep to I1.
-        Ok(Ok(unsafe { tree.pin(&self.tree, entry, start..start + WINDOW.0, copy) }))
+        Ok(Ok(unsafe { tree.pin(&self.tree, entry, window, copy) }))
     }
 }
 

@@ -11,6 +11,11 @@
 //! amap's slots are numbered by the addresses where it was made, so that there is room on both
 //! sides.
 //!
+//! A mapping for which any address will do continues only what the same CPU has mapped: threads
+//! that run side by side are given addresses side by side, and would wait for each other's pins and
+//! amap. Without this rule two threads that map, touch and unmap do 0.72 of what one does, with it
+//! more than one (`docs/decisions/faults-and-maps.md`).
+//!
 //! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it
 //! shares with others for the old ones; whoever copies, copies what the amap has in the whole
 //! range.
@@ -26,16 +31,19 @@ use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
     /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one.
-    /// Its object is attached if the entry stays one of its own. Heap for [one
-    /// more](super::Change::ADD) has been reserved, and
+    /// Its object is attached if the entry stays one of its own; whether it
+    /// could be anywhere. Heap for [one more](super::Change::ADD) has been reserved, and
     /// [`CHANGE_BYTES`](crate::amap::cover::CHANGE_BYTES).
     pub(super) fn add(
         &self,
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
         entry: Entry<M>,
+        is_anywhere: bool,
     ) {
-        let may_grow = |neighbour: &Entry<M>| neighbour.is_like(&entry);
+        let may_grow = |neighbour: &Entry<M>| {
+            neighbour.is_like(&entry) && (!is_anywhere || neighbour.cpu == entry.cpu)
+        };
         let VaRange { start, end } = entry.range;
         if entry.prot.contains(Prot::EXECUTE) {
             if let Some(oref) = &entry.object {

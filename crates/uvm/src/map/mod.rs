@@ -132,6 +132,8 @@ pub(crate) struct Entry<M: Machine> {
     pub(crate) advice: Advice,
     pub(crate) writes: Writes,
     pub(crate) wired: bool,
+    /// The CPU that mapped it, or its lowest bits: see `merge`.
+    pub(crate) cpu: u8,
     pub(crate) submap: Option<Arc<Map<M>>>,
     /// The host's word for it, shown in `/proc`.
     pub(crate) name: Option<Arc<dyn Name>>,
@@ -193,6 +195,7 @@ impl<M: Machine> Entry<M> {
             advice: Advice::Normal,
             writes: Writes::NeedsCopy,
             wired: false,
+            cpu: 0,
             submap: Some(map),
             name: None,
         }
@@ -210,6 +213,7 @@ impl<M: Machine> Entry<M> {
             advice: Advice::Normal,
             writes: Writes::NeedsCopy,
             wired: false,
+            cpu: 0,
             submap: None,
             name,
         }
@@ -293,6 +297,7 @@ impl<M: Machine> Entry<M> {
             object: self.object.clone(),
             writes: if through { Writes::Shared } else { Writes::NeedsCopy },
             wired: false,
+            cpu: 0,
             submap: None,
             name: self.name.clone(),
             ..*self

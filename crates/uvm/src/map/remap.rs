@@ -304,7 +304,7 @@ impl<M: Machine> Uvm<M> {
             name: last.name.clone(),
             ..*last
         };
-        self.add(tree, held, more);
+        self.add(tree, held, more, false);
         is_wired
     }
 }

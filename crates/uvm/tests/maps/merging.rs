@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use machine::{PageRange, Pages, Prot, ThreadCtx, Va};
-use uvm::{Advice, AnonObject, Counter, Inherit, MapRequest, Pager, RemapPlace, Sharing};
+use uvm::{Advice, AnonObject, Counter, Inherit, MapRequest, Pager, Place, RemapPlace, Sharing};
+use uvm_soft::Threads;
 
+use crate::count::Counted;
 use crate::world::{audit, end, entries, load, part, space, store, world, zeroes, Soft};
 
 #[test]
@@ -24,6 +26,36 @@ fn mappings_stacked_from_the_top_are_one_entry() {
         let va = Va(top.0 - (n + 1) * 3 * 4096);
         assert_eq!(load(&uvm, &s, va), Ok(n as u8));
     }
+    audit(&uvm, held, &[&s], &[]);
+    end(&uvm, held, [s]);
+}
+
+/// What threads map side by side where any address will do has an amap for each CPU, so that
+/// neither waits for the other's.
+#[test]
+fn mappings_touched_on_two_cpus_stay_apart() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let mut map_and_touch = |cpu| {
+        Counted::set_cpu(cpu);
+        let range = zeroes(&uvm, held, &s, 1);
+        store(&uvm, &s, range.start, 1).unwrap();
+        let all = entries(&uvm, held, &s);
+        all.iter().map(|e| e.range.pages().0).collect::<Vec<_>>()
+    };
+    assert_eq!(map_and_touch(0), [1]);
+    assert_eq!(map_and_touch(1), [1, 1]);
+    assert_eq!(map_and_touch(1), [2, 1]);
+    assert_eq!(map_and_touch(0), [1, 2, 1]);
+    Counted::set_cpu(0);
+    // A heap grows wherever its program runs.
+    let top = entries(&uvm, held, &s)[0].range;
+    Counted::set_cpu(1);
+    let place = Place::FixedNoReplace(Va(top.start.0 - 4096));
+    uvm.map(held, &s, &MapRequest { place, ..MapRequest::zero(Pages(1)) }).unwrap();
+    Counted::set_cpu(0);
+    assert_eq!(entries(&uvm, held, &s)[0].range.pages(), Pages(2));
     audit(&uvm, held, &[&s], &[]);
     end(&uvm, held, [s]);
 }
