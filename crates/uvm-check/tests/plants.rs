@@ -273,7 +273,7 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pager/vnode.rs",
         changes: &[(
             "                let page = down.unmap(uvm.frames(), uvm.mem(), &mut h, page);\n                // A CPU",
-            "                let page = uvm::page::Unmapped::by_ranges(page);\n                // A CPU",
+            "                let page = crate::page::Unmapped::by_ranges(page);\n                // A CPU",
         )],
         found_by: DROPPED,
     },
@@ -464,7 +464,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a file keeps what it should leave to its borrowers",
         file: "uvm/src/pageout/loaned.rs",
-        changes: &[("            let unmapped = down.unmap(machine.frames(), machine, h, page);\n", "            return false;\n            #[allow(unreachable_code)]\n            let unmapped = down.unmap(machine.frames(), machine, h, page);\n")],
+        changes: &[("            let unmapped = down.unmap(frames, machine, h, page);\n", "            return false;\n            #[allow(unreachable_code)]\n            let unmapped = down.unmap(frames, machine, h, page);\n")],
         found_by: TRANSFERRED,
     },
     Plant {
@@ -476,7 +476,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: who maps a file sees the page that it has let go",
         file: "uvm/src/pageout/loaned.rs",
-        changes: &[("            let unmapped = down.unmap(machine.frames(), machine, h, page);\n", "            let unmapped = uvm::page::Unmapped::by_ranges(page);\n")],
+        changes: &[("            let unmapped = down.unmap(frames, machine, h, page);\n", "            let unmapped = crate::page::Unmapped::by_ranges(page);\n")],
         found_by: TRANSFERRED,
     },
     Plant {
