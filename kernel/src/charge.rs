@@ -34,12 +34,10 @@ use core::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 use hashbrown::HashMap;
 use machine::PAGE_SIZE;
 
-use crate::arch::machine::frames;
-use crate::fs::file;
+use crate::lock::{Once, SpinLock};
+use crate::mem::frames::{self, Quota};
 use crate::mem::pools::{self, Pool};
 use crate::sched;
-use crate::sync::{Once, SpinLock};
-use crate::vm::{self, Quota};
 
 /// The part of memory that pages in one user's queues may take.
 const QUEUES: usize = 8;
@@ -111,38 +109,19 @@ fn add_within(sum: &AtomicUsize, bytes: usize, most: usize) -> Result<(), Full> 
     sum.fetch_update(Relaxed, Relaxed, add).map(|_| ()).map_err(|_| Full)
 }
 
-/// What one user may have of what all users but root share: others find some, whatever one does.
-pub fn share_of(most: usize) -> usize {
-    most / 4 * 3
+/// Pages of all areas that are swapped on.
+static SWAP: AtomicUsize = AtomicUsize::new(0);
+
+/// The areas that are swapped on have so many pages from now on.
+pub fn set_swap(pages: u32) {
+    SWAP.store(pages as usize, Relaxed);
 }
 
-/// Whether a user who has `own` of `most` places may have one more, where all users but root have
-/// `others`: each may have a quarter, and all together half.
-pub fn may_take_place(uid: u32, own: usize, others: usize, most: usize) -> bool {
-    uid == 0 || own < most.div_ceil(4) && others < most.div_ceil(2)
-}
-
-/// Whether one more place of `most` may go to a user, where `holders` have those that are taken.
-/// Cost: by these.
-pub fn has_place(uid: u32, holders: impl ExactSizeIterator<Item = u32>, most: usize) -> bool {
-    let taken = holders.len();
-    if taken < most / 4 {
-        return true;
-    }
-    let (own, root) = holders.fold((0, 0), |(own, root), holder| {
-        (own + usize::from(holder == uid), root + usize::from(holder == 0))
-    });
-    taken < most && may_take_place(uid, own, taken - root, most)
-}
-
-/// A quarter of what is free may be each user's from now on.
-pub fn begin() {
-    let free = vm::stats().free_pages as usize * PAGE_SIZE;
+/// A quarter of the `free` bytes may be each user's from now on.
+pub fn begin(free: usize) {
     EACH.store(free / 4, Relaxed);
     ROOT.store(free / 4 * 3, Relaxed);
     OTHERS.store(free / 2, Relaxed);
-    // As on Linux: one for each 10 KiB.
-    file::set_most(free / 10240);
 }
 
 impl User {
@@ -224,16 +203,16 @@ impl User {
 
     /// Whether the user's queues have all that they may.
     pub fn is_full(&self) -> bool {
-        let pages = frames().map_or(0, |frames| frames.total());
+        let pages = frames::table().map_or(0, |frames| frames.total());
         self.queued.load(Relaxed) >= pages / QUEUES * PAGE_SIZE
     }
 
     /// What counts the pages of objects that outlive the process that made them.
     pub fn memory(&self) -> &Arc<Quota> {
-        let stats = vm::stats();
+        let total = frames::table().map_or(0, |frames| frames.total());
         // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private
         // memory.
-        let half = (stats.total_pages + stats.swap_pages) as usize / 2;
+        let half = (total + SWAP.load(Relaxed)) / 2;
         shared_memory().set_most(half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE)));
         &self.memory
     }

@@ -1,16 +1,20 @@
 //! The reference kernel: a small Linux-compatible kernel whose every page is managed by the UVM
 //! library.
 //!
+//! From the bottom up; each module names those below it alone (`xtask/layers.txt`):
+//!
 //! | module | what |
 //! |---|---|
+//! | `errno`, `share`, `devnum` | numbers and rules that all share |
+//! | `lock`, `arch`, `mem` | locks that spin; all that knows the machine; physical memory, stacks, heap |
+//! | `print`, `panic` | text for the host |
+//! | `sched`, `sync`, `user`, `time` | tasks and timers; waiting; checked access to programs' memory |
+//! | `charge`, `vm` | what users make the kernel keep; what the kernel asks of the library |
+//! | `cred`, `uio`, `chain` | who acts; where bytes of reads and writes lie; bytes and pages under way |
+//! | `block`, `fs`, `proc` | disks; files; processes |
+//! | `dev`, `net`, `ipc`, `procfs`, `syscall` | what else Linux programs expect |
+//! | `upcalls` | all that the lower half calls of the upper half |
 //! | `boot` | from the boot loader to [`start`] |
-//! | `arch` | everything that knows the machine: traps, interrupts, time, page tables |
-//! | `mem` | physical memory at boot; kernel stacks and heap |
-//! | `sync`, `sched` | locks, wait queues, tasks, timers |
-//! | `user` | checked access to programs' memory |
-//! | `vm` | what the kernel asks of the library |
-//! | `chain` | bytes and pages under way, for pipes and sockets |
-//! | `fs`, `proc`, `syscall`, `ipc`, `net`, `dev` | what Linux programs expect |
 
 #![no_std]
 #![no_main]
@@ -20,38 +24,47 @@ extern crate alloc;
 #[allow(unsafe_code)]
 mod arch;
 #[allow(unsafe_code)]
+mod block;
+#[allow(unsafe_code)]
 mod boot;
+#[allow(unsafe_code)]
 mod chain;
 mod charge;
+mod cred;
+#[allow(unsafe_code)]
+mod dev;
+mod devnum;
 mod errno;
+mod fs;
+mod ipc;
+#[allow(unsafe_code)]
+mod lock;
 #[allow(unsafe_code)]
 mod mem;
+mod net;
 #[allow(unsafe_code)]
 mod panic;
 mod print;
+mod proc;
+mod procfs;
 #[allow(unsafe_code)]
 mod sched;
+mod share;
 #[allow(unsafe_code)]
 mod sync;
-mod user;
-
-#[allow(unsafe_code)]
-mod dev;
-mod fs;
-mod ipc;
-mod net;
-mod proc;
 mod syscall;
 mod time;
+mod trace;
+mod uio;
+mod upcalls;
+mod user;
 mod vm;
 
-use arch::{apic, clock, cpu, fpu, serial, start, trap, user_access};
-use boot::{acpi, BootInfo};
+use arch::{acpi, apic, clock, cpu, fpu, serial, start, trap, user_access};
+use boot::BootInfo;
+use dev::{framebuffer, tty};
 use mem::stack;
-use sync::Once;
-
-/// What ACPI says about the machine.
-static PLATFORM: Once<acpi::Platform> = Once::new();
+use proc::terminal;
 
 /// Brings everything up and becomes the idle task. Runs on the boot stack, with the boot loader's
 /// tables.
@@ -61,9 +74,10 @@ fn start(info: &BootInfo) -> ! {
     unsafe { cpu::init_early(0) };
     serial::init();
     user_access::enable_smap();
-    let platform = PLATFORM.call_once(|| acpi::read(info.rsdp));
+    let platform = acpi::init(info.rsdp);
     cpu::set_found(platform.cpus.len());
-    mem::init(info).expect("enough memory to start");
+    let devices = framebuffer::find();
+    mem::init(|| info.memory(), info.module, devices.as_slice()).expect("enough memory to start");
     let last_resort = stack::Stack::new().expect("enough memory for a stack");
     // SAFETY: the stack is forgotten, so nobody else gets it.
     unsafe { cpu::init(last_resort.top()) };
@@ -73,21 +87,32 @@ fn start(info: &BootInfo) -> ! {
     apic::init(platform);
     clock::init();
     sched::init();
-    vm::init();
-    dev::framebuffer::init().expect("enough memory for a display's tables");
+    vm::init(vm::Above {
+        each_space: |each| proc::processes().filter_map(|one| one.space()).for_each(each),
+        out_of_memory: proc::oom::make_room,
+        memory_is_short: fs::ext4::memory_is_short,
+    });
+    framebuffer::init().expect("enough memory for a display's tables");
     vm::start_daemon().expect("enough memory for the page daemon");
     net::rights::start().expect("enough memory for the collector of sockets");
-    dev::virtio::init();
+    block::virtio::init();
     // SAFETY: nothing else has looked at it.
-    let initramfs = unsafe { boot::Initramfs::new(&info.module) };
+    let initramfs = unsafe { mem::Initramfs::new(&info.module) };
     let failed = fs::init(initramfs).expect("enough memory for the first files");
     if failed != 0 {
         println!("initramfs: {failed} members could not be unpacked");
     }
-    dev::tty::init(info.cmdline);
+    dev::devfs::init().expect("enough memory for /dev");
+    procfs::init().expect("enough memory for /proc");
+    tty::init(info.cmdline);
+    terminal::register(terminal::Terminal {
+        adopt: tty::adopt,
+        session_ended: tty::session_ended,
+        is_foreground: tty::is_foreground,
+    });
     // Last: what comes before has one CPU to itself.
     start::start(&platform.cpus);
-    dev::virtio::spread();
+    block::virtio::spread();
     if platform.unused_cpus != 0 {
         println!("{} more CPUs can't be used", platform.unused_cpus);
     }

@@ -1,11 +1,5 @@
 //! Text for the host: the control channel, line by line, and the console before a terminal exists.
 
-use core::sync::atomic::AtomicBool;
-
-/// Whether calls that aren't there and programs' faults are told on the control channel: `./uvm run
-/// --trace`.
-pub static TRACE: AtomicBool = AtomicBool::new(false);
-
 /// The kernel's release as programs see it: the Linux whose calls it has.
 pub const RELEASE: &str = "6.1.0-uvm";
 

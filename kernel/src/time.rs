@@ -11,6 +11,13 @@ pub const CLOCK_TICKS: u64 = 100;
 /// In nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
+/// What is left of a timer and how it repeats.
+#[derive(Clone, Copy, Default)]
+pub struct Setting {
+    pub value: Nanos,
+    pub interval: Nanos,
+}
+
 /// `struct timespec`.
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]

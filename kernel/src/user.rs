@@ -13,10 +13,8 @@ use crate::arch::bytes::PageBytes;
 use crate::arch::user_access::{self, UserRange};
 use crate::errno::{Result, E2BIG, EFAULT, ENAMETOOLONG};
 use crate::mem::fault::Room;
+use crate::sched;
 use crate::sync::assert_none_held;
-use crate::{proc, sched};
-
-pub use user_access::{fixup, is_peek};
 
 /// Bytes copied between two looks at who waits.
 const CHUNK: usize = 64 * 1024;
@@ -40,7 +38,7 @@ const FEW: usize = 256;
 /// So many bytes were copied: others may run now. A thread that is being ended copies no more.
 #[inline]
 fn copied(bytes: usize) -> Result<()> {
-    if bytes >= FEW && sched::work_done(bytes) && proc::is_leaving() {
+    if bytes >= FEW && sched::work_done(bytes) && sched::is_leaving() {
         return Err(EFAULT);
     }
     Ok(())

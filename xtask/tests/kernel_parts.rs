@@ -7,6 +7,9 @@ extern crate alloc;
 #[path = "../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code)]
 mod cpio;
+#[path = "../../kernel/src/devnum.rs"]
+#[allow(dead_code)]
+mod devnum;
 #[path = "../../kernel/src/net/garbage.rs"]
 #[allow(dead_code)]
 mod garbage;
@@ -14,7 +17,7 @@ mod garbage;
 mod header;
 #[path = "../../kernel/src/fs/ext4/ranges.rs"]
 mod ranges;
-#[path = "../../kernel/src/ipc/ring.rs"]
+#[path = "../../kernel/src/chain/ring.rs"]
 #[allow(dead_code)]
 mod ring;
 #[path = "../../kernel/src/dev/tty"]
@@ -201,7 +204,7 @@ fn an_archive_is_read_member_by_member() {
     assert_eq!(entries.len(), 2);
     assert_eq!((entries[0].name, entries[0].mode), (b"dir".as_slice(), 0o40755));
     assert_eq!((entries[1].name, entries[1].data), (b"dir/file".as_slice(), b"hello".as_slice()));
-    assert_eq!(entries[1].rdev, cpio::device_number(5, 1));
+    assert_eq!(entries[1].rdev, devnum::device_number(5, 1));
 }
 
 #[test]

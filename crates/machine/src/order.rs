@@ -154,7 +154,7 @@ impl<'t, L: Level> Held<'t, L> {
 ///
 /// A thread that makes a second one while locks are held gives up the proof above, and no type sees
 /// that. So a host makes them in one place, which checks what it can: the reference kernel's is
-/// `arch::machine::unlocked`. It counts, in builds with debug assertions, the locks that a CPU
+/// `mem::frames::unlocked`. It counts, in builds with debug assertions, the locks that a CPU
 /// holds, and looks at its [`Row`]; clippy refuses every other place. No unsafe code argues by a
 /// token: with a forged one threads wait for ever, and read nothing wrong.
 pub struct ThreadCtx(PhantomData<*const ()>);

@@ -1046,7 +1046,9 @@ fn workspace() -> PathBuf {
     let (root, to) = (root(), root().join("target/plants"));
     copy(&root.join("crates"), &to.join("crates"));
     // Loom's tests take these in.
-    copy(&root.join("kernel/src/sync"), &to.join("kernel/src/sync"));
+    for folder in ["kernel/src/lock", "kernel/src/sync"] {
+        copy(&root.join(folder), &to.join(folder));
+    }
     let manifest =
         fs::read_to_string(root.join("Cargo.toml")).expect("the workspace has a manifest");
     replace(&to.join("Cargo.toml"), manifest.replace(", \"xtask\"", ""));

@@ -29,6 +29,9 @@ mod control;
 #[path = "../../../kernel/src/fs/cpio.rs"]
 #[allow(dead_code, missing_docs)]
 mod cpio;
+#[path = "../../../kernel/src/devnum.rs"]
+#[allow(dead_code, missing_docs)]
+mod devnum;
 #[path = "../../../kernel/src/proc/elf.rs"]
 #[allow(dead_code, missing_docs)]
 mod elf;
@@ -51,6 +54,13 @@ mod fs {
     pub mod ext4 {
         pub fn drop_pages() {}
         pub fn drop_nodes() {}
+    }
+
+    pub mod pipe {
+        use std::sync::atomic::AtomicUsize;
+
+        pub static SOFT: AtomicUsize = AtomicUsize::new(16384);
+        pub static HARD: AtomicUsize = AtomicUsize::new(0);
     }
 
     pub mod file {
@@ -128,11 +138,10 @@ mod user {
 /// here.
 mod mem {
     pub mod heap {
-        pub fn trim() {}
-    }
-
-    pub mod layout {
-        pub const USER_END: u64 = 0x7fff_ffff_f000;
+        pub fn drain() {}
+        pub fn give_back() -> bool {
+            false
+        }
     }
 
     pub mod fault {
@@ -150,15 +159,22 @@ mod mem {
     }
 }
 
+/// What they name of the machine.
+mod arch {
+    pub mod layout {
+        pub const USER_END: u64 = 0x7fff_ffff_f000;
+    }
+}
+
+/// What they name of the scheduler: there is one CPU.
+mod sched {
+    pub fn on_each_cpu(mut f: impl FnMut()) {
+        f();
+    }
+}
+
 /// What settings set.
 mod ipc {
-    pub mod pipe {
-        use std::sync::atomic::AtomicUsize;
-
-        pub static SOFT: AtomicUsize = AtomicUsize::new(16384);
-        pub static HARD: AtomicUsize = AtomicUsize::new(0);
-    }
-
     pub mod shm {
         use std::sync::Mutex;
 

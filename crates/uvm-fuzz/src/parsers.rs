@@ -7,7 +7,7 @@ use linux_raw_sys::net;
 
 use crate::address::{Address, Family, ADDRESS_MAX};
 use crate::fs::file::File;
-use crate::{control, cpio, elf, header, mem, termios, tty, user};
+use crate::{arch, control, cpio, elf, header, termios, tty, user};
 
 const PAGE: u64 = 4096;
 
@@ -23,11 +23,13 @@ pub fn elf(bytes: &[u8]) {
     for segment in &image.segments {
         assert!(last <= segment.va && segment.file_len <= segment.mem_len);
         last = segment.va + segment.mem_len;
-        assert!(last <= mem::layout::USER_END - PAGE && segment.va % PAGE == segment.offset % PAGE);
+        assert!(
+            last <= arch::layout::USER_END - PAGE && segment.va % PAGE == segment.offset % PAGE
+        );
         assert!(segment.offset + segment.file_len <= bytes.len() as u64);
     }
     let (first, end) = image.span();
-    assert!(first <= image.entry && image.entry < end && end <= mem::layout::USER_END);
+    assert!(first <= image.entry && image.entry < end && end <= arch::layout::USER_END);
     assert!(image.headers_va == 0 || (first..end).contains(&image.headers_va));
     assert!(image.interpreter.is_none_or(|path| !path.is_empty() && !path.contains(&0)));
 }

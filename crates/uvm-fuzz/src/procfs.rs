@@ -5,7 +5,7 @@ use std::num::IntErrorKind;
 use crate::errno::Result;
 use crate::vm::{self, Class};
 
-#[path = "../../../kernel/src/fs/procfs/settings.rs"]
+#[path = "../../../kernel/src/procfs/settings.rs"]
 #[allow(missing_docs)]
 mod settings;
 

@@ -4,17 +4,10 @@
 //! the command line, one module (the initramfs), the memory map and the ACPI root. Everything is
 //! read through the direct map, which the boot tables already have.
 
-pub mod acpi;
-mod initramfs;
-
 use core::arch::global_asm;
 use core::ffi::CStr;
 
-use machine::PAGE_SIZE;
-
-pub use initramfs::Initramfs;
-
-use crate::mem::layout;
+use crate::arch::layout::{self, Range};
 
 global_asm!(include_str!("boot.s"), options(att_syntax));
 
@@ -49,23 +42,6 @@ struct MemoryRange {
     size: u64,
     kind: u32,
     reserved: u32,
-}
-
-/// A run of physical addresses, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Range {
-    pub start: u64,
-    pub end: u64,
-}
-
-impl Range {
-    /// The part of it that is whole pages; it may be empty, with its end before its start.
-    pub fn whole_pages(&self) -> Range {
-        Range {
-            start: self.start.next_multiple_of(PAGE_SIZE as u64),
-            end: self.end & !(PAGE_SIZE as u64 - 1),
-        }
-    }
 }
 
 /// What the boot loader passed, checked.

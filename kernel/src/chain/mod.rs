@@ -1,5 +1,8 @@
 //! The pages of chains: clusters of the kernel's own, pages that programs loan, pages of files.
 
+pub mod contents;
+pub mod frame;
+mod ring;
 pub mod zero_copy;
 
 use alloc::sync::Arc;
@@ -7,7 +10,7 @@ use core::ops::Range;
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
-use crate::arch::frame::{loaned_bytes, Frame};
+use self::frame::{loaned_bytes, Frame};
 use crate::errno::{Result, ENOBUFS};
 use crate::vm::{self, Export, Loan, LoanedPage};
 
@@ -23,7 +26,7 @@ pub enum Run {
     Loan(Loan),
     /// Memory that a program has given away as it was: for one that takes it the same way. Only
     /// pipes hold such, and make a loan of it before anything else is done with it
-    /// (`ipc::contents`).
+    /// (`contents`).
     Range(Arc<Export>),
 }
 

@@ -7,20 +7,21 @@
 //! change no more (`uvm::loan`). What is smaller, and what is left at both ends, is copied. From
 //! which size on that pays was measured: see docs/moving.md.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
+use super::frame::Frame;
 use super::{append_loaned, Chain, Clusters, Run};
-use crate::arch::frame::Frame;
 use crate::arch::io;
+use crate::arch::layout::USER_END;
 use crate::charge::{self, Charge, Full};
 use crate::errno::*;
-use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
-use crate::mem::layout::USER_END;
-use crate::proc;
+use crate::sched;
+use crate::uio::{Sink, Source};
 use crate::vm::{self, Loan, LoanedPage, Space};
 
 /// Bytes from which a mechanism is used.
@@ -119,7 +120,7 @@ fn loan(chain: &mut Chain, from: &mut Source<'_>, addr: u64, pages: usize) -> Re
     if addr.checked_add((pages * PAGE_SIZE) as u64).is_none_or(|end| end > USER_END) {
         return Ok(false);
     }
-    let Some(space) = proc::current_thread().space() else { return Ok(false) };
+    let Some(space) = space() else { return Ok(false) };
     let Ok(loan) = vm::loan(&space, addr, pages as u64) else { return Ok(false) };
     let len = loan.len() * PAGE_SIZE;
     append_loaned(chain, loan, 0..len)?;
@@ -362,7 +363,7 @@ fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
     else {
         return false;
     };
-    let Some(space) = proc::current_thread().space() else { return false };
+    let Some(space) = space() else { return false };
     let pages = &loan.pages()[whole];
     let pages = &pages[..pages.len().min(room as usize)];
     let count = vm::worth_remapping(&space, pages, RECEIVE.pages());
@@ -401,4 +402,9 @@ fn receive(mut chain: Chain, space: &Space, addr: u64) -> core::result::Result<(
         debug_assert!(back.is_ok(), "a piece takes the place of one that was taken");
         chain
     })
+}
+
+/// The running thread's address space.
+fn space() -> Option<Arc<Space>> {
+    sched::current().user()?.space()
 }

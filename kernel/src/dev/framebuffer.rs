@@ -11,13 +11,13 @@
 use machine::{Pa, PAGE_SIZE};
 use virtio_drivers::transport::pci::bus::{Command, PciRoot};
 
-use super::pci::Ports;
+use crate::arch::pci::Ports;
+use crate::devnum::device_number;
 use crate::errno::*;
-use crate::fs::cpio::device_number;
 use crate::fs::file::File;
 use crate::fs::inode::{Inode, Kind, Position, Stat};
-use crate::fs::io::{outcome, Sink, Source};
 use crate::sync::Once;
+use crate::uio::{outcome, Sink, Source};
 use crate::user;
 use crate::vm::{self, Dir, Object};
 

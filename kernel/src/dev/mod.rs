@@ -1,10 +1,22 @@
-//! Devices with more to them than a page of code: the terminal, disks, a display's memory.
-//!
-//! `virtio` finds devices and drives their queues, `block` is what the rest of the kernel knows of
-//! disks.
+//! Devices as files: the terminal, disks, a display's memory, and those without hardware; `devfs` is
+//! the tree of them. The drivers of disks are in `block`.
 
-pub mod block;
+pub mod devfs;
+mod disk;
 pub mod framebuffer;
-mod pci;
 pub mod tty;
-pub mod virtio;
+
+use crate::errno::{Result, ENXIO};
+use crate::fs::inode::{InodeRef, Kind};
+
+/// Opens the device behind a special node of this kind and number.
+///
+/// # Errors
+/// `ENXIO` where there is none, and what opening it says.
+pub fn open(kind: Kind, number: u64, flags: u32) -> Result<InodeRef> {
+    match kind {
+        Kind::Char => devfs::open(number, flags),
+        Kind::Block => disk::open(number, flags),
+        _ => Err(ENXIO),
+    }
+}

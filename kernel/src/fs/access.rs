@@ -8,9 +8,9 @@ use linux_raw_sys::general as abi;
 
 use super::acl;
 use super::inode::{Cover, Inode, Kind, Marks, Ownership, RenameMode, SetAttr};
+use crate::cred::caps::Caps;
+use crate::cred::Cred;
 use crate::errno::*;
-use crate::proc::caps::Caps;
-use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
 
 pub const READ: u32 = abi::R_OK;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as abi;
 
 use super::inode::Ownership;
-use crate::proc::cred::Cred;
+use crate::cred::Cred;
 
 /// The first bytes of a list on the disk.
 const VERSION: u32 = 1;

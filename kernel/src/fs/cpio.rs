@@ -3,6 +3,8 @@
 //! It borrows the archive and copies nothing. Several archives may follow each other with zeros
 //! between them. Hard links are entries with one inode number, of which the last has the contents.
 
+use crate::devnum::device_number;
+
 const HEADER: usize = 110;
 const TRAILER: &[u8] = b"TRAILER!!!";
 
@@ -73,18 +75,4 @@ impl<'a> Iterator for Reader<'a> {
 
 fn hex(digits: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0u32, |value, &digit| Some(value << 4 | (digit as char).to_digit(16)?))
-}
-
-/// The two parts of a device number.
-pub const fn major_and_minor(device: u64) -> (u64, u64) {
-    (
-        device >> 8 & 0xfff | device >> 32 & !0xfff,
-        device & 0xff | device >> 12 & !0xff & 0xffff_ffff,
-    )
-}
-
-/// A device number as `stat` shows it.
-pub const fn device_number(major: u32, minor: u32) -> u64 {
-    let (major, minor) = (major as u64, minor as u64);
-    (major & 0xfff) << 8 | (major & !0xfff) << 32 | minor & 0xff | (minor & !0xff) << 12
 }

@@ -30,9 +30,9 @@ use super::inode::*;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::mem::fault::Room;
-use crate::proc;
 use crate::sched::{self, Nanos};
 use crate::sync::{wait_any, Mutex, SpinLock, WaitQueue, Watcher, Woken};
+use crate::upcalls;
 
 /// The most files in one set.
 const MAX_ITEMS: usize = 65536;
@@ -301,7 +301,7 @@ impl Set {
 /// Gives way to other threads after some looks. Whether the caller is being ended, and need look at
 /// no more.
 fn is_cut_short() -> bool {
-    sched::work_done(LOOK) && proc::is_leaving()
+    sched::work_done(LOOK) && sched::is_leaving()
 }
 
 /// See the module.
@@ -403,7 +403,7 @@ impl Epoll {
                 return Err(EINTR);
             }
             let asked = self.set.asked()?;
-            let process = proc::current_process();
+            let process = upcalls::current_process();
             let queues = [&self.set.changed, &process.signal_readers];
             let is_ready = || {
                 let is_listed = self.set.items.lock().first.is_some();

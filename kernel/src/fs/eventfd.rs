@@ -7,10 +7,10 @@ use linux_raw_sys::general as abi;
 
 use super::file::File;
 use super::inode::*;
-use super::io::{Sink, Source};
 use crate::errno::*;
-use crate::ipc::pipe::{interrupted, Blocking};
+use crate::fs::pipe::{interrupted, Blocking};
 use crate::sync::{SpinLock, WaitQueue};
+use crate::uio::{Sink, Source};
 
 /// The counter stops short of the largest value.
 const LIMIT: u64 = u64::MAX - 1;

@@ -14,9 +14,9 @@ use super::file::File;
 use crate::charge::{self, Account, Charge};
 use crate::errno::*;
 use crate::mem::fault::Room;
-use crate::net::rights;
 use crate::sched;
 use crate::sync::SpinLock;
+use crate::upcalls;
 
 /// The most descriptors that any limit allows: bounds the table's memory.
 pub const MAX_FDS: usize = 65536;
@@ -145,21 +145,21 @@ impl FdTable {
     /// Takes the lowest free descriptor for a file to come (I4).
     pub fn reserve(self: &Arc<Self>) -> Result<Reserved> {
         let mut inner = self.inner.lock();
-        let fd = inner.find(0, super::current::fd_limit())?;
+        let fd = inner.find(0, upcalls::fd_limit())?;
         inner.slots[fd] = Place::Reserved;
         Ok(Reserved { table: Some(self.clone()), fd })
     }
 
     /// Gives `file` the lowest free descriptor.
     pub fn insert(&self, file: Arc<File>, on_exec: OnExec) -> Result<i32> {
-        self.insert_from(file, on_exec, 0, super::current::fd_limit())
+        self.insert_from(file, on_exec, 0, upcalls::fd_limit())
     }
 
     /// Makes `fd` refer to `file`; returns what it referred to. `EBUSY` while another call is about
     /// to open `fd`.
     pub fn replace(&self, fd: i32, file: Arc<File>, on_exec: OnExec) -> Result<Option<Arc<File>>> {
         let index = fd as u32 as usize;
-        if index >= super::current::fd_limit().min(MAX_FDS) {
+        if index >= upcalls::fd_limit().min(MAX_FDS) {
             return Err(EBADF);
         }
         let mut inner = self.inner.lock();
@@ -252,7 +252,7 @@ impl FdTable {
             }
             if fd >= end {
                 drop(inner);
-                rights::collect();
+                upcalls::descriptor_closed();
                 return;
             }
             let closed = inner.slots[fd].take();
@@ -276,7 +276,7 @@ impl Drop for FdTable {
                 sched::work_done(CLOSE);
             }
         }
-        rights::collect();
+        upcalls::descriptor_closed();
     }
 }
 

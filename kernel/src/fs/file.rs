@@ -15,17 +15,19 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
 
+use super::access;
 use super::epoll::Watch;
 use super::inode::{InodeRef, Kind, Position, QUEUES};
-use super::io::{Sink, Source};
 use super::path::Place;
-use super::{access, current};
 use crate::chain::Chain;
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
 use crate::mem::fault::{self, Room};
 use crate::sched::{self, Nanos};
+use crate::share;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
+use crate::uio::{Sink, Source};
+use crate::upcalls;
 use crate::vm::{self, ChargedName, Name};
 
 /// The status flags that `F_SETFL` changes.
@@ -61,9 +63,9 @@ impl Drop for Opened {
 /// Charges the running process for an open file and counts it.
 fn take(bytes: usize) -> Result<(Charge, Opened)> {
     let charge = charge::take(bytes + BESIDES).map_err(|_| ENFILE)?;
-    let most = if current::may_exceed_files() { usize::MAX } else { MOST.load(Ordering::Relaxed) };
+    let most = if upcalls::may_exceed_files() { usize::MAX } else { MOST.load(Ordering::Relaxed) };
     let user = charge::account().user().clone();
-    let count = Count::of(user, Counted::Files, 1, charge::share_of(most)).map_err(|_| ENFILE)?;
+    let count = Count::of(user, Counted::Files, 1, share::share_of(most)).map_err(|_| ENFILE)?;
     let count = Opened { _for_user: count };
     let opened = OPENED.fetch_add(1, Ordering::Relaxed);
     if opened >= most {
@@ -407,7 +409,7 @@ impl File {
     pub fn watch(&self, watch: &Arc<Watch>) -> Result<()> {
         {
             let mut watched = self.watched.lock();
-            if !charge::has_place(watch.uid(), watched.iter().map(|one| one.uid()), WATCHES) {
+            if !share::has_place(watch.uid(), watched.iter().map(|one| one.uid()), WATCHES) {
                 return Err(ENOSPC);
             }
             watched.room(1)?;

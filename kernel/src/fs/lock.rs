@@ -23,9 +23,9 @@ use super::file::File;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::mem::fault::{self, Room};
-use crate::proc::{self, Process};
 use crate::sched;
 use crate::sync::{SpinLock, WaitQueue};
+use crate::upcalls::{self, Process};
 
 /// Who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,7 +218,7 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
 fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Result<()> {
     let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
     if matches!(wanted.owner, Owner::Process(_)) {
-        proc::current_process().has_locked.store(true, Relaxed);
+        upcalls::current_process().has_locked.store(true, Relaxed);
     }
     let mut table = LOCKS.lock();
     if let Some(Locks { ranges, .. }) = table.get(&id) {
@@ -447,7 +447,7 @@ pub fn release_file(file: &File) {
 
 /// A process closed a descriptor: its record locks on that file go, as POSIX has it.
 pub fn closed_descriptor(file: &File) {
-    let process = proc::current_process();
+    let process = upcalls::current_process();
     if process.has_locked.load(Relaxed) && in_use() {
         clear_owner(file, Owner::Process(process.pid));
     }

@@ -3,21 +3,19 @@
 //! ```text
 //!   syscall/{file,fd,dir,stat,poll,ioctl}   system calls
 //!        |
-//!   current -> FdTable -> File -> Inode      what a number refers to      (fdtable, file)
+//!   curproc -> FdTable -> File -> Inode      what a number refers to      (fdtable, file)
 //!   path walk: FsContext, mount -> Inode     what a name refers to        (path, context, mount)
 //!        |
-//!   tmpfs   ext4   devfs   procfs   ipc::pipe   net::socket   dev::tty   eventfd   epoll
+//!   tmpfs   ext4   pipe   eventfd   epoll   procfs   net::socket   dev::{tty,disk}
 //! ```
 //!
 //! Reading order: `inode` (the trait), `path`, `file`, `tmpfs`. User memory is reached only through
-//! `io::Sink` and `io::Source`, so a bad pointer is an error value everywhere.
+//! `uio::Sink` and `uio::Source`, so a bad pointer is an error value everywhere.
 
 pub mod access;
 pub mod acl;
 pub mod context;
 pub mod cpio;
-pub mod current;
-pub mod devfs;
 pub mod epoll;
 pub mod eventfd;
 pub mod export;
@@ -25,13 +23,11 @@ pub mod ext4;
 pub mod fdtable;
 pub mod file;
 pub mod inode;
-pub mod io;
 pub mod lock;
 pub mod mount;
 pub mod path;
-pub mod procfs;
+pub mod pipe;
 pub mod random;
-pub mod signalfd;
 pub mod swap;
 pub mod timerfd;
 pub mod tmpfs;
@@ -44,14 +40,14 @@ use spin::Once;
 
 pub use file::File;
 
-use crate::boot::Initramfs;
-use crate::dev::block;
+use crate::block;
+use crate::cred::Cred;
+use crate::devnum::device_number;
 use crate::errno::*;
+use crate::mem::Initramfs;
 use crate::println;
-use crate::proc::cred::Cred;
 use crate::sched::{self, Nanos};
 use crate::vm;
-use cpio::device_number;
 use inode::InodeRef;
 use path::{resolve, Follow, Start};
 
@@ -83,8 +79,8 @@ pub fn memory_pages() -> (u64, u64) {
     (stats.total_pages, stats.free_pages)
 }
 
-/// Makes the tree: an empty root, the initramfs in it, `/dev` and `/proc`. Returns how many members
-/// of the archive could not be unpacked.
+/// Makes the tree: an empty root, and the initramfs in it. Returns how many members of the archive
+/// could not be unpacked.
 pub fn init(initramfs: Initramfs) -> Result<usize> {
     boot_time();
     let unlimited = tmpfs::Options { perm: Some(0o755), ..tmpfs::Options::UNLIMITED };
@@ -93,10 +89,6 @@ pub fn init(initramfs: Initramfs) -> Result<usize> {
     mount::set_root(root.clone());
     let failed = unpack::unpack(initramfs, mount::root());
     tmpfs.limit();
-    devfs::mount_at("/dev", devfs::create(&root)?, "devtmpfs", "devtmpfs")?;
-    devfs::mount_at("/dev/shm", tmpfs::TmpFs::create(&root, 0o1777)?, "tmpfs", "tmpfs")?;
-    devfs::mount_at("/proc", procfs::create(), "proc", "proc")?;
-    devfs::mount_at("/sys", procfs::create_sys(), "sysfs", "sysfs")?;
     for dir in ["/tmp", "/run"] {
         if resolve(&root_start(), dir.as_bytes(), Follow::Yes).is_err() {
             root.create(&dir.as_bytes()[1..], inode::NewNode::Dir, 0o1777, &Cred::kernel())?;
@@ -118,7 +110,7 @@ pub fn mount_named(cmdline: &str) {
             let node = resolve(&root_start(), device.as_bytes(), Follow::Yes)?.inode;
             let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
             let root = ext4::mount(disk, mode)?;
-            devfs::mount_at(folder, root.clone(), device, "ext4")
+            mount::mount_at(folder, root.clone(), device, "ext4")
                 .inspect_err(|_| _ = ext4::unmount(&root))
         });
         if let Err(errno) = mounted {

@@ -20,12 +20,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use linux_raw_sys::general as abi;
 use spin::Once;
 
-use super::inode::{same, Cover, InodeRef};
-use super::path::{dir_path, Dir, PATH_MAX};
-use super::{current, tmpfs};
+use super::inode::{same, Cover, InodeRef, Kind, NewNode};
+use super::path::{dir_path, walk, Dir, Follow, Start, PATH_MAX};
+use super::tmpfs;
 use crate::errno::*;
 use crate::sched;
 use crate::sync::{Mutex, SpinLock, WaitQueue};
+use crate::upcalls;
 
 /// One mounted directory.
 pub struct Mount {
@@ -176,7 +177,7 @@ impl Mount {
 
     /// Its path as the running process sees it; `None` if that is outside of its root.
     pub fn path(self: &Arc<Mount>) -> Option<Vec<u8>> {
-        let root = current::context().ok()?.root();
+        let root = upcalls::context().ok()?.root();
         let path = dir_path(&self.top(), Some(&root))?;
         (path.first() == Some(&b'/')).then_some(path)
     }
@@ -436,4 +437,22 @@ pub fn nth(index: usize) -> Option<Arc<Mount>> {
         0 => Some(root().mount),
         n => MOUNTS.lock().get(n - 1).cloned(),
     }
+}
+
+/// Mounts `fs` at `path`, making the directory if need be.
+pub fn mount_at(path: &str, fs: InodeRef, source: &str, fs_type: &'static str) -> Result<()> {
+    let start = Start::kernel(root());
+    let found = walk(&start, path.as_bytes(), Follow::Yes)?;
+    let dir = match &found.inode {
+        Some(_) => found.place()?.dir()?,
+        None => {
+            let (above, name) = found.vacant()?;
+            let inode = above.inode.create(&name, NewNode::Dir, 0o755, &start.by)?;
+            Dir { inode, ..above }
+        }
+    };
+    if dir.inode.kind() != Kind::Dir {
+        return Err(ENOTDIR);
+    }
+    mount(&dir, fs, String::from(source), fs_type, 0)
 }

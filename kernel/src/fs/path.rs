@@ -17,13 +17,12 @@ use core::fmt::Write;
 
 use super::access;
 use super::context::FsContext;
-use super::current;
 use super::inode::{same, InodeRef, Kind};
 use super::mount::{self, Mount};
 use crate::charge::{self, Charge};
+use crate::cred::Cred;
 use crate::errno::*;
-use crate::proc::cred::Cred;
-use crate::{proc, sched};
+use crate::{sched, upcalls};
 
 /// The longest name and the longest path that a program may pass (with its terminator).
 pub const NAME_MAX: usize = 255;
@@ -67,7 +66,7 @@ impl Dir {
                 return true;
             }
             match at.up() {
-                Up::Parent(dir, _) | Up::MountPoint(dir) if !proc::is_leaving() => at = dir,
+                Up::Parent(dir, _) | Up::MountPoint(dir) if !sched::is_leaving() => at = dir,
                 _ => return false,
             }
         }
@@ -210,7 +209,7 @@ pub struct Start {
 impl Start {
     /// At the working directory.
     pub fn cwd(context: &FsContext) -> Start {
-        Start { root: context.root(), dir: context.cwd(), by: current::cred() }
+        Start { root: context.root(), dir: context.cwd(), by: upcalls::cred() }
     }
 
     /// At `root`, on the kernel's behalf.

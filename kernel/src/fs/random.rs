@@ -4,11 +4,11 @@
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
-use super::io::Sink;
 use crate::arch::cpu;
 use crate::errno::Result;
 use crate::sched;
 use crate::sync::SpinLock;
+use crate::uio::Sink;
 
 static STATE: SpinLock<Option<ChaCha20Rng>> = SpinLock::new(None);
 
@@ -43,7 +43,7 @@ pub fn read(to: &mut Sink<'_>) -> Result<usize> {
             Err(errno) if to.done() == start => return Err(errno),
             Err(_) => break,
         }
-        if to.left() > 0 && crate::proc::signal_pending() {
+        if to.left() > 0 && sched::signal_pending() {
             break;
         }
     }

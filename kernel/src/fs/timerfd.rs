@@ -15,12 +15,12 @@ use linux_raw_sys::general as abi;
 
 use super::file::File;
 use super::inode::*;
-use super::io::Sink;
 use crate::errno::*;
-use crate::ipc::pipe::{interrupted, Blocking};
-use crate::proc::timer::Setting;
+use crate::fs::pipe::{interrupted, Blocking};
 use crate::sched::{self, Nanos, TimerId};
 use crate::sync::{SpinLock, WaitQueue};
+use crate::time::Setting;
+use crate::uio::Sink;
 
 /// What a timer counts, of the clocks that it can.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use super::cpio::{Entry, Reader};
 use super::inode::{downcast, InodeRef, Kind, NewNode, SetAttr};
 use super::path::{walk, Dir, Follow, Start};
 use super::tmpfs::TmpNode;
-use crate::boot::Initramfs;
 use crate::errno::*;
+use crate::mem::Initramfs;
 
 /// Unpacks `archive` below `root`, and frees its memory on the way; members that can't be made are
 /// left out and counted.

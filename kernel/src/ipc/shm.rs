@@ -22,12 +22,13 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 
-use crate::charge::{self, Charge, Count, Counted, User};
+use crate::charge::{Charge, Count, Counted, User};
+use crate::cred::caps::Caps;
+use crate::cred::Cred;
 use crate::errno::*;
-use crate::proc::caps::Caps;
-use crate::proc::cred::Cred;
 use crate::proc::Pid;
 use crate::sched;
+use crate::share;
 use crate::sync::SpinLock;
 use crate::vm::{Locked, Remnant, Segment};
 
@@ -343,7 +344,7 @@ impl Table {
         let (most, taken) = (limits.segments.min(SLOTS as u64) as usize, self.slots.len());
         let count = |uid| self.users.get(&uid).copied().unwrap_or(0);
         let is_free =
-            taken < most && charge::may_take_place(uid, count(uid), taken - count(0), most);
+            taken < most && share::may_take_place(uid, count(uid), taken - count(0), most);
         if pages > limits.all || !is_free {
             return Err(ENOSPC);
         }

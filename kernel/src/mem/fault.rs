@@ -24,7 +24,6 @@ use hashbrown::HashMap;
 use machine::NoMemory;
 
 use crate::arch::cpu;
-use crate::proc;
 
 /// The largest piece that can't fail.
 pub const SMALL: usize = 16 * 1024;
@@ -81,6 +80,21 @@ impl Drop for Nth {
     }
 }
 
+/// What is known of a task's allocations; only those of programs' threads are looked at.
+#[derive(Default)]
+pub struct Allocations {
+    /// One that is to fail.
+    pub fail_nth: Nth,
+    taken: Taken,
+}
+
+/// Calls `f` with what is known of the running thread's allocations, if it is a program's.
+#[inline]
+fn running<T>(f: impl FnOnce(&Allocations) -> T) -> Option<T> {
+    let task = cpu::running()?;
+    task.user().is_some().then(|| f(&task.allocations))
+}
+
 /// Fails if the running thread has asked for that. Each place where an allocation can fail comes
 /// here first.
 ///
@@ -88,9 +102,7 @@ impl Drop for Nth {
 /// [`NoMemory`].
 #[inline]
 pub fn point() -> Result<(), NoMemory> {
-    if ARMED.load(Relaxed) != 0
-        && proc::running_thread().is_some_and(|thread| thread.fail_nth.strikes())
-    {
+    if ARMED.load(Relaxed) != 0 && running(|own| own.fail_nth.strikes()) == Some(true) {
         return Err(NoMemory);
     }
     Ok(())
@@ -99,7 +111,7 @@ pub fn point() -> Result<(), NoMemory> {
 /// Whether the running thread has been refused memory on purpose, since this was asked last: then
 /// there is some, and nobody is to be killed for it.
 pub fn has_struck() -> bool {
-    proc::running_thread().is_some_and(|thread| thread.fail_nth.has_struck.swap(false, Relaxed))
+    running(|own| own.fail_nth.has_struck.swap(false, Relaxed)) == Some(true)
 }
 
 /// Whether a CPU is in [`attempt`].
@@ -202,12 +214,12 @@ pub(super) fn is_attempt() -> bool {
 pub(super) fn unannounced(bytes: usize) {
     /// How many are reported.
     const TOLD: u64 = 20;
-    if proc::running_thread().is_none_or(|thread| thread.taken.is_excused.load(Relaxed)) {
+    if running(|own| own.taken.is_excused.load(Relaxed)) != Some(false) {
         return;
     }
     if UNANNOUNCED.fetch_add(1, Relaxed) < TOLD && cfg!(debug_assertions) {
         crate::control!("trace heap: a piece of {bytes} bytes that can't fail");
-        crate::panic::show_here();
+        crate::arch::backtrace::show_here();
     }
 }
 
@@ -233,8 +245,7 @@ impl Taken {
 /// Runs foreign code that allocates as it likes, for a reason that the caller gives: its
 /// allocations aren't reported. The code may sleep.
 pub fn excused<T>(code: impl FnOnce() -> T) -> T {
-    let excuse =
-        |is| proc::running_thread().is_some_and(|thread| thread.taken.is_excused.swap(is, Relaxed));
+    let excuse = |is| running(|own| own.taken.is_excused.swap(is, Relaxed)) == Some(true);
     let before = excuse(true);
     let result = code();
     excuse(before);
@@ -244,34 +255,32 @@ pub fn excused<T>(code: impl FnOnce() -> T) -> T {
 /// A small piece was taken (or freed, below zero) by the running thread.
 #[inline]
 pub(super) fn took(bytes: i64) {
-    if let Some(thread) = proc::running_thread() {
-        thread.taken.bytes.fetch_add(bytes, Relaxed);
-    }
+    running(|own| own.taken.bytes.fetch_add(bytes, Relaxed));
 }
 
 /// `bytes` were announced by `reserve`.
 #[inline]
 pub(super) fn announced(bytes: usize) {
-    if let Some(thread) = proc::running_thread() {
-        thread.taken.announce(bytes as i64);
-    }
+    running(|own| own.taken.announce(bytes as i64));
 }
 
 /// A system call begins.
 pub fn call_begins() {
-    if let Some(thread) = proc::running_thread() {
-        thread.taken.announce(0);
-        thread.taken.exceeded.store(0, Relaxed);
-    }
+    running(|own| {
+        own.taken.announce(0);
+        own.taken.exceeded.store(0, Relaxed);
+    });
 }
 
 /// A system call ends.
 pub fn call_ends(number: u64) {
     /// Bytes from which on a call is reported.
     const MUCH: u64 = 16 * 1024;
-    let Some(thread) = proc::running_thread() else { return };
-    thread.taken.announce(0);
-    let taken = thread.taken.exceeded.load(Relaxed) as u64;
+    let taken = running(|own| {
+        own.taken.announce(0);
+        own.taken.exceeded.load(Relaxed) as u64
+    });
+    let Some(taken) = taken else { return };
     let before = PEAK.fetch_max(taken, Relaxed);
     if taken > before && taken > MUCH {
         crate::control!("trace heap: system call {number} has taken {taken} bytes without notice");

@@ -45,19 +45,20 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use crate::mem::frames::Reserve;
 use arrayvec::ArrayVec;
-use machine::{Channel, CpuSet, Machine, NoMemory, PAGE_SIZE};
+use machine::{Channel, Machine, NoMemory, PAGE_SIZE};
 use talc::base::binning::DefaultBinning;
 use talc::base::Talc;
 use talc::source::Manual;
-use uvm::page::Reserve;
 
+use super::fault;
 use super::pools::{self, Pool, POOLS};
-use super::{fault, layout};
-use crate::arch::machine::KERNEL;
+use crate::arch::cpu::MachineStopped;
+use crate::arch::layout;
 use crate::arch::{cpu, io, ipi, preempt, tables};
-use crate::sched;
-use crate::sync::SpinLock;
+use crate::lock::SpinLock;
+use crate::mem::frames::KERNEL;
 
 /// Block sizes of the classes: multiples of 16; those of at least 64 that serve alignments up to 64
 /// are multiples of 64.
@@ -468,7 +469,7 @@ pub fn counters() -> [(&'static str, u64); 4] {
 }
 
 /// What is allocated: blocks of each class, with their size, and bytes of all that no class has.
-pub fn in_use(_: &sched::MachineStopped) -> ([(usize, usize); SIZES.len()], usize) {
+pub fn in_use(_: &MachineStopped) -> ([(usize, usize); SIZES.len()], usize) {
     let mut runs = 0;
     let classes = core::array::from_fn(|class| {
         let count = RUNS_OF[class].load(Relaxed);
@@ -482,21 +483,8 @@ pub fn in_use(_: &sched::MachineStopped) -> ([(usize, usize); SIZES.len()], usiz
     (classes, BACK.lock().used - runs)
 }
 
-/// Has each CPU give its free blocks to the depot, and the page daemon what the heap has too much
-/// of. Sleeps.
-pub fn trim() {
-    let this = sched::current_owned();
-    let allowed = this.allowed();
-    for cpu in cpu::online().iter() {
-        sched::set_affinity(&this, CpuSet::one(cpu));
-        drain();
-    }
-    sched::set_affinity(&this, allowed);
-    give_back();
-}
-
 /// Gives this CPU's free blocks to the depot.
-fn drain() {
+pub fn drain() {
     for class in 0..SIZES.len() {
         // SAFETY: this CPU's row, as in `alloc`; `empty` doesn't come back here.
         empty(class, unsafe { &mut (*FRONT.0.get())[cpu::index()].0[class] });

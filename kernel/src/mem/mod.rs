@@ -1,25 +1,26 @@
 //! Physical memory at boot, and the kernel's own use of it: tables, stacks, heap.
 //!
-//! Until [`Frames`](uvm::page::Frames) exists, page frames come from the start of the largest memory
+//! Until the [frame table](frames) exists, page frames come from the start of the largest memory
 //! range, upwards. Then the rest is handed over and every frame comes from there. Memory below 1
 //! MiB and the image are never handed over; the initramfs comes along as loaded, and is freed while
 //! it is unpacked.
 
 pub mod fault;
+pub mod frames;
 pub mod heap;
-pub mod layout;
+mod initramfs;
 pub mod pools;
 pub mod stack;
 
 use arrayvec::ArrayVec;
 use machine::{NoMemory, Pa, PAGE_SHIFT, PAGE_SIZE};
-use uvm::page::Reserve;
 
-use crate::arch::machine::KERNEL;
-use crate::arch::{machine as host, tables};
-use crate::boot::{BootInfo, Range};
-use crate::dev::framebuffer;
-use crate::sync::SpinLock;
+pub use self::initramfs::Initramfs;
+
+use self::frames::{Reserve, KERNEL};
+use crate::arch::layout::Range;
+use crate::arch::tables;
+use crate::lock::SpinLock;
 
 /// Memory ranges at most; QEMU reports three usable ones.
 const RANGES: usize = 16;
@@ -32,24 +33,29 @@ static EARLY: SpinLock<ArrayVec<Range, RANGES>> = SpinLock::new(ArrayVec::new_co
 const RECORD: usize = 64;
 const HEAP_START: usize = 1 << 20;
 
-/// Takes memory over: tables with the right protections, heap, frames.
+/// Takes memory over: tables with the right protections, heap, frames. `memory` is what the
+/// firmware calls usable, in which the image and the `loaded` archive still lie; `devices` are frames
+/// that aren't the allocator's, and get numbers.
 ///
 /// # Errors
 /// [`NoMemory`] if the machine has too little.
-pub fn init(info: &BootInfo) -> Result<(), NoMemory> {
-    let usable = usable(info);
+pub fn init<M: Iterator<Item = Range>>(
+    memory: impl Fn() -> M,
+    loaded: Range,
+    devices: &[(Pa, u32)],
+) -> Result<(), NoMemory> {
+    let usable = usable(memory(), loaded);
     let pages: u64 = usable.iter().map(|r| (r.end - r.start) >> PAGE_SHIFT).sum();
-    let top = info.memory().map(|r| r.end).max().ok_or(NoMemory)?;
+    let top = memory().map(|r| r.end).max().ok_or(NoMemory)?;
     *EARLY.lock() = usable;
     tables::init(top)?;
-    let devices: ArrayVec<(Pa, u32), 1> = framebuffer::find().into_iter().collect();
-    let loaded: ArrayVec<(Pa, u32), 1> = segment(&info.module.whole_pages()).into_iter().collect();
+    let loaded: ArrayVec<(Pa, u32), 1> = segment(&loaded.whole_pages()).into_iter().collect();
     let pages = pages + loaded.iter().map(|(_, pages)| u64::from(*pages)).sum::<u64>();
     let records = pages as usize + devices.iter().map(|(_, pages)| *pages as usize).sum::<usize>();
     heap::init(records * RECORD + HEAP_START)?;
     let rest = core::mem::take(&mut *EARLY.lock());
     let segments: ArrayVec<(Pa, u32), RANGES> = rest.iter().filter_map(segment).collect();
-    host::init(&segments, &loaded, &devices)?;
+    frames::init(&segments, &loaded, devices)?;
     heap::lay_cushion(pages as usize * PAGE_SIZE)
 }
 
@@ -59,10 +65,10 @@ fn segment(range: &Range) -> Option<(Pa, u32)> {
 }
 
 /// What is free at boot, in whole pages, largest range first.
-fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
-    let mut free: ArrayVec<Range, RANGES> = info.memory().take(RANGES / 2).collect();
+fn usable(memory: impl Iterator<Item = Range>, loaded: Range) -> ArrayVec<Range, RANGES> {
+    let mut free: ArrayVec<Range, RANGES> = memory.take(RANGES / 2).collect();
     let low = Range { start: 0, end: 1 << 20 };
-    for used in [low, tables::image(), info.module] {
+    for used in [low, tables::image(), loaded] {
         if used.start == used.end {
             continue;
         }
@@ -91,8 +97,8 @@ fn usable(info: &BootInfo) -> ArrayVec<Range, RANGES> {
 /// # Errors
 /// [`NoMemory`].
 pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
-    if let Some(frames) = host::frames() {
-        let page = host::at_allocator(|held| frames.alloc(&KERNEL, held, reserve))?;
+    if let Some(frames) = frames::table() {
+        let page = frames::at_allocator(|held| frames.alloc(&KERNEL, held, reserve))?;
         frames.keep(page);
         return Ok(frames.pa(page).0);
     }
@@ -111,6 +117,6 @@ pub unsafe fn free_frame(pa: u64) {
     if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
         // SAFETY: by the caller's promise.
         unsafe { KERNEL.frames().let_go(page) };
-        host::unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
+        frames::unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
     }
 }

@@ -17,10 +17,10 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
+use crate::mem::frames::Reserve;
 use machine::{NoMemory, PAGE_SIZE};
-use uvm::page::Reserve;
 
-use super::layout;
+use crate::arch::layout;
 use crate::arch::tables;
 
 /// Pools. Where more users than that are there at once, some share one, and each counts for a part.

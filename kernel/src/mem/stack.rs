@@ -13,15 +13,16 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::mem::frames::Reserve;
 use arrayvec::ArrayVec;
 use machine::shared::CachePadded;
 use machine::{Channel, Machine, NoMemory, PAGE_SIZE};
-use uvm::page::Reserve;
 
-use super::{fault, layout};
-use crate::arch::machine::KERNEL;
+use super::fault;
+use crate::arch::layout;
 use crate::arch::{cpu, ipi, tables};
-use crate::sync::SpinLock;
+use crate::lock::SpinLock;
+use crate::mem::frames::KERNEL;
 
 /// Bytes of a stack.
 pub const SIZE: u64 = 32 * 1024;

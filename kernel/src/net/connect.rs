@@ -8,7 +8,7 @@ use super::rights::{Place, Ucred};
 use super::socket::{Bound, Listener, Pending, Phase, Socket};
 use super::{inet, unix};
 use crate::errno::*;
-use crate::ipc::pipe::Blocking;
+use crate::fs::pipe::Blocking;
 use crate::mem::fault::Room;
 
 /// The most connections that wait to be accepted, whatever was asked for.

@@ -13,12 +13,12 @@ use core::sync::atomic::{AtomicU16, Ordering};
 use super::address::{Address, Family, Ip, Kind};
 use super::named::Named;
 use super::socket::Socket;
+use crate::cred::caps::Caps;
 use crate::errno::*;
-use crate::fs::current;
 use crate::mem::fault::{self, Room};
-use crate::proc::caps::Caps;
+use crate::proc::curproc;
+use crate::sched;
 use crate::sync::SpinLock;
-use crate::{proc, sched};
 
 /// The ports that are given to those who don't care.
 const FREE_PORTS: core::ops::Range<u16> = 32768..61000;
@@ -91,7 +91,7 @@ pub fn bind(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
         return Err(EADDRNOTAVAIL);
     }
     if port != 0 && port < FIRST_PORT {
-        current::cred().need(Caps::NET_BIND_SERVICE).map_err(|_| EACCES)?;
+        curproc::cred().need(Caps::NET_BIND_SERVICE).map_err(|_| EACCES)?;
     }
     if port != 0 {
         return take(socket, ip, port, Whose::Anybodys);
@@ -99,7 +99,7 @@ pub fn bind(socket: &Socket, ip: Ip, port: u16) -> Result<(Address, Bound)> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = FREE_PORTS.end - FREE_PORTS.start;
     for _ in 0..count {
-        if sched::work_done(LOOK) && proc::is_leaving() {
+        if sched::work_done(LOOK) && sched::is_leaving() {
             return Err(EINTR);
         }
         let port = FREE_PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % count;

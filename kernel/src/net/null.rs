@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 use mbuf::{Pages, PAGE_SIZE};
 
 use super::socket::Received;
-use crate::arch::frame::Frame;
+use crate::chain::frame::Frame;
 use crate::chain::zero_copy::{append, pour, LOAN};
 use crate::chain::{append_loaned, loan_all_again, Chain, Clusters};
 use crate::errno::*;
-use crate::fs::io::{outcome, Sink, Source};
 use crate::mem::fault;
 use crate::sync::Mutex;
+use crate::uio::{outcome, Sink, Source};
 
 /// What polls always see.
 pub const EVENTS: u32 = abi::POLLIN | abi::POLLRDNORM | abi::POLLOUT | abi::POLLWRNORM;

@@ -11,10 +11,10 @@ use linux_raw_sys::net;
 use super::address::{Family, Kind};
 use super::socket::Socket;
 use crate::charge::{self, Charge};
+use crate::cred::caps::Caps;
 use crate::errno::*;
-use crate::fs::current;
 use crate::mem::fault;
-use crate::proc::caps::Caps;
+use crate::proc::curproc;
 use crate::sched::Nanos;
 use crate::sync::SpinLock;
 use crate::user;
@@ -290,7 +290,7 @@ fn may_set(level: u32, name: u32, value: &Value) -> Result<()> {
     if level != SOL_SOCKET {
         return Ok(());
     }
-    let by = current::cred();
+    let by = curproc::cred();
     let administers = by.has(Caps::NET_ADMIN);
     match name {
         net::SO_SNDBUFFORCE | net::SO_RCVBUFFORCE if !administers => Err(EPERM),

@@ -14,9 +14,9 @@ use crate::chain::zero_copy::{append, hold, LOAN};
 use crate::chain::{Chain, Clusters};
 use crate::charge;
 use crate::errno::*;
-use crate::fs::io::{Sink, Source};
-use crate::ipc::pipe::Blocking;
+use crate::fs::pipe::Blocking;
 use crate::sched;
+use crate::uio::{Sink, Source};
 
 /// The longest datagram of UDP over IP version 4.
 const UDP_MAX: usize = 65507;

@@ -31,9 +31,9 @@ use crate::chain::zero_copy::{append, pour, LOAN};
 use crate::chain::{Chain, Clusters};
 use crate::charge::{self, Account};
 use crate::errno::*;
-use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
 use crate::sync::Mutex;
+use crate::uio::{Sink, Source};
 use crate::vm;
 
 /// What a message costs besides its bytes' memory; bounds how many empty ones a queue takes.

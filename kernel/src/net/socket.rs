@@ -33,10 +33,10 @@ use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::{Inode, InodeRef, Position, Stat};
-use crate::fs::io::{Sink, Source};
-use crate::ipc::pipe::Blocking;
+use crate::fs::pipe::Blocking;
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinLock, WaitQueue, Woken};
+use crate::uio::{Sink, Source};
 use crate::user;
 use crate::vm::{self, Asks};
 
@@ -367,7 +367,7 @@ impl Inode for Socket {
     fn write(&self, file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let result = self.send(None, from, None, Blocking::of(file));
         if result == Err(EPIPE) && !self.is_silent() {
-            crate::ipc::raise_sigpipe();
+            crate::proc::raise_sigpipe();
         }
         result.map(|n| (n, 0))
     }
@@ -387,7 +387,7 @@ impl Inode for Socket {
             _ => self.give_packet(chain, Blocking::of(file)),
         };
         if result == Err(EPIPE) && !self.is_silent() {
-            crate::ipc::raise_sigpipe();
+            crate::proc::raise_sigpipe();
         }
         result
     }

@@ -6,8 +6,8 @@ use super::rights::{defer_close, Control, Ucred};
 use super::socket::{How, Socket, SHUT_RECEIVE, SHUT_SEND};
 use crate::chain::{Chain, Clusters};
 use crate::errno::*;
-use crate::fs::io::{outcome, Sink, Source};
-use crate::ipc::pipe::Blocking;
+use crate::fs::pipe::Blocking;
+use crate::uio::{outcome, Sink, Source};
 
 /// What became of bytes that were sent.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -12,12 +12,13 @@ use super::address::Address;
 use super::named::Named;
 use super::socket::Socket;
 use crate::errno::*;
+use crate::fs::access;
 use crate::fs::inode::{InodeRef, Kind, NewNode};
 use crate::fs::mount::Mount;
 use crate::fs::path::{resolve, walk, Follow, Start};
-use crate::fs::{access, current};
+use crate::proc::curproc;
+use crate::sched;
 use crate::sync::SpinLock;
-use crate::{proc, sched};
 
 /// What a look for a free name takes: the work of copying so many bytes.
 const LOOK: usize = 1024;
@@ -45,7 +46,7 @@ pub struct Bound {
 }
 
 fn start() -> Result<Start> {
-    Ok(Start::cwd(&*current::context()?))
+    Ok(Start::cwd(&*curproc::context()?))
 }
 
 fn place_of(node: &InodeRef) -> Place {
@@ -63,14 +64,14 @@ pub fn bind(socket: &Socket, name: &Address) -> Result<Bound> {
 }
 
 fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
-    let context = current::context()?;
+    let context = curproc::context()?;
     let found = walk(&start()?, path, Follow::Name)?;
     if found.inode.is_none() && found.wants_dir {
         return Err(ENOENT);
     }
     let (dir, name) = found.vacant().map_err(|_| EADDRINUSE)?;
     let perm = 0o777 & !context.umask();
-    let made = dir.inode.create(&name, NewNode::Special(Kind::Socket, 0), perm, &current::cred());
+    let made = dir.inode.create(&name, NewNode::Special(Kind::Socket, 0), perm, &curproc::cred());
     let node = made.map_err(|errno| if errno == EEXIST { EADDRINUSE } else { errno })?;
     let place = place_of(&node);
     NAMES.lock().insert(place.clone(), socket.weak());
@@ -95,7 +96,7 @@ fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {
 pub fn any_name(socket: &Socket) -> Result<(Address, Bound)> {
     static NEXT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
     for _ in 0..1 << 20 {
-        if sched::work_done(LOOK) && proc::is_leaving() {
+        if sched::work_done(LOOK) && sched::is_leaving() {
             return Err(EINTR);
         }
         let n = NEXT.fetch_add(1, core::sync::atomic::Ordering::Relaxed) & 0xf_ffff;
@@ -123,7 +124,7 @@ pub fn find(name: &Address) -> Result<Arc<Socket>> {
     let place = match name {
         Address::Path(path) => {
             let node = resolve(&start()?, path, Follow::Yes)?.inode;
-            node.permits(&current::cred(), access::WRITE)?;
+            node.permits(&curproc::cred(), access::WRITE)?;
             if node.kind() != Kind::Socket {
                 return Err(ECONNREFUSED);
             }

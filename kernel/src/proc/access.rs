@@ -18,13 +18,13 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::caps::Caps;
-use super::cred::Cred;
 use super::mm::Mm;
 use super::process::Process;
 use super::signal::{Signal, SIGCONT};
 use super::thread::{Thread, IDLE, RESETS_AT_FORK};
 use super::{current_process, current_thread};
+use crate::cred::caps::Caps;
+use crate::cred::Cred;
 use crate::errno::{Result, EACCES, EPERM};
 use crate::proc::limits::RLIMIT_NICE;
 

@@ -6,7 +6,6 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::caps::Caps;
 use super::limits::RLIMIT_NPROC;
 use super::mm::Mm;
 use super::process::{Holding, Inherited, Process};
@@ -15,11 +14,12 @@ use super::table::{self, Asker, Pid, ReservedPid};
 use super::thread::{Completion, Thread, RESETS_AT_FORK};
 use super::timer::Timers;
 use super::{current_thread, wait};
+use crate::arch::layout::USER_END;
 use crate::arch::UserRegs;
 use crate::charge::Account;
+use crate::cred::caps::Caps;
 use crate::errno::{Result, EINVAL, EPERM, ERESTARTNOINTR, ESRCH};
 use crate::mem::fault::Room;
-use crate::mem::layout::USER_END;
 use crate::mem::{heap, stack};
 use crate::vm::{self, Asks};
 use crate::{sched, user};

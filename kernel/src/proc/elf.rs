@@ -5,10 +5,10 @@
 
 use alloc::vec::Vec;
 
+use crate::arch::layout::USER_END;
 use crate::errno::{Errno, Result, EINVAL, ENOEXEC};
 use crate::fs::file::File;
 use crate::mem::fault::Room;
-use crate::mem::layout::USER_END;
 use elf::abi;
 use elf::endian::LittleEndian;
 use elf::file::{Class, FileHeader};

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-use super::caps::Gains;
+use super::curproc;
 use super::elf::{self, Image, Placement};
 use super::image::{self, Loaded, Startup, WORK};
 use super::limits::{RLIMIT_NPROC, RLIMIT_STACK};
@@ -18,15 +18,16 @@ use super::thread::Thread;
 use super::{access, current_thread, exit, table, timer, trace};
 use crate::arch::UserRegs;
 use crate::charge::{self, Charge, Counted};
+use crate::cred::caps::Gains;
 use crate::errno::{
     Result, E2BIG, EACCES, EAGAIN, EFAULT, EINTR, EINVAL, ELIBBAD, ELOOP, ENAMETOOLONG, ENOEXEC,
     ENOMEM, ERESTARTNOINTR,
 };
+use crate::fs;
 use crate::fs::fdtable::FdTable;
 use crate::fs::file::File;
 use crate::fs::inode::Kind;
 use crate::fs::path::{resolve, Follow, Place, Start};
-use crate::fs::{self, current};
 use crate::mem::fault::Room;
 use crate::{sched, user, vm};
 
@@ -123,7 +124,7 @@ fn read_strings(mut list: u64, limit: u64) -> Result<Strings> {
             other => other,
         })?;
         strings.push(&string)?;
-        if sched::work_done(string.len() + WORK) && super::is_leaving() {
+        if sched::work_done(string.len() + WORK) && sched::is_leaving() {
             return Err(EINTR);
         }
         if strings.cost() > limit {
@@ -196,7 +197,7 @@ pub fn exec(
 
 /// Opens the program that a path names, relative to the running process.
 pub fn open(path: &[u8]) -> Result<Arc<File>> {
-    open_from(&Start::cwd(&*current::context()?), path, Follow::Yes)
+    open_from(&Start::cwd(&*curproc::context()?), path, Follow::Yes)
 }
 
 /// Opens the program that a path from a given folder names.
@@ -213,7 +214,7 @@ pub fn open_program(place: Place) -> Result<Arc<File>> {
     if place.inode.kind() != Kind::File || is_forbidden {
         return Err(EACCES);
     }
-    place.inode.permits(&current::cred(), fs::access::EXECUTE)?;
+    place.inode.permits(&curproc::cred(), fs::access::EXECUTE)?;
     File::open(place, 0)
 }
 

@@ -129,7 +129,7 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
     }
     let hang_up = process.sid() == process.pid;
     if hang_up {
-        crate::dev::tty::session_ended(process.sid());
+        super::terminal::session_ended(process.sid());
     }
     hand_over_children(process);
     if !trace::process_gone(process, status) {

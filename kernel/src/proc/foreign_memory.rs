@@ -11,11 +11,11 @@ use machine::PAGE_SIZE;
 use super::access::{self, By};
 use super::{table, Pid};
 use crate::arch::bytes::PageBytes;
-use crate::arch::machine::KERNEL;
+use crate::arch::layout::USER_END;
 use crate::errno::*;
-use crate::fs::io::{outcome, IoVec, Sink, Source};
-use crate::mem::layout::USER_END;
+use crate::mem::frames::KERNEL;
 use crate::sched;
+use crate::uio::{outcome, IoVec, Sink, Source};
 use crate::vm::{Access, Pins, Space};
 
 /// The memory of a process that the caller may look into.

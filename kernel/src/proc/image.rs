@@ -14,14 +14,14 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::cred::Cred;
 use super::elf::{Image, Placement, Right, Rights, Segment, StackRights};
 use super::exec::Strings;
+use crate::arch::layout::MAP_LOWEST;
+use crate::arch::layout::USER_END;
+use crate::cred::Cred;
 use crate::errno::{Result, E2BIG, ENOMEM};
 use crate::fs::file::{File, MapAccess};
 use crate::mem::fault;
-use crate::mem::layout::MAP_LOWEST;
-use crate::mem::layout::USER_END;
 use crate::vm::{self, Backing, MapArgs, Name, Place, Populate, Prot, Sharing, Space};
 use crate::{sched, user};
 use linux_raw_sys::auxvec;

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::access;
-use super::cred::Cred;
+use super::curproc;
 use super::exec::{self, Arguments, Strings};
 use super::exit;
 use super::limits::Limits;
@@ -21,14 +21,17 @@ use super::table;
 use super::thread::Thread;
 use crate::arch::UserRegs;
 use crate::charge::{self, Account, User};
+use crate::cred::Cred;
 use crate::errno::{Result, EACCES, EINVAL, ENOENT, ENOEXEC, ENOMEM};
+use crate::fs;
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
+use crate::fs::file;
 use crate::fs::path::{resolve, Follow, Start};
-use crate::fs::{self, current};
-use crate::print::TRACE;
+use crate::trace::TRACE;
 use crate::{sched, vm};
 use linux_raw_sys::general::O_RDWR;
+use machine::PAGE_SIZE;
 
 /// What the command line asks for; `None` before the start.
 static REQUEST: spin::Once<Request> = spin::Once::new();
@@ -62,7 +65,10 @@ pub fn start_init(cmdline: &str) -> Result<()> {
     let pid = table::allocate(table::Asker::Root)?;
     let fs = FsContext::new(fs::mount::root());
     let files = Arc::new(FdTable::new());
-    charge::begin();
+    let free = vm::stats().free_pages as usize * PAGE_SIZE;
+    charge::begin(free);
+    // As on Linux: one for each 10 KiB.
+    file::set_most(free / 10240);
     let account = Account::new(User::of(0));
     let from = Inherited {
         holding: Holding::new(&account, 0, usize::MAX)?,
@@ -117,11 +123,11 @@ pub fn exec_first(regs: &mut UserRegs) {
 /// The console as standard input, output and error, and as the terminal of the first session.
 fn open_console() -> Result<()> {
     let console = fs::open_kernel("/dev/console", O_RDWR)?;
-    let files = current::files()?;
+    let files = curproc::files()?;
     for _ in 0..3 {
         files.insert(console.clone(), OnExec::Keep)?;
     }
-    crate::dev::tty::adopt(current::pid());
+    super::terminal::adopt(curproc::pid());
     Ok(())
 }
 
@@ -130,7 +136,7 @@ fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
     fs::mount_named(&request.cmdline);
     fs::swap::on_named(&request.cmdline);
     if let Some(cwd) = &request.cwd {
-        let context = current::context()?;
+        let context = curproc::context()?;
         context.set_cwd(resolve(&Start::cwd(&context), cwd, Follow::Yes)?.dir()?);
     }
     let name = request.argv.first().ok_or(EINVAL)?;

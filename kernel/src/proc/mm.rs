@@ -7,9 +7,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
+use crate::arch::layout::USER_END;
 use crate::errno::Result;
 use crate::fs::path::Place;
-use crate::mem::layout::USER_END;
 use crate::proc::Process;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm::{self, MappingStats, Populate, Space};

@@ -17,9 +17,8 @@
 //! sleeping. Wait queues may be woken under any of them.
 
 pub mod access;
-pub mod caps;
 pub mod clone;
-pub mod cred;
+pub mod curproc;
 pub mod elf;
 pub mod exec;
 pub mod exit;
@@ -34,6 +33,7 @@ pub mod process;
 pub mod robust;
 pub mod signal;
 pub mod table;
+pub mod terminal;
 pub mod thread;
 pub mod timer;
 pub mod trace;
@@ -54,6 +54,7 @@ pub use thread::Thread;
 pub use trap::{kernel_page_fault, user_exception, user_page_fault};
 
 use crate::sched::{self, Work};
+use signal::{SigInfo, SIGPIPE};
 
 /// The thread that runs on this CPU. Only called on behalf of a user thread: system calls and their
 /// traps.
@@ -61,20 +62,9 @@ pub fn current_thread() -> Current<Arc<Thread>> {
     sched::current().map(|task| task.user().expect("a kernel task has no user thread"))
 }
 
-/// The thread of a program that runs on this CPU, if one does.
-#[inline]
-pub fn running_thread() -> Option<Current<Arc<Thread>>> {
-    sched::running()?.try_map(|task| task.user())
-}
-
 /// The process of the running thread.
 pub fn current_process() -> Current<Arc<Process>> {
     current_thread().map(|thread| &thread.process)
-}
-
-/// Whether the running task is a program's thread that is being ended.
-pub fn is_leaving() -> bool {
-    sched::current().user().is_some_and(|thread| thread.is_dying())
 }
 
 /// Makes the running thread take the slow way back to user mode, by `return_to_user`.
@@ -82,7 +72,7 @@ pub fn request_return_work() {
     sched::current().add_work(Work::SIGNAL);
 }
 
-/// Enters the address space of a thread that is about to run.
-pub fn activate_space(thread: &Thread) {
-    thread.activate_space();
+/// Tells the running thread that what it writes has no reader.
+pub fn raise_sigpipe() {
+    let _ = send_to_thread(&current_thread(), SigInfo::kernel(SIGPIPE));
 }

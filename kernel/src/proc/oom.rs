@@ -5,7 +5,7 @@
 //! up to what there is. `oom_score_adj` adds to that or takes from it. The user is looked for who
 //! has most, by processes and by what outlives them, and of that one's the process that has most is
 //! killed: to spread memory over many processes is no gain. Root's processes count each for itself.
-//! Never the first process. Who asks for a new process, file or the like ([`for_new`]) has none of
+//! Never the first process. Who asks for a new process, file or the like (`vm::leave_memory`) has none of
 //! its own user's killed, and is refused. It may be the one that asks. Who asks is the head of the
 //! library's line of those who wait for memory, so there is one at a time: it waits until its
 //! victim has left its memory, and tries again; all others sleep meanwhile. A victim waits for
@@ -16,12 +16,12 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
-use super::caps::Caps;
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
 use super::{current_process, table};
+use crate::arch::layout::USER_END;
+use crate::cred::caps::Caps;
 use crate::errno::{Result, EACCES, EINVAL};
-use crate::mem::layout::USER_END;
 use crate::mem::{fault, heap};
 use crate::sync::WaitQueue;
 use crate::{sched, vm};
@@ -48,7 +48,7 @@ static GONE: WaitQueue = WaitQueue::new();
 /// can be killed.
 pub fn make_room() -> bool {
     let is_program = sched::current().user().is_some();
-    if !is_program || super::is_leaving() {
+    if !is_program || sched::is_leaving() {
         return false;
     }
     if fault::has_struck() {
@@ -62,17 +62,17 @@ pub fn make_room() -> bool {
     // memory itself doesn't wait for its own end.
     let others_have_gone = || leaving().is_some_and(|going| wait_for(&going));
     if others_have_gone() {
-        return !super::is_leaving();
+        return !sched::is_leaving();
     }
     let end = |worst: Arc<Process>| if is_leaving(&worst) { worst } else { kill(worst) };
     let worst = worst();
     // To judge takes time, in which processes were told to go, and were not counted any more: an
     // innocent one is the worst among those that are left.
-    if super::is_leaving() {
+    if sched::is_leaving() {
         return false;
     }
     if others_have_gone() {
-        return !super::is_leaving();
+        return !sched::is_leaving();
     }
     if worst.as_ref().is_some_and(|worst| asks_for_new() && is_of_own_user(worst)) {
         return false;
@@ -95,22 +95,11 @@ pub fn make_room() -> bool {
         return false;
     }
     wait_for(&victim);
-    !super::is_leaving()
-}
-
-/// Runs `ask`, which asks for memory for a process, a file or the like that isn't there yet: it is
-/// refused if its own user has most of what there is, and nobody is killed.
-pub fn for_new<T>(ask: impl FnOnce() -> T) -> T {
-    let thread = super::running_thread();
-    let set = |asks| thread.as_ref().map(|thread| thread.asks_for_new.store(asks, Relaxed));
-    set(true);
-    let result = ask();
-    set(false);
-    result
+    !sched::is_leaving()
 }
 
 fn asks_for_new() -> bool {
-    super::running_thread().is_some_and(|thread| thread.asks_for_new.load(Relaxed))
+    sched::current().asks_for_new.load(Relaxed)
 }
 
 fn is_of_own_user(process: &Process) -> bool {
@@ -120,7 +109,7 @@ fn is_of_own_user(process: &Process) -> bool {
 /// Waits until a process has gone or the running one is to end, for [`PATIENCE`] at most. Returns
 /// whether either is so.
 fn wait_for(process: &Process) -> bool {
-    let is_over = || (has_gone(process) || super::is_leaving()).then_some(());
+    let is_over = || (has_gone(process) || sched::is_leaving()).then_some(());
     GONE.wait_until(sched::now() + PATIENCE, is_over).is_some()
 }
 

@@ -11,7 +11,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::cred::Cred;
 use super::limits::{Limit, Limits, INFINITY, RLIMIT_CPU, RLIMIT_NPROC};
 use super::mm::Mm;
 use super::oom;
@@ -22,6 +21,7 @@ use super::timer::{self, Timers};
 use super::trace::Tracees;
 use super::usage::Usage;
 use crate::charge::{Account, Charge, Count, Counted, User};
+use crate::cred::Cred;
 use crate::errno::{Result, EAGAIN, ESRCH};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::FdTable;

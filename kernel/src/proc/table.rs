@@ -23,8 +23,8 @@ use machine::NoMemory;
 
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SigInfo, SIGCHLD};
+use super::terminal;
 use super::thread::Thread;
-use crate::dev::tty;
 use crate::errno::{Result, EAGAIN, EINVAL, ENOMEM, EPERM, ESRCH};
 use crate::mem::fault;
 use crate::sched;
@@ -232,7 +232,7 @@ impl Tree {
     fn in_use(&self, id: Pid) -> bool {
         let expected = self.reserved.iter().any(|reserved| reserved.pid == id);
         expected
-            || tty::is_foreground(id)
+            || terminal::is_foreground(id)
             || self.kept.contains(&id)
             || self.nodes.contains_key(&id)
             || self.threads.contains_key(&id)

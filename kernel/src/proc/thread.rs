@@ -20,7 +20,6 @@ use super::trap::LastFault;
 use super::usage::Usage;
 use crate::charge::Account;
 use crate::errno::Result;
-use crate::mem::fault;
 use crate::sched::{self, Task, Work};
 use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
@@ -111,11 +110,6 @@ pub struct Thread {
     pub major_faults: AtomicU64,
     /// What one that isn't its process's first is charged for.
     holding: SpinLock<Option<Holding>>,
-    /// An allocation of its that is to fail.
-    pub fail_nth: fault::Nth,
-    pub taken: fault::Taken,
-    /// What it asks memory for is not there yet: see [`oom::for_new`](super::oom::for_new).
-    pub asks_for_new: AtomicBool,
 }
 
 /// A thread's name as text.
@@ -162,9 +156,6 @@ impl Thread {
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
             holding: SpinLock::new(holding),
-            fail_nth: fault::Nth::default(),
-            taken: fault::Taken::default(),
-            asks_for_new: AtomicBool::new(false),
         }
     }
 

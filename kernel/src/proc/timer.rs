@@ -38,6 +38,7 @@ use super::thread::Thread;
 use crate::charge::{Charge, Count};
 use crate::errno::{Result, EAGAIN, EINVAL};
 use crate::sched::{self, clock, Nanos, TimerId};
+use crate::time::Setting;
 
 /// How many POSIX timers a process can have.
 const POSIX_MAX: usize = 256;
@@ -97,13 +98,6 @@ pub struct Timers {
     virt: Timer,
     prof: Timer,
     posix: BTreeMap<usize, Timer>,
-}
-
-/// What is left of a timer and how it repeats.
-#[derive(Clone, Copy, Default)]
-pub struct Setting {
-    pub value: Nanos,
-    pub interval: Nanos,
 }
 
 impl Timer {

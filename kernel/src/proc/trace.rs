@@ -26,7 +26,6 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::access::{self, By};
-use super::caps::Caps;
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGSTOP, SIGTRAP};
 use super::table::{self, Collector, Kept, Pid};
@@ -36,6 +35,7 @@ use super::wait::{self, Event, Options, Report, Which};
 use super::{current_process, current_thread, exit};
 use crate::arch::UserRegs;
 use crate::charge::Charge;
+use crate::cred::caps::Caps;
 use crate::errno::{Result, EPERM, ESRCH};
 use crate::mem::fault::{self, Room};
 use crate::sched;

@@ -20,10 +20,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::turn::TURN;
 use super::{others_ready, queue, Task, Work};
 use crate::arch::{clock as hardware, cpu, ipi};
-use crate::sync::SpinLock;
+use crate::lock::SpinLock;
 
-/// Time in nanoseconds: an instant on the clock since boot, or a span.
-pub type Nanos = u64;
+pub use hardware::Nanos;
 
 /// How long a program runs while others wait; for shorter turns see `queue`.
 pub(super) const SLICE: Nanos = 10_000_000;

@@ -45,10 +45,10 @@ use core::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Relaxed, Orderin
 use machine::{CpuSet, Current};
 
 use crate::arch::{self, cpu, fpu, io, ipi, pmap, switch, UserRegs};
+use crate::lock::Once;
 use crate::mem::heap;
 use crate::mem::stack::Stack;
-use crate::proc;
-use crate::sync::Once;
+use crate::upcalls;
 
 pub use clock::{
     now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin,
@@ -56,7 +56,7 @@ pub use clock::{
 };
 use idle::IdleSpin;
 use queue::Place;
-pub use stop_machine::{stop_machine, MachineStopped};
+pub use stop_machine::stop_machine;
 use task::State;
 pub use task::{Task, Work};
 pub use turn::{give_way, work_done};
@@ -86,12 +86,6 @@ pub fn current() -> Current<Task> {
     cpu::current()
 }
 
-/// The same in start-up, too, when there is none yet.
-#[inline]
-pub fn running() -> Option<Current<Task>> {
-    cpu::running()
-}
-
 /// The task that runs, to keep.
 #[inline]
 pub fn current_owned() -> Arc<Task> {
@@ -104,7 +98,7 @@ pub fn current_owned() -> Arc<Task> {
 /// # Errors
 /// `NoMemory` for its stack; nothing has changed.
 pub fn new_user(
-    thread: Arc<proc::Thread>,
+    thread: Arc<upcalls::Thread>,
     regs: &UserRegs,
 ) -> Result<Arc<Task>, machine::NoMemory> {
     heap::reserve(TASK_HEAP)?;
@@ -335,7 +329,23 @@ pub fn set_affinity(task: &Arc<Task>, cpus: CpuSet) {
 
 /// Whether the current thread has a signal to see to.
 pub fn signal_pending() -> bool {
-    current().user().is_some() && proc::signal_pending()
+    current().user().is_some() && upcalls::signal_pending()
+}
+
+/// Whether the running task is a program's thread that is being ended.
+pub fn is_leaving() -> bool {
+    current().user().is_some_and(|thread| thread.is_dying())
+}
+
+/// Calls `f` on each CPU in turn; the running task moves there and back. Sleeps.
+pub fn on_each_cpu(mut f: impl FnMut()) {
+    let this = current_owned();
+    let allowed = this.allowed();
+    for cpu in cpu::online().iter() {
+        set_affinity(&this, CpuSet::one(cpu));
+        f();
+    }
+    set_affinity(&this, allowed);
 }
 
 /// Lets others run first.
@@ -354,7 +364,7 @@ pub fn exit_current() -> ! {
 
 /// Runs the next task, if there is one other than this.
 fn schedule() {
-    crate::sync::assert_none_held();
+    crate::lock::assert_none_held();
     // A crowd that is woken or ends goes from one to the next in the kernel, where no interrupt is
     // taken otherwise.
     io::interrupt_window();
@@ -395,7 +405,7 @@ fn switch_to(next: Arc<Task>) {
         this.save_registers();
     }
     if let Some(thread) = next.user() {
-        proc::activate_space(thread);
+        thread.activate_space();
         next.load_registers();
     } else if this.user().is_some() {
         pmap::idle();
@@ -469,7 +479,7 @@ pub fn return_work(regs: &mut UserRegs) {
             count_time(&task);
         }
         if work.contains(Work::SIGNAL) {
-            proc::return_to_user(regs);
+            upcalls::return_to_user(regs);
         }
     }
 }
@@ -477,7 +487,7 @@ pub fn return_work(regs: &mut UserRegs) {
 /// A tick has come upon the running thread of a program.
 fn count_time(task: &Task) {
     if let Some(thread) = task.user() {
-        proc::timer::tick(&thread.process);
+        upcalls::tick(&thread.process);
     }
 }
 

@@ -22,8 +22,8 @@ use super::clock::{self, Nanos, SLICE};
 use super::turn::TURN;
 use super::Task;
 use crate::arch::cpu;
+use crate::lock::SpinLock;
 use crate::mem::fault;
-use crate::sync::SpinLock;
 
 #[repr(align(128))]
 struct Queue {

@@ -5,7 +5,6 @@
 //! (`turn`). So what lies behind spin locks is whole; a call may be half done.
 
 use alloc::sync::Arc;
-use core::marker::PhantomData;
 use core::sync::atomic::{
     AtomicBool, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Release,
 };
@@ -13,8 +12,8 @@ use core::sync::atomic::{
 use machine::{CpuSet, NoMemory};
 
 use super::{current_owned, set_affinity, spawn_on, yield_now};
+use crate::arch::cpu::MachineStopped;
 use crate::arch::{cpu, io, ipi};
-use crate::sync::Mutex;
 
 /// What those who stand still look at.
 struct Still {
@@ -22,17 +21,16 @@ struct Still {
     over: AtomicBool,
 }
 
-/// Proof that all other CPUs stand still: [`stop_machine`] hands it out, and nobody else.
-pub struct MachineStopped(PhantomData<*const ()>);
-
 /// Calls `f`, which doesn't sleep, while all other CPUs stand still with interrupts off. Sleeps
 /// before.
 ///
 /// # Errors
 /// `NoMemory` for the threads; `f` was not called.
 pub fn stop_machine<T>(f: impl FnOnce(&MachineStopped) -> T) -> Result<T, NoMemory> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock();
+    static BUSY: AtomicBool = AtomicBool::new(false);
+    while BUSY.swap(true, Acquire) {
+        yield_now();
+    }
     let this = current_owned();
     let (here, allowed) = (cpu::index(), this.allowed());
     set_affinity(&this, CpuSet::one(here));
@@ -46,9 +44,13 @@ pub fn stop_machine<T>(f: impl FnOnce(&MachineStopped) -> T) -> Result<T, NoMemo
         io::interrupt_window();
         yield_now();
     }
-    let result = sent.map(|()| f(&MachineStopped(PhantomData)));
+    let result = sent.map(|()| {
+        // SAFETY: all other CPUs have said that they stand still, and do so until `over` is set.
+        f(&unsafe { MachineStopped::new() })
+    });
     still.over.store(true, Release);
     set_affinity(&this, allowed);
+    BUSY.store(false, Release);
     result
 }
 

@@ -11,11 +11,11 @@ use machine::CpuSet;
 
 use super::queue::Place;
 use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
+use crate::lock::{SpinGuard, SpinLock};
+use crate::mem::fault::Allocations;
 use crate::mem::pools::{self, Pool};
 use crate::mem::stack::Stack;
-use crate::net::rights::DeferredCloses;
-use crate::proc;
-use crate::sync::{SpinGuard, SpinLock};
+use crate::upcalls::{self, DeferredCloses};
 
 bitflags::bitflags! {
     /// What a task has to do before it returns to user mode.
@@ -53,7 +53,7 @@ pub(super) type Main = Box<dyn FnOnce() + Send>;
 
 enum Kind {
     User {
-        thread: Arc<proc::Thread>,
+        thread: Arc<upcalls::Thread>,
         fpu: SpinLock<fpu::State>,
     },
     /// The work is taken when the thread starts.
@@ -91,6 +91,10 @@ pub struct Task {
     bases: Bases,
     /// Messages that it has let go, for itself alone.
     pub deferred_closes: SpinLock<DeferredCloses>,
+    /// What is known of its allocations.
+    pub allocations: Allocations,
+    /// What it asks memory for is not there yet: a process, a file or the like.
+    pub asks_for_new: AtomicBool,
 }
 
 /// A moment may pass without the task: while a host runs another CPU than this one, say. Hence more
@@ -133,6 +137,8 @@ impl Task {
             kernel_ns: AtomicU64::new(0),
             bases: Bases::default(),
             deferred_closes: SpinLock::default(),
+            allocations: Allocations::default(),
+            asks_for_new: AtomicBool::new(false),
         }
     }
 
@@ -141,7 +147,7 @@ impl Task {
     }
 
     pub(super) fn for_user(
-        thread: Arc<proc::Thread>,
+        thread: Arc<upcalls::Thread>,
         mut stack: Stack,
         fpu: fpu::State,
         regs: &UserRegs,
@@ -329,7 +335,7 @@ impl Task {
 
     /// The program's thread this task carries; `None` for the kernel's own.
     #[inline]
-    pub fn user(&self) -> Option<&Arc<proc::Thread>> {
+    pub fn user(&self) -> Option<&Arc<upcalls::Thread>> {
         match &self.kind {
             User { thread, .. } => Some(thread),
             Kernel { .. } | Idle => None,
@@ -441,7 +447,7 @@ impl Task {
     }
 
     #[inline]
-    fn charge_process(&self, of: impl Fn(&proc::Process) -> &AtomicU64, nanos: u64) {
+    fn charge_process(&self, of: impl Fn(&upcalls::Process) -> &AtomicU64, nanos: u64) {
         if let Some(thread) = self.user() {
             of(&thread.process).fetch_add(nanos, Relaxed);
         }

@@ -31,7 +31,7 @@ pub fn work_done(bytes: usize) -> bool {
 /// Lets interrupts in, and other threads run if it is their turn. No spin lock is held.
 #[cold]
 pub fn give_way() {
-    crate::sync::assert_none_held();
+    crate::lock::assert_none_held();
     cpu::clear_work();
     io::interrupt_window();
     if current().has_work(Work::TICK) {

@@ -15,9 +15,9 @@ use machine::NoMemory;
 
 use super::word::{AtomicBool, Ordering::Relaxed};
 use super::SpinLock;
-use crate::charge;
 use crate::mem::fault::{self, Room};
 use crate::sched::{self, Nanos, Task};
+use crate::share;
 
 /// Why a sleep ended before its condition came true.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ pub trait Watcher: Send + Sync {
 }
 
 /// Watchers of a queue, at most: whoever wakes tells them all. Users have shares of them
-/// (`charge`).
+/// (`share`).
 const WATCHERS: usize = 1024;
 
 /// There are [`WATCHERS`], or the user has as many as may be.
@@ -141,7 +141,7 @@ impl WaitQueue {
             let mut wanted = KEPT;
             if let Some(watchers) = &mut waiters.watchers {
                 let watchers = &mut watchers.0;
-                if !charge::has_place(watcher.uid(), watchers.iter().map(|one| one.uid()), WATCHERS)
+                if !share::has_place(watcher.uid(), watchers.iter().map(|one| one.uid()), WATCHERS)
                 {
                     return Err(Crowded);
                 }

@@ -1,9 +1,9 @@
 //! System calls on capabilities: `capget`, `capset`, and the part of `prctl` that is about them.
 
 use super::{calls, Calls};
+use crate::cred::caps::{Caps, Secure};
 use crate::errno::{Result, EFAULT, EINVAL, EPERM, ESRCH};
 use crate::proc::access::change_cred;
-use crate::proc::caps::{Caps, Secure};
 use crate::proc::{current_process, current_thread, table, Pid};
 use crate::user;
 use linux_raw_sys::prctl;

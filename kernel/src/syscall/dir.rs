@@ -7,12 +7,13 @@ use linux_raw_sys::general as abi;
 
 use super::path_args::{find, node, only, path, place, place_at, start, CWD};
 use super::{calls, Calls};
+use crate::cred::caps::Caps;
 use crate::errno::*;
+use crate::fs::access;
 use crate::fs::inode::*;
 use crate::fs::path::{dir_path, walk, Dir, Follow, Found, Place, PATH_MAX};
-use crate::fs::{access, current};
 use crate::mem::fault;
-use crate::proc::caps::Caps;
+use crate::proc::curproc;
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -47,7 +48,7 @@ fn getdents64(fd: i32, buf: u64, len: usize) -> Result<usize> {
 }
 
 fn list(fd: i32, buf: u64, len: usize, layout: Layout) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     if !file.is_dir() {
         return Err(ENOTDIR);
     }
@@ -96,12 +97,12 @@ fn push_entry(out: &mut Vec<u8>, room: usize, entry: &DirEntry<'_>, layout: Layo
 }
 
 fn masked(mode: u32) -> Result<u32> {
-    Ok(mode & 0o7777 & !current::context()?.umask())
+    Ok(mode & 0o7777 & !curproc::context()?.umask())
 }
 
 /// Makes a node that belongs to the running process.
 fn create(dir: &Dir, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<()> {
-    dir.inode.create(name, new, perm, &current::cred()).map(|_| ())
+    dir.inode.create(name, new, perm, &curproc::cred()).map(|_| ())
 }
 
 fn mkdir(path: u64, mode: u32) -> Result<()> {
@@ -137,7 +138,7 @@ fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
     };
     let (dir, name) = vacant_file(find(dir, path, Follow::Name)?)?;
     if is_device {
-        let by = current::cred();
+        let by = curproc::cred();
         access::may_create(&by, &dir.inode.ownership())?;
         by.need(Caps::MKNOD)?;
     }
@@ -177,7 +178,7 @@ fn link(old: u64, new: u64) -> Result<()> {
 fn linkat(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Result<()> {
     only(flags, abi::AT_SYMLINK_FOLLOW | abi::AT_EMPTY_PATH)?;
     let nofollow = if flags & abi::AT_SYMLINK_FOLLOW != 0 { 0 } else { abi::AT_SYMLINK_NOFOLLOW };
-    let by = current::cred();
+    let by = curproc::cred();
     if flags & abi::AT_EMPTY_PATH != 0 && !by.has(Caps::DAC_READ_SEARCH) {
         // A descriptor may be of a file that its holder could not have reached.
         return Err(ENOENT);
@@ -261,7 +262,7 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     if old.mounted.is_some() || new.mounted.is_some() {
         return Err(EBUSY);
     }
-    old.dir.inode.rename(old_name, &new.dir.inode, new_name, mode, &current::cred())
+    old.dir.inode.rename(old_name, &new.dir.inode, new_name, mode, &curproc::cred())
 }
 
 fn chdir(path: u64) -> Result<()> {
@@ -269,15 +270,15 @@ fn chdir(path: u64) -> Result<()> {
 }
 
 fn fchdir(fd: i32) -> Result<()> {
-    enter(current::files()?.get_any(fd)?.place().dir()?)
+    enter(curproc::files()?.get_any(fd)?.place().dir()?)
 }
 
 fn enter(dir: Dir) -> Result<()> {
     if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    dir.inode.permits(&current::cred(), access::EXECUTE)?;
-    current::context()?.set_cwd(dir);
+    dir.inode.permits(&curproc::cred(), access::EXECUTE)?;
+    curproc::context()?.set_cwd(dir);
     Ok(())
 }
 
@@ -286,15 +287,15 @@ fn chroot(path: u64) -> Result<()> {
     if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    let by = current::cred();
+    let by = curproc::cred();
     dir.inode.permits(&by, access::EXECUTE)?;
     by.need(Caps::SYS_CHROOT)?;
-    current::context()?.set_root(dir);
+    curproc::context()?.set_root(dir);
     Ok(())
 }
 
 fn getcwd(buf: u64, len: usize) -> Result<usize> {
-    let context = current::context()?;
+    let context = curproc::context()?;
     let mut path = dir_path(&context.cwd(), Some(&context.root())).ok_or(ENOENT)?;
     path.push(0);
     if path.len() > PATH_MAX {
@@ -308,5 +309,5 @@ fn getcwd(buf: u64, len: usize) -> Result<usize> {
 }
 
 fn umask(mask: u32) -> Result<u32> {
-    Ok(current::context()?.set_umask(mask))
+    Ok(curproc::context()?.set_umask(mask))
 }

@@ -12,8 +12,9 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::lock::{self, Mode, Owner, Range};
 use crate::fs::path::Place;
-use crate::fs::{access, current, eventfd, random, tmpfs::TmpNode};
-use crate::ipc::pipe::Pipe;
+use crate::fs::pipe::Pipe;
+use crate::fs::{access, eventfd, random, tmpfs::TmpNode};
+use crate::proc::curproc;
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -26,13 +27,13 @@ pub const CALLS: Calls = calls! {
 };
 
 fn dup(fd: i32) -> Result<i32> {
-    let files = current::files()?;
+    let files = curproc::files()?;
     files.insert(files.get_any(fd)?, OnExec::Keep)
 }
 
 fn dup2(old: i32, new: i32) -> Result<i32> {
     if old == new {
-        current::files()?.get_any(old)?;
+        curproc::files()?.get_any(old)?;
         return Ok(new);
     }
     dup3(old, new, 0)
@@ -43,7 +44,7 @@ fn dup3(old: i32, new: i32, flags: u32) -> Result<i32> {
     if old == new {
         return Err(EINVAL);
     }
-    let files = current::files()?;
+    let files = curproc::files()?;
     let replaced = files.replace(new, files.get_any(old)?, OnExec::from_flags(flags))?;
     if let Some(file) = replaced {
         lock::closed_descriptor(&file);
@@ -52,11 +53,11 @@ fn dup3(old: i32, new: i32, flags: u32) -> Result<i32> {
 }
 
 fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
-    let files = current::files()?;
+    let files = curproc::files()?;
     let file = files.get_any(fd)?;
     match command {
         abi::F_DUPFD | abi::F_DUPFD_CLOEXEC => {
-            let limit = current::fd_limit();
+            let limit = curproc::fd_limit();
             if arg as usize >= limit || arg > i32::MAX as u64 {
                 return Err(EINVAL);
             }
@@ -78,7 +79,7 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
                 return Err(EINVAL);
             }
             if flags & !file.flags() & abi::O_NOATIME != 0 {
-                access::may_hide_reads(&current::cred(), &file.inode().ownership())?;
+                access::may_hide_reads(&curproc::cred(), &file.inode().ownership())?;
             }
             if (flags ^ file.flags()) & abi::O_APPEND != 0 {
                 access::may_change_elsewhere(&file.inode().ownership())?;
@@ -154,7 +155,7 @@ fn range_of(file: &File, request: &FlockAbi, owner: Owner) -> Result<(Range, Opt
 
 fn owner_of(file: &File, command: u32, request: &FlockAbi) -> Result<Owner> {
     if !matches!(command, abi::F_OFD_GETLK | abi::F_OFD_SETLK | abi::F_OFD_SETLKW) {
-        return Ok(Owner::Process(current::pid()));
+        return Ok(Owner::Process(curproc::pid()));
     }
     if request.pid != 0 {
         return Err(EINVAL);
@@ -199,7 +200,7 @@ fn set_lock(fd: i32, file: &Arc<File>, command: u32, arg: u64) -> Result<u64> {
     }
     if mode.is_some() && matches!(owner, Owner::Process(_)) {
         // Another thread may have closed the descriptor meanwhile, and found no lock yet.
-        let now = current::files()?.get_any(fd);
+        let now = curproc::files()?.get_any(fd);
         if !now.is_ok_and(|now| Arc::ptr_eq(&now, file)) {
             lock::closed_descriptor(file);
             return Err(EBADF);
@@ -209,7 +210,7 @@ fn set_lock(fd: i32, file: &Arc<File>, command: u32, arg: u64) -> Result<u64> {
 }
 
 fn flock(fd: i32, operation: u32) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let owner = Owner::flock(&file);
     let range = |mode| Range { start: 0, end: u64::MAX, mode, owner };
     let wanted = match operation & !abi::LOCK_NB {
@@ -230,7 +231,7 @@ fn flock(fd: i32, operation: u32) -> Result<()> {
 
 /// Tells the program the numbers of two files, and opens them if that succeeds.
 pub fn install_pair(pair: (Arc<File>, Arc<File>), flags: u32, out: u64) -> Result<()> {
-    let files = current::files()?;
+    let files = curproc::files()?;
     let on_exec = OnExec::from_flags(flags);
     let (first, second) = (files.reserve()?, files.reserve()?);
     user::put(out, &[first.number(), second.number()])?;
@@ -261,11 +262,11 @@ fn memfd_create(name: u64, flags: u32) -> Result<i32> {
     let (perm, never_run) =
         if flags & NOEXEC_SEAL != 0 { (0o666, abi::F_SEAL_EXEC) } else { (0o777, 0) };
     let sealed = if sealable { never_run } else { abi::F_SEAL_SEAL };
-    let node = TmpNode::unnamed(perm, sealed, &current::cred())?;
+    let node = TmpNode::unnamed(perm, sealed, &curproc::cred())?;
     let description = [b"/memfd:", name.as_slice(), b" (deleted)"].concat();
     let file = File::open(Place::described(node, description), abi::O_RDWR | abi::O_LARGEFILE)?;
     let on_exec = if flags & abi::MFD_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
-    current::files()?.insert(file, on_exec)
+    curproc::files()?.insert(file, on_exec)
 }
 
 fn eventfd(initial: u32) -> Result<i32> {
@@ -273,10 +274,10 @@ fn eventfd(initial: u32) -> Result<i32> {
 }
 
 fn eventfd2(initial: u32, flags: u32) -> Result<i32> {
-    current::files()?.insert(eventfd::create(initial, flags)?, OnExec::from_flags(flags))
+    curproc::files()?.insert(eventfd::create(initial, flags)?, OnExec::from_flags(flags))
 }
 
 fn getrandom(buf: u64, len: usize, flags: u32) -> Result<usize> {
     only(flags, abi::GRND_NONBLOCK | abi::GRND_RANDOM | abi::GRND_INSECURE)?;
-    random::read(&mut crate::fs::io::Sink::user(buf, len))
+    random::read(&mut crate::uio::Sink::user(buf, len))
 }

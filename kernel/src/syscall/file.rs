@@ -13,10 +13,12 @@ use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::{File, Reserved};
 use crate::fs::inode::*;
-use crate::fs::io::{IoVec, Sink, Source};
 use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
-use crate::fs::{access, current, ext4};
+use crate::fs::{access, ext4};
+use crate::proc::curproc;
+use crate::sched;
+use crate::uio::{IoVec, Sink, Source};
 use crate::vm::Usage;
 use crate::{proc, user};
 
@@ -74,7 +76,7 @@ impl How {
         if flags & both == both || unnamed && flags & abi::O_DIRECTORY == 0 {
             return Err(EINVAL);
         }
-        Ok(How { flags, perm: mode & 0o7777 & !current::context()?.umask() })
+        Ok(How { flags, perm: mode & 0o7777 & !curproc::context()?.umask() })
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -147,7 +149,7 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
 
 fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
     // Without a number and room for it, no file is made, and none is truncated.
-    let number = current::files()?.reserve()?;
+    let number = curproc::files()?.reserve()?;
     let Found { place, reserved, is_new } = if how.has(UNNAMED) {
         let reserved = File::reserve()?;
         Found { place: unnamed(start, path, &how)?, reserved, is_new: true }
@@ -187,7 +189,7 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
 fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Found> {
     loop {
         match find_or_create_once(start, path, how) {
-            Err(EEXIST) if !how.has(abi::O_EXCL) && !proc::is_leaving() => {}
+            Err(EEXIST) if !how.has(abi::O_EXCL) && !sched::is_leaving() => {}
             outcome => return outcome,
         }
     }
@@ -233,7 +235,7 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Found> {
 }
 
 fn close(fd: i32) -> Result<()> {
-    let file = current::files()?.remove(fd)?;
+    let file = curproc::files()?.remove(fd)?;
     crate::fs::lock::closed_descriptor(&file);
     drop(file);
     crate::net::rights::collect();
@@ -250,7 +252,7 @@ fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
     if flags & UNSHARE != 0 {
         proc::exec::unshare_files(&proc::current_thread())?;
     }
-    let files = current::files()?;
+    let files = curproc::files()?;
     if flags & CLOEXEC != 0 {
         files.cloexec_range(first as usize, last as usize);
     } else {
@@ -260,19 +262,19 @@ fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
 }
 
 fn read(fd: i32, buf: u64, len: usize) -> Result<usize> {
-    current::file(fd)?.read(&mut Sink::user(buf, len))
+    curproc::file(fd)?.read(&mut Sink::user(buf, len))
 }
 
 fn write(fd: i32, buf: u64, len: usize) -> Result<usize> {
-    current::file(fd)?.write(&mut Source::user(buf, len))
+    curproc::file(fd)?.write(&mut Source::user(buf, len))
 }
 
 fn pread64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
-    current::file(fd)?.read_at(at, &mut Sink::user(buf, len))
+    curproc::file(fd)?.read_at(at, &mut Sink::user(buf, len))
 }
 
 fn pwrite64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
-    current::file(fd)?.write_at(at, &mut Source::user(buf, len))
+    curproc::file(fd)?.write_at(at, &mut Source::user(buf, len))
 }
 
 /// An `iovec` array; a large one is charged to the running process, which may wait with it.
@@ -324,23 +326,23 @@ pub fn foreign_vector(addr: u64, count: usize) -> Result<Vector> {
 }
 
 fn readv(fd: i32, addr: u64, count: usize) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     file.read(&mut Sink::vector(&vector(addr, count)?))
 }
 
 fn writev(fd: i32, addr: u64, count: usize) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     file.write(&mut Source::vector(&vector(addr, count)?))
 }
 
 fn preadv(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     file.check_start(at)?;
     file.read_at(at, &mut Sink::vector(&vector(addr, count)?))
 }
 
 fn pwritev(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     file.check_start(at)?;
     file.write_at(at, &mut Source::vector(&vector(addr, count)?))
 }
@@ -364,7 +366,7 @@ fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -
     if flags & !RWF_KNOWN != 0 {
         return Err(EOPNOTSUPP);
     }
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     if at != u64::MAX {
         file.check_start(at)?;
     }
@@ -379,7 +381,7 @@ fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -
 }
 
 fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     if !file.is_seekable() && !file.is_dir() {
         return Err(ESPIPE);
     }
@@ -408,13 +410,13 @@ fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
 fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
     let inode = place(CWD, addr, Follow::Yes)?.inode;
-    inode.permits(&current::cred(), access::WRITE)?;
+    inode.permits(&curproc::cred(), access::WRITE)?;
     inode.truncate(len)
 }
 
 fn ftruncate(fd: i32, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     if !file.is_writable() || file.inode().kind() != Kind::File {
         return Err(EINVAL);
     }
@@ -436,7 +438,7 @@ fn fallocate(fd: i32, mode: u32, at: i64, len: i64) -> Result<()> {
         _ if mode == abi::FALLOC_FL_ZERO_RANGE | KEEP => Allocate::ZeroRangeKeepSize,
         _ => return Err(EOPNOTSUPP),
     };
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     if !file.is_writable() {
         return Err(EBADF);
     }
@@ -447,7 +449,7 @@ fn fallocate(fd: i32, mode: u32, at: i64, len: i64) -> Result<()> {
 }
 
 fn fsync(fd: i32) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     match file.inode().kind() {
         Kind::Fifo | Kind::Socket => Err(EINVAL),
         _ => file.sync(),
@@ -460,7 +462,7 @@ fn sync() -> Result<()> {
 }
 
 fn syncfs(fd: i32) -> Result<()> {
-    current::file(fd)?.io().sync_fs()
+    curproc::file(fd)?.io().sync_fs()
 }
 
 /// `sync_file_range`: data alone, with no commit of what the file system knows of it.
@@ -471,7 +473,7 @@ fn sync_file_range(fd: i32, at: i64, len: i64, flags: u32) -> Result<()> {
             | abi::SYNC_FILE_RANGE_WRITE
             | abi::SYNC_FILE_RANGE_WAIT_AFTER,
     )?;
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let (Ok(at), Ok(len)) = (u64::try_from(at), u64::try_from(len)) else { return Err(EINVAL) };
     at.checked_add(len).filter(|&end| end <= i64::MAX as u64).ok_or(EINVAL)?;
     if !matches!(file.inode().kind(), Kind::File | Kind::Block | Kind::Dir | Kind::Symlink) {
@@ -494,7 +496,7 @@ fn sync_file_range(fd: i32, at: i64, len: i64, flags: u32) -> Result<()> {
 }
 
 fn fadvise(fd: i32, at: u64, len: i64, advice: u32) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     if file.inode().kind() == Kind::Fifo {
         return Err(ESPIPE);
     }
@@ -523,7 +525,7 @@ fn fadvise(fd: i32, at: u64, len: i64, advice: u32) -> Result<()> {
 }
 
 fn readahead(fd: i32, at: u64, len: i64) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     if !file.is_readable() {
         return Err(EBADF);
     }

@@ -4,14 +4,14 @@ use linux_raw_sys::ioctl as abi;
 
 use super::{calls, Calls};
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::fdtable::OnExec;
+use crate::proc::curproc;
 use crate::user;
 
 pub const CALLS: Calls = calls! { __NR_ioctl => ioctl[3] };
 
 fn ioctl(fd: i32, request: u32, arg: u64) -> Result<u64> {
-    let files = current::files()?;
+    let files = curproc::files()?;
     let file = files.get(fd)?;
     match request {
         abi::FIOCLEX => files.set_on_exec(fd, OnExec::Close)?,

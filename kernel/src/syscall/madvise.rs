@@ -3,11 +3,11 @@
 
 use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls, Handler};
+use crate::arch::layout::USER_END;
 use crate::errno::{Result, EBUSY, EFAULT, EINTR, EINVAL, ENOMEM};
 use crate::fs::ext4;
-use crate::mem::layout::USER_END;
 use crate::vm::{self, Advice, Inherit, Sharing, Space};
-use crate::{proc, sched, user};
+use crate::{sched, user};
 use linux_raw_sys::general as abi;
 
 /// The work of looking a mapping up: that of copying so many bytes.
@@ -125,7 +125,7 @@ fn sync_files(space: &Space, addr: u64, len: u64) -> Result<()> {
     const RECENT: usize = 16;
     let (mut recent, mut synced) = ([0; RECENT], 0);
     let (mut at, end) = (addr, addr + len);
-    while at < end && !proc::is_leaving() {
+    while at < end && !sched::is_leaving() {
         let mut object = 0;
         let mapping_end = vm::line(space, at, &mut |line| {
             if line.start < end && line.sharing == Sharing::Shared {
@@ -160,7 +160,7 @@ fn mincore(addr: u64, len: u64, out: u64) -> Result<()> {
         user::copy_out(out + done / PAGE, &found[..pages])?;
         done += pages as u64 * PAGE;
         // Each page was looked up in the map, its amap and its object.
-        if sched::work_done(pages * 256) && proc::is_leaving() {
+        if sched::work_done(pages * 256) && sched::is_leaving() {
             return Err(EINTR);
         }
     }

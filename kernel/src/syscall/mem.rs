@@ -5,11 +5,11 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use super::{calls, mlock, Calls};
+use crate::arch::layout::{MAP_LOWEST, USER_END};
+use crate::cred::caps::Caps;
 use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
-use crate::fs::current;
 use crate::fs::file::{File, MapAccess};
-use crate::mem::layout::{MAP_LOWEST, USER_END};
-use crate::proc::caps::Caps;
+use crate::proc::curproc;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
 use crate::proc::mm::Mm;
 use crate::proc::thread::OwnMm;
@@ -93,7 +93,7 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
     let source = if flags & abi::MAP_ANONYMOUS != 0 {
         anonymous_source(flags, len)?
     } else {
-        file_source(&*current::file(fd)?, flags, wanted, offset, len)?
+        file_source(&*curproc::file(fd)?, flags, wanted, offset, len)?
     };
     let place = if flags & abi::MAP_FIXED_NOREPLACE != 0 {
         Place::FixedNoReplace

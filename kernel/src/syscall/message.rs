@@ -9,11 +9,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::file::{vector, Vector, IOV_MAX};
 use super::socket::{receive, send, socket_of};
 use super::{calls, Calls};
+use crate::cred::caps::Caps;
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
-use crate::fs::io::{Sink, Source};
 use crate::mem::fault;
 use crate::net::address::{Address, Family};
 use crate::net::control::{self, PutControl};
@@ -21,8 +20,9 @@ use crate::net::queue::Got;
 use crate::net::rights::{Control, Ucred};
 use crate::net::socket::Socket;
 use crate::proc;
-use crate::proc::caps::Caps;
+use crate::proc::curproc;
 use crate::sched::{self, Nanos};
+use crate::uio::{Sink, Source};
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -56,7 +56,7 @@ struct Message {
 }
 
 fn sendmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
-    send_one(&*current::file(fd)?, addr, flags)
+    send_one(&*curproc::file(fd)?, addr, flags)
 }
 
 fn send_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
@@ -105,7 +105,7 @@ fn get_control(socket: &Socket, message: &Message) -> Result<Option<Control>> {
 fn take_control(control: &mut Control, kind: u32, data: &[u8]) -> Result<()> {
     match kind {
         net::SCM_RIGHTS => {
-            let files = current::files()?;
+            let files = curproc::files()?;
             for fd in control::descriptors(data, control.files.len())? {
                 control.files.push(files.get_any(fd)?);
             }
@@ -136,7 +136,7 @@ fn check_cred(claimed: &Ucred) -> Result<()> {
 }
 
 fn recvmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
-    receive_one(&*current::file(fd)?, addr, flags)
+    receive_one(&*curproc::file(fd)?, addr, flags)
 }
 
 fn receive_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
@@ -184,7 +184,7 @@ fn put_files(control: &mut PutControl, files: Vec<Arc<File>>, flags: u32) -> Res
         control.flags |= net::MSG_CTRUNC;
     }
     let on_exec = if flags & net::MSG_CMSG_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
-    let table = current::files()?;
+    let table = curproc::files()?;
     let mut numbers = Vec::new();
     let mut reserved = Vec::new();
     for file in files.into_iter().take(fits) {
@@ -214,7 +214,7 @@ fn put_files(control: &mut PutControl, files: Vec<Arc<File>>, flags: u32) -> Res
 const MESSAGE_WORK: usize = 16 * 1024;
 
 fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let mut done = 0;
     for n in 0..u64::from(count.min(MESSAGES_MAX)) {
         let at = addr.wrapping_add(n * MANY);
@@ -226,7 +226,7 @@ fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
             Err(_) => break,
         }
         sched::work_done(MESSAGE_WORK);
-        if proc::is_leaving() {
+        if sched::is_leaving() {
             break;
         }
     }
@@ -234,7 +234,7 @@ fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
 }
 
 fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     socket_of(&file)?;
     let deadline = deadline(timeout)?;
     let mut done = 0;
@@ -256,7 +256,7 @@ fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<
             break;
         }
         sched::work_done(MESSAGE_WORK);
-        if proc::is_leaving() {
+        if sched::is_leaving() {
             break;
         }
     }

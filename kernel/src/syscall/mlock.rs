@@ -2,8 +2,8 @@
 
 use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls};
+use crate::cred::caps::Caps;
 use crate::errno::{Result, EINVAL, ENOMEM, EPERM};
-use crate::proc::caps::Caps;
 use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::proc::mm::Mm;

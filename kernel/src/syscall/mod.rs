@@ -19,6 +19,7 @@ use crate::mem::{fault, heap};
 
 mod caps;
 pub mod dir;
+pub mod extensions;
 pub mod fd;
 pub mod file;
 pub mod ioctl;
@@ -40,7 +41,6 @@ pub mod swap;
 pub mod sys;
 pub mod time;
 mod trace;
-mod uvm;
 
 /// One system call: reads its arguments from the registers, returns what goes into `rax`.
 pub type Handler = fn(&mut UserRegs) -> u64;
@@ -123,7 +123,7 @@ const MODULES: &[Calls] = &[
     mlock::CALLS,
     madvise::CALLS,
     madvise::OWN_CALLS,
-    uvm::OWN_CALLS,
+    extensions::CALLS,
     shm::CALLS,
     proc::CALLS,
     signal::CALLS,

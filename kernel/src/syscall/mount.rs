@@ -7,13 +7,16 @@ use linux_raw_sys::general as abi;
 
 use super::path_args::{only, path, place, CWD};
 use super::{calls, Calls};
-use crate::dev::block;
+use crate::block;
+use crate::cred::caps::Caps;
+use crate::dev::devfs;
 use crate::errno::*;
 use crate::fs::inode::{same, InodeRef, Kind};
 use crate::fs::mount::{self, Extent, Unmount};
 use crate::fs::path::{Dir, Follow, PATH_MAX};
-use crate::fs::{current, devfs, ext4, procfs, tmpfs};
-use crate::proc::caps::Caps;
+use crate::fs::{ext4, tmpfs};
+use crate::proc::curproc;
+use crate::procfs;
 use crate::user;
 
 pub const CALLS: Calls = calls! { __NR_mount => mount[5], __NR_umount2 => umount2[2] };
@@ -33,7 +36,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     const MAGIC: u64 = 0xc0ed_0000;
     const MAGIC_MASK: u64 = 0xffff_0000;
     let target = place(CWD, target, Follow::Yes)?.dir()?;
-    current::cred().need(Caps::SYS_ADMIN)?;
+    curproc::cred().need(Caps::SYS_ADMIN)?;
     let flags = if flags & MAGIC_MASK == MAGIC { flags & !MAGIC_MASK } else { flags };
     let flags = u32::try_from(flags).map_err(|_| EINVAL)?;
     if flags & (abi::MS_PRIVATE | abi::MS_SLAVE) != 0 {
@@ -136,7 +139,7 @@ fn umount2(target: u64, flags: u32) -> Result<()> {
     only(flags, abi::MNT_FORCE | abi::MNT_DETACH | abi::UMOUNT_NOFOLLOW)?;
     let follow = if flags & abi::UMOUNT_NOFOLLOW != 0 { Follow::No } else { Follow::Yes };
     let dir = place(CWD, target, follow)?.dir()?;
-    current::cred().need(Caps::SYS_ADMIN)?;
+    curproc::cred().need(Caps::SYS_ADMIN)?;
     let how = if flags & abi::MNT_DETACH != 0 { Unmount::Lazily } else { Unmount::IfUnused };
     mount::unmount(&dir, how, |root| ext4::unmount(root).map(|_| ()))
 }

@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
 
+use crate::cred::Cred;
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::inode::InodeRef;
 use crate::fs::path::{resolve, walk, Follow, Found, Place, Start, PATH_MAX};
-use crate::proc::cred::Cred;
+use crate::proc::curproc;
 use crate::user;
 
 /// `AT_FDCWD` as the calls get it.
@@ -22,12 +22,12 @@ pub fn path(addr: u64) -> Result<Vec<u8>> {
 
 /// Where a walk of `path` relative to `dir` starts.
 pub fn start(dir: i32, path: &[u8]) -> Result<Start> {
-    let context = current::context()?;
+    let context = curproc::context()?;
     if dir == CWD || path.first() == Some(&b'/') {
         return Ok(Start::cwd(&context));
     }
-    let dir = current::files()?.get_any(dir)?.place().dir()?;
-    Ok(Start { root: context.root(), dir, by: current::cred() })
+    let dir = curproc::files()?.get_any(dir)?.place().dir()?;
+    Ok(Start { root: context.root(), dir, by: curproc::cred() })
 }
 
 /// Walks the path at `addr` up to its last component.
@@ -47,9 +47,9 @@ pub fn place(dir: i32, addr: u64, follow: Follow) -> Result<Place> {
 pub fn place_at(by: &Arc<Cred>, dir: i32, addr: u64, flags: u32) -> Result<Place> {
     if flags & abi::AT_EMPTY_PATH != 0 && (addr == 0 || path(addr)?.is_empty()) {
         if dir == CWD {
-            return Ok(current::context()?.cwd().into());
+            return Ok(curproc::context()?.cwd().into());
         }
-        return Ok(current::files()?.get_any(dir)?.place().clone());
+        return Ok(curproc::files()?.get_any(dir)?.place().clone());
     }
     let path = path(addr)?;
     let start = Start { by: by.clone(), ..start(dir, &path)? };
@@ -58,7 +58,7 @@ pub fn place_at(by: &Arc<Cred>, dir: i32, addr: u64, flags: u32) -> Result<Place
 
 /// As [`place_at`], the node alone.
 pub fn node(dir: i32, addr: u64, flags: u32) -> Result<InodeRef> {
-    node_by(&current::cred(), dir, addr, flags)
+    node_by(&curproc::cred(), dir, addr, flags)
 }
 
 /// As [`node`], with other credentials.

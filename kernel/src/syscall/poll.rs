@@ -13,13 +13,13 @@ use super::path_args::only;
 use super::{calls, Calls};
 use crate::charge;
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::epoll::{Control, Epoll};
 use crate::fs::fdtable::{OnExec, MAX_FDS};
 use crate::fs::file::File;
 use crate::fs::inode::QUEUES;
 use crate::mem::fault::{self, Room};
 use crate::proc;
+use crate::proc::curproc;
 use crate::proc::signal::SigSet;
 use crate::sched::{self, Nanos};
 use crate::sync::{wait_any, Woken};
@@ -58,7 +58,7 @@ struct Wanted {
 
 impl Wanted {
     fn look(&mut self) -> bool {
-        if sched::work_done(LOOK) && proc::is_leaving() {
+        if sched::work_done(LOOK) && sched::is_leaving() {
             // Nobody will hear of it.
             self.got = 0;
             return false;
@@ -150,11 +150,11 @@ fn ppoll(fds: u64, count: u32, timeout: u64, mask: u64, size: usize) -> Result<u
 
 fn poll_until(fds: u64, count: u32, deadline: Option<Nanos>) -> Result<usize> {
     let count = count as usize;
-    if count > current::fd_limit().min(MAX_FDS) {
+    if count > curproc::fd_limit().min(MAX_FDS) {
         return Err(EINVAL);
     }
     let _charge = charge::take(count * POLLED).map_err(|_| ENOMEM)?;
-    let files = current::files()?;
+    let files = curproc::files()?;
     let (mut polled, mut wanted) = (Vec::new(), Vec::new());
     polled.room(count)?;
     wanted.room(count)?;
@@ -233,7 +233,7 @@ fn select_until(count: i32, addrs: [u64; 3], deadline: Option<Nanos>) -> Result<
     let mut sets = Sets::read(count, addrs)?;
     let many: u32 = sets.bits.iter().flatten().map(|word| word.count_ones()).sum();
     let _charge = charge::take(many as usize * POLLED + sets.words * 48).map_err(|_| ENOMEM)?;
-    let files = current::files()?;
+    let files = curproc::files()?;
     let mut fds = Vec::new();
     let mut wanted = Vec::new();
     for fd in 0..sets.words * 64 {
@@ -313,7 +313,7 @@ fn epoll_create(size: i32) -> Result<i32> {
 
 fn epoll_create1(flags: u32) -> Result<i32> {
     only(flags, abi::O_CLOEXEC)?;
-    current::files()?.insert(Epoll::create()?, OnExec::from_flags(flags))
+    curproc::files()?.insert(Epoll::create()?, OnExec::from_flags(flags))
 }
 
 /// `struct epoll_event`: packed on this machine.
@@ -325,8 +325,8 @@ struct EpollEvent {
 }
 
 fn epoll_ctl(epoll: i32, operation: u32, fd: i32, event: u64) -> Result<()> {
-    let epoll = current::file(epoll)?;
-    let file = current::file(fd)?;
+    let epoll = curproc::file(epoll)?;
+    let file = curproc::file(fd)?;
     let change = if operation == abi::EPOLL_CTL_DEL {
         Control::Remove
     } else {
@@ -343,7 +343,7 @@ fn epoll_ctl(epoll: i32, operation: u32, fd: i32, event: u64) -> Result<()> {
 
 fn epoll_until(epoll: i32, out: u64, max: i32, deadline: Option<Nanos>) -> Result<usize> {
     let max = usize::try_from(max).ok().filter(|&max| max > 0).ok_or(EINVAL)?.min(4096);
-    let epoll = current::file(epoll)?;
+    let epoll = curproc::file(epoll)?;
     let ready = Epoll::of(&epoll)?.wait(max, deadline)?;
     for (index, event) in ready.iter().enumerate() {
         let event =

@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 
 use super::{calls, Calls};
 use crate::arch::UserRegs;
+use crate::cred::caps::Caps;
+use crate::cred::{Cred, Groups, GROUPS_MAX};
 use crate::errno::{Result, EINVAL, EPERM, ESRCH};
-use crate::fs::current;
 use crate::proc::access::{self, change_cred, By};
-use crate::proc::caps::Caps;
 use crate::proc::clone::{self, Flags, Request};
-use crate::proc::cred::{Cred, Groups, GROUPS_MAX};
+use crate::proc::curproc;
 use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
 use crate::proc::process::ExitStatus;
 use crate::proc::usage::Usage;
@@ -146,7 +146,7 @@ fn execveat(regs: &mut UserRegs) -> Result<u64> {
     let (dir, flags) = (regs.rdi as i32, regs.r8 as u32);
     path_args::only(flags, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)?;
     let file = if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
-        let place = current::files()?.get_any(dir)?.place().clone();
+        let place = curproc::files()?.get_any(dir)?.place().clone();
         exec::open_program(place)?
     } else {
         exec::open_from(&path_args::start(dir, &path)?, &path, path_args::follow_of(flags))?

@@ -5,9 +5,9 @@ use alloc::sync::Arc;
 use super::file::{foreign_vector, vector, Vector};
 use super::{calls, Calls};
 use crate::errno::*;
-use crate::fs::io::{Sink, Source};
 use crate::proc::foreign_memory::{self, As};
 use crate::proc::Pid;
+use crate::uio::{Sink, Source};
 use crate::vm::Space;
 
 pub const CALLS: Calls = calls! {

@@ -3,9 +3,9 @@
 
 use super::mem;
 use super::{calls, Calls};
+use crate::arch::layout::USER_END;
 use crate::errno::{Result, EEXIST, EINVAL, ENOMEM};
 use crate::ipc::shm::{self, Create, Info, Owner};
-use crate::mem::layout::USER_END;
 use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::sched;

@@ -8,10 +8,10 @@ use super::path_args::only;
 use super::{calls, Calls};
 use crate::arch::UserRegs;
 use crate::errno::{Result, EAGAIN, EINTR, EINVAL, ENOMEM, EPERM, ERESTARTNOHAND, ESRCH};
-use crate::fs::current;
 use crate::fs::fdtable::OnExec;
-use crate::fs::signalfd::SignalFd;
+use crate::proc::curproc;
 use crate::proc::signal::frame::{self, StackT};
+use crate::proc::signal::signalfd::SignalFd;
 use crate::proc::signal::{
     code, flag, send, Actions, AltStack, Detail, SigAction, SigInfo, SigSet, Signal, SIGKILL,
     SIGSTOP,
@@ -169,9 +169,9 @@ fn signalfd4(fd: i32, set: u64, size: usize, flags: u32) -> Result<i32> {
     check_size(size)?;
     let mask = SigSet(user::get(set)?).without(SigSet::UNBLOCKABLE);
     if fd == -1 {
-        return current::files()?.insert(SignalFd::create(mask, flags)?, OnExec::from_flags(flags));
+        return curproc::files()?.insert(SignalFd::create(mask, flags)?, OnExec::from_flags(flags));
     }
-    SignalFd::set(&*current::file(fd)?, mask)?;
+    SignalFd::set(&*curproc::file(fd)?, mask)?;
     Ok(fd)
 }
 

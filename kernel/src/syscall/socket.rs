@@ -9,17 +9,17 @@ use super::fd::install_pair;
 use super::path_args::only;
 use super::{calls, Calls};
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::inode::downcast;
-use crate::fs::io::{Sink, Source};
-use crate::ipc::pipe::Blocking;
+use crate::fs::pipe::Blocking;
 use crate::net::address::{Address, TYPE_FLAGS};
 use crate::net::options;
 use crate::net::queue::{Got, Peek};
 use crate::net::rights::{self, defer_close, Control};
 use crate::net::socket::{How, Received, Socket};
+use crate::proc::curproc;
+use crate::uio::{Sink, Source};
 
 pub const CALLS: Calls = calls! {
     __NR_socket => socket[3], __NR_socketpair => socketpair[4], __NR_bind => bind[3], __NR_listen => listen[2],
@@ -35,7 +35,7 @@ pub fn socket_of(file: &File) -> Result<&Socket> {
 }
 
 fn install(socket: Arc<Socket>, flags: u32) -> Result<i32> {
-    current::files()?.insert(socket.into_file(flags)?, OnExec::from_flags(flags))
+    curproc::files()?.insert(socket.into_file(flags)?, OnExec::from_flags(flags))
 }
 
 fn socket(family: u32, kind: u32, protocol: u32) -> Result<i32> {
@@ -56,13 +56,13 @@ fn socketpair(family: u32, kind: u32, protocol: u32, out: u64) -> Result<()> {
 }
 
 fn bind(fd: i32, addr: u64, len: u32) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
     socket.bind(Address::get(socket.family, addr, len)?.as_ref())
 }
 
 fn listen(fd: i32, backlog: i32) -> Result<()> {
-    socket_of(&*current::file(fd)?)?.listen(backlog)
+    socket_of(&*curproc::file(fd)?)?.listen(backlog)
 }
 
 fn accept(fd: i32, addr: u64, len_addr: u64) -> Result<i32> {
@@ -71,10 +71,10 @@ fn accept(fd: i32, addr: u64, len_addr: u64) -> Result<i32> {
 
 fn accept4(fd: i32, addr: u64, len_addr: u64, flags: u32) -> Result<i32> {
     only(flags, TYPE_FLAGS)?;
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
     // Without a number for it, no connection is taken.
-    let number = current::files()?.reserve()?;
+    let number = curproc::files()?.reserve()?;
     let accepted = socket.accept(Blocking::of(&file))?;
     // From here on the file closes it, whatever fails.
     let accepted_file = accepted.clone().into_file(flags).inspect_err(|_| accepted.close())?;
@@ -85,13 +85,13 @@ fn accept4(fd: i32, addr: u64, len_addr: u64, flags: u32) -> Result<i32> {
 }
 
 fn connect(fd: i32, addr: u64, len: u32) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
     socket.connect(Address::get(socket.family, addr, len)?.as_ref(), Blocking::of(&file))
 }
 
 fn shutdown(fd: i32, how: u32) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
     if how > 2 {
         return Err(EINVAL);
@@ -100,23 +100,23 @@ fn shutdown(fd: i32, how: u32) -> Result<()> {
 }
 
 fn getsockname(fd: i32, addr: u64, len_addr: u64) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
     socket.name().put(socket.family, addr, len_addr)
 }
 
 fn getpeername(fd: i32, addr: u64, len_addr: u64) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
     socket.peer_name()?.put(socket.family, addr, len_addr)
 }
 
 fn setsockopt(fd: i32, level: u32, name: u32, addr: u64, len: i32) -> Result<()> {
-    options::set(socket_of(&*current::file(fd)?)?, level, name, addr, len)
+    options::set(socket_of(&*curproc::file(fd)?)?, level, name, addr, len)
 }
 
 fn getsockopt(fd: i32, level: u32, name: u32, addr: u64, len_addr: u64) -> Result<()> {
-    options::get(socket_of(&*current::file(fd)?)?, level, name, addr, len_addr)
+    options::get(socket_of(&*curproc::file(fd)?)?, level, name, addr, len_addr)
 }
 
 fn blocking(file: &File, flags: u32) -> Blocking {
@@ -142,7 +142,7 @@ pub fn send(
     let result = socket.send(dest, from, control, blocking(file, flags));
     let is_silent = flags & net::MSG_NOSIGNAL != 0 || socket.is_silent();
     if result == Err(EPIPE) && !is_silent {
-        crate::ipc::raise_sigpipe();
+        crate::proc::raise_sigpipe();
     }
     result
 }
@@ -167,7 +167,7 @@ pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Res
 }
 
 fn sendto(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, addr_len: u32) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let dest = match addr {
         0 => None,
         _ => Address::get(socket_of(&file)?.family, addr, addr_len)?,
@@ -176,7 +176,7 @@ fn sendto(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, addr_len: u32) -
 }
 
 fn recvfrom(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, len_addr: u64) -> Result<usize> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let mut got = Got::default();
     let received = receive(&file, &mut Sink::user(buf, len), flags, &mut got);
     if let Some(rights) = got.rights {

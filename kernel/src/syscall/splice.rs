@@ -16,11 +16,11 @@ use super::{calls, Calls};
 use crate::chain::zero_copy::{append, hold, Loans};
 use crate::chain::{append_loaned, Chain, Clusters};
 use crate::errno::*;
-use crate::fs::current;
 use crate::fs::file::{check_span, File};
 use crate::fs::inode::Kind;
-use crate::fs::io::{outcome, Sink, Source, MAX_TRANSFER};
-use crate::ipc::pipe::{Blocking, Pipe};
+use crate::fs::pipe::{Blocking, Pipe};
+use crate::proc::curproc;
+use crate::uio::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::{proc, sched, user, vm};
 use alloc::sync::Arc;
 use linux_raw_sys::general as abi;
@@ -220,7 +220,7 @@ fn transfer(from: &mut Side, to: &mut Side, len: usize, until: Until) -> Result<
 }
 
 fn sendfile(out: i32, input: i32, offset: u64, len: usize) -> Result<usize> {
-    let (from, to) = (current::file(input)?, current::file(out)?);
+    let (from, to) = (curproc::file(input)?, curproc::file(out)?);
     if !from.is_readable() || !to.is_writable() {
         return Err(EBADF);
     }
@@ -244,7 +244,7 @@ fn copy_file_range(
     flags: u32,
 ) -> Result<usize> {
     only(flags, 0)?;
-    let (from, to) = (current::file(input)?, current::file(out)?);
+    let (from, to) = (curproc::file(input)?, curproc::file(out)?);
     if !from.is_readable() || !to.is_writable() || to.flags() & abi::O_APPEND != 0 {
         return Err(EBADF);
     }
@@ -289,7 +289,7 @@ fn splice(
     if flags & !KNOWN != 0 {
         return Err(EINVAL);
     }
-    let (from, to) = (current::file(input)?, current::file(out)?);
+    let (from, to) = (curproc::file(input)?, curproc::file(out)?);
     if !from.is_readable() || !to.is_writable() {
         return Err(EBADF);
     }
@@ -334,7 +334,7 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
     if len == 0 {
         return Ok(0);
     }
-    let (from, to) = (current::file(input)?, current::file(out)?);
+    let (from, to) = (curproc::file(input)?, curproc::file(out)?);
     if !from.is_readable() || !to.is_writable() {
         return Err(EBADF);
     }
@@ -376,7 +376,7 @@ fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
     if flags & !KNOWN != 0 {
         return Err(EINVAL);
     }
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let vector = vector(pieces, count)?;
     let Some(pipe) = file.io().pipe() else { return Err(EBADF) };
     let nonblocking = flags & abi::SPLICE_F_NONBLOCK != 0;

@@ -9,10 +9,11 @@ use zerocopy::{Immutable, IntoBytes};
 use super::path_args::{node, only, place, place_at, CWD};
 use super::{calls, Calls};
 use crate::errno::*;
+use crate::fs::access as permissions;
 use crate::fs::access::Times;
 use crate::fs::inode::*;
 use crate::fs::path::{Follow, Place};
-use crate::fs::{access as permissions, current};
+use crate::proc::curproc;
 use crate::sched::{self, Nanos};
 use crate::user;
 
@@ -94,7 +95,7 @@ fn lstat(path: u64, out: u64) -> Result<()> {
 }
 
 fn fstat(fd: i32, out: u64) -> Result<()> {
-    put_stat(out, current::files()?.get_any(fd)?.inode())
+    put_stat(out, curproc::files()?.get_any(fd)?.inode())
 }
 
 fn fstatat(dir: i32, path: u64, out: u64, flags: u32) -> Result<()> {
@@ -230,7 +231,7 @@ fn statfs(path: u64, out: u64) -> Result<()> {
 }
 
 fn fstatfs(fd: i32, out: u64) -> Result<()> {
-    put_statfs(out, current::files()?.get_any(fd)?.place())
+    put_statfs(out, curproc::files()?.get_any(fd)?.place())
 }
 
 fn access(path: u64, mode: u32) -> Result<()> {
@@ -246,7 +247,7 @@ fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
     if mode & !7 != 0 {
         return Err(EINVAL);
     }
-    let own = current::cred();
+    let own = curproc::cred();
     let by = if flags & abi::AT_EACCESS != 0 { own } else { Arc::new(own.as_real()) };
     if mode == 0 && flags & abi::AT_EMPTY_PATH != 0 {
         return node(dir, path, flags).map(|_| ());
@@ -265,7 +266,7 @@ fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
 }
 
 fn set_perm(node: &InodeRef, mode: u32) -> Result<()> {
-    let by = current::cred();
+    let by = curproc::cred();
     node.set_attr(&|now| permissions::change_mode(&by, now, mode))
 }
 
@@ -274,7 +275,7 @@ fn chmod(path: u64, mode: u32) -> Result<()> {
 }
 
 fn fchmod(fd: i32, mode: u32) -> Result<()> {
-    set_perm(current::file(fd)?.inode(), mode)
+    set_perm(curproc::file(fd)?.inode(), mode)
 }
 
 fn fchmodat(dir: i32, path: u64, mode: u32) -> Result<()> {
@@ -284,7 +285,7 @@ fn fchmodat(dir: i32, path: u64, mode: u32) -> Result<()> {
 /// Changes owners, where `-1` leaves one.
 fn set_owner(node: &InodeRef, uid: u32, gid: u32) -> Result<()> {
     let given = |id| if id == u32::MAX { None } else { Some(id) };
-    let by = current::cred();
+    let by = curproc::cred();
     node.set_attr(&|now| permissions::change_owner(&by, now, given(uid), given(gid)))
 }
 
@@ -297,7 +298,7 @@ fn lchown(path: u64, uid: u32, gid: u32) -> Result<()> {
 }
 
 fn fchown(fd: i32, uid: u32, gid: u32) -> Result<()> {
-    set_owner(current::file(fd)?.inode(), uid, gid)
+    set_owner(curproc::file(fd)?.inode(), uid, gid)
 }
 
 fn fchownat(dir: i32, path: u64, uid: u32, gid: u32, flags: u32) -> Result<()> {
@@ -306,7 +307,7 @@ fn fchownat(dir: i32, path: u64, uid: u32, gid: u32, flags: u32) -> Result<()> {
 }
 
 fn set_times(node: &InodeRef, times: Times) -> Result<()> {
-    let by = current::cred();
+    let by = curproc::cred();
     node.set_attr(&|now| permissions::change_times(&by, now, times))
 }
 
@@ -340,7 +341,7 @@ fn futimesat(dir: i32, path: u64, times: u64) -> Result<()> {
         }
         Times::Given([Some(time(a, a_micros, 1000)?), Some(time(m, m_micros, 1000)?)])
     };
-    let node = if path == 0 { current::file(dir)?.inode().clone() } else { node(dir, path, 0)? };
+    let node = if path == 0 { curproc::file(dir)?.inode().clone() } else { node(dir, path, 0)? };
     set_times(&node, times)
 }
 
@@ -369,7 +370,7 @@ fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
         }
     };
     if path == 0 {
-        return set_times(current::file(dir)?.inode(), times);
+        return set_times(curproc::file(dir)?.inode(), times);
     }
     set_times(&node(dir, path, flags)?, times)
 }

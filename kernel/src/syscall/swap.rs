@@ -6,12 +6,12 @@ use linux_raw_sys::general as abi;
 
 use super::path_args::{place, CWD};
 use super::{calls, Calls};
+use crate::cred::caps::Caps;
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::Kind;
 use crate::fs::path::Follow;
 use crate::fs::{swap, File};
-use crate::proc::caps::Caps;
 use crate::proc::current_process;
 
 pub const CALLS: Calls = calls! { __NR_swapon => swapon[2], __NR_swapoff => swapoff[1] };

@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{calls, caps, Calls};
 use crate::arch::{cpu, ipi, UserRegs};
+use crate::cred::caps::Caps;
 use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
 use crate::mem::fault;
-use crate::proc::caps::Caps;
 use crate::proc::signal::Signal;
 use crate::proc::{access, current_process, current_thread, table, thread, Pid, Process, Thread};
 use crate::sync::SpinLock;
@@ -48,7 +48,7 @@ pub fn trace_unknown(number: u64) {
     let index = (number as usize).min(1023);
     let bit = 1 << (index % 64);
     let before = REPORTED[index / 64].fetch_or(bit, Ordering::Relaxed);
-    if before & bit == 0 && crate::print::TRACE.load(Ordering::Relaxed) {
+    if before & bit == 0 && crate::trace::TRACE.load(Ordering::Relaxed) {
         crate::control!("missing {number} {}", current_thread().comm());
     }
 }
@@ -313,7 +313,7 @@ fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
     const ARCH_GET_CPUID: u64 = 0x1011;
     let (code, value) = (regs.rdi, regs.rsi);
     regs.store_bases();
-    let checked = || if value < crate::mem::layout::USER_END { Ok(value) } else { Err(EPERM) };
+    let checked = || if value < crate::arch::layout::USER_END { Ok(value) } else { Err(EPERM) };
     let [fs, gs] = regs.bases();
     match code {
         ARCH_SET_FS => regs.set_bases([checked()?, gs]),

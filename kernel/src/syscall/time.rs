@@ -6,21 +6,21 @@ use linux_raw_sys::general as abi;
 
 use super::path_args::only;
 use super::{calls, Calls};
+use crate::cred::caps::Caps;
 use crate::errno::{
     Result, EFAULT, EINTR, EINVAL, EOPNOTSUPP, EPERM, ERESTARTNOHAND, ERESTART_RESTARTBLOCK,
 };
-use crate::fs::current;
 use crate::fs::fdtable::OnExec;
 use crate::fs::timerfd::{self, TimerFd};
-use crate::proc::caps::Caps;
+use crate::proc::curproc;
 use crate::proc::signal::Signal;
 use crate::proc::thread::Restart;
-use crate::proc::timer::{self, Clock, Notify, Setting, Slot};
+use crate::proc::timer::{self, Clock, Notify, Slot};
 use crate::proc::usage::Usage;
 use crate::proc::{current_process, current_thread, table, Process, Thread};
 use crate::sched::{self, Nanos};
 use crate::sync::{WaitQueue, Woken};
-use crate::time::{read_timespec, Timespec, Timeval, SECOND};
+use crate::time::{read_timespec, Setting, Timespec, Timeval, SECOND};
 use crate::user;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -330,7 +330,7 @@ fn timerfd_create(id: i32, flags: u32) -> Result<i32> {
         _ => return Err(EINVAL),
     };
     may_use_clock(id)?;
-    current::files()?.insert(TimerFd::create(clock, flags)?, OnExec::from_flags(flags))
+    curproc::files()?.insert(TimerFd::create(clock, flags)?, OnExec::from_flags(flags))
 }
 
 fn timerfd_settime(fd: i32, flags: u32, new: u64, old: u64) -> Result<()> {
@@ -338,7 +338,7 @@ fn timerfd_settime(fd: i32, flags: u32, new: u64, old: u64) -> Result<()> {
     only(flags, abi::TFD_TIMER_ABSTIME | abi::TFD_TIMER_CANCEL_ON_SET)?;
     let [interval, value]: [Timespec; 2] = user::get(new)?;
     let (mut value, interval) = (value.to_nanos()?, interval.to_nanos()?);
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     let timer = TimerFd::of(&file)?;
     if flags & abi::TFD_TIMER_ABSTIME != 0 && value != 0 {
         value = value.saturating_sub(timer.now()).max(1);
@@ -351,7 +351,7 @@ fn timerfd_settime(fd: i32, flags: u32, new: u64, old: u64) -> Result<()> {
 }
 
 fn timerfd_gettime(fd: i32, at: u64) -> Result<()> {
-    let file = current::file(fd)?;
+    let file = curproc::file(fd)?;
     user::put(at, &timespecs(TimerFd::of(&file)?.left()))
 }
 

@@ -7,15 +7,15 @@ use linux_raw_sys::ptrace as request;
 use zerocopy::IntoBytes;
 
 use super::{calls, Calls};
+use crate::arch::layout::USER_END;
 use crate::arch::UserRegs;
 use crate::errno::*;
-use crate::fs::io::{IoVec, Sink, Source};
-use crate::mem::layout::USER_END;
 use crate::proc::access;
 use crate::proc::foreign_memory::{self, As};
 use crate::proc::signal::{deliver, Signal, SIGKILL};
 use crate::proc::trace::{self, Resume};
 use crate::proc::Pid;
+use crate::uio::{IoVec, Sink, Source};
 use crate::user;
 use crate::vm::Space;
 

@@ -11,7 +11,7 @@ use super::space::{range_errno, Space};
 use super::system::with;
 use super::{object, Advice, Populate};
 use crate::errno::{Result, EACCES, EAGAIN, EFAULT, EINVAL, ENOMEM};
-use crate::{proc, sched};
+use crate::sched;
 
 /// A fault's work: that of copying so many bytes.
 const FAULT: usize = 4 * machine::PAGE_SIZE;
@@ -174,7 +174,7 @@ pub(super) fn fault_in(
     access: Prot,
 ) -> core::result::Result<(), FaultError> {
     range.iter_pages().try_for_each(|va| {
-        if sched::work_done(FAULT) && proc::is_leaving() {
+        if sched::work_done(FAULT) && sched::is_leaving() {
             return Err(FaultError::NoMemory);
         }
         with(|uvm, held| uvm.fault(held, space.get(), va, access)).map(drop)
@@ -207,7 +207,7 @@ fn populate_locked(space: &Space, part: &Outline) {
         [Prot::WRITE, Prot::READ, Prot::EXECUTE].into_iter().find(|&a| part.prot.contains(a));
     let Some(access) = access else { return };
     for va in part.range.iter_pages() {
-        let is_over = sched::work_done(FAULT) && proc::is_leaving();
+        let is_over = sched::work_done(FAULT) && sched::is_leaving();
         if is_over || with(|uvm, held| uvm.fault(held, space.get(), va, access)).is_err() {
             return;
         }

@@ -7,11 +7,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::space::Space;
-use super::system::with;
-use crate::arch::machine::KERNEL;
+use super::system::{above, with};
 use crate::arch::pmap;
+use crate::mem::frames::KERNEL;
 use crate::mem::heap;
-use crate::proc;
 use crate::sched;
 use crate::sync::WaitQueue;
 
@@ -42,8 +41,8 @@ fn once() -> Result<(), String> {
         |_| format!("memory is too short for an audit: {}", super::frame_stats::kernel_frames());
     heap::reserve(KERNEL.frames().total() * BYTES_PER_PAGE).map_err(short)?;
     let audited = sched::stop_machine(|_| {
-        let mut spaces: Vec<Arc<Space>> =
-            proc::processes().filter_map(|process| process.space()).collect();
+        let mut spaces: Vec<Arc<Space>> = Vec::new();
+        (above().each_space)(&mut |space| spaces.push(space));
         spaces.sort_by_key(|space| Arc::as_ptr(space) as usize);
         spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let found = super::transfer::with_exported(|exported| {

@@ -15,11 +15,10 @@
 use machine::{Channel, Machine, NoMemory};
 use uvm::pageout::Last;
 
-use super::system::{system, with};
-use crate::arch::machine::KERNEL;
+use super::system::{above, system, with};
 use crate::arch::pmap;
 use crate::errno::Result;
-use crate::fs::ext4;
+use crate::mem::frames::KERNEL;
 use crate::mem::{heap, stack};
 use crate::sched;
 use crate::sync::WaitQueue;
@@ -51,7 +50,7 @@ fn run() -> ! {
         heap::give_back();
         pmap::give_back_nodes();
         if free_soon() < system().frames().low_water() {
-            ext4::memory_is_short();
+            (above().memory_is_short)();
             if work() {
                 rest = REST;
             } else {

@@ -14,8 +14,8 @@ use uvm::page::{Class, Owner};
 use uvm::page::{PageFlags, Place};
 
 use super::system::system;
-use crate::arch::machine::KERNEL;
 use crate::arch::{pmap, tables};
+use crate::mem::frames::KERNEL;
 use crate::mem::{heap, stack};
 use crate::sched;
 

@@ -9,6 +9,7 @@ mod audit;
 mod daemon;
 mod frame_stats;
 mod loan;
+mod machine;
 mod object;
 mod pin;
 mod segment;
@@ -33,13 +34,14 @@ pub use self::settings::{
     set_shares, set_zswap, shares, start_daemon, stats, swap_list, swap_off, swap_on, swap_room,
     zswap,
 };
+pub use self::settings::{swap_transfer_ended, SwapTransfer};
 pub use self::space::{
     activate, advise, brk, deactivate, dump_line, dump_sums, fault, inherit, line, lock, lock_all,
     map, mapping_stats, protect, range_stats, remap, resident, resident_pages, shared_key,
     space_clear, space_fork, space_new, stack, sync, tables, unlock, unlock_all, unmap, Object,
     Space,
 };
-pub use self::system::init;
+pub use self::system::{init, Above};
 pub use self::transfer::{
     flush, put_back, receive, to_donate, transfer, unmap_donated, worth_remapping, Export, Giving,
 };
@@ -48,12 +50,11 @@ pub use ::uvm::page::Class;
 pub use ::uvm::Advice as Usage;
 pub use ::uvm::{
     FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Name, Quota, RangeStats, Sharing,
-    Transfer, Vnode,
+    SwapDevice, SwapId, Transfer, Vnode,
 };
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
 pub use pin::Pins;
 pub use segment::{Locked, Remnant, Segment};
-pub use swap::{Area as SwapArea, Run as SwapRun, SwapId, SwapUse};
 
 use crate::charge::{self, Charge};
 use crate::errno::{Result, ENOMEM};

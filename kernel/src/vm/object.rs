@@ -12,19 +12,19 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
+use crate::mem::frames::Reserve;
 use machine::{Machine, Pa, PageNo, PageRange, Pages, PAGE_SIZE};
-use uvm::page::Reserve;
 use uvm::{
     Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager,
     Quota, Vnode, VnodePager,
 };
 
 use super::space::Space;
-use super::system::with;
+use super::system::{above, with};
 use crate::arch::bytes::PageBytes;
-use crate::arch::machine::{unlocked, KernelMachine, KERNEL};
 use crate::charge::{self, Charge};
 use crate::errno::{Errno, Result, EACCES, EIO, ENODEV, ENOMEM, ENOSPC, EOPNOTSUPP, EPERM};
+use crate::mem::frames::{unlocked, KernelMachine, KERNEL};
 use crate::sched;
 use crate::sync::Once;
 
@@ -300,10 +300,10 @@ impl Object {
         if !with(|_, held| pager.object().may_have_copies(held)) {
             return;
         }
-        for space in crate::proc::processes().filter_map(|process| process.space()) {
+        (above().each_space)(&mut |space| {
             let _ = with(|uvm, held| uvm.forget_copies(held, space.get(), &*pager, from));
             sched::work_done(PROCESS);
-        }
+        });
     }
 
     /// Zeroes the last page behind `size`, if it is there.

@@ -10,8 +10,8 @@ use uvm::{FaultError, Pinned};
 use super::space::{access_prot, pages_from, Space};
 use super::system::with;
 use super::Access;
-use crate::arch::machine::KernelMachine;
 use crate::errno::{Result, EFAULT, ENOMEM};
+use crate::mem::frames::KernelMachine;
 
 /// Pinned pages; they are let go when this is dropped.
 pub struct Pins {

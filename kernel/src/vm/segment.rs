@@ -15,10 +15,10 @@ use machine::{Machine, PageNo, Pages, PAGE_SIZE};
 use uvm::{Access, Advice, AnonObject, Intent, Pager, Quota};
 
 use super::system::with;
-use crate::arch::machine::{KernelMachine, KERNEL};
 use crate::charge::{Charge, Count};
 use crate::errno::{Result, ENOMEM};
 use crate::mem::fault;
+use crate::mem::frames::{KernelMachine, KERNEL};
 use crate::sched;
 
 type Anon = AnonObject<KernelMachine>;

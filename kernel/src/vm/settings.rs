@@ -2,13 +2,18 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 
+use machine::PageNo;
 use uvm::page::Class;
+use uvm::{Outcome, SwapDevice};
 
 use super::system::{system, with};
-use super::{daemon, Asks, Stats, SwapArea, SwapId, SwapUse};
+use super::{daemon, Asks, Stats, SwapId};
+use crate::charge;
 use crate::errno::{Result, EINVAL};
-use crate::proc::oom;
+use crate::mem::frames::KernelMachine;
+use crate::sched;
 
 /// One of so many pages is left free by a new process of root's, and by one of another user and a
 /// file in memory, which leave enough for root's.
@@ -16,13 +21,43 @@ const PROCESS_LEAVES: usize = 64;
 const FILE_LEAVES: usize = 32;
 
 /// Swaps on an area from now on; those of higher priority fill first.
-pub fn swap_on(area: Arc<SwapArea>, priority: i16) -> Result<SwapId> {
-    with(|uvm, held| uvm.swap_on(held, area, priority)).map_err(super::swap::errno)
+pub fn swap_on(area: Arc<dyn SwapDevice<KernelMachine>>, priority: i16) -> Result<SwapId> {
+    let id = with(|uvm, held| uvm.swap_on(held, area, priority)).map_err(super::swap::errno)?;
+    charge::set_swap(super::swap::space().0);
+    Ok(id)
 }
 
 /// Brings home what is on an area, and swaps on it no more: `ENOMEM` if that has no room.
 pub fn swap_off(id: SwapId) -> Result<()> {
-    with(|uvm, held| uvm.swap_off(held, id)).map_err(super::swap::errno)
+    with(|uvm, held| uvm.swap_off(held, id)).map_err(super::swap::errno)?;
+    charge::set_swap(super::swap::space().0);
+    Ok(())
+}
+
+/// What a transfer of an area's device was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SwapTransfer {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
+}
+
+/// A transfer of these pages that a device of an area has started has ended; called in interrupt
+/// context, too.
+pub fn swap_transfer_ended(what: SwapTransfer, pages: &[PageNo], result: Result<()>) {
+    let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+    with(|uvm, held| match what {
+        SwapTransfer::Read => uvm.read_done(held, pages, outcome),
+        SwapTransfer::Write => uvm.write_done(held, pages, outcome),
+    });
+}
+
+/// An area in use.
+pub struct SwapUse {
+    pub id: SwapId,
+    /// Pages with data.
+    pub used: u64,
 }
 
 /// Pages that areas may have beside those in use.
@@ -130,8 +165,19 @@ pub fn leave_memory(who: Asks) -> Result<()> {
         // A process that has most of memory, and asks for no more, would keep all others from
         // beginning anything.
         (Err(_), Asks::Process | Asks::OtherProcess) => {
-            Ok(oom::for_new(|| daemon::make_free(fraction))?)
+            Ok(for_new(|| daemon::make_free(fraction))?)
         }
         (result, _) => Ok(result?),
     }
+}
+
+/// Runs `ask`, which asks for memory for a process, a file or the like that isn't there yet: if
+/// memory runs out, `ask` is refused where its own user has most of what there is, and no process is
+/// killed for it.
+fn for_new<T>(ask: impl FnOnce() -> T) -> T {
+    let task = sched::current();
+    task.asks_for_new.store(true, Relaxed);
+    let result = ask();
+    task.asks_for_new.store(false, Relaxed);
+    result
 }

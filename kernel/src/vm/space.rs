@@ -12,9 +12,9 @@ use super::{
     advice, Access, Advice, Backing, MapArgs, MapLine, MappingStats, OldRange, Place, Populate,
     RemapPlace,
 };
-use crate::arch::machine::{KernelMachine, KERNEL};
+use crate::arch::layout::USER_END;
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
-use crate::mem::layout::USER_END;
+use crate::mem::frames::{KernelMachine, KERNEL};
 
 /// The lowest address that is ever mapped, so that a null pointer with a small offset faults.
 const USER_START: u64 = 0x1000;

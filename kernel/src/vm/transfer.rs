@@ -12,9 +12,9 @@ use uvm::{At, FaultError, Loan, LoanedPage, MapError, Name, Pass, Sharing, Trans
 use super::space::{map_errno, pages_from, range, Space};
 use super::system::with;
 use super::Advice;
-use crate::arch::machine::KernelMachine;
 use crate::charge::{self, Charge};
 use crate::errno::{Errno, Result, E2BIG, EACCES, EFAULT, EINVAL, ENODATA, ENOMEM};
+use crate::mem::frames::KernelMachine;
 use crate::mem::heap;
 use crate::sched;
 use crate::sync::{Mutex, SpinLock};

@@ -4,6 +4,7 @@
 //!   [kernel/src]                       a folder, whose modules are its folders and files
 //!   order syscall net fs ..            from top to bottom; each may name those behind it
 //!   up fs -> net                       and this one, though it stands above
+//!   only uvm vm mem/frames.rs          paths begin with `uvm::` in these modules and files alone
 //! ```
 //! An arrow up that isn't listed fails, and so does a line that nothing needs any more: the list
 //! only shrinks.
@@ -25,6 +26,8 @@ type Arrow = (String, String);
 struct Layers {
     order: Vec<String>,
     up: BTreeSet<Arrow>,
+    /// By the first word of a path, the modules and files that may name it.
+    only: BTreeMap<String, BTreeSet<String>>,
 }
 
 pub fn check() -> Result<Verdict> {
@@ -33,7 +36,14 @@ pub fn check() -> Result<Verdict> {
     for (folder, layers) in parse(&text)? {
         let mut arrows = BTreeMap::new();
         look_into(&build::root().join(&folder), None, &mut arrows)?;
-        wrong.extend(judge(&layers, &arrows).into_iter().map(|line| format!("{folder}: {line}")));
+        let mut lines = judge(&layers, &arrows);
+        for (word, places) in &layers.only {
+            let mut found = BTreeSet::new();
+            let path = Regex::new(&format!(r"(?:^|[^:\w])(?:::)?{word}::"))?;
+            find(&build::root().join(&folder), Path::new(""), &path, &mut found)?;
+            lines.extend(judge_places(word, places, &found));
+        }
+        wrong.extend(lines.into_iter().map(|line| format!("{folder}: {line}")));
     }
     Ok(if wrong.is_empty() { Verdict::Passed { tests: 1 } } else { failed(wrong.join("\n")) })
 }
@@ -50,6 +60,11 @@ fn parse(text: &str) -> Result<BTreeMap<String, Layers>> {
         } else if let Some((from, to)) = line.strip_prefix("up ").and_then(|l| l.split_once(" -> "))
         {
             layers.up.insert((from.to_owned(), to.to_owned()));
+        } else if let Some((word, places)) =
+            line.strip_prefix("only ").and_then(|line| line.split_once(' '))
+        {
+            let places = places.split_whitespace().map(str::to_owned);
+            layers.only.entry(word.to_owned()).or_default().extend(places);
         } else {
             bail!("{LIST}: `{line}`");
         }
@@ -81,13 +96,42 @@ fn look_into(
     Ok(())
 }
 
+/// The files under `root`, as paths from there, whose code has such a path.
+fn find(root: &Path, inner: &Path, path: &Regex, found: &mut BTreeSet<String>) -> Result<()> {
+    let folder = root.join(inner);
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let file = inner.join(entry?.file_name());
+        if root.join(&file).is_dir() {
+            find(root, &file, path, found)?;
+        } else if file.extension().is_some_and(|extension| extension == "rs")
+            && path.is_match(&code(&std::fs::read_to_string(root.join(&file))?))
+        {
+            found.insert(file.to_string_lossy().into_owned());
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the files where a word was `found` that only some places may name.
+fn judge_places(word: &str, places: &BTreeSet<String>, found: &BTreeSet<String>) -> Vec<String> {
+    let is_in = |file: &String, place: &String| {
+        file == place || file.strip_prefix(place.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let strays = found.iter().filter(|file| !places.iter().any(|place| is_in(file, place)));
+    let strays = strays.map(|file| format!("{file} may not name {word}::"));
+    let needless = places.iter().filter(|place| !found.iter().any(|file| is_in(file, place)));
+    strays.chain(needless.map(|place| format!("{LIST} needs no `only {word} {place}`"))).collect()
+}
+
+/// A text without its comments.
+fn code(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The modules that a text names by their paths from the crate.
 fn names(text: &str) -> BTreeSet<String> {
-    let code: String = text
-        .lines()
-        .map(|line| line.split("//").next().unwrap_or_default())
-        .collect::<Vec<_>>()
-        .join("\n");
+    let code = code(text);
     let path = Regex::new(r"\bcrate::(?:(\w+)|\{([^;]*)\})").expect("it is one");
     let first = Regex::new(r"(?:^|,)\s*(\w+)").expect("it is one");
     let mut names = BTreeSet::new();
@@ -147,5 +191,19 @@ mod tests {
             ]
         );
         assert!(parse("[a]\nwhat\n").is_err());
+    }
+
+    #[test]
+    fn a_word_is_named_by_its_places_alone() {
+        let layers = &parse("[a/src]\nonly lib top low/one.rs gone\n").expect("it parses")["a/src"];
+        let found = ["top/a.rs", "low/one.rs", "low/other.rs", "topmost.rs"].map(str::to_owned);
+        assert_eq!(
+            judge_places("lib", &layers.only["lib"], &found.into_iter().collect()),
+            [
+                "low/other.rs may not name lib::",
+                "topmost.rs may not name lib::",
+                "xtask/layers.txt needs no `only lib gone`",
+            ]
+        );
     }
 }

@@ -34,11 +34,10 @@ mod unfinished;
 mod waiting;
 pub mod word;
 
-/// The kernel's locks and channels.
-#[path = "../../../../kernel/src/sync"]
+/// The kernel's locks that spin.
+#[path = "../../../../kernel/src/lock"]
 #[allow(dead_code)]
-mod sync {
-    pub mod channels;
+mod lock {
     /// Times are no matter here.
     pub mod lock_times {
         pub fn begin() -> u64 {
@@ -49,10 +48,19 @@ mod sync {
         pub fn given_back(_depth: usize) {}
     }
     pub mod spin_lock;
-    pub mod wait;
 
     pub use super::word;
-    pub use spin_lock::{RawSpin, SpinLock};
+}
+
+/// The kernel's channels and wait queues.
+#[path = "../../../../kernel/src/sync"]
+#[allow(dead_code)]
+mod sync {
+    pub mod channels;
+    pub mod wait;
+
+    pub use super::lock::spin_lock::{RawSpin, SpinLock};
+    pub use super::word;
     pub use wait::WaitQueue;
 }
 
@@ -89,7 +97,7 @@ mod mem {
 }
 
 /// Each user may have all watchers.
-mod charge {
+mod share {
     pub fn has_place(_uid: u32, holders: impl ExactSizeIterator<Item = u32>, most: usize) -> bool {
         holders.len() < most
     }

@@ -7,8 +7,8 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{cpu, io, serial};
-use crate::boot::acpi;
-use crate::mem::layout;
+use crate::arch::acpi;
+use crate::arch::layout;
 
 /// Vector of the local timer.
 pub const TIMER: u8 = 0x40;

@@ -8,7 +8,7 @@ use core::arch::asm;
 
 use machine::{PageNo, PAGE_SIZE};
 
-use super::machine::KERNEL;
+use crate::mem::frames::KERNEL;
 
 /// Bytes that lie together in one page, which is kept from being freed by whoever has this.
 #[derive(Clone, Copy)]
@@ -83,6 +83,56 @@ impl PageBytes {
                 in("rax") 0u64,
                 inout("rdi") self.at => _,
                 inout("rcx") self.len / 8 => _,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+
+    /// Makes a whole page zero, with 16-byte stores: half the instructions of 8-byte ones, and
+    /// faster under TCG than any `rep`. The program's vector register is put back.
+    ///
+    /// # Panics
+    /// If they are no whole page.
+    #[inline]
+    pub fn zero_page(self) {
+        assert!(self.len == PAGE_SIZE, "{} bytes are no page", self.len);
+        // SAFETY: as in `copy_from`, and they begin a page; xmm0 holds a program's value and is
+        // restored.
+        unsafe {
+            asm!(
+                "sub rsp, 16",
+                "movups [rsp], xmm0",
+                "pxor xmm0, xmm0",
+                "2:",
+                ".set zeroed, 0",
+                ".rept 64",
+                "movaps [{at} + zeroed], xmm0",
+                ".set zeroed, zeroed + 16",
+                ".endr",
+                "add {at}, 1024",
+                "test {at}, 0xfff",
+                "jnz 2b",
+                "movups xmm0, [rsp]",
+                "add rsp, 16",
+                at = inout(reg) self.at => _,
+            );
+        }
+    }
+
+    /// Copies the whole page `from` to this one.
+    ///
+    /// # Panics
+    /// If either is no whole page.
+    #[inline]
+    pub fn copy_page(self, from: PageBytes) {
+        assert!([self.len, from.len] == [PAGE_SIZE; 2], "{} bytes are no page", self.len);
+        // SAFETY: as in `copy_from`.
+        unsafe {
+            asm!(
+                "rep movsq",
+                inout("rsi") from.at => _,
+                inout("rdi") self.at => _,
+                inout("rcx") PAGE_SIZE / 8 => _,
                 options(nostack, preserves_flags)
             );
         }

@@ -9,6 +9,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{apic, io};
 
+/// Time in nanoseconds: an instant on the clock since boot, or a span.
+pub type Nanos = u64;
+
 /// Nanoseconds per tick, as a fraction of 2^32.
 static TSC_SCALE: AtomicU64 = AtomicU64::new(1 << 32);
 static TSC_START: AtomicU64 = AtomicU64::new(0);
@@ -51,7 +54,7 @@ pub fn disarm() {
 /// it was.
 pub fn doze(nanos: u64) {
     apic::doze(scale(nanos, APIC_SCALE.load(Relaxed)).max(1) as u32);
-    crate::sched::clock::arm_again();
+    crate::upcalls::arm_again();
 }
 
 #[inline]

@@ -13,6 +13,7 @@
 use core::arch::asm;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::cell::{Cell, UnsafeCell};
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{
     AtomicU32, AtomicU64, AtomicUsize, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
@@ -26,7 +27,7 @@ use machine::{CpuSet, Current, Notes};
 use super::tables::Root;
 use super::{gdt, io, pmap};
 use crate::mem::pools::{self, Pool};
-use crate::sched::Task;
+use crate::upcalls::Task;
 
 /// CPUs at most: what a [`CpuSet`] holds.
 pub const MAX_CPUS: usize = 64;
@@ -476,4 +477,15 @@ pub fn entropy() -> u64 {
         value ^= random;
     }
     value
+}
+
+/// Proof that all other CPUs stand still with interrupts off (`sched::stop_machine`).
+pub struct MachineStopped(PhantomData<*const ()>);
+
+impl MachineStopped {
+    /// # Safety
+    /// They do, as long as this lives.
+    pub unsafe fn new() -> MachineStopped {
+        MachineStopped(PhantomData)
+    }
 }

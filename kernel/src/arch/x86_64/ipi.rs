@@ -21,8 +21,8 @@ use core::sync::atomic::{
 use machine::CpuSet;
 
 use super::{apic, clock, cpu, io, pmap, tables};
-use crate::sched;
-use crate::sync::Mutex;
+use crate::lock::SpinLock;
+use crate::upcalls;
 
 /// What a CPU can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,7 +159,7 @@ fn answer(requests: u32) {
         pmap::take_notes();
     }
     if requests & Ipi::Reschedule as u32 != 0 {
-        sched::reschedule_interrupt();
+        upcalls::reschedule_interrupt();
     }
     if requests & Ipi::Barrier as u32 != 0 {
         fence(SeqCst);
@@ -174,10 +174,10 @@ fn answer(requests: u32) {
 /// a time.
 static FORGETTING: AtomicU64 = AtomicU64::new(0);
 
-/// Returns when no CPU holds any translation of before, the kernel's included. Sleeps while another
-/// thread waits for the same.
+/// Returns when no CPU holds any translation of before, the kernel's included. A CPU that waits for
+/// another one's call to end answers that call meanwhile (I2).
 pub fn forget_kernel() {
-    static ONE: Mutex<()> = Mutex::new(());
+    static ONE: SpinLock<()> = SpinLock::new(());
     let _one = ONE.lock();
     let others = cpu::online().without(CpuSet::one(cpu::index()));
     FORGETTING.store(others.0, SeqCst);
@@ -217,12 +217,7 @@ pub fn stop_others() {
 /// Has all CPUs say where they are.
 pub fn show_all() {
     send_urgently(SHOW);
-    let frame: u64;
-    // SAFETY: reads a register.
-    unsafe {
-        core::arch::asm!("mov {}, rbp", out(reg) frame, options(nomem, nostack, preserves_flags))
-    }
-    show(show_all as *const () as u64, frame);
+    show(show_all as *const () as u64, super::backtrace::frame());
 }
 
 /// An NMI has come. Returns false if no CPU has asked for it.
@@ -245,6 +240,6 @@ fn show(rip: u64, rbp: u64) {
     while TURN.swap(true, Acquire) {
         core::hint::spin_loop();
     }
-    crate::panic::show_stack(rip, rbp);
+    super::backtrace::show_stack(rip, rbp);
     TURN.store(false, core::sync::atomic::Ordering::Release);
 }

@@ -11,8 +11,8 @@ use alloc::format;
 use alloc::string::String;
 
 use super::{apic, cpu};
-use crate::boot::acpi;
-use crate::sync::Once;
+use crate::arch::acpi;
+use crate::lock::Once;
 
 /// Vectors that devices can have.
 pub(super) const FIRST: u8 = 0x50;

@@ -12,19 +12,21 @@
 //! | `pmap`, `machine` | the VM system's view of this machine |
 //! | `bytes`, `frame` | what page frames hold |
 
+pub mod acpi;
 pub mod apic;
+pub mod backtrace;
 pub mod bytes;
 pub mod clock;
 #[cfg(feature = "coverage")]
 pub mod coverage;
 pub mod cpu;
 pub mod fpu;
-pub mod frame;
 mod gdt;
 pub mod io;
 pub mod ipi;
 pub mod irq;
-pub mod machine;
+pub mod layout;
+pub mod pci;
 pub mod pmap;
 pub mod preempt;
 pub mod regs;
@@ -53,7 +55,7 @@ pub fn return_address() -> u64 {
 /// stops.
 pub fn power_off(code: u32) -> ! {
     io::out32(0xf4, code);
-    if let Some(platform) = crate::PLATFORM.get() {
+    if let Some(platform) = acpi::platform() {
         platform.power_off();
     }
     loop {

@@ -16,7 +16,7 @@
 //! heap would else let further interrupts in, in the midst of it.
 
 use super::{cpu, io};
-use crate::sched;
+use crate::upcalls;
 
 /// Runs foreign code that may be interrupted, and whose thread may go on on another CPU.
 pub fn open<T>(code: impl FnOnce() -> T) -> T {
@@ -62,6 +62,6 @@ pub(super) fn interrupted(answer: impl FnOnce()) {
     }
     cpu::set_open(false);
     answer();
-    sched::give_way();
+    upcalls::give_way();
     cpu::set_open(true);
 }

@@ -13,7 +13,7 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::cpu;
-use crate::mem::layout::USER_END;
+use crate::arch::layout::USER_END;
 
 /// See the module. Traps inside the kernel build the same structure, without the two bases behind
 /// it.

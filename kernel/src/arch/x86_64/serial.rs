@@ -9,7 +9,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::io::{in8, out8};
-use crate::sync::SpinLock;
+use crate::lock::SpinLock;
 
 const COM1: u16 = 0x3f8;
 const COM2: u16 = 0x2f8;

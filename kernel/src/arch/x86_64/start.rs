@@ -13,9 +13,9 @@ use core::sync::atomic::{
 };
 
 use super::{apic, clock, cpu, fpu, io, tables, trap};
-use crate::mem::layout;
+use crate::arch::layout;
 use crate::mem::stack::Stack;
-use crate::sched;
+use crate::upcalls;
 
 /// Where the code for real mode goes: memory below 1 MiB, which is never handed over. `boot.s`
 /// knows it too.
@@ -129,8 +129,8 @@ extern "C" fn other_main() -> ! {
     trap::load();
     fpu::init_local();
     apic::init_local();
-    sched::init();
+    upcalls::cpu_started();
     COUNTER.store(io::rdtsc(), Relaxed);
     cpu::set_online();
-    sched::idle()
+    upcalls::idle()
 }

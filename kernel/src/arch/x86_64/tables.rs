@@ -15,13 +15,13 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::mem::frames::Reserve;
 use machine::{NoMemory, PAGE_SIZE};
-use uvm::page::Reserve;
 
-use super::{cpu, io};
-use crate::boot::Range;
-use crate::mem::{self, layout};
-use crate::sync::SpinLock;
+use super::{cpu, io, layout};
+use crate::arch::layout::Range;
+use crate::lock::SpinLock;
+use crate::mem;
 
 /// Entry bits.
 pub const PRESENT: u64 = 1;

@@ -6,8 +6,10 @@
 
 use core::arch::global_asm;
 
-use super::{apic, cpu, gdt, io, ipi, irq, pmap, preempt, regs::UserRegs, serial};
-use crate::{mem::layout, proc, sched, user, vm};
+use super::{
+    apic, cpu, gdt, io, ipi, irq, layout, pmap, preempt, regs::UserRegs, serial, user_access,
+};
+use crate::upcalls::{self, Access};
 
 const PAGE_FAULT: u64 = 14;
 
@@ -84,11 +86,11 @@ pub fn load() {
 }
 
 extern "C" fn syscall(regs: &mut UserRegs) {
-    crate::syscall::dispatch(regs);
+    upcalls::system_call(regs);
 }
 
 extern "C" fn return_work(regs: &mut UserRegs) {
-    sched::return_work(regs);
+    upcalls::return_work(regs);
 }
 
 /// Before the way back to a program: other CPUs have left notes about what to forget.
@@ -96,31 +98,32 @@ extern "C" fn take_notes() {
     pmap::take_notes();
 }
 
-fn access(error: u64) -> vm::Access {
+fn access(error: u64) -> Access {
     if error & 16 != 0 {
-        vm::Access::Execute
+        Access::Execute
     } else if error & 2 != 0 {
-        vm::Access::Write
+        Access::Write
     } else {
-        vm::Access::Read
+        Access::Read
     }
 }
 
 extern "C" fn user_page_fault(regs: &mut UserRegs, va: u64) {
     cpu::note_fault(regs.rip);
-    proc::user_page_fault(regs, va, access(regs.orig_rax));
+    upcalls::user_page_fault(regs, va, access(regs.orig_rax));
 }
 
 /// A fault in the kernel: a user copy whose page is missing or whose pointer is bad, or a bug.
 extern "C" fn kernel_page_fault(regs: &mut UserRegs, va: u64) {
-    if let Some(fixup) = user::fixup(regs.rip) {
-        if user::is_peek(regs.rip) {
+    if let Some(fixup) = user_access::fixup(regs.rip) {
+        if user_access::is_peek(regs.rip) {
             regs.rip = fixup;
             return;
         }
         // The thread may sleep, and go on elsewhere.
         pmap::end_use();
-        if va >= layout::USER_END || proc::kernel_page_fault(va, access(regs.orig_rax)).is_err() {
+        if va >= layout::USER_END || upcalls::kernel_page_fault(va, access(regs.orig_rax)).is_err()
+        {
             regs.rip = fixup;
         }
         pmap::begin_use();
@@ -134,7 +137,7 @@ extern "C" fn user_trap(regs: &mut UserRegs) {
         interrupt(regs);
     } else {
         cpu::note_fault(regs.rip);
-        proc::user_exception(regs, regs.vector, regs.orig_rax, io::read_cr2());
+        upcalls::user_exception(regs, regs.vector, regs.orig_rax, io::read_cr2());
     }
 }
 
@@ -151,7 +154,7 @@ fn interrupt(regs: &UserRegs) {
         apic::TIMER => {
             apic::end_of_interrupt();
             irq::count(irq::Own::Timer);
-            sched::timer_interrupt(origin(regs));
+            upcalls::timer_interrupt(origin(regs));
         }
         apic::REQUEST => {
             apic::end_of_interrupt();
@@ -167,7 +170,7 @@ fn interrupt(regs: &UserRegs) {
         vector @ irq::FIRST..=irq::LAST => {
             irq::dispatch(vector);
             apic::end_of_interrupt();
-            sched::device_interrupt(origin(regs));
+            upcalls::device_interrupt(origin(regs));
         }
         _ => apic::end_of_interrupt(),
     }
@@ -176,13 +179,13 @@ fn interrupt(regs: &UserRegs) {
 /// What a timer interrupt came upon. One that was pending while the kernel ran arrives before the
 /// program's next instruction: after `sysret` with RCX still the address to go on at, after a fault
 /// at the address that faulted.
-fn origin(regs: &UserRegs) -> sched::Origin {
+fn origin(regs: &UserRegs) -> upcalls::Origin {
     if !regs.is_user() {
-        sched::Origin::Kernel
+        upcalls::Origin::Kernel
     } else if regs.rip == regs.rcx || regs.rip == cpu::this().last_fault.get() {
-        sched::Origin::KernelExit
+        upcalls::Origin::KernelExit
     } else {
-        sched::Origin::User
+        upcalls::Origin::User
     }
 }
 
@@ -221,9 +224,9 @@ const NAMES: [&str; 20] = [
 
 fn fatal(regs: &UserRegs, va: u64) -> ! {
     let name = NAMES.get(regs.vector as usize).unwrap_or(&"unexpected trap");
-    let overflow = if crate::mem::stack::is_guard(va) { ": kernel stack overflow" } else { "" };
+    let overflow = if upcalls::is_stack_guard(va) { ": kernel stack overflow" } else { "" };
     let address = if regs.vector == PAGE_FAULT || regs.vector == 8 { va } else { 0 };
-    crate::panic::report(
+    upcalls::panic(
         format_args!(
             "{name} in the kernel{overflow}: rip {:#x} rsp {:#x} address {address:#x} error {:#x}",
             regs.rip, regs.rsp, regs.orig_rax
@@ -234,9 +237,9 @@ fn fatal(regs: &UserRegs, va: u64) -> ! {
 }
 
 extern "C" fn task_started() {
-    sched::task_started();
+    upcalls::task_started();
 }
 
 extern "C" fn kernel_task() -> ! {
-    sched::run_kernel_task()
+    upcalls::run_kernel_task()
 }

@@ -2,7 +2,7 @@
 
 use super::bytes::PageBytes;
 use super::{cpu, pmap};
-use crate::mem::layout::USER_END;
+use crate::arch::layout::USER_END;
 
 extern "C" {
     fn user_copy(dst: u64, src: u64, len: usize) -> u64;

@@ -20,11 +20,11 @@ use crate::arch::serial;
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
-use crate::fs::io::{Sink, Source};
-use crate::ipc::pipe::{interrupted, Blocking};
+use crate::fs::pipe::{interrupted, Blocking};
 use crate::proc::{self, signal};
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock, WaitQueue, Woken};
+use crate::uio::{Sink, Source};
 use line::Line;
 use termios::WinSize;
 
@@ -353,7 +353,7 @@ impl Tty {
 
 impl Inode for TtyInode {
     fn stat(&self) -> Stat {
-        Stat { rdev: crate::fs::cpio::device_number(5, 1), ..Stat::plain(0, 1, Kind::Char, 0o600) }
+        Stat { rdev: crate::devnum::device_number(5, 1), ..Stat::plain(0, 1, Kind::Char, 0o600) }
     }
 
     fn seekable(&self) -> bool {

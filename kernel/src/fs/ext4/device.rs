@@ -12,10 +12,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use machine::{PageNo, PAGE_SIZE};
 use volume::{Device, DeviceError};
 
-use crate::arch::machine::KERNEL;
 use crate::arch::preempt::closed;
-use crate::dev::block::{self, Disk, Done, Op, SECTOR};
+use crate::block::{self, Disk, Done, Op, SECTOR};
 use crate::errno::{Result, EINVAL};
+use crate::mem::frames::KERNEL;
 use crate::sched;
 use crate::sync::WaitQueue;
 use crate::vm;

@@ -21,13 +21,13 @@ use volume::{AccessList, Change, Cursor, New, Rename};
 use super::node::{Body, Node};
 use super::{errno, Volume};
 use crate::charge::{self, Charge};
+use crate::cred::Cred;
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::*;
 use crate::fs::random;
 use crate::mem::fault::Room;
 use crate::mem::heap;
-use crate::proc::cred::Cred;
 use crate::sched;
 use crate::sync::SpinLock;
 

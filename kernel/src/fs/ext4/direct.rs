@@ -18,12 +18,12 @@ use linux_raw_sys::general::O_DIRECT;
 use machine::PAGE_SIZE;
 
 use super::file::Contents;
-use crate::dev::block::{Op, SECTOR};
-use crate::errno::{Result, EFAULT, EINVAL};
+use crate::block::{Op, SECTOR};
+use crate::errno::{Result, EINVAL};
 use crate::fs::file::File;
-use crate::fs::io::{outcome, Sink, Source};
+use crate::uio::{outcome, Sink, Source};
 use crate::vm::{self, Dir};
-use crate::{proc, vm::Pins};
+use crate::{upcalls, vm::Pins};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages that one request pins at most.
@@ -116,7 +116,7 @@ impl Contents {
         };
         let together = (run.at + run.len - at).min(len);
         if let Some((addr, pages)) = to.whole_pages().filter(|_| together >= PAGE) {
-            let space = proc::current_thread().space().ok_or(EFAULT)?;
+            let space = upcalls::space()?;
             let pins =
                 Pins::new(&space, addr, pages.min(together / PAGE).min(MOST), vm::Access::Write)?;
             let sector = (run.disk + (at - run.at)) / SECTOR as u64;
@@ -149,7 +149,7 @@ impl Contents {
         let mut part = (PAGE - at % PAGE).min(len);
         if let Some((addr, pages)) = whole {
             let pages = pages.min(len / PAGE).min(MOST);
-            let space = proc::current_thread().space().ok_or(EFAULT)?;
+            let space = upcalls::space()?;
             // Before the pins: what is pinned stays.
             if self.object.invalidate(at, pages * PAGE)? {
                 let pins = Pins::new(&space, addr, pages, vm::Access::Read)?;

@@ -22,13 +22,13 @@ use super::direct::{self, Through};
 use super::node::Node;
 use super::{errno, Fs};
 use crate::arch::bytes::PageBytes;
-use crate::dev::block::SECTOR;
+use crate::block::SECTOR;
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Extent, Position, Seek};
-use crate::fs::io::{outcome, Sink, Source};
-use crate::proc::limits;
 use crate::sched;
 use crate::sync::{Gate, Mutex, MutexGuard, SpinLock};
+use crate::uio::{outcome, Sink, Source};
+use crate::upcalls;
 use crate::vm::{self, Dir, Object, Usage};
 
 const PAGE: u64 = 4096;
@@ -183,7 +183,7 @@ impl Contents {
         // The bytes may come from a mapping of this very file: growing must not bring them into
         // being.
         from.probe()?;
-        let len = limits::file_room(at, (from.left() as u64).min(self.max_size - at))?;
+        let len = upcalls::file_room(at, (from.left() as u64).min(self.max_size - at))?;
         let len = self.promise(at, len)?;
         if at + len > size {
             self.resize(at + len)?;
@@ -331,7 +331,7 @@ impl Contents {
         let _writer = self.begin_change()?;
         let size = self.size();
         if len > size {
-            limits::file_may_grow_to(len)?;
+            upcalls::file_may_grow_to(len)?;
         }
         if len != size {
             self.resize(len)?;
@@ -355,7 +355,7 @@ impl Contents {
         let size = self.size();
         let grows = end > size && matches!(how, Allocate::Extend | Allocate::ZeroRange);
         if grows {
-            limits::file_may_grow_to(end)?;
+            upcalls::file_may_grow_to(end)?;
         }
         if !matches!(how, Allocate::Extend | Allocate::KeepSize) {
             self.clear(at.min(size), end.min(size))?;

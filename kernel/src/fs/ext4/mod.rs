@@ -49,10 +49,10 @@ pub use volume::Mode;
 
 use super::access;
 use super::inode::{FsStat, InodeRef};
-use crate::dev::block::Disk;
+use crate::block::Disk;
+use crate::cred::Cred;
 use crate::errno::*;
 use crate::mem::heap;
-use crate::proc::cred::Cred;
 use crate::sched;
 use crate::sync::{Mutex, SpinLock};
 use crate::vm;

@@ -16,19 +16,18 @@ use super::dir::Dir;
 use super::direct::Through;
 use super::file::Contents;
 use super::{errno, Fs, Volume};
+use crate::cred::Cred;
+use crate::devnum::device_number;
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::acl::Acl;
-use crate::fs::cpio::device_number;
-use crate::fs::current;
-use crate::fs::devfs;
 use crate::fs::file::File;
 use crate::fs::inode::*;
-use crate::fs::io::{Sink, Source};
-use crate::ipc::pipe::Pipe;
-use crate::proc::cred::Cred;
+use crate::fs::pipe::Pipe;
 use crate::sched::{self, Nanos};
 use crate::sync::SpinLock;
+use crate::uio::{Sink, Source};
+use crate::upcalls;
 use crate::user;
 use crate::vm;
 
@@ -255,7 +254,7 @@ impl Node {
     /// # Errors
     /// `EPERM`; `EOPNOTSUPP` for a flag without effect here; `EROFS`, `EIO`.
     fn set_flags(&self, flags: u32) -> Result<()> {
-        let by = current::cred();
+        let by = upcalls::cred();
         let mut volume = self.fs.volume_with_room()?;
         if self.fs.is_read_only() {
             return Err(EROFS);
@@ -460,7 +459,7 @@ impl Inode for Node {
         match &self.body {
             Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
             Body::Other if matches!(self.kind, Kind::Char | Kind::Block) => {
-                devfs::open(self.rdev, flags).map(Some)
+                upcalls::open_device(self.kind, self.rdev, flags).map(Some)
             }
             Body::Other => Err(ENXIO),
             Body::File(contents) => {

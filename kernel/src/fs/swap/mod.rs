@@ -2,6 +2,7 @@
 //!
 //! I1: an area in the table has its node's extents, and gives them back when it is switched off.
 
+mod area;
 mod header;
 
 use alloc::boxed::Box;
@@ -15,15 +16,16 @@ use core::fmt::Write;
 use linux_raw_sys::general::O_RDWR;
 use machine::PAGE_SIZE;
 
+use self::area::{Area as Slots, Run};
 use self::header::Header;
 use super::file::File;
 use super::inode::{same, Extent, InodeRef, Kind};
 use super::path::escaped;
-use crate::dev::block::SECTOR;
+use crate::block::SECTOR;
 use crate::errno::*;
 use crate::println;
 use crate::sync::Mutex;
-use crate::vm::{self, SwapArea, SwapId, SwapRun};
+use crate::vm::{self, SwapId};
 
 /// The priority of the first area that asks for none; the next gets one less, and so on.
 const FIRST_PRIORITY: i16 = -2;
@@ -39,14 +41,14 @@ struct Area {
 static AREAS: Mutex<Vec<Area>> = Mutex::new(Vec::new());
 
 /// The good pages of an area as runs of slots.
-fn runs(extents: &[Extent], header: &Header) -> Vec<SwapRun> {
-    let mut list: Vec<SwapRun> = Vec::new();
+fn runs(extents: &[Extent], header: &Header) -> Vec<Run> {
+    let mut list: Vec<Run> = Vec::new();
     for extent in extents {
         header.good(extent.page..extent.page + extent.pages, |pages| {
             let slot = list.last().map_or(0, |run| run.slot + run.slots);
             let sector = extent.sector + (pages.start - extent.page) * (PAGE_SIZE / SECTOR) as u64;
             let slots = (pages.end - pages.start) as u32;
-            list.push(SwapRun { slot, slots, disk: extent.disk.clone(), sector });
+            list.push(Run { slot, slots, disk: extent.disk.clone(), sector });
         });
     }
     list
@@ -136,7 +138,7 @@ fn switch_on(extents: &[Extent], there: u64, kind: Kind, priority: i16) -> Resul
         }
     }
     let pages = pages.min(room);
-    let id = vm::swap_on(Arc::new(SwapArea::new(Box::from(runs))), priority)?;
+    let id = vm::swap_on(Arc::new(Slots::new(Box::from(runs))), priority)?;
     Ok((id, pages))
 }
 

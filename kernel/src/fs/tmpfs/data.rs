@@ -14,10 +14,10 @@ use linux_raw_sys::general as abi;
 
 use crate::errno::*;
 use crate::fs::inode::{Allocate, Position, Seek};
-use crate::fs::io::{outcome, Sink, Source};
-use crate::proc::{self, limits};
 use crate::sched;
 use crate::sync::Mutex;
+use crate::uio::{outcome, Sink, Source};
+use crate::upcalls;
 use crate::vm::{self, Asks, Dir, Object, Quota};
 
 /// The work of looking for a page, in bytes that are copied in that time.
@@ -79,7 +79,7 @@ impl Data {
         if at >= MAX_SIZE {
             return Err(EFBIG);
         }
-        let len = limits::file_room(at, (from.left() as u64).min(MAX_SIZE - at))?;
+        let len = upcalls::file_room(at, (from.left() as u64).min(MAX_SIZE - at))?;
         let seals = self.seals();
         if seals & (abi::F_SEAL_WRITE | abi::F_SEAL_FUTURE_WRITE) != 0 {
             return Err(EPERM);
@@ -129,7 +129,7 @@ impl Data {
             return Err(EPERM);
         }
         if len > size {
-            limits::file_may_grow_to(len)?;
+            upcalls::file_may_grow_to(len)?;
         }
         self.object.set_size(len)
     }
@@ -154,7 +154,7 @@ impl Data {
             if seals & abi::F_SEAL_GROW != 0 {
                 return Err(EPERM);
             }
-            limits::file_may_grow_to(end)?;
+            upcalls::file_may_grow_to(end)?;
             self.object.set_size(end)?;
         }
         if clears {
@@ -191,7 +191,7 @@ impl Data {
     /// `EINTR`: the process is being ended.
     fn each_hole(&self, from: u64, to: u64, mut each: impl FnMut(u64) -> Result<()>) -> Result<()> {
         for at in (from & !(PAGE - 1)..to).step_by(PAGE as usize) {
-            if sched::work_done(LOOK) && proc::is_leaving() {
+            if sched::work_done(LOOK) && sched::is_leaving() {
                 return Err(EINTR);
             }
             if !self.object.has_page(at) {

@@ -14,10 +14,10 @@ use alloc::vec::Vec;
 
 use super::TmpNode;
 use crate::charge::Charge;
+use crate::cred::Cred;
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::*;
-use crate::proc::cred::Cred;
 use crate::sched;
 use crate::sync::SpinLock;
 

@@ -34,14 +34,14 @@ use linux_raw_sys::general as abi;
 use super::access;
 use super::file::File;
 use super::inode::*;
-use super::io::{Sink, Source};
 use crate::charge::{self, Charge};
-use crate::dev::block;
+use crate::cred::Cred;
 use crate::errno::*;
-use crate::ipc::pipe::Pipe;
-use crate::proc::cred::Cred;
+use crate::fs::pipe::Pipe;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock};
+use crate::uio::{Sink, Source};
+use crate::upcalls;
 use crate::vm::{self, Asks};
 use data::Data;
 use dir::Dir;
@@ -439,11 +439,7 @@ impl Inode for TmpNode {
     fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
         match &self.body {
             Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
-            Body::Special(rdev) if self.kind == Kind::Char => {
-                super::devfs::open(*rdev, flags).map(Some)
-            }
-            Body::Special(rdev) if self.kind == Kind::Block => block::open(*rdev, flags).map(Some),
-            Body::Special(_) => Err(ENXIO),
+            Body::Special(number) => upcalls::open_device(self.kind, *number, flags).map(Some),
             _ => Ok(None),
         }
     }

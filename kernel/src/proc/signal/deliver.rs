@@ -94,7 +94,7 @@ fn deliver_all(thread: &Arc<Thread>, regs: &mut UserRegs) {
 
 /// Under `trace`, one line for a process that its own fault kills.
 fn trace_death(thread: &Thread, regs: &UserRegs, signal: Signal) {
-    if SigSet::FAULTS.has(signal) && crate::print::TRACE.load(Ordering::Relaxed) {
+    if SigSet::FAULTS.has(signal) && crate::trace::TRACE.load(Ordering::Relaxed) {
         let fault = *thread.last_fault.lock();
         let (pid, comm) = (thread.process.pid, thread.comm());
         crate::control!(

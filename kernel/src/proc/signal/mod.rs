@@ -16,6 +16,7 @@
 pub mod deliver;
 pub mod frame;
 pub mod send;
+pub mod signalfd;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

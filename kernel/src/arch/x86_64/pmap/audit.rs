@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use machine::PageNo;
 
 use super::{page_of, reverse, space, PRESENT};
-use crate::arch::machine::KERNEL;
+use crate::mem::frames::KERNEL;
 
 /// Checks that each table counts the entries that are present in it, that each of these is named
 /// once by its page, and that nothing else is named. All other CPUs stand still. Cost: by entries,

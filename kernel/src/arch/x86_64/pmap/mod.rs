@@ -54,8 +54,8 @@ use machine::order::{Before, Held, PageCache};
 use machine::{NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
 
 use super::cpu;
-use super::machine::KERNEL;
 use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, UNCACHED, USER, WRITE};
+use crate::mem::frames::KERNEL;
 pub use audit::audit;
 use record::record;
 pub(super) use reverse::FreeNodes;

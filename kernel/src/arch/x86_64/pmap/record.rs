@@ -27,8 +27,8 @@ use alloc::vec::Vec;
 use machine::{NoMemory, PageNo};
 
 use super::NIL;
+use crate::lock::{Once, RawSpin};
 use crate::mem::fault;
-use crate::sync::{Once, RawSpin};
 
 /// One frame's record: 32 bytes, so that it lies in one cache line.
 #[repr(C, align(32))]

@@ -26,10 +26,10 @@ use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
 use super::record::{self, record, Locked, Record, IN_BUCKET, OWN};
 use super::NIL;
 use crate::arch::cpu;
-use crate::arch::machine::KERNEL;
 use crate::arch::tables::{
     index, place, table, Missing, Root, Table, ADDRESS, PRESENT, USER, WRITE,
 };
+use crate::mem::frames::KERNEL;
 pub(super) use moving::SERVES;
 pub(super) use tables::{free_space, in_use, new_space, Stack, TABLES};
 pub(super) use walk::{Part, Tree};

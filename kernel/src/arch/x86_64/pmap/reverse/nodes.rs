@@ -17,16 +17,17 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use crate::arch::layout;
+use crate::mem::frames::Reserve;
 use machine::order::{Before, Held, PageCache};
 use machine::{NoMemory, PageNo, PAGE_SIZE};
-use uvm::page::Reserve;
 
 use super::super::record::record;
 use super::super::NIL;
-use crate::arch::machine::KERNEL;
 use crate::arch::{cpu, preempt};
-use crate::mem::{self, heap, layout};
-use crate::sync::SpinLock;
+use crate::lock::SpinLock;
+use crate::mem::frames::KERNEL;
+use crate::mem::{self, heap};
 
 /// Nodes in a frame, and in a batch that CPUs exchange.
 const NODES: u32 = 256;

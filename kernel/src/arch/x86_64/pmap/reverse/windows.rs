@@ -29,10 +29,10 @@
 
 use core::ops::{Deref, Range};
 
+use crate::mem::frames::Owner;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use machine::{Pa, Prot, Wiring};
-use uvm::page::Owner;
 
 use super::nodes::{give_node, node, take_node, List};
 use super::*;
@@ -40,8 +40,8 @@ use crate::arch::pmap::record::{witness, IN_BUCKET, NOTHING, OWN, WINDOW};
 use crate::arch::pmap::space::Last;
 use crate::arch::pmap::{entry_for, page_of};
 use crate::arch::tables::{ADDRESS, NO_EXECUTE, PRESENT, WRITE};
+use crate::lock::{Once, RawSpin};
 use crate::mem::fault;
-use crate::sync::{Once, RawSpin};
 
 /// Pages in a window, and entries that a node can mean.
 pub(super) const PAGES: usize = 16;

@@ -2,11 +2,11 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use uvm::page::Reserve;
+use crate::mem::frames::Reserve;
 
 use super::*;
 use crate::arch::tables as kernel_tables;
-use crate::sync::SpinLock;
+use crate::lock::SpinLock;
 
 /// Zeroed tables and roots kept at most, by all CPUs together and by each at least.
 const KEPT_TABLES: usize = 256;

@@ -1,0 +1,206 @@
+//! The files of `/proc/sys` that change something when they are written, and how what is written is
+//! read.
+
+use alloc::format;
+use alloc::string::String;
+use core::str::FromStr;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::Setting;
+use crate::chain::zero_copy::{self, Threshold};
+use crate::errno::*;
+use crate::fs::{ext4, file, pipe};
+use crate::ipc::shm;
+use crate::mem::heap;
+use crate::proc::table;
+use crate::sched;
+use crate::vm::{self, Class};
+
+/// Bytes of the longest setting.
+pub(super) const LONGEST: usize = 128;
+
+/// What a program has written. Fails with `EINVAL` if it is longer than any setting, or no text.
+pub(super) fn text(written: &[u8]) -> Result<&str> {
+    match core::str::from_utf8(written) {
+        Ok(text) if text.len() <= LONGEST => Ok(text),
+        _ => Err(EINVAL),
+    }
+}
+
+/// A number as a program writes it.
+pub(super) fn number<N: FromStr>(text: &str) -> Result<N> {
+    text.trim().parse().map_err(|_| EINVAL)
+}
+
+/// Below which number processes and threads are.
+pub(super) static NUMBERS: Setting = Setting {
+    show: || format!("{}\n", table::numbers()),
+    set: |text| table::set_numbers(number(text)?),
+};
+
+pub(super) static SHMMAX: Setting = Setting {
+    show: || format!("{}\n", shm::limits().max),
+    set: |text| number(text).map(|max| shm::set_limits(|limits| limits.max = max)),
+};
+
+pub(super) static SHMALL: Setting = Setting {
+    show: || format!("{}\n", shm::limits().all),
+    set: |text| number(text).map(|all| shm::set_limits(|limits| limits.all = all)),
+};
+
+/// Bytes from which on a read takes pages in place of copies.
+pub(super) static RECEIVE: Setting = Setting {
+    show: || show_threshold(&zero_copy::RECEIVE),
+    set: |text| set_threshold(&zero_copy::RECEIVE, text),
+};
+
+/// Bytes from which on a write to a pipe loans whole pages.
+pub(super) static PIPE_LOAN: Setting = Setting {
+    show: || show_threshold(&zero_copy::PIPE_LOAN),
+    set: |text| set_threshold(&zero_copy::PIPE_LOAN, text),
+};
+
+/// Bytes from which on a write to a socket loans whole pages.
+pub(super) static LOAN: Setting = Setting {
+    show: || show_threshold(&zero_copy::LOAN),
+    set: |text| set_threshold(&zero_copy::LOAN, text),
+};
+
+/// Bytes, or `never`.
+fn show_threshold(threshold: &Threshold) -> String {
+    match threshold.from.load(Relaxed) {
+        usize::MAX => String::from("never\n"),
+        from => format!("{from}\n"),
+    }
+}
+
+/// Takes bytes, `never` or `default`.
+fn set_threshold(threshold: &Threshold, text: &str) -> Result<()> {
+    let from = match text.trim() {
+        "never" => usize::MAX,
+        "default" => threshold.usual,
+        bytes => number(bytes)?,
+    };
+    threshold.from.store(from, Relaxed);
+    Ok(())
+}
+
+pub(super) static SHMMNI: Setting = Setting {
+    show: || format!("{}\n", shm::limits().segments),
+    set: |text| match number(text)? {
+        segments @ 0..=32768 => {
+            shm::set_limits(|limits| limits.segments = segments);
+            Ok(())
+        }
+        _ => Err(EINVAL),
+    },
+};
+
+/// Memory is promised without being counted: nothing else is on offer.
+pub(super) static OVERCOMMIT: Setting = Setting {
+    show: || String::from("1\n"),
+    set: |text| if number(text) == Ok(1) { Ok(()) } else { Err(EINVAL) },
+};
+
+/// Linux's one number for what the shares below say in six: shown for programs that look, and not
+/// to be set.
+pub(super) static SWAPPINESS: Setting =
+    Setting { show: || String::from("60\n"), set: |_| Err(EINVAL) };
+
+/// Files open at most, but for those of the privileged.
+pub(super) static FILE_MAX_OPEN: Setting = Setting {
+    show: || format!("{}\n", file::counts().1),
+    set: |text| number(text).map(file::set_most),
+};
+
+/// Pages that a user's pipes may hold: before they become small, and at most.
+pub(super) static PIPE_SOFT: Setting = Setting {
+    show: || format!("{}\n", pipe::SOFT.load(Relaxed)),
+    set: |text| number(text).map(|most| pipe::SOFT.store(most, Relaxed)),
+};
+
+/// See [`PIPE_SOFT`].
+pub(super) static PIPE_HARD: Setting = Setting {
+    show: || format!("{}\n", pipe::HARD.load(Relaxed)),
+    set: |text| number(text).map(|most| pipe::HARD.store(most, Relaxed)),
+};
+
+/// Mappings of a process at most.
+pub(super) static MOST_MAPPINGS: Setting = Setting {
+    show: || format!("{}\n", vm::most_mappings()),
+    set: |text| number(text).map(vm::set_most_mappings),
+};
+
+/// The low water mark; the high one stays as far above it as it is.
+pub(super) static MIN_FREE: Setting = Setting {
+    show: || format!("{}\n", vm::stats().low_water * 4),
+    set: |text| vm::set_low_water(number::<u64>(text)? / 4),
+};
+
+/// Which of a kind's two shares of memory.
+#[derive(Clone, Copy)]
+enum Share {
+    Least,
+    Most,
+}
+
+fn show_share(class: Class, share: Share) -> String {
+    let (least, most) = vm::shares(class);
+    format!("{}\n", if matches!(share, Share::Least) { least } else { most })
+}
+
+fn set_share(class: Class, share: Share, text: &str) -> Result<()> {
+    let percent = number(text)?;
+    let (least, most) = vm::shares(class);
+    match share {
+        Share::Least => vm::set_shares(class, percent, most),
+        Share::Most => vm::set_shares(class, least, percent),
+    }
+}
+
+/// Declares the settings of the page daemon's balance, after NetBSD's of the same names.
+macro_rules! shares {
+    ($($name:ident: $class:ident $share:ident),* $(,)?) => {
+        $(pub(super) static $name: Setting = Setting {
+            show: || show_share(Class::$class, Share::$share),
+            set: |text| set_share(Class::$class, Share::$share, text),
+        };)*
+    };
+}
+shares! {
+    ANON_MIN: Anon Least, ANON_MAX: Anon Most,
+    FILE_MIN: File Least, FILE_MAX: File Most,
+    EXEC_MIN: Exec Least, EXEC_MAX: Exec Most,
+}
+
+/// The share of memory, in percent, in which pages are kept compressed.
+pub(super) static ZSWAP: Setting =
+    Setting { show: || format!("{}\n", vm::zswap()), set: |text| vm::set_zswap(number(text)?) };
+
+/// Drops what is kept for its next use and can be had again: 1 pages of files, 2 names, nodes and
+/// the heap's free blocks, 3 both.
+pub(super) static DROP_CACHES: Setting = Setting {
+    show: || String::from("0\n"),
+    set: |text| {
+        let what @ 1..=3 = number(text)? else { return Err(EINVAL) };
+        if what & 1 != 0 {
+            ext4::drop_pages();
+        }
+        if what & 2 != 0 {
+            ext4::drop_nodes();
+            crate::net::rights::collect_now()?;
+            sched::on_each_cpu(heap::drain);
+            heap::give_back();
+        }
+        Ok(())
+    },
+};
+
+/// Whether a fault brings in and maps what lies around its page.
+pub(super) static NEIGHBOURS: Setting = Setting {
+    show: || String::from(if vm::neighbours() { "1\n" } else { "0\n" }),
+    set: |text| {
+        vm::set_neighbours(number::<u64>(text)? != 0);
+        Ok(())
+    },
+};

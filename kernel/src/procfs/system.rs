@@ -1,0 +1,278 @@
+//! The files of `/proc` that are about the whole system.
+
+use alloc::format;
+use alloc::string::String;
+use core::fmt::Write;
+
+use super::net::Version;
+use super::text::{Spot, Text};
+use super::{dir, link, memory, net, records, setting, settings, text, Member, Show};
+use crate::arch::cpu;
+use crate::block;
+use crate::errno::Result;
+use crate::fs::path::escaped;
+use crate::fs::{file, mount, random, swap};
+use crate::ipc::shm;
+use crate::net::address::Kind;
+use crate::proc;
+use crate::proc::limits::NOFILE_MAX;
+use crate::sched;
+
+/// What `uname` and `/proc` say the kernel is.
+const VERSION: &str = "#1 SMP";
+const TICKS: u64 = 100;
+const SECOND: u64 = 1_000_000_000;
+
+pub(super) static ROOT: &[Member] = &[
+    link("self", Show::SelfLink),
+    link("thread-self", Show::ThreadSelf),
+    link("mounts", Show::MountsLink),
+    text("meminfo", memory::meminfo),
+    text("vmstat", memory::vmstat),
+    text("stat", stat),
+    text("uptime", uptime),
+    text("loadavg", loadavg),
+    text("cpuinfo", cpuinfo),
+    text("version", version),
+    text("filesystems", filesystems),
+    text("cmdline", cmdline),
+    text("devices", devices),
+    text("interrupts", interrupts),
+    text("partitions", block::partitions),
+    text("diskstats", block::diskstats),
+    text("swaps", swap::table),
+    link("sysrq-trigger", Show::Trigger),
+    link("audit", Show::Audit),
+    link("inuse", Show::InUse),
+    dir("sysvipc", SYSVIPC),
+    dir("net", NET),
+    dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
+];
+
+static NET: &[Member] = &[
+    records("unix", net::unix),
+    records("tcp", |spot, out| net::inet(Kind::Stream, Version::Four, spot, out)),
+    records("tcp6", |spot, out| net::inet(Kind::Stream, Version::Six, spot, out)),
+    records("udp", |spot, out| net::inet(Kind::Datagram, Version::Four, spot, out)),
+    records("udp6", |spot, out| net::inet(Kind::Datagram, Version::Six, spot, out)),
+];
+
+static KERNEL: &[Member] = &[
+    text("osrelease", osrelease),
+    text("ostype", || String::from("Linux\n")),
+    text("version", || format!("{VERSION}\n")),
+    text("hostname", || String::from("uvm\n")),
+    text("domainname", || String::from("(none)\n")),
+    setting("pid_max", &settings::NUMBERS),
+    text("threads-max", || format!("{}\n", proc::table::limit())),
+    text("ngroups_max", || String::from("65536\n")),
+    text("cap_last_cap", || String::from("40\n")),
+    text("randomize_va_space", || String::from("0\n")),
+    text("sched_autogroup_enabled", || String::from("0\n")),
+    setting("shmmax", &settings::SHMMAX),
+    setting("shmall", &settings::SHMALL),
+    setting("shmmni", &settings::SHMMNI),
+    text("shm_rmid_forced", || String::from("0\n")),
+    dir("random", RANDOM),
+];
+
+static RANDOM: &[Member] = &[
+    text("uuid", uuid),
+    text("boot_id", || String::from("00000000-0000-4000-8000-000000000000\n")),
+    text("entropy_avail", || String::from("256\n")),
+];
+
+static VM: &[Member] = &[
+    setting("overcommit_memory", &settings::OVERCOMMIT),
+    text("overcommit_ratio", || String::from("50\n")),
+    setting("max_map_count", &settings::MOST_MAPPINGS),
+    text("mmap_min_addr", || String::from("65536\n")),
+    setting("swappiness", &settings::SWAPPINESS),
+    setting("min_free_kbytes", &settings::MIN_FREE),
+    setting("anonmin", &settings::ANON_MIN),
+    setting("anonmax", &settings::ANON_MAX),
+    setting("filemin", &settings::FILE_MIN),
+    setting("filemax", &settings::FILE_MAX),
+    setting("execmin", &settings::EXEC_MIN),
+    setting("execmax", &settings::EXEC_MAX),
+    setting("loan_bytes", &settings::LOAN),
+    setting("pipe_loan_bytes", &settings::PIPE_LOAN),
+    setting("receive_bytes", &settings::RECEIVE),
+    setting("compressed_percent", &settings::ZSWAP),
+    link("drop_caches", Show::DropCaches),
+    setting("uvm_neighbours", &settings::NEIGHBOURS),
+];
+
+static FS: &[Member] = &[
+    setting("file-max", &settings::FILE_MAX_OPEN),
+    text("nr_open", || format!("{NOFILE_MAX}\n")),
+    text("pipe-max-size", || String::from("1048576\n")),
+    setting("pipe-user-pages-soft", &settings::PIPE_SOFT),
+    setting("pipe-user-pages-hard", &settings::PIPE_HARD),
+    text("file-nr", || format!("{}\t0\t{}\n", file::counts().0, file::counts().1)),
+];
+
+/// `/proc/sysvipc`.
+static SYSVIPC: &[Member] = &[records("shm", segments)];
+
+fn segments(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    if spot.line == 0 {
+        out.write_str(
+            "       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      \
+             atime      dtime      ctime                   rss                  swap\n",
+        )?;
+        return Ok(Some(0));
+    }
+    let Some((slot, info)) = shm::next(spot.key as usize) else { return Ok(None) };
+    let owner = &info.owner;
+    writeln!(
+        out,
+        "{:10} {:10}  {:4o} {:21} {:5} {:5}  {:5} {:5} {:5} {:5} {:5} {:10} {:10} {:10} {:21} {:21}",
+        info.key,
+        info.id,
+        owner.mode,
+        info.size,
+        info.creator,
+        info.last,
+        info.attachments,
+        owner.uid,
+        owner.gid,
+        owner.creator_uid,
+        owner.creator_gid,
+        info.attached,
+        info.detached,
+        info.changed,
+        info.resident * 4096,
+        info.swapped * 4096,
+    )?;
+    Ok(Some(slot as u64 + 1))
+}
+
+fn interrupts() -> String {
+    let mut out = String::from("     ");
+    for cpu in 0..cpu::count() {
+        let _ = write!(out, "{:>11}", format!("CPU{cpu}"));
+    }
+    out.push('\n');
+    crate::arch::irq::list(|label, taken, name| {
+        let _ = write!(out, "{label:>4}:");
+        taken.iter().for_each(|taken| {
+            let _ = write!(out, "{taken:>11}");
+        });
+        let _ = writeln!(out, "  {name}");
+    });
+    out
+}
+
+fn osrelease() -> String {
+    format!("{}\n", crate::print::RELEASE)
+}
+
+fn version() -> String {
+    format!("Linux version {} (uvm) {VERSION}\n", crate::print::RELEASE)
+}
+
+/// What a CPU has done, in ticks: a line of `stat` after the CPU's name.
+fn stat_line(times: sched::Times) -> String {
+    let [user, system, idle] =
+        [times.user, times.kernel, times.idle].map(|ns| ns / (SECOND / TICKS));
+    format!("{user} 0 {system} {idle} 0 0 0 0 0 0\n")
+}
+
+fn sum(times: impl Iterator<Item = sched::Times>) -> sched::Times {
+    times.fold(sched::Times::default(), |sum, one| sched::Times {
+        user: sum.user + one.user,
+        kernel: sum.kernel + one.kernel,
+        idle: sum.idle + one.idle,
+    })
+}
+
+fn stat() -> String {
+    let mut out = format!("cpu  {}", stat_line(sum((0..cpu::count()).map(sched::times))));
+    for cpu in 0..cpu::count() {
+        let _ = write!(out, "cpu{cpu} {}", stat_line(sched::times(cpu)));
+    }
+    let boot = sched::wall().saturating_sub(sched::now()) / SECOND;
+    let (processes, running, _) = proc::table::load();
+    let mut interrupts = 0;
+    crate::arch::irq::list(|_, taken, _| interrupts += taken.iter().sum::<u64>());
+    let _ = write!(
+        out,
+        "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
+        sched::switches(),
+        processes
+    );
+    out
+}
+
+fn uptime() -> String {
+    let idle = sum((0..cpu::count()).map(sched::times)).idle / (SECOND / TICKS);
+    let up = sched::now() / (SECOND / 100);
+    format!("{}.{:02} {}.{:02}\n", up / 100, up % 100, idle / 100, idle % 100)
+}
+
+fn loadavg() -> String {
+    let (processes, running, last) = proc::table::load();
+    format!("0.00 0.00 0.00 {running}/{processes} {last}\n")
+}
+
+/// All CPUs are alike, and each is a socket of its own.
+fn cpuinfo() -> String {
+    let mut out = String::new();
+    for cpu in 0..cpu::count() {
+        let _ = write!(
+            out,
+            "processor\t: {cpu}\nvendor_id\t: AuthenticAMD\nmodel name\t: QEMU Virtual CPU\ncpu MHz\t\t: 1000.000\n\
+             physical id\t: {cpu}\nsiblings\t: 1\ncore id\t\t: 0\ncpu cores\t: 1\napicid\t\t: {cpu}\n\
+             flags\t\t: fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat clflush mmx fxsr sse sse2 syscall nx lm\n\n",
+        );
+    }
+    out
+}
+
+fn filesystems() -> String {
+    String::from("nodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\n")
+}
+
+fn cmdline() -> String {
+    format!("{}\n", proc::init::command_line())
+}
+
+fn devices() -> String {
+    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:\n254 virtblk\n")
+}
+
+fn uuid() -> String {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes);
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let mut out = String::new();
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            out.push('-');
+        }
+        let _ = write!(out, "{byte:02x}");
+    }
+    out.push('\n');
+    out
+}
+
+/// The table of mounts as `/proc/PID/mounts` shows it.
+pub(super) fn mounts(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    let Some(mount) = mount::nth(spot.key as usize) else { return Ok(None) };
+    if let Some(path) = mount.path() {
+        let (source, path) = (escaped(mount.source().as_bytes()), escaped(&path));
+        let (fs_type, options, fs_options) = (mount.fs_type(), mount.options(), mount.fs_options());
+        writeln!(out, "{source} {path} {fs_type} {options}{fs_options} 0 0")?;
+    }
+    Ok(Some(spot.key + 1))
+}
+
+/// Whether all that the VM system has counted is right, or what isn't.
+pub(super) fn audit() -> String {
+    match crate::vm::audit() {
+        Ok(()) => String::from("clean\n"),
+        Err(wrong) => format!("wrong: {wrong}\n"),
+    }
+}

@@ -1,0 +1,258 @@
+//! Texts, made a record at a time as they are read.
+//!
+//! ```text
+//!   text    | record | record | record | ...
+//!                    ^ start  ^ next: where its maker finds it (an address, a number)
+//!   kept             '--------'
+//! ```
+//! A text grows with what programs do: a line for each mapping, socket, mount. An opened one keeps
+//! where its next record is and, until that has been read whole, one record; so memory is bounded,
+//! however long the text and however many descriptors there are.
+//!
+//! I1: `start` is the offset in the text of the first byte of `record`. A read at an offset before
+//! it, or at 0, makes the text anew; a read behind it makes the records between and throws them
+//! away.
+//!
+//! What changes meanwhile may be seen or not; each record is of one moment, and what stays is seen
+//! once. So it is on Linux (`seq_file`). The road not taken, the whole text at `open`, shows one
+//! moment, and has a program choose how much the kernel allocates.
+
+use alloc::string::String;
+use alloc::sync::Weak;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::settings;
+use crate::charge::{self, Charge};
+use crate::errno::*;
+use crate::fs::file::File;
+use crate::fs::inode::{Inode, Position, Stat};
+use crate::mem::fault::Room;
+use crate::proc::mm::Mm;
+use crate::proc::{Process, Thread};
+use crate::sched;
+use crate::sync::Mutex;
+use crate::uio::{Sink, Source};
+use crate::vm::Space;
+
+/// The text of a record. Writing fails if there is no memory for it, and for no other reason.
+#[derive(Default)]
+pub struct Text(Vec<u8>);
+
+impl Text {
+    /// Bytes so far.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds bytes that may be no text: a path.
+    ///
+    /// # Errors
+    /// `fmt::Error` without memory.
+    pub fn put(&mut self, bytes: &[u8]) -> fmt::Result {
+        self.0.room(bytes.len()).map_err(|_| fmt::Error)?;
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.put(text.as_bytes())
+    }
+}
+
+impl From<fmt::Error> for Errno {
+    /// See [`Text`].
+    fn from(_: fmt::Error) -> Errno {
+        ENOMEM
+    }
+}
+
+/// Which record is to be made.
+#[derive(Clone, Copy, Default)]
+pub struct Spot {
+    /// What the record before said; 0 for the first.
+    pub key: u64,
+    /// How many records there were before that weren't empty.
+    pub line: u64,
+}
+
+/// Makes a record, which may be empty, and says where the next one is; `None` behind the last.
+pub type Records = fn(Spot, &mut Text) -> Result<Option<u64>>;
+/// The same of a process's address space.
+pub type SpaceRecords = fn(&Process, &Space, Spot, &mut Text) -> Result<Option<u64>>;
+
+/// The same of a process.
+pub type ProcessRecords = fn(&Process, Spot, &mut Text) -> Result<Option<u64>>;
+
+/// What an opened text is about.
+pub(super) enum Subject {
+    /// A short one, made whole.
+    System(fn() -> String),
+    Records(Records),
+    /// A short one about a process, which may be gone when it is read.
+    Process(Weak<Process>, fn(&Process) -> Result<Vec<u8>>),
+    ProcessRecords(Weak<Process>, ProcessRecords),
+    /// A short one about a thread.
+    Thread(Weak<Thread>, fn(&Thread) -> Result<Vec<u8>>),
+    /// About the address space that a process had when it was opened, as long as that runs in it;
+    /// `None` if it had none.
+    Space(Weak<Process>, Option<Weak<Mm>>, SpaceRecords),
+}
+
+impl Subject {
+    fn record(&self, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+        match self {
+            Subject::System(text) => out.0 = text().into_bytes(),
+            Subject::Records(make) => return make(spot, out),
+            Subject::Process(process, text) => out.0 = text(&*process.upgrade().ok_or(ESRCH)?)?,
+            Subject::Thread(thread, text) => out.0 = text(&*thread.upgrade().ok_or(ESRCH)?)?,
+            Subject::ProcessRecords(process, make) => {
+                return make(&*process.upgrade().ok_or(ESRCH)?, spot, out);
+            }
+            Subject::Space(process, mm, make) => {
+                let process = process.upgrade().ok_or(ESRCH)?;
+                let mm = mm.as_ref().and_then(Weak::upgrade).filter(|mm| !mm.is_left());
+                return mm.map_or(Ok(None), |mm| make(&process, &mm.space, spot, out));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// How far an opened text has been made.
+struct Progress {
+    start: u64,
+    record: Text,
+    spot: Spot,
+    is_over: bool,
+    /// For a record that is kept between two reads.
+    charge: Option<Charge>,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress {
+            start: 0,
+            record: Text::default(),
+            spot: Spot::default(),
+            is_over: false,
+            charge: None,
+        }
+    }
+
+    /// Makes the next record in place of this one; false behind the last. Nothing has changed if it
+    /// fails.
+    fn advance(&mut self, subject: &Subject) -> Result<bool> {
+        let done = self.record.len() as u64;
+        if self.is_over {
+            self.start += done;
+            self.record = Text::default();
+            return Ok(false);
+        }
+        let mut record = Text::default();
+        let next = subject.record(self.spot, &mut record)?;
+        self.start += done;
+        self.spot.line += u64::from(record.len() != 0);
+        self.record = record;
+        match next {
+            Some(key) => self.spot.key = key,
+            None => self.is_over = true,
+        }
+        Ok(true)
+    }
+}
+
+/// What becomes of what is written to a text.
+#[derive(Clone, Copy)]
+pub(super) enum Set {
+    System(fn(&str) -> Result<()>),
+    /// Of the process that the text is about.
+    Process(fn(&Process, &str) -> Result<()>),
+}
+
+/// An opened text.
+pub(super) struct Reader {
+    pub subject: Subject,
+    pub stat: Stat,
+    /// What takes writes; `None` if it was opened for reading.
+    pub set: Option<Set>,
+    progress: Mutex<Progress>,
+}
+
+impl Reader {
+    pub fn new(subject: Subject, stat: Stat, set: Option<Set>) -> Reader {
+        Reader { subject, stat, set, progress: Mutex::new(Progress::new()) }
+    }
+
+    /// Puts what lies from `at` on, as far as there is room.
+    fn put(&self, progress: &mut Progress, at: u64, to: &mut Sink<'_>) -> Result<()> {
+        if at == 0 || at < progress.start {
+            *progress = Progress::new();
+        }
+        let mut at = at;
+        while to.left() != 0 {
+            let from = usize::try_from(at - progress.start).unwrap_or(usize::MAX);
+            if let Some(rest) = progress.record.0.get(from..).filter(|rest| !rest.is_empty()) {
+                at += to.put(rest)? as u64;
+                continue;
+            }
+            if !progress.advance(&self.subject)? {
+                break;
+            }
+            crate::sched::give_way();
+            if sched::is_leaving() {
+                return Err(EINTR);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inode for Reader {
+    fn stat(&self) -> Stat {
+        self.stat
+    }
+
+    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        let before = to.done();
+        let mut progress = self.progress.lock();
+        let result = self.put(&mut progress, at, to);
+        let done = to.done() - before;
+        if at + done as u64 == progress.start + progress.record.len() as u64 {
+            // Read whole: a descriptor that rests keeps no text.
+            progress.start += progress.record.len() as u64;
+            progress.record = Text::default();
+            progress.charge = None;
+        } else {
+            // Who may not have it kept has it made again.
+            progress.charge = charge::take(progress.record.0.capacity()).ok();
+            if progress.charge.is_none() {
+                *progress = Progress::new();
+            }
+        }
+        crate::uio::outcome(done, result)
+    }
+
+    /// Some settings do what is written to them; the others accept it and stay as they are.
+    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
+        let set = self.set.ok_or(EBADF)?;
+        let at = if let Position::At(at) = at { at } else { 0 };
+        let mut bytes = [0; settings::LONGEST + 1];
+        let n = from.get(&mut bytes)?;
+        let text = settings::text(&bytes[..n])?;
+        match (set, &self.subject) {
+            (Set::System(set), _) => set(text)?,
+            (Set::Process(set), Subject::Process(process, _)) => {
+                set(&*process.upgrade().ok_or(ESRCH)?, text)?
+            }
+            (Set::Process(_), _) => return Err(EINVAL),
+        }
+        Ok((n, at.saturating_add(n as u64)))
+    }
+
+    fn truncate(&self, _len: u64) -> Result<()> {
+        Ok(())
+    }
+}
