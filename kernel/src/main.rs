@@ -60,7 +60,7 @@ mod upcalls;
 mod user;
 mod vm;
 
-use arch::{acpi, apic, clock, cpu, fpu, serial, start, trap, user_access};
+use arch::{acpi, clock, cpu, fpu, irq, serial, start, trap, user_access};
 use boot::BootInfo;
 use dev::{framebuffer, tty};
 use mem::stack;
@@ -84,7 +84,7 @@ fn start(info: &BootInfo) -> ! {
     core::mem::forget(last_resort);
     trap::init();
     fpu::init();
-    apic::init(platform);
+    irq::init(platform);
     clock::init();
     sched::init();
     vm::init(vm::Above {

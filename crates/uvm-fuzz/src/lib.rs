@@ -161,6 +161,10 @@ mod mem {
 
 /// What they name of the machine.
 mod arch {
+    pub mod abi {
+        pub const ELF_MACHINE: u16 = elf::abi::EM_X86_64;
+    }
+
     pub mod layout {
         pub const USER_END: u64 = 0x7fff_ffff_f000;
     }

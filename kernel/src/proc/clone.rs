@@ -102,7 +102,7 @@ impl Request {
     }
 }
 
-/// Makes a thread or process that goes on from `regs` with 0 in `rax`. Returns its number to the
+/// Makes a thread or process that goes on from `regs` that returns 0 there. Returns its number to the
 /// caller.
 pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
@@ -114,13 +114,13 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     vm::with_room(|| heap::reserve(HEAP_NEED))?;
     regs.store_bases();
     let mut regs = regs.clone();
-    regs.rax = 0;
-    super::signal::deliver::forget_call(&mut regs);
+    regs.set_result(0);
+    regs.forget_call();
     if request.stack != 0 {
-        regs.rsp = request.stack;
+        regs.set_stack_pointer(request.stack);
     }
     if request.flags.contains(Flags::SETTLS) {
-        regs.set_bases([request.tls, regs.bases()[1]]);
+        regs.set_thread_pointer(request.tls);
     }
     if request.flags.contains(Flags::THREAD) {
         // Before a number is taken: a user who may have no more must not wear numbers out.

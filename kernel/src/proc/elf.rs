@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use crate::arch::abi::ELF_MACHINE;
 use crate::arch::layout::USER_END;
 use crate::errno::{Errno, Result, EINVAL, ENOEXEC};
 use crate::fs::file::File;
@@ -108,7 +109,7 @@ pub fn read(file: &File, start: &[u8], size: u64) -> Result<Image> {
     };
     let count = usize::from(header.e_phnum);
     let fits = usize::from(header.e_phentsize) == ENTRY_SIZE && (1..=ENTRIES_MAX).contains(&count);
-    if header.e_machine != abi::EM_X86_64 || !fits {
+    if header.e_machine != ELF_MACHINE || !fits {
         return Err(ENOEXEC);
     }
     let table = read_range(file, start, header.e_phoff, count * ENTRY_SIZE)?;

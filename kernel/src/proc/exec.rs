@@ -189,7 +189,7 @@ pub fn exec(
     }
     *regs = UserRegs::new(loaded.entry, sp);
     regs.load_bases();
-    super::signal::deliver::forget_call(regs);
+    regs.forget_call();
     sched::fpu_reset();
     trace::execed(thread);
     Ok(())

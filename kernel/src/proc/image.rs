@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 
 use super::elf::{Image, Placement, Right, Rights, Segment, StackRights};
 use super::exec::Strings;
+use crate::arch::abi;
 use crate::arch::layout::MAP_LOWEST;
 use crate::arch::layout::USER_END;
 use crate::cred::Cred;
@@ -41,7 +42,7 @@ const STACK_MAX: u64 = 64 << 20;
 const PART: usize = 1 << 16;
 /// What looking at a string is, in bytes that are copied meanwhile.
 pub const WORK: usize = 64;
-const PLATFORM: &[u8] = b"x86_64\0";
+const PLATFORM: &[u8] = abi::MACHINE.as_bytes();
 
 /// Where everything went.
 #[derive(Clone, Copy)]
@@ -196,13 +197,14 @@ pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
         + startup.path.len()
         + 1
         + PLATFORM.len()
+        + 1
         + random.len();
     // From the top: eight zero bytes, path, environment, arguments, platform, random.
     let strings_at = (loaded.stack_top - 8 - strings as u64) & !7;
-    let argv_at = strings_at + (PLATFORM.len() + random.len()) as u64;
+    let argv_at = strings_at + (PLATFORM.len() + 1 + random.len()) as u64;
     let envp_at = argv_at + startup.argv.bytes.len() as u64;
     let path_at = envp_at + startup.envp.bytes.len() as u64;
-    let random_at = strings_at + PLATFORM.len() as u64;
+    let random_at = strings_at + PLATFORM.len() as u64 + 1;
     let vector = auxiliary(loaded, startup, [strings_at, random_at, path_at]);
     let words = 1 + startup.argv.count + 1 + startup.envp.count + 1 + vector.len() * 2;
     let sp = strings_at.checked_sub(8 * words as u64).ok_or(E2BIG)? & !15;
@@ -221,7 +223,9 @@ pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
         word(value);
     });
     image.resize((strings_at - sp) as usize, 0);
-    for part in [PLATFORM, &random, &startup.argv.bytes, &startup.envp.bytes, startup.path, &[0]] {
+    for part in
+        [PLATFORM, &[0], &random, &startup.argv.bytes, &startup.envp.bytes, startup.path, &[0]]
+    {
         image.extend_from_slice(part);
     }
     sched::give_way();

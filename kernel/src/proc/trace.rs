@@ -41,9 +41,6 @@ use crate::mem::fault::{self, Room};
 use crate::sched;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The trap flag: an exception after the next instruction.
-const TRAP_FLAG: u64 = 0x100;
-
 /// What letting a tracee go costs, in bytes copied.
 const LETTING_GO: usize = 8192;
 
@@ -289,7 +286,7 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     let mut trace = thread.trace.lock();
     let stop = trace.stop_for(own)?;
     if how == Resume::Step {
-        stop.regs.set_flags(stop.regs.flags() | TRAP_FLAG);
+        stop.regs.begin_step();
     }
     stop.on = Some(GoOn(signal));
     trace.steps = how == Resume::Step;
@@ -310,7 +307,7 @@ pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<
         let mut trace = thread.trace.lock();
         let Some(tracer) = trace.tracer.clone() else { return Some(info) };
         if core::mem::take(&mut trace.steps) {
-            regs.set_flags(regs.flags() & !TRAP_FLAG);
+            regs.end_step();
         }
         regs.store_bases();
         trace.stop = Some(Stop { info, regs: regs.clone(), is_told: false, on: None });

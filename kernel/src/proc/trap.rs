@@ -5,29 +5,17 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::signal::{code, send, SigInfo, Signal, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use super::{current_thread, Thread};
+use crate::arch::abi::{Exception, LastFault, Mapped};
 use crate::arch::UserRegs;
 use crate::vm::{self, Access, FaultError, FaultKind};
-
-/// What a handler's frame says about the fault that caused it.
-#[derive(Clone, Copy, Default)]
-pub struct LastFault {
-    pub vector: u64,
-    pub error: u64,
-    pub address: u64,
-}
-
-const PAGE_FAULT: u64 = 14;
 
 /// A page fault in user mode: resolves it, or raises SIGSEGV or SIGBUS with the code and address of
 /// the fault.
 pub fn user_page_fault(_regs: &mut UserRegs, va: u64, access: Access) {
     let thread = &current_thread();
     let Err(error) = resolve(thread, va, access) else { return };
-    let write = u64::from(matches!(access, Access::Write)) << 1;
-    let execute = u64::from(matches!(access, Access::Execute)) << 4;
-    let present = u64::from(matches!(error, FaultError::Protection));
-    *thread.last_fault.lock() =
-        LastFault { vector: PAGE_FAULT, error: 4 | write | execute | present, address: va };
+    let mapped = if error == FaultError::Protection { Mapped::Yes } else { Mapped::No };
+    *thread.last_fault.lock() = LastFault::of_page(va, access, mapped);
     let (signal, code) = match error {
         FaultError::NoMapping => (SIGSEGV, code::SEGV_MAPERR),
         FaultError::Protection => (SIGSEGV, code::SEGV_ACCERR),
@@ -61,15 +49,16 @@ pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultErro
 /// Any other exception in user mode: the signal that Linux gives for it.
 pub fn user_exception(regs: &mut UserRegs, vector: u64, error: u64, cr2: u64) {
     *current_thread().last_fault.lock() = LastFault { vector, error, address: cr2 };
-    let (signal, code, address): (Signal, i32, u64) = match vector {
-        0 => (SIGFPE, code::FPE_INTDIV, regs.rip),
-        1 => (SIGTRAP, code::TRAP_TRACE, regs.rip),
-        3 => (SIGTRAP, code::SI_KERNEL, 0),
-        4 => (SIGSEGV, code::SI_KERNEL, 0),
-        6 => (SIGILL, code::ILL_ILLOPN, regs.rip),
-        16 | 19 => (SIGFPE, code::FPE_FLTINV, regs.rip),
-        17 => (SIGBUS, code::BUS_ADRALN, 0),
-        _ => (SIGSEGV, code::SI_KERNEL, 0),
+    let here = regs.instruction_pointer();
+    let (signal, code, address): (Signal, i32, u64) = match Exception::numbered(vector) {
+        Exception::DivideError => (SIGFPE, code::FPE_INTDIV, here),
+        Exception::SingleStep => (SIGTRAP, code::TRAP_TRACE, here),
+        Exception::Breakpoint => (SIGTRAP, code::SI_KERNEL, 0),
+        Exception::Overflow => (SIGSEGV, code::SI_KERNEL, 0),
+        Exception::InvalidInstruction => (SIGILL, code::ILL_ILLOPN, here),
+        Exception::FloatingPoint => (SIGFPE, code::FPE_FLTINV, here),
+        Exception::Misaligned => (SIGBUS, code::BUS_ADRALN, 0),
+        Exception::Other => (SIGSEGV, code::SI_KERNEL, 0),
     };
     send::force(SigInfo::fault(signal, code, address));
 }

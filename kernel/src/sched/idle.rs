@@ -8,7 +8,7 @@
 //! Source: Linux's haltpoll governor for guests, whose limits these are: a rest that was shorter
 //! than the longest look makes the next look longer, one that was not makes it shorter.
 
-use crate::arch::{cpu, io, ipi};
+use crate::arch::{clock, cpu, io, ipi};
 
 /// Ticks of the time stamp counter, some 20 and 200 us.
 const LEAST: u64 = 40_000;
@@ -33,14 +33,14 @@ impl IdleSpin {
             }
             return;
         }
-        let begun = io::rdtsc();
+        let begun = clock::ticks();
         if self.look != 0 {
             ipi::watch(self.look, &is_called);
         }
         if !is_called() {
             io::wait_for_interrupt();
         }
-        let is_short = io::rdtsc() - begun <= MOST;
+        let is_short = clock::ticks() - begun <= MOST;
         self.look = match self.look {
             0 if is_short => LEAST,
             look if is_short => (look * 2).min(MOST),

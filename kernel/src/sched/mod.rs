@@ -460,7 +460,7 @@ pub fn task_started() {
 /// Tells the host when the first program starts.
 fn first_user() {
     static SAID: Once<()> = Once::new();
-    SAID.call_once(|| crate::control!("user {}", io::rdtsc()));
+    SAID.call_once(|| crate::control!("user {}", arch::clock::ticks()));
 }
 
 /// Before a return to user mode with a nonzero work word: everything that is due.

@@ -1,7 +1,7 @@
 //! The system call table and the way through it.
 //!
 //! The trap code calls [`dispatch`] with the user's registers; it looks the number up in [`TABLE`],
-//! an array of plain functions, and stores what comes back in `rax`. Each module below owns a group
+//! an array of plain functions, and stores what comes back there, as the result. Each module below owns a group
 //! of calls and lists them in a constant `CALLS` made by [`calls!`]; the table is put together at
 //! compile time.
 //!
@@ -42,21 +42,21 @@ pub mod sys;
 pub mod time;
 mod trace;
 
-/// One system call: reads its arguments from the registers, returns what goes into `rax`.
+/// One system call: reads its arguments from the registers, returns the word that is the result.
 pub type Handler = fn(&mut UserRegs) -> u64;
 
 /// A module's part of the table: call number and handler.
 pub type Calls = &'static [(u32, Handler)];
 
-/// What a system call may return: turned into the value of `rax`.
+/// What a system call may return: turned into the word that programs see.
 pub trait Outcome {
-    fn into_rax(self) -> u64;
+    fn into_word(self) -> u64;
 }
 
 macro_rules! outcome {
     ($($t:ty)*) => { $(impl Outcome for Result<$t> {
         #[inline]
-        fn into_rax(self) -> u64 {
+        fn into_word(self) -> u64 {
             match self { Ok(value) => value as i64 as u64, Err(Errno(number)) => -i64::from(number) as u64 }
         }
     })* };
@@ -65,8 +65,8 @@ outcome! { usize u64 i64 i32 u32 }
 
 impl Outcome for Result<()> {
     #[inline]
-    fn into_rax(self) -> u64 {
-        self.map(|()| 0u64).into_rax()
+    fn into_word(self) -> u64 {
+        self.map(|()| 0u64).into_word()
     }
 }
 
@@ -74,40 +74,62 @@ impl Outcome for Result<()> {
 /// brackets says how many arguments the function takes, `regs` that it takes the registers.
 macro_rules! calls {
     ($($nr:ident => $f:path [$kind:tt]),* $(,)?) => {
-        &[$((linux_raw_sys::general::$nr, $crate::syscall::handler!($f, $kind))),*]
+        &[$(($crate::arch::abi::calls::$nr, $crate::syscall::handler!($f, $kind))),*]
     };
 }
 
 macro_rules! handler {
     ($f:path, regs) => {
-        |r| $crate::syscall::Outcome::into_rax($f(r))
+        |r| $crate::syscall::Outcome::into_word($f(r))
     };
     ($f:path, 0) => {
-        |_| $crate::syscall::Outcome::into_rax($f())
+        |_| $crate::syscall::Outcome::into_word($f())
     };
     ($f:path, 1) => {
-        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _))
+        |r| $crate::syscall::Outcome::into_word($f(r.argument(0) as _))
     };
     ($f:path, 2) => {
-        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _))
+        |r| $crate::syscall::Outcome::into_word($f(r.argument(0) as _, r.argument(1) as _))
     };
     ($f:path, 3) => {
-        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _))
+        |r| {
+            $crate::syscall::Outcome::into_word($f(
+                r.argument(0) as _,
+                r.argument(1) as _,
+                r.argument(2) as _,
+            ))
+        }
     };
     ($f:path, 4) => {
-        |r| $crate::syscall::Outcome::into_rax($f(r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _))
+        |r| {
+            $crate::syscall::Outcome::into_word($f(
+                r.argument(0) as _,
+                r.argument(1) as _,
+                r.argument(2) as _,
+                r.argument(3) as _,
+            ))
+        }
     };
     ($f:path, 5) => {
         |r| {
-            $crate::syscall::Outcome::into_rax($f(
-                r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _, r.r8 as _,
+            $crate::syscall::Outcome::into_word($f(
+                r.argument(0) as _,
+                r.argument(1) as _,
+                r.argument(2) as _,
+                r.argument(3) as _,
+                r.argument(4) as _,
             ))
         }
     };
     ($f:path, 6) => {
         |r| {
-            $crate::syscall::Outcome::into_rax($f(
-                r.rdi as _, r.rsi as _, r.rdx as _, r.r10 as _, r.r8 as _, r.r9 as _,
+            $crate::syscall::Outcome::into_word($f(
+                r.argument(0) as _,
+                r.argument(1) as _,
+                r.argument(2) as _,
+                r.argument(3) as _,
+                r.argument(4) as _,
+                r.argument(5) as _,
             ))
         }
     };
@@ -166,12 +188,12 @@ const fn build() -> [Handler; SIZE] {
     table
 }
 
-/// Runs the system call that the registers ask for and leaves its result in `rax`.
+/// Runs the system call that the registers ask for and leaves its result there.
 pub fn dispatch(regs: &mut UserRegs) {
-    let number = regs.orig_rax as usize;
+    let number = regs.call_number() as usize;
     // If the kernel lives on its last memory, somebody has to go before another call takes more.
     if heap::wants_attention() && attend_to_heap().is_err() {
-        regs.rax = Err::<u64, _>(ENOMEM).into_rax();
+        regs.set_result(Err::<u64, _>(ENOMEM).into_word());
         return;
     }
     if cfg!(debug_assertions) {
@@ -181,7 +203,7 @@ pub fn dispatch(regs: &mut UserRegs) {
     if cfg!(debug_assertions) {
         fault::call_ends(number as u64);
     }
-    regs.rax = result;
+    regs.set_result(result);
     if is_restart(result) {
         crate::proc::request_return_work();
     }
@@ -196,7 +218,7 @@ fn attend_to_heap() -> Result<(), machine::NoMemory> {
     Ok(())
 }
 
-/// Whether a value for `rax` is one of the private restart codes.
+/// Whether a result is one of the private restart codes.
 #[inline]
 fn is_restart(result: u64) -> bool {
     result.wrapping_add(516) <= 4
@@ -205,6 +227,6 @@ fn is_restart(result: u64) -> bool {
 /// A call that is not there: `ENOSYS`, and one line for each number when tracing is on.
 #[cold]
 fn unknown(regs: &mut UserRegs) -> u64 {
-    sys::trace_unknown(regs.orig_rax);
-    Err::<u64, _>(ENOSYS).into_rax()
+    sys::trace_unknown(regs.call_number());
+    Err::<u64, _>(ENOSYS).into_word()
 }

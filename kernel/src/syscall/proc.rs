@@ -80,12 +80,12 @@ fn vfork(regs: &mut UserRegs) -> Result<Pid> {
 fn clone_old(regs: &mut UserRegs) -> Result<Pid> {
     const SIGNAL_BITS: u64 = 0xff;
     let request = Request {
-        flags: Flags::from_bits_retain(regs.rdi & 0xffff_ffff & !SIGNAL_BITS),
-        exit_signal: (regs.rdi & SIGNAL_BITS) as i32,
-        stack: regs.rsi,
-        parent_tid: regs.rdx,
-        child_tid: regs.r10,
-        tls: regs.r8,
+        flags: Flags::from_bits_retain(regs.argument(0) & 0xffff_ffff & !SIGNAL_BITS),
+        exit_signal: (regs.argument(0) & SIGNAL_BITS) as i32,
+        stack: regs.argument(1),
+        parent_tid: regs.argument(2),
+        child_tid: regs.argument(3),
+        tls: regs.argument(4),
     };
     clone::clone(regs, &request)
 }
@@ -109,14 +109,14 @@ struct CloneArgs {
 
 fn clone3(regs: &mut UserRegs) -> Result<Pid> {
     const FIRST: usize = 64;
-    let size = regs.rsi as usize;
+    let size = regs.argument(1) as usize;
     if !(FIRST..=4096).contains(&size) {
         return Err(if size < FIRST { EINVAL } else { crate::errno::E2BIG });
     }
     let mut bytes = [0u8; core::mem::size_of::<CloneArgs>()];
     let known = size.min(bytes.len());
-    user::check_zeroes(regs.rdi.saturating_add(known as u64), size - known)?;
-    user::copy_in(&mut bytes[..known], regs.rdi)?;
+    user::check_zeroes(regs.argument(0).saturating_add(known as u64), size - known)?;
+    user::copy_in(&mut bytes[..known], regs.argument(0))?;
     let args: CloneArgs = zerocopy::transmute!(bytes);
     let stack_half = (args.stack == 0) != (args.stack_size == 0);
     if stack_half || args.set_tid_size != 0 || args.exit_signal > 64 || args.flags & 0xff != 0 {
@@ -134,16 +134,16 @@ fn clone3(regs: &mut UserRegs) -> Result<Pid> {
 }
 
 fn execve(regs: &mut UserRegs) -> Result<u64> {
-    let path = path_args::path(regs.rdi)?;
-    let arguments = exec::read_arguments(regs.rsi, regs.rdx)?;
+    let path = path_args::path(regs.argument(0))?;
+    let arguments = exec::read_arguments(regs.argument(1), regs.argument(2))?;
     let file = exec::open(&path)?;
     exec::exec(regs, file, &path, arguments).map(|()| 0)
 }
 
 fn execveat(regs: &mut UserRegs) -> Result<u64> {
-    let path = path_args::path(regs.rsi)?;
-    let arguments = exec::read_arguments(regs.rdx, regs.r10)?;
-    let (dir, flags) = (regs.rdi as i32, regs.r8 as u32);
+    let path = path_args::path(regs.argument(1))?;
+    let arguments = exec::read_arguments(regs.argument(2), regs.argument(3))?;
+    let (dir, flags) = (regs.argument(0) as i32, regs.argument(4) as u32);
     path_args::only(flags, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)?;
     let file = if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
         let place = curproc::files()?.get_any(dir)?.place().clone();

@@ -264,7 +264,7 @@ fn rt_sigreturn(regs: &mut UserRegs) -> Result<u64> {
     match frame::pop(thread, regs) {
         Ok(mask) => {
             send::set_mask(mask);
-            Ok(regs.rax)
+            Ok(regs.result())
         }
         Err(_) => {
             send::force(SigInfo::kernel(crate::proc::signal::SIGSEGV));
@@ -274,7 +274,7 @@ fn rt_sigreturn(regs: &mut UserRegs) -> Result<u64> {
 }
 
 fn sigaltstack(regs: &mut UserRegs) -> Result<()> {
-    let (new, old, sp) = (regs.rdi, regs.rsi, regs.rsp);
+    let (new, old, sp) = (regs.argument(0), regs.argument(1), regs.stack_pointer());
     let thread = current_thread();
     let present = *thread.altstack.lock();
     let new: Option<StackT> = if new == 0 { None } else { Some(user::get(new)?) };

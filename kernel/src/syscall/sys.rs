@@ -5,6 +5,8 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{calls, caps, Calls};
+use crate::arch::abi::{self, SegmentCall};
+use crate::arch::layout::USER_END;
 use crate::arch::{cpu, ipi, UserRegs};
 use crate::cred::caps::Caps;
 use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
@@ -81,7 +83,7 @@ fn uname(at: u64) -> Result<()> {
     field(1, &name[..length]);
     field(2, crate::print::RELEASE.as_bytes());
     field(3, b"#1 UVM reference kernel");
-    field(4, b"x86_64");
+    field(4, abi::MACHINE.as_bytes());
     field(5, b"(none)");
     user::copy_out(at, &bytes)
 }
@@ -306,22 +308,18 @@ fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> 
 }
 
 fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
-    const ARCH_SET_GS: u64 = 0x1001;
-    const ARCH_SET_FS: u64 = 0x1002;
-    const ARCH_GET_FS: u64 = 0x1003;
-    const ARCH_GET_GS: u64 = 0x1004;
-    const ARCH_GET_CPUID: u64 = 0x1011;
-    let (code, value) = (regs.rdi, regs.rsi);
+    let (code, value) = (regs.argument(0), regs.argument(1));
     regs.store_bases();
-    let checked = || if value < crate::arch::layout::USER_END { Ok(value) } else { Err(EPERM) };
-    let [fs, gs] = regs.bases();
-    match code {
-        ARCH_SET_FS => regs.set_bases([checked()?, gs]),
-        ARCH_SET_GS => regs.set_bases([fs, checked()?]),
-        ARCH_GET_FS => user::put(value, &fs)?,
-        ARCH_GET_GS => user::put(value, &gs)?,
-        ARCH_GET_CPUID => return Err(ENODEV),
-        _ => return Err(EINVAL),
+    let mut bases = regs.bases();
+    match SegmentCall::numbered(code) {
+        Some(SegmentCall::Set(_)) if value >= USER_END => return Err(EPERM),
+        Some(SegmentCall::Set(which)) => {
+            bases[which] = value;
+            regs.set_bases(bases);
+        }
+        Some(SegmentCall::Get(which)) => user::put(value, &bases[which])?,
+        Some(SegmentCall::GetCpuid) => return Err(ENODEV),
+        None => return Err(EINVAL),
     }
     Ok(())
 }

@@ -7,12 +7,13 @@ use linux_raw_sys::ptrace as request;
 use zerocopy::IntoBytes;
 
 use super::{calls, Calls};
-use crate::arch::layout::USER_END;
-use crate::arch::UserRegs;
+use crate::arch::abi::ptrace::{
+    self as abi, shown, Registers, GETREGS, REGISTERS, SETREGS, USER_SIZE,
+};
 use crate::errno::*;
 use crate::proc::access;
 use crate::proc::foreign_memory::{self, As};
-use crate::proc::signal::{deliver, Signal, SIGKILL};
+use crate::proc::signal::{Signal, SIGKILL};
 use crate::proc::trace::{self, Resume};
 use crate::proc::Pid;
 use crate::uio::{IoVec, Sink, Source};
@@ -23,19 +24,10 @@ pub const CALLS: Calls = calls! {
     __NR_ptrace => ptrace[4],
 };
 
-/// The two requests of x86 for all registers.
-const GETREGS: u32 = 12;
-const SETREGS: u32 = 13;
 /// The register set that `PTRACE_GETREGSET` knows.
 const NT_PRSTATUS: u64 = 1;
 
-/// Registers as `struct user_regs_struct` has them.
-const REGISTERS: usize = 27;
-type Registers = [u64; REGISTERS];
 const WORD: u64 = 8;
-/// The end of `struct user`, of which only the registers are kept.
-const USER_SIZE: u64 = 912;
-
 fn ptrace(what: u64, pid: Pid, addr: u64, data: u64) -> Result<u64> {
     match what as u32 {
         request::PTRACE_TRACEME => trace::begin_by_parent()?,
@@ -128,38 +120,11 @@ fn space(pid: Pid) -> Result<Arc<Space>> {
     Ok(mm.space.clone())
 }
 
-/// A tracee's registers in their order.
-fn shown(r: &UserRegs) -> Registers {
-    let call = if deliver::is_in_call(r) { r.orig_rax } else { u64::MAX };
-    let ([cs, ss], [fs, gs], flags) = (r.selectors(), r.bases(), r.flags());
-    [
-        r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx,
-        r.rsi, r.rdi, call, r.rip, cs, flags, r.rsp, ss, fs, gs, 0, 0, 0, 0,
-    ]
-}
-
 /// Changes a tracee's registers, as far as a program could itself.
 fn change(pid: Pid, f: impl FnOnce(&mut Registers)) -> Result<()> {
     trace::with_stopped(pid, |_, stop| {
         let mut new = shown(&stop.regs);
         f(&mut new);
-        let r = &mut stop.regs;
-        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, call, rip, ..] =
-            new;
-        let [.., cs, flags, rsp, ss, fs, gs, _, _, _, _] = new;
-        if fs >= USER_END || gs >= USER_END || !UserRegs::are_selectors(cs, ss) {
-            return Err(EIO);
-        }
-        (r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx) = (r15, r14, r13, r12, rbp, rbx);
-        (r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx) = (r11, r10, r9, r8, rax, rcx);
-        (r.rdx, r.rsi, r.rdi, r.rip, r.rsp) = (rdx, rsi, rdi, rip, rsp);
-        r.set_bases([fs, gs]);
-        r.set_flags(flags);
-        if call == u64::MAX {
-            deliver::forget_call(r);
-        } else {
-            r.orig_rax = call;
-        }
-        Ok(())
+        abi::change(&mut stop.regs, &new).ok_or(EIO)
     })
 }

@@ -5,21 +5,21 @@ use machine::{Channel, Machine, NoMemory, PageNo, Ticket};
 
 use super::system::above;
 use crate::arch::cpu;
-use crate::arch::pmap::{self, X86Pmap};
+use crate::arch::pmap::{self, NativePmap};
 use crate::mem::frames::KernelMachine;
 use crate::mem::heap;
 use crate::sched;
 use crate::sync::{Channels, RawSpin};
 
-static PMAP: X86Pmap = X86Pmap;
+static PMAP: NativePmap = NativePmap;
 static CHANNELS: Channels = Channels::new();
 
 impl Machine for KernelMachine {
     type Lock = RawSpin;
-    type Pmap = X86Pmap;
+    type Pmap = NativePmap;
 
     #[inline]
-    fn pmap(&self) -> &X86Pmap {
+    fn pmap(&self) -> &NativePmap {
         &PMAP
     }
 

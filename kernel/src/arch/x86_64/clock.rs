@@ -9,6 +9,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{apic, io};
 
+/// The time stamp counter.
+pub use super::io::rdtsc as ticks;
+
 /// Time in nanoseconds: an instant on the clock since boot, or a span.
 pub type Nanos = u64;
 

@@ -11,6 +11,8 @@ use alloc::format;
 use alloc::string::String;
 
 use super::{apic, cpu};
+
+pub use super::apic::init;
 use crate::arch::acpi;
 use crate::lock::Once;
 

@@ -1,19 +1,23 @@
-//! x86-64: everything that knows this machine.
+//! x86-64: the contract of `arch` kept for this machine.
 //!
 //! | file | what |
 //! |---|---|
 //! | `entry.s`, `trap`, `regs` | system calls, exceptions, interrupts; the program's registers |
 //! | `cpu`, `gdt`, `io` | what each CPU has of its own, single instructions |
+//! | `acpi`, `pci` | what the machine has, by its firmware; the ports of the PCI bus |
 //! | `apic`, `irq`, `ipi` | interrupt controllers, interrupts of devices and of other CPUs |
 //! | `start` | the other CPUs, from reset to their first task |
 //! | `clock`, `serial` | time, the two serial ports |
 //! | `fpu`, `switch`, `preempt` | a task's vector state and stack; foreign code on it |
 //! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
-//! | `pmap`, `machine` | the VM system's view of this machine |
-//! | `bytes`, `frame` | what page frames hold |
+//! | `layout`, `pmap` | the kernel's addresses; the tables of address spaces |
+//! | `bytes` | what page frames hold |
+//! | `abi` | what programs see of the machine |
+//! | `backtrace` | the way that led to an instruction |
 
+pub mod abi;
 pub mod acpi;
-pub mod apic;
+mod apic;
 pub mod backtrace;
 pub mod bytes;
 pub mod clock;
@@ -29,7 +33,7 @@ pub mod layout;
 pub mod pci;
 pub mod pmap;
 pub mod preempt;
-pub mod regs;
+mod regs;
 pub mod serial;
 pub mod start;
 pub mod switch;

@@ -11,6 +11,7 @@ use super::{
     frame, send, DefaultAction, SigAction, SigInfo, SigSet, Signal, SIGSEGV, SIGSTOP, SIG_DFL,
     SIG_IGN,
 };
+use crate::arch::abi::calls;
 use crate::arch::UserRegs;
 use crate::errno::{
     Errno, EINTR, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK,
@@ -19,11 +20,6 @@ use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::thread::Thread;
 use crate::proc::{current_thread, exit, table, timer, trace};
 use core::sync::atomic::Ordering;
-
-/// `vector` of registers that come from a system call.
-const CALL: u64 = 0x100;
-/// The length of the `syscall` instruction.
-const SYSCALL_LEN: u64 = 2;
 
 /// What the thread has to do next.
 enum Next {
@@ -100,8 +96,8 @@ fn trace_death(thread: &Thread, regs: &UserRegs, signal: Signal) {
         crate::control!(
             "trace process {pid} ({comm}) killed by signal {}: rip {:#x} rsp {:#x} address {:#x} vector {}",
             signal.number(),
-            regs.rip,
-            regs.rsp,
+            regs.instruction_pointer(),
+            regs.stack_pointer(),
             fault.address,
             fault.vector
         );
@@ -255,44 +251,27 @@ fn handle(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo, action: SigA
 
 /// The restart code that the interrupted call returned, if it was one.
 fn restart_code(regs: &UserRegs) -> Option<Errno> {
-    let errno = Errno((regs.rax as i64).checked_neg()?.try_into().ok()?);
-    (regs.vector == CALL && errno.is_restart()).then_some(errno)
-}
-
-/// Whether registers are those of a system call that may yet be restarted.
-pub fn is_in_call(regs: &UserRegs) -> bool {
-    regs.vector == CALL
-}
-
-/// Makes registers look as if they came from no system call: nothing is restarted any more.
-pub fn forget_call(regs: &mut UserRegs) {
-    regs.vector = 0;
+    let errno = Errno((regs.result() as i64).checked_neg()?.try_into().ok()?);
+    (regs.is_in_call() && errno.is_restart()).then_some(errno)
 }
 
 fn restart_with_handler(regs: &mut UserRegs, wants_restart: bool) {
     match restart_code(regs) {
-        Some(ERESTARTNOINTR) => wind_back(regs),
-        Some(ERESTARTSYS) if wants_restart => wind_back(regs),
-        Some(_) => regs.rax = -i64::from(EINTR.0) as u64,
+        Some(ERESTARTNOINTR) => regs.call_again(),
+        Some(ERESTARTSYS) if wants_restart => regs.call_again(),
+        Some(_) => regs.set_result(-i64::from(EINTR.0) as u64),
         None => {}
     }
-    forget_call(regs);
+    regs.forget_call();
 }
 
 fn restart_without_handler(regs: &mut UserRegs) {
     match restart_code(regs) {
-        Some(ERESTARTNOHAND | ERESTARTSYS | ERESTARTNOINTR) => wind_back(regs),
+        Some(ERESTARTNOHAND | ERESTARTSYS | ERESTARTNOINTR) => regs.call_again(),
         Some(ERESTART_RESTARTBLOCK) => {
-            regs.orig_rax = u64::from(linux_raw_sys::general::__NR_restart_syscall);
-            wind_back(regs);
+            regs.set_call_number(u64::from(calls::__NR_restart_syscall));
+            regs.call_again();
         }
         _ => {}
     }
-}
-
-/// Has the program execute its `syscall` instruction once more.
-fn wind_back(regs: &mut UserRegs) {
-    regs.rax = regs.orig_rax;
-    regs.rip = regs.rip.wrapping_sub(SYSCALL_LEN);
-    forget_call(regs);
 }

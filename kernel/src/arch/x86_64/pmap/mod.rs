@@ -77,9 +77,9 @@ const NIL: u32 = u32::MAX;
 
 /// The kernel's `Pmap`; see the module. What it knows is in the frames' records and in each CPU's
 /// own data.
-pub struct X86Pmap;
+pub struct NativePmap;
 
-impl X86Pmap {
+impl NativePmap {
     /// Makes a space this CPU's; nothing happens if it is already.
     #[inline]
     pub fn activate(&self, space: &Space) {
@@ -187,7 +187,7 @@ fn page_of(entry: u64) -> PageNo {
     KERNEL.frames().page_at(machine::Pa(entry & ADDRESS)).expect("entries hold managed pages")
 }
 
-impl Pmap for X86Pmap {
+impl Pmap for NativePmap {
     type Space = Space;
 
     fn create<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) -> Result<Space, NoMemory> {
