@@ -12,6 +12,7 @@ use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::mount::mount_at;
+use crate::fs::ops::*;
 use crate::fs::{mount, random, tmpfs};
 use crate::uio::{Sink, Source};
 use crate::vm;
@@ -30,7 +31,7 @@ const CONSOLE: u64 = device_number(5, 1);
 const TTY_S0: u64 = device_number(4, 64);
 
 /// Opens the device with this number.
-pub fn open(rdev: u64, flags: u32) -> Result<InodeRef> {
+pub fn open(rdev: u64, flags: u32) -> Result<FileRef> {
     let what = match rdev {
         NULL => Memory::Null,
         ZERO => Memory::Zero,
@@ -46,7 +47,7 @@ pub fn open(rdev: u64, flags: u32) -> Result<InodeRef> {
         }
         _ => return Err(ENXIO),
     };
-    Ok(Arc::new(MemoryDevice { what, rdev }))
+    Ok(Arc::new(MemoryDevice { what }))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,18 +67,9 @@ enum Memory {
 
 struct MemoryDevice {
     what: Memory,
-    rdev: u64,
 }
 
-impl Inode for MemoryDevice {
-    fn stat(&self) -> Stat {
-        Stat { rdev: self.rdev, ..Stat::plain(0, 1, Kind::Char, 0o666) }
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Char
-    }
-
+impl FileOps for MemoryDevice {
     /// These seek to anywhere and stay where they are, so they count as having positions.
     fn seekable(&self) -> bool {
         self.what != Memory::Random
@@ -117,6 +109,12 @@ impl Inode for MemoryDevice {
         Ok(())
     }
 
+    fn mappable(&self) -> Option<&dyn Mappable> {
+        Some(self)
+    }
+}
+
+impl Mappable for MemoryDevice {
     /// A mapping of `/dev/zero` is anonymous memory.
     fn object(&self) -> Option<vm::Object> {
         if self.what == Memory::Zero {

@@ -22,7 +22,7 @@ use machine::{PageNo, PAGE_SIZE};
 use crate::arch::bytes::PageBytes;
 use crate::block::{by_number, Bytes, Disk, Op, MAX_PAGES, SECTOR};
 use crate::errno::*;
-use crate::fs::inode::{Extent, Inode, InodeRef, Kind, Position, Stat};
+use crate::fs::ops::*;
 use crate::fs::File;
 use crate::mem::frames::{unlocked, KERNEL};
 use crate::uio::{Sink, Source};
@@ -32,7 +32,7 @@ use crate::{proc, user, vm};
 const DIRECT_PAGES: u64 = 32;
 
 /// Opens the disk with this device number.
-pub fn open(number: u64, flags: u32) -> Result<InodeRef> {
+pub fn open(number: u64, flags: u32) -> Result<FileRef> {
     let disk = by_number(number).ok_or(ENXIO)?;
     if flags & linux_raw_sys::general::O_EXCL != 0 && disk.is_claimed() {
         return Err(EBUSY);
@@ -79,10 +79,6 @@ struct Part {
 }
 
 impl Node {
-    fn size(&self) -> u64 {
-        self.disk.sectors() * SECTOR as u64
-    }
-
     /// The next part of a transfer of `left` bytes at `at`; `None` at the end of the disk.
     fn part(&self, at: u64, left: usize) -> Option<Part> {
         let room = self.size().checked_sub(at).filter(|&room| room > 0)?;
@@ -139,17 +135,9 @@ fn walk(
     Ok(at - part.skip)
 }
 
-impl Inode for Node {
-    fn stat(&self) -> Stat {
-        Stat {
-            rdev: self.disk.number(),
-            size: self.size(),
-            ..Stat::plain(0, 1, Kind::Block, 0o660)
-        }
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Block
+impl FileOps for Node {
+    fn size(&self) -> u64 {
+        self.disk.sectors() * SECTOR as u64
     }
 
     fn seekable(&self) -> bool {
@@ -215,6 +203,26 @@ impl Inode for Node {
         Ok((done, at + done as u64))
     }
 
+    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        match request {
+            abi::BLKGETSIZE64 => user::put(arg, &self.size())?,
+            abi::BLKGETSIZE => user::put(arg, &self.disk.sectors())?,
+            abi::BLKSSZGET | abi::BLKPBSZGET => user::put(arg, &(SECTOR as u32))?,
+            abi::BLKBSZGET => user::put(arg, &(PAGE_SIZE as u64))?,
+            abi::BLKROGET => user::put(arg, &u32::from(self.disk.is_read_only()))?,
+            abi::BLKFLSBUF if self.disk.is_read_only() => {}
+            abi::BLKFLSBUF => self.disk.flush()?,
+            _ => return Err(ENOTTY),
+        }
+        Ok(0)
+    }
+
+    fn stored(&self) -> Option<&dyn Stored> {
+        Some(self)
+    }
+}
+
+impl Stored for Node {
     fn sync(&self) -> Result<()> {
         self.disk.flush()
     }
@@ -230,20 +238,6 @@ impl Inode for Node {
 
     fn swap_release(&self) {
         self.disk.release_claim();
-    }
-
-    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
-        match request {
-            abi::BLKGETSIZE64 => user::put(arg, &self.size())?,
-            abi::BLKGETSIZE => user::put(arg, &self.disk.sectors())?,
-            abi::BLKSSZGET | abi::BLKPBSZGET => user::put(arg, &(SECTOR as u32))?,
-            abi::BLKBSZGET => user::put(arg, &(PAGE_SIZE as u64))?,
-            abi::BLKROGET => user::put(arg, &u32::from(self.disk.is_read_only()))?,
-            abi::BLKFLSBUF if self.disk.is_read_only() => {}
-            abi::BLKFLSBUF => self.disk.flush()?,
-            _ => return Err(ENOTTY),
-        }
-        Ok(0)
     }
 }
 

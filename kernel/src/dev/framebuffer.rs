@@ -15,7 +15,7 @@ use crate::arch::pci::Ports;
 use crate::devnum::device_number;
 use crate::errno::*;
 use crate::fs::file::File;
-use crate::fs::inode::{Inode, Kind, Position, Stat};
+use crate::fs::ops::*;
 use crate::sync::Once;
 use crate::uio::{outcome, Sink, Source};
 use crate::user;
@@ -78,15 +78,7 @@ struct FixedInfo {
     rest: [u32; 12],
 }
 
-impl Inode for FrameBuffer {
-    fn stat(&self) -> Stat {
-        Stat { rdev: NUMBER, ..Stat::plain(0, 1, Kind::Char, 0o660) }
-    }
-
-    fn kind(&self) -> Kind {
-        Kind::Char
-    }
-
+impl FileOps for FrameBuffer {
     fn seekable(&self) -> bool {
         true
     }
@@ -113,10 +105,6 @@ impl Inode for FrameBuffer {
         Ok((done, at + done as u64))
     }
 
-    fn object(&self) -> Option<Object> {
-        memory().cloned()
-    }
-
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
         const FBIOGET_FSCREENINFO: u32 = 0x4602;
         if request != FBIOGET_FSCREENINFO {
@@ -127,6 +115,16 @@ impl Inode for FrameBuffer {
         info.id[..5].copy_from_slice(b"bochs");
         user::put(arg, &info)?;
         Ok(0)
+    }
+
+    fn mappable(&self) -> Option<&dyn Mappable> {
+        Some(self)
+    }
+}
+
+impl Mappable for FrameBuffer {
+    fn object(&self) -> Option<Object> {
+        memory().cloned()
     }
 }
 

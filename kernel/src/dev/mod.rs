@@ -7,13 +7,14 @@ pub mod framebuffer;
 pub mod tty;
 
 use crate::errno::{Result, ENXIO};
-use crate::fs::inode::{InodeRef, Kind};
+use crate::fs::inode::Kind;
+use crate::fs::ops::FileRef;
 
 /// Opens the device behind a special node of this kind and number.
 ///
 /// # Errors
 /// `ENXIO` where there is none, and what opening it says.
-pub fn open(kind: Kind, number: u64, flags: u32) -> Result<InodeRef> {
+pub fn open(kind: Kind, number: u64, flags: u32) -> Result<FileRef> {
     match kind {
         Kind::Char => devfs::open(number, flags),
         Kind::Block => disk::open(number, flags),

@@ -29,6 +29,7 @@ use super::file::File;
 use super::inode::*;
 use crate::charge::{self, Charge};
 use crate::errno::*;
+use crate::fs::ops::*;
 use crate::mem::fault::Room;
 use crate::sched::{self, Nanos};
 use crate::sync::{wait_any, Mutex, SpinLock, WaitQueue, Watcher, Woken};
@@ -346,11 +347,11 @@ impl Epoll {
 
     /// The set behind an open file.
     pub fn of(file: &File) -> Result<&Epoll> {
-        downcast::<Epoll>(file.io()).ok_or(EINVAL)
+        downcast_file::<Epoll>(file.io()).ok_or(EINVAL)
     }
 
     pub fn control(&self, fd: i32, file: &Arc<File>, change: Control) -> Result<()> {
-        if downcast::<Epoll>(file.io()).is_some() {
+        if downcast_file::<Epoll>(file.io()).is_some() {
             return Err(ELOOP);
         }
         if matches!(file.inode().kind(), Kind::File | Kind::Dir) && file.is_seekable() {
@@ -436,14 +437,12 @@ impl Inode for Epoll {
         Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600)
     }
 
-    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {
         Err(ENXIO)
     }
+}
 
-    fn seekable(&self) -> bool {
-        false
-    }
-
+impl FileOps for Epoll {
     fn poll(&self, _file: &File) -> u32 {
         let mut is_ready = false;
         self.set.look_at_all(|look| {

@@ -8,6 +8,7 @@ use linux_raw_sys::general as abi;
 use super::file::File;
 use super::inode::*;
 use crate::errno::*;
+use crate::fs::ops::*;
 use crate::fs::pipe::{interrupted, Blocking};
 use crate::sync::{SpinLock, WaitQueue};
 use crate::uio::{Sink, Source};
@@ -70,14 +71,12 @@ impl Inode for EventFd {
         Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600)
     }
 
-    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {
         Err(ENXIO)
     }
+}
 
-    fn seekable(&self) -> bool {
-        false
-    }
-
+impl FileOps for EventFd {
     fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
         if to.left() < 8 {
             return Err(EINVAL);

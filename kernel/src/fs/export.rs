@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 
 use super::inode::*;
+use crate::fs::ops::*;
 use crate::sync::Once;
 use crate::vm::Export;
 
@@ -36,11 +37,9 @@ impl Inode for ExportNode {
         Stat { size, ..Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600) }
     }
 
-    fn open(&self, _flags: u32) -> crate::errno::Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, _flags: u32) -> crate::errno::Result<FileRef> {
         Err(crate::errno::ENXIO)
     }
-
-    fn seekable(&self) -> bool {
-        false
-    }
 }
+
+impl FileOps for ExportNode {}

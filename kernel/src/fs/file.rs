@@ -1,7 +1,7 @@
 //! Open files: what a descriptor refers to, shared by `dup` and `fork`.
 //!
-//! A [`File`] has the node that `stat` sees, the node that serves its transfers (the same but for
-//! devices and generated files), a position and status flags.
+//! A [`File`] has the node that `stat` sees, what serves its transfers (the same but for devices and
+//! generated files), a position and status flags.
 //!
 //! Invariants: I1: the position's lock is held through a transfer that moves it, so that two
 //! writers that share a file don't overwrite each other; files without positions never take it and
@@ -17,9 +17,10 @@ use linux_raw_sys::general as abi;
 
 use super::access;
 use super::epoll::Watch;
-use super::inode::{InodeRef, Kind, Position, QUEUES};
+use super::inode::{Inode, InodeRef, Kind};
+use super::ops::{FileOps, FileRef, PathOnly, Position, QUEUES};
 use super::path::Place;
-use crate::chain::Chain;
+use crate::chain::{Chain, Clusters};
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
 use crate::mem::fault::{self, Room};
@@ -87,7 +88,7 @@ pub fn set_most(most: usize) {
 /// An open file.
 pub struct File {
     place: Place,
-    io: InodeRef,
+    io: FileRef,
     /// `O_*` flags without the ones that only `open` looks at.
     flags: AtomicU32,
     position: Mutex<u64>,
@@ -117,8 +118,11 @@ impl Reserved {
         if flags & abi::O_PATH == 0 {
             access::may_open(&place.inode.ownership(), flags)?;
         }
-        let io = if flags & abi::O_PATH != 0 { None } else { place.inode.open(flags)? };
-        let io = io.unwrap_or_else(|| place.inode.clone());
+        let io = if flags & abi::O_PATH == 0 {
+            place.inode.clone().open(flags)?
+        } else {
+            Arc::new(PathOnly)
+        };
         Ok(File::with_io(place, io, flags, self.0))
     }
 }
@@ -141,14 +145,14 @@ impl File {
     ///
     /// # Errors
     /// `ENFILE`: there are too many, or the user has all that it may.
-    pub fn anonymous(inode: InodeRef, flags: u32) -> Result<Arc<File>> {
+    pub fn anonymous<T: Inode + FileOps>(inode: Arc<T>, flags: u32) -> Result<Arc<File>> {
         let charge = take(size_of::<File>() + size_of_val(&*inode))?;
         Ok(Self::with_io(Place::anonymous(inode.clone()), inode, flags, charge))
     }
 
     fn with_io(
         place: Place,
-        io: InodeRef,
+        io: FileRef,
         flags: u32,
         (charge, count): (Charge, Opened),
     ) -> Arc<File> {
@@ -156,7 +160,7 @@ impl File {
             flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
         let seekable = io.seekable();
         // What nobody has been told of is for the next one who looks, though he came later.
-        let errors_told = AtomicU64::new(io.write_errors_seen());
+        let errors_told = AtomicU64::new(io.stored().map_or(0, |node| node.write_errors_seen()));
         Arc::new(File {
             place,
             io,
@@ -177,8 +181,8 @@ impl File {
         &self.place.inode
     }
 
-    /// The node that serves the transfers.
-    pub fn io(&self) -> &InodeRef {
+    /// What serves the transfers.
+    pub fn io(&self) -> &FileRef {
         &self.io
     }
 
@@ -272,34 +276,37 @@ impl File {
     }
 
     /// What a read of up to `most` bytes would get, moved out: see
-    /// [`Inode::take`](super::inode::Inode::take).
+    /// [`Movable::take`](super::ops::Movable::take).
     pub fn take(&self, most: usize) -> Result<Chain> {
         if !self.is_readable() {
             return Err(EBADF);
         }
-        self.io.take(self, most)
+        self.io.movable().ok_or(EINVAL)?.take(self, most)
     }
 
-    /// Moves `chain` in as a write would copy it: see [`Inode::give`](super::inode::Inode::give).
+    /// Moves `chain` in as a write would copy it: see [`Movable::give`](super::ops::Movable::give).
     pub fn give(&self, chain: &mut Chain) -> Result<usize> {
         if !self.is_writable() {
             return Err(EBADF);
         }
-        self.io.give(self, chain)
+        self.io.movable().ok_or(EINVAL)?.give(self, chain)
     }
 
     /// Puts a chain back that [`take`](Self::take) gave.
     pub fn unget(&self, chain: Chain) {
-        self.io.unget(self, chain);
+        match self.io.movable() {
+            Some(movable) => movable.unget(self, chain),
+            None => chain.release(&Clusters),
+        }
     }
 
     /// What [`take`](Self::take) would give, which stays: see
-    /// [`Inode::look`](super::inode::Inode::look).
+    /// [`Movable::look`](super::ops::Movable::look).
     pub fn look(&self, most: usize) -> Result<Chain> {
         if !self.is_readable() {
             return Err(EBADF);
         }
-        self.io.look(self, most)
+        self.io.movable().ok_or(EINVAL)?.look(self, most)
     }
 
     pub fn read_at(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {
@@ -354,7 +361,7 @@ impl File {
     /// Fails if data written since this file was opened could not be carried there: once, whoever
     /// has tried.
     pub fn sync(&self) -> Result<()> {
-        let synced = self.io.sync();
+        let synced = self.io.stored().map_or(Ok(()), |node| node.sync());
         self.check_written()?;
         synced
     }
@@ -362,12 +369,13 @@ impl File {
     /// Fails if data written to the node could not be carried to its disk and this file hasn't been
     /// told.
     pub fn check_written(&self) -> Result<()> {
-        let errors = self.io.write_errors();
+        let Some(stored) = self.io.stored() else { return Ok(()) };
+        let errors = stored.write_errors();
         if self.errors_told.swap(errors, Ordering::Relaxed) == errors {
             return Ok(());
         }
-        self.io.saw_write_errors(errors);
-        Err(self.io.last_write_error())
+        stored.saw_write_errors(errors);
+        Err(stored.last_write_error())
     }
 
     /// How a program has said that it reads the file.

@@ -1,10 +1,9 @@
-//! What a file system is made of: nodes, and what can be asked of them.
+//! What a file system is made of: nodes, which have names and attributes.
 //!
-//! Everything that a path or a file descriptor can name is an [`Inode`]: directories and files of
-//! tmpfs, devices, pipes, sockets, the generated files of `/proc`. One trait serves them all, and
-//! its defaults are the errors that Linux gives for a node of the wrong kind, so an implementation
-//! is only what it can do. There is no name cache: directories find names themselves, and know
-//! their own parent and name.
+//! Everything that a path can lead to is an [`Inode`]: directories and files, devices, pipes,
+//! sockets, what `/proc` shows. The defaults are the errors that Linux gives for a node of the wrong
+//! kind, so an implementation is only what it can do; what can be asked of an open file is in `ops`.
+//! There is no name cache: directories find names themselves, and know their own parent and name.
 //!
 //! Invariants: I1: `lookup` never sees `.` or `..` (the path walk does those). I2: a node's
 //! device and inode number of `stat` are unique among live nodes and constant. I3: no method but
@@ -19,17 +18,11 @@ use linux_raw_sys::general as abi;
 
 use super::access;
 use super::acl::Acl;
-use super::file::File;
+use super::ops::FileRef;
 use super::path::Place;
-use crate::block::Disk;
-use crate::chain::{Chain, Clusters};
 use crate::cred::Cred;
 use crate::errno::*;
-use crate::fs::pipe::Pipe;
 use crate::sched::Nanos;
-use crate::sync::WaitQueue;
-use crate::uio::{Sink, Source};
-use crate::vm;
 
 pub type InodeRef = Arc<dyn Inode>;
 
@@ -227,49 +220,6 @@ impl FsStat {
     }
 }
 
-/// Where `lseek` looks for data or a hole.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Seek {
-    Data,
-    Hole,
-}
-
-/// What `fallocate` does with a range.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Allocate {
-    /// Reserve, and let the file grow.
-    Extend,
-    /// Reserve, but leave the size.
-    KeepSize,
-    /// Give the pages back; reads see zeros.
-    PunchHole,
-    /// Reads see zeros, and there is room for what is written there; the file may grow.
-    ZeroRange,
-    /// The same, but the size stays.
-    ZeroRangeKeepSize,
-}
-
-/// Pages of a file that lie together on a disk.
-pub struct Extent {
-    /// The first of them.
-    pub page: u64,
-    pub disk: Arc<Disk>,
-    pub sector: u64,
-    pub pages: u64,
-}
-
-/// How a transfer through an open file positions itself.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Position {
-    /// A file with offsets: this one.
-    At(u64),
-    /// Writing behind the end.
-    Append,
-}
-
-/// The most queues that a node has.
-pub const QUEUES: usize = 2;
-
 /// A node. See the module's head for the rules.
 pub trait Inode: Any + Send + Sync {
     fn stat(&self) -> Stat;
@@ -362,144 +312,11 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
-    // Opening. What is returned takes the reads and writes instead of this node.
-
-    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
-        Ok(None)
-    }
-
-    /// The last descriptor of an open file has gone.
-    fn release(&self, _file: &File) {}
-
-    // Transfers.
-
-    /// Whether the file has a position: transfers pass one, `lseek` works.
-    fn seekable(&self) -> bool {
-        self.kind() == Kind::File
-    }
-
-    fn read(&self, _file: &File, _at: u64, _to: &mut Sink<'_>) -> Result<usize> {
-        Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
-    }
-
-    /// Returns the count and the position after it.
-    fn write(&self, _file: &File, _at: Position, _from: &mut Source<'_>) -> Result<(usize, u64)> {
-        Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
-    }
-
-    /// What a read of up to `most` bytes would get, moved out instead of copied; nothing at the
-    /// end. Waits as a read does.
-    fn take(&self, _file: &File, _most: usize) -> Result<Chain> {
-        Err(EINVAL)
-    }
-
-    /// Moves all of `chain` in, as a write would copy it, and returns how much that was. What there
-    /// was no room for stays in `chain`, which is the caller's to release. Waits as a write does.
-    fn give(&self, _file: &File, _chain: &mut Chain) -> Result<usize> {
-        Err(EINVAL)
-    }
-
-    /// Puts a chain back that [`take`](Self::take) gave, in front of all else.
-    fn unget(&self, _file: &File, chain: Chain) {
-        chain.release(&Clusters);
-    }
-
-    /// What [`take`](Self::take) would give, which stays: another chain on the same pages.
-    fn look(&self, _file: &File, _most: usize) -> Result<Chain> {
-        Err(EINVAL)
-    }
-
-    /// Waits until what was written is on stable storage; a node without any has nothing to wait
-    /// for.
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Where on disks its pages lie, in order, for swapping on it past its file system; pages that
-    /// lie in parts are left out. It stays so, and nobody writes or truncates it, until
-    /// `swap_release`.
-    ///
-    /// Fails with `EINVAL` if it can't be swapped on, with `EBUSY` if somebody does or has its disk
-    /// for himself.
-    fn swap_extents(&self) -> Result<Vec<Extent>> {
-        Err(EINVAL)
-    }
-
-    /// Takes `swap_extents` back.
-    fn swap_release(&self) {}
+    /// Opens the node: what is returned serves the transfers, which may be the node itself.
+    fn open(self: Arc<Self>, flags: u32) -> Result<FileRef>;
 
     fn truncate(&self, _len: u64) -> Result<()> {
         Err(if self.kind() == Kind::Dir { EISDIR } else { EINVAL })
-    }
-
-    fn allocate(&self, _how: Allocate, _at: u64, _len: u64) -> Result<()> {
-        Err(ENODEV)
-    }
-
-    fn seek_data(&self, _from: u64, _what: Seek) -> Result<u64> {
-        Err(EINVAL)
-    }
-
-    /// As [`sync`](Self::sync), for the whole file system.
-    fn sync_fs(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// How many pages could not be written so far.
-    fn write_errors(&self) -> u64 {
-        0
-    }
-
-    /// How many of them somebody has been told of.
-    fn write_errors_seen(&self) -> u64 {
-        0
-    }
-
-    /// Somebody is told of so many.
-    fn saw_write_errors(&self, _count: u64) {}
-
-    /// Why.
-    fn last_write_error(&self) -> Errno {
-        EIO
-    }
-
-    /// The memory behind the file, for `mmap` and `execve`.
-    fn object(&self) -> Option<vm::Object> {
-        None
-    }
-
-    /// File seals, for those that have them.
-    fn seals(&self) -> Result<u32> {
-        Err(EINVAL)
-    }
-
-    fn add_seals(&self, _seals: u32) -> Result<()> {
-        Err(EINVAL)
-    }
-
-    fn ioctl(&self, _file: &File, _request: u32, _arg: u64) -> Result<u64> {
-        Err(ENOTTY)
-    }
-
-    // Waiting.
-
-    /// Which of the poll events hold now.
-    fn poll(&self, _file: &File) -> u32 {
-        abi::POLLIN | abi::POLLOUT | abi::POLLRDNORM | abi::POLLWRNORM
-    }
-
-    /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never
-    /// changes.
-    fn queues<'a>(&'a self, _file: &File, _out: &mut Vec<&'a WaitQueue>) {}
-
-    /// Whether it depends on who asks: it is announced to each process in its `signal_readers`.
-    fn depends_on_caller(&self) -> bool {
-        false
-    }
-
-    /// The pipe behind a fifo or pipe end, for its `fcntl` calls.
-    fn pipe(&self) -> Option<&Arc<Pipe>> {
-        None
     }
 }
 

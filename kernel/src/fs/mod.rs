@@ -3,13 +3,13 @@
 //! ```text
 //!   syscall/{file,fd,dir,stat,poll,ioctl}   system calls
 //!        |
-//!   curproc -> FdTable -> File -> Inode      what a number refers to      (fdtable, file)
+//!   curproc -> FdTable -> File -> FileOps    what a number refers to      (fdtable, file)
 //!   path walk: FsContext, mount -> Inode     what a name refers to        (path, context, mount)
 //!        |
 //!   tmpfs   ext4   pipe   eventfd   epoll   procfs   net::socket   dev::{tty,disk}
 //! ```
 //!
-//! Reading order: `inode` (the trait), `path`, `file`, `tmpfs`. User memory is reached only through
+//! Reading order: `inode` and `ops` (the traits), `path`, `file`, `tmpfs`. User memory is reached only through
 //! `uio::Sink` and `uio::Source`, so a bad pointer is an error value everywhere.
 
 pub mod access;
@@ -25,6 +25,7 @@ pub mod file;
 pub mod inode;
 pub mod lock;
 pub mod mount;
+pub mod ops;
 pub mod path;
 pub mod pipe;
 pub mod random;

@@ -29,6 +29,7 @@ use crate::cred::caps::Caps;
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
+use crate::fs::ops::*;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Woken};
 use crate::uio::{outcome, Sink, Source};
 use crate::upcalls;
@@ -146,11 +147,9 @@ impl Pipe {
     pub fn pair(flags: u32) -> Result<(Arc<File>, Arc<File>)> {
         vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
         let charge = charge::take(size_of::<Pipe>()).map_err(|_| ENFILE)?;
-        let inode: InodeRef = Arc::new(PipeInode::new(Self::new(charge)?));
+        let inode = Arc::new(PipeInode::new(Self::new(charge)?));
         let end = |access| {
-            if let Some(pipe) = inode.pipe() {
-                pipe.enter(access);
-            }
+            inode.pipe.enter(access);
             File::anonymous(inode.clone(), flags & abi::O_NONBLOCK | access)
         };
         Ok((end(abi::O_RDONLY)?, end(abi::O_WRONLY)?))
@@ -158,7 +157,7 @@ impl Pipe {
 
     /// Opens a fifo, which waits for the other side as `open` has it; returns the node for the
     /// transfers.
-    pub fn open_fifo(pipe: &Arc<Pipe>, flags: u32) -> Result<InodeRef> {
+    pub fn open_fifo(pipe: &Arc<Pipe>, flags: u32) -> Result<FileRef> {
         let access = flags & abi::O_ACCMODE;
         let nonblocking = flags & abi::O_NONBLOCK != 0;
         if access == abi::O_WRONLY && nonblocking && !pipe.readers.is_open() {
@@ -575,6 +574,11 @@ pub fn interrupted(woken: Woken) -> Errno {
     }
 }
 
+/// The pipe behind an open file, if it is one.
+pub fn of(file: &File) -> Option<&Arc<Pipe>> {
+    downcast_file::<PipeInode>(file.io()).map(|node| &node.pipe)
+}
+
 /// What a descriptor of a pipe or an opened fifo refers to.
 struct PipeInode {
     pipe: Arc<Pipe>,
@@ -606,11 +610,13 @@ impl Inode for PipeInode {
 
     /// Only a descriptor's name in /proc leads here: the pipe has been open, so there is nobody to
     /// wait for.
-    fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, flags: u32) -> Result<FileRef> {
         self.pipe.enter(flags & abi::O_ACCMODE);
-        Ok(Some(Arc::new(PipeInode { pipe: self.pipe.clone(), ino: self.ino, owner: self.owner })))
+        Ok(self)
     }
+}
 
+impl FileOps for PipeInode {
     fn release(&self, file: &File) {
         self.pipe.leave(file.flags() & abi::O_ACCMODE);
     }
@@ -621,22 +627,6 @@ impl Inode for PipeInode {
 
     fn write(&self, file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         self.pipe.write(Blocking::of(file), from).map(|n| (n, 0))
-    }
-
-    fn take(&self, file: &File, most: usize) -> Result<Chain> {
-        self.pipe.take(Blocking::of(file), most)
-    }
-
-    fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
-        self.pipe.give(Blocking::of(file), chain)
-    }
-
-    fn unget(&self, _file: &File, chain: Chain) {
-        self.pipe.unget(chain);
-    }
-
-    fn look(&self, file: &File, most: usize) -> Result<Chain> {
-        self.pipe.look(Blocking::of(file), most)
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
@@ -655,7 +645,25 @@ impl Inode for PipeInode {
         self.pipe.queues(file.flags() & abi::O_ACCMODE, out);
     }
 
-    fn pipe(&self) -> Option<&Arc<Pipe>> {
-        Some(&self.pipe)
+    fn movable(&self) -> Option<&dyn Movable> {
+        Some(self)
+    }
+}
+
+impl Movable for PipeInode {
+    fn take(&self, file: &File, most: usize) -> Result<Chain> {
+        self.pipe.take(Blocking::of(file), most)
+    }
+
+    fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
+        self.pipe.give(Blocking::of(file), chain)
+    }
+
+    fn unget(&self, _file: &File, chain: Chain) {
+        self.pipe.unget(chain);
+    }
+
+    fn look(&self, file: &File, most: usize) -> Result<Chain> {
+        self.pipe.look(Blocking::of(file), most)
     }
 }

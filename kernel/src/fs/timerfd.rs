@@ -16,6 +16,7 @@ use linux_raw_sys::general as abi;
 use super::file::File;
 use super::inode::*;
 use crate::errno::*;
+use crate::fs::ops::*;
 use crate::fs::pipe::{interrupted, Blocking};
 use crate::sched::{self, Nanos, TimerId};
 use crate::sync::{SpinLock, WaitQueue};
@@ -69,7 +70,7 @@ impl TimerFd {
 
     /// The timer behind an open file.
     pub fn of(file: &File) -> Result<&TimerFd> {
-        downcast::<TimerFd>(file.io()).ok_or(EINVAL)
+        downcast_file::<TimerFd>(file.io()).ok_or(EINVAL)
     }
 
     /// What the timer's clock shows.
@@ -170,14 +171,12 @@ impl Inode for TimerFd {
         Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600)
     }
 
-    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {
         Err(ENXIO)
     }
+}
 
-    fn seekable(&self) -> bool {
-        false
-    }
-
+impl FileOps for TimerFd {
     fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
         if to.left() < 8 {
             return Err(EINVAL);

@@ -27,7 +27,7 @@ use super::socket::Socket;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
-use crate::fs::inode::downcast;
+use crate::fs::ops::downcast_file;
 use crate::mem::fault::Room;
 use crate::proc;
 use crate::proc::limits::RLIMIT_NOFILE;
@@ -112,7 +112,7 @@ fn is_full(user: u32, more: usize, limit: usize) -> bool {
 
 /// The local socket behind a file.
 fn local_socket(file: &File) -> Option<&Socket> {
-    downcast::<Socket>(file.io()).filter(|socket| socket.family == Family::Unix)
+    downcast_file::<Socket>(file.io()).filter(|socket| socket.family == Family::Unix)
 }
 
 fn key(socket: &Socket) -> usize {

@@ -32,7 +32,8 @@ use crate::chain::Chain;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
-use crate::fs::inode::{Inode, InodeRef, Position, Stat};
+use crate::fs::inode::{Inode, Stat};
+use crate::fs::ops::*;
 use crate::fs::pipe::Blocking;
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinLock, WaitQueue, Woken};
@@ -192,8 +193,7 @@ impl Socket {
 
     /// An open file of it.
     pub fn into_file(self: Arc<Socket>, flags: u32) -> Result<Arc<File>> {
-        let node: InodeRef = self;
-        File::anonymous(node, abi::O_RDWR | flags & abi::O_NONBLOCK)
+        File::anonymous(self, abi::O_RDWR | flags & abi::O_NONBLOCK)
     }
 
     /// Itself, counted. It is there as long as somebody has a reference to call this with.
@@ -346,10 +346,12 @@ impl Inode for Socket {
         Stat::plain(crate::fs::SOCKET_DEVICE, self.ino, crate::fs::inode::Kind::Socket, 0o777)
     }
 
-    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {
         Err(ENXIO)
     }
+}
 
+impl FileOps for Socket {
     fn release(&self, _file: &File) {
         self.close();
     }
@@ -370,39 +372,6 @@ impl Inode for Socket {
             crate::proc::raise_sigpipe();
         }
         result.map(|n| (n, 0))
-    }
-
-    fn take(&self, file: &File, most: usize) -> Result<Chain> {
-        match (self.family, self.kind) {
-            (Family::Null, _) => null::take(most),
-            (_, Kind::Stream) => self.take_stream(most, Blocking::of(file)),
-            _ => self.take_packet_whole(most, Blocking::of(file)),
-        }
-    }
-
-    fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
-        let result = match (self.family, self.kind) {
-            (Family::Null, _) => Ok(null::give(chain)),
-            (_, Kind::Stream) => self.give_stream(chain, Blocking::of(file)),
-            _ => self.give_packet(chain, Blocking::of(file)),
-        };
-        if result == Err(EPIPE) && !self.is_silent() {
-            crate::proc::raise_sigpipe();
-        }
-        result
-    }
-
-    fn unget(&self, _file: &File, chain: Chain) {
-        self.incoming.unget(chain, self.kind == Kind::Stream);
-        self.readers.wake_all();
-    }
-
-    fn look(&self, file: &File, most: usize) -> Result<Chain> {
-        match (self.family, self.kind) {
-            (Family::Null, _) => null::take(most),
-            (_, Kind::Stream) => self.look_stream(most, Blocking::of(file)),
-            _ => self.look_packet(most, Blocking::of(file)),
-        }
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
@@ -448,6 +417,45 @@ impl Inode for Socket {
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
         out.push(&self.readers);
         out.push(&self.writers);
+    }
+
+    fn movable(&self) -> Option<&dyn Movable> {
+        Some(self)
+    }
+}
+
+impl Movable for Socket {
+    fn take(&self, file: &File, most: usize) -> Result<Chain> {
+        match (self.family, self.kind) {
+            (Family::Null, _) => null::take(most),
+            (_, Kind::Stream) => self.take_stream(most, Blocking::of(file)),
+            _ => self.take_packet_whole(most, Blocking::of(file)),
+        }
+    }
+
+    fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
+        let result = match (self.family, self.kind) {
+            (Family::Null, _) => Ok(null::give(chain)),
+            (_, Kind::Stream) => self.give_stream(chain, Blocking::of(file)),
+            _ => self.give_packet(chain, Blocking::of(file)),
+        };
+        if result == Err(EPIPE) && !self.is_silent() {
+            crate::proc::raise_sigpipe();
+        }
+        result
+    }
+
+    fn unget(&self, _file: &File, chain: Chain) {
+        self.incoming.unget(chain, self.kind == Kind::Stream);
+        self.readers.wake_all();
+    }
+
+    fn look(&self, file: &File, most: usize) -> Result<Chain> {
+        match (self.family, self.kind) {
+            (Family::Null, _) => null::take(most),
+            (_, Kind::Stream) => self.look_stream(most, Blocking::of(file)),
+            _ => self.look_packet(most, Blocking::of(file)),
+        }
     }
 }
 

@@ -35,6 +35,7 @@ use crate::fs::access;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::mount::mount_at;
+use crate::fs::ops::*;
 use crate::fs::path::Place;
 use crate::proc::access::By;
 use crate::proc::curproc;
@@ -526,23 +527,17 @@ impl Inode for ProcNode {
         link_place(self.show)
     }
 
-    fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, flags: u32) -> Result<FileRef> {
         if let Show::Memory(pid) = self.show {
             let (_, mm) = memory_of(pid)?;
-            return Ok(Some(Arc::new(Memory {
-                mm: mm.as_ref().map(Arc::downgrade),
-                stat: self.stat(),
-            })));
+            return Ok(Arc::new(Memory { mm: mm.as_ref().map(Arc::downgrade) }));
         }
         if let Show::FailNth(tid) = self.show {
             let thread = proc::table::thread(tid).ok_or(ESRCH)?;
-            return Ok(Some(Arc::new(FailNth {
-                thread: Arc::downgrade(&thread),
-                stat: self.stat(),
-            })));
+            return Ok(Arc::new(FailNth { thread: Arc::downgrade(&thread) }));
         }
         self.check_secret()?;
-        let Some(subject) = self.subject() else { return Ok(None) };
+        let Some(subject) = self.subject() else { return Ok(self) };
         let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
         let set = match self.show {
             Show::Setting(setting) => Set::System(setting.set),
@@ -550,7 +545,20 @@ impl Inode for ProcNode {
             Show::ProcessSetting(_, setting) => Set::Process(setting.set),
             _ => Set::System(|_: &str| Ok(())),
         };
-        Ok(Some(Arc::new(Reader::new(subject?, self.stat(), writes.then_some(set)))))
+        Ok(Arc::new(Reader::new(subject?, writes.then_some(set))))
+    }
+
+    fn truncate(&self, _len: u64) -> Result<()> {
+        if self.kind() == Kind::File {
+            return Ok(());
+        }
+        Err(EISDIR)
+    }
+}
+
+impl FileOps for ProcNode {
+    fn seekable(&self) -> bool {
+        self.kind() == Kind::File
     }
 
     /// Every file is something else once it is open, but the trigger.
@@ -573,11 +581,8 @@ impl Inode for ProcNode {
         Ok((n + from.skip(from.left()), 0))
     }
 
-    fn truncate(&self, _len: u64) -> Result<()> {
-        if self.kind() == Kind::File {
-            return Ok(());
-        }
-        Err(EISDIR)
+    fn truncate(&self, len: u64) -> Result<()> {
+        Inode::truncate(self, len)
     }
 }
 
@@ -585,7 +590,6 @@ impl Inode for ProcNode {
 /// nothing is left in it.
 struct Memory {
     mm: Option<Weak<Mm>>,
-    stat: Stat,
 }
 
 impl Memory {
@@ -594,9 +598,9 @@ impl Memory {
     }
 }
 
-impl Inode for Memory {
-    fn stat(&self) -> Stat {
-        self.stat
+impl FileOps for Memory {
+    fn seekable(&self) -> bool {
+        true
     }
 
     fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
@@ -618,12 +622,11 @@ impl Inode for Memory {
 /// `fail-nth` of a thread, opened: see `mem::fault`.
 struct FailNth {
     thread: Weak<Thread>,
-    stat: Stat,
 }
 
-impl Inode for FailNth {
-    fn stat(&self) -> Stat {
-        self.stat
+impl FileOps for FailNth {
+    fn seekable(&self) -> bool {
+        true
     }
 
     fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {

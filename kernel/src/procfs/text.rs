@@ -26,7 +26,7 @@ use super::settings;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
-use crate::fs::inode::{Inode, Position, Stat};
+use crate::fs::ops::*;
 use crate::mem::fault::Room;
 use crate::proc::mm::Mm;
 use crate::proc::{Process, Thread};
@@ -175,15 +175,14 @@ pub(super) enum Set {
 /// An opened text.
 pub(super) struct Reader {
     pub subject: Subject,
-    pub stat: Stat,
     /// What takes writes; `None` if it was opened for reading.
     pub set: Option<Set>,
     progress: Mutex<Progress>,
 }
 
 impl Reader {
-    pub fn new(subject: Subject, stat: Stat, set: Option<Set>) -> Reader {
-        Reader { subject, stat, set, progress: Mutex::new(Progress::new()) }
+    pub fn new(subject: Subject, set: Option<Set>) -> Reader {
+        Reader { subject, set, progress: Mutex::new(Progress::new()) }
     }
 
     /// Puts what lies from `at` on, as far as there is room.
@@ -210,9 +209,9 @@ impl Reader {
     }
 }
 
-impl Inode for Reader {
-    fn stat(&self) -> Stat {
-        self.stat
+impl FileOps for Reader {
+    fn seekable(&self) -> bool {
+        true
     }
 
     fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {

@@ -15,8 +15,8 @@ use crate::errno::*;
 use crate::fs::export::ExportNode;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
-use crate::fs::inode::{downcast, InodeRef};
-use crate::fs::pipe::{Blocking, Taken};
+use crate::fs::inode::downcast;
+use crate::fs::pipe::{self, Blocking, Taken};
 use crate::proc::curproc;
 use crate::user;
 use crate::vm::{self, Export, Giving};
@@ -60,7 +60,7 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     let size = size_of::<UserPiece>() as u64;
     user::zero_out(pieces, count * size_of::<UserPiece>())?;
     let most = most.min(MOST_BYTES);
-    let taken = match file.io().pipe().filter(|_| file.is_readable()) {
+    let taken = match pipe::of(&file).filter(|_| file.is_readable()) {
         Some(pipe) => {
             pipe.take_any(Blocking::of(&file), most, |range| super::mem::import(range, None))?
         }
@@ -147,7 +147,7 @@ fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
 }
 
 fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Result<usize> {
-    if let Some(pipe) = file.io().pipe().filter(|_| len >= RANGE && len.is_multiple_of(PAGE_SIZE)) {
+    if let Some(pipe) = pipe::of(&file).filter(|_| len >= RANGE && len.is_multiple_of(PAGE_SIZE)) {
         if pipe.give_range(Blocking::of(file), space, addr, len as u64 / PAGE)? {
             return Ok(len);
         }
@@ -198,8 +198,7 @@ fn export(addr: u64, len: u64, mode: u32, bits: u32) -> Result<i32> {
     // Room for the descriptor first: what was donated can't be given back.
     let files = curproc::files()?;
     let node = ExportNode::empty();
-    let inode: InodeRef = node.clone();
-    let file = File::anonymous(inode, abi::O_RDWR)?;
+    let file = File::anonymous(node.clone(), abi::O_RDWR)?;
     let number = files.reserve()?;
     node.fill(Export::new(&current_mm()?.space, addr, len / PAGE, giving, prot(bits))?);
     Ok(number.open(file, OnExec::Close))

@@ -12,7 +12,7 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::lock::{self, Mode, Owner, Range};
 use crate::fs::path::Place;
-use crate::fs::pipe::Pipe;
+use crate::fs::pipe::{self, Pipe};
 use crate::fs::{access, eventfd, random, tmpfs::TmpNode};
 use crate::proc::curproc;
 use crate::user;
@@ -74,7 +74,7 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
         _ if file.is_path_only() => Err(EBADF),
         abi::F_SETFL => {
             let flags = arg as u32;
-            if flags & abi::O_DIRECT != 0 && file.io().pipe().is_some() {
+            if flags & abi::O_DIRECT != 0 && pipe::of(&file).is_some() {
                 // Pipes of packets there are none.
                 return Err(EINVAL);
             }
@@ -97,10 +97,10 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             if !file.is_writable() {
                 return Err(EPERM);
             }
-            file.io().add_seals(arg as u32)?;
+            file.io().mappable().ok_or(EINVAL)?.add_seals(arg as u32)?;
             Ok(0)
         }
-        abi::F_GET_SEALS => file.io().seals().map(u64::from),
+        abi::F_GET_SEALS => file.io().mappable().ok_or(EINVAL)?.seals().map(u64::from),
         // No signal tells of what can be read: none is sent, so none can be chosen.
         abi::F_SETOWN => Ok(0),
         abi::F_GETOWN | abi::F_GETSIG => Ok(0),
@@ -109,7 +109,7 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
 }
 
 fn pipe_of(file: &File) -> Result<&Arc<Pipe>> {
-    file.io().pipe().ok_or(EBADF)
+    pipe::of(file).ok_or(EBADF)
 }
 
 /// `struct flock`.

@@ -13,6 +13,7 @@ use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::{File, Reserved};
 use crate::fs::inode::*;
+use crate::fs::ops::{Allocate, Seek};
 use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
 use crate::fs::{access, ext4};
@@ -386,14 +387,14 @@ fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
         return Err(ESPIPE);
     }
     let io = file.io();
-    if io.kind() == Kind::Char {
+    if file.inode().kind() == Kind::Char {
         return Ok(0);
     }
     file.with_position(|position| {
         let at = match whence {
             abi::SEEK_SET => u64::try_from(offset).ok(),
             abi::SEEK_CUR => position.checked_add_signed(offset),
-            abi::SEEK_END => io.stat().size.checked_add_signed(offset),
+            abi::SEEK_END => io.size().checked_add_signed(offset),
             abi::SEEK_DATA => {
                 Some(io.seek_data(u64::try_from(offset).map_err(|_| ENXIO)?, Seek::Data)?)
             }
@@ -462,7 +463,7 @@ fn sync() -> Result<()> {
 }
 
 fn syncfs(fd: i32) -> Result<()> {
-    curproc::file(fd)?.io().sync_fs()
+    curproc::file(fd)?.io().stored().map_or(Ok(()), |node| node.sync_fs())
 }
 
 /// `sync_file_range`: data alone, with no commit of what the file system knows of it.

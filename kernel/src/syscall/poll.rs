@@ -16,7 +16,7 @@ use crate::errno::*;
 use crate::fs::epoll::{Control, Epoll};
 use crate::fs::fdtable::{OnExec, MAX_FDS};
 use crate::fs::file::File;
-use crate::fs::inode::QUEUES;
+use crate::fs::ops::QUEUES;
 use crate::mem::fault::{self, Room};
 use crate::proc;
 use crate::proc::curproc;

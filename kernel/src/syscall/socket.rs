@@ -11,7 +11,7 @@ use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
-use crate::fs::inode::downcast;
+use crate::fs::ops::downcast_file;
 use crate::fs::pipe::Blocking;
 use crate::net::address::{Address, TYPE_FLAGS};
 use crate::net::options;
@@ -31,7 +31,7 @@ pub const CALLS: Calls = calls! {
 
 /// The socket behind an open file.
 pub fn socket_of(file: &File) -> Result<&Socket> {
-    downcast::<Socket>(file.io()).ok_or(ENOTSOCK)
+    downcast_file::<Socket>(file.io()).ok_or(ENOTSOCK)
 }
 
 fn install(socket: Arc<Socket>, flags: u32) -> Result<i32> {

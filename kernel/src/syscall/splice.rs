@@ -18,7 +18,7 @@ use crate::chain::{append_loaned, Chain, Clusters};
 use crate::errno::*;
 use crate::fs::file::{check_span, File};
 use crate::fs::inode::Kind;
-use crate::fs::pipe::{Blocking, Pipe};
+use crate::fs::pipe::{self, Blocking, Pipe};
 use crate::proc::curproc;
 use crate::uio::{outcome, Sink, Source, MAX_TRANSFER};
 use crate::{proc, sched, user, vm};
@@ -50,7 +50,7 @@ impl Side {
     }
 
     fn pipe(&self) -> Option<&Arc<Pipe>> {
-        self.file.io().pipe()
+        pipe::of(&self.file)
     }
 
     /// Whether so many bytes may be moved from or to the position.
@@ -293,7 +293,7 @@ fn splice(
     if !from.is_readable() || !to.is_writable() {
         return Err(EBADF);
     }
-    let pipes = (from.io().pipe().cloned(), to.io().pipe().cloned());
+    let pipes = (pipe::of(&from).cloned(), pipe::of(&to).cloned());
     if pipes.0.is_some() && in_offset != 0 || pipes.1.is_some() && out_offset != 0 {
         return Err(ESPIPE);
     }
@@ -338,7 +338,7 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
     if !from.is_readable() || !to.is_writable() {
         return Err(EBADF);
     }
-    let pipes = (from.io().pipe().cloned(), to.io().pipe().cloned());
+    let pipes = (pipe::of(&from).cloned(), pipe::of(&to).cloned());
     let (Some(source), Some(target)) = pipes else { return Err(EINVAL) };
     if Arc::ptr_eq(&source, &target) {
         return Err(EINVAL);
@@ -378,7 +378,7 @@ fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
     }
     let file = curproc::file(fd)?;
     let vector = vector(pieces, count)?;
-    let Some(pipe) = file.io().pipe() else { return Err(EBADF) };
+    let Some(pipe) = pipe::of(&file) else { return Err(EBADF) };
     let nonblocking = flags & abi::SPLICE_F_NONBLOCK != 0;
     if file.is_writable() {
         let mut from = Source::vector(&vector);

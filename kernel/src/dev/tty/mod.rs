@@ -19,7 +19,7 @@ use linux_raw_sys::general as abi;
 use crate::arch::serial;
 use crate::errno::*;
 use crate::fs::file::File;
-use crate::fs::inode::*;
+use crate::fs::ops::*;
 use crate::fs::pipe::{interrupted, Blocking};
 use crate::proc::{self, signal};
 use crate::sched::{self, Nanos};
@@ -180,7 +180,7 @@ pub struct TtyInode;
 
 /// Opens the console for a `/dev` node. `O_NOCTTY` not given, a session leader without a terminal
 /// gets it.
-pub fn open_console(flags: u32) -> Result<InodeRef> {
+pub fn open_console(flags: u32) -> Result<FileRef> {
     if flags & abi::O_NOCTTY == 0 {
         let process = proc::current_process();
         let mut job = CONSOLE.job.lock();
@@ -192,7 +192,7 @@ pub fn open_console(flags: u32) -> Result<InodeRef> {
 }
 
 /// Opens `/dev/tty`: the controlling terminal.
-pub fn open_controlling() -> Result<InodeRef> {
+pub fn open_controlling() -> Result<FileRef> {
     if !controls(proc::current_process().sid()) {
         return Err(ENXIO);
     }
@@ -351,15 +351,7 @@ impl Tty {
     }
 }
 
-impl Inode for TtyInode {
-    fn stat(&self) -> Stat {
-        Stat { rdev: crate::devnum::device_number(5, 1), ..Stat::plain(0, 1, Kind::Char, 0o600) }
-    }
-
-    fn seekable(&self) -> bool {
-        false
-    }
-
+impl FileOps for TtyInode {
     fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
         CONSOLE.read(Blocking::of(file), to)
     }

@@ -24,7 +24,7 @@ use super::{errno, Fs};
 use crate::arch::bytes::PageBytes;
 use crate::block::SECTOR;
 use crate::errno::*;
-use crate::fs::inode::{Allocate, Extent, Position, Seek};
+use crate::fs::ops::{Allocate, Extent, Position, Seek};
 use crate::sched;
 use crate::sync::{Gate, Mutex, MutexGuard, SpinLock};
 use crate::uio::{outcome, Sink, Source};

@@ -16,6 +16,7 @@ use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
 use crate::errno::*;
 use crate::fs::inode::{Inode, InodeRef, Kind};
+use crate::fs::ops::Stored;
 use crate::println;
 use crate::sched;
 use crate::sync::{Once, WaitQueue};
@@ -136,7 +137,7 @@ pub fn sync_object(id: u64) -> Result<bool> {
     let Some(node) = backing_of(id).and_then(|backing| backing.fs.known(backing.ino)) else {
         return Ok(false);
     };
-    let synced = node.sync();
+    let synced = Stored::sync(&*node);
     node.contents()?.check_mapping()?;
     synced.map(|()| true)
 }

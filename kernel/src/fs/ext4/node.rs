@@ -23,6 +23,7 @@ use crate::fs::access;
 use crate::fs::acl::Acl;
 use crate::fs::file::File;
 use crate::fs::inode::*;
+use crate::fs::ops::*;
 use crate::fs::pipe::Pipe;
 use crate::sched::{self, Nanos};
 use crate::sync::SpinLock;
@@ -391,15 +392,6 @@ impl Inode for Node {
         Ok(())
     }
 
-    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
-        match request {
-            requests::FS_IOC_GETFLAGS => user::put(arg, &self.flags())?,
-            requests::FS_IOC_SETFLAGS => self.set_flags(user::get(arg)?)?,
-            _ => return Err(ENOTTY),
-        }
-        Ok(0)
-    }
-
     fn is_read_only(&self) -> bool {
         self.fs.is_read_only()
     }
@@ -455,11 +447,11 @@ impl Inode for Node {
         self.fs.volume_with_room()?.read_link(self.ino).map_err(errno)
     }
 
-    fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, flags: u32) -> Result<FileRef> {
         match &self.body {
-            Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
+            Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags),
             Body::Other if matches!(self.kind, Kind::Char | Kind::Block) => {
-                upcalls::open_device(self.kind, self.rdev, flags).map(Some)
+                upcalls::open_device(self.kind, self.rdev, flags)
             }
             Body::Other => Err(ENXIO),
             Body::File(contents) => {
@@ -470,10 +462,39 @@ impl Inode for Node {
                 if flags & abi::O_ACCMODE != abi::O_RDONLY {
                     self.fs.writers.fetch_add(1, Ordering::AcqRel);
                 }
-                Ok(None)
+                Ok(self)
             }
-            Body::Dir(_) => Ok(None),
+            Body::Dir(_) => Ok(self),
         }
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        let contents = self.contents()?;
+        let node = self.ownership();
+        access::may_change(&node).and(access::may_change_elsewhere(&node))?;
+        self.strip()?;
+        contents.truncate(len)?;
+        self.modified();
+        Ok(())
+    }
+}
+
+impl FileOps for Node {
+    fn size(&self) -> u64 {
+        self.stat().size
+    }
+
+    fn seekable(&self) -> bool {
+        self.kind == Kind::File
+    }
+
+    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        match request {
+            requests::FS_IOC_GETFLAGS => user::put(arg, &self.flags())?,
+            requests::FS_IOC_SETFLAGS => self.set_flags(user::get(arg)?)?,
+            _ => return Err(ENOTTY),
+        }
+        Ok(0)
     }
 
     fn release(&self, file: &File) {
@@ -513,13 +534,7 @@ impl Inode for Node {
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        let contents = self.contents()?;
-        let node = self.ownership();
-        access::may_change(&node).and(access::may_change_elsewhere(&node))?;
-        self.strip()?;
-        contents.truncate(len)?;
-        self.modified();
-        Ok(())
+        Inode::truncate(self, len)
     }
 
     fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
@@ -535,6 +550,26 @@ impl Inode for Node {
         Ok(())
     }
 
+    fn seek_data(&self, from: u64, what: Seek) -> Result<u64> {
+        self.contents()?.seek(from, what)
+    }
+
+    fn mappable(&self) -> Option<&dyn Mappable> {
+        Some(self)
+    }
+
+    fn stored(&self) -> Option<&dyn Stored> {
+        Some(self)
+    }
+}
+
+impl Mappable for Node {
+    fn object(&self) -> Option<vm::Object> {
+        self.contents().ok().map(|contents| contents.object().clone())
+    }
+}
+
+impl Stored for Node {
     fn swap_extents(&self) -> Result<Vec<Extent>> {
         self.contents()?.swap_extents()
     }
@@ -543,14 +578,6 @@ impl Inode for Node {
         if let Ok(contents) = self.contents() {
             contents.swap_release();
         }
-    }
-
-    fn seek_data(&self, from: u64, what: Seek) -> Result<u64> {
-        self.contents()?.seek(from, what)
-    }
-
-    fn object(&self) -> Option<vm::Object> {
-        self.contents().ok().map(|contents| contents.object().clone())
     }
 
     fn sync(&self) -> Result<()> {

@@ -19,7 +19,8 @@ use machine::PAGE_SIZE;
 use self::area::{Area as Slots, Run};
 use self::header::Header;
 use super::file::File;
-use super::inode::{same, Extent, InodeRef, Kind};
+use super::inode::{same, InodeRef, Kind};
+use super::ops::Extent;
 use super::path::escaped;
 use crate::block::SECTOR;
 use crate::errno::*;
@@ -98,17 +99,17 @@ pub fn on(file: Arc<File>, priority: Option<i16>) -> Result<()> {
     if areas.iter().any(|area| same_place(area.file.inode(), file.inode())) {
         return Err(EBUSY);
     }
-    let extents = file.io().swap_extents()?;
+    let extents = file.io().stored().ok_or(EINVAL)?.swap_extents()?;
     let lowest = areas.iter().map(|area| area.priority).min().unwrap_or(0).min(FIRST_PRIORITY + 1);
     let priority = priority.unwrap_or(lowest.saturating_sub(1));
-    let there = file.io().stat().size / PAGE_SIZE as u64;
+    let there = file.io().size() / PAGE_SIZE as u64;
     match switch_on(&extents, there, kind, priority) {
         Ok((id, pages)) => {
             areas.push(Area { file, id, pages, priority });
             Ok(())
         }
         Err(errno) => {
-            file.io().swap_release();
+            release(&file);
             Err(errno)
         }
     }
@@ -142,6 +143,13 @@ fn switch_on(extents: &[Extent], there: u64, kind: Kind, priority: i16) -> Resul
     Ok((id, pages))
 }
 
+/// Gives a file's extents back.
+fn release(file: &File) {
+    if let Some(stored) = file.io().stored() {
+        stored.swap_release();
+    }
+}
+
 /// Brings everything home that is on a file, and swaps on it no more.
 pub fn off(file: &File) -> Result<()> {
     let find =
@@ -154,7 +162,7 @@ pub fn off(file: &File) -> Result<()> {
     let mut areas = AREAS.lock();
     let at = areas.iter().position(|area| area.id == id).ok_or(EINVAL)?;
     let area = areas.remove(at);
-    area.file.io().swap_release();
+    release(&area.file);
     Ok(())
 }
 

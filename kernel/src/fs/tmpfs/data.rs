@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as abi;
 
 use crate::errno::*;
-use crate::fs::inode::{Allocate, Position, Seek};
+use crate::fs::ops::{Allocate, Position, Seek};
 use crate::sched;
 use crate::sync::Mutex;
 use crate::uio::{outcome, Sink, Source};

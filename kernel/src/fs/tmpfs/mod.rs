@@ -37,6 +37,7 @@ use super::inode::*;
 use crate::charge::{self, Charge};
 use crate::cred::Cred;
 use crate::errno::*;
+use crate::fs::ops::*;
 use crate::fs::pipe::Pipe;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock};
@@ -436,12 +437,30 @@ impl Inode for TmpNode {
         }
     }
 
-    fn open(&self, flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, flags: u32) -> Result<FileRef> {
         match &self.body {
-            Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags).map(Some),
-            Body::Special(number) => upcalls::open_device(self.kind, *number, flags).map(Some),
-            _ => Ok(None),
+            Body::Fifo(pipe) => Pipe::open_fifo(pipe, flags),
+            Body::Special(number) => upcalls::open_device(self.kind, *number, flags),
+            _ => Ok(self),
         }
+    }
+
+    fn truncate(&self, len: u64) -> Result<()> {
+        let data = self.data()?;
+        self.strip();
+        data.truncate(len)?;
+        self.modified();
+        Ok(())
+    }
+}
+
+impl FileOps for TmpNode {
+    fn size(&self) -> u64 {
+        self.stat().size
+    }
+
+    fn seekable(&self) -> bool {
+        self.kind == Kind::File
     }
 
     fn read(&self, file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
@@ -463,11 +482,7 @@ impl Inode for TmpNode {
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
-        let data = self.data()?;
-        self.strip();
-        data.truncate(len)?;
-        self.modified();
-        Ok(())
+        Inode::truncate(self, len)
     }
 
     fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
@@ -482,6 +497,12 @@ impl Inode for TmpNode {
         self.data()?.seek(from, what)
     }
 
+    fn mappable(&self) -> Option<&dyn Mappable> {
+        Some(self)
+    }
+}
+
+impl Mappable for TmpNode {
     fn object(&self) -> Option<vm::Object> {
         self.data().ok().map(|data| data.object().clone())
     }

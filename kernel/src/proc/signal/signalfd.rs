@@ -14,6 +14,7 @@ use super::{SigInfo, SigSet};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
+use crate::fs::ops::*;
 use crate::fs::pipe::{interrupted, Blocking};
 use crate::proc::{current_process, current_thread};
 use crate::uio::Sink;
@@ -36,7 +37,7 @@ impl SignalFd {
 
     /// Changes which signals an open file is for.
     pub fn set(file: &File, mask: SigSet) -> Result<()> {
-        let inode = downcast::<SignalFd>(file.io()).ok_or(EINVAL)?;
+        let inode = downcast_file::<SignalFd>(file.io()).ok_or(EINVAL)?;
         inode.mask.store(mask.0, Ordering::Relaxed);
         current_process().signal_readers.wake_all();
         Ok(())
@@ -56,14 +57,12 @@ impl Inode for SignalFd {
         Stat::plain(crate::fs::PIPE_DEVICE, self.ino, Kind::File, 0o600)
     }
 
-    fn open(&self, _flags: u32) -> Result<Option<InodeRef>> {
+    fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {
         Err(ENXIO)
     }
+}
 
-    fn seekable(&self) -> bool {
-        false
-    }
-
+impl FileOps for SignalFd {
     fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
         if to.left() < INFO {
             return Err(EINVAL);
