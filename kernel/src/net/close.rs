@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use super::address::{Family, Kind};
+use super::address::Kind;
 use super::queue::Close;
 use super::socket::{Pending, Phase, Socket, SHUT_RECEIVE, SHUT_SEND};
 use super::{packet, rights};
@@ -17,13 +17,15 @@ impl Socket {
             match ends.phase {
                 Phase::Listening(_) => (true, None),
                 Phase::Connected => (false, ends.peer.clone()),
-                _ if self.kind == Kind::Stream || self.family.is_inet() => return Err(ENOTCONN),
+                _ if self.kind == Kind::Stream || self.transport.rules().is_lossy => {
+                    return Err(ENOTCONN)
+                }
                 _ => (false, None),
             }
         };
         self.set_shut(what);
         if is_listening {
-            if self.family.is_inet() && what & SHUT_RECEIVE != 0 {
+            if self.transport.rules().shutdown_ends_listening && what & SHUT_RECEIVE != 0 {
                 self.end_listening();
             }
             return Ok(());
@@ -31,7 +33,7 @@ impl Socket {
         if let Some(peer) = peer.filter(|_| self.kind != Kind::Datagram) {
             let mut there = if what & SHUT_SEND != 0 { SHUT_RECEIVE } else { 0 };
             // Over TCP the other end doesn't hear that nobody will receive.
-            if what & SHUT_RECEIVE != 0 && self.family == Family::Unix {
+            if what & SHUT_RECEIVE != 0 && self.transport.rules().tells_of_end {
                 there |= SHUT_SEND;
             }
             peer.set_shut(there);
@@ -70,7 +72,7 @@ impl Socket {
         self.refuse_all(phase);
         self.set_shut(SHUT_RECEIVE | SHUT_SEND);
         self.room.wake_all();
-        if self.family == Family::Unix {
+        if self.transport.rules().carries_rights {
             rights::collect();
         }
     }
@@ -112,7 +114,7 @@ impl Socket {
     /// The other end of the connection has closed; with bytes unread (`reset`) that is an error
     /// here.
     pub(super) fn peer_went(&self, reset: bool) {
-        let both = self.family == Family::Unix || reset;
+        let both = self.transport.rules().tells_of_end || reset;
         if reset {
             self.set_error(ECONNRESET);
         }

@@ -1,12 +1,13 @@
 //! How sockets get names and find each other: bind, listen, connect, accept.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 
-use super::address::{Address, Family, Ip, Kind};
-use super::rights::{Place, Ucred};
-use super::socket::{Bound, Listener, Pending, Phase, Socket};
-use super::{inet, unix};
+use super::address::{Address, Kind};
+use super::rights::Ucred;
+use super::socket::{Listener, Pending, Phase, Socket};
+use super::transport::Binding;
 use crate::errno::*;
 use crate::fs::pipe::Blocking;
 use crate::mem::fault::Room;
@@ -25,33 +26,15 @@ enum Begun {
 impl Socket {
     /// `bind`.
     pub fn bind(&self, name: Option<&Address>) -> Result<()> {
-        if self.family == Family::Null {
-            return Err(EOPNOTSUPP);
-        }
-        if self.ends.lock().bound.is_some() {
+        if self.is_bound() {
             return Err(EINVAL);
         }
-        let (name, bound) = match (self.family, name) {
-            (Family::Unix, None | Some(Address::Unnamed)) => {
-                let (name, bound) = unix::any_name(self)?;
-                (name, Bound::Unix(bound))
-            }
-            (Family::Unix, Some(name)) => (name.clone(), Bound::Unix(unix::bind(self, name)?)),
-            (_, None) => return Err(EAFNOSUPPORT),
-            (_, Some(Address::Inet { ip, port })) => {
-                if self.family == Family::Inet4 && !ip.is_v4() {
-                    return Err(EADDRNOTAVAIL);
-                }
-                let (name, bound) = inet::bind(self, *ip, *port)?;
-                (name, Bound::Inet(bound))
-            }
-            (_, Some(_)) => return Err(EINVAL),
-        };
+        let (name, bound) = self.transport.bind(self, name)?;
         self.hold(name, bound)
     }
 
     /// Keeps a name that it was given, unless another call was first.
-    fn hold(&self, name: Address, bound: Bound) -> Result<()> {
+    pub(super) fn hold(&self, name: Address, bound: Box<dyn Binding>) -> Result<()> {
         let mut ends = self.ends.lock();
         if ends.bound.is_some() {
             drop(ends);
@@ -63,35 +46,17 @@ impl Socket {
         Ok(())
     }
 
-    /// Gives an internet socket a free port if it has none; `ip` is who it talks to.
-    pub(super) fn bind_for(&self, ip: Ip) -> Result<()> {
-        if self.ends.lock().bound.is_some() {
-            return Ok(());
-        }
-        let any = if self.family == Family::Inet4 { Ip::ANY4 } else { Ip::ANY6 };
-        let own = if self.kind == Kind::Stream { ip } else { any };
-        let (name, bound) = inet::bind(self, own, 0)?;
-        match self.hold(name, Bound::Inet(bound)) {
-            Err(EINVAL) => Ok(()),
-            result => result,
-        }
-    }
-
     /// `listen`: also changes the backlog of one that listens.
     pub fn listen(&self, backlog: i32) -> Result<()> {
-        if !matches!(self.kind, Kind::Stream | Kind::Seqpacket) || self.family == Family::Null {
+        if !matches!(self.kind, Kind::Stream | Kind::Seqpacket) {
             return Err(EOPNOTSUPP);
         }
         let backlog = (backlog as u32 as usize).min(BACKLOG_MAX);
-        if self.ends.lock().bound.is_none() {
-            if self.family == Family::Unix {
-                return Err(EINVAL);
-            }
-            let any = if self.family == Family::Inet4 { Ip::ANY4 } else { Ip::ANY6 };
-            self.bind(Some(&Address::Inet { ip: any, port: 0 }))?;
+        if !self.is_bound() {
+            self.transport.bind_listener(self)?;
         }
         *self.cred.lock() = Ucred::effective();
-        inet::listen(self, || self.start_to_listen(backlog))?;
+        self.transport.listen(self, &mut || self.start_to_listen(backlog))?;
         self.room.wake_all();
         Ok(())
     }
@@ -114,15 +79,11 @@ impl Socket {
 
     /// `connect`. `None` takes a datagram socket's peer away.
     pub fn connect(&self, name: Option<&Address>, blocking: Blocking) -> Result<()> {
-        if self.family == Family::Null {
-            return Err(EISCONN);
-        }
+        self.transport.may_connect()?;
         if self.kind == Kind::Datagram {
             return self.connect_datagrams(name);
         }
-        let Some(name) = name else {
-            return Err(if self.family == Family::Unix { EINVAL } else { EAFNOSUPPORT });
-        };
+        let name = name.ok_or(self.transport.rules().no_name)?;
         if self.begin_connect()? == Begun::Over {
             return Ok(());
         }
@@ -156,19 +117,16 @@ impl Socket {
                 Ok(Begun::Over)
             }
             Phase::Connected => Err(EISCONN),
-            Phase::Listening(_) if self.family == Family::Unix => Err(EINVAL),
-            Phase::Listening(_) => Err(EISCONN),
+            Phase::Listening(_) => Err(self.transport.rules().listens),
             Phase::Ended => Err(EINVAL),
         }
     }
 
     fn connect_stream(&self, name: &Address, blocking: Blocking) -> Result<()> {
-        let is_unix = self.family == Family::Unix;
         // Over TCP, who doesn't wait hears of the outcome later, though it is known now.
-        let later = !is_unix && blocking == Blocking::No;
+        let later = self.transport.rules().connects_later && blocking == Blocking::No;
         loop {
-            let listener = if is_unix { unix::find(name) } else { self.find_listener(name) };
-            let listener = match listener {
+            let listener = match self.transport.listener(self, name) {
                 Err(ECONNREFUSED) if later => {
                     self.ends.lock().phase = Phase::Fresh;
                     self.set_error(ECONNREFUSED);
@@ -193,13 +151,6 @@ impl Socket {
         }
     }
 
-    fn find_listener(&self, name: &Address) -> Result<Arc<Socket>> {
-        let Address::Inet { ip, port } = *name else { return Err(EINVAL) };
-        let ip = inet::route(self.family, ip)?;
-        self.bind_for(ip)?;
-        inet::listener(ip, port)
-    }
-
     fn has_backlog(&self) -> bool {
         let ends = self.ends.lock();
         matches!(&ends.phase, Phase::Listening(listener) if listener.pending.len() <= listener.backlog)
@@ -212,7 +163,7 @@ impl Socket {
     fn join(&self, listener: &Socket, name: &Address, stay: bool) -> Result<()> {
         let me = self.arc()?;
         let server = Socket::new(listener.family, self.kind, self.protocol)?;
-        let (own, server_name) = self.names(listener, name);
+        let (own, server_name) = self.transport.names(self, listener, name);
         {
             let mut ends = server.ends.lock();
             ends.phase = Phase::Connected;
@@ -222,8 +173,7 @@ impl Socket {
             ends.name = server_name.clone();
         }
         server.options.copy_from(&listener.options);
-        let is_unix = self.family == Family::Unix;
-        let place = if is_unix { Some(Place::enter(&server, listener)?) } else { None };
+        let place = self.transport.enter_backlog(&server, listener)?;
         {
             let mut ends = listener.ends.lock();
             let Phase::Listening(row) = &mut ends.phase else { return Err(ECONNREFUSED) };
@@ -239,20 +189,6 @@ impl Socket {
         self.become_connected(server, own, server_name, *listener.cred.lock(), stay);
         listener.readers.wake_all();
         Ok(())
-    }
-
-    /// The names of the two ends: the client's and the server's.
-    fn names(&self, listener: &Socket, name: &Address) -> (Address, Address) {
-        if self.family == Family::Unix {
-            return (self.name(), listener.name());
-        }
-        let Address::Inet { ip, port } = *name else { return (self.name(), listener.name()) };
-        let ip = inet::route(self.family, ip).unwrap_or(ip);
-        let own = match self.name() {
-            Address::Inet { ip: any, port } if any.is_any() => Address::Inet { ip, port },
-            name => name,
-        };
-        (own, Address::Inet { ip, port })
     }
 
     fn become_connected(
@@ -334,22 +270,10 @@ impl Socket {
     fn connect_datagrams(&self, name: Option<&Address>) -> Result<()> {
         let (peer, name) = match name {
             None => (None, None),
-            Some(name) if self.family == Family::Unix => {
-                let peer = unix::find(name)?;
-                if peer.kind != self.kind {
-                    return Err(EPROTOTYPE);
-                }
-                if peer.peer().is_some_and(|other| !other.is(self)) {
-                    return Err(EPERM);
-                }
-                (Some(peer), Some(name.clone()))
+            Some(name) => {
+                let (peer, name) = self.transport.peer(self, name)?;
+                (peer, Some(name))
             }
-            Some(Address::Inet { ip, port }) => {
-                let ip = inet::route(self.family, *ip)?;
-                self.bind_for(ip)?;
-                (None, Some(Address::Inet { ip, port: *port }))
-            }
-            Some(_) => return Err(EINVAL),
         };
         let mut ends = self.ends.lock();
         if let (Address::Inet { ip: own, port }, Some(Address::Inet { ip, .. })) =
@@ -365,14 +289,5 @@ impl Socket {
         drop(ends);
         self.wake_all();
         Ok(())
-    }
-}
-
-impl Bound {
-    pub fn release(self) {
-        match self {
-            Bound::Unix(bound) => unix::unbind(bound),
-            Bound::Inet(bound) => inet::unbind(bound),
-        }
     }
 }

@@ -5,7 +5,8 @@
 //!         |
 //!      Socket (socket)           a node with a descriptor: phase, names, options
 //!       |       \
-//!       |        unix, inet      who is bound where; what a name leads to
+//!       |        Transport       local, loopback, null: where names lead, what is sent (transport)
+//!       |        unix, inet      who is bound where
 //!       |        rights          descriptors on their way, and the rings that they may form
 //!   Incoming (queue)             what was sent to this socket and not yet received
 //!         |
@@ -27,6 +28,8 @@ pub mod control;
 mod garbage;
 pub mod inet;
 pub mod interface;
+mod local;
+mod loopback;
 pub mod named;
 mod null;
 pub mod options;
@@ -35,4 +38,5 @@ pub mod queue;
 pub mod rights;
 pub mod socket;
 mod stream;
+pub mod transport;
 pub mod unix;

@@ -7,21 +7,120 @@
 
 use linux_raw_sys::general as abi;
 
+use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mbuf::{Pages, PAGE_SIZE};
 
-use super::socket::Received;
+use super::address::{Address, Kind};
+use super::queue::Got;
+use super::rights::Control;
+use super::socket::{How, Phase, Received, Socket};
+use super::transport::{Binding, Rules, Transport};
 use crate::chain::frame::Frame;
 use crate::chain::zero_copy::{append, pour, LOAN};
 use crate::chain::{append_loaned, loan_all_again, Chain, Clusters};
 use crate::errno::*;
+use crate::fs::pipe::Blocking;
 use crate::mem::fault;
 use crate::sync::Mutex;
 use crate::uio::{outcome, Sink, Source};
 
+pub struct Null;
+
+impl Transport for Null {
+    fn rules(&self) -> &'static Rules {
+        &Rules {
+            no_name: EISCONN,
+            listens: EISCONN,
+            not_connected: ENOTCONN,
+            no_peer: ENOTCONN,
+            most: None,
+            is_lossy: false,
+            connects_later: false,
+            tells_of_end: false,
+            shutdown_ends_listening: false,
+            carries_rights: false,
+        }
+    }
+
+    fn protocol(&self, _kind: Kind, asked: u32) -> Result<u32> {
+        if asked == 0 {
+            Ok(0)
+        } else {
+            Err(EPROTONOSUPPORT)
+        }
+    }
+
+    fn first_phase(&self) -> Phase {
+        Phase::Connected
+    }
+
+    fn bind(&self, _: &Socket, _: Option<&Address>) -> Result<(Address, Box<dyn Binding>)> {
+        Err(EOPNOTSUPP)
+    }
+
+    fn bind_listener(&self, _: &Socket) -> Result<()> {
+        Err(EOPNOTSUPP)
+    }
+
+    fn may_connect(&self) -> Result<()> {
+        Err(EISCONN)
+    }
+
+    fn listener(&self, _: &Socket, _: &Address) -> Result<Arc<Socket>> {
+        Err(EOPNOTSUPP)
+    }
+
+    fn names(&self, socket: &Socket, listener: &Socket, _: &Address) -> (Address, Address) {
+        (socket.name(), listener.name())
+    }
+
+    fn peer(&self, _: &Socket, _: &Address) -> Result<(Option<Arc<Socket>>, Address)> {
+        Err(EISCONN)
+    }
+
+    fn receiver(&self, _: &Socket, _: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
+        Ok(None)
+    }
+
+    fn send(
+        &self,
+        _: &Socket,
+        _: Option<&Address>,
+        from: &mut Source<'_>,
+        _: Option<Control>,
+        _: Blocking,
+    ) -> Result<usize> {
+        send(from)
+    }
+
+    fn receive(&self, _: &Socket, to: &mut Sink<'_>, _: How, _: &mut Got) -> Result<Received> {
+        receive(to)
+    }
+
+    fn take(&self, _: &Socket, most: usize, _: Blocking) -> Result<Chain> {
+        take(most)
+    }
+
+    fn give(&self, _: &Socket, chain: &mut Chain, _: Blocking) -> Result<usize> {
+        let len = chain.len();
+        chain.clear(&Clusters);
+        Ok(len)
+    }
+
+    fn look(&self, _: &Socket, most: usize, _: Blocking) -> Result<Chain> {
+        take(most)
+    }
+
+    fn poll(&self, _: &Socket) -> u32 {
+        EVENTS
+    }
+}
+
 /// What polls always see.
-pub const EVENTS: u32 = abi::POLLIN | abi::POLLRDNORM | abi::POLLOUT | abi::POLLWRNORM;
+const EVENTS: u32 = abi::POLLIN | abi::POLLRDNORM | abi::POLLOUT | abi::POLLWRNORM;
 
 /// The most that is in a chain at once.
 const PART: usize = 2 << 20;
@@ -31,7 +130,7 @@ const STOCK: usize = 16;
 static PAGES: Mutex<Vec<Frame>> = Mutex::new(Vec::new());
 
 /// Takes all of `from` into a chain, a buffer's worth at a time, and drops it.
-pub fn send(from: &mut Source<'_>) -> Result<usize> {
+fn send(from: &mut Source<'_>) -> Result<usize> {
     let start = from.done();
     let mut result = Ok(());
     while from.left() > 0 && result.is_ok() {
@@ -43,7 +142,7 @@ pub fn send(from: &mut Source<'_>) -> Result<usize> {
 }
 
 /// Fills `to` from chains of the stock's pages.
-pub fn receive(to: &mut Sink<'_>) -> Result<Received> {
+fn receive(to: &mut Sink<'_>) -> Result<Received> {
     let start = to.done();
     let mut result = Ok(());
     while to.left() > 0 && result.is_ok() {
@@ -55,18 +154,11 @@ pub fn receive(to: &mut Sink<'_>) -> Result<Received> {
     Ok(Received { copied, whole: copied, from: None })
 }
 
-/// Drops what is in `chain`; returns how much that was.
-pub fn give(chain: &mut Chain) -> usize {
-    let len = chain.len();
-    chain.clear(&Clusters);
-    len
-}
-
 /// A chain of up to `most` bytes.
 ///
 /// # Errors
 /// `ENOBUFS`.
-pub fn take(most: usize) -> Result<Chain> {
+fn take(most: usize) -> Result<Chain> {
     let mut chain = Chain::new();
     let result = fill(&mut chain, most.min(PART));
     if result.is_err() {

@@ -5,11 +5,10 @@ use linux_raw_sys::general as abi;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
-use super::address::{Address, Family, Ip, Kind};
+use super::address::{Address, Kind};
 use super::queue::{Got, Peek, Record};
 use super::rights::Control;
 use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
-use super::{inet, unix};
 use crate::chain::zero_copy::{append, hold, LOAN};
 use crate::chain::{Chain, Clusters};
 use crate::charge;
@@ -18,8 +17,6 @@ use crate::fs::pipe::Blocking;
 use crate::sched;
 use crate::uio::{Sink, Source};
 
-/// The longest datagram of UDP over IP version 4.
-const UDP_MAX: usize = 65507;
 /// The most messages in a local datagram socket's queue beside its limit in bytes.
 const OVERHEAD: usize = 32;
 
@@ -47,8 +44,7 @@ impl Socket {
             return Err(EPIPE);
         }
         let len = from.left();
-        let most =
-            if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
+        let most = self.longest_message();
         if len > most {
             return Err(EMSGSIZE);
         }
@@ -74,8 +70,7 @@ impl Socket {
             return Err(EPIPE);
         }
         let len = chain.len();
-        let most =
-            if self.family.is_inet() { UDP_MAX } else { self.options.send_limit() - OVERHEAD };
+        let most = self.longest_message();
         if len > most {
             return Err(EMSGSIZE);
         }
@@ -118,54 +113,18 @@ impl Socket {
         Ok(self.next_packet(how, look)?.unwrap_or_default())
     }
 
-    /// Who a message goes to, and the sender's name as he sees it; nobody, for UDP where nobody is.
+    /// The most bytes of a message.
+    fn longest_message(&self) -> usize {
+        self.transport.rules().most.unwrap_or_else(|| self.options.send_limit() - OVERHEAD)
+    }
+
+    /// Who a message goes to, and the sender's name as the receiver sees it; none where nobody is
+    /// and the sender needn't know.
     fn receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
-        let to = |receiver| Some((receiver, self.name()));
         if self.kind == Kind::Seqpacket {
-            return self.peer().ok_or(ENOTCONN).map(to);
+            return Ok(Some((self.peer().ok_or(ENOTCONN)?, self.name())));
         }
-        if self.family.is_inet() {
-            return self.udp_receiver(dest);
-        }
-        let Some(dest) = dest else { return self.peer().ok_or(ENOTCONN).map(to) };
-        let receiver = unix::find(dest)?;
-        if receiver.kind != self.kind {
-            return Err(EPROTOTYPE);
-        }
-        // Who is connected hears his peer only.
-        if receiver.peer().is_some_and(|other| !other.is(self)) {
-            return Err(EPERM);
-        }
-        Ok(to(receiver))
-    }
-
-    fn udp_receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
-        let connected = self.peer_name();
-        let is_connected = connected.is_ok();
-        let dest = match dest {
-            Some(dest) => dest.clone(),
-            None => connected.map_err(|_| EDESTADDRREQ)?,
-        };
-        let Address::Inet { ip, port } = dest else { return Err(EINVAL) };
-        if port == 0 {
-            return Err(EINVAL);
-        }
-        let ip = inet::route(self.family, ip)?;
-        self.bind_for(ip)?;
-        let own = self.source_for(ip);
-        let found = inet::receiver(ip, port, &own)?;
-        if found.is_none() && is_connected {
-            self.set_error(ECONNREFUSED);
-        }
-        Ok(found.map(|receiver| (receiver, own)))
-    }
-
-    /// The name that a receiver at `ip` sees.
-    fn source_for(&self, to: Ip) -> Address {
-        match self.name() {
-            Address::Inet { ip, port } if ip.is_any() => Address::Inet { ip: to, port },
-            name => name,
-        }
+        self.transport.receiver(self, dest)
     }
 
     /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is
@@ -207,7 +166,7 @@ impl Socket {
                 }
                 Ok(false) => return Ok(()),
                 // Lost, as on any way that is full.
-                Err(EAGAIN) if self.family.is_inet() => return Ok(()),
+                Err(EAGAIN) if self.transport.rules().is_lossy => return Ok(()),
                 Err(EAGAIN) if blocking == Blocking::Yes => {
                     if let (Holds::Nothing, None, Some(record)) = (holds, &held, &*record) {
                         held = Some(hold(&record.chain)?);
@@ -350,7 +309,7 @@ pub(super) fn poll(socket: &Socket) -> u32 {
         events |= abi::POLLRDHUP;
         events |= if shut & SHUT_SEND != 0 { abi::POLLHUP } else { 0 };
     }
-    let peer = if socket.family == Family::Unix { socket.peer() } else { None };
+    let peer = if socket.transport.rules().is_lossy { None } else { socket.peer() };
     let is_full = peer.is_some_and(|peer| {
         // Nobody would wake a socket that can't be noted: it tries, and finds out.
         is_full(socket, &peer) && watch(socket, &peer).is_ok() && is_full(socket, &peer)

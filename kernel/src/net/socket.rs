@@ -14,6 +14,7 @@
 //! connected sockets refer to each other until one is released, which takes both references back.
 //! S3: `shut` only gains bits.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -23,11 +24,11 @@ use linux_raw_sys::general as abi;
 use linux_raw_sys::ioctl::{FIONREAD, SIOCATMARK, TIOCOUTQ};
 
 use super::address::{Address, Family, Kind};
+use super::interface;
 use super::options::Options;
-use super::packet;
 use super::queue::{Got, Incoming, Peek};
 use super::rights::{Place, Ucred};
-use super::{inet, interface, null, unix};
+use super::transport::{Binding, Transport};
 use crate::chain::Chain;
 use crate::charge::{self, Charge};
 use crate::errno::*;
@@ -44,12 +45,6 @@ use crate::vm::{self, Asks};
 /// The directions that were shut down, at this end or the other.
 pub const SHUT_RECEIVE: u32 = 1;
 pub const SHUT_SEND: u32 = 2;
-
-/// What a socket is bound to.
-pub enum Bound {
-    Unix(unix::Bound),
-    Inet(inet::Bound),
-}
 
 /// Connections that nobody has accepted yet, and who waits to be taken in.
 pub struct Listener {
@@ -85,7 +80,7 @@ pub struct Ends {
     pub name: Address,
     /// The peer's name, which stays when it goes.
     pub peer_name: Option<Address>,
-    pub bound: Option<Bound>,
+    pub bound: Option<Box<dyn Binding>>,
     /// Who the peer is (`SO_PEERCRED`).
     pub peer_cred: Ucred,
     /// Connected, but the program that didn't wait for it hasn't been told.
@@ -102,6 +97,7 @@ pub struct Watcher {
 
 pub struct Socket {
     pub family: Family,
+    pub transport: &'static dyn Transport,
     pub kind: Kind,
     pub protocol: u32,
     pub options: Options,
@@ -128,10 +124,12 @@ impl Socket {
     /// `ENFILE`: the user has all that it may.
     pub fn new(family: Family, kind: Kind, protocol: u32) -> Result<Arc<Socket>> {
         let charge = charge::take(size_of::<Socket>() + NAMES).map_err(|_| ENFILE)?;
-        let phase = if family == Family::Null { Phase::Connected } else { Phase::Fresh };
+        let transport = family.transport();
+        let phase = transport.first_phase();
         let cred = Ucred::effective();
         Ok(Arc::new_cyclic(|me| Socket {
             family,
+            transport,
             kind,
             protocol,
             options: Options::new(),
@@ -162,15 +160,7 @@ impl Socket {
     pub fn create(family: u32, kind: u32, protocol: u32) -> Result<Arc<Socket>> {
         let family = Family::from_number(family)?;
         let kind = Kind::from_number(kind)?;
-        let protocol = match (family, kind) {
-            (Family::Unix, _) if protocol <= 1 => 0,
-            (Family::Null, _) if protocol == 0 => 0,
-            (Family::Unix | Family::Null, _) => return Err(EPROTONOSUPPORT),
-            (_, Kind::Stream) if matches!(protocol, 0 | IPPROTO_TCP) => IPPROTO_TCP,
-            (_, Kind::Datagram) if matches!(protocol, 0 | IPPROTO_UDP) => IPPROTO_UDP,
-            (_, Kind::Seqpacket) => return Err(ESOCKTNOSUPPORT),
-            _ => return Err(EPROTONOSUPPORT),
-        };
+        let protocol = family.transport().protocol(kind, protocol)?;
         vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
         Self::new(family, kind, protocol)
     }
@@ -233,6 +223,10 @@ impl Socket {
 
     pub fn is_listening(&self) -> bool {
         matches!(self.ends.lock().phase, Phase::Listening(_))
+    }
+
+    pub fn is_bound(&self) -> bool {
+        self.ends.lock().bound.is_some()
     }
 
     pub fn is_connected(&self) -> bool {
@@ -311,12 +305,19 @@ impl Socket {
         }
     }
 
-    fn poll_connected(&self, ends: (Option<Arc<Socket>>, bool)) -> u32 {
-        let (peer, is_ended) = ends;
+    /// Poll events of a connection that is a pair of queues.
+    pub(super) fn poll_connection(&self) -> u32 {
+        let peer = {
+            let ends = self.ends.lock();
+            match ends.phase {
+                Phase::Listening(_) | Phase::Connecting => return 0,
+                Phase::Fresh | Phase::Ended => {
+                    return abi::POLLOUT | abi::POLLWRNORM | abi::POLLHUP
+                }
+                Phase::Connected => ends.peer.clone(),
+            }
+        };
         let shut = self.shut();
-        if is_ended {
-            return abi::POLLOUT | abi::POLLWRNORM | abi::POLLHUP;
-        }
         let is_shut = shut & SHUT_SEND != 0;
         let has_room = || {
             peer.as_ref().is_none_or(|peer| {
@@ -337,9 +338,6 @@ impl Socket {
         events
     }
 }
-
-const IPPROTO_TCP: u32 = 6;
-const IPPROTO_UDP: u32 = 17;
 
 impl Inode for Socket {
     fn stat(&self) -> Stat {
@@ -397,21 +395,7 @@ impl FileOps for Socket {
         if self.has_error() {
             events |= abi::POLLERR;
         }
-        if self.family == Family::Null {
-            return events | null::EVENTS;
-        }
-        if self.kind == Kind::Datagram {
-            return events | packet::poll(self);
-        }
-        let ends = self.ends.lock();
-        let connected = match ends.phase {
-            Phase::Listening(_) => return events,
-            Phase::Connecting => return events,
-            Phase::Fresh | Phase::Ended => (None, true),
-            Phase::Connected => (ends.peer.clone(), false),
-        };
-        drop(ends);
-        events | self.poll_connected(connected)
+        events | self.transport.poll(self)
     }
 
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
@@ -426,19 +410,11 @@ impl FileOps for Socket {
 
 impl Movable for Socket {
     fn take(&self, file: &File, most: usize) -> Result<Chain> {
-        match (self.family, self.kind) {
-            (Family::Null, _) => null::take(most),
-            (_, Kind::Stream) => self.take_stream(most, Blocking::of(file)),
-            _ => self.take_packet_whole(most, Blocking::of(file)),
-        }
+        self.transport.take(self, most, Blocking::of(file))
     }
 
     fn give(&self, file: &File, chain: &mut Chain) -> Result<usize> {
-        let result = match (self.family, self.kind) {
-            (Family::Null, _) => Ok(null::give(chain)),
-            (_, Kind::Stream) => self.give_stream(chain, Blocking::of(file)),
-            _ => self.give_packet(chain, Blocking::of(file)),
-        };
+        let result = self.transport.give(self, chain, Blocking::of(file));
         if result == Err(EPIPE) && !self.is_silent() {
             crate::proc::raise_sigpipe();
         }
@@ -451,11 +427,7 @@ impl Movable for Socket {
     }
 
     fn look(&self, file: &File, most: usize) -> Result<Chain> {
-        match (self.family, self.kind) {
-            (Family::Null, _) => null::take(most),
-            (_, Kind::Stream) => self.look_stream(most, Blocking::of(file)),
-            _ => self.look_packet(most, Blocking::of(file)),
-        }
+        self.transport.look(self, most, Blocking::of(file))
     }
 }
 
@@ -481,14 +453,7 @@ pub struct Received {
 impl Socket {
     /// Receives bytes or a message; what came along goes to `got`.
     pub fn receive(&self, to: &mut Sink<'_>, how: How, got: &mut Got) -> Result<Received> {
-        match (self.family, self.kind) {
-            (Family::Null, _) => null::receive(to),
-            (_, Kind::Stream) => {
-                let copied = self.receive_stream(to, how, got)?;
-                Ok(Received { copied, whole: copied, from: None })
-            }
-            _ => self.receive_packet(to, how, got),
-        }
+        self.transport.receive(self, to, how, got)
     }
 
     /// Sends all of `from`, to `dest` or the peer. Raises no signal.
@@ -499,10 +464,6 @@ impl Socket {
         control: Option<super::rights::Control>,
         blocking: Blocking,
     ) -> Result<usize> {
-        match (self.family, self.kind) {
-            (Family::Null, _) => null::send(from),
-            (_, Kind::Stream) => self.send_stream(dest, from, control, blocking),
-            _ => self.send_packet(dest, from, control, blocking),
-        }
+        self.transport.send(self, dest, from, control, blocking)
     }
 }

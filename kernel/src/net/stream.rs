@@ -1,6 +1,6 @@
 //! Bytes through a connection without boundaries.
 
-use super::address::{Address, Family};
+use super::address::Address;
 use super::queue::{Extra, Flow, Got, Peek, Queue};
 use super::rights::{defer_close, Control, Ucred};
 use super::socket::{How, Socket, SHUT_RECEIVE, SHUT_SEND};
@@ -29,7 +29,7 @@ impl Socket {
         blocking: Blocking,
     ) -> Result<usize> {
         let start = from.done();
-        if dest.is_some() && self.family == Family::Unix {
+        if dest.is_some() && !self.transport.rules().is_lossy {
             return Err(if self.is_connected() { EISCONN } else { EOPNOTSUPP });
         }
         let Some(peer) = self.peer() else { return Err(self.why_not_sent()) };
@@ -80,7 +80,10 @@ impl Socket {
         let limit = self.options.send_limit();
         let (result, was_empty) = peer.incoming.with(|queue| {
             if queue.is_closed() {
-                return (if self.family.is_inet() { Ok(Put::Lost) } else { Err(EPIPE) }, false);
+                return (
+                    if self.transport.rules().is_lossy { Ok(Put::Lost) } else { Err(EPIPE) },
+                    false,
+                );
             }
             let room = limit.saturating_sub(queue.used());
             if room == 0 {
@@ -120,16 +123,16 @@ impl Socket {
         if let Some(errno) = self.take_error() {
             return errno;
         }
-        if self.family.is_inet() || self.shut() & SHUT_SEND != 0 {
+        if self.shut() & SHUT_SEND != 0 {
             EPIPE
         } else {
-            ENOTCONN
+            self.transport.rules().no_peer
         }
     }
 
     /// What goes along with a message to `peer`.
     pub(super) fn extra(&self, peer: &Socket, control: Option<Control>) -> Result<Extra> {
-        if self.family != Family::Unix {
+        if !self.transport.rules().carries_rights {
             return Ok(Extra::default());
         }
         let control = control.unwrap_or_default();
@@ -150,7 +153,7 @@ impl Socket {
             if let Some(errno) = self.take_error() {
                 return Err(errno);
             }
-            return Err(if self.family.is_inet() { ENOTCONN } else { EINVAL });
+            return Err(self.transport.rules().not_connected);
         }
         let start = to.done();
         let mut result = Ok(());
@@ -170,7 +173,7 @@ impl Socket {
     /// As a receive of up to `most` bytes, which are moved out; none at the end.
     pub(super) fn take_stream(&self, most: usize, blocking: Blocking) -> Result<Chain> {
         if !self.is_connected() {
-            return Err(if self.family.is_inet() { ENOTCONN } else { EINVAL });
+            return Err(self.transport.rules().not_connected);
         }
         let (mut chain, mut rights) = (Chain::new(), None);
         let how = How { blocking, peek: Peek::No, wait_all: false };
@@ -191,7 +194,7 @@ impl Socket {
     /// As a look at up to `most` bytes: a chain on the same pages.
     pub(super) fn look_stream(&self, most: usize, blocking: Blocking) -> Result<Chain> {
         if !self.is_connected() {
-            return Err(if self.family.is_inet() { ENOTCONN } else { EINVAL });
+            return Err(self.transport.rules().not_connected);
         }
         let mut chain = Chain::new();
         let how = How { blocking, peek: Peek::Yes, wait_all: false };
