@@ -42,7 +42,6 @@ mod lock;
 #[allow(unsafe_code)]
 mod mem;
 mod net;
-#[allow(unsafe_code)]
 mod panic;
 mod print;
 mod proc;

@@ -147,7 +147,7 @@ fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
 }
 
 fn donate_part(file: &Arc<File>, space: &vm::Space, addr: u64, len: usize) -> Result<usize> {
-    if let Some(pipe) = pipe::of(&file).filter(|_| len >= RANGE && len.is_multiple_of(PAGE_SIZE)) {
+    if let Some(pipe) = pipe::of(file).filter(|_| len >= RANGE && len.is_multiple_of(PAGE_SIZE)) {
         if pipe.give_range(Blocking::of(file), space, addr, len as u64 / PAGE)? {
             return Ok(len);
         }
