@@ -1,9 +1,9 @@
 //! The system call table and the way through it.
 //!
 //! The trap code calls [`dispatch`] with the user's registers; it looks the number up in [`TABLE`],
-//! an array of plain functions, and stores what comes back there, as the result. Each module below owns a group
-//! of calls and lists them in a constant `CALLS` made by [`calls!`]; the table is put together at
-//! compile time.
+//! an array of plain functions, and stores what comes back there, as the result. Each module below
+//! owns a group of calls and lists them in a constant `CALLS` made by [`calls!`]; the table is put
+//! together at compile time.
 //!
 //! A call is an ordinary function on integers: `fn read(fd: i32, buf: u64, len: usize) ->
 //! Result<usize>`. Arguments are truncated to its parameter types, as Linux does. Calls that edit
