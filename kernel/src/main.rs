@@ -3,18 +3,16 @@
 //!
 //! From the bottom up; each module names those below it alone (`xtask/layers.txt`):
 //!
-//! | module | what |
-//! |---|---|
-//! | `errno`, `share`, `devnum` | numbers and rules that all share |
-//! | `lock`, `arch`, `mem` | locks that spin; all that knows the machine; physical memory, stacks, heap |
-//! | `print`, `panic` | text for the host |
-//! | `sched`, `sync`, `user`, `time` | tasks and timers; waiting; checked access to programs' memory |
-//! | `charge`, `vm` | what users make the kernel keep; what the kernel asks of the library |
-//! | `cred`, `uio`, `chain` | who acts; where bytes of reads and writes lie; bytes and pages under way |
-//! | `block`, `fs`, `proc` | disks; files; processes |
-//! | `dev`, `net`, `ipc`, `procfs`, `syscall` | what else Linux programs expect |
-//! | `upcalls` | all that the lower half calls of the upper half |
-//! | `boot` | from the boot loader to [`start`] |
+//! * `errno`, `share`, `devnum`, `trace`: numbers and rules that all share
+//! * `lock`, `arch`, `mem`: locks that spin; all that knows the machine; memory, stacks, heap
+//! * `print`: text for the host
+//! * `sched`, `sync`, `user`, `time`: tasks and timers; waiting; checked access to programs' memory
+//! * `charge`, `vm`: what users make the kernel keep; what the kernel asks of the library
+//! * `cred`, `uio`, `chain`: who acts; where a call's bytes lie; bytes and pages under way
+//! * `block`, `fs`, `proc`: disks; files; processes
+//! * `dev`, `net`, `ipc`, `procfs`, `syscall`: what else Linux programs expect
+//! * `boot`, `panic`: from the boot loader to [`start`]; the end
+//! * `upcalls`: all that the lower half calls of the upper half
 
 #![no_std]
 #![no_main]

@@ -1,5 +1,5 @@
-//! Devices as files: the terminal, disks, a display's memory, and those without hardware; `devfs` is
-//! the tree of them. The drivers of disks are in `block`.
+//! Devices as files: the terminal, disks, a display's memory, and those without hardware; `devfs`
+//! is the tree of them. The drivers of disks are in `block`.
 
 pub mod devfs;
 mod disk;

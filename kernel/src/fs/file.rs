@@ -1,7 +1,7 @@
 //! Open files: what a descriptor refers to, shared by `dup` and `fork`.
 //!
-//! A [`File`] has the node that `stat` sees, what serves its transfers (the same but for devices and
-//! generated files), a position and status flags.
+//! A [`File`] has the node that `stat` sees, what serves its transfers (the same but for devices
+//! and generated files), a position and status flags.
 //!
 //! Invariants: I1: the position's lock is held through a transfer that moves it, so that two
 //! writers that share a file don't overwrite each other; files without positions never take it and

@@ -1,9 +1,10 @@
 //! What a file system is made of: nodes, which have names and attributes.
 //!
 //! Everything that a path can lead to is an [`Inode`]: directories and files, devices, pipes,
-//! sockets, what `/proc` shows. The defaults are the errors that Linux gives for a node of the wrong
-//! kind, so an implementation is only what it can do; what can be asked of an open file is in `ops`.
-//! There is no name cache: directories find names themselves, and know their own parent and name.
+//! sockets, what `/proc` shows. The defaults are the errors that Linux gives for a node of the
+//! wrong kind, so an implementation is only what it can do; what can be asked of an open file is in
+//! `ops`. There is no name cache: directories find names themselves, and know their own parent and
+//! name.
 //!
 //! Invariants: I1: `lookup` never sees `.` or `..` (the path walk does those). I2: a node's
 //! device and inode number of `stat` are unique among live nodes and constant. I3: no method but

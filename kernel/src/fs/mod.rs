@@ -9,8 +9,8 @@
 //!   tmpfs   ext4   pipe   eventfd   epoll   procfs   net::socket   dev::{tty,disk}
 //! ```
 //!
-//! Reading order: `inode` and `ops` (the traits), `path`, `file`, `tmpfs`. User memory is reached only through
-//! `uio::Sink` and `uio::Source`, so a bad pointer is an error value everywhere.
+//! Reading order: `inode` and `ops` (the traits), `path`, `file`, `tmpfs`. User memory is reached
+//! only through `uio::Sink` and `uio::Source`, so a bad pointer is an error value everywhere.
 
 pub mod access;
 pub mod acl;

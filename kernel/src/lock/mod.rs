@@ -1,5 +1,5 @@
-//! Locks whose waiters spin: short, never held while sleeping, while touching user memory, or across
-//! a context switch.
+//! Locks whose waiters spin: short, never held while sleeping, while touching user memory, or
+//! across a context switch.
 //!
 //! The kernel runs with interrupts off except at points where no spin lock is held
 //! (`arch::io::interrupt_window`, the idle loop). So a spin lock excludes interrupt handlers

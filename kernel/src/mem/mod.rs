@@ -34,8 +34,8 @@ const RECORD: usize = 64;
 const HEAP_START: usize = 1 << 20;
 
 /// Takes memory over: tables with the right protections, heap, frames. `memory` is what the
-/// firmware calls usable, in which the image and the `loaded` archive still lie; `devices` are frames
-/// that aren't the allocator's, and get numbers.
+/// firmware calls usable, in which the image and the `loaded` archive still lie; `devices` are
+/// frames that aren't the allocator's, and get numbers.
 ///
 /// # Errors
 /// [`NoMemory`] if the machine has too little.

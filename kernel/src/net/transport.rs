@@ -5,14 +5,14 @@
 //!     |  what has come: Incoming    loopback   ports of this machine's own addresses
 //!     |                             null       a sink and a source, for measurements
 //! ```
-//! A socket is what programs have: its phase, its options, the queue of what has come in, who waits.
-//! A transport knows where names lead and what becomes of what is sent. Local and loopback have no
-//! protocol in between: a connection is a pair of queues, and what is sent goes into the peer's
-//! (`stream`, `packet`), which is what the methods do that are provided here. They differ in names,
-//! and in what the two protocols promise ([`Rules`]).
+//! A socket is what programs have: its phase, its options, the queue of what has come in, who
+//! waits. A transport knows where names lead and what becomes of what is sent. Local and loopback
+//! have no protocol in between: a connection is a pair of queues, and what is sent goes into the
+//! peer's (`stream`, `packet`), which is what the methods do that are provided here. They differ in
+//! names, and in what the two protocols promise ([`Rules`]).
 //!
-//! A network driver would be another: `send` and `give` hand bytes to its protocol, and what arrives
-//! is put into [`Socket::incoming`] as `stream` and `packet` do, with `readers` woken.
+//! A network driver would be another: `send` and `give` hand bytes to its protocol, and what
+//! arrives is put into [`Socket::incoming`] as `stream` and `packet` do, with `readers` woken.
 //!
 //! I1: no method is called with a socket's `ends` locked, but for `start` in [`Transport::listen`],
 //! which takes that lock itself.
@@ -76,7 +76,8 @@ pub trait Transport: Sync {
         Phase::Fresh
     }
 
-    /// Gives a socket a name, or one of the transport's choice; returns the name, and the hold on it.
+    /// Gives a socket a name, or one of the transport's choice; returns the name, and the hold on
+    /// it.
     fn bind(&self, socket: &Socket, name: Option<&Address>) -> Result<(Address, Box<dyn Binding>)>;
 
     /// Gives a name to a socket that has none and is to listen.
@@ -103,7 +104,8 @@ pub trait Transport: Sync {
         Ok(None)
     }
 
-    /// What a datagram socket is connected to by a name, if that is one socket, and the name itself.
+    /// What a datagram socket is connected to by a name, if that is one socket, and the name
+    /// itself.
     fn peer(&self, socket: &Socket, name: &Address) -> Result<(Option<Arc<Socket>>, Address)>;
 
     /// The receiver of a datagram to `dest` or the peer, and the sender's name as the receiver sees

@@ -102,8 +102,8 @@ impl Request {
     }
 }
 
-/// Makes a thread or process that goes on from `regs` that returns 0 there. Returns its number to the
-/// caller.
+/// Makes a thread or process that goes on from `regs`, where its call returns 0. Returns its number
+/// to the caller.
 pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     request.check()?;
     let caller = &current_thread();

@@ -172,8 +172,8 @@ pub fn leave_memory(who: Asks) -> Result<()> {
 }
 
 /// Runs `ask`, which asks for memory for a process, a file or the like that isn't there yet: if
-/// memory runs out, `ask` is refused where its own user has most of what there is, and no process is
-/// killed for it.
+/// memory runs out, `ask` is refused where its own user has most of what there is, and no process
+/// is killed for it.
 fn for_new<T>(ask: impl FnOnce() -> T) -> T {
     let task = sched::current();
     task.asks_for_new.store(true, Relaxed);

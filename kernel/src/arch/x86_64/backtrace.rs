@@ -1,5 +1,5 @@
-//! The way that led to an instruction: return addresses, by the frame pointers that the whole kernel
-//! is built with. The host turns them into names.
+//! The way that led to an instruction: return addresses, by the frame pointers that the whole
+//! kernel is built with. The host turns them into names.
 
 use super::serial::control_at_once as say;
 use super::{cpu, layout};
@@ -7,7 +7,8 @@ use super::{cpu, layout};
 /// Frames printed at most.
 const DEPTH: usize = 48;
 
-/// Says where this CPU is, which may hang: at the instruction `rip`, in the frame that `rbp` points to.
+/// Says where this CPU is, which may hang: at the instruction `rip`, in the frame that `rbp` points
+/// to.
 pub fn show_stack(rip: u64, rbp: u64) {
     let task = cpu::current_owned();
     let id = task.as_ref().map_or(0, |task| task.id());
@@ -32,7 +33,8 @@ pub fn frame() -> u64 {
     frame
 }
 
-/// Says which instructions called each other, from the innermost frame on, each in a line of `verb`.
+/// Says which instructions called each other, from the innermost frame on, each in a line of
+/// `verb`.
 pub fn backtrace(verb: &str, mut frame: u64) {
     for _ in 0..DEPTH {
         let words = [frame, frame.wrapping_add(8)];

@@ -1,5 +1,5 @@
-//! The ABI of Linux programs on x86-64: which registers carry what, and the layouts that programs see.
-//! It only knows bytes and registers; what they are for is above.
+//! The ABI of Linux programs on x86-64: which registers carry what, and the layouts that programs
+//! see. It only knows bytes and registers; what they are for is above.
 //!
 //! | file | what |
 //! |---|---|
