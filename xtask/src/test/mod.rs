@@ -22,12 +22,14 @@ mod stress;
 mod terminal;
 
 use crate::qemu::Kernel;
-use crate::{ui, EXIT_USAGE};
+use crate::ui::{self, Times};
+use crate::EXIT_USAGE;
 use anyhow::Result;
 use clap::Args;
 use results::Results;
+use std::cmp::Reverse;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[derive(Args)]
 pub struct TestArgs {
@@ -92,8 +94,12 @@ pub fn test(args: &TestArgs) -> Result<u8> {
         .flatten()
         .chain(stress::SHORT)
         .chain(pressure::SHORT)
-        .chain(cases::CASES);
-    let cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
+        .chain(cases::ALL.into_iter().flatten());
+    let mut cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
+    // The longest first, so that no lane is alone with one at the end.
+    cases.sort_by_cached_key(|case| {
+        Reverse(Times::of(&case.full_name()).last().unwrap_or(Duration::MAX))
+    });
     if args.failed && host.is_empty() && cases.is_empty() {
         ui::say("of these checks none failed when it ran last");
         return Ok(0);

@@ -1,0 +1,196 @@
+//! Debian's programs, shells and the examples for programs.
+
+use super::super::prepare;
+use super::Expect::{Exactly, Matches};
+use super::{Case, Expect, CASE};
+use crate::guest::Libc;
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "gcc compiles and runs hello world",
+        command: &["/bin/busybox", "sh", "-c", "cd /root && gcc -O2 -o hello hello.c && ./hello"],
+        prepare: prepare::compiler,
+        expect: &[Exactly("hello, world\n")],
+        code: 42,
+        memory: "1G",
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "python with multiprocessing",
+        command: &["python3", "-c", PYTHON_PROCESSES],
+        expect: &[Exactly("[0, 1, 4, 9, 16, 25, 36, 49]\n[('child', 7)]\n")],
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "python with sockets",
+        command: &["python3", "-c", PYTHON_SOCKETS],
+        expect: &[Exactly("{'a': 1}\nhello over http\n[(4, b'udp')]\n")],
+        seconds: 300,
+        ours_only: true,
+        ..CASE
+    },
+    Case {
+        name: "python with threads",
+        command: &["python3", "-c", PYTHON_THREADS],
+        expect: &[Exactly("8000 [0, 1, 2, 3, 4, 5, 6, 7]\n{\"ok\": 499500}\nhello\n")],
+        code: 6,
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "sort of ten million bytes",
+        command: &["/bin/bash", "-c", "LC_ALL=C sort /data/unsorted.txt >/tmp/sorted && cksum </tmp/sorted"],
+        add: &["/usr/bin/sort", "/usr/bin/cksum"],
+        prepare: prepare::data_to_sort,
+        expect: &[Expect::Prepared],
+        seconds: 300,
+        ..CASE
+    },
+    Case {
+        name: "example: a secret kept from children",
+        guests: &[("secret", Libc::Musl)],
+        command: &["/bin/secret"],
+        expect: &[Exactly("the child counted to 1 and did not see the secret\n")],
+        ..CASE
+    },
+    Case {
+        name: "example: pages donated through a pipe",
+        guests: &[("donate", Libc::Musl)],
+        command: &["/bin/donate"],
+        expect: &[Exactly("4 images came, 0 bytes of them wrong\n")],
+        ..CASE
+    },
+    Case {
+        name: "example: a table passed to a child",
+        guests: &[("pass", Libc::Musl)],
+        command: &["/bin/pass"],
+        expect: &[Exactly("1048576 rows came, 0 of them wrong\n")],
+        ..CASE
+    },
+    Case {
+        name: "empty words",
+        command: &["/bin/busybox", "sh", "-c", "echo $# [$0] [$1] [$2] [$3]", "", "", "a b", ""],
+        expect: &[Exactly("3 [] [] [a b] []\n")],
+        ..CASE
+    },
+    Case {
+        name: "a shell ends with its exit code",
+        command: &["/bin/busybox", "sh", "-c", "echo hi; ls /; exit 3"],
+        expect: &[Matches(r"(?s)^hi\nbin\s.*proc\s.*tmp\s")],
+        code: 3,
+        ..CASE
+    },
+    Case {
+        name: "a death by signal is told",
+        command: &["/bin/busybox", "sh", "-c", "kill -SEGV $$"],
+        code: 139,
+        ..CASE
+    },
+    Case {
+        name: "shell pipes",
+        command: &["/bin/busybox", "sh", "-c", "echo b a c | tr ' ' '\\n' | sort | cat -n | tail -n 2; seq 1 20000 | wc -l; yes | head -n 1"],
+        expect: &[Exactly("     2\tb\n     3\tc\n20000\ny\n")],
+        ..CASE
+    },
+    Case {
+        name: "shell redirections",
+        command: &["/bin/busybox", "sh", "-c", REDIRECTIONS],
+        expect: &[Exactly("one\ntwo\n2\nabsent\nby number\nhere 7\n0\n")],
+        ..CASE
+    },
+    Case {
+        name: "shell background jobs",
+        // The shell says "Terminated" only if the job still lives when it begins to wait: no test
+        // of the kernel.
+        command: &["/bin/busybox", "sh", "-c", "exec 2>&-; (sleep 0.3; echo late) & echo early; wait; sleep 50 & kill $!; wait $!; echo $?"],
+        expect: &[Exactly("early\nlate\n143\n")],
+        ..CASE
+    },
+    Case {
+        name: "bash",
+        command: &["/bin/bash", "-c", BASH],
+        expect: &[Exactly("0 1 4\nz\ndiffer\nHELLO\n3\n")],
+        code: 5,
+        ..CASE
+    },
+    Case {
+        name: "ls -lR",
+        command: &["ls", "-lR", "/etc", "/usr", "/dev"],
+        expect: &[Matches(r"(?m)^-rw-r--r-- +1 root root +\d+ .* passwd\r?$"), Matches(r"(?m)^crw.* 1, +3 .* null\r?$")],
+        ..CASE
+    },
+    Case {
+        name: "grep",
+        command: &["/bin/bash", "-c", "grep -n root /etc/passwd; grep -rl nogroup /etc; grep -c '^[0-9]*7$' <(seq 1000); grep -q nothing /etc/passwd"],
+        add: &["/bin/grep", "/usr/bin/seq"],
+        expect: &[Exactly("1:root:x:0:0:root:/root:/bin/sh\n/etc/group\n100\n")],
+        code: 1,
+        ..CASE
+    },
+    Case {
+        name: "tar and gzip",
+        command: &["/bin/bash", "-c", TAR],
+        add: &["/bin/tar", "/bin/gzip"],
+        expect: &[Exactly("same\nintact\n")],
+        seconds: 300,
+        ..CASE
+    },
+];
+
+const REDIRECTIONS: &str =
+    "cd /tmp; echo one >f; echo two >>f; cat <f; wc -l <f; ls /nope 2>/dev/null || echo absent; \
+exec 3>g; echo by number >&3; exec 3>&-; cat g; x=7; cat <<END
+here $x
+END
+ls /nope >h 2>&1; wc -l </dev/null; test -s h";
+
+const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
+diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";
+
+const TAR: &str = "cd /tmp && mkdir in out && for i in $(seq 1 60); do seq $i 4000 >in/$i; done && ln -s 1 in/link && chmod 600 in/2 \
+&& tar -czf a.tgz in && tar -xzf a.tgz -C out && diff -r in out/in && echo same && gzip -t a.tgz && [ -L out/in/link ] \
+&& [ $(stat -c %a out/in/2) = 600 ] && echo intact";
+
+const PYTHON_THREADS: &str = "
+import threading, queue, json, subprocess, sys
+total, lock, q = 0, threading.Lock(), queue.Queue()
+def work(n):
+    global total
+    for _ in range(1000):
+        with lock: total += 1
+    q.put(n)
+threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(total, sorted(q.get() for _ in threads))
+print(json.dumps({'ok': sum(range(1000))}), flush=True)
+subprocess.run(['/bin/busybox', 'echo', 'hello'], check=True)
+sys.exit(6)";
+
+/// A server behind a local name, one behind `localhost`, and datagrams. Linux comes up here without
+/// its loopback.
+const PYTHON_SOCKETS: &str = "
+import multiprocessing as mp, threading, http.server, urllib.request, socket
+mp.set_start_method('fork')
+with mp.Manager() as manager:
+    d = manager.dict(); p = mp.Process(target=d.update, args=({'a': 1},)); p.start(); p.join(); print(dict(d))
+class Hello(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'hello over http')
+    def log_message(self, *args): pass
+server = http.server.ThreadingHTTPServer(('localhost', 0), Hello)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(urllib.request.urlopen('http://localhost:%d/' % server.server_port).read().decode())
+a, b = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+a.bind(('localhost', 0)); b.sendto(b'udp', a.getsockname()); data, _ = a.recvfrom(9)
+print([(a.family + 2, data)])";
+
+const PYTHON_PROCESSES: &str = "
+import multiprocessing as mp
+def square(x): return x * x
+def child(q): q.put(('child', 7))
+mp.set_start_method('fork')
+with mp.Pool(4) as pool: print(pool.map(square, range(8)))
+q = mp.Queue(); p = mp.Process(target=child, args=(q,)); p.start()
+print([q.get()]); p.join()";
