@@ -1,4 +1,4 @@
-//! The report's part about `bench smp`: what the second CPU brings, by operation and kind of worker.
+//! The report's part about `bench smp`: what the second CPU brings, by operation and workers.
 
 use super::html::{bars, figure, folded, table as html_table, Bar};
 use super::smp::{NO_KERNEL, WORKERS};

@@ -1,8 +1,8 @@
-//! The benchmarks' page in a browser: Debian's chromium lays it out for a desk and for a phone, light
-//! and dark, and nothing may be wider than the window, nor any script complain.
+//! The benchmarks' page in a browser: Debian's chromium lays it out for a desk and for a phone,
+//! light and dark, and nothing may be wider than the window, nor any script complain.
 //!
-//! A window of chromium is 500 pixels wide at least, so that the pages stand in frames of a page that
-//! measures them. What was measured in this tree is looked at, too.
+//! A window of chromium is 500 pixels wide at least, so that the pages stand in frames of a page
+//! that measures them. What was measured in this tree is looked at, too.
 
 use super::{failed, Verdict};
 use crate::{bench, build, debian, image};
