@@ -258,6 +258,19 @@ enum End<'a, R: RawLock, T> {
     Unlock { _guard: Guard<'a, R, T> },
 }
 
+/// Pages that stay pinned though the lock is given back: see [`Shared::pin_pages`].
+#[must_use]
+pub struct PinnedPages<'a, R: RawLock, T>(End<'a, R, T>);
+
+impl<R: RawLock, T> Drop for PinnedPages<'_, R, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if let End::Unpin(place) = &self.0 {
+            place.empty();
+        }
+    }
+}
+
 impl<R: RawLock, T, U> Deref for Pinned<'_, R, T, U> {
     type Target = U;
     #[inline(always)]
@@ -369,6 +382,25 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         a.end_bias();
         b.end_bias();
         locked
+    }
+
+    /// Gives the lock back, but keeps some pages, by their numbers: a thread that
+    /// [excludes](Self::exclude) them waits until what this returns is dropped. Where there is one
+    /// CPU, the CPU's row is full, or the pages are 256 or more, the lock is kept.
+    #[inline]
+    pub fn pin_pages<'a>(
+        &'a self,
+        guard: Guard<'a, R, T>,
+        pages: Range<u64>,
+    ) -> PinnedPages<'a, R, T> {
+        let is_one = R::has_several_rows() && pages.end - pages.start < 1 << COUNT_BITS;
+        match is_one.then(|| self.place_to_pin()).flatten() {
+            Some(place) => {
+                place.pin(self.id(), &pages);
+                PinnedPages(End::Unpin(place))
+            }
+            None => PinnedPages(End::Unlock { _guard: guard }),
+        }
     }
 
     /// A place of this CPU's row for a pin, with the lock held.

@@ -281,7 +281,7 @@ impl<M: Machine> Uvm<M> {
     /// is no room in the last.
     fn place_in_area(
         &self,
-        tree: &mut Tree<Entry<M>>,
+        tree: &mut order::Guard<'_, M::Lock, Tree<Entry<M>>>,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
         pages: Pages,
@@ -292,6 +292,8 @@ impl<M: Machine> Uvm<M> {
         let hint = Va(next.load(Relaxed));
         let found = area.and_then(|area| {
             let own = |e: &&Entry<M>| is_area(&space.map, e) && e.range.intersect(area) == area;
+            // A fault may be about to fill a slot that is free.
+            space.map.exclude(tree, area);
             let entry = tree.get(area.start).filter(own)?;
             let rest = VaRange::new(hint.max(area.start).min(area.end), area.end);
             free_run(held, entry, rest, pages).or_else(|| free_run(held, entry, area, pages))
@@ -314,6 +316,7 @@ impl<M: Machine> Uvm<M> {
         let Ok((start, len)) = chosen else { return Err(TransferError::NoSpace.into()) };
         let name = space.map.area_name.call_once(|| Arc::new("transfer")).clone();
         let area = VaRange::new(start, start + len);
+        space.map.exclude(tree, area);
         tree.insert(Entry::zeroes(area, Some(name)));
         Ok((start, Some(area)))
     }

@@ -230,6 +230,7 @@ impl<M: Machine> Uvm<M> {
                     return Err(Stop::Fail(MapError::TooMany));
                 }
                 let range = VaRange::new(start, start + request.len);
+                space.map.exclude(&tree, range);
                 if matches!(request.place, Place::Fixed(_) | Place::Reserved(_))
                     && !tree.is_free(range)
                 {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   fault:    read the tree -> pin the entry, for the pages around the address -> resolve, with a copy of the entry
-//!   unmap:    lock -> wait for pins of the range -> take its entries, translations -> unlock
+//!   unmap:    lock -> wait for pins of the range -> take its entries -> pin the range, unlock -> take its translations
+//!   mmap:     lock -> choose a range -> wait for pins of it -> put an entry there -> unlock
 //!   fork:     lock -> wait for all pins -> claim -> unlock ... step, step ... lock, unclaim
 //! ```
 //! A fault reads the tree no longer than it takes to find its entry. It pins the entry for the
@@ -15,8 +16,12 @@
 //! one, one that is cut outside of the pin's window. A copy of an entry stays right through them:
 //! each page of the window has the slot and the object's page that it had.
 //!
+//! What was mapped in a range may be reached until its translations are gone. An unmapping pins the
+//! range for that time, and gives the lock back. I2: whatever puts an entry where none was waits for
+//! the pins of its range.
+//!
 //! A thread that changes all of a map, and takes long, *claims* it: it gives the lock back between
-//! its steps, and all others that want the map wait for its end. I2: a thread that has claimed a
+//! its steps, and all others that want the map wait for its end. I3: a thread that has claimed a
 //! map waits for nothing; it gives way. While a map is claimed nothing of it is pinned. An attempt
 //! that has heap reserved doesn't wait under way, which would cost it that: it ends with
 //! [`Stop::Wait`](crate::Stop) (`lock_now` and its like).
@@ -105,6 +110,16 @@ impl<M: Machine> Map<M> {
     #[inline]
     pub(crate) fn exclude(&self, tree: &Guard<'_, M::Lock, Entries<M>>, range: VaRange) {
         self.tree.exclude(tree, pages(range));
+    }
+
+    /// Gives the lock back but for a range, whose entries the caller has taken out (I2).
+    #[inline]
+    pub(crate) fn pin_range<'a>(
+        &'a self,
+        tree: Guard<'a, M::Lock, Entries<M>>,
+        range: VaRange,
+    ) -> shared::PinnedPages<'a, M::Lock, Entries<M>> {
+        self.tree.pin_pages(tree, pages(range))
     }
 
     /// What to wait with, if the map is claimed; its lock is held.

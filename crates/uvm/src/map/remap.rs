@@ -158,6 +158,7 @@ impl<M: Machine> Uvm<M> {
                     return Ok(None);
                 }
                 let new = VaRange::new(start, start + new_len);
+                space.map.exclude(&tree, new);
                 let mut kept = 0;
                 if behind == Behind::Emptied {
                     tree.each(old, |_| kept += 1);

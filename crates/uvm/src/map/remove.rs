@@ -78,8 +78,9 @@ impl<M: Machine> Uvm<M> {
                     clip(&mut tree, range);
                 }
                 tree.take_into(range, &mut old);
-                self.unwire_released(&mut h, space, range);
                 if !old.is_empty() {
+                    let _range = space.map.pin_range(tree, range);
+                    self.unwire_released(&mut h, space, range);
                     self.forget_range(&mut h, space, range, &mut down);
                 }
                 Ok(Some(()))
