@@ -82,6 +82,13 @@ pub fn with_progress_alone<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Ends a line that tells of progress on a terminal: another line follows.
+pub fn clear_progress() {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+}
+
 /// What is left of work that takes about `last`, in words.
 fn left(last: Option<Duration>, so_far: Duration) -> String {
     match last.map(|last| last.saturating_sub(so_far).as_secs()) {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const SLOWEST: u32 = 4;
 
 /// Machines that run beside each other.
-pub const LANES: usize = 2;
+pub const LANES: u32 = 2;
 
 /// How much of a failed case's output is shown.
 const SHOWN_LINES: usize = 40;
@@ -30,22 +30,19 @@ const SHOWN_TRACES: usize = 5;
 
 /// Runs all cases, each on as many CPUs as it asks for; on `cpus` if one would do. They are taken
 /// from the front, so the long ones should stand there.
-pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, results: &mut Results) {
+pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, results: &Mutex<Results>) {
     let path = match run::kernel_path(kernel) {
         Ok(path) => path,
         Err(error) => {
             let details = format!("{error:#}");
-            return results.add(
-                "kernel/build",
-                Instant::now(),
-                failed(tail(&details, SHOWN_LINES)),
-            );
+            let verdict = failed(tail(&details, SHOWN_LINES));
+            let mut results = results.lock().expect("no lane panics");
+            return results.add("kernel/build", Instant::now(), verdict);
         }
     };
     let next = AtomicUsize::new(0);
-    let results = Mutex::new(results);
     std::thread::scope(|scope| {
-        for _ in 0..LANES.min(cases.len()) {
+        for _ in 0..cases.len().min(LANES as usize) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let started = Instant::now();

@@ -1,5 +1,5 @@
-//! `./uvm test`: every check of the project, host ones first, then the kernel's in QEMU, two at a
-//! time.
+//! `./uvm test`: every check of the project, the host's one after the other, and beside them the
+//! kernel's in QEMU, two at a time.
 //!
 //! A check prints `ok [3/140] NAME` or `FAILED [3/140] NAME` with what went wrong; the last line is
 //! `N passed, M failed`. What this machine can't check is said, and counted as neither.
@@ -29,6 +29,7 @@ use clap::Args;
 use results::Results;
 use std::cmp::Reverse;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 #[derive(Args)]
@@ -121,16 +122,21 @@ pub fn test(args: &TestArgs) -> Result<u8> {
         .map(|check| check.name.to_owned())
         .chain(cases.iter().map(|case| case.full_name()))
         .collect();
-    let mut results = Results::of(&names);
-    for check in host {
-        let started = Instant::now();
-        let verdict = ui::with_progress_alone(check.name, || (check.run)());
-        let verdict = verdict.unwrap_or_else(|error| failed(format!("{error:#}")));
-        results.add(check.name, started, verdict);
-    }
-    if !cases.is_empty() {
-        kernel::run(args.kernel, &cases, args.cpus, &mut results);
-    }
+    let results = Mutex::new(Results::of(&names));
+    // Beside each other: tests of the host that have one thread leave a CPU to machines, which wait
+    // a good part of their time.
+    std::thread::scope(|scope| {
+        if !cases.is_empty() {
+            scope.spawn(|| kernel::run(args.kernel, &cases, args.cpus, &results));
+        }
+        for check in host {
+            let started = Instant::now();
+            let verdict = ui::with_progress_alone(check.name, || (check.run)());
+            let verdict = verdict.unwrap_or_else(|error| failed(format!("{error:#}")));
+            results.lock().expect("no lane panics").add(check.name, started, verdict);
+        }
+    });
+    let results = results.into_inner().expect("no lane panics");
     if let Some(file) = &args.json {
         results.write_json(file)?;
     }

@@ -60,11 +60,12 @@ impl Results {
 
     /// How long what is left takes by the last times, in words; nothing where that is soon.
     fn time_left(&self) -> Option<String> {
-        let known = self.left.iter().filter_map(|(name, last)| {
-            let lanes = if name.starts_with(KERNEL) { LANES as u32 } else { 1 };
-            Some(last.as_ref()?.div_f64(f64::from(lanes)))
-        });
-        let known: Duration = known.sum();
+        // Those of the host and of the kernel are run beside each other.
+        let sum = |of_kernel| {
+            let those = self.left.iter().filter(|(name, _)| name.starts_with(KERNEL) == of_kernel);
+            those.filter_map(|(_, last)| *last).sum::<Duration>()
+        };
+        let known = sum(false).max(sum(true) / LANES);
         let is_whole = self.left.values().all(Option::is_some);
         let about = if is_whole { "about" } else { "at least" };
         (known > SHORT).then(|| format!("{about} {} min left", known.as_secs().div_ceil(60)))
@@ -77,6 +78,7 @@ impl Results {
         let (done, all) = (self.outcomes.len() + 1, self.outcomes.len() + 1 + self.left.len());
         let left = self.time_left().map_or(String::new(), |left| format!(", {left}"));
         let place = format!("[{done}/{all}{left}]");
+        ui::clear_progress();
         let (result, passed, failed, details) = match verdict {
             Verdict::Passed { tests } => {
                 let many = if tests == 1 { String::new() } else { format!("{tests} tests, ") };
