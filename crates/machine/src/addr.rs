@@ -191,8 +191,8 @@ impl VaRange {
 /// Whole pages of addresses: both ends are page aligned, and `start <= end`. Empty if they are
 /// equal.
 ///
-/// What is done to a range of pages takes one, so that it can't be asked to cut a page in two. Reads
-/// as a [`VaRange`].
+/// What is done to a range of pages takes one, so that it can't be asked to cut a page in two.
+/// Reads as a [`VaRange`].
 ///
 /// ```
 /// use machine::{PageRange, Pages, Va, VaRange};
@@ -204,13 +204,14 @@ impl VaRange {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PageRange(VaRange);
 
-/// A range that isn't one of whole pages is no [`PageRange`]: an end is not page aligned, or lies before the start.
+/// A range that isn't one of whole pages is no [`PageRange`]: an end is not page aligned, or lies
+/// before the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotPages;
 
 impl PageRange {
-    /// The pages from `start` up to but not including `end`; `None` if an end is not page aligned, or
-    /// lies before the start.
+    /// The pages from `start` up to but not including `end`; `None` if an end is not page aligned,
+    /// or lies before the start.
     #[must_use]
     #[inline]
     pub const fn new(start: Va, end: Va) -> Option<PageRange> {

@@ -18,8 +18,8 @@
 //! [`write`](Machine::write) are safe functions of a plain number. So a host checks it: a number of
 //! no frame, and bytes beyond the page's end, are a panic and never an access elsewhere;
 //! The library's frame table refuses such numbers by the comparison that it makes anyway. Whose a
-//! frame is they can't know: callers name frames that they have allocated and not freed. And programs may store to a frame that is read or written: a host makes no reference to
-//! its bytes.
+//! frame is they can't know: callers name frames that they have allocated and not freed. And
+//! programs may store to a frame that is read or written: a host makes no reference to its bytes.
 
 use core::fmt;
 
@@ -103,15 +103,15 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// Reads bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the frame holds no bytes: it is free, or the embedding kernel's own, or `offset + buf.len()` is more
-    /// than a page.
+    /// If the frame holds no bytes: it is free, or the embedding kernel's own, or `offset +
+    /// buf.len()` is more than a page.
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]);
 
     /// Writes bytes of a page from `offset`.
     ///
     /// # Panics
-    /// If the frame holds no bytes: it is free, or the embedding kernel's own, or `offset + bytes.len()` is more
-    /// than a page.
+    /// If the frame holds no bytes: it is free, or the embedding kernel's own, or `offset +
+    /// bytes.len()` is more than a page.
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]);
 
     /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this

@@ -1,9 +1,10 @@
 //! A reader-writer lock whose readers write no shared word, and pins that outlive the read.
 //!
 //! ```text
-//!   biased lock:  reader --> its CPU's row | lock 7 | lock 7, pages 16..32 |   -   |   -   |   then looks again: still biased?
-//!   writer    --> takes the lock, ends the bias, waits until no row names it as being read
-//!   exclude   --> waits until no row names it with a pin that overlaps the pages to be changed
+//!   biased lock:  reader --> its CPU's row | lock 7 | lock 7, pages 16..32 |   -   |   -   |
+//!   then looks again: still biased? writer    --> takes the lock, ends the bias, waits until no
+//!   row names it as being read exclude   --> waits until no row names it with a pin that overlaps
+//!   the pages to be changed
 //! ```
 //! A reader-writer lock counts its readers in one word, which moves from CPU to CPU as a plain
 //! lock's does. Here a reader names the lock in its own CPU's [`Row`], and the lock's line stays in
@@ -11,22 +12,22 @@
 //! biased towards readers only after several reads for each CPU without a change. Until then, and
 //! on machines of one CPU, it is an ordinary lock.
 //!
-//! A reader that needs one part of what it read, and for longer than the look-up, [pins](Access::pin)
-//! it: it keeps a copy, says which pages the copy stands for, and no longer hinders writers of
-//! other pages. Whoever changes a part in a way that copies must not miss
+//! A reader that needs one part of what it read, and for longer than the look-up,
+//! [pins](Access::pin) it: it keeps a copy, says which pages the copy stands for, and no longer
+//! hinders writers of other pages. Whoever changes a part in a way that copies must not miss
 //! [excludes](Shared::exclude) the part's pages first.
 //!
 //! Source: Dice and Kogan, BRAVO: biased locking for reader-writer locks (USENIX ATC 2019), with
 //! rows by CPU in place of their table by hash. The pins are ours: what a lock for each range of a
 //! tree does, without a structure of ranges that all CPUs write.
 //!
-//! I1: while the lock is biased, no [`Guard`] of it exists: a writer ends the bias and waits for the
-//! readers whose rows name the lock. I2: a reader that names a biased lock in a row and finds it
-//! still biased may read until it empties the place or turns it into a pin. Both follow from one
-//! order of four accesses that all CPUs agree on: the reader writes its place and then reads `bias`;
-//! the writer writes `bias` and then reads the places; so one of the two sees the other. I3: a pin
-//! begins with the lock held or read; so a writer that has the lock meets no new pin. I4: `pinned`
-//! has the bit of each CPU whose row has a pin of a lock that isn't biased.
+//! I1: while the lock is biased, no [`Guard`] of it exists: a writer ends the bias and waits for
+//! the readers whose rows name the lock. I2: a reader that names a biased lock in a row and finds
+//! it still biased may read until it empties the place or turns it into a pin. Both follow from one
+//! order of four accesses that all CPUs agree on: the reader writes its place and then reads
+//! `bias`; the writer writes `bias` and then reads the places; so one of the two sees the other.
+//! I3: a pin begins with the lock held or read; so a writer that has the lock meets no new pin. I4:
+//! `pinned` has the bit of each CPU whose row has a pin of a lock that isn't biased.
 
 use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};

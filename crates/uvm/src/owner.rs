@@ -24,8 +24,8 @@
 //! nothing. A page that was to be written stays in memory.
 //!
 //! I1: a page that is neither wanted nor changed when its write-out ends is freed; every other one
-//! is on a queue again. I2: a page leaves its owner before its BUSY flag goes, so that a thread that
-//! found it without the lock doesn't map it meanwhile ([`Frames::is_alone`]).
+//! is on a queue again. I2: a page leaves its owner before its BUSY flag goes, so that a thread
+//! that found it without the lock doesn't map it meanwhile ([`Frames::is_alone`]).
 //!
 //! Locks: the owner's; inside it the swap table's and the queues'.
 
@@ -368,8 +368,8 @@ impl<M: Machine> PageOwner<'_, M> {
         self.set_slot(uvm, held, page, None);
     }
 
-    /// Takes what it has at `index` and on swap back into memory, for swapoff: a resident page gives
-    /// its place back; else a new page is made busy for the read from there, and returned.
+    /// Takes what it has at `index` and on swap back into memory, for swapoff: a resident page
+    /// gives its place back; else a new page is made busy for the read from there, and returned.
     ///
     /// # Errors
     /// [`GetError::Wait`] if I/O has the page, [`GetError::NoMemory`].

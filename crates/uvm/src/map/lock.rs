@@ -1,10 +1,11 @@
 //! A map's lock: short changes, faults beside them, and claims for long changes.
 //!
 //! ```text
-//!   fault:    read the tree -> pin the entry, for the pages around the address -> resolve, with a copy of the entry
-//!   unmap:    lock -> wait for pins of the range -> take its entries -> pin the range, unlock -> take its translations
-//!   mmap:     lock -> choose a range -> wait for pins of it -> put an entry there -> unlock
-//!   fork:     lock -> wait for all pins -> claim -> unlock ... step, step ... lock, unclaim
+//!   fault:    read the tree -> pin the entry, for the pages around the address -> resolve, with a
+//!   copy of the entry unmap:    lock -> wait for pins of the range -> take its entries -> pin the
+//!   range, unlock -> take its translations mmap:     lock -> choose a range -> wait for pins of it
+//!   -> put an entry there -> unlock fork:     lock -> wait for all pins -> claim -> unlock ...
+//!   step, step ... lock, unclaim
 //! ```
 //! A fault reads the tree no longer than it takes to find its entry. It pins the entry for the
 //! window of pages that it may map, and goes on with a copy, so that other threads map and unmap
@@ -17,8 +18,8 @@
 //! each page of the window has the slot and the object's page that it had.
 //!
 //! What was mapped in a range may be reached until its translations are gone. An unmapping pins the
-//! range for that time, and gives the lock back. I2: whatever puts an entry where none was waits for
-//! the pins of its range.
+//! range for that time, and gives the lock back. I2: whatever puts an entry where none was waits
+//! for the pins of its range.
 //!
 //! A thread that changes all of a map, and takes long, *claims* it: it gives the lock back between
 //! its steps, and all others that want the map wait for its end. I3: a thread that has claimed a

@@ -21,21 +21,24 @@ impl<M: Machine> Uvm<M> {
     /// A range that would cut a page in two isn't taken:
     /// ```compile_fail,E0308
     /// # use machine::{order::Nothing, Held, Machine, VaRange};
-    /// fn f<M: Machine>(uvm: &uvm::Uvm<M>, h: &mut Held<'_, Nothing>, s: &uvm::Space<M>, r: VaRange) {
+    /// fn f<M: Machine>(uvm: &uvm::Uvm<M>, h: &mut Held<'_, Nothing>, s: &uvm::Space<M>, r:
+    /// VaRange) {
     ///     let _ = uvm.unmap(h, s, r);
     /// }
     /// ```
     /// ```
     /// # use machine::{order::Nothing, Held, Machine, VaRange};
-    /// fn f<M: Machine>(uvm: &uvm::Uvm<M>, h: &mut Held<'_, Nothing>, s: &uvm::Space<M>, r: VaRange) {
+    /// fn f<M: Machine>(uvm: &uvm::Uvm<M>, h: &mut Held<'_, Nothing>, s: &uvm::Space<M>, r:
+    /// VaRange) {
     ///     let _ = r.try_into().map(|pages| uvm.unmap(h, s, pages));
     /// }
     /// ```
     /// Source: UVM's `uvm_unmap_remove` and `uvm_unmap_detach`.
     ///
     /// # Errors
-    /// [`RangeError::NoMemory`] if an entry at the range's ends can't be cut, [`RangeError::TooMany`] if a hole in one would make the map have too many: nothing
-    /// has changed.
+    /// [`RangeError::NoMemory`] if an entry at the range's ends can't be cut,
+    /// [`RangeError::TooMany`] if a hole in one would make the map have too many: nothing has
+    /// changed.
     pub fn unmap(
         &self,
         held: &mut Held<'_, order::Nothing>,

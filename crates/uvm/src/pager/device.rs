@@ -2,8 +2,8 @@
 //!
 //! A frame buffer or a device's shared memory is a run of frames that the page allocator doesn't
 //! have, or has given away for good. They have numbers and records like all frames
-//! ([`Frames::with`](crate::page::Frames::with)), so that maps, faults and the pmap need know nothing
-//! of them.
+//! ([`Frames::with`](crate::page::Frames::with)), so that maps, faults and the pmap need know
+//! nothing of them.
 //!
 //! I1: every page of a device has a wiring that is the pager's. So it is on no queue, the page
 //! daemon never meets it, and taking it out of the object leaves it allocated. I2: a frame belongs

@@ -12,8 +12,8 @@
 //!
 //! I1: a slot has a chunk exactly if the last page written there isn't all zeroes and the slot is
 //! in use. I2: frames of the device are the kernel's to all others, at most `limit` but for those
-//! that it had when the limit was lowered. I3: `room` is what `Store::room` says, so that no page is
-//! compressed for a full device.
+//! that it had when the limit was lowered. I3: `room` is what `Store::room` says, so that no page
+//! is compressed for a full device.
 //!
 //! Locks: two of the device's own. The buffers' has the rank of the swap table's, which no thread
 //! holds at a transfer, and is held for as long as a page takes to be packed or unpacked. The
@@ -138,9 +138,9 @@ impl<M: Machine> Zram<M> {
         }))
     }
 
-    /// Gives an instance's device a share of memory, in percent up to [`MOST_ZRAM`], and switches it
-    /// on before all other devices if need be; 0 brings home what is in it, and switches it off. One
-    /// thread at a time.
+    /// Gives an instance's device a share of memory, in percent up to [`MOST_ZRAM`], and switches
+    /// it on before all other devices if need be; 0 brings home what is in it, and switches it off.
+    /// One thread at a time.
     ///
     /// # Errors
     /// [`SwapError`]: `TooMuch`, `TooMany`, `Io` or `NoMemory`. The share is what it was.

@@ -158,7 +158,7 @@ pub const CASES: &[Case] = &[
         memory: "64M",
         expect: &[
             Matches(r"^uvm: \d+ KiB of 1048572 KiB are swapped on, all that this memory can keep track of\r?\n"),
-            Matches(r"Swap: +4\d{5} +0 +4\d{5}\noff\n$"),
+            Matches(r"Swap: +5\d{5} +0 +5\d{5}\noff\n$"),
         ],
         ours_only: true,
         ..CASE
