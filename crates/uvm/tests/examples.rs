@@ -4,6 +4,8 @@
 mod custom_pager;
 #[path = "../examples/fork_cow.rs"]
 mod fork_cow;
+#[path = "../examples/hosted.rs"]
+mod hosted;
 #[path = "../examples/paging.rs"]
 mod paging;
 #[path = "../examples/polled_faults.rs"]
@@ -17,6 +19,11 @@ fn fork_cow_says_what_it_copies() {
 #[test]
 fn custom_pager_makes_only_what_is_read() {
     custom_pager::main();
+}
+
+#[test]
+fn hosted_serves_plain_pointers() {
+    hosted::main();
 }
 
 #[test]
