@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::path::Path;
 
 const COLUMNS: usize = 100;
-const FOLDERS: [&str; 6] = ["bench", "crates", "docs", "kernel", "xtask", "."];
+const FOLDERS: [&str; 7] = ["bench", "crates", "docs", "kernel", "ports", "xtask", "."];
 
 pub fn check() -> Result<Verdict> {
     let mut wide = Vec::new();

@@ -26,6 +26,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/all schedules of small pieces", run: small_pieces },
     Check { name: "host/cache lines that move", run: cache_lines },
     Check { name: "host/examples", run: examples },
+    Check { name: "ports/riscv64", run: super::ports::riscv64 },
+    Check { name: "ports/riscv64 with laws that it breaks", run: super::ports::planted },
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
     Check { name: "host/the benchmarks' page in a browser", run: super::page::check },

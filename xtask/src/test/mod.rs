@@ -15,6 +15,7 @@ mod kernel;
 mod layers;
 mod mutants;
 mod page;
+mod ports;
 mod prepare;
 mod pressure;
 mod results;
