@@ -22,7 +22,7 @@ fn memory_is_unmapped_beside_faults_in_it() {
             })
         });
         ShuttleThreads::set_cpu(2);
-        let range = VaRange::new(P, Q + Pages(1));
+        let range = VaRange::new(P, Q + Pages(1)).try_into().expect("whole pages");
         w.uvm.unmap(&mut ThreadCtx::new().held(), &space, range).expect("there is heap");
         w.check(&[], &[]);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -58,7 +58,12 @@ fn rights_are_taken_beside_faults() {
         ShuttleThreads::set_cpu(2);
         let held = &mut ThreadCtx::new();
         w.uvm
-            .protect(&mut held.held(), &space, VaRange::new(P, Q), Prot::READ)
+            .protect(
+                &mut held.held(),
+                &space,
+                VaRange::new(P, Q).try_into().expect("whole pages"),
+                Prot::READ,
+            )
             .expect("there is heap");
         let now = w.load(2, &space, P);
         let last = thread.join().unwrap();
