@@ -127,7 +127,7 @@ impl World {
         };
         let uvm = Arc::new(SoftMachine::new(config).into_uvm().expect("a new machine has memory"));
         let zero = uvm.zero_page(held).expect("a new machine has memory");
-        uvm.return_page(held, zero);
+        uvm.return_page(held, zero).unwrap();
         let disk = SwapDisk::new(&uvm, &Line::new(Manner::Either, u64::from(machine)), 40);
         let (free, end) = (uvm.frames().free(), ENDS[usize::from(end) % ENDS.len()]);
         let none = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -390,7 +390,7 @@ impl World {
             }
             _ => {
                 if let Some(loan) = Self::take(&mut self.loans, other) {
-                    uvm.return_loan(held, loan);
+                    uvm.return_loan(held, loan).unwrap();
                 }
             }
         }
@@ -498,7 +498,7 @@ impl World {
     fn finish(mut self, held: &mut Held<'_, Nothing>) {
         let uvm = self.uvm.clone();
         self.pins.drain(..).for_each(|pinned| uvm.unwire_pages(held, pinned));
-        self.loans.drain(..).for_each(|loan| uvm.return_loan(held, loan));
+        self.loans.drain(..).for_each(|loan| uvm.return_loan(held, loan).unwrap());
         self.ranges.drain(..).for_each(|range| uvm.drop_detached(held, range));
         self.spaces.drain(..).for_each(|space| uvm.space_destroy(held, space));
         self.objects.drain(..).for_each(|object| uvm.detach(held, &*object));

@@ -95,7 +95,7 @@ impl World {
 
     fn end(self, held: &mut Held<'_, Nothing>) -> usize {
         let World { uvm, space, other, object, stock, .. } = self;
-        uvm.return_loan(held, stock);
+        uvm.return_loan(held, stock).unwrap();
         uvm.space_destroy(held, space);
         uvm.space_destroy(held, other);
         uvm.detach(held, &*object);
@@ -126,7 +126,7 @@ fn take_and_drop(world: &World, held: &mut Held<'_, Nothing>, loan: Loan) {
 
 fn loan(world: &World, held: &mut Held<'_, Nothing>) {
     let loan = world.uvm.loan_to_kernel(held, &world.space, world.memory).unwrap();
-    world.uvm.return_loan(held, loan);
+    world.uvm.return_loan(held, loan).unwrap();
 }
 
 fn new(world: &World, held: &mut Held<'_, Nothing>) {

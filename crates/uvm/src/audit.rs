@@ -90,6 +90,10 @@ impl<M: Machine> Uvm<M> {
         if let Some(dropped) = owed::dropped().next() {
             return Err(AuditError(format!("{dropped}, and not given back")));
         }
+        match self.dropped_spaces.count() {
+            0 => {}
+            n => return Err(AuditError(format!("{n} spaces were dropped, and not destroyed"))),
+        }
         let mut count = Count::new();
         for space in spaces {
             self.audit_space(held, space, &mut count)?;
@@ -396,6 +400,10 @@ impl<M: Machine> Uvm<M> {
         spaces: &[&Space<M>],
         loan: impl IntoIterator<Item = &'a LoanedPage>,
     ) -> Result<(), AuditError> {
+        match self.dropped_spaces.count() {
+            0 => {}
+            n => return Err(AuditError(format!("{n} spaces were dropped, and not destroyed"))),
+        }
         let mut count = Count::new();
         for space in spaces {
             self.audit_space(held, space, &mut count)?;

@@ -85,7 +85,7 @@ pub use describe::{EntryInfo, Layers, Outline};
 pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultHole, FaultKind, PreparedRead, Retry};
 pub use io::{Outcome, ReadRequest, Transfer, CLUSTER};
-pub use loan::{Loan, LoanedPage};
+pub use loan::{Loan, LoanedPage, NotOurs};
 pub use map::space::Space;
 pub use map::{
     Advice, Backing, Inherit, Map, MapError, MapRequest, Name, Place, RangeError, RemapPlace,
@@ -147,6 +147,9 @@ pub struct Uvm<M: Machine> {
     next_object: AtomicU64,
     /// The family of the next space that is created: see [`copiers`](object::copiers).
     next_family: AtomicU64,
+    /// What its loans are known by.
+    instance: owed::Instance,
+    dropped_spaces: owed::DroppedSpaces,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -173,6 +176,8 @@ impl<M: Machine> Uvm<M> {
             zero_page: spin::Once::new(),
             next_object: AtomicU64::new(1),
             next_family: AtomicU64::new(1),
+            instance: owed::Instance::new(),
+            dropped_spaces: owed::DroppedSpaces::default(),
         })
     }
 

@@ -10,11 +10,64 @@
 //!
 //! I1: whoever gives a value back, or makes it another's, forgets it.
 //!
+//! Spaces are counted by their instance, as they may outlive it in a host that ends: one that was
+//! dropped and not [destroyed](crate::Uvm::space_destroy) fails the instance's audits.
+//!
+//! I2: a list of loans knows its instance, by number; another one hands it back.
+//!
 //! The flags are the program's, not an instance's: a list has 4,096 pages on loan of four bytes,
 //! and those have no room for their instance. They are written where a host is wrong, and nowhere
 //! else.
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Which instance a list of loans is of.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Instance(u32);
+
+impl Instance {
+    /// Of none yet, or nobody knows.
+    pub(crate) const NONE: Instance = Instance(0);
+
+    /// The next instance of this program.
+    pub(crate) fn new() -> Instance {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        Instance(LAST.fetch_add(1, Relaxed).wrapping_add(1).max(1))
+    }
+}
+
+/// Spaces of an instance that were dropped.
+#[derive(Clone, Default)]
+pub(crate) struct DroppedSpaces(Arc<AtomicUsize>);
+
+impl DroppedSpaces {
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What keeps a space from being dropped.
+pub(crate) struct SpaceDuty(Option<DroppedSpaces>);
+
+impl SpaceDuty {
+    pub(crate) fn new(dropped: &DroppedSpaces) -> SpaceDuty {
+        SpaceDuty(Some(dropped.clone()))
+    }
+
+    /// The space has been destroyed.
+    pub(crate) fn end(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for SpaceDuty {
+    fn drop(&mut self) {
+        if let Some(dropped) = self.0.take().filter(|_| !is_unwinding()) {
+            dropped.0.fetch_add(1, Relaxed);
+        }
+    }
+}
 
 /// What has to be given back.
 #[derive(Clone, Copy)]

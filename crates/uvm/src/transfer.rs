@@ -64,6 +64,8 @@ pub enum TransferError {
     NoSpace,
     /// Pages or heap are short.
     NoMemory,
+    /// The pages are on loan from another instance of [`Uvm`].
+    NotOurs,
 }
 
 impl From<NoMemory> for TransferError {
@@ -97,6 +99,9 @@ impl<M: Machine> Uvm<M> {
         mut loan: Loan,
         at: At,
     ) -> Result<Va, (TransferError, Loan)> {
+        if !self.is_ours(&loan) {
+            return Err((TransferError::NotOurs, loan));
+        }
         let count = loan.len() as u64;
         let mut result = self.put(held, space, &loan, at);
         if matches!(result, Err(TransferError::Unsuitable)) {
@@ -332,6 +337,9 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`GetError`], `PastEnd` if the object is shorter, `NoSpace` or `NoMemory`, with nothing
     /// changed; and the pages.
+    ///
+    /// # Panics
+    /// If the pages are on loan from another instance.
     pub fn give_to_object(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -339,6 +347,7 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         mut loan: Loan,
     ) -> Result<(), (GetError, Loan)> {
+        assert!(self.is_ours(&loan), "a loan of another VM system");
         if loan.len() > PAGES_AT_ONCE {
             self.unmap_ahead(
                 held,
@@ -425,7 +434,7 @@ impl<M: Machine> Uvm<M> {
             self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
         self.mem().copy(page.page(), copy.page());
         self.stat().add(self.mem().cpu(), Counter::TransfersCopied, 1);
-        self.return_page(held, core::mem::replace(page, copy));
+        self.end_loan(held, core::mem::replace(page, copy));
         Ok(())
     }
 

@@ -40,7 +40,7 @@ fn unmapped(uvm: &World) -> (Arc<S>, Va) {
     // Locks are opened to several readers by reads.
     for _ in 0..100 {
         let loan = uvm.loan_to_kernel(held, &space, page(at, 3)).unwrap();
-        uvm.return_loan(held, loan);
+        uvm.return_loan(held, loan).unwrap();
     }
     assert!(uvm.machine().pmap().extract(space.pmap(), at).is_none());
     (Arc::new(space), at)
@@ -108,7 +108,7 @@ fn a_neighbour_mapped_ahead_is_not_writable_when_it_is_loaned() {
     let mut byte = [0];
     uvm.machine().read(loan.pages()[0].page(), 0, &mut byte);
     assert_eq!(byte, [2], "the borrower sees the store");
-    uvm.return_loan(&mut ThreadCtx::new().held(), loan);
+    uvm.return_loan(&mut ThreadCtx::new().held(), loan).unwrap();
     audit(&uvm, &mut ThreadCtx::new().held(), &[&a], &[]);
 }
 

@@ -32,10 +32,10 @@ fn a_list_is_cut_and_joined_without_losing_a_page() {
     let again = uvm.loan_again(&loan.pages()[7]).unwrap();
     loan.push(again);
     assert_eq!((loan.len(), loan.pages()[8].page()), (9, all[7]));
-    uvm.return_others(held, &mut loan, 2..4);
+    uvm.return_others(held, &mut loan, 2..4).unwrap();
     assert_eq!(numbers(&loan), all[2..4]);
     audit(&uvm, held, &[&space], &[&loan]);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
 }
 
@@ -53,9 +53,9 @@ fn what_a_list_allocates_is_reserved_by_its_bytes() {
     within_reservation(|| uvm.new_pages(held, 100, &mut loan)).unwrap();
     assert_eq!(loan.len(), 120);
     let two = PageRange::new(range.start, range.start + Pages(2)).unwrap();
-    uvm.return_others(held, &mut loan, 0..2);
+    uvm.return_others(held, &mut loan, 0..2).unwrap();
     within_reservation(|| uvm.loan_range(held, &space, two, &mut loan)).unwrap();
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
 }
 
@@ -66,13 +66,13 @@ fn only_private_memory_that_may_be_read_and_written_is_given_away() {
     let (space, range) = written(&uvm, held, 4);
     let given = within_reservation(|| uvm.give_to_kernel(held, &space, range)).unwrap().unwrap();
     assert_eq!((given.len(), load(&uvm, &space, range.start)), (4, 0));
-    uvm.return_loan(held, given);
+    uvm.return_loan(held, given).unwrap();
     // What isn't there is fetched, up to some pages.
     let holes = PageRange::new(range.start, range.start + Pages(2)).unwrap();
     store(&uvm, &space, range.start, 7);
     let given = uvm.give_to_kernel(held, &space, holes).unwrap().unwrap();
     assert_eq!(given.len(), 2);
-    uvm.return_loan(held, given);
+    uvm.return_loan(held, given).unwrap();
     for prot in [Prot::READ, Prot::NONE] {
         store(&uvm, &space, range.start, 7);
         uvm.protect(held, &space, range, prot).unwrap();
@@ -164,7 +164,7 @@ fn places_at_the_end_of_all_numbers_are_refused() {
         assert!(more.is_empty());
     }
     audit(&uvm, held, &[&space], &[&loan]);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
     uvm.detach(held, &*object);
     assert_eq!(uvm.frames().free(), free);

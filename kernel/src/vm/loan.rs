@@ -64,18 +64,21 @@ pub fn loan_object(object: &Object, offset: u64, pages: usize) -> Result<Loan> {
 
 /// Ends a loan.
 pub fn give_back(loan: Loan) {
-    with(|uvm, held| uvm.return_loan(held, loan));
+    let returned = with(|uvm, held| uvm.return_loan(held, loan));
+    returned.expect("there is one VM system");
 }
 
 /// Ends the loan of all pages but `kept`.
 pub fn give_back_others(loan: &mut Loan, kept: Range<usize>) {
-    with(|uvm, held| uvm.return_others(held, loan, kept));
+    let returned = with(|uvm, held| uvm.return_others(held, loan, kept));
+    returned.expect("there is one VM system");
 }
 
 /// Ends the loan of a page.
 #[inline]
 pub fn give_back_page(page: LoanedPage) {
-    with(|uvm, held| uvm.return_page(held, page));
+    let returned = with(|uvm, held| uvm.return_page(held, page));
+    returned.expect("there is one VM system");
 }
 
 /// One more loan of a page that is on loan; `None` if the page has too many.

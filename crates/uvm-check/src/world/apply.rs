@@ -213,7 +213,7 @@ impl<M: Desk> World<M> {
             }
             Op::Return { l } => {
                 let loan = self.loans[l].take().expect("the model has this loan");
-                self.uvm.return_loan(held, loan);
+                self.uvm.return_loan(held, loan).unwrap();
                 Ok(Got::Done)
             }
             Op::SwapOn { d } => Ok(self.swap_on(held, d)),

@@ -184,7 +184,7 @@ impl<M: Desk> World<M> {
             Rom::chips(&uvm, &mut ThreadCtx::new().held()).expect("a new machine has memory");
         // It is made when it is first needed, and stays.
         let zero = uvm.zero_page(&mut ThreadCtx::new().held()).expect("a new machine has memory");
-        uvm.return_page(&mut ThreadCtx::new().held(), zero);
+        uvm.return_page(&mut ThreadCtx::new().held(), zero).unwrap();
         let free = uvm.machine().frames().free();
         let line = Line::new(setup.manner, setup.machine.seed);
         let swaps = setup.swaps.map(|slots| SwapDisk::new(&uvm, &line, slots));

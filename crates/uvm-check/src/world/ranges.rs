@@ -91,7 +91,7 @@ pub fn give<M: Desk>(
     }
     let loan = uvm.loan_to_kernel(held, space, range(span))?;
     if uvm.discard(held, space, range(span)) == Err(RangeError::NoMemory) {
-        uvm.return_loan(held, loan);
+        uvm.return_loan(held, loan).unwrap();
         return Err(FaultError::NoMemory);
     }
     Ok(loan)

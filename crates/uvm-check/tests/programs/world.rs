@@ -116,7 +116,7 @@ impl World {
         let held = &mut ThreadCtx::new();
         // The page of zeroes is made when it is first needed, and stays.
         let zero = uvm.zero_page(&mut held.held()).expect("a new machine has memory");
-        uvm.return_page(&mut held.held(), zero);
+        uvm.return_page(&mut held.held(), zero).unwrap();
         let free = uvm.frames().free();
         let line = Line::new(Manner::Either, seed);
         let swap = SwapDisk::new(&uvm, &line, SLOTS);
@@ -343,7 +343,7 @@ impl World {
             Op::Return { .. } => {
                 let Some(loan) = hold(&self.loans[l]).take() else { return Answer::Skipped };
                 let held_bytes = self.bytes(&loan);
-                self.uvm.return_loan(held, loan);
+                self.uvm.return_loan(held, loan).unwrap();
                 return Answer::Loan(held_bytes);
             }
             _ if has => return Answer::Skipped,

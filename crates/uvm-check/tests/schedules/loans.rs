@@ -18,7 +18,7 @@ fn loan(w: &World, space: &uvm::Space<Soft>, pages: u64) -> Loan {
 }
 
 fn give_back(w: &World, loan: Loan) {
-    w.uvm.return_loan(&mut ThreadCtx::new().held(), loan);
+    w.uvm.return_loan(&mut ThreadCtx::new().held(), loan).unwrap();
 }
 
 /// Two threads store while a third loans: the borrower's bytes stay as they were when it got them,

@@ -47,12 +47,13 @@ pub(crate) mod remap;
 pub(crate) mod slots;
 
 use alloc::vec::Vec;
+use core::fmt;
 use core::ops::Range;
 
 use crate::page::Reserve;
 use machine::{order, Before, Held, Machine, NoMemory, PageNo};
 
-use crate::owed::Owed;
+use crate::owed::{Instance, Owed};
 use crate::Uvm;
 
 /// One page on loan: a right to read it. Give it back by [`Uvm::return_page`]. Dropping this does
@@ -89,12 +90,26 @@ impl Drop for LoanedPage {
 #[derive(Default, Debug)]
 pub struct Loan {
     pub(crate) pages: Vec<LoanedPage>,
+    /// Whose the first of them were, if they came from an instance as a list.
+    pub(crate) of: Instance,
 }
+
+/// What was to be given back, or made a program's, is on loan from another instance of [`Uvm`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotOurs;
+
+impl fmt::Display for NotOurs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a loan of another VM system")
+    }
+}
+
+impl core::error::Error for NotOurs {}
 
 impl Loan {
     /// Nothing.
     pub const fn new() -> Loan {
-        Loan { pages: Vec::new() }
+        Loan { pages: Vec::new(), of: Instance::NONE }
     }
 
     /// The pages, in order.
@@ -132,7 +147,7 @@ impl Loan {
 
     /// Cuts it: the pages from `at` on are returned. The heap for them has been reserved.
     pub fn split_off(&mut self, at: usize) -> Loan {
-        Loan { pages: self.pages.split_off(at) }
+        Loan { pages: self.pages.split_off(at), of: self.of }
     }
 
     /// Cuts the list as [`split_off`](Self::split_off) does, where no heap has been reserved.
@@ -143,7 +158,7 @@ impl Loan {
         let mut rest = Vec::new();
         rest.try_reserve_exact(self.len() - at).map_err(|_| NoMemory)?;
         rest.extend(self.pages.drain(at..));
-        Ok(Loan { pages: rest })
+        Ok(Loan { pages: rest, of: self.of })
     }
 
     /// Adds a page; the heap for it has been reserved.
@@ -157,21 +172,29 @@ impl Loan {
     }
 
     /// Adds another's pages behind its own. The heap for all has been reserved.
+    ///
+    /// # Panics
+    /// If the lists are of two instances of [`Uvm`].
     pub fn append(&mut self, mut other: Loan) {
+        if self.is_empty() || self.of == Instance::NONE {
+            self.of = other.of;
+        }
+        let is_one = other.is_empty() || other.of == Instance::NONE || other.of == self.of;
+        assert!(is_one, "loans of two VM systems in one list");
         self.pages.append(&mut other.pages);
     }
 }
 
 impl From<Vec<LoanedPage>> for Loan {
     fn from(pages: Vec<LoanedPage>) -> Loan {
-        Loan { pages }
+        Loan { pages, of: Instance::NONE }
     }
 }
 
 impl FromIterator<LoanedPage> for Loan {
     /// The heap for them has been reserved.
     fn from_iter<I: IntoIterator<Item = LoanedPage>>(pages: I) -> Loan {
-        Loan { pages: pages.into_iter().collect() }
+        Loan::from(pages.into_iter().collect::<Vec<_>>())
     }
 }
 
@@ -207,8 +230,41 @@ impl<M: Machine> Uvm<M> {
 
     /// Gives a page back. The last return frees it, if its owner has let it go meanwhile. Takes no
     /// lock but, then, that of the CPU's free pages.
+    ///
+    /// # Errors
+    /// [`NotOurs`], and the page, where this instance has no frame of its number on loan. A page by
+    /// itself doesn't know its instance: if one of the same number is on loan here, that is taken
+    /// for it.
     #[inline]
     pub fn return_page<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: LoanedPage,
+    ) -> Result<(), (NotOurs, LoanedPage)> {
+        if !self.is_loaned_here(page.0) {
+            return Err((NotOurs, page));
+        }
+        self.end_loan(held, page);
+        Ok(())
+    }
+
+    #[inline]
+    fn is_loaned_here(&self, page: PageNo) -> bool {
+        (page.0 as usize) < self.frames().numbers()
+            && (self.frames().loans(page) != 0 || self.is_zero_page(page))
+    }
+
+    /// Whether a list's loans are this instance's, as far as it knows.
+    #[inline]
+    pub(crate) fn is_ours(&self, loan: &Loan) -> bool {
+        loan.of == self.instance
+            || loan.is_empty()
+            || loan.of == Instance::NONE && loan.pages.iter().all(|p| self.is_loaned_here(p.0))
+    }
+
+    /// Ends the loan of a page.
+    #[inline]
+    pub(crate) fn end_loan<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         page: LoanedPage,
@@ -221,8 +277,20 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives pages back: see [`return_page`](Self::return_page).
-    pub fn return_loan<P: Before<order::PageCache>>(&self, held: &mut Held<'_, P>, loan: Loan) {
+    ///
+    /// # Errors
+    /// [`NotOurs`], and the loan as it was, if it is another instance's. A list that the host has
+    /// made of single pages is looked at page by page, as `return_page` does.
+    pub fn return_loan<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        loan: Loan,
+    ) -> Result<(), (NotOurs, Loan)> {
+        if !self.is_ours(&loan) {
+            return Err((NotOurs, loan));
+        }
         self.return_pages(held, loan.pages.into_iter());
+        Ok(())
     }
 
     pub(crate) fn return_pages<P: Before<order::PageCache>>(
@@ -240,18 +308,33 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives back all pages but `kept`: see [`return_page`](Self::return_page).
+    ///
+    /// # Errors
+    /// [`NotOurs`], with nothing given back.
     pub fn return_others<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         loan: &mut Loan,
         kept: Range<usize>,
-    ) {
+    ) -> Result<(), NotOurs> {
+        if !self.is_ours(loan) {
+            return Err(NotOurs);
+        }
         self.return_pages(held, loan.pages.drain(kept.end..));
         self.return_pages(held, loan.pages.drain(..kept.start));
+        Ok(())
     }
 
-    /// Makes room for more pages in a list.
+    /// Makes room for more pages in a list, which are this instance's.
+    ///
+    /// # Panics
+    /// If the list has another instance's.
     fn make_loaned_room(&self, loan: &mut Loan, pages: usize) -> Result<(), NoMemory> {
+        if loan.is_empty() {
+            loan.of = self.instance;
+        }
+        let is_one = [self.instance, Instance::NONE].contains(&loan.of);
+        assert!(is_one, "loans of two VM systems in one list");
         let all = loan.len() + pages;
         if loan.pages.capacity() < all {
             self.mem().reserve_heap(Loan::bytes(all))?;

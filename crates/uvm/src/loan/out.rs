@@ -102,7 +102,7 @@ impl<M: Machine> Uvm<M> {
         self.count_loans(&out);
         if result.is_err() {
             for page in loan.pages.drain(before..) {
-                self.return_page(held, page);
+                self.end_loan(held, page);
             }
         }
         result

@@ -380,7 +380,7 @@ impl<M: Machine> Uvm<M> {
         self.anons.make_of(machine, held, no, own);
         frames.activate(machine, held, own);
         if taken == Taken::Among {
-            self.return_page(held, LoanedPage(own));
+            self.end_loan(held, LoanedPage(own));
         }
         Ok(Some(no))
     }

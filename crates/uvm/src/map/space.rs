@@ -7,9 +7,13 @@ use machine::{order, Held, Machine, NoMemory, PageRange, Pmap, VaRange};
 
 use crate::loan::remap::RemapHistory;
 use crate::map::{Change, Entry, Map, MapError};
+use crate::owed::SpaceDuty;
 use crate::{Stop, Uvm};
 
-/// One address space, or a part of one that has a map of its own: a submap.
+/// One address space, or a part of one that has a map of its own: a submap. Ended by
+/// [`Uvm::space_destroy`]; dropping this leaves all that is mapped, and fails every
+/// [audit](Uvm::audit) of the instance from then on.
+#[must_use = "a space stays until `space_destroy` gets this back"]
 pub struct Space<M: Machine> {
     pub(crate) map: Arc<Map<M>>,
     pub(crate) pmap: Arc<<M::Pmap as Pmap>::Space>,
@@ -17,6 +21,7 @@ pub struct Space<M: Machine> {
     /// The number of the space that it was forked from, and that from another, first of all; its
     /// own if it was created: see [`copiers`](crate::object::copiers).
     pub(crate) family: u64,
+    duty: SpaceDuty,
 }
 
 impl<M: Machine> Space<M> {
@@ -64,12 +69,14 @@ impl<M: Machine> Uvm<M> {
             pmap,
             remap_history: RemapHistory::default(),
             family,
+            duty: SpaceDuty::new(&self.dropped_spaces),
         })
     }
 
     /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
     pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
         self.space_clear(held, &space);
+        space.duty.end();
         if let Some(pmap) = Arc::into_inner(space.pmap) {
             self.mem().pmap().destroy(held, pmap);
         }
@@ -106,7 +113,8 @@ impl<M: Machine> Uvm<M> {
             let map = Arc::new(Map::new(range));
             tree.insert(Entry::submap(map.clone()));
             let (pmap, family) = (space.pmap.clone(), space.family);
-            Ok(Space { map, pmap, remap_history: RemapHistory::default(), family })
+            let duty = SpaceDuty::new(&self.dropped_spaces);
+            Ok(Space { map, pmap, remap_history: RemapHistory::default(), family, duty })
         })
     }
 }

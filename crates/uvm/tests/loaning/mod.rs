@@ -18,7 +18,7 @@ pub fn world(frames: u32) -> (World, usize) {
     let uvm = SoftMachine::new(config).into_uvm().unwrap();
     let mut ctx = ThreadCtx::new();
     let zero = uvm.zero_page(&mut ctx.held()).unwrap();
-    uvm.return_page(&mut ctx.held(), zero);
+    uvm.return_page(&mut ctx.held(), zero).unwrap();
     let free = uvm.frames().free();
     (uvm, free)
 }

@@ -378,7 +378,7 @@ impl<'u> State<'u> {
         let is_locked =
             |page: &uvm::LoanedPage| frames.wire_count(page.page()) != frames.loans(page.page());
         if showed.len() > RUN as usize || showed.is_empty() || loan.pages().iter().any(is_locked) {
-            return self.uvm.return_loan(held, loan);
+            return self.uvm.return_loan(held, loan).unwrap();
         }
         let uvm = self.uvm;
         let (side, is_child) = self.side();
@@ -445,7 +445,7 @@ impl<'u> State<'u> {
         }
         if self.loan.len() > 4 {
             let (loan, _) = self.loan.remove(0);
-            self.uvm.return_loan(held, loan);
+            self.uvm.return_loan(held, loan).unwrap();
         }
         if self.pins.len() > 3 {
             let pins = self.pins.remove(0);
@@ -492,7 +492,7 @@ fn loans_show_what_loads_showed_whatever_is_stored_since() {
         }
         state.unpin(held, |_| true);
         let State { parent, submap, child, shared, loan, .. } = state;
-        loan.into_iter().for_each(|(loan, _)| uvm.return_loan(held, loan));
+        loan.into_iter().for_each(|(loan, _)| uvm.return_loan(held, loan).unwrap());
         uvm.space_destroy(held, submap);
         [Some(parent), child]
             .into_iter()
@@ -522,19 +522,19 @@ fn what_was_written_out_is_brought_in_to_be_loaned_or_given() {
     write_out(held, 1, 4);
     let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     assert_eq!((bytes(&uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2, 3, 4], 0));
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     // What is there is loaned without a fault, whichever entry it is in.
     let faults = uvm.stat().get(Counter::Faults);
     let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
     assert_eq!((loan.len(), uvm.stat().get(Counter::Faults)), (4, faults));
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     for out in [0..0, 0..1, 3..4, 1..3] {
         (0..4).for_each(|n| store(&uvm, &space, range.start + Pages(n), 50 + n as u8));
         write_out(held, out.start, out.end);
         let given =
             uvm.give_to_kernel(held, &space, range).unwrap().expect("two are brought in at most");
         assert_eq!(bytes(&uvm, &given), [50, 51, 52, 53]);
-        uvm.return_loan(held, given);
+        uvm.return_loan(held, given).unwrap();
     }
     (0..4).for_each(|n| store(&uvm, &space, range.start + Pages(n), 50));
     write_out(held, 0, 4);
@@ -567,7 +567,7 @@ fn a_loan_that_makes_room_in_the_middle_goes_on_where_it_was() {
     );
     audit(&uvm, held, &[&space, &other], &[&loan]);
     uvm.unwire_pages(held, pinned);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     [space, other].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert_eq!(uvm.frames().free(), free);
 }

@@ -40,7 +40,7 @@ fn pages_that_are_being_read_are_loaned_once_they_are() {
         (uvm.stat().get(Counter::LoansObject), uvm.stat().get(Counter::LoansCopied)),
         (8, 0)
     );
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     desk.close(held, vec![space]);
 }
 
@@ -63,7 +63,7 @@ fn pages_that_could_not_be_read_are_not_loaned() {
     assert_eq!(uvm.loan_object(held, &desk.pager, Pages(21), 2, &mut loan), Err(GetError::Io));
     assert_eq!(uvm.loan_object(held, &desk.pager, Pages(21), 2, &mut loan), Ok(2));
     assert_eq!(bytes(uvm, &loan), [21, 22]);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     desk.close(held, vec![space]);
 }
 
@@ -79,7 +79,7 @@ fn no_more_of_a_file_is_read_than_is_to_be_loaned() {
     assert_eq!(uvm.loan_object(held, &desk.pager, Pages(100), 20, &mut loan), Ok(20));
     assert_eq!(desk.disk.take_reads(), [100..101, 101..120]);
     assert!(bytes(uvm, &loan).into_iter().eq(100..120));
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     desk.close(held, vec![space]);
 }
 
@@ -99,7 +99,7 @@ fn a_device_s_pages_are_copied() {
     uvm.machine().write(first, 0, &[9]);
     desk.store(&space, va + Pages(1), 9).unwrap();
     assert_eq!((bytes(uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2, 3, 2, 3], 5));
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
     uvm.detach(held, &*pager);
     desk.close(held, vec![]);

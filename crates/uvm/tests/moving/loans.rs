@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::loaning::{audit, bytes, load, store, world, written, BOUNDS};
 use machine::{Machine, PageRange, Pages, Prot, ThreadCtx};
 use uvm::{
-    AnonObject, Backing, Counter, FaultError, Inherit, Intent, Loan, MapRequest, Pager, Sharing,
+    AnonObject, At, Backing, Counter, FaultError, Inherit, Intent, Loan, MapRequest, NotOurs,
+    Pager, Sharing, TransferError,
 };
 use uvm_soft::SoftMachine;
 
@@ -29,7 +30,7 @@ fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
     assert_eq!(uvm.stat().get(Counter::LoansBroken), 1);
     assert_eq!((space.map().entries(held), uvm.anons()), (1, 4));
     let before = uvm.frames().free();
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     assert_eq!(uvm.frames().free(), before + 1, "the page that was nobody's");
     audit(&uvm, held, &[&space], &[]);
     // What is back is written in place.
@@ -56,7 +57,7 @@ fn a_fork_shares_what_is_on_loan_where_it_would_copy() {
         (bytes(&uvm, &loan)[0], load(&uvm, &child, range.start), load(&uvm, &space, range.start)),
         (9, 9, 10)
     );
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     // What is back is copied.
     let next = uvm.fork(held, &space).unwrap();
     assert_eq!((uvm.stat().get(Counter::CopiedAtFork), load(&uvm, &next, range.start)), (1, 10));
@@ -76,11 +77,11 @@ fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
     uvm.space_destroy(held, space);
     audit(&uvm, held, &[], &[&loan, &twice]);
     let tail = loan.split_off(1);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     assert_eq!((bytes(&uvm, &twice), bytes(&uvm, &tail)), (vec![1, 2, 3], vec![2, 3]));
-    uvm.return_loan(held, twice);
+    uvm.return_loan(held, twice).unwrap();
     assert_eq!(uvm.frames().free(), free - 2);
-    uvm.return_loan(held, tail);
+    uvm.return_loan(held, tail).unwrap();
     assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
 }
 
@@ -98,7 +99,7 @@ fn untouched_memory_is_loaned_as_one_page_of_zeroes() {
     assert!(bytes(&uvm, &loan).iter().enumerate().all(|(n, &b)| b == if n == 500 { 5 } else { 0 }));
     audit(&uvm, held, &[&space], &[&loan]);
     uvm.space_destroy(held, space);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     assert_eq!(uvm.frames().free(), free);
 }
 
@@ -141,7 +142,7 @@ fn a_loaned_page_of_an_object_is_replaced_for_all_who_map_it() {
     }
     uvm.detach(held, &*pager);
     assert_eq!(bytes(&uvm, &loan), before);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     assert_eq!(uvm.frames().free(), free);
 }
 
@@ -163,7 +164,7 @@ fn who_shares_a_part_of_what_is_loaned_can_not_write_to_it() {
     audit(&uvm, held, &[&space, &child], &[&loan]);
     store(&uvm, &child, last, 9);
     assert_eq!((bytes(&uvm, &loan), load(&uvm, &space, last)), (vec![1, 2, 3], 9));
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     [child, space].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert_eq!(uvm.frames().free(), free);
 }
@@ -180,7 +181,7 @@ fn what_a_device_may_write_to_is_copied() {
     assert_eq!((bytes(&uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2], 1));
     audit(&uvm, held, &[&space], &[&loan]);
     uvm.unwire_pages(held, pinned);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     // A locked mapping is no device.
     uvm.wire(held, &space, range).unwrap();
     let loan = uvm.loan_to_kernel(held, &space, range).unwrap();
@@ -188,7 +189,7 @@ fn what_a_device_may_write_to_is_copied() {
     store(&uvm, &space, range.start, 100);
     audit(&uvm, held, &[&space], &[&loan]);
     assert_eq!((bytes(&uvm, &loan), load(&uvm, &space, range.start)), (vec![99, 2], 100));
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
 }
 
@@ -222,7 +223,56 @@ fn a_page_is_loaned_30000_times_and_then_copied() {
     assert_eq!(uvm.stat().get(Counter::LoansCopied), 2);
     assert!(uvm.loan_again(&all[0].pages()[0]).is_none());
     audit(&uvm, held, &[&space], &all.iter().collect::<Vec<_>>());
-    all.into_iter().for_each(|loan| uvm.return_loan(held, loan));
+    all.into_iter().for_each(|loan| uvm.return_loan(held, loan).unwrap());
     uvm.space_destroy(held, space);
     assert_eq!(uvm.frames().free(), free);
+}
+
+#[test]
+fn a_loan_of_another_instance_is_handed_back_whole() {
+    let ((ours, ours_free), (theirs, theirs_free)) = (world(1024), world(1024));
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    let (a, range) = written(&ours, held, 4);
+    let (b, other_range) = written(&theirs, held, 4);
+    let mut loan = ours.loan_to_kernel(held, &a, range).unwrap();
+    // Pages of the same numbers are on loan there, too.
+    let other = theirs.loan_to_kernel(held, &b, other_range).unwrap();
+    let numbers = |loan: &Loan| loan.pages().iter().map(|page| page.page().0).collect::<Vec<_>>();
+    assert_eq!(numbers(&loan), numbers(&other));
+    assert_eq!(theirs.return_others(held, &mut loan, 1..2), Err(NotOurs));
+    let (why, loan) = theirs.return_loan(held, loan).unwrap_err();
+    assert_eq!((why, loan.len()), (NotOurs, 4));
+    let (why, mut loan) = theirs.transfer(held, &b, loan, At::Anywhere).unwrap_err();
+    assert_eq!((why, loan.len()), (TransferError::NotOurs, 4));
+    audit(&ours, held, &[&a], &[&loan]);
+    audit(&theirs, held, &[&b], &[&other]);
+    // A part of it is still known to be ours; and so is all of it together again.
+    let part = loan.split_off(2);
+    let (_, part) = theirs.return_loan(held, part).unwrap_err();
+    loan.append(part);
+    let (_, loan) = theirs.return_loan(held, loan).unwrap_err();
+    theirs.return_loan(held, other).unwrap();
+    // A single page knows no instance: it is refused where none of its number is on loan.
+    let mut pages = loan.into_pages();
+    let (why, page) = theirs.return_page(held, pages.remove(0)).unwrap_err();
+    assert_eq!(why, NotOurs);
+    let (_, list) = theirs.return_loan(held, pages.into_iter().collect()).unwrap_err();
+    ours.return_page(held, page).unwrap();
+    ours.return_loan(held, list).unwrap();
+    ours.space_destroy(held, a);
+    theirs.space_destroy(held, b);
+    assert_eq!((ours.frames().free(), theirs.frames().free()), (ours_free, theirs_free));
+}
+
+#[test]
+#[should_panic(expected = "loans of two VM systems in one list")]
+fn loans_of_two_instances_are_not_one_list() {
+    let (ours, theirs) = (world(64).0, world(64).0);
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    let (mut loan, mut other) = (Loan::new(), Loan::new());
+    ours.new_pages(held, 1, &mut loan).unwrap();
+    theirs.new_pages(held, 1, &mut other).unwrap();
+    loan.append(other);
 }

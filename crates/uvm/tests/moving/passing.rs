@@ -103,7 +103,7 @@ fn a_page_of_the_kernels_that_it_keeps_is_shared_with_programs_until_one_writes(
     [a, b].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert!(stock.pages().iter().all(|page| uvm.frames().is_borrowers(page.page())));
     audit(&uvm, held, &[], &[&stock]);
-    uvm.return_loan(held, stock);
+    uvm.return_loan(held, stock).unwrap();
     assert_eq!((uvm.frames().free(), uvm.anons()), (free, 0));
 }
 
@@ -159,7 +159,7 @@ fn what_is_transferred_is_read_as_it_is_and_gets_anons_when_it_is_written() {
     assert!(uvm.resident(held, &space, range, |_| seen += 1));
     assert_eq!((uvm.anons(), seen, uvm.stat().get(Counter::LoansCopied)), (16, 48, 0));
     audit(&uvm, held, &[&space], &[&again]);
-    uvm.return_loan(held, again);
+    uvm.return_loan(held, again).unwrap();
     // Parts can be given back, and be replaced.
     uvm.discard(held, &space, PageRange::new(va + Pages(2), va + Pages(5)).unwrap()).unwrap();
     let loan = filled(&uvm, held, &[90, 91]);
@@ -204,7 +204,7 @@ fn who_shares_memory_shares_what_was_transferred_to_it() {
             let loan = filled(&uvm, held, &[70]);
             let put = uvm.transfer(held, &space, loan, At::Fixed(range.start));
             match inherit {
-                Inherit::Share => uvm.return_loan(held, put.unwrap_err().1),
+                Inherit::Share => uvm.return_loan(held, put.unwrap_err().1).unwrap(),
                 _ => assert_eq!(put.map(|_| load(&uvm, &child, range.start)).ok(), Some(1)),
             }
         }
@@ -258,7 +258,7 @@ fn what_is_pushed_down_into_an_object_is_read_by_both() {
     let twice = filled(&uvm, held, &[80]);
     let mut both = Loan::new();
     (0..2).for_each(|_| assert_eq!(uvm.loan_all_again(twice.pages().iter(), &mut both), Ok(1)));
-    uvm.return_loan(held, twice);
+    uvm.return_loan(held, twice).unwrap();
     uvm.give_to_object(held, &pager, Pages(0), both).unwrap();
     assert_eq!((read(held, 0), read(held, 1)), (80, 80));
     uvm.space_destroy(held, space);
@@ -398,7 +398,7 @@ fn a_refused_transfer_gives_the_pages_back() {
     };
     let mut loan = filled(&uvm, held, &[50, 51, 52, 53, 54]);
     loan = refused(held, loan, TransferError::NoMapping);
-    uvm.return_loan(held, loan.split_off(4));
+    uvm.return_loan(held, loan.split_off(4)).unwrap();
     uvm.wire(held, &space, PageRange::new(range.start + Pages(3), range.end).unwrap()).unwrap();
     loan = refused(held, loan, TransferError::Unsuitable);
     uvm.unwire(held, &space, range).unwrap();
@@ -406,7 +406,7 @@ fn a_refused_transfer_gives_the_pages_back() {
     loan = refused(held, loan, TransferError::Protection);
     let seen: Vec<u8> = range.iter_pages().map(|va| load(&uvm, &space, va)).collect();
     assert_eq!(seen, [1, 2, 3, 4]);
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
     assert_eq!(uvm.frames().free(), free);
 }
@@ -438,7 +438,7 @@ fn a_refused_push_into_an_object_leaves_what_is_mapped() {
             .extract(space.pmap(), va)
             .is_some()));
     }
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     audit(&uvm, held, &[&spaces[0], &spaces[1]], &[]);
     spaces.into_iter().for_each(|space| uvm.space_destroy(held, space));
     uvm.detach(held, &*pager);
@@ -453,7 +453,7 @@ fn pages_are_pushed_down_into_an_object() {
     let loan = filled(&uvm, held, &[7, 8, 9, 10]);
     let (e, mut loan) = uvm.give_to_object(held, &pager, Pages(0), loan).unwrap_err();
     assert_eq!(e, GetError::PastEnd);
-    uvm.return_loan(held, loan.split_off(3));
+    uvm.return_loan(held, loan.split_off(3)).unwrap();
     let shared = uvm.loan_again(&loan.pages()[2]).unwrap();
     uvm.give_to_object(held, &pager, Pages(0), loan).unwrap();
     assert_eq!(
@@ -470,7 +470,7 @@ fn pages_are_pushed_down_into_an_object() {
         let read = uvm.with_page(held, &pager, Pages(n), Intent::Read, uvm::Access::PAGE, byte);
         assert_eq!(read, Ok(Some(7 + n as u8)));
     }
-    uvm.return_page(held, shared);
+    uvm.return_page(held, shared).unwrap();
     uvm.detach(held, &*pager);
     assert_eq!(uvm.frames().free(), free);
 }
@@ -493,7 +493,7 @@ fn donated_memory_moves_and_is_not_copied() {
             PageRange::new(range.start, range.start + Pages(2)).unwrap(),
         )
         .unwrap();
-    uvm.return_loan(held, loan);
+    uvm.return_loan(held, loan).unwrap();
     let Err((MapError::Invalid, taken)) =
         uvm.attach_range(held, &b, taken, Place::Fixed(Va(1 << 40)))
     else {

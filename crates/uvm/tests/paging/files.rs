@@ -588,7 +588,7 @@ fn a_store_to_a_hole_of_a_full_file_system_is_refused_and_dirties_nothing() {
             .loan_to_kernel(held, &space, PageRange::new(va, va + Pages(3)).unwrap())
             .unwrap();
         assert_eq!(desk.store(&space, va + Pages(1), 1), Err(FaultError::NoSpace));
-        desk.uvm.return_loan(held, loan);
+        desk.uvm.return_loan(held, loan).unwrap();
         desk.file.clean(&desk.uvm, held, 0..16).unwrap();
         let writes = || desk.disk.take_writes().into_iter().flatten().collect::<Vec<_>>();
         assert_eq!(writes(), [4]);

@@ -381,7 +381,7 @@ fn pages_that_are_returned_are_found_after_memory_had_run_out() {
     }
     assert!(loan.len() > 200 && loan.len() < 256, "{} pages on loan fill memory", loan.len());
     assert_eq!(store(&uvm, &s, va + Pages(400), 1), Err(FaultError::NoMemory));
-    loan.into_iter().for_each(|page| uvm.return_page(held, page));
+    loan.into_iter().for_each(|page| uvm.return_page(held, page).unwrap());
     (400..500).for_each(|i| store(&uvm, &s, va + Pages(i), 1).unwrap());
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);

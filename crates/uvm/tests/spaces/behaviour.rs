@@ -325,3 +325,18 @@ fn the_knob_says_whether_a_fault_maps_its_neighbours() {
         assert_eq!(8 / faults, expected, "neighbours {neighbours}: {faults} faults");
     }
 }
+
+#[test]
+fn a_space_that_is_dropped_is_found_by_the_audits_of_its_instance() {
+    let ((uvm, other), mut ctx) = ((world(), world()), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let parent = space(&uvm, held);
+    let child = uvm.fork(held, &parent).unwrap();
+    let below = uvm.submap(held, &parent, PageRange::new(Va(0x5000), Va(0x9000)).unwrap()).unwrap();
+    uvm.space_destroy(held, below);
+    audit(&uvm, held, &[&parent, &child]);
+    drop(child);
+    let why = uvm.audit(held, &[&parent], &[]).unwrap_err().to_string();
+    assert!(why.contains("1 spaces were dropped, and not destroyed"), "{why}");
+    audit(&other, held, &[]);
+}

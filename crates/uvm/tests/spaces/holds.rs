@@ -140,7 +140,9 @@ fn give_a_page(
     range: PageRange,
 ) -> bool {
     let given = uvm.give_to_kernel(held, space, page(range));
-    given.map(|given| given.into_iter().for_each(|given| uvm.return_loan(held, given))).is_ok()
+    given
+        .map(|given| given.into_iter().for_each(|given| uvm.return_loan(held, given).unwrap()))
+        .is_ok()
 }
 
 fn unmap(
