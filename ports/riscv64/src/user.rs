@@ -147,7 +147,7 @@ impl Process {
         let mut bytes = vec![0; len.min(PAGE_SIZE - at.page_offset())];
         uvm().machine().read(loan.pages()[0].page(), at.page_offset(), &mut bytes);
         print!("{}", core::str::from_utf8(&bytes).unwrap_or("?\n"));
-        enter(|held| uvm().return_loan(held, loan));
+        enter(|held| uvm().return_loan(held, loan)).expect("there is one VM system");
         0
     }
 
@@ -188,7 +188,7 @@ impl Process {
             uvm().machine().read(page.page(), 0, &mut bytes);
             u64::from_le_bytes(bytes) == word
         });
-        enter(|held| uvm().return_loan(held, loan));
+        enter(|held| uvm().return_loan(held, loan)).expect("there is one VM system");
         u64::from(!is_old)
     }
 
@@ -204,7 +204,7 @@ impl Process {
                 va.0
             }
             Err((_, loan)) => {
-                enter(|held| uvm().return_loan(held, loan));
+                enter(|held| uvm().return_loan(held, loan)).expect("there is one VM system");
                 0
             }
         }
