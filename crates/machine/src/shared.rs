@@ -1,10 +1,11 @@
 //! A reader-writer lock whose readers write no shared word, and pins that outlive the read.
 //!
 //! ```text
-//!   biased lock:  reader --> its CPU's row | lock 7 | lock 7, pages 16..32 |   -   |   -   |
-//!   then looks again: still biased? writer    --> takes the lock, ends the bias, waits until no
-//!   row names it as being read exclude   --> waits until no row names it with a pin that overlaps
-//!   the pages to be changed
+//!   a CPU's row:  | lock 7 | lock 9, pages 16..32 |   -   |   -   |     read; pinned
+//!
+//!   reader    names the lock in its CPU's row, then looks again: is the lock still biased?
+//!   writer    takes the lock, ends the bias, waits until no row names it as being read
+//!   exclude   waits until no row names it with a pin that overlaps the pages to be changed
 //! ```
 //! A reader-writer lock counts its readers in one word, which moves from CPU to CPU as a plain
 //! lock's does. Here a reader names the lock in its own CPU's [`Row`], and the lock's line stays in

@@ -20,11 +20,10 @@ use super::Fault;
 use crate::amap::slots::{Slots, LEAF};
 use crate::anon::AnonNo;
 use crate::loan::slots::borrowed;
+use crate::map::lock::WINDOW;
 use crate::map::{Advice, Entry, ORef, Writes};
 use crate::object::{resident, ObjectBody};
 use crate::Uvm;
-
-pub(super) const WINDOW: usize = 16;
 
 /// The run of pages around a fault, as addresses.
 pub(super) struct Window {

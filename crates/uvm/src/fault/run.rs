@@ -19,10 +19,10 @@ use crate::page::Reserve;
 use arrayvec::ArrayVec;
 use machine::{order, Held, Machine, PageNo, Pmap, Prot};
 
-use super::neighbours::WINDOW;
 use super::Fault;
 use crate::amap::slots::Found;
 use crate::anon::AnonNo;
+use crate::map::lock::WINDOW;
 use crate::map::{Entry, Writes};
 use crate::stat::Counter;
 use crate::Uvm;

@@ -1,11 +1,12 @@
 //! A map's lock: short changes, faults beside them, and claims for long changes.
 //!
 //! ```text
-//!   fault:    read the tree -> pin the entry, for the pages around the address -> resolve, with a
-//!   copy of the entry unmap:    lock -> wait for pins of the range -> take its entries -> pin the
-//!   range, unlock -> take its translations mmap:     lock -> choose a range -> wait for pins of it
-//!   -> put an entry there -> unlock fork:     lock -> wait for all pins -> claim -> unlock ...
-//!   step, step ... lock, unclaim
+//!   fault:  read the tree -> pin the entry, for the pages around the address
+//!           -> resolve, with a copy of the entry
+//!   unmap:  lock -> wait for pins of the range -> take its entries -> pin the range, unlock
+//!           -> take its translations
+//!   mmap:   lock -> choose a range -> wait for pins of it -> put an entry there -> unlock
+//!   fork:   lock -> wait for all pins -> claim -> unlock ... step, step ... lock, unclaim
 //! ```
 //! A fault reads the tree no longer than it takes to find its entry. It pins the entry for the
 //! window of pages that it may map, and goes on with a copy, so that other threads map and unmap
@@ -34,7 +35,7 @@ use core::ptr::NonNull;
 use machine::lines::Ordering::Relaxed;
 use machine::order::Guard;
 use machine::shared::{self, Access};
-use machine::{order, Channel, Held, Machine, Pages, Ticket, Va, VaRange, PAGE_SHIFT};
+use machine::{order, Channel, Held, Machine, Ticket, Va, VaRange, PAGE_SHIFT};
 
 use super::tree::Tree;
 use super::{Entry, Map};
@@ -49,7 +50,7 @@ pub(crate) type Pinned<'a, M> = shared::Pinned<'a, <M as Machine>::Lock, Entries
 type Refused<'a, 'h> = (&'a mut Held<'h, order::Nothing>, Ticket);
 
 /// Pages of the aligned window that a fault may map, and that it pins.
-pub(crate) const WINDOW: Pages = Pages(16);
+pub(crate) const WINDOW: usize = 16;
 
 impl<M: Machine> Map<M> {
     /// Takes the lock to change the entries in a range, which no fault has pinned then. Waits while
@@ -251,8 +252,8 @@ impl<M: Machine> Map<M> {
         };
         // SAFETY: it has just been found, and the access goes on.
         let own = pages(unsafe { entry.as_ref() }.range);
-        let start = (va.0 >> PAGE_SHIFT) & !(WINDOW.0 - 1);
-        let window = start.max(own.start)..(start + WINDOW.0).min(own.end);
+        let start = (va.0 >> PAGE_SHIFT) & !(WINDOW as u64 - 1);
+        let window = start.max(own.start)..(start + WINDOW as u64).min(own.end);
         // SAFETY: the entry lies in the tree, and changes of the tree keep to I1.
         Ok(Ok(unsafe { tree.pin(&self.tree, entry, window, copy) }))
     }

@@ -228,7 +228,7 @@ fn a_full_zram_leaves_pages_to_the_device() {
 fn pages_that_zram_refuses_leave_together() {
     let (mut w, _disk) = World::new(256, 40).with_disk(1024, Mode::AtOnce);
     let va = w.map(512);
-    let fill = |n: u64| if n % 2 == 0 { Fill::Text } else { Fill::Noise };
+    let fill = |n: u64| if n.is_multiple_of(2) { Fill::Text } else { Fill::Noise };
     (0..512).for_each(|n| w.store(va + Pages(n), &fill(n).bytes(n)).unwrap());
     w.audit();
     let (outs, writes) = (w.count(Counter::SwapOuts), w.count(Counter::SwapWrites));

@@ -24,7 +24,6 @@ use alloc::sync::Arc;
 use machine::shared::Row;
 use machine::{CpuSet, Current, Notes};
 
-use super::tables::Root;
 use super::{gdt, io, pmap};
 use crate::mem::pools::{self, Pool};
 use crate::upcalls::Task;
@@ -51,9 +50,7 @@ pub struct Cpu {
     /// The current task's `work` word; nonzero sends the way out through `return_work`.
     pub(super) work: Cell<*const AtomicU32>,
     index: Cell<usize>,
-    /// Physical address of the active root table.
-    pub(super) root: Cell<u64>,
-    /// The page of the root of the space whose root that is, or is a copy of; `NO_SPACE` for the
+    /// The page of the root of the space that is active here; `NO_SPACE` for the
     /// kernel's.
     pub(super) space: Cell<u32>,
     /// Last tables that this CPU has used, by a hash of what they serve; see `pmap::space`.
@@ -113,7 +110,6 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         scratch: Cell::new(0),
         work: Cell::new(&raw const NO_WORK),
         index: Cell::new(0),
-        root: Cell::new(0),
         space: Cell::new(NO_SPACE),
         recent: [const { Cell::new(0) }; RECENT],
         nodes: pmap::FreeNodes::new(),
@@ -262,11 +258,6 @@ pub unsafe fn init_early(number: usize) {
         io::wrmsr(MSR_KERNEL_GS_BASE, 0);
         io::wrmsr(MSR_FS_BASE, 0);
     }
-}
-
-/// Notes the root table that this CPU has started with.
-pub(super) fn use_root(root: Root) {
-    this().root.set(root.place());
 }
 
 extern "C" {

@@ -125,7 +125,6 @@ extern "C" fn other_main() -> ! {
         cpu::init_early(NUMBER.load(Relaxed));
         cpu::init(FAULT_STACK.load(Relaxed));
     }
-    cpu::use_root(tables::root());
     trap::load();
     fpu::init_local();
     apic::init_local();

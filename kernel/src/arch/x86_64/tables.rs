@@ -174,7 +174,6 @@ pub fn init(top: u64) -> Result<(), NoMemory> {
     // SAFETY: image, stack (in the image's data) and everything else in use is mapped as before,
     // but for rights not needed.
     unsafe { io::write_cr3(root.place()) };
-    cpu::use_root(root);
     Ok(())
 }
 

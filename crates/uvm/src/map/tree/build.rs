@@ -72,7 +72,7 @@ impl<E: Span> Builder<E> {
             self.push_child(level + 1, Child::of(last));
             level += 1;
         }
-        let mut tree = Tree { root: self.edge.pop(), len: self.len, ..Tree::new() };
+        let mut tree = Tree { root: self.edge.pop(), len: self.len };
         tree.collapse_root();
         if let Some(root) = &mut tree.root {
             root.rebalance_edge(&mut self.nodes);

@@ -124,7 +124,6 @@ pub(super) fn leave(space: &Space) {
 /// Loads a root of a space whose set this CPU has joined, and leaves the set of the one before.
 pub(super) fn load(root: Root, space: u32) {
     let left = active();
-    cpu::use_root(root);
     cpu::this().space.set(space);
     // SAFETY: roots map the kernel, and none is freed while a CPU is in its space's set.
     unsafe { io::write_cr3(root.place()) };
