@@ -538,14 +538,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "the page daemon writes before the CPUs have forgotten",
-        file: "uvm/src/pageout/finish.rs",
-        changes: &[
-            ("        pass.down.flush(self.mem().pmap());\n        let taken", "        let taken"),
-            (
-                "        self.write_out(held, pass, &dirty);",
-                "        self.write_out(held, pass, &dirty);\n        pass.down.flush(self.mem().pmap());",
-            ),
-        ],
+        file: "uvm/src/pageout/take.rs",
+        changes: &[("        pass.down.flush(self.mem().pmap());\n", "")],
         found_by: PAGING,
     },
     Plant {

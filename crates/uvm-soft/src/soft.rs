@@ -193,6 +193,13 @@ impl<T: Threads> SoftMachine<T> {
         self.waits.store(0, Relaxed);
     }
 
+    /// A thread that lets others run has told the CPUs what it has lowered (I2 of
+    /// `machine::shootdown`). Where there are several threads, it may be another's.
+    fn check_all_told(&self) {
+        let is_told = self.stage != Stage::Sequential || self.pmap.unflushed() == 0;
+        assert!(is_told, "a thread lets others run with a shootdown that it has not flushed");
+    }
+
     /// Ends some transfer, as the seed has it.
     fn complete_one(&self) -> bool {
         let n = self.under_way().max(1) as u64;
@@ -294,6 +301,7 @@ impl<T: Threads> Machine for SoftMachine<T> {
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {
+        self.check_all_told();
         let waits = self.waits.fetch_add(1, Relaxed);
         assert!(
             self.stage != Stage::Sequential || waits < CIRCLE,
@@ -326,6 +334,7 @@ impl<T: Threads> Machine for SoftMachine<T> {
     }
 
     fn pause(&self, _held: &mut Held<'_, Nothing>) {
+        self.check_all_told();
         let mut was_let_go = false;
         T::Lock::wait_until(|| core::mem::replace(&mut was_let_go, true));
     }

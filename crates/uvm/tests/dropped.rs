@@ -2,7 +2,6 @@
 //! so there is one test here, and no other test drops any.
 
 #[path = "disk/mod.rs"]
-#[allow(dead_code)]
 mod disk;
 mod loaning;
 

@@ -70,6 +70,7 @@ impl Machine for KernelMachine {
     }
 
     fn pause(&self, _held: &mut Held<'_, Nothing>) {
+        pmap::assert_all_told();
         sched::give_way();
     }
 

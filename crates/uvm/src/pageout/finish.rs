@@ -28,7 +28,6 @@ enum Fate {
 impl<M: Machine> Uvm<M> {
     /// Finishes with all that has been taken.
     pub(super) fn finish(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
-        pass.down.flush(self.mem().pmap());
         let taken = core::mem::take(&mut pass.taken);
         let mut dirty = Taken::new();
         let mut freed = 0;

@@ -262,9 +262,7 @@ impl<M: Machine> Uvm<M> {
             }
             left -= oldest.len().min(left);
             self.stat().add(self.mem().cpu(), Counter::Scanned, oldest.len() as u64);
-            for page in oldest {
-                self.look_at(held, pass, page);
-            }
+            self.look_at(held, pass, &oldest);
             if pass.is_full() {
                 self.finish(held, pass);
             }

@@ -46,11 +46,15 @@ impl<M: Machine> Uvm<M> {
         let range = VaRange::from(range);
         let mut progress = Progress::default();
         let mut under_way = None;
-        self.each_page(held, space, range, |held, page| {
-            let pass = under_way.get_or_insert_with(|| self.begin_range(held));
-            self.look_at(held, pass, page);
-            if pass.is_full() {
-                progress = progress.and(self.end_range(held, under_way.take()));
+        self.each_found(held, space, range, |held, mut pages| {
+            while !pages.is_empty() {
+                let pass = under_way.get_or_insert_with(|| self.begin_range(held));
+                let (now, later) = pages.split_at(pages.len().min(pass.room_for()));
+                self.look_at(held, pass, now);
+                if pass.is_full() {
+                    progress = progress.and(self.end_range(held, under_way.take()));
+                }
+                pages = later;
             }
         });
         progress.and(self.end_range(held, under_way))
@@ -80,28 +84,28 @@ impl<M: Machine> Uvm<M> {
         let range = VaRange::from(range);
         let frames = self.frames();
         frames.flush_pending(held);
-        self.each_page(held, space, range, |held, page| {
-            self.mem().pmap().clear_referenced(page);
-            frames.deactivate(held, page);
+        self.each_found(held, space, range, |held, pages| {
+            for &page in pages {
+                self.mem().pmap().clear_referenced(page);
+                frames.deactivate(held, page);
+            }
         });
     }
 
-    /// Calls `each` with every resident page of a range, with nothing locked: by then it may be
-    /// another's.
-    fn each_page(
+    /// Calls `each` with the resident pages of a range, some at a time, with nothing locked: by then
+    /// a page may be another's.
+    fn each_found(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        mut each: impl FnMut(&mut Held<'_, order::Nothing>, PageNo),
+        mut each: impl FnMut(&mut Held<'_, order::Nothing>, &[PageNo]),
     ) {
         for layer in LAYERS {
             let mut rest = range;
             while !rest.is_empty() {
                 let (found, end) = self.next_pages(held, space, rest, layer);
-                for page in found {
-                    each(held, page);
-                }
+                each(held, &found);
                 self.mem().pause(held);
                 rest.start = end;
             }

@@ -10,14 +10,20 @@ use crate::stat::Counter;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Takes a page off the inactive queue's front, or gives it another chance. Nothing is known of
-    /// it but its number.
+    /// Takes pages off the inactive queue's front, or gives them another chance, and tells the CPUs
+    /// which it took: the pass lets other threads run after it.
     pub(super) fn look_at(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pass: &mut Pass<M>,
-        page: PageNo,
+        pages: &[PageNo],
     ) {
+        pages.iter().for_each(|&page| self.look_at_one(held, pass, page));
+        pass.down.flush(self.mem().pmap());
+    }
+
+    /// Takes a page, or gives it another chance. Nothing is known of it but its number.
+    fn look_at_one(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, page: PageNo) {
         let frames = self.frames();
         let used = self.mem().pmap().clear_referenced(page);
         let kept = pass.kept[frames.class(page) as usize];
