@@ -74,11 +74,12 @@ fn rights_are_taken_beside_faults() {
 }
 
 /// After a fork an entry gets an amap of its own with the first store to it, beside loads that have
-/// found the one it had: each CPU sees a store that was made before it looked.
+/// found the one it had: each CPU sees a store that was made before it looked. The machine forgets
+/// translations, or the loads would not fault.
 #[test]
 fn an_entry_gets_its_own_amap_beside_faults_in_it() {
     check(|| {
-        let w = World::new();
+        let w = World::forgetful();
         let space = w.space();
         w.map(&space, MapRequest::zero(Pages(2)));
         w.store(0, &space, P, 1);
