@@ -203,16 +203,16 @@ impl<M: Machine> Uvm<M> {
 }
 
 impl<M: Machine> PageOwner<'_, M> {
-    /// Whether it owns a page.
+    /// Whether it owns a page. The record of one that has left it, to be freed after a shootdown,
+    /// may still name it.
     fn has(&self, frames: &Frames<M>, page: PageNo) -> bool {
         match self {
             PageOwner::Anon { no, body } => {
                 frames.owner(page) == Owner::Anon(no.get()) && body.page() == Some(page)
             }
             PageOwner::Object { pager, body } => {
-                let has = frames.owner(page) == Owner::Object(pager.object().name());
-                debug_assert!(!has || body.page(Pages(frames.index(page))) == Some(page));
-                has
+                frames.owner(page) == Owner::Object(pager.object().name())
+                    && body.page(Pages(frames.index(page))) == Some(page)
             }
         }
     }

@@ -295,3 +295,41 @@ fn a_range_is_passed_as_it_is_discarded() {
         ],
     ));
 }
+
+/// A fault found no entry, and so did a loan, while an unmapping had taken the entry and not the
+/// translations yet: afterwards its thread could still read the page, and another write it.
+#[test]
+fn a_hole_is_seen_as_it_is_made() {
+    let file = Map { s: 0, at: Fixed(0), len: 4, back: Shared(1, 0), rights: 1, inherit: None };
+    explain(&program(
+        &[file, Wire { s: 0, span: Span(0, 1) }],
+        [
+            &[Unmap { s: 0, span: Span(0, 2) }],
+            &[],
+            &[Write { s: 0, page: 0, cpu: 2, word: 0 }, Read { s: 0, page: 0, cpu: 2 }],
+        ],
+    ));
+    let zeroes = Map { s: 0, at: Fixed(1), len: 2, back: Zero, rights: 7, inherit: None };
+    explain(&program(
+        &[zeroes, Wire { s: 0, span: Span(2, 1) }],
+        [
+            &[Loan { l: 0, s: 0, span: Span(2, 1) }],
+            &[Write { s: 0, page: 2, cpu: 1, word: 3 }],
+            &[Unmap { s: 0, span: Span(2, 2) }],
+        ],
+    ));
+}
+
+/// The page daemon took a page of an object that another had replaced: it was to be freed after a
+/// shootdown, and its record still named the object.
+#[test]
+fn a_page_is_replaced_as_it_is_paged_out() {
+    explain(&program(
+        &[],
+        [
+            &[PageOut { n: 4 }],
+            &[LoanObject { l: 1, o: 1, span: Span(3, 1) }, GiveToObject { l: 1, o: 1, page: 1 }],
+            &[LoanObject { l: 2, o: 1, span: Span(0, 1) }],
+        ],
+    ));
+}

@@ -66,8 +66,16 @@ fn run_once(program: &Program, seed: u64) {
     world.finish();
 }
 
-/// Runs a program under several schedules of both kinds.
+/// Runs a program under several schedules of both kinds, on a thread of its own: one that has seen
+/// several tasks of a schedule panic takes every schedule after it for failed.
 fn run(program: &Program, seed: u64, schedules: usize) -> Result<(), String> {
+    thread::scope(|scope| {
+        let run = scope.spawn(|| run_here(program, seed, schedules));
+        run.join().unwrap_or_else(|_| Err("the checker itself panicked".to_owned()))
+    })
+}
+
+fn run_here(program: &Program, seed: u64, schedules: usize) -> Result<(), String> {
     let under = |scheduler: Box<dyn Scheduler + Send>| {
         let mut config = Config::new();
         config.failure_persistence = FailurePersistence::None;

@@ -390,25 +390,32 @@ impl<M: Machine> Uvm<M> {
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
             let map = submap.as_deref().unwrap_or(&fault.space.map);
-            let below;
+            let (is_hole, below);
             {
                 let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
                 let mut copy = MaybeUninit::uninit();
                 let found = map.pin_if(tree, fault.va, &mut copy, |entry| {
-                    let entry = fault.permit(entry)?;
+                    let Some(entry) = entry else { return Ok(false) };
+                    let entry = fault.permit(Some(entry))?;
                     Ok::<_, FaultError>(entry.submap.is_none() && !fault.needs_amap(entry))
                 })?;
                 match found {
                     Ok(entry) => return self.fault_entry(&mut h, fault, &entry),
                     Err(tree) => {
-                        below = tree.get(fault.va).and_then(|entry| entry.submap.clone());
-                        if below.is_none() {
+                        let entry = tree.get(fault.va);
+                        is_hole = entry.is_none();
+                        below = entry.and_then(|entry| entry.submap.clone());
+                        if below.is_none() && !is_hole {
                             if let Some(tree) = tree.exclusive() {
                                 return self.fault_after_change(&mut h, fault, map, tree, reserved);
                             }
                         }
                     }
                 }
+            }
+            if is_hole {
+                map.confirm_hole(self.mem(), held, fault.va).map_err(Stop::Wait)?;
+                return Err(FaultError::NoMapping.into());
             }
             if below.is_none() {
                 let nowhere = VaRange::new(fault.va, fault.va);

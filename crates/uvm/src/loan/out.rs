@@ -166,7 +166,11 @@ impl<M: Machine> Uvm<M> {
             let below = submap.take();
             let map = below.as_deref().unwrap_or(&space.map);
             let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
-            let entry = tree.get(at).ok_or(FaultError::NoMapping)?;
+            let Some(entry) = tree.get(at) else {
+                drop(tree);
+                map.confirm_hole(self.mem(), held, at).map_err(Stop::Wait)?;
+                return Err(FaultError::NoMapping.into());
+            };
             if entry.submap.is_some() {
                 submap.clone_from(&entry.submap);
                 continue;

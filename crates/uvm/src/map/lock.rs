@@ -20,7 +20,8 @@
 //!
 //! What was mapped in a range may be reached until its translations are gone. An unmapping pins the
 //! range for that time, and gives the lock back. I2: whatever puts an entry where none was waits
-//! for the pins of its range.
+//! for the pins of its range; and so does whatever found no entry before it says so
+//! ([`Map::confirm_hole`]): a thread that has heard so must not read the page afterwards.
 //!
 //! A thread that changes all of a map, and takes long, *claims* it: it gives the lock back between
 //! its steps, and all others that want the map wait for its end. I3: a thread that has claimed a
@@ -35,7 +36,7 @@ use core::ptr::NonNull;
 use machine::lines::Ordering::Relaxed;
 use machine::order::Guard;
 use machine::shared::{self, Access};
-use machine::{order, Channel, Held, Machine, Ticket, Va, VaRange, PAGE_SHIFT};
+use machine::{order, Channel, Held, Machine, Pages, Ticket, Va, VaRange, PAGE_SHIFT};
 
 use super::tree::Tree;
 use super::{Entry, Map};
@@ -122,6 +123,22 @@ impl<M: Machine> Map<M> {
         range: VaRange,
     ) -> shared::PinnedPages<'a, M::Lock, Entries<M>> {
         self.tree.pin_pages(tree, pages(range))
+    }
+
+    /// Waits, where a reader has found no entry, until what was mapped there can't be reached (I2).
+    ///
+    /// # Errors
+    /// What to wait with, if the map is claimed.
+    #[cold]
+    pub(crate) fn confirm_hole(
+        &self,
+        machine: &M,
+        held: &mut Held<'_, order::Nothing>,
+        va: Va,
+    ) -> Result<(), Ticket> {
+        // Whatever the page, there may be no address behind it.
+        let page = VaRange::new(va, va + Pages(u64::from(self.bounds.contains(va))));
+        self.lock_now(machine, held, page).map(drop)
     }
 
     /// What to wait with, if the map is claimed; its lock is held.
