@@ -110,12 +110,13 @@ impl Numbers<'_> {
         }
     }
 
-    /// A range, mostly of some pages; backwards, unaligned, or over the end if it is to be.
+    /// A range, mostly of some pages, but of any that there are.
     fn range(&mut self) -> PageRange {
         let (start, end) = (self.next(), self.next());
         // A small number is a length.
         let end = if end < 64 { start.wrapping_add(end * PAGE) } else { end };
-        PageRange::new(Va(start), Va(end)).unwrap()
+        let (start, end) = (Va(start.min(end)).page_floor(), Va(start.max(end)).page_floor());
+        PageRange::new(start, end).expect("both are pages' addresses, in their order")
     }
 }
 

@@ -178,12 +178,13 @@ impl<M: Machine> Uvm<M> {
     ///
     /// ```
     /// # use uvm_soft::{SoftMachine, Config};
-    /// # use machine::{Pages, ThreadCtx, Va, VaRange};
+    /// # use machine::{PageRange, Pages, ThreadCtx, Va};
     /// # use uvm::{MapRequest, Uvm};
     /// let uvm = SoftMachine::new(Config::default()).into_uvm().unwrap();
     /// let mut ctx = ThreadCtx::new();
     /// let mut held = ctx.held();
-    /// let space = uvm.space_create(&mut held, VaRange::new(Va(0x1000), Va(1 << 30))).unwrap();
+    /// let bounds = PageRange::new(Va(0x1000), Va(1 << 30)).unwrap();
+    /// let space = uvm.space_create(&mut held, bounds).unwrap();
     /// let va = uvm.map(&mut held, &space, &MapRequest::zero(Pages(4))).unwrap();
     /// assert_eq!(va, Va((1 << 30) - 4 * 4096));
     /// uvm.space_destroy(&mut held, space);
