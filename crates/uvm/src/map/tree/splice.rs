@@ -156,7 +156,7 @@ fn split<E: Span>(
     match &mut *node {
         Node::Leaf(entries) => {
             let before = entries.iter().take_while(|e| e.range().start < at).count();
-            let right: ArrayVec<_, _> = entries.drain(before..).collect();
+            let right = ArrayVec::from_iter(entries.drain(before..));
             if right.is_empty() {
                 return (Some(Rooted { node, level }), None);
             }
@@ -165,7 +165,7 @@ fn split<E: Span>(
         }
         Node::Inner(children) => {
             let before = super::node::starting_before(children, at);
-            let right: ArrayVec<_, _> = children.drain(before..).collect();
+            let right = ArrayVec::from_iter(children.drain(before..));
             let middle = children.pop().map(|c| Rooted { node: c.node, level: level - 1 });
             // First what is left here, for it may give a node.
             let left = with_children(Rooted { node, level }, nodes);
