@@ -36,6 +36,8 @@ impl fmt::Display for NoMemory {
     }
 }
 
+impl core::error::Error for NoMemory {}
+
 /// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`], an
 /// object's id, or one of the constants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -56,6 +56,7 @@ impl fmt::Display for Law {
 
 /// A law that was seen broken.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Violation {
     /// Which.
     pub law: Law,

@@ -41,11 +41,27 @@ pub enum Denied<E> {
     Broken(String),
 }
 
-impl<E: fmt::Debug> fmt::Display for Denied<E> {
+impl fmt::Display for Trap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+        match self {
+            Trap::Fault => f.write_str("no translation allows the access"),
+            Trap::Stale(what) => f.write_str(what),
+        }
     }
 }
+
+impl std::error::Error for Trap {}
+
+impl<E: fmt::Display> fmt::Display for Denied<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Denied::Fault(why) => write!(f, "{why}"),
+            Denied::Broken(what) => f.write_str(what),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for Denied<E> {}
 
 /// Faults on one address before the machine says that faulting leads nowhere.
 const TRIES: usize = 64;

@@ -10,6 +10,7 @@ use crate::heap::aside;
 
 /// Where a hook can run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Moment {
     /// Pages have been chosen to be mapped ahead of use; none is entered yet.
     MappingAhead,

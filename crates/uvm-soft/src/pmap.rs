@@ -49,6 +49,7 @@ pub struct Mapping {
 
 /// What the MMU has done since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Counters {
     /// Mappings entered, one at a time.
     pub enters: u64,

@@ -43,6 +43,14 @@ impl Errno {
     pub const NO_SYSTEM_CALL: Errno = Errno(libc::ENOSYS);
 }
 
+impl core::fmt::Display for Errno {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "system error {}", self.0)
+    }
+}
+
+impl core::error::Error for Errno {}
+
 /// A file descriptor.
 pub type Fd = i32;
 
@@ -223,3 +231,8 @@ mod tests {
         assert_eq!(minherit(page.as_mut_ptr(), 4096, Inherit::Zero), Err(Errno::NO_SYSTEM_CALL));
     }
 }
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

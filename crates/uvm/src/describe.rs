@@ -11,6 +11,7 @@ use crate::{Pager, Space, Uvm};
 
 /// One map entry, as it was at some moment.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EntryInfo {
     /// Its addresses.
     pub range: PageRange,
@@ -34,6 +35,7 @@ pub struct EntryInfo {
 
 /// An entry's two layers.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Layers {
     /// Whether an amap must be made or copied before the first store.
     pub needs_copy: bool,
@@ -50,6 +52,7 @@ pub struct Layers {
 
 /// A map entry without what lies in its layers, which takes no counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Outline {
     /// Its addresses.
     pub range: PageRange,

@@ -52,6 +52,7 @@ mod amap;
 mod anon;
 mod audit;
 mod describe;
+mod error;
 pub mod extract;
 pub mod fault;
 mod fork;
@@ -328,3 +329,8 @@ impl<E> From<E> for Stop<E> {
         Stop::Fail(e)
     }
 }
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

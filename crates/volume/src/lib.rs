@@ -82,8 +82,16 @@ const MAX_CHANGES: u32 = 16;
 const SECTOR: u64 = 512;
 
 /// A transfer failed.
-#[derive(Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceError;
+
+impl core::fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the disk failed to transfer data")
+    }
+}
+
+impl core::error::Error for DeviceError {}
 
 /// The disk, for metadata. Offsets and lengths are multiples of 512 bytes. Calls may sleep. Clones
 /// are the same disk.
@@ -806,3 +814,8 @@ fn covers(runs: &[Run], from: u64, to: u64) -> bool {
     }
     at >= to
 }
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

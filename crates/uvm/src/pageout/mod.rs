@@ -73,6 +73,7 @@ pub(crate) use waiters::Waiters;
 
 /// What a pass has achieved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Progress {
     /// Pages that are free now.
     pub freed: usize,

@@ -8,6 +8,7 @@ use machine::lines::{AtomicU64, Ordering::Relaxed};
 /// What is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
+#[non_exhaustive]
 pub enum Counter {
     /// Calls of the fault routine.
     Faults,

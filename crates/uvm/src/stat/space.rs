@@ -14,6 +14,7 @@ use crate::{Space, Uvm};
 
 /// A range's pages, by where they are; a moment's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct RangeStats {
     /// Pages of anonymous memory in the range's amaps that are in memory.
     pub anonymous: usize,

@@ -148,6 +148,7 @@ pub struct SwapId(u32);
 
 /// One device, as it was at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SwapInfo {
     /// Its name.
     pub id: SwapId,

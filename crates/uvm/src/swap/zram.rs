@@ -48,6 +48,7 @@ const SLOTS_PER_FRAME: usize = 2;
 
 /// What the device holds at some moment, and has done since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ZramInfo {
     /// The share of memory that it may have, in percent.
     pub percent: u8,
