@@ -29,6 +29,8 @@
 
 mod access;
 mod config;
+#[doc(hidden)]
+pub mod example;
 #[allow(unsafe_code)]
 mod heap;
 mod hooks;
@@ -53,3 +55,8 @@ pub use soft::{Fate, SoftMachine};
 #[cfg(feature = "shuttle")]
 pub use threads::shuttle_threads::ShuttleThreads;
 pub use threads::{wait_until, Sleepers, StdThreads, Threads};
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -16,7 +16,7 @@
 //! who makes a page BUSY for I/O sees to it that [`Uvm::read_done`] or [`Uvm::write_done`] is
 //! called for it once. I3: a page that is written is CLEAN from the start: whoever changes it
 //! meanwhile says so, by clearing CLEAN or by the pmap's modified bit, and a write that fails
-//! clears CLEAN. I4: an owner that goes while I/O has its page makes it an [`Owner::Orphan`], with
+//! clears CLEAN. I4: an owner that goes while I/O has its page makes it an `Owner::Orphan`, with
 //! a wiring that is the I/O's: whoever takes the last wiring frees it.
 //!
 //! The road not taken is starting I/O under the owner's lock, which asks of every file system that

@@ -140,7 +140,7 @@ struct Fault<'a, M: Machine> {
 }
 
 /// A page that a fault has pinned; the object that stores to it reach through the entry, which
-/// [counts](Object::pin_writer) the pin.
+/// [counts](crate::Object::pin_writer) the pin.
 pub(crate) struct Pin<M: Machine> {
     pub(crate) page: PageNo,
     pub(crate) stored_to: Option<Arc<dyn Pager<M>>>,

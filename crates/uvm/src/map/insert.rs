@@ -177,17 +177,14 @@ impl<M: Machine> Uvm<M> {
     /// See [`MapError`].
     ///
     /// ```
-    /// # use uvm_soft::{SoftMachine, Config};
-    /// # use machine::{PageRange, Pages, ThreadCtx, Va};
-    /// # use uvm::{MapRequest, Uvm};
-    /// let uvm = SoftMachine::new(Config::default()).into_uvm().unwrap();
-    /// let mut ctx = ThreadCtx::new();
-    /// let mut held = ctx.held();
-    /// let bounds = PageRange::new(Va(0x1000), Va(1 << 30)).unwrap();
-    /// let space = uvm.space_create(&mut held, bounds).unwrap();
-    /// let va = uvm.map(&mut held, &space, &MapRequest::zero(Pages(4))).unwrap();
-    /// assert_eq!(va, Va((1 << 30) - 4 * 4096));
-    /// uvm.space_destroy(&mut held, space);
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let shared = MapRequest::object(file, Pages(0), Pages(1), Sharing::Shared);
+    /// let text = uvm.map(held, space, &shared.prot(Prot::READ))?;
+    /// let memory = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+    /// assert_eq!((&load(uvm, space, text)?, load(uvm, space, memory)?), (b"text", [0; 4]));
+    /// # Ok(()) });
     /// ```
     pub fn map(
         &self,

@@ -9,7 +9,7 @@
 //! ```
 //! That the tables show no mapping is no proof. Another thread may have taken one out a moment ago,
 //! and the CPUs not know of it yet (law P6 of [`machine::pmap`]):
-//! [`Pmap::is_mapped`](machine::Pmap::is_mapped) says nothing about who still reaches a page. So it
+//! [`Pmap::is_mapped`] says nothing about who still reaches a page. So it
 //! makes no [`Unmapped`], and what frees a page asks for one.
 
 use machine::order::{Before, Held, PageCache, PageQueues};

@@ -92,8 +92,8 @@ impl<M: Machine> Uvm<M> {
         });
     }
 
-    /// Calls `each` with the resident pages of a range, some at a time, with nothing locked: by then
-    /// a page may be another's.
+    /// Calls `each` with the resident pages of a range, some at a time, with nothing locked: by
+    /// then a page may be another's.
     fn each_found(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -39,7 +39,7 @@ const WRITE_CLUSTER: usize = 256;
 /// `write_later`.
 pub trait Vnode<M: Machine>: Send + Sync {
     /// Reads consecutive pages of the file, from `index` on, into `pages`: all their bytes, zeroes
-    /// past the file's end. At most [`CLUSTER`](crate::CLUSTER) pages, all busy.
+    /// past the file's end. At most [`CLUSTER`] pages, all busy.
     fn read(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
     /// Writes `pages` to the file from page `index` on; what lies past the file's end is nobody's.
