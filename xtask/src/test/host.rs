@@ -19,6 +19,10 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/clippy", run: clippy },
     Check { name: "host/clippy of the kernel", run: kernel_clippy },
     Check { name: "host/recursion has its bounds", run: recursion },
+    Check { name: "host/crates that can be published", run: super::crates::packaged },
+    Check { name: "host/the oldest compilers", run: super::crates::oldest_compilers },
+    Check { name: "host/documentation of the crates", run: super::crates::documentation },
+    Check { name: "host/public interface of the crates", run: super::crates::interface },
     Check { name: "host/tests", run: tests },
     Check { name: "host/tests of the library with real leaves", run: real_leaves },
     Check { name: "host/schedules", run: schedules },
@@ -56,7 +60,7 @@ pub const LONG: &[Check] = &[
 
 /// Without backtraces: of a failure's output only the end is kept, and its message and schedule say
 /// more.
-fn cargo(arguments: &[&str]) -> Command {
+pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(build::root()).env("RUST_BACKTRACE", "0");
     command
@@ -220,7 +224,8 @@ fn small_pieces() -> Result<Verdict> {
 
 /// What 64 CPUs that fault share: nothing, where all is there.
 fn cache_lines() -> Result<Verdict> {
-    let arguments = ["test", "-p", "uvm", "--features", "lines", "--test", "lines"];
+    let arguments =
+        ["test", "-p", "uvm", "--features", "__lines,uvm-soft/__lines", "--test", "lines"];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 

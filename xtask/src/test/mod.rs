@@ -8,6 +8,7 @@ mod boots;
 mod cases;
 mod columns;
 mod crashes;
+mod crates;
 mod damaged;
 mod disks;
 mod host;
