@@ -25,11 +25,11 @@ extern crate alloc;
 /// Atomics of what is tested under loom: page records, locks, requests. Loom's, in such a test.
 #[doc(hidden)]
 pub mod atomic {
-    #[cfg(not(feature = "loom"))]
+    #[cfg(not(feature = "__loom"))]
     pub use crate::lines::{
         AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
     };
-    #[cfg(feature = "loom")]
+    #[cfg(feature = "__loom")]
     pub use loom::sync::atomic::{
         AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
     };
@@ -57,3 +57,8 @@ pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown};
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

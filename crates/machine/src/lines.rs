@@ -8,18 +8,18 @@
 //! guarded by a lock, whose line moves first; what is read under a [`Shared`](crate::Shared) lock
 //! isn't written.
 
-#[cfg(not(feature = "lines"))]
+#[cfg(not(feature = "__lines"))]
 pub use core::sync::atomic::{
     AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
 };
 
-#[cfg(feature = "lines")]
+#[cfg(feature = "__lines")]
 pub use counted::{
     begin, empty, end, touch, AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize,
     Ordering,
 };
 
-#[cfg(feature = "lines")]
+#[cfg(feature = "__lines")]
 mod counted {
     extern crate std;
 

@@ -114,7 +114,7 @@ impl Notes {
     pub const WAITING: usize = core::mem::offset_of!(Notes, waiting);
 
     /// An empty box of a CPU that uses no translation.
-    #[cfg(not(feature = "loom"))]
+    #[cfg(not(feature = "__loom"))]
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub const fn new() -> Notes {
@@ -127,7 +127,7 @@ impl Notes {
     }
 
     /// An empty box of a CPU that uses no translation.
-    #[cfg(feature = "loom")]
+    #[cfg(feature = "__loom")]
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub fn new() -> Notes {
@@ -265,11 +265,11 @@ fn unpack(word: u64) -> VaRange {
 /// Loom takes accesses of the strictest order for weaker ones, and only its fences at their word.
 #[inline]
 fn loom_fence() {
-    #[cfg(feature = "loom")]
+    #[cfg(feature = "__loom")]
     loom::sync::atomic::fence(SeqCst);
 }
 
-#[cfg(all(test, not(feature = "loom")))]
+#[cfg(all(test, not(feature = "__loom")))]
 mod tests {
     use super::*;
     use crate::Pages;

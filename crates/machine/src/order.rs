@@ -185,7 +185,7 @@ pub unsafe trait RawLock: Send + Sync {
     /// A free lock.
     fn new() -> Self;
     /// Waits for the lock and takes it.
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn lock(&self);
     /// Takes the lock if nobody holds it.
     fn try_lock(&self) -> bool;
@@ -243,7 +243,7 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
     /// Takes the lock. The parent token stays borrowed until the guard and the child token are
     /// gone.
     #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(
         &'a self,
         _held: &'a mut Held<'_, P>,
@@ -253,7 +253,7 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
 
     /// Takes the lock for a caller that sees to the token itself.
     #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     pub(crate) fn take(&self) -> Guard<'_, R, T> {
         self.raw.lock();
         Guard { raw: &self.raw, cell: &self.cell }

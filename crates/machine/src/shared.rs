@@ -66,7 +66,7 @@ struct Place {
 
 impl Row {
     /// A row that names nothing.
-    #[cfg(not(feature = "loom"))]
+    #[cfg(not(feature = "__loom"))]
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub const fn new() -> Row {
@@ -74,7 +74,7 @@ impl Row {
     }
 
     /// A row that names nothing.
-    #[cfg(feature = "loom")]
+    #[cfg(feature = "__loom")]
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub fn new() -> Row {
@@ -90,7 +90,7 @@ impl Row {
 
     /// Takes a place for a lock; none if there are too many, or another thread took it first.
     #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn take(&self, lock: usize) -> Option<&Place> {
         let place = self.0.iter().find(|place| place.lock.load(Relaxed) == 0)?;
         place.lock.compare_exchange(0, lock, SeqCst, Relaxed).ok()?;
@@ -142,7 +142,7 @@ impl<T> Deref for CachePadded<T> {
 /// Loom takes accesses of the strictest order for weaker ones, and only its fences at their word.
 #[inline]
 fn loom_fence() {
-    #[cfg(feature = "loom")]
+    #[cfg(feature = "__loom")]
     loom::sync::atomic::fence(SeqCst);
 }
 
@@ -335,7 +335,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was
     /// biased: a look at each CPU's row, and the wait for its readers.
     #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(
         &'a self,
         held: &'a mut Held<'_, P>,
@@ -348,7 +348,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     ///
     /// # Errors
     /// The token.
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     pub fn lock_if<'a, 'h, P: Before<L>>(
         &'a self,
         held: &'a mut Held<'h, P>,
@@ -363,7 +363,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     }
 
     #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn lock_now(&self) -> Guard<'_, R, T> {
         let guard = self.lock.take();
         self.end_bias();
@@ -447,7 +447,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// Takes the lock to read, beside others if it is biased. Always in line: it is on the path of
     /// each fault, twice.
     #[inline(always)]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     pub fn read<'a, P: Before<L>>(
         &'a self,
         held: &'a mut Held<'_, P>,
@@ -461,7 +461,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// # Errors
     /// The token.
     #[inline(always)]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     pub fn read_if<'a, 'h, P: Before<L>>(
         &'a self,
         held: &'a mut Held<'h, P>,
@@ -476,7 +476,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     }
 
     #[inline(always)]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn read_now(&self) -> Access<'_, R, T> {
         if self.bias.load(Relaxed) {
             if let Some(read) = self.enter() {
@@ -487,7 +487,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     }
 
     #[inline(always)]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn read_by_lock(&self) -> Access<'_, R, T> {
         let guard = self.lock.take();
         let rows = R::rows();
@@ -521,7 +521,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
 
     /// Names the lock in this CPU's row, if it is still biased then.
     #[inline]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn enter(&self) -> Option<ReadGuard<'_, T>> {
         let place = R::rows().get(R::cpu())?.take(self.id())?;
         // With acquire: what was changed before the lock became biased is seen.

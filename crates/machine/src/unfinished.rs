@@ -25,7 +25,7 @@ pub struct Unfinished<const CPUS: usize>([CachePadded<AtomicU32>; CPUS]);
 
 impl<const CPUS: usize> Unfinished<CPUS> {
     /// None is under way.
-    #[cfg(not(feature = "loom"))]
+    #[cfg(not(feature = "__loom"))]
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub const fn new() -> Self {
@@ -33,7 +33,7 @@ impl<const CPUS: usize> Unfinished<CPUS> {
     }
 
     /// None is under way.
-    #[cfg(feature = "loom")]
+    #[cfg(feature = "__loom")]
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub fn new() -> Self {

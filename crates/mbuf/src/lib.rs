@@ -94,3 +94,8 @@ pub trait Pages {
     /// Takes back a run.
     fn release_run(&self, run: Self::Run);
 }
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -118,7 +118,7 @@ const AHEAD: &[&str] = &["-p", "uvm", "--test", "isolation", "mapped_ahead"];
 
 const PINS: &[&str] = &["--features", "shuttle", "--test", "schedules", "pins::"];
 
-const NOTES: &[&str] = &["-p", "machine", "--lib", "notes"];
+const NOTES: &[&str] = &["-p", "uvm-machine", "--lib", "notes"];
 
 const UNFINISHED: &[&str] = &["--features", "loom", "--test", "loom", "unfinished"];
 

@@ -236,3 +236,8 @@ pub fn laws<M: Machine, A: Access<M>>(machine: &M, access: &A, effort: Effort) -
     tables::check_names(&mut lab);
     lab.finish()
 }
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

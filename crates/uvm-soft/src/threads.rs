@@ -80,9 +80,9 @@ unsafe impl RawLock for StdLock {
         StdLock(parking_lot::RawMutex::INIT)
     }
 
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn lock(&self) {
-        #[cfg(feature = "lines")]
+        #[cfg(feature = "__lines")]
         machine::lines::touch(&self.0, true);
         {
             let _host = host();
@@ -133,7 +133,7 @@ pub fn wait_until(mut done: impl FnMut() -> bool) {
 
 /// What threads of all machines read; few, so that locks open soon.
 static ROWS: LazyLock<[Row; CPUS]> = LazyLock::new(|| std::array::from_fn(|_| Row::new()));
-const CPUS: usize = if cfg!(feature = "lines") { 64 } else { 4 };
+const CPUS: usize = if cfg!(feature = "__lines") { 64 } else { 4 };
 
 /// Sleeping threads of the host.
 #[derive(Default)]

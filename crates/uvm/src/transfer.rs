@@ -75,7 +75,7 @@ impl From<NoMemory> for TransferError {
 }
 
 /// Pages of a transfer area: as many as come at once.
-const AREA: Pages = Pages(if cfg!(feature = "small-leaves") { 8 } else { Loan::MOST as u64 });
+const AREA: Pages = Pages(if cfg!(feature = "__small-leaves") { 8 } else { Loan::MOST as u64 });
 
 /// A call under way.
 struct Transfer<'a, M: Machine> {

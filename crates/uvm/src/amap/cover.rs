@@ -22,7 +22,7 @@ use alloc::collections::BTreeMap;
 use core::ops::Range;
 
 /// Runs that change under one hold of a lock, at most, where a range is let go in parts.
-const LOOKS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
+const LOOKS: usize = if cfg!(feature = "__small-leaves") { 4 } else { 1024 };
 /// Heap bytes of one of the tree's nodes, at most: eleven keys and values, twelve edges.
 const NODE_BYTES: usize = 400;
 /// Heap bytes that one change of any cover needs, at most: that of 6^10 runs, as many as no machine

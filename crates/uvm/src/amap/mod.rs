@@ -56,16 +56,16 @@ pub(crate) const NEW_BYTES: usize = 512;
 const PARTS: usize = 16;
 /// Leaves and runs of counts that a fork, or a copy of some entries, changes under one hold of a
 /// lock.
-pub(crate) const LOOKS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
+pub(crate) const LOOKS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 8 } else { 4096 };
 /// Leaves that one hold of a lock shares with a copy.
-const LEAVES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 4096 };
+const LEAVES_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 4 } else { 4096 };
 /// What the end of a reference costs in looks for each run of counts: where a run ends in a leaf
 /// that copies share, the leaf is copied, with as many references as it has slots.
-const CUT: usize = if cfg!(feature = "small-leaves") { 1 } else { 16 };
+const CUT: usize = if cfg!(feature = "__small-leaves") { 1 } else { 16 };
 /// Runs of counts that one hold of a lock changes, at least those of a leaf.
-const RUNS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
+const RUNS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 4 } else { 1024 };
 /// Numbers that are dropped before others get a turn: more than a leaf has.
-const SLOTS_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 8 } else { 4096 };
+const SLOTS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 8 } else { 4096 };
 /// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
 const RELEASE_BYTES: usize = PARTS * 2 * LEAF_BYTES + CHANGE_BYTES;
 

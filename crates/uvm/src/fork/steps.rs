@@ -30,7 +30,7 @@ use crate::map::{Entry, Inherit, Writes};
 use crate::{Space, Uvm};
 
 /// Entries of a fork in one piece.
-const ENTRIES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
+const ENTRIES_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 2 } else { 512 };
 /// Translations of a fork or copy in one piece, about.
 const TRANSLATIONS_AT_ONCE: usize = 32768;
 /// Heap bytes that a step begins with.

@@ -216,7 +216,7 @@ impl<M: Machine> Map<M> {
     /// # Errors
     /// What to wait with, if the map is claimed.
     #[inline(always)]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     pub(crate) fn read_now<'a>(
         &'a self,
         machine: &M,
@@ -226,7 +226,7 @@ impl<M: Machine> Map<M> {
     }
 
     #[inline(always)]
-    #[cfg_attr(feature = "lines", track_caller)]
+    #[cfg_attr(feature = "__lines", track_caller)]
     fn try_read<'a, 'h>(
         &'a self,
         machine: &M,

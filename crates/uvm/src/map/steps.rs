@@ -20,13 +20,14 @@ use crate::{Space, Stop, Uvm};
 /// Entries of a step.
 pub(crate) const ENTRIES: usize = 64;
 /// Translations of a step, about.
-pub(crate) const TRANSLATIONS: usize = if cfg!(feature = "small-leaves") { 1 } else { 2048 };
+pub(crate) const TRANSLATIONS: usize = if cfg!(feature = "__small-leaves") { 1 } else { 2048 };
 /// Pages whose translations one step takes without a look at how long that takes: each page may
 /// have thousands of mappings, among which a port may search.
-pub(crate) const PAGES_AT_ONCE: usize = if cfg!(feature = "small-leaves") { 2 } else { 64 };
+pub(crate) const PAGES_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 2 } else { 64 };
 /// Mappings that lose the right to write under one hold of a lock, summed over pages by
 /// [`Pmap::weight`].
-pub(crate) const MAPPINGS_OF_A_STEP: usize = if cfg!(feature = "small-leaves") { 2 } else { 1024 };
+pub(crate) const MAPPINGS_OF_A_STEP: usize =
+    if cfg!(feature = "__small-leaves") { 2 } else { 1024 };
 /// Tables that are moved in one piece though few translations are in each.
 const TABLES: usize = 256;
 /// Tables that are moved in one piece at most.
@@ -35,12 +36,12 @@ const MOST_TABLES: usize = 2048;
 /// above it, which take longer.
 const NEAR: Pages = Pages(1 << 25);
 /// Slots of a step that are emptied.
-pub(crate) const SLOTS: usize = if cfg!(feature = "small-leaves") { 4 } else { 1024 };
+pub(crate) const SLOTS: usize = if cfg!(feature = "__small-leaves") { 4 } else { 1024 };
 /// Pages of a step whose slots are counted, whatever leaves they have: by leaf, so that it takes as
 /// long as to look at fewer slots.
 const COUNTED: usize = 32 * SLOTS;
 /// Wired ones, whose pages are unwired one by one.
-pub(crate) const WIRED: usize = if cfg!(feature = "small-leaves") { 2 } else { 512 };
+pub(crate) const WIRED: usize = if cfg!(feature = "__small-leaves") { 2 } else { 512 };
 
 /// What was done ahead to a range whose translations are to be taken away.
 pub(crate) struct Ahead {

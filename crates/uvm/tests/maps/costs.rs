@@ -56,7 +56,7 @@ fn a_sparse_terabyte_costs_by_what_was_touched() {
 }
 
 // Small leaves have steps of few translations, each with a lock of its own.
-#[cfg(not(feature = "small-leaves"))]
+#[cfg(not(feature = "__small-leaves"))]
 #[test]
 fn a_fork_costs_by_entries_and_not_by_pages() {
     let (uvm, mut ctx) = (world(8192), ThreadCtx::new());
@@ -125,7 +125,7 @@ fn a_tally_divides_what_is_shared_by_those_who_have_it() {
 }
 
 // Small leaves end runs sooner.
-#[cfg(not(feature = "small-leaves"))]
+#[cfg(not(feature = "__small-leaves"))]
 #[test]
 fn first_touches_upwards_are_answered_sixteen_at_a_time() {
     let (uvm, mut ctx) = (world(1024), ThreadCtx::new());
@@ -389,7 +389,7 @@ fn a_partial_unmap_frees_at_once_what_nobody_else_has() {
 
 /// Nodes of four entries make a tree so high that calls reserve heap twice.
 #[test]
-#[cfg(not(feature = "small-leaves"))]
+#[cfg(not(feature = "__small-leaves"))]
 fn calls_take_the_same_locks_among_a_hundred_thousand_entries() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();

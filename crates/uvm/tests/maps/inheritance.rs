@@ -200,7 +200,7 @@ fn sharing_costs_no_copy_and_zeroes_no_page() {
 }
 
 /// Leaves, of 64 pages, that a store copies at most, and runs of counts.
-const AT_ONCE: [u64; 2] = if cfg!(feature = "small-leaves") { [4, 4] } else { [4096, 64] };
+const AT_ONCE: [u64; 2] = if cfg!(feature = "__small-leaves") { [4, 4] } else { [4096, 64] };
 
 /// Stores to all pages of a range that are `apart`, in an order that no page follows its neighbour.
 fn store_out_of_order(uvm: &World, s: &Space<Soft>, range: PageRange, apart: u64) {
@@ -214,7 +214,7 @@ fn store_out_of_order(uvm: &World, s: &Space<Soft>, range: PageRange, apart: u64
 
 #[test]
 fn a_store_copies_a_part_of_what_is_large_and_all_stores_leave_few_entries() {
-    let leaves = if cfg!(feature = "small-leaves") { 256 } else { 16384 };
+    let leaves = if cfg!(feature = "__small-leaves") { 256 } else { 16384 };
     let (uvm, mut ctx) = (world(4 * leaves as u32), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);
@@ -236,7 +236,7 @@ fn a_store_copies_a_part_of_what_is_large_and_all_stores_leave_few_entries() {
 
 #[test]
 fn a_store_copies_a_part_of_what_relatives_have_left_holes_in() {
-    let pages = if cfg!(feature = "small-leaves") { 256 } else { 16384 };
+    let pages = if cfg!(feature = "__small-leaves") { 256 } else { 16384 };
     let (uvm, mut ctx) = (world(4096), ThreadCtx::new());
     let held = &mut ctx.held();
     let s = space(&uvm, held);

@@ -136,7 +136,7 @@ fn what_differs_stays_apart() {
 }
 
 /// Where leaves are small, a store after a fork cuts off a part of the heap.
-#[cfg(not(feature = "small-leaves"))]
+#[cfg(not(feature = "__small-leaves"))]
 #[test]
 fn a_heap_grows_in_place() {
     let (uvm, mut ctx) = (world(2048), ThreadCtx::new());

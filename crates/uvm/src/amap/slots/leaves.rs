@@ -20,7 +20,7 @@ use crate::counted::Ordering::Relaxed;
 use crate::counted::{Arc, AtomicU32, Once};
 
 /// Leaves in a branch; few for the model, as in [`super::LEAF`].
-const BRANCH: u64 = if cfg!(feature = "small-leaves") { 2 } else { 16 };
+const BRANCH: u64 = if cfg!(feature = "__small-leaves") { 2 } else { 16 };
 
 /// See the module.
 pub(super) struct Branch {

@@ -36,13 +36,13 @@ use crate::counted::{fence, Arc, AtomicU32, AtomicU64};
 use leaves::{Branch, Leaves, BRANCH_BYTES, PLACE_BYTES};
 
 /// Numbers in a leaf. The model's address spaces are a few dozen pages long, and must cross leaves.
-pub(crate) const LEAF: u64 = if cfg!(feature = "small-leaves") { 4 } else { 64 };
+pub(crate) const LEAF: u64 = if cfg!(feature = "__small-leaves") { 4 } else { 64 };
 
 /// Heap bytes of a leaf and of its place, where no other lies near.
 pub(crate) const ALONE_BYTES: usize = size_of::<Leaf>() + 16 + BRANCH_BYTES;
 
 /// Numbers that take as long as a leaf: see [`Slots::few`].
-const LEAF_COST: usize = if cfg!(feature = "small-leaves") { 0 } else { 3 };
+const LEAF_COST: usize = if cfg!(feature = "__small-leaves") { 0 } else { 3 };
 
 struct Leaf {
     slots: [AtomicU32; LEAF as usize],
@@ -691,7 +691,7 @@ impl Slots {
     }
 }
 
-#[cfg(all(test, not(feature = "small-leaves")))]
+#[cfg(all(test, not(feature = "__small-leaves")))]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;

@@ -11,9 +11,9 @@ use machine::{Va, VaRange};
 use super::Span;
 
 /// Entries of a leaf; few for the model, whose maps are small.
-pub(crate) const LEAF: usize = if cfg!(feature = "small-leaves") { 4 } else { 8 };
+pub(crate) const LEAF: usize = if cfg!(feature = "__small-leaves") { 4 } else { 8 };
 /// Children of an inner node, which is as large as a leaf of map entries.
-pub(crate) const INNER: usize = if cfg!(feature = "small-leaves") { 4 } else { 23 };
+pub(crate) const INNER: usize = if cfg!(feature = "__small-leaves") { 4 } else { 23 };
 
 /// See the module.
 // A leaf of map entries is as large as an inner node.
