@@ -52,6 +52,23 @@ pub fn pages(start: Va, pages: u64) -> PageRange {
     PageRange::sized(start, Pages(pages)).unwrap_or_default()
 }
 
+/// Private memory of so many pages, which begin with 1, 2, 3 and so on.
+///
+/// # Errors
+/// What went wrong, if memory is short.
+pub fn memory(
+    uvm: &System,
+    held: &mut Held<'_, Nothing>,
+    space: &Space<SoftMachine>,
+    len: u64,
+) -> Result<PageRange, Box<dyn Error>> {
+    let range = pages(uvm.map(held, space, &MapRequest::zero(Pages(len)))?, len);
+    for (va, n) in range.iter_pages().zip(1..) {
+        store(uvm, space, va, &[n])?;
+    }
+    Ok(range)
+}
+
 /// Stores as a program does.
 ///
 /// # Errors

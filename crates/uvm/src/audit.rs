@@ -28,6 +28,16 @@ use crate::pager::Pager;
 use crate::{owed, LoanedPage, Slot, Space, Uvm};
 
 /// What doesn't hold.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+/// store(uvm, space, at, b"x")?;
+/// let forgotten = uvm.audit(held, &[], &[]).unwrap_err();
+/// assert!(!forgotten.to_string().is_empty(), "a page belongs to no space that was named");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuditError(pub String);
 
@@ -81,6 +91,16 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// A sentence that names the first thing found wrong.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)? as Arc<dyn Pager<SoftMachine>>;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Private);
+    /// store(uvm, space, uvm.map(held, space, &request)?, b"x")?;
+    /// uvm.audit(held, &[space], &[file])?;
+    /// # Ok(()) });
+    /// ```
     pub fn audit(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -394,6 +414,16 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// A sentence that names a page that is loaned more or less often than its record says, or that
     /// nobody holds.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// uvm.audit_loans(held, &[space], loan.pages())?;
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn audit_loans<'a>(
         &self,
         held: &mut Held<'_, order::Nothing>,

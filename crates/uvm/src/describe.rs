@@ -10,6 +10,16 @@ use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes};
 use crate::{Pager, Space, Uvm};
 
 /// One map entry, as it was at some moment.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+/// let entry = uvm.entry_at(held, space, at).ok_or("it is mapped")?;
+/// assert_eq!((entry.range, entry.prot), (pages(at, 4), Prot::READ_WRITE));
+/// println!("{entry}");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EntryInfo {
@@ -34,6 +44,17 @@ pub struct EntryInfo {
 }
 
 /// An entry's two layers.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+/// store(uvm, space, at, b"x")?;
+/// let layers = uvm.entry_at(held, space, at).ok_or("it is mapped")?.layers;
+/// assert!(matches!(layers.amap, Some((_, 1, true))), "one page of four, and it is alone");
+/// assert_eq!(layers.object, None);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Layers {
@@ -51,6 +72,15 @@ pub struct Layers {
 }
 
 /// A map entry without what lies in its layers, which takes no counting.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)).prot(Prot::READ))?;
+/// let outline = uvm.first_in(held, space, space.bounds()).ok_or("it is mapped")?;
+/// assert_eq!((outline.range, outline.prot, outline.object), (pages(at, 4), Prot::READ, None));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Outline {
@@ -72,6 +102,21 @@ impl<M: Machine> Uvm<M> {
     /// Calls `each` with the outline of every entry that overlaps the range, in order of address,
     /// under the map's lock: `each` must not wait. The lock is held for some entries at a time.
     /// Cost: by those entries.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.protect(held, space, pages(range.start, 1), Prot::READ)?;
+    /// let mut writable = Pages(0);
+    /// uvm.outline(held, space, range, |entry| {
+    ///     if entry.prot.contains(Prot::WRITE) {
+    ///         writable = writable + entry.range.pages();
+    ///     }
+    /// });
+    /// assert_eq!(writable, Pages(3));
+    /// # Ok(()) });
+    /// ```
     pub fn outline(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -85,6 +130,19 @@ impl<M: Machine> Uvm<M> {
 
     /// The first entry that overlaps the range: with it a host goes through a range entry by entry
     /// and may wait, or change them, in between.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// let mut rest = space.bounds();
+    /// while let Some(entry) = uvm.first_in(held, space, rest) {
+    ///     uvm.unmap(held, space, entry.range)?;
+    ///     rest = rest.skip_to(entry.range.end);
+    /// }
+    /// assert_eq!(space.map().entries(held), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn first_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -97,6 +155,16 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The first entry that overlaps the range, with its name.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let request = MapRequest { name: Some(Arc::new("heap")), ..MapRequest::zero(Pages(4)) };
+    /// uvm.map(held, space, &request)?;
+    /// let (_, name) = uvm.first_named_in(held, space, space.bounds()).ok_or("it is mapped")?;
+    /// assert_eq!(name.as_ref().map(|name| name.text()), Some("heap"));
+    /// # Ok(()) });
+    /// ```
     pub fn first_named_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -110,6 +178,16 @@ impl<M: Machine> Uvm<M> {
 
     /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each`
     /// must not wait.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+    /// let mut listing = String::new();
+    /// uvm.describe(held, space, |entry| listing.push_str(&format!("{entry}\n")));
+    /// assert_eq!(listing.lines().count(), 1);
+    /// # Ok(()) });
+    /// ```
     pub fn describe(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -121,6 +199,16 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The entry at an address; loans are not counted.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+    /// let entry = uvm.entry_at(held, space, at + Pages(3)).ok_or("it is mapped")?;
+    /// assert_eq!(entry.range.start, at);
+    /// assert!(uvm.entry_at(held, space, at + Pages(4)).is_none());
+    /// # Ok(()) });
+    /// ```
     pub fn entry_at(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -132,6 +220,17 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The same with its loans. Cost: by its pages.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// let loan = uvm.loan_to_kernel(held, space, pages(range.start, 1))?;
+    /// let entry = uvm.describe_at(held, space, range.start).ok_or("it is mapped")?;
+    /// assert_eq!(entry.layers.loan, 1);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn describe_at(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -145,6 +244,17 @@ impl<M: Machine> Uvm<M> {
     /// The pager whose pages stores to a range's first address reach, or could be allowed to, and
     /// those of them that its mapping shows in the range. One look answers for the right and for
     /// the pages: the mapping may be another one at the next.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 8)?;
+    /// let request = MapRequest::object(file, Pages(2), Pages(4), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// let (pager, indices) = uvm.stores_reach(held, space, pages(at, 4)).ok_or("it is shared")?;
+    /// assert_eq!((pager.kind(), indices), ("vnode", 2..6));
+    /// # Ok(()) });
+    /// ```
     pub fn stores_reach(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -163,6 +273,16 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Whether mappings cover the range without a hole.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+    /// assert!(uvm.is_mapped(held, space, pages(at, 4)));
+    /// uvm.unmap(held, space, pages(at + Pages(1), 1))?;
+    /// assert!(!uvm.is_mapped(held, space, pages(at, 4)));
+    /// # Ok(()) });
+    /// ```
     pub fn is_mapped(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -174,6 +294,16 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Pages of anonymous memory that the space's entries refer to, shared ones too.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// let child = uvm.fork(held, space)?;
+    /// assert_eq!(uvm.anonymous(held, &child), 4, "shared, but the child's as well");
+    /// uvm.space_destroy(held, child);
+    /// # Ok(()) });
+    /// ```
     pub fn anonymous(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) -> usize {
         let mut sum = 0;
         self.describe(held, space, |e| sum += e.layers.amap.map_or(0, |(_, anons, _)| anons));

@@ -46,6 +46,18 @@ use crate::{Space, Stop, Uvm};
 pub const MOST_ENTRIES: usize = 512;
 
 /// How memory is passed.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let other = uvm.space_create(held, bounds())?;
+/// let range = memory(uvm, held, space, 2)?;
+/// uvm.pass_range(held, space, range, &other, Place::Anywhere, Pass::Copy)?;
+/// uvm.pass_range(held, space, range, &other, Place::Anywhere, Pass::Donate)?;
+/// assert!(!uvm.is_mapped(held, space, range), "it has been given away");
+/// uvm.space_destroy(held, other);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
     /// Both have it.
@@ -61,6 +73,17 @@ pub enum Pass {
 /// A range that was taken from a space and not given to another yet. Give it back by
 /// [`Uvm::attach_range`] or [`Uvm::drop_detached`]. Dropping this does not, panics with debug
 /// assertions, and fails every [audit](Uvm::audit) from then on.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 2)?;
+/// let detached = uvm.extract(held, space, range, Pass::Donate)?;
+/// assert_eq!((detached.range(), detached.pages()), (range, Pages(2)));
+/// let at = uvm.attach_range(held, space, detached, Place::Anywhere).map_err(|(why, _)| why)?;
+/// assert_eq!(load(uvm, space, at)?, [1]);
+/// # Ok(()) });
+/// ```
 #[must_use = "memory stays until `attach_range` or `drop_detached` gets this back"]
 pub struct Detached<M: Machine> {
     space: Space<M>,
@@ -78,16 +101,48 @@ impl Drop for Duty {
 
 impl<M: Machine> Detached<M> {
     /// The memory, at the addresses where it was: to be loaned from, described and audited.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::Donate)?;
+    /// let loan = uvm.loan_to_kernel(held, detached.space(), detached.range())?;
+    /// assert_eq!(loan.len(), 2);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// uvm.drop_detached(held, detached);
+    /// # Ok(()) });
+    /// ```
     pub fn space(&self) -> &Space<M> {
         &self.space
     }
 
     /// The addresses where it was, holes too.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::Copy)?;
+    /// assert_eq!(detached.range(), range);
+    /// uvm.drop_detached(held, detached);
+    /// # Ok(()) });
+    /// ```
     pub fn range(&self) -> PageRange {
         self.space.bounds()
     }
 
     /// Pages of addresses, holes too.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::Copy)?;
+    /// assert_eq!(detached.pages(), Pages(2));
+    /// uvm.drop_detached(held, detached);
+    /// # Ok(()) });
+    /// ```
     pub fn pages(&self) -> Pages {
         self.range().pages()
     }
@@ -161,6 +216,18 @@ impl<M: Machine> Uvm<M> {
     /// [`MOST_ENTRIES`] in the range; `Invalid` for an empty or outside range, one with
     /// a submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has
     /// changed then.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let other = uvm.space_create(held, bounds())?;
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let at = uvm.pass_range(held, space, range, &other, Place::Anywhere, Pass::Share)?;
+    /// store(uvm, &other, at, b"both")?;
+    /// assert_eq!(&load(uvm, space, range.start)?, b"both");
+    /// uvm.space_destroy(held, other);
+    /// # Ok(()) });
+    /// ```
     pub fn pass_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -275,6 +342,16 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// See [`pass_range`](Self::pass_range).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::DonateZero)?;
+    /// assert_eq!(load(uvm, space, range.start)?, [0], "zeroes take its place");
+    /// uvm.drop_detached(held, detached);
+    /// # Ok(()) });
+    /// ```
     pub fn extract(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -314,6 +391,18 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// As for [`pass_range`](Self::pass_range), with the range as it was.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let other = uvm.space_create(held, bounds())?;
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::Donate)?;
+    /// let at = uvm.attach_range(held, &other, detached, Place::Anywhere).map_err(|(why, _)| why)?;
+    /// assert_eq!(load(uvm, &other, at + Pages(1))?, [2]);
+    /// uvm.space_destroy(held, other);
+    /// # Ok(()) });
+    /// ```
     pub fn attach_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -334,6 +423,17 @@ impl<M: Machine> Uvm<M> {
 
     /// Allows at most `prot` in a detached range, for ever. In steps: nobody else has the range
     /// yet.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::Donate)?;
+    /// uvm.limit(held, &detached, Prot::READ);
+    /// let at = uvm.attach_range(held, space, detached, Place::Anywhere).map_err(|(why, _)| why)?;
+    /// assert_eq!(uvm.protect(held, space, pages(at, 2), Prot::WRITE), Err(RangeError::Access));
+    /// # Ok(()) });
+    /// ```
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
         let (space, pmap) = (&detached.space, self.mem().pmap());
         let mut rest = detached.space.map.bounds;
@@ -372,6 +472,17 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Names what lies in a detached range.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::Donate)?;
+    /// let name = Arc::new("passed") as Arc<dyn Name>;
+    /// uvm.name(held, &detached, &name);
+    /// uvm.drop_detached(held, detached);
+    /// # Ok(()) });
+    /// ```
     pub fn name(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -383,6 +494,17 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Ends a detached range: its memory is freed as by unmapping.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let detached = uvm.extract(held, space, range, Pass::Donate)?;
+    /// assert_eq!(uvm.anons(), 2);
+    /// uvm.drop_detached(held, detached);
+    /// assert_eq!(uvm.anons(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn drop_detached(&self, held: &mut Held<'_, order::Nothing>, detached: Detached<M>) {
         core::mem::forget(detached.duty);
         self.space_destroy(held, detached.space);

@@ -40,6 +40,23 @@ pub const CLUSTER: usize = 64;
 pub(crate) const FOR_COPIES: usize = 2;
 
 /// What became of a transfer that a host was asked for.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// struct Full;
+///
+/// impl Vnode<SoftMachine> for Full {
+///     fn read(&self, machine: &SoftMachine, _: Pages, pages: &[PageNo]) -> Transfer {
+///         pages.iter().for_each(|&page| machine.zero(page));
+///         Transfer::Done
+///     }
+///     fn write(&self, _: &SoftMachine, _: Pages, _: &[PageNo]) -> Transfer {
+///         Transfer::Failed
+///     }
+/// }
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
     /// It has been made.
@@ -52,6 +69,17 @@ pub enum Transfer {
 }
 
 /// How a transfer that was [`Started`](Transfer::Started) ended.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// /// What a disk's interrupt handler does, with nothing locked.
+/// fn ended(uvm: &System, held: &mut Held<'_, Nothing>, pages: &[PageNo], error: u32) {
+///     let outcome = if error == 0 { Outcome::Done } else { Outcome::Failed };
+///     uvm.read_done(held, pages, outcome);
+/// }
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The bytes are there.
@@ -164,6 +192,16 @@ impl<M: Machine> Uvm<M> {
     /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started).
     /// The pages may be used, or say that they could not be read, and who waits for them is woken.
     /// From any thread, or an interrupt handler, that holds nothing.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// /// For pages whose read a file or a swap device has answered with `Transfer::Started`.
+    /// fn read_ended(uvm: &System, held: &mut Held<'_, Nothing>, pages: &[PageNo]) {
+    ///     uvm.read_done(held, pages, Outcome::Done);
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn read_done(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -177,6 +215,16 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Ends a write, as [`read_done`](Self::read_done) ends a read.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// /// For pages whose write a file or a swap device has answered with `Transfer::Started`.
+    /// fn write_ended(uvm: &System, held: &mut Held<'_, Nothing>, pages: &[PageNo]) {
+    ///     uvm.write_done(held, pages, Outcome::Done);
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn write_done(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -127,6 +127,17 @@ impl<M: Machine> Deref for Memory<M> {
 }
 
 /// A VM system on a machine: an instance, never a global.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(16)))?;
+/// store(uvm, space, at, b"memory")?;
+/// let child = uvm.fork(held, space)?;
+/// assert_eq!(&load(uvm, &child, at)?, b"memory");
+/// uvm.space_destroy(held, child);
+/// # Ok(()) });
+/// ```
 pub struct Uvm<M: Machine> {
     memory: Memory<M>,
     anons: anon::Anons<M>,
@@ -159,6 +170,15 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold its tables.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// let machine = SoftMachine::new(Config::default());
+    /// let frames = Arc::new(Frames::new(&[(Pa(0), 1024)], machine.cpus())?);
+    /// let uvm = Uvm::new(machine, frames)?;
+    /// assert_eq!(uvm.anons(), 0);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn new(machine: M, frames: Arc<Frames<M>>) -> Result<Self, NoMemory> {
         let anons = anon::Anons::new(frames.total(), frames.cpus())?;
         let cpus = frames.cpus();
@@ -183,6 +203,15 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The machine.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// uvm.machine().zero(page.page());
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn machine(&self) -> &M {
         &self.memory.machine
     }
@@ -194,12 +223,28 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Physical memory.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// println!("{} of {} frames are free", uvm.frames().free(), uvm.frames().total());
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn frames(&self) -> &Frames<M> {
         &self.memory.frames
     }
 
     /// Counters.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+    /// uvm.fault(held, space, at, Prot::WRITE)?;
+    /// assert_eq!(uvm.stat().get(Counter::Faults), 1);
+    /// # Ok(()) });
+    /// ```
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
@@ -209,12 +254,31 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Pages of anonymous memory, those on swap too.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(16)))?;
+    /// assert_eq!(uvm.anons(), 0, "nothing was touched");
+    /// store(uvm, space, at, b"x")?;
+    /// assert_eq!(uvm.anons(), 1);
+    /// # Ok(()) });
+    /// ```
     pub fn anons(&self) -> usize {
         self.anons.in_use()
     }
 
     /// Heap bytes of the table of anons, which only grows, as far as the most anons there were at
     /// once made it. Cost: by the most anons that there can be.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let before = uvm.anon_table_bytes();
+    /// memory(uvm, held, space, 64)?;
+    /// assert!(uvm.anon_table_bytes() >= before);
+    /// # Ok(()) });
+    /// ```
     pub fn anon_table_bytes(&self) -> usize {
         self.anons.heap_bytes()
     }

@@ -32,6 +32,18 @@ use crate::{Space, Uvm};
 
 /// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not,
 /// panics with debug assertions, and fails every [audit](Uvm::audit) from then on.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 2)?;
+/// let pinned = uvm.wire_pages(held, space, range, Prot::WRITE)?;
+/// for &page in pinned.pages() {
+///     uvm.machine().write(page, 0, b"from a device");
+/// }
+/// uvm.unwire_pages(held, pinned);
+/// # Ok(()) });
+/// ```
 #[must_use = "pages stay pinned until `unwire_pages` gets this back"]
 pub struct Pinned<M: Machine> {
     pages: ArrayVec<PageNo, CLUSTER>,
@@ -44,6 +56,16 @@ type StoredTo<M> = ArrayVec<Arc<dyn Pager<M>>, CLUSTER>;
 
 impl<M: Machine> Pinned<M> {
     /// The pages, in order of their addresses.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
+    /// assert_eq!(pinned.pages().len(), 2);
+    /// uvm.unwire_pages(held, pinned);
+    /// # Ok(()) });
+    /// ```
     pub fn pages(&self) -> &[PageNo] {
         &self.pages
     }
@@ -65,6 +87,18 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`FaultError`], as for a program's access; nothing is pinned then.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
+    /// let mut byte = [0];
+    /// uvm.machine().read(pinned.pages()[1], 0, &mut byte);
+    /// assert_eq!(byte, [2]);
+    /// uvm.unwire_pages(held, pinned);
+    /// # Ok(()) });
+    /// ```
     pub fn wire_pages(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -85,6 +119,17 @@ impl<M: Machine> Uvm<M> {
     /// [`FaultError`]; nothing is pinned then.
     ///
     /// Source: 1998, section 4.3; UVM's `uvm_map_extract` with quick references.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let pinned = uvm.reference_pages(held, space, range, Prot::WRITE)?;
+    /// uvm.machine().write(pinned.pages()[0], 0, &[0xcc]); // A breakpoint.
+    /// uvm.unwire_pages(held, pinned);
+    /// assert_eq!(load(uvm, space, range.start)?, [0xcc]);
+    /// # Ok(()) });
+    /// ```
     pub fn reference_pages(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -128,6 +173,15 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes the pins back. What a device has written counts as changed from now.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
+    /// uvm.unwire_pages(held, pinned);
+    /// # Ok(()) });
+    /// ```
     pub fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned<M>) {
         let changed = pinned.access.contains(Prot::WRITE);
         for page in core::mem::take(&mut pinned.pages) {

@@ -15,10 +15,22 @@ use machine::atomic::AtomicUsize;
 use machine::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 /// See the module.
+///
+/// ```
+/// use uvm::refs::Refs;
+/// let refs = Refs::new();
+/// refs.attach();
+/// assert_eq!((refs.count(), refs.detach(), refs.detach()), (2, false, true));
+/// assert!(!refs.attach_if_used(), "a count that reached zero never rises again");
+/// ```
 pub struct Refs(AtomicUsize);
 
 impl Refs {
     /// One: the caller's.
+    ///
+    /// ```
+    /// assert_eq!(uvm::refs::Refs::new().count(), 1);
+    /// ```
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub fn new() -> Refs {
@@ -26,6 +38,10 @@ impl Refs {
     }
 
     /// How many there are; a moment's value.
+    ///
+    /// ```
+    /// assert_eq!(uvm::refs::Refs::new().count(), 1);
+    /// ```
     #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
@@ -33,6 +49,12 @@ impl Refs {
     }
 
     /// One more, beside one that the caller has or that can't go meanwhile.
+    ///
+    /// ```
+    /// let refs = uvm::refs::Refs::new();
+    /// refs.attach();
+    /// assert_eq!(refs.count(), 2);
+    /// ```
     #[inline]
     pub fn attach(&self) {
         let before = self.0.fetch_add(1, Relaxed);
@@ -40,6 +62,11 @@ impl Refs {
     }
 
     /// One more, if there is one still; says whether.
+    ///
+    /// ```
+    /// let refs = uvm::refs::Refs::new();
+    /// assert!(refs.attach_if_used());
+    /// ```
     #[inline]
     #[must_use]
     pub fn attach_if_used(&self) -> bool {
@@ -47,6 +74,13 @@ impl Refs {
     }
 
     /// One less, if another is left; says whether.
+    ///
+    /// ```
+    /// let refs = uvm::refs::Refs::new();
+    /// assert!(!refs.detach_if_shared(), "it is the last");
+    /// refs.attach();
+    /// assert!(refs.detach_if_shared());
+    /// ```
     #[inline]
     #[must_use]
     pub fn detach_if_shared(&self) -> bool {
@@ -54,6 +88,11 @@ impl Refs {
     }
 
     /// One less, with the lock held. Says whether it was the last.
+    ///
+    /// ```
+    /// let refs = uvm::refs::Refs::new();
+    /// assert!(refs.detach(), "it was the last");
+    /// ```
     #[inline]
     #[must_use]
     pub fn detach(&self) -> bool {

@@ -42,6 +42,17 @@ use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
 /// Where transferred pages go.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let mut loan = Loan::new();
+/// uvm.new_pages(held, 2, &mut loan)?;
+/// let range = memory(uvm, held, space, 2)?;
+/// let there = At::Fixed(range.start);
+/// assert_eq!(uvm.transfer(held, space, loan, there).map_err(|(why, _)| why)?, range.start);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
     /// Here, in place of what is here: private memory that may be written.
@@ -51,6 +62,18 @@ pub enum At {
 }
 
 /// Why pages were not transferred; nothing has changed.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let mut loan = Loan::new();
+/// uvm.new_pages(held, 1, &mut loan)?;
+/// let nowhere = At::Fixed(space.bounds().start);
+/// let Err((why, loan)) = uvm.transfer(held, space, loan, nowhere) else { panic!() };
+/// assert_eq!(why, TransferError::NoMapping);
+/// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TransferError {
     /// Nothing is mapped at a part of the range.
@@ -92,6 +115,18 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`TransferError`], and the pages again.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let other = uvm.space_create(held, bounds())?;
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// let at = uvm.transfer(held, &other, loan, At::Anywhere).map_err(|(why, _)| why)?;
+    /// assert_eq!(load(uvm, &other, at + Pages(1))?, [2], "no byte was copied");
+    /// uvm.space_destroy(held, other);
+    /// # Ok(()) });
+    /// ```
     pub fn transfer(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -340,6 +375,17 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Panics
     /// If the pages are on loan from another instance.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = AnonObject::new(uvm, held, Pages(4))? as Arc<dyn Pager<SoftMachine>>;
+    /// let mut loan = Loan::new();
+    /// uvm.new_pages(held, 2, &mut loan)?;
+    /// uvm.give_to_object(held, &object, Pages(0), loan).map_err(|(why, _)| why)?;
+    /// assert_eq!(object.object().resident(held), 2);
+    /// # Ok(()) });
+    /// ```
     pub fn give_to_object(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -76,6 +76,15 @@ impl<M: Machine> Uvm<M> {
     ///
     /// The library does it when a space is unmapped or ends, and after the page daemon's passes; a
     /// host need not.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// uvm.space_clear(held, space);
+    /// assert!(uvm.clear_left(held), "nothing is left of it");
+    /// # Ok(()) });
+    /// ```
     pub fn clear_left(&self, held: &mut Held<'_, order::Nothing>) -> bool {
         if !self.left.is_any.load(Relaxed) {
             return true;

@@ -54,6 +54,15 @@ pub use polled::{FaultHole, PreparedRead, Retry};
 pub(crate) use swapped::ReadAhead;
 
 /// What a resolved fault cost.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+/// let kind = uvm.fault(held, space, at, Prot::WRITE)?;
+/// assert_eq!(kind, FaultKind::Minor, "no page was read");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// Memory only.
@@ -63,6 +72,16 @@ pub enum FaultKind {
 }
 
 /// Why a fault was not resolved.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)).prot(Prot::READ))?;
+/// assert_eq!(uvm.fault(held, space, at, Prot::WRITE), Err(FaultError::Protection));
+/// let nowhere = uvm.fault(held, space, at + Pages(1), Prot::READ).unwrap_err();
+/// assert_eq!(nowhere.to_string(), "nothing is mapped at the address");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
     /// Nothing is mapped at the address.
@@ -227,6 +246,15 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// See [`FaultError`]; nothing that a program could see has changed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+    /// uvm.fault(held, space, at, Prot::WRITE)?;
+    /// assert_eq!((uvm.anons(), uvm.machine().pmap().resident(space.pmap())), (1, 1));
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn fault(
         &self,

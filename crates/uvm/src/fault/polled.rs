@@ -28,6 +28,20 @@ use crate::{Space, Stop, Uvm};
 /// A read whose pages have been made ready and marked busy: give it to [`Uvm::start_read`], soon
 /// and with nothing locked. Dropping this does not start it, panics with debug assertions, and
 /// fails every [audit](Uvm::audit) from then on.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)?;
+/// let request = MapRequest::object(file, Pages(0), Pages(1), Sharing::Shared);
+/// let at = uvm.map(held, space, &request)?;
+/// match uvm.try_fault(held, space, at, Prot::READ) {
+///     Err(Retry::Read(read)) => uvm.start_read(held, read),
+///     other => panic!("nothing was read before: {other:?}"),
+/// }
+/// uvm.try_fault(held, space, at, Prot::READ)?;
+/// # Ok(()) });
+/// ```
 #[must_use = "its pages stay busy until `start_read` gets this"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct PreparedRead(ReadRequest);
@@ -39,10 +53,33 @@ impl Drop for PreparedRead {
 }
 
 /// A hole in a file that a store would reach: see [`Uvm::make_hole_room`].
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+/// if let Err(Retry::Hole(hole)) = uvm.try_fault(held, space, at, Prot::WRITE) {
+///     uvm.make_hole_room(held, hole)?; // The file finds room; then the store is tried again.
+/// }
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultHole(pub(super) Hole);
 
 /// Why a fault isn't resolved by the attempt that was made, with nothing locked.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+/// let resolved = match uvm.try_fault(held, space, at, Prot::WRITE) {
+///     Ok(ahead) => ahead.is_none(),
+///     Err(Retry::Failed(why)) => return Err(why.into()),
+///     Err(_) => false, // To be tried again, once what it says has happened.
+/// };
+/// assert!(resolved);
+/// # Ok(()) });
+/// ```
 #[must_use]
 #[derive(PartialEq, Eq, Debug)]
 pub enum Retry {
@@ -149,6 +186,19 @@ impl<M: Machine> Uvm<M> {
 
     /// Starts the read that an attempt has prepared: calls the pager or the swap device, whose
     /// transfer may end before this returns, or later by [`read_done`](Self::read_done).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let request = MapRequest::object(file, Pages(0), Pages(1), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// if let Err(Retry::Read(read)) = uvm.try_fault(held, space, at, Prot::READ) {
+    ///     uvm.start_read(held, read);
+    /// }
+    /// assert_eq!(&load(uvm, space, at)?, b"text");
+    /// # Ok(()) });
+    /// ```
     pub fn start_read(&self, held: &mut Held<'_, order::Nothing>, read: PreparedRead) {
         let request = read.0;
         core::mem::forget(read);
@@ -160,6 +210,20 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`FaultError::NoSpace`], [`FaultError::Io`], [`FaultError::NoMemory`].
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// load::<1>(uvm, space, at)?;
+    /// file.mark_hole(uvm, held, Pages(0));
+    /// let Err(Retry::Hole(hole)) = uvm.try_fault(held, space, at, Prot::WRITE) else { panic!() };
+    /// uvm.make_hole_room(held, hole)?;
+    /// store(uvm, space, at, b"T")?;
+    /// # Ok(()) });
+    /// ```
     pub fn make_hole_room(
         &self,
         held: &mut Held<'_, order::Nothing>,

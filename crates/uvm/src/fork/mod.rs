@@ -42,6 +42,17 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`]: the parent is as it was.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let child = uvm.fork(held, space)?;
+    /// store(uvm, &child, range.start, b"c")?;
+    /// assert_eq!((load(uvm, space, range.start)?, load(uvm, &child, range.start)?), ([1], *b"c"));
+    /// uvm.space_destroy(held, child);
+    /// # Ok(()) });
+    /// ```
     pub fn fork(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -50,6 +50,17 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`FaultError::NoMemory`]; nothing is loaned or discarded then.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// if let Some(loan) = uvm.give_to_kernel(held, space, range)? {
+    ///     assert_eq!(loan.len(), 2, "the program reads zeroes there from now on");
+    ///     uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn give_to_kernel(
         &self,
         held: &mut Held<'_, order::Nothing>,

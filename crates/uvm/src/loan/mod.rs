@@ -58,12 +58,33 @@ use crate::Uvm;
 
 /// One page on loan: a right to read it. Give it back by [`Uvm::return_page`]. Dropping this does
 /// not, panics with debug assertions, and fails every [audit](Uvm::audit) from then on.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 1)?;
+/// let page = uvm.loan_to_kernel(held, space, range)?.into_pages().remove(0);
+/// let mut byte = [0];
+/// uvm.machine().read(page.page(), 0, &mut byte);
+/// assert_eq!(byte, [1]);
+/// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+/// # Ok(()) });
+/// ```
 #[must_use = "a page stays loaned until `return_page` or `return_loan` gets this back"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct LoanedPage(pub(crate) PageNo);
 
 impl LoanedPage {
     /// The page. Its bytes don't change while this is there.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// uvm.machine().write(page.page(), 0, b"the kernel's own");
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn page(&self) -> PageNo {
         self.0
     }
@@ -86,6 +107,19 @@ impl Drop for LoanedPage {
 
 /// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one: see
 /// [`LoanedPage`].
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 3)?;
+/// let loan = uvm.loan_to_kernel(held, space, range)?;
+/// store(uvm, space, range.start, b"later")?;
+/// let mut byte = [0];
+/// uvm.machine().read(loan.pages()[0].page(), 0, &mut byte);
+/// assert_eq!(byte, [1], "what is on loan stays as it was");
+/// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+/// # Ok(()) });
+/// ```
 #[must_use = "pages stay loaned until `return_loan` gets this back"]
 #[derive(Default, Debug)]
 pub struct Loan {
@@ -95,6 +129,17 @@ pub struct Loan {
 }
 
 /// What was to be given back, or made a program's, is on loan from another instance of [`Uvm`].
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let other = SoftMachine::new(Config::default()).into_uvm()?;
+/// let range = memory(uvm, held, space, 1)?;
+/// let loan = uvm.loan_to_kernel(held, space, range)?;
+/// let Err((NotOurs, loan)) = other.return_loan(held, loan) else { panic!("it isn't its own") };
+/// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotOurs;
 
@@ -108,26 +153,75 @@ impl core::error::Error for NotOurs {}
 
 impl Loan {
     /// Nothing.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut loan = Loan::new();
+    /// uvm.new_pages(held, 2, &mut loan)?;
+    /// assert_eq!(loan.len(), 2);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub const fn new() -> Loan {
         Loan { pages: Vec::new(), of: Instance::NONE }
     }
 
     /// The pages, in order.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// for page in loan.pages() {
+    ///     println!("{:?}", uvm.frames().pa(page.page()));
+    /// }
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn pages(&self) -> &[LoanedPage] {
         &self.pages
     }
 
     /// The pages one by one, for who keeps them elsewhere.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// for page in uvm.loan_to_kernel(held, space, range)?.into_pages() {
+    ///     uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn into_pages(self) -> Vec<LoanedPage> {
         self.pages
     }
 
     /// How many there are.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// assert_eq!(loan.len(), 2);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
     /// Whether there is none.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert!(Loan::new().is_empty());
+    /// # Ok(()) });
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
@@ -136,16 +230,45 @@ impl Loan {
     pub const MOST: usize = 16384 / size_of::<LoanedPage>();
 
     /// Pages that can be added.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut loan = Loan::new();
+    /// uvm.new_pages(held, 4, &mut loan)?;
+    /// println!("{} more without an allocation", loan.room());
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn room(&self) -> usize {
         Self::MOST.saturating_sub(self.len())
     }
 
     /// Heap bytes of so many pages: what a caller reserves before it cuts or joins.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.machine().reserve_heap(Loan::bytes(16))?;
+    /// # Ok(()) });
+    /// ```
     pub const fn bytes(pages: usize) -> usize {
         2 * pages.next_power_of_two() * size_of::<LoanedPage>() + 64
     }
 
     /// Cuts it: the pages from `at` on are returned. The heap for them has been reserved.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 5)?;
+    /// let mut loan = uvm.loan_to_kernel(held, space, range)?;
+    /// uvm.machine().reserve_heap(Loan::bytes(3))?;
+    /// let rest = loan.split_off(2);
+    /// assert_eq!((loan.len(), rest.len()), (2, 3));
+    /// # for loan in [loan, rest] { uvm.return_loan(held, loan).map_err(|(why, _)| why)?; }
+    /// # Ok(()) });
+    /// ```
     pub fn split_off(&mut self, at: usize) -> Loan {
         Loan { pages: self.pages.split_off(at), of: self.of }
     }
@@ -154,6 +277,17 @@ impl Loan {
     ///
     /// # Errors
     /// [`NoMemory`], and it is whole.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 5)?;
+    /// let mut loan = uvm.loan_to_kernel(held, space, range)?;
+    /// let rest = loan.try_split_off(2)?;
+    /// assert_eq!((loan.len(), rest.len()), (2, 3));
+    /// # for loan in [loan, rest] { uvm.return_loan(held, loan).map_err(|(why, _)| why)?; }
+    /// # Ok(()) });
+    /// ```
     pub fn try_split_off(&mut self, at: usize) -> Result<Loan, NoMemory> {
         let mut rest = Vec::new();
         rest.try_reserve_exact(self.len() - at).map_err(|_| NoMemory)?;
@@ -162,6 +296,16 @@ impl Loan {
     }
 
     /// Adds a page; the heap for it has been reserved.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut loan = Loan::new();
+    /// uvm.machine().reserve_heap(Loan::bytes(1))?;
+    /// loan.push(uvm.new_page(held)?);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn push(&mut self, page: LoanedPage) {
         self.pages.push(page);
     }
@@ -175,6 +319,19 @@ impl Loan {
     ///
     /// # Panics
     /// If the lists are of two instances of [`Uvm`].
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let mut loan = uvm.loan_to_kernel(held, space, range)?;
+    /// let twice = uvm.loan_to_kernel(held, space, range)?;
+    /// uvm.machine().reserve_heap(Loan::bytes(4))?;
+    /// loan.append(twice);
+    /// assert_eq!(loan.len(), 4);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn append(&mut self, mut other: Loan) {
         if self.is_empty() || self.of == Instance::NONE {
             self.of = other.of;
@@ -201,6 +358,17 @@ impl FromIterator<LoanedPage> for Loan {
 impl<M: Machine> Uvm<M> {
     /// One more loan of a page that is on loan: a loan of a loan. `None` if it is loaned 30,000
     /// times already: copy it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// let again = uvm.loan_again(&page).ok_or("it is on loan too often")?;
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// uvm.machine().write(again.page(), 0, b"there until the last return");
+    /// uvm.return_page(held, again).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn loan_again(&self, page: &LoanedPage) -> Option<LoanedPage> {
         let loaned = self.is_zero_page(page.0) || self.frames().loan(page.0);
         loaned.then(|| LoanedPage(page.0))
@@ -211,6 +379,16 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`]: no heap for the list; nothing was added.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let (loan, mut again) = (uvm.loan_to_kernel(held, space, range)?, Loan::new());
+    /// assert_eq!(uvm.loan_all_again(loan.pages().iter(), &mut again)?, 2);
+    /// # for loan in [loan, again] { uvm.return_loan(held, loan).map_err(|(why, _)| why)?; }
+    /// # Ok(()) });
+    /// ```
     pub fn loan_all_again<'a>(
         &self,
         pages: impl ExactSizeIterator<Item = &'a LoanedPage>,
@@ -235,6 +413,16 @@ impl<M: Machine> Uvm<M> {
     /// [`NotOurs`], and the page, where this instance has no frame of its number on loan. A page by
     /// itself doesn't know its instance: if one of the same number is on loan here, that is taken
     /// for it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let free = uvm.frames().free();
+    /// let page = uvm.new_page(held)?;
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// assert_eq!(uvm.frames().free(), free);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn return_page<P: Before<order::PageCache>>(
         &self,
@@ -281,6 +469,15 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`NotOurs`], and the loan as it was, if it is another instance's. A list that the host has
     /// made of single pages is looked at page by page, as `return_page` does.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn return_loan<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -311,6 +508,17 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NotOurs`], with nothing given back.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 5)?;
+    /// let mut loan = uvm.loan_to_kernel(held, space, range)?;
+    /// uvm.return_others(held, &mut loan, 1..3)?;
+    /// assert_eq!(loan.len(), 2);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn return_others<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -349,6 +557,15 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`]. Who may wait asks [`Uvm::make_room`] then.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// uvm.machine().zero(page.page());
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn new_page<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -363,6 +580,15 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`]: nothing was added.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut loan = Loan::new();
+    /// uvm.new_pages(held, 4, &mut loan)?;
+    /// uvm.transfer(held, space, loan, At::Anywhere).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn new_pages<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
@@ -392,6 +618,17 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`].
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.zero_page(held)?;
+    /// let mut bytes = [1; 4];
+    /// uvm.machine().read(page.page(), 0, &mut bytes);
+    /// assert_eq!(bytes, [0; 4]);
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn zero_page<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,

@@ -28,6 +28,16 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`GetError`], never `Wait` or `Read`, if the first page can't be had; if a later one can't,
     /// the ones before it are loaned.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)? as Arc<dyn Pager<SoftMachine>>;
+    /// let mut loan = Loan::new();
+    /// assert_eq!(uvm.loan_object(held, &file, Pages(0), 4, &mut loan)?, 4);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn loan_object(
         &self,
         held: &mut Held<'_, order::Nothing>,

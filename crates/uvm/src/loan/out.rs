@@ -70,6 +70,18 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`FaultError`], as for a load from the page that can't be had; nothing is loaned then.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// assert_eq!(uvm.stat().get(Counter::LoansBroken), 0);
+    /// store(uvm, space, range.start, b"x")?;
+    /// assert_eq!(uvm.stat().get(Counter::LoansBroken), 1, "the store got a page of its own");
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn loan_to_kernel(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -85,6 +97,18 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// See [`loan_to_kernel`](Self::loan_to_kernel).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (one, two) = (memory(uvm, held, space, 2)?, memory(uvm, held, space, 3)?);
+    /// let mut loan = Loan::new();
+    /// uvm.loan_range(held, space, one, &mut loan)?;
+    /// uvm.loan_range(held, space, two, &mut loan)?;
+    /// assert_eq!(loan.len(), 5);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn loan_range(
         &self,
         held: &mut Held<'_, order::Nothing>,

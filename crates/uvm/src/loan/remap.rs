@@ -56,6 +56,20 @@ impl<M: Machine> Uvm<M> {
     /// How many of some pages on loan, from the first on, a space had better
     /// [receive](Self::receive) than copy; `least` or more, or none. A guess that costs some steps
     /// a page. For each read that might receive pages it is asked once.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (from, to) = (memory(uvm, held, space, 4)?, memory(uvm, held, space, 4)?);
+    /// let loan = uvm.loan_to_kernel(held, space, from)?;
+    /// if uvm.worth_remapping(space, loan.pages(), PAGE_SIZE) == loan.len() {
+    ///     uvm.receive(held, space, loan, to.start).map_err(|(why, _)| why)?;
+    /// } else {
+    ///     // Copy them to where the program reads to.
+    ///     uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn worth_remapping(&self, space: &Space<M>, pages: &[LoanedPage], least: usize) -> usize {
         if pages.len() < least {
             return 0;
@@ -74,6 +88,17 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`TransferError`], and the pages again, to be copied.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (from, to) = (memory(uvm, held, space, 4)?, memory(uvm, held, space, 4)?);
+    /// store(uvm, space, from.start, b"read")?;
+    /// let loan = uvm.loan_to_kernel(held, space, from)?;
+    /// uvm.receive(held, space, loan, to.start).map_err(|(why, _)| why)?;
+    /// assert_eq!(&load(uvm, space, to.start)?, b"read");
+    /// # Ok(()) });
+    /// ```
     pub fn receive(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -36,6 +36,15 @@ impl<M: Machine> Uvm<M> {
     /// a mapping's maximum, or [`RangeError::NoMemory`] or [`RangeError::TooMany`]: nothing has
     /// changed. A range of many entries is changed in steps: where another thread unmaps or clips
     /// the rest meanwhile, the first of these have changed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.protect(held, space, range, Prot::READ)?;
+    /// assert_eq!(store(uvm, space, range.start, b"x"), Err(FaultError::Protection));
+    /// # Ok(()) });
+    /// ```
     pub fn protect(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -129,6 +138,18 @@ impl<M: Machine> Uvm<M> {
     /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
     /// [`RangeError::TooMany`]: nothing has changed. For a range of many entries as
     /// [`protect`](Self::protect).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.inherit(held, space, range, Inherit::Share)?;
+    /// let child = uvm.fork(held, space)?;
+    /// store(uvm, &child, range.start, b"c")?;
+    /// assert_eq!(&load(uvm, space, range.start)?, b"c");
+    /// uvm.space_destroy(held, child);
+    /// # Ok(()) });
+    /// ```
     pub fn inherit(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -146,6 +167,14 @@ impl<M: Machine> Uvm<M> {
     /// [`RangeError::NoMapping`] for a hole, [`RangeError::NoMemory`] or
     /// [`RangeError::TooMany`]: nothing has changed. For a range of many entries as
     /// [`protect`](Self::protect).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.advise(held, space, range, Advice::Random)?;
+    /// # Ok(()) });
+    /// ```
     pub fn advise(
         &self,
         held: &mut Held<'_, order::Nothing>,

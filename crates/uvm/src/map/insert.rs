@@ -17,6 +17,16 @@ use crate::pager::Pager;
 use crate::{Space, Stop, Uvm};
 
 /// Where a mapping is to lie.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = Va(1 << 30);
+/// uvm.map(held, space, &MapRequest { place: Place::Fixed(at), ..MapRequest::zero(Pages(1)) })?;
+/// let there = MapRequest { place: Place::FixedNoReplace(at), ..MapRequest::zero(Pages(1)) };
+/// assert_eq!(uvm.map(held, space, &there), Err(MapError::Exists));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// At the highest free addresses.
@@ -32,6 +42,20 @@ pub enum Place {
 }
 
 /// Who sees stores to a mapping.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)?;
+/// let mut map = |sharing| {
+///     uvm.map(held, space, &MapRequest::object(file.clone(), Pages(0), Pages(1), sharing))
+/// };
+/// let (private, shared) = (map(Sharing::Private)?, map(Sharing::Shared)?);
+/// store(uvm, space, shared, b"T")?;
+/// store(uvm, space, private, b"x")?;
+/// assert_eq!((&load(uvm, space, private)?, &load(uvm, space, shared)?), (b"xext", b"Text"));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
     /// Only this address space, and nobody's object.
@@ -41,6 +65,15 @@ pub enum Sharing {
 }
 
 /// What a mapping shows before anything is stored.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let zeroes = MapRequest { backing: Backing::Zero, ..MapRequest::zero(Pages(1)) };
+/// let at = uvm.map(held, space, &zeroes)?;
+/// assert_eq!(load(uvm, space, at)?, [0; 4]);
+/// # Ok(()) });
+/// ```
 pub enum Backing<M: Machine> {
     /// Zeroes. Shared zeroes are an [`AnonObject`](crate::AnonObject) of the caller's.
     Zero,
@@ -65,6 +98,18 @@ impl<M: Machine> Clone for Backing<M> {
 }
 
 /// A mapping to be made: every attribute at once.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let request = MapRequest {
+///     advice: Advice::Sequential,
+///     inherit: Some(Inherit::None),
+///     ..MapRequest::zero(Pages(4)).prot(Prot::READ)
+/// };
+/// uvm.map(held, space, &request)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone)]
 pub struct MapRequest<M: Machine> {
     /// Where.
@@ -92,6 +137,14 @@ pub struct MapRequest<M: Machine> {
 
 impl<M: Machine> MapRequest<M> {
     /// `len` pages of private zeroes, readable and writable, anywhere.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+    /// assert_eq!(load(uvm, space, at)?, [0; 4]);
+    /// # Ok(()) });
+    /// ```
     pub fn zero(len: Pages) -> Self {
         MapRequest {
             place: Place::Anywhere,
@@ -111,6 +164,15 @@ impl<M: Machine> MapRequest<M> {
     /// [place](Place::Reserved), in parts or whole. A child does not inherit them. Source: UVM's
     /// `uvm_map_reserve` and `uvm_map_replace`, which it has for passing map entries and for
     /// growing the kernel.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::reservation(Pages(64)))?;
+    /// let request = MapRequest { place: Place::Reserved(at), ..MapRequest::zero(Pages(4)) };
+    /// assert_eq!(uvm.map(held, space, &request)?, at);
+    /// # Ok(()) });
+    /// ```
     pub fn reservation(len: Pages) -> Self {
         MapRequest {
             prot: Prot::NONE,
@@ -121,6 +183,16 @@ impl<M: Machine> MapRequest<M> {
     }
 
     /// `len` pages of an object from `offset` on, readable and writable, anywhere.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let request = MapRequest::object(file, Pages(0), Pages(1), Sharing::Private);
+    /// let at = uvm.map(held, space, &request)?;
+    /// assert_eq!(&load(uvm, space, at)?, b"text");
+    /// # Ok(()) });
+    /// ```
     pub fn object(pager: Arc<dyn Pager<M>>, offset: Pages, len: Pages, sharing: Sharing) -> Self {
         MapRequest { backing: Backing::Object { pager, offset }, sharing, ..Self::zero(len) }
     }
@@ -131,12 +203,28 @@ impl<M: Machine> MapRequest<M> {
     }
 
     /// The same at an address, in place of what is there.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = Va(1 << 30);
+    /// assert_eq!(uvm.map(held, space, &MapRequest::zero(Pages(4)).at(at))?, at);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn at(self, va: Va) -> Self {
         MapRequest { place: Place::Fixed(va), ..self }
     }
 
     /// The same with another protection.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)).prot(Prot::READ))?;
+    /// assert_eq!(store(uvm, space, at, b"x"), Err(FaultError::Protection));
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn prot(self, prot: Prot) -> Self {
         MapRequest { prot, ..self }
@@ -144,6 +232,16 @@ impl<M: Machine> MapRequest<M> {
 }
 
 /// Why a mapping was not made; nothing has changed.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let too_wide = MapRequest::zero(Pages(1 << 40));
+/// let why = uvm.map(held, space, &too_wide).unwrap_err();
+/// assert_eq!(why, MapError::NoSpace);
+/// assert_eq!(why.to_string(), "no free addresses are wide enough");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
     /// No free addresses are wide enough.

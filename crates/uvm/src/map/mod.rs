@@ -52,6 +52,17 @@ pub use remap::RemapPlace;
 use tree::{Span, Tree};
 
 /// What a child gets of a mapping at fork; minherit's argument.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 1)?;
+/// uvm.inherit(held, space, range, Inherit::Zero)?;
+/// let child = uvm.fork(held, space)?;
+/// assert_eq!(load(uvm, &child, range.start)?, [0]);
+/// uvm.space_destroy(held, child);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inherit {
     /// Nothing: a hole.
@@ -65,6 +76,15 @@ pub enum Inherit {
 }
 
 /// How a program means to use a mapping; madvise's argument.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let request = MapRequest { advice: Advice::Sequential, ..MapRequest::zero(Pages(64)) };
+/// let at = uvm.map(held, space, &request)?;
+/// uvm.advise(held, space, pages(at, 64), Advice::Normal)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     /// Nothing special: neighbours on both sides come along.
@@ -76,6 +96,15 @@ pub enum Advice {
 }
 
 /// Why a range's attributes were not changed; nothing has been.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+/// let hole = pages(at - Pages(1), 2);
+/// assert_eq!(uvm.protect(held, space, hole, Prot::READ), Err(RangeError::NoMapping));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeError {
     /// Part of the range is not mapped.
@@ -142,6 +171,23 @@ pub(crate) struct Entry<M: Machine> {
 /// What the host calls a mapping, in its listings. The host's own type, so that a name which a
 /// program has chosen can be charged to it until the last mapping of that name has gone: it is
 /// dropped with a map locked, and must not sleep then.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// /// A word that many mappings have, beside a number of each.
+/// struct Stack(String);
+///
+/// impl Name for Stack {
+///     fn text(&self) -> &str {
+///         &self.0
+///     }
+/// }
+///
+/// let name: Arc<dyn Name> = Arc::new(Stack(format!("stack {}", 7)));
+/// uvm.map(held, space, &MapRequest { name: Some(name), ..MapRequest::zero(Pages(8)) })?;
+/// # Ok(()) });
+/// ```
 pub trait Name: Send + Sync {
     /// The name.
     fn text(&self) -> &str;
@@ -328,6 +374,14 @@ impl<M: Machine> Entry<M> {
 }
 
 /// An address space's entries, within bounds.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+/// assert_eq!(space.map().entries(held), 1);
+/// # Ok(()) });
+/// ```
 pub struct Map<M: Machine> {
     pub(crate) tree: Shared<order::Map, M::Lock, Tree<Entry<M>>>,
     pub(crate) bounds: VaRange,
@@ -419,6 +473,15 @@ impl<M: Machine> Map<M> {
     }
 
     /// Entries in the map.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.protect(held, space, pages(range.start, 1), Prot::READ)?;
+    /// assert_eq!(space.map().entries(held), 2);
+    /// # Ok(()) });
+    /// ```
     pub fn entries(&self, held: &mut Held<'_, order::Nothing>) -> usize {
         // A count, so the end of a claim isn't waited for.
         self.tree.read(held).0.len()

@@ -16,6 +16,15 @@ use crate::map::steps::{Ahead, Lock};
 use crate::{Space, Stop, Uvm};
 
 /// Where a remapped range may go.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 4)?;
+/// let at = uvm.remap(held, space, range, Pages(8), RemapPlace::MayMove)?;
+/// assert!(uvm.is_mapped(held, space, pages(at, 8)));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemapPlace {
     /// It stays, or the call fails.
@@ -43,6 +52,15 @@ impl<M: Machine> Uvm<M> {
     /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if it can't grow in place
     /// or nowhere is room, [`MapError::Invalid`] for an empty, outside or overlapping range.
     /// Nothing has changed, except that a shrinking call may have unmapped its tail.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// let at = uvm.remap(held, space, range, Pages(64), RemapPlace::MayMove)?;
+    /// assert_eq!((load(uvm, space, at)?, load(uvm, space, at + Pages(63))?), ([1], [0]));
+    /// # Ok(()) });
+    /// ```
     pub fn remap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -67,6 +85,15 @@ impl<M: Machine> Uvm<M> {
     /// [`MapError::NoMapping`] if `old` has a hole, [`MapError::NoSpace`] if nowhere is room,
     /// [`MapError::NoMemory`], [`MapError::Invalid`] for an empty, outside or overlapping
     /// range. Nothing has changed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// let at = uvm.remap_and_keep(held, space, range, None)?;
+    /// assert_eq!((load(uvm, space, at)?, load(uvm, space, range.start)?), ([1], [0]));
+    /// # Ok(()) });
+    /// ```
     pub fn remap_and_keep(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -100,6 +100,15 @@ impl<M: Machine> Uvm<M> {
     /// Removes every mapping of a space: at exec and exit. Never fails: where a part of what it
     /// shares with others must be cut out and no heap is to be had, which is rare, it is
     /// [cut](Self::clear_left) once there is.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// uvm.space_clear(held, space);
+    /// assert_eq!((space.map().entries(held), uvm.anons()), (0, 0));
+    /// # Ok(()) });
+    /// ```
     pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
         self.forget_ahead(held, space, space.map.bounds);
         let mut down = Gather::new();
@@ -169,6 +178,15 @@ impl<M: Machine> Uvm<M> {
     /// [`RangeError::NoMapping`] if part of the range is a hole (the rest was discarded);
     /// [`RangeError::Access`] if part is wired: nothing was discarded;
     /// [`RangeError::NoMemory`]: of a large range the first pages were.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.discard(held, space, range)?;
+    /// assert_eq!((uvm.anonymous(held, space), load(uvm, space, range.start)?), (0, [0]));
+    /// # Ok(()) });
+    /// ```
     pub fn discard(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -277,6 +295,18 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`RangeError::NoMemory`]: the copies of entries that share theirs with others, and of those
     /// behind, are still there.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Private);
+    /// let at = uvm.map(held, space, &request)?;
+    /// store(uvm, space, at, b"T")?;
+    /// uvm.forget_copies(held, space, &*file, Pages(0))?;
+    /// assert_eq!(&load(uvm, space, at)?, b"text");
+    /// # Ok(()) });
+    /// ```
     pub fn forget_copies(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -13,6 +13,15 @@ use crate::{Stop, Uvm};
 /// One address space, or a part of one that has a map of its own: a submap. Ended by
 /// [`Uvm::space_destroy`]; dropping this leaves all that is mapped, and fails every
 /// [audit](Uvm::audit) of the instance from then on.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let other = uvm.space_create(held, bounds())?;
+/// assert_eq!(other.bounds(), bounds());
+/// uvm.space_destroy(held, other);
+/// # Ok(()) });
+/// ```
 #[must_use = "a space stays until `space_destroy` gets this back"]
 pub struct Space<M: Machine> {
     pub(crate) map: Arc<Map<M>>,
@@ -26,16 +35,39 @@ pub struct Space<M: Machine> {
 
 impl<M: Machine> Space<M> {
     /// The machine's side: what a CPU loads to run in this space.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// assert_eq!(uvm.machine().pmap().resident(space.pmap()), 1);
+    /// # let _ = range;
+    /// # Ok(()) });
+    /// ```
     pub fn pmap(&self) -> &<M::Pmap as Pmap>::Space {
         &self.pmap
     }
 
     /// The map.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(space.map().entries(held), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn map(&self) -> &Map<M> {
         &self.map
     }
 
     /// The addresses that mappings may have.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert!(uvm.first_in(held, space, space.bounds()).is_none());
+    /// # Ok(()) });
+    /// ```
     pub fn bounds(&self) -> PageRange {
         self.map.bounds.try_into().expect("bounds are whole pages")
     }
@@ -46,6 +78,14 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`] for the machine's tables.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let space = uvm.space_create(held, pages(Va(1 << 16), 1 << 20))?;
+    /// uvm.space_destroy(held, space);
+    /// # Ok(()) });
+    /// ```
     pub fn space_create(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -74,6 +114,16 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let other = uvm.space_create(held, bounds())?;
+    /// memory(uvm, held, &other, 4)?;
+    /// uvm.space_destroy(held, other);
+    /// assert_eq!(uvm.anons(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
         self.space_clear(held, &space);
         space.duty.end();
@@ -90,6 +140,16 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`MapError::Exists`] if something is mapped in the range, [`MapError::Invalid`] for a range
     /// that is empty or outside, [`MapError::NoMemory`].
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let arena = uvm.submap(held, space, pages(Va(1 << 30), 256))?;
+    /// let at = uvm.map(held, &arena, &MapRequest::zero(Pages(4)))?;
+    /// store(uvm, space, at, b"reached through the space")?;
+    /// uvm.space_destroy(held, arena);
+    /// # Ok(()) });
+    /// ```
     pub fn submap(
         &self,
         held: &mut Held<'_, order::Nothing>,

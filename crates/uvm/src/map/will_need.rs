@@ -17,6 +17,17 @@ use crate::{Memory, Space, Stop, Uvm};
 impl<M: Machine> Uvm<M> {
     /// Starts reading what a range of addresses will need: pages of objects, and private memory
     /// that is on swap. Holes are passed by.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 8)?;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(8), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// uvm.will_need(held, space, pages(at, 8));
+    /// assert_eq!(file.object().resident(held), 8);
+    /// # Ok(()) });
+    /// ```
     pub fn will_need(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -40,6 +51,16 @@ impl<M: Machine> Uvm<M> {
 
     /// Starts reading an object's pages in a range that are missing and not known to be zeroes. The
     /// caller keeps a reference to the object.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 8)?;
+    /// let pager = file.clone() as Arc<dyn Pager<SoftMachine>>;
+    /// uvm.read_ahead(held, &pager, 0..4);
+    /// assert_eq!(file.object().resident(held), 4);
+    /// # Ok(()) });
+    /// ```
     pub fn read_ahead(
         &self,
         held: &mut Held<'_, order::Nothing>,

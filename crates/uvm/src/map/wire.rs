@@ -29,6 +29,16 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`RangeError`]; what was not wired before is not wired after.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+    /// uvm.wire(held, space, pages(at, 4))?;
+    /// assert_eq!(uvm.anons(), 4, "all are there, and stay");
+    /// uvm.unwire(held, space, pages(at, 4))?;
+    /// # Ok(()) });
+    /// ```
     pub fn wire(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -73,6 +83,16 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
     /// nothing has changed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)))?;
+    /// uvm.wire_as_touched(held, space, pages(at, 4))?;
+    /// store(uvm, space, at, b"x")?;
+    /// assert_eq!(uvm.anons(), 1);
+    /// # Ok(()) });
+    /// ```
     pub fn wire_as_touched(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -227,6 +247,15 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`RangeError::NoMapping`] for a hole, or [`RangeError::NoMemory`]:
     /// nothing has changed, unless other threads have unmapped a part meanwhile.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.wire(held, space, range)?;
+    /// uvm.unwire(held, space, range)?;
+    /// # Ok(()) });
+    /// ```
     pub fn unwire(
         &self,
         held: &mut Held<'_, order::Nothing>,

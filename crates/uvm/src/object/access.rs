@@ -19,6 +19,16 @@ use crate::pager::{Access, GetError, Pager};
 use crate::{Stop, Uvm};
 
 /// What a host means to do with a page.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)? as Arc<dyn Pager<SoftMachine>>;
+/// uvm.with_page(held, &file, Pages(0), Intent::Write, Access::PAGE, |machine, page| {
+///     machine.write(page, 0, b"T");
+/// })?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Intent {
     /// Look at it.
@@ -34,6 +44,18 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`GetError`]: past the end, I/O, no space, or no memory; never `Wait` or `Read`.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)? as Arc<dyn Pager<SoftMachine>>;
+    /// let mut bytes = [0; 4];
+    /// uvm.with_page(held, &file, Pages(0), Intent::Read, Access::PAGE, |machine, page| {
+    ///     machine.read(page, 0, &mut bytes);
+    /// })?;
+    /// assert_eq!(&bytes, b"text");
+    /// # Ok(()) });
+    /// ```
     pub fn with_page<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -101,6 +123,18 @@ impl<M: Machine> Uvm<M> {
     /// Ends a wiring of a page that [`with_page`](Self::with_page) handed out and its `work` made
     /// for longer than the call. If the page has left the object meanwhile and this was its last
     /// wiring, it is freed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)? as Arc<dyn Pager<SoftMachine>>;
+    /// let page = uvm.with_page(held, &file, Pages(0), Intent::Read, Access::PAGE, |_, page| {
+    ///     uvm.frames().wire(page); // For longer than this call.
+    ///     page
+    /// })?;
+    /// uvm.unpin(held, &file, page.ok_or("the file has bytes there")?, Intent::Read);
+    /// # Ok(()) });
+    /// ```
     pub fn unpin(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -127,6 +161,17 @@ impl<M: Machine> Uvm<M> {
     /// Sets an object's length. What lies behind a shorter length is freed, and its mappings fault
     /// with `Bus`. The bytes behind the end in its last page are the host's to clear. Waits for I/O
     /// of pages that go. A host changes the length of one object in one thread at a time.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 2)? as Arc<dyn Pager<SoftMachine>>;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(2), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// uvm.truncate(held, &file, Pages(1));
+    /// assert_eq!(load::<1>(uvm, space, at + Pages(1)), Err(FaultError::Bus));
+    /// # Ok(()) });
+    /// ```
     pub fn truncate(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -141,6 +186,18 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Frees an object's pages in a range and unmaps them; its length stays: a hole is punched.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = AnonObject::new(uvm, held, Pages(4))? as Arc<dyn Pager<SoftMachine>>;
+    /// let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// store(uvm, space, at, b"gone soon")?;
+    /// uvm.punch(held, &object, 0..1);
+    /// assert_eq!(load(uvm, space, at)?, [0]);
+    /// # Ok(()) });
+    /// ```
     pub fn punch(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -186,6 +243,17 @@ impl<M: Machine> Uvm<M> {
 
     /// Gives a handle on a pager's object back; with the last reference its pager frees what it
     /// will.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = AnonObject::new(uvm, held, Pages(4))?;
+    /// let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// uvm.detach(held, &*object);
+    /// store(uvm, space, at, b"the mapping still has it")?;
+    /// # Ok(()) });
+    /// ```
     pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
         let mut down = Gather::new();
         self.detach_into(held, pager, &mut down);

@@ -49,6 +49,16 @@ use crate::swap::Slot;
 use crate::{Memory, Uvm};
 
 /// What an object's lock guards.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 4)? as Arc<dyn Pager<SoftMachine>>;
+/// uvm.read_ahead(held, &file, 0..2);
+/// let (body, _held) = file.object().lock(held);
+/// assert_eq!((body.length(), body.pages(0..4).count()), (Pages(4), 2));
+/// # Ok(()) });
+/// ```
 pub struct ObjectBody {
     /// By index: the page, or its place on swap ([`Stored`]).
     pages: Slots,
@@ -73,6 +83,15 @@ pub struct ObjectBody {
 }
 
 /// The head of a memory object, embedded in its pager.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 4)?;
+/// let object = file.object();
+/// assert_eq!((object.len(held), object.resident(held)), (Pages(4), 0));
+/// # Ok(()) });
+/// ```
 pub struct Object<M: Machine> {
     id: u64,
     /// Whether its pager is registered.
@@ -123,28 +142,75 @@ impl<M: Machine> Object<M> {
     }
 
     /// Its number, which no other object ever has, as `/proc` shows it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (one, two) = (file(uvm, held, "a", 1)?, file(uvm, held, "b", 1)?);
+    /// assert_ne!(one.object().id(), two.object().id());
+    /// # Ok(()) });
+    /// ```
     pub fn id(&self) -> u64 {
         self.id
     }
 
     /// Its name in page records, which have room for no more: of its number the lower half. See
     /// [`Uvm::register`] for two of one name.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// assert!(uvm.pager(held, file.object().name()).is_some());
+    /// # Ok(()) });
+    /// ```
     pub fn name(&self) -> u32 {
         self.id as u32
     }
 
     /// References: map entries and the host's handles; a moment's value.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Shared);
+    /// uvm.map(held, space, &request)?;
+    /// assert_eq!(file.object().references(), 2, "the mapping's and ours");
+    /// # Ok(()) });
+    /// ```
     pub fn references(&self) -> usize {
         self.refs.count()
     }
 
     /// Counts one more handle, beside one that the caller has.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// file.object().attach();
+    /// assert_eq!(file.object().references(), 2);
+    /// uvm.detach(held, &*file);
+    /// # Ok(()) });
+    /// ```
     pub fn attach(&self) {
         self.refs.attach();
     }
 
     /// The same, if the object has a reference still; says whether. An object without any has given
     /// its pages up.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// assert!(file.object().attach_if_used());
+    /// uvm.detach(held, &*file);
+    /// uvm.detach(held, &*file);
+    /// assert!(!file.object().attach_if_used(), "nobody has it any more");
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn attach_if_used(&self) -> bool {
         self.refs.attach_if_used()
@@ -153,12 +219,32 @@ impl<M: Machine> Object<M> {
     /// Counts one who is about to map the object so that stores reach it, or to change it as if he
     /// had, until he says [`leave_writer`](Self::leave_writer): the mapping counts itself. `false`:
     /// [denied](Self::deny_writers).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// assert!(file.object().admit_writer());
+    /// assert!(!file.object().deny_writers(), "somebody may write");
+    /// file.object().leave_writer();
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn admit_writer(&self) -> bool {
         self.writers.admit()
     }
 
     /// The end of what [`admit_writer`](Self::admit_writer) began.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// assert!(file.object().admit_writer());
+    /// file.object().leave_writer();
+    /// assert_eq!(file.object().writers(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn leave_writer(&self) {
         self.writers.remove();
     }
@@ -185,12 +271,31 @@ impl<M: Machine> Object<M> {
 
     /// Mappings whose stores reach the object, or may be allowed to, in whatever space, and those
     /// about to be made; a moment's value.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Shared);
+    /// uvm.map(held, space, &request)?;
+    /// assert_eq!(file.object().writers(), 1);
+    /// # Ok(()) });
+    /// ```
     pub fn writers(&self) -> usize {
         self.writers.count()
     }
 
     /// Denies all mappings from now on whose stores would reach the object, if there is none, and
     /// no page that is pinned to be stored to through one; says whether.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// assert!(file.object().deny_writers());
+    /// assert!(!file.object().admit_writer(), "from now on");
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn deny_writers(&self) -> bool {
         self.writers.deny()
@@ -198,6 +303,15 @@ impl<M: Machine> Object<M> {
 
     /// Denies new ones beside those that there are. Children inherit these, and whoever one is
     /// passed to has it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// file.object().deny_new_writers();
+    /// assert!(!file.object().admit_writer());
+    /// # Ok(()) });
+    /// ```
     pub fn deny_new_writers(&self) {
         self.writers.deny_new();
     }
@@ -208,6 +322,15 @@ impl<M: Machine> Object<M> {
     }
 
     /// Takes the object's lock.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// let (body, _held) = file.object().lock(held);
+    /// assert_eq!(body.page(Pages(0)), None, "it was never read");
+    /// # Ok(()) });
+    /// ```
     pub fn lock<'a, P: Before<order::Object>>(
         &'a self,
         held: &'a mut Held<'_, P>,
@@ -225,12 +348,31 @@ impl<M: Machine> Object<M> {
     }
 
     /// Pages that are resident.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)? as Arc<dyn Pager<SoftMachine>>;
+    /// uvm.read_ahead(held, &file, 0..2);
+    /// assert_eq!(file.object().resident(held), 2);
+    /// # Ok(()) });
+    /// ```
     pub fn resident<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> usize {
         let (body, _) = self.body.lock(held);
         body.stored - body.swapped
     }
 
     /// Pages that the object holds, in memory or on swap.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = AnonObject::new(uvm, held, Pages(4))? as Arc<dyn Pager<SoftMachine>>;
+    /// let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
+    /// store(uvm, space, uvm.map(held, space, &request)?, b"x")?;
+    /// assert_eq!(object.object().stored(held), 1);
+    /// # Ok(()) });
+    /// ```
     pub fn stored<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> usize {
         self.body.lock(held).0.stored
     }
@@ -238,11 +380,27 @@ impl<M: Machine> Object<M> {
     /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its
     /// pages is left: a vnode may be recycled then, and one with pages is worth keeping, as memory
     /// alone bounds the cache of files.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// assert!(file.object().is_idle(held), "one handle, and no page");
+    /// # Ok(()) });
+    /// ```
     pub fn is_idle<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
         self.refs.count() <= 1 && self.stored(held) == 0
     }
 
     /// The object's length.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// assert_eq!(file.object().len(held), Pages(4));
+    /// # Ok(()) });
+    /// ```
     pub fn len<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> Pages {
         self.body.lock(held).0.len
     }
@@ -370,6 +528,16 @@ impl ObjectBody {
     }
 
     /// The resident page at an index.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)? as Arc<dyn Pager<SoftMachine>>;
+    /// uvm.read_ahead(held, &file, 1..2);
+    /// let (body, _held) = file.object().lock(held);
+    /// assert!(body.page(Pages(0)).is_none() && body.page(Pages(1)).is_some());
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn page(&self, index: Pages) -> Option<PageNo> {
         match self.pages.get(index.0) {
@@ -412,6 +580,17 @@ impl ObjectBody {
     }
 
     /// Resident pages in a range of indices, in order.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)? as Arc<dyn Pager<SoftMachine>>;
+    /// uvm.read_ahead(held, &file, 1..3);
+    /// let (body, _held) = file.object().lock(held);
+    /// let indices: Vec<u64> = body.pages(0..4).map(|(index, _)| index.0).collect();
+    /// assert_eq!(indices, [1, 2]);
+    /// # Ok(()) });
+    /// ```
     pub fn pages(
         &self,
         range: core::ops::Range<u64>,
@@ -462,6 +641,15 @@ impl ObjectBody {
     }
 
     /// Pages the object is long.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// let (body, _held) = file.object().lock(held);
+    /// assert_eq!(body.length(), Pages(4));
+    /// # Ok(()) });
+    /// ```
     pub fn length(&self) -> Pages {
         self.len
     }

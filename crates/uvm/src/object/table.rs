@@ -67,6 +67,15 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`NoMemory`] if the heap has no room; or 2^32 objects have been made since one that is alive
     /// got the same name (I2): the next has another.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = AnonObject::new(uvm, held, Pages(1))? as Arc<dyn Pager<SoftMachine>>;
+    /// uvm.register(held, &object)?;
+    /// assert!(uvm.pager(held, object.object().name()).is_some());
+    /// # Ok(()) });
+    /// ```
     pub fn register(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -100,6 +109,15 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// The pager of the object with a name, if it is registered and alive.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let name = file.object().name();
+    /// assert_eq!(uvm.pager(held, name).map(|pager| pager.kind()), Some("vnode"));
+    /// # Ok(()) });
+    /// ```
     pub fn pager<P: Before<order::ObjectTable>>(
         &self,
         held: &mut Held<'_, P>,

@@ -21,6 +21,21 @@ use super::Frames;
 const QUEUED: usize = 32;
 
 /// See the module.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 4)? as Arc<dyn Pager<SoftMachine>>;
+/// uvm.read_ahead(held, &file, 0..4);
+/// let mut gather = Gather::new();
+/// {
+///     let (mut body, mut held) = file.object().lock(held);
+///     body.remove_range(uvm, &mut held, 0..2, &mut gather).map_err(|_| "a page is busy")?;
+/// }
+/// gather.perform(uvm.frames(), uvm.machine(), held);
+/// assert_eq!(file.object().resident(held), 2);
+/// # Ok(()) });
+/// ```
 #[must_use = "a Gather is performed: until then its pages are not free"]
 #[derive(Default)]
 pub struct Gather {
@@ -39,6 +54,14 @@ pub(crate) struct PageChain {
 
 impl Gather {
     /// Nothing gathered yet.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut nothing = Gather::new();
+    /// nothing.perform(uvm.frames(), uvm.machine(), held);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn new() -> Gather {
         Gather::default()
@@ -46,6 +69,14 @@ impl Gather {
 
     /// Tells the CPUs, then frees the gathered pages. Takes `self` by reference only since a move
     /// would copy it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut nothing = Gather::new();
+    /// nothing.perform(uvm.frames(), uvm.machine(), held);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn perform<M: Machine, P>(
         &mut self,

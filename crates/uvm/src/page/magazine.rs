@@ -15,6 +15,14 @@ pub const FULL: usize = 64;
 pub const HALF: usize = FULL / 2;
 
 /// See the module.
+///
+/// ```
+/// use uvm::page::magazine::{Magazine, FULL};
+/// let mut magazine = Magazine::new();
+/// (0..FULL as u32).for_each(|number| magazine.push(number));
+/// assert!(magazine.is_full());
+/// assert_eq!(magazine.pop(), Some(FULL as u32 - 1));
+/// ```
 pub struct Magazine {
     numbers: [u32; FULL],
     len: usize,
@@ -56,6 +64,13 @@ impl Magazine {
     }
 
     /// Takes the number that was put in last.
+    ///
+    /// ```
+    /// use uvm::page::magazine::Magazine;
+    /// let mut magazine = Magazine::new();
+    /// magazine.push(7);
+    /// assert_eq!((magazine.pop(), magazine.pop()), (Some(7), None));
+    /// ```
     #[inline]
     pub fn pop(&mut self) -> Option<u32> {
         let at = self.len.wrapping_sub(1);
@@ -65,6 +80,13 @@ impl Magazine {
     }
 
     /// Puts a number in. There must be room.
+    ///
+    /// ```
+    /// use uvm::page::magazine::Magazine;
+    /// let mut magazine = Magazine::new();
+    /// magazine.push(7);
+    /// assert_eq!(magazine.numbers(), [7]);
+    /// ```
     #[inline]
     pub fn push(&mut self, number: u32) {
         self.numbers[self.len] = number;

@@ -59,6 +59,15 @@ pub use scan::SCAN;
 pub use unmapped::Unmapped;
 
 /// Whose a page is.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let page = uvm.new_page(held)?;
+/// assert_eq!(uvm.frames().owner(page.page()), Owner::Kernel);
+/// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// Nobody's.
@@ -74,6 +83,15 @@ pub enum Owner {
 }
 
 /// How deep into the last pages an allocation may reach.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let (frames, machine) = (uvm.frames(), uvm.machine());
+/// let table = frames.alloc(machine, held, Reserve::Kernel)?;
+/// frames.free_page(machine, held, table);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reserve {
     /// User memory: leaves both reserves below alone, but that a thread which is being ended may
@@ -120,6 +138,16 @@ bitflags::bitflags! {
 }
 
 /// Where a page is linked. Pages from `Free` on hold bytes for nobody.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let (frames, machine) = (uvm.frames(), uvm.machine());
+/// let page = frames.alloc(machine, held, Reserve::User)?;
+/// assert_eq!(frames.place(page), uvm::page::Place::Nowhere);
+/// frames.free_page(machine, held, page);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Place {
@@ -179,6 +207,15 @@ const BATCH: usize = 32;
 const LOOKS: usize = 16;
 
 /// A run of physical memory.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// for segment in uvm.frames().segments() {
+///     println!("{} frames from {:?} on", segment.pages, segment.start);
+/// }
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
     /// Address of the first frame; page aligned.
@@ -209,6 +246,13 @@ struct Global<M: Machine> {
 }
 
 /// All physical memory of a machine. Size: 32 bytes a page.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// let frames = Frames::<SoftMachine>::new(&[(Pa(0x10_0000), 512)], 2)?;
+/// assert_eq!((frames.total(), frames.free(), frames.cpus()), (512, 512, 2));
+/// # Ok::<(), NoMemory>(())
+/// ```
 pub struct Frames<M: Machine> {
     segments: Vec<Segment>,
     /// Frames of memory: their numbers end here, those of devices follow.
@@ -244,6 +288,13 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// let frames = Frames::<SoftMachine>::new(&[(Pa(0x10_0000), 512), (Pa(0x80_0000), 64)], 1)?;
+    /// assert_eq!(frames.total(), 576);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn new(segments: &[(Pa, u32)], cpus: usize) -> Result<Self, NoMemory> {
         Self::with(segments, &[], &[], cpus)
     }
@@ -256,6 +307,15 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records, or there are more than 2^31 of them.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// let framebuffer = (Pa(0xfd00_0000), 1024);
+    /// let frames = Frames::<SoftMachine>::with(&[(Pa(0), 512)], &[], &[framebuffer], 1)?;
+    /// let first = frames.page_at(framebuffer.0).expect("it has a number");
+    /// assert!(frames.is_device(first) && frames.total() == 512);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn with(
         segments: &[(Pa, u32)],
         loaded: &[(Pa, u32)],
@@ -302,21 +362,52 @@ impl<M: Machine> Frames<M> {
     }
 
     /// CPUs that have caches of their own: [`Machine::cpu`] stays below.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.frames().cpus(), uvm.machine().cpus());
+    /// # Ok(()) });
+    /// ```
     pub fn cpus(&self) -> usize {
         self.per_cpu.len()
     }
 
     /// Page frames of memory.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.frames().total(), uvm.frames().free());
+    /// # Ok(()) });
+    /// ```
     pub fn total(&self) -> usize {
         self.total
     }
 
     /// Page frames in all, those of devices too: what a column keyed by [`PageNo`] must hold.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut bits = vec![false; uvm.frames().numbers()]; // A column of a pmap's.
+    /// # let _ = &mut bits;
+    /// # Ok(()) });
+    /// ```
     pub fn numbers(&self) -> usize {
         self.pages.len()
     }
 
     /// Whether a frame is a device's.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// assert!(!uvm.frames().is_device(page.page()));
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn is_device(&self, page: PageNo) -> bool {
         page.0 as usize >= self.total
@@ -325,6 +416,16 @@ impl<M: Machine> Frames<M> {
     /// Free page frames (I3); a moment's value where several CPUs run. Frames that move between the
     /// list and a cache meanwhile are rather counted twice than not at all: who is told that there
     /// are none gives up.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let before = uvm.frames().free();
+    /// let page = uvm.new_page(held)?;
+    /// assert_eq!(uvm.frames().free(), before - 1);
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn free(&self) -> usize {
         let before = self.global.free_list_len.load(Acquire);
         let cached = self.per_cpu.iter().map(|cpu| cpu.cached.load(Acquire)).sum::<usize>();
@@ -334,6 +435,13 @@ impl<M: Machine> Frames<M> {
     /// Page frames that operations under way give back: free as soon as the CPUs have been told of
     /// them, for which nobody sleeps. A moment's value; who reads it before [`free`](Self::free)
     /// counts no frame as neither.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.frames().being_freed(), 0, "no operation is under way");
+    /// # Ok(()) });
+    /// ```
     pub fn being_freed(&self) -> usize {
         // An operation may begin on one CPU and end on another.
         let sum =
@@ -349,12 +457,26 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Free page frames that [`Reserve::User`] may take; a moment's value.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert!(uvm.frames().for_users() < uvm.frames().free(), "some are kept for the kernel");
+    /// # Ok(()) });
+    /// ```
     pub fn for_users(&self) -> usize {
         self.free().saturating_sub(self.reserve_kernel)
     }
 
     /// Whether the free list alone has more than [`low_water`](Self::low_water); a moment's value,
     /// by two words that change rarely.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert!(uvm.frames().is_plentiful());
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn is_plentiful(&self) -> bool {
         self.global.free_list_len.load(Relaxed) > self.low_water()
@@ -362,23 +484,55 @@ impl<M: Machine> Frames<M> {
 
     /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the
     /// daemon runs before anyone is refused.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let frames = uvm.frames();
+    /// if frames.free() < frames.low_water() {
+    ///     uvm.pageout(held, frames.high_water());
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn low_water(&self) -> usize {
         self.low_water.load(Relaxed)
     }
 
     /// Free pages at which the page daemon may rest.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert!(uvm.frames().low_water() <= uvm.frames().high_water());
+    /// # Ok(()) });
+    /// ```
     pub fn high_water(&self) -> usize {
         self.high_water.load(Relaxed)
     }
 
     /// How many allocations of frames have been refused, whosever: who was refused memory learns by
     /// it whether frames were what it lacked.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.frames().refusals(), 0);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn refusals(&self) -> usize {
         self.refusals.load(Relaxed)
     }
 
     /// Sets both marks; `low` is raised to what the reserves need, `high` to `low`.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.frames().set_water_marks(64, 128);
+    /// assert_eq!(uvm.frames().high_water(), 128);
+    /// # Ok(()) });
+    /// ```
     pub fn set_water_marks(&self, low: usize, high: usize) {
         let low = low.max(self.reserve_kernel + 1);
         self.low_water.store(low, Relaxed);
@@ -386,6 +540,14 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The physical memory handed in, then the devices'.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let frames: u32 = uvm.frames().segments().iter().map(|segment| segment.pages).sum();
+    /// assert_eq!(frames as usize, uvm.frames().numbers());
+    /// # Ok(()) });
+    /// ```
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
@@ -394,6 +556,16 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Panics
     /// If there is no such frame.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// let pa = uvm.frames().pa(page.page());
+    /// assert_eq!(uvm.frames().page_at(pa), Some(page.page()));
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn pa(&self, page: PageNo) -> Pa {
         for s in &self.segments {
@@ -406,6 +578,13 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The frame at an address; `None` if the machine manages no memory there.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.frames().page_at(Pa(1 << 50)), None);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn page_at(&self, pa: Pa) -> Option<PageNo> {
         for s in &self.segments {
@@ -424,6 +603,16 @@ impl<M: Machine> Frames<M> {
     /// # Errors
     /// [`NoMemory`] if only pages kept for a more urgent `reserve` are left, on the free list and
     /// in all caches.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (frames, machine) = (uvm.frames(), uvm.machine());
+    /// let page = frames.alloc(machine, held, Reserve::Kernel)?;
+    /// machine.zero(page);
+    /// frames.free_page(machine, held, page);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn alloc<P: Before<PageCache>>(
         &self,
@@ -538,6 +727,16 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Panics
     /// If the page is on a list, is free, or is the host's [own](Place::Own).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (frames, machine) = (uvm.frames(), uvm.machine());
+    /// let page = frames.alloc(machine, held, Reserve::Kernel)?;
+    /// frames.free_page(machine, held, page);
+    /// assert_eq!(frames.free(), frames.total());
+    /// # Ok(()) });
+    /// ```
     pub fn free_page<P: Before<PageCache>>(
         &self,
         machine: &M,
@@ -621,6 +820,15 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Returns all cached pages to the free list, from every CPU.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// uvm.frames().drain_caches(held);
+    /// # Ok(()) });
+    /// ```
     pub fn drain_caches<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
         for (number, cpu) in self.per_cpu.iter().enumerate() {
             let (mut cache, mut h) = cpu.cache.lock(held);
@@ -633,6 +841,13 @@ impl<M: Machine> Frames<M> {
     /// The same if the free list has less than what is kept from programs: what memory pressure has
     /// freed must not all go to whoever asks first on the CPU that freed it, or the reserves shrink
     /// each time that they are used.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.frames().refill_reserves(held);
+    /// # Ok(()) });
+    /// ```
     pub fn refill_reserves<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
         if self.global.free_list_len.load(Relaxed) < self.reserve_kernel {
             self.drain_caches(held);
@@ -645,6 +860,15 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if there is no such run, or taking it would reach into the kernel's reserve.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (frames, machine) = (uvm.frames(), uvm.machine());
+    /// let first = frames.alloc_run(held, 16)?;
+    /// (first.0..first.0 + 16).for_each(|n| frames.free_page(machine, held, PageNo(n)));
+    /// # Ok(()) });
+    /// ```
     pub fn alloc_run<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,

@@ -18,6 +18,15 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Panics
     /// If there is no such frame, it is free, or it is the host's [own](Place::Own).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// assert_eq!(uvm.frames().bytes_at(page.page()), uvm.frames().pa(page.page()));
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn bytes_at(&self, page: PageNo) -> Pa {
         let place = self.page(page).place.load(Relaxed);
@@ -33,6 +42,18 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Panics
     /// If the page is on a list.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (frames, machine) = (uvm.frames(), uvm.machine());
+    /// let table = frames.alloc(machine, held, Reserve::Kernel)?;
+    /// frames.keep(table); // Its address is `pa`; `bytes_at` would panic.
+    /// // SAFETY: nothing was kept in it, and nothing maps it.
+    /// unsafe { frames.let_go(table) };
+    /// frames.free_page(machine, held, table);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn keep(&self, page: PageNo) {
         let is_alone = self.page(page).moves(Place::Nowhere, Place::Own);
@@ -47,6 +68,18 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Panics
     /// If the page isn't kept.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (frames, machine) = (uvm.frames(), uvm.machine());
+    /// let table = frames.alloc(machine, held, Reserve::Kernel)?;
+    /// frames.keep(table);
+    /// // SAFETY: nothing was kept in it, and nothing maps it.
+    /// unsafe { frames.let_go(table) };
+    /// frames.free_page(machine, held, table);
+    /// # Ok(()) });
+    /// ```
     #[expect(unsafe_code, reason = "with this, what lies in the page can be overwritten")]
     pub unsafe fn let_go(&self, page: PageNo) {
         let was_kept = self.page(page).moves(Place::Own, Place::Nowhere);

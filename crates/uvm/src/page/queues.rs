@@ -17,6 +17,15 @@ use machine::order::{Before, Held, PageQueues};
 use machine::{Machine, PageNo};
 
 /// A queue of pages in use.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// memory(uvm, held, space, 4)?;
+/// uvm.frames().flush_pending(held);
+/// assert!(uvm.frames().oldest(held, Queue::Active).is_some());
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Queue {
     /// Pages believed in use.
@@ -26,6 +35,13 @@ pub enum Queue {
 }
 
 /// What a page on a queue holds, for the balance between kinds of memory.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// uvm.knobs().set_shares(Class::File, 20, 60)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Anonymous memory, an object's too.
@@ -158,6 +174,15 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Links what all CPUs' batches hold.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// uvm.frames().flush_pending(held);
+    /// assert_eq!(uvm.frames().active(), 4);
+    /// # Ok(()) });
+    /// ```
     pub fn flush_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) {
         for cpu in 0..self.per_cpu.len() {
             self.link_pending(held, cpu);
@@ -223,6 +248,15 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The page at a queue's front, which has been there longest.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// uvm.frames().flush_pending(held);
+    /// assert_eq!(uvm.frames().oldest(held, Queue::Inactive), None);
+    /// # Ok(()) });
+    /// ```
     pub fn oldest<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
@@ -234,16 +268,41 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Pages on the active queue; batches are not counted.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// uvm.frames().flush_pending(held);
+    /// assert_eq!((uvm.frames().active(), uvm.frames().inactive()), (4, 0));
+    /// # Ok(()) });
+    /// ```
     pub fn active(&self) -> usize {
         self.global.balance.active.load(Relaxed)
     }
 
     /// Pages on the inactive queue.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.frames().inactive(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn inactive(&self) -> usize {
         self.global.balance.inactive.load(Relaxed)
     }
 
     /// Pages on both queues of a class.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// uvm.frames().flush_pending(held);
+    /// assert_eq!(uvm.frames().of_class(Class::Anon), 4);
+    /// # Ok(()) });
+    /// ```
     pub fn of_class(&self, class: Class) -> usize {
         let (file, exec) =
             (self.global.balance.file.load(Relaxed), self.global.balance.exec.load(Relaxed));
@@ -270,6 +329,13 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Errors
     /// A sentence that names the first page that is not where it says.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.frames().audit(held)?;
+    /// # Ok(()) });
+    /// ```
     pub fn audit<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) -> Result<(), &'static str> {
         let mut seen = [0usize; 5];
         {

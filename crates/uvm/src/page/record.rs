@@ -43,6 +43,16 @@ pub enum Taken {
 
 impl<M: Machine> Frames<M> {
     /// Whose the page is.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 1)?;
+    /// uvm.frames().flush_pending(held);
+    /// let page = uvm.frames().oldest(held, Queue::Active).ok_or("it is active")?;
+    /// assert!(matches!(uvm.frames().owner(page), Owner::Anon(_)));
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn owner(&self, page: PageNo) -> Owner {
         unpack(self.page(page).owner.load(Acquire))
@@ -120,6 +130,15 @@ impl<M: Machine> Frames<M> {
     }
 
     /// What is going on with the page.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// assert!(uvm.frames().flags(page.page()).is_empty());
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn flags(&self, page: PageNo) -> PageFlags {
         PageFlags::from_bits_truncate(self.page(page).flags.load(Relaxed))
@@ -142,6 +161,16 @@ impl<M: Machine> Frames<M> {
     }
 
     /// How often the page is wired or loaned: while it is, it stays in memory.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// assert_eq!(uvm.frames().wire_count(loan.pages()[0].page()), 1, "a loan keeps it in memory");
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn wire_count(&self, page: PageNo) -> u32 {
         let holds = self.page(page).wire.load(Acquire);
@@ -149,12 +178,32 @@ impl<M: Machine> Frames<M> {
     }
 
     /// How often the page is wired, its loans left out.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
+    /// assert_eq!(uvm.frames().wirings(pinned.pages()[0]), 1);
+    /// uvm.unwire_pages(held, pinned);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn wirings(&self, page: PageNo) -> u32 {
         self.page(page).wire.load(Acquire) & WIRINGS
     }
 
     /// How often the page is loaned. Who is told none sees all that borrowers did with it before.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// assert_eq!(uvm.frames().loans(loan.pages()[0].page()), 1);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn loans(&self, page: PageNo) -> u32 {
         (self.page(page).wire.load(Acquire) & LOANS) / LOAN
@@ -230,6 +279,17 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Whether the page's owner has let it go.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let loan = uvm.loan_to_kernel(held, space, range)?;
+    /// uvm.unmap(held, space, range)?;
+    /// assert!(uvm.frames().is_left(loan.pages()[0].page()), "only the loan keeps it");
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn is_left(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Relaxed) & LEFT != 0
     }
@@ -279,6 +339,17 @@ impl<M: Machine> Frames<M> {
     /// Wires the page once more. It stays on its queue, where the page daemon passes it by: most
     /// wirings last for one copy, and two hand-offs through the queues' lock would cost more than
     /// that.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (frames, machine) = (uvm.frames(), uvm.machine());
+    /// let page = frames.alloc(machine, held, Reserve::Kernel)?;
+    /// frames.wire(page);
+    /// assert_eq!(frames.wirings(page), 1);
+    /// # frames.unpin(page); frames.free_page(machine, held, page);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn wire(&self, page: PageNo) {
         self.page(page).wire.fetch_add(1, Relaxed);
@@ -314,6 +385,15 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Where the page is linked.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// assert_eq!(uvm.frames().place(page.page()), uvm::page::Place::Nowhere);
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn place(&self, page: PageNo) -> Place {
         PLACES[usize::from(self.page(page).place.load(Acquire))]
     }

@@ -19,6 +19,16 @@ impl<M: Machine> Frames<M> {
     ///
     /// # Errors
     /// [`NoMemory`] after those that there were.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (frames, machine) = (uvm.frames(), uvm.machine());
+    /// let mut pages = Vec::new();
+    /// frames.alloc_many(machine, held, Reserve::User, 8, |page| pages.push(page))?;
+    /// pages.into_iter().for_each(|page| frames.free_page(machine, held, page));
+    /// # Ok(()) });
+    /// ```
     pub fn alloc_many<P: Before<PageCache>>(
         &self,
         machine: &M,

@@ -17,6 +17,16 @@ use machine::Machine;
 const MOST_KEPT: u32 = 95;
 
 /// See the module. Every change holds from the next pass on.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// uvm.knobs().set_neighbours(false);
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(16)))?;
+/// store(uvm, space, at, b"x")?;
+/// assert_eq!(uvm.machine().pmap().resident(space.pmap()), 1);
+/// # Ok(()) });
+/// ```
 pub struct Knobs {
     least: [AtomicU8; 3],
     most: [AtomicU8; 3],
@@ -25,6 +35,13 @@ pub struct Knobs {
 }
 
 /// A share was refused: over 100, the least over the most, or the least shares over 95 together.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// assert_eq!(uvm.knobs().set_shares(Class::File, 60, 50), Err(BadShare));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadShare;
 
@@ -45,6 +62,13 @@ impl Default for Knobs {
 
 impl Knobs {
     /// The least and the most share of a kind, in percent.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.knobs().shares(Class::Anon), (10, 80));
+    /// # Ok(()) });
+    /// ```
     pub fn shares(&self, class: Class) -> (u8, u8) {
         (self.least[class as usize].load(Relaxed), self.most[class as usize].load(Relaxed))
     }
@@ -53,6 +77,14 @@ impl Knobs {
     ///
     /// # Errors
     /// [`BadShare`]: nothing has changed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.knobs().set_shares(Class::File, 20, 60)?;
+    /// assert_eq!(uvm.knobs().shares(Class::File), (20, 60));
+    /// # Ok(()) });
+    /// ```
     pub fn set_shares(&self, class: Class, least: u8, most: u8) -> Result<(), BadShare> {
         let others = CLASSES.iter().filter(|&&c| c != class).map(|&c| u32::from(self.shares(c).0));
         if most > 100 || least > most || u32::from(least) + others.sum::<u32>() > MOST_KEPT {
@@ -64,24 +96,56 @@ impl Knobs {
     }
 
     /// Whether a fault maps and brings in what lies around it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert!(uvm.knobs().neighbours());
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn neighbours(&self) -> bool {
         self.neighbours.load(Relaxed)
     }
 
     /// Lets a fault bring in its own page alone, or what lies around it as well.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.knobs().set_neighbours(false);
+    /// assert!(!uvm.knobs().neighbours());
+    /// # Ok(()) });
+    /// ```
     pub fn set_neighbours(&self, on: bool) {
         self.neighbours.store(on, Relaxed);
     }
 
     /// How many entries a map may have before what would add to them is refused; no bound at first.
     /// Where several CPUs map side by side, each may add as many as a 64th of that.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.knobs().most_entries(), usize::MAX);
+    /// # Ok(()) });
+    /// ```
     #[inline]
     pub fn most_entries(&self) -> usize {
         self.most_entries.load(Relaxed)
     }
 
     /// Changes that; maps that have more stay as they are.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 4)?;
+    /// uvm.knobs().set_most_entries(1);
+    /// let cut = uvm.protect(held, space, pages(range.start, 1), Prot::READ);
+    /// assert_eq!(cut, Err(RangeError::TooMany));
+    /// # Ok(()) });
+    /// ```
     pub fn set_most_entries(&self, most: usize) {
         self.most_entries.store(most, Relaxed);
     }

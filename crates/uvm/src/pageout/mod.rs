@@ -72,6 +72,16 @@ pub(crate) use reclaim::Reclaim;
 pub(crate) use waiters::Waiters;
 
 /// What a pass has achieved.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// uvm.swap_on(held, disk(64), 0)?;
+/// let range = memory(uvm, held, space, 8)?;
+/// let Progress { freed, started, .. } = uvm.pageout_range(held, space, range);
+/// assert_eq!(freed + started, 8);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Progress {
@@ -151,6 +161,18 @@ impl<M: Machine> Uvm<M> {
     /// another thread is at it.
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.swap_on(held, disk(64), 0)?;
+    /// memory(uvm, held, space, 8)?;
+    /// for _ in 0..3 {
+    ///     uvm.pageout(held, uvm.frames().total()); // The first pass only makes them inactive.
+    /// }
+    /// assert!(uvm.stat().get(Counter::SwapOuts) > 0);
+    /// # Ok(()) });
+    /// ```
     pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
         if !self.memory_state(held).is_worth_a_pass(self.frames().low_water()) {
             return Progress::default();
@@ -163,16 +185,37 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Pages that are being written so that they can be freed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.pages_in_flight(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn pages_in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
     }
 
     /// Pages that were made busy to be read, and whose read has not ended.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.pages_coming_in(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn pages_coming_in(&self) -> usize {
         self.coming_in.load(Relaxed)
     }
 
     /// What an administrator may choose.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.knobs().set_most_entries(65_530);
+    /// # Ok(()) });
+    /// ```
     pub fn knobs(&self) -> &Knobs {
         &self.knobs
     }

@@ -37,6 +37,17 @@ impl<M: Machine> Uvm<M> {
     /// Writes a range's pages out as far as they have to be, and frees them when that is done;
     /// those that are wired or have nowhere to go stay. Waits for no write. Cost: by pages that are
     /// there.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.swap_on(held, disk(64), 0)?;
+    /// let range = memory(uvm, held, space, 8)?;
+    /// uvm.pageout_range(held, space, range);
+    /// assert_eq!(uvm.swap_space().1, 8);
+    /// assert_eq!(load(uvm, space, range.start)?, [1], "and back");
+    /// # Ok(()) });
+    /// ```
     pub fn pageout_range(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -75,6 +86,15 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes a range's pages for unused until they are used again.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 8)?;
+    /// uvm.cool_range(held, space, range);
+    /// assert_eq!(uvm.frames().inactive(), 8);
+    /// # Ok(()) });
+    /// ```
     pub fn cool_range(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -35,6 +35,14 @@ pub(crate) struct Reclaim {
 }
 
 /// What is done for an operation when memory has run out.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let seven = uvm.with_room(held, uvm::pageout::Last::Fail, || Ok(7))?;
+/// assert_eq!(seven, 7);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Last {
     /// It fails.
@@ -91,6 +99,15 @@ impl<M: Machine> Uvm<M> {
     /// again; if not, memory has run out.
     ///
     /// The caller must not be one that a swap device's or a file's writes depend on.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// if uvm.make_room(held) {
+    ///     // Some memory may be free now: try again what was refused.
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn make_room(&self, held: &mut Held<'_, order::Nothing>) -> bool {
         let mut reclaim = Reclaim::default();
         reclaim.begin(self.frames());
@@ -107,6 +124,18 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`NoMemory`] when memory has run out, or the calling thread is being ended.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let table = uvm.with_room(held, uvm::pageout::Last::Fail, || {
+    ///     let mut table = Vec::<u64>::new();
+    ///     table.try_reserve_exact(1 << 16).map_err(|_| NoMemory)?;
+    ///     Ok(table)
+    /// })?;
+    /// assert!(table.capacity() >= 1 << 16);
+    /// # Ok(()) });
+    /// ```
     pub fn with_room<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,

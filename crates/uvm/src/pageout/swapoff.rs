@@ -35,6 +35,17 @@ impl<M: Machine> Uvm<M> {
     /// # Errors
     /// [`SwapError`]: the device stays on. What could not be read is lost to those who had it, and
     /// no error the next time.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let id = uvm.swap_on(held, disk(64), 0)?;
+    /// let range = memory(uvm, held, space, 8)?;
+    /// uvm.pageout_range(held, space, range);
+    /// uvm.swap_off(held, id)?;
+    /// assert_eq!(load(uvm, space, range.start)?, [1], "it came home");
+    /// # Ok(()) });
+    /// ```
     pub fn swap_off(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -30,6 +30,17 @@ use crate::Uvm;
 const AROUND: u64 = 16;
 
 /// See the module.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let object = AnonObject::new(uvm, held, Pages(4))?;
+/// let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
+/// let (here, there) = (uvm.map(held, space, &request)?, uvm.map(held, space, &request)?);
+/// store(uvm, space, here, b"shared")?;
+/// assert_eq!(&load(uvm, space, there)?, b"shared");
+/// # Ok(()) });
+/// ```
 pub struct AnonObject<M: Machine> {
     object: Object<M>,
     /// What the host wants to be dropped with it.
@@ -37,6 +48,24 @@ pub struct AnonObject<M: Machine> {
 }
 
 /// Something of the host's that lives as long as an object. Its drop must not sleep.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// /// Counts the segments that there are.
+/// struct Segment(Arc<()>);
+///
+/// impl Attached for Segment {}
+///
+/// let count = Arc::new(());
+/// let attached = Box::new(Segment(count.clone()));
+/// let quota = Arc::new(Quota::new(16));
+/// let object = AnonObject::within(uvm, held, Pages(4), quota, Some(attached))?;
+/// uvm.detach(held, &*object);
+/// drop(object);
+/// assert_eq!(Arc::strong_count(&count), 1);
+/// # Ok(()) });
+/// ```
 pub trait Attached: Send + Sync {}
 
 impl<M: Machine> AnonObject<M> {
@@ -45,6 +74,14 @@ impl<M: Machine> AnonObject<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for the head.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = AnonObject::new(uvm, held, Pages(4))?;
+    /// uvm.detach(held, &*object);
+    /// # Ok(()) });
+    /// ```
     pub fn new(
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
@@ -59,6 +96,18 @@ impl<M: Machine> AnonObject<M> {
     ///
     /// # Errors
     /// As [`new`](Self::new).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let quota = Arc::new(Quota::new(2));
+    /// let object = AnonObject::within(uvm, held, Pages(4), quota.clone(), None)?;
+    /// let request = MapRequest::object(object, Pages(0), Pages(4), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// store(uvm, space, at, b"x")?;
+    /// assert_eq!((quota.used(), quota.room()), (1, 1));
+    /// # Ok(()) });
+    /// ```
     pub fn within(
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,

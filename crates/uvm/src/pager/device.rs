@@ -19,6 +19,21 @@ use crate::object::{Object, ObjectBody, Removed};
 use crate::Uvm;
 
 /// See the module.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// let config = Config { devices: vec![(Pa(1 << 32), 16)], ..Config::default() };
+/// let uvm = SoftMachine::new(config).into_uvm()?;
+/// let mut thread = ThreadCtx::new();
+/// let held = &mut thread.held();
+/// let first = uvm.frames().page_at(Pa(1 << 32)).ok_or("the device has frames")?;
+/// let device = DevicePager::new(&uvm, held, first, Pages(16))?;
+/// let space = uvm.space_create(held, bounds())?;
+/// let request = MapRequest::object(device.clone(), Pages(0), Pages(16), Sharing::Shared);
+/// store(&uvm, &space, uvm.map(held, &space, &request)?, b"to the device")?;
+/// # uvm.space_destroy(held, space);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct DevicePager<M: Machine> {
     object: Object<M>,
     first: PageNo,

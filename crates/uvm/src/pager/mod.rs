@@ -26,6 +26,15 @@ use crate::object::{Object, ObjectBody, Removed};
 use crate::Uvm;
 
 /// Why a pager has no page to give.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)? as Arc<dyn Pager<SoftMachine>>;
+/// let behind = uvm.with_page(held, &file, Pages(1), Intent::Read, Access::PAGE, |_, _| ());
+/// assert_eq!(behind, Err(GetError::PastEnd));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GetError {
     /// The page is on its way: wait, then ask again.
@@ -49,10 +58,32 @@ impl From<NoMemory> for GetError {
 }
 
 /// A file's data could not be written back.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)?;
+/// if let Err(IoError) = file.clean(uvm, held, 0..1) {
+///     // The pages stay dirty: try again, or give up what is in them.
+///     file.give_up(uvm, held, 0..1);
+/// }
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoError;
 
 /// How a page is about to be used, for a pager that reads ahead.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 8)? as Arc<dyn Pager<SoftMachine>>;
+/// // A call that goes on for eight pages: the file is read that far ahead.
+/// let access = Access::Call(Advice::Sequential, 8);
+/// uvm.with_page(held, &file, Pages(0), Intent::Read, access, |_, _| ())?;
+/// assert_eq!(file.object().resident(held), 8);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// By a fault, in a mapping with this advice.
@@ -96,6 +127,16 @@ pub enum Put {
 }
 
 /// A source of pages.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file: Arc<dyn Pager<SoftMachine>> = file(uvm, held, "text", 1)?;
+/// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Private);
+/// uvm.map(held, space, &request)?;
+/// assert_eq!((file.kind(), file.object().references()), ("vnode", 2));
+/// # Ok(()) });
+/// ```
 pub trait Pager<M: Machine>: Send + Sync {
     /// The embedded object.
     fn object(&self) -> &Object<M>;

@@ -20,6 +20,16 @@ use machine::lines::Ordering::Relaxed;
 use super::GetError;
 
 /// See the module.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let quota = Arc::new(Quota::new(8));
+/// let object = AnonObject::within(uvm, held, Pages(64), quota.clone(), None)?;
+/// assert_eq!((quota.most(), quota.used()), (8, 0));
+/// uvm.detach(held, &*object);
+/// # Ok(()) });
+/// ```
 pub struct Quota {
     most: AtomicUsize,
     used: AtomicUsize,
@@ -30,6 +40,13 @@ pub struct Quota {
 
 impl Quota {
     /// A quota of `most` pages.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(Quota::new(8).room(), 8);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub const fn new(most: usize) -> Quota {
         Quota {
@@ -41,24 +58,53 @@ impl Quota {
     }
 
     /// A quota without a bound of its own within another.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let all = Arc::new(Quota::new(8));
+    /// assert_eq!(Quota::within(all).room(), 8);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn within(outer: Arc<Quota>) -> Quota {
         Quota { outer: Some(outer), ..Quota::new(usize::MAX) }
     }
 
     /// Pages that there may be.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(Quota::new(8).most(), 8);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn most(&self) -> usize {
         self.most.load(Relaxed)
     }
 
     /// Pages that there are.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(Quota::new(8).used(), 0);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
     /// Pages that there may be yet: in it and in all that it lies within.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(Quota::new(8).room(), 8);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn room(&self) -> usize {
         let rooms = self.chain().map(|quota| quota.most().saturating_sub(quota.used()));
@@ -73,6 +119,15 @@ impl Quota {
 
     /// Changes how many there may be. If there are more already no new ones come until enough have
     /// gone.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let quota = Quota::new(8);
+    /// quota.set_most(16);
+    /// assert_eq!(quota.room(), 16);
+    /// # Ok(()) });
+    /// ```
     pub fn set_most(&self, most: usize) {
         self.most.store(most, Relaxed);
     }

@@ -37,6 +37,31 @@ const WRITE_CLUSTER: usize = 256;
 
 /// A file, as the host keeps it. All calls come with nothing locked and may sleep, but for
 /// `write_later`.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// /// A file whose pages are its pages' numbers.
+/// struct Numbers;
+///
+/// impl Vnode<SoftMachine> for Numbers {
+///     fn read(&self, machine: &SoftMachine, index: Pages, pages: &[PageNo]) -> Transfer {
+///         for (&page, n) in pages.iter().zip(index.0..) {
+///             machine.zero(page);
+///             machine.write(page, 0, &n.to_le_bytes());
+///         }
+///         Transfer::Done
+///     }
+///     fn write(&self, _: &SoftMachine, _: Pages, _: &[PageNo]) -> Transfer {
+///         Transfer::Failed
+///     }
+/// }
+///
+/// let file = VnodePager::new(uvm, held, Box::new(Numbers), Pages(1000))?;
+/// let request = MapRequest::object(file, Pages(7), Pages(1), Sharing::Private);
+/// assert_eq!(load(uvm, space, uvm.map(held, space, &request)?)?, [7]);
+/// # Ok(()) });
+/// ```
 pub trait Vnode<M: Machine>: Send + Sync {
     /// Reads consecutive pages of the file, from `index` on, into `pages`: all their bytes, zeroes
     /// past the file's end. At most [`CLUSTER`] pages, all busy.
@@ -66,6 +91,18 @@ pub trait Vnode<M: Machine>: Send + Sync {
 }
 
 /// See the module.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)?;
+/// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Shared);
+/// let at = uvm.map(held, space, &request)?;
+/// store(uvm, space, at, b"T")?;
+/// file.clean(uvm, held, 0..1)?;
+/// assert_eq!(file.stored_to(held), 1);
+/// # Ok(()) });
+/// ```
 pub struct VnodePager<M: Machine> {
     object: Object<M>,
     vnode: Box<dyn Vnode<M>>,
@@ -110,6 +147,16 @@ impl<M: Machine> VnodePager<M> {
     /// # Errors
     /// [`IoError`] if a page of the file could not be written. All others were, and it is still
     /// dirty: the host tries again at some time, or [gives it up](Self::give_up).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Shared);
+    /// store(uvm, space, uvm.map(held, space, &request)?, b"T")?;
+    /// file.clean(uvm, held, 0..1)?; // As at fsync.
+    /// # Ok(()) });
+    /// ```
     pub fn clean(
         &self,
         uvm: &Uvm<M>,
@@ -160,6 +207,15 @@ impl<M: Machine> VnodePager<M> {
 
     /// Starts the write of all pages of the range that are dirty, and waits for none: what is under
     /// I/O already is left to it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// file.start_cleaning(uvm, held, 0..4);
+    /// file.wait_cleaned(uvm, held, 0..4);
+    /// # Ok(()) });
+    /// ```
     pub fn start_cleaning(
         &self,
         uvm: &Uvm<M>,
@@ -196,6 +252,15 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// Waits until no page of the range is being written.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// file.start_cleaning(uvm, held, 0..4);
+    /// file.wait_cleaned(uvm, held, 0..4);
+    /// # Ok(()) });
+    /// ```
     pub fn wait_cleaned(
         &self,
         uvm: &Uvm<M>,
@@ -208,6 +273,16 @@ impl<M: Machine> VnodePager<M> {
     /// Takes pages of the range for clean whose last write failed and that nobody has changed
     /// since: what they hold is kept until memory is short, and never reaches the file. For a host
     /// that has told of the error and would rather lose the data than keep it in memory for ever.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// if file.clean(uvm, held, 0..4).is_err() {
+    ///     file.give_up(uvm, held, 0..4);
+    /// }
+    /// # Ok(()) });
+    /// ```
     pub fn give_up(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
         let frames = uvm.frames();
         let (body, _) = self.object.lock(held);
@@ -224,6 +299,16 @@ impl<M: Machine> VnodePager<M> {
 
     /// Frees pages of the range that the file has as they are and that nobody maps or uses: who
     /// wants them reads them again.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// uvm.read_ahead(held, &(file.clone() as Arc<dyn Pager<SoftMachine>>), 0..4);
+    /// file.drop_clean(uvm, held, 0..4);
+    /// assert_eq!(file.object().resident(held), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn drop_clean(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
         let mut down = Gather::new();
         {
@@ -250,6 +335,16 @@ impl<M: Machine> VnodePager<M> {
     /// Unmaps the pages of the range and frees them, for a host that has moved, or will move, their
     /// bytes to the file past them: who wants them reads them again. Says whether none is left;
     /// what is dirty, or in a device's or somebody else's use, stays.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// uvm.read_ahead(held, &(file.clone() as Arc<dyn Pager<SoftMachine>>), 0..4);
+    /// file.invalidate(uvm, held, 0..4);
+    /// assert_eq!(file.object().resident(held), 0, "they are read again at the next access");
+    /// # Ok(()) });
+    /// ```
     pub fn invalidate(
         &self,
         uvm: &Uvm<M>,
@@ -312,6 +407,14 @@ impl<M: Machine> VnodePager<M> {
     /// How many pages could not be written back since the file was opened first: it only grows. A
     /// host that reports an error once to each open file keeps the number it saw last with the
     /// file.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// assert_eq!(file.write_errors(held), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn write_errors(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
         self.object.lock(held).0.write_errors
     }
@@ -319,11 +422,27 @@ impl<M: Machine> VnodePager<M> {
     /// How many pages write-backs have found changed through mappings since the file was opened
     /// first: it only grows. By a change of it a host knows that the file's time of modification
     /// has moved.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// assert_eq!(file.stored_to(held), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn stored_to(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
         self.object.lock(held).0.stored_to
     }
 
     /// The file, as the host gave it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)?;
+    /// assert!(!file.vnode().write_later());
+    /// # Ok(()) });
+    /// ```
     pub fn vnode(&self) -> &dyn Vnode<M> {
         &*self.vnode
     }

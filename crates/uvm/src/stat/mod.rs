@@ -6,6 +6,17 @@ use alloc::vec::Vec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};
 
 /// What is counted.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 2)?;
+/// let child = uvm.fork(held, space)?;
+/// store(uvm, &child, range.start, b"c")?;
+/// assert_eq!(uvm.stat().get(Counter::FaultsAnonCopied), 1);
+/// uvm.space_destroy(held, child);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 #[non_exhaustive]
@@ -137,6 +148,15 @@ pub const COUNTERS: [(Counter, &str); 39] = [
 struct PerCpu([AtomicU64; COUNTERS.len()]);
 
 /// An instance's counters.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// for (counter, name) in COUNTERS {
+///     println!("{name} {}", uvm.stat().get(counter));
+/// }
+/// # Ok(()) });
+/// ```
 pub struct Stat {
     cpus: Vec<PerCpu>,
 }
@@ -154,6 +174,15 @@ impl Stat {
     }
 
     /// A counter's sum over all CPUs.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let faults = uvm.stat().get(Counter::Faults);
+    /// memory(uvm, held, space, 1)?;
+    /// assert!(uvm.stat().get(Counter::Faults) > faults);
+    /// # Ok(()) });
+    /// ```
     pub fn get(&self, counter: Counter) -> u64 {
         self.cpus.iter().map(|c| c.0[counter as usize].load(Relaxed)).sum()
     }

@@ -13,6 +13,15 @@ use crate::map::{tree::entry_bytes, Entry, Writes};
 use crate::{Space, Uvm};
 
 /// A range's pages, by where they are; a moment's value.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 3)?;
+/// let stats = uvm.range_stats(held, space, range);
+/// println!("{stats:?}");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RangeStats {
@@ -33,6 +42,15 @@ pub struct RangeStats {
 
 impl<M: Machine> Uvm<M> {
     /// Counts a range's pages, some at a time. Cost: by pages that are there, not by addresses.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 3)?;
+    /// let stats = uvm.range_stats(held, space, range);
+    /// println!("{stats:?}");
+    /// # Ok(()) });
+    /// ```
     pub fn range_stats(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -54,6 +72,14 @@ impl<M: Machine> Uvm<M> {
 
     /// Pages of anonymous memory in a range's amaps, in memory or on swap: the sum of a
     /// [range_stats](Self::range_stats)'s `anonymous` and `swapped`. Cost: by leaves of slots.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 3)?;
+    /// assert_eq!(uvm.anonymous_in(held, space, range), 3);
+    /// # Ok(()) });
+    /// ```
     pub fn anonymous_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -67,6 +93,14 @@ impl<M: Machine> Uvm<M> {
     /// The same, with room that others may fill yet: where they share the amap itself, as those do
     /// who were given the memory by [`Pass::Share`](crate::Pass::Share), all of its addresses
     /// count. What lies in a detached range comes to no more.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 3)?;
+    /// assert_eq!(uvm.anonymous_room_in(held, space, range), 3);
+    /// # Ok(()) });
+    /// ```
     pub fn anonymous_room_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -135,6 +169,16 @@ impl<M: Machine> Uvm<M> {
 
     /// Which pages of a range are in memory, as mincore reports: `each` gets every such page's
     /// place in the range. Says whether the range has no hole.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 3)?;
+    /// let mut indices = Vec::new();
+    /// assert!(uvm.resident(held, space, range, |index| indices.push(index.0)));
+    /// assert_eq!(indices, [0, 1, 2]);
+    /// # Ok(()) });
+    /// ```
     pub fn resident(
         &self,
         held: &mut Held<'_, order::Nothing>,

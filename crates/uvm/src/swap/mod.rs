@@ -59,6 +59,13 @@ const NUMBERS: u32 = 1 << 29;
 pub const WRITE_CLUSTER: usize = 256;
 
 /// A page's place on swap; see the module.
+///
+/// ```
+/// use uvm::Slot;
+/// let slot = Slot::new(7).expect("numbers begin with 1");
+/// assert_eq!((slot.number(), slot.behind(2).number()), (7, 9));
+/// assert!(slot.is_place() && !Slot::LOST.is_place());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Slot(NonZeroU32);
 
@@ -67,6 +74,10 @@ impl Slot {
     pub const LOST: Slot = Slot(NonZeroU32::MAX);
 
     /// The slot of a number.
+    ///
+    /// ```
+    /// assert_eq!(uvm::Slot::new(0), None);
+    /// ```
     #[must_use]
     pub const fn new(number: u32) -> Option<Slot> {
         match NonZeroU32::new(number) {
@@ -76,18 +87,30 @@ impl Slot {
     }
 
     /// The slot's number.
+    ///
+    /// ```
+    /// assert_eq!(uvm::Slot::new(7).map(uvm::Slot::number), Some(7));
+    /// ```
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0.get()
     }
 
     /// The slot `n` places behind.
+    ///
+    /// ```
+    /// assert_eq!(uvm::Slot::new(7).map(|slot| slot.behind(2).number()), Some(9));
+    /// ```
     #[must_use]
     pub const fn behind(self, n: u32) -> Slot {
         Slot(self.0.saturating_add(n))
     }
 
     /// Whether data is there.
+    ///
+    /// ```
+    /// assert!(!uvm::Slot::LOST.is_place());
+    /// ```
     #[must_use]
     pub fn is_place(self) -> bool {
         self != Slot::LOST
@@ -101,6 +124,41 @@ impl Slot {
 /// answer with [`Transfer::Started`] they end by [`Uvm::read_done`] or [`Uvm::write_done`], once
 /// for every page. A device that finds a part unreadable says so of that part's pages alone if it
 /// can.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// /// A device that forgets: what is on it comes back as zeroes.
+/// struct Null;
+///
+/// impl SwapDevice<SoftMachine> for Null {
+///     fn slots(&self) -> u32 {
+///         64
+///     }
+///     fn read(
+///         &self,
+///         machine: &SoftMachine,
+///         _: &mut Held<'_, Nothing>,
+///         _: u32,
+///         pages: &[PageNo],
+///     ) -> Transfer {
+///         pages.iter().for_each(|&page| machine.zero(page));
+///         Transfer::Done
+///     }
+///     fn write(
+///         &self,
+///         _: &SoftMachine,
+///         _: &mut Held<'_, Nothing>,
+///         _: u32,
+///         _: &[PageNo],
+///     ) -> Transfer {
+///         Transfer::Done
+///     }
+/// }
+///
+/// uvm.swap_on(held, Arc::new(Null), 0)?;
+/// # Ok(()) });
+/// ```
 pub trait SwapDevice<M: Machine>: Send + Sync {
     /// Pages that have room.
     fn slots(&self) -> u32;
@@ -143,10 +201,27 @@ pub trait SwapDevice<M: Machine>: Send + Sync {
 }
 
 /// The name of a swap device while it is on.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let id = uvm.swap_on(held, disk(64), 0)?;
+/// uvm.swap_off(held, id)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SwapId(u32);
 
 /// One device, as it was at some moment.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let id = uvm.swap_on(held, disk(64), 5)?;
+/// let info = uvm.swap_info(held)[0];
+/// assert_eq!((info.id, info.priority), (id, 5));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SwapInfo {
@@ -163,6 +238,14 @@ pub struct SwapInfo {
 }
 
 /// Why swap was not switched on or off; nothing has changed.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// assert_eq!(uvm.swap_on(held, disk(0), 0), Err(SwapError::Empty));
+/// println!("{}", SwapError::Empty);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapError {
     /// The device has no slots.
@@ -566,6 +649,16 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`SwapError`]: nothing has changed.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.swap_on(held, disk(64), 0)?;
+    /// let range = memory(uvm, held, space, 8)?;
+    /// uvm.pageout_range(held, space, range);
+    /// assert_eq!(uvm.swap_space(), (64, 8));
+    /// # Ok(()) });
+    /// ```
     pub fn swap_on(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -601,17 +694,42 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Slots that devices may have beside those that are on.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert!(uvm.swap_room() >= uvm.frames().total() as u64);
+    /// # Ok(()) });
+    /// ```
     pub fn swap_room(&self) -> u64 {
         let most = self.frames().total() as u64 * u64::from(SLOTS_PER_FRAME);
         most.saturating_sub(u64::from(self.swap_space().0))
     }
 
     /// All swap devices, in the order in which they fill.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.swap_on(held, disk(64), 0)?;
+    /// uvm.swap_on(held, disk(32), 1)?;
+    /// let priorities: Vec<i16> = uvm.swap_info(held).iter().map(|info| info.priority).collect();
+    /// assert_eq!(priorities, [1, 0]);
+    /// # Ok(()) });
+    /// ```
     pub fn swap_info(&self, held: &mut Held<'_, order::Nothing>) -> ArrayVec<SwapInfo, DEVICES> {
         self.swap().table.lock(held).0.devices.iter().map(Device::info).collect()
     }
 
     /// Pages that swap devices have room for, and how many are there.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.swap_on(held, disk(64), 0)?;
+    /// assert_eq!(uvm.swap_space(), (64, 0));
+    /// # Ok(()) });
+    /// ```
     pub fn swap_space(&self) -> (u32, u32) {
         (self.swap().slots(), self.swap().used())
     }

@@ -47,6 +47,16 @@ pub const MOST_ZRAM: u8 = 50;
 const SLOTS_PER_FRAME: usize = 2;
 
 /// What the device holds at some moment, and has done since it was made.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let mut zram = None;
+/// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+/// let (device, _) = zram.as_ref().ok_or("it is on")?;
+/// assert_eq!((device.info(held).percent, device.info(held).pages), (20, 0));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ZramInfo {
@@ -90,6 +100,17 @@ struct Work {
 }
 
 /// See the module.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let mut zram = None;
+/// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+/// let range = memory(uvm, held, space, 8)?;
+/// uvm.pageout_range(held, space, range);
+/// assert_eq!(load(uvm, space, range.start)?, [1], "packed, and unpacked");
+/// # Ok(()) });
+/// ```
 pub struct Zram<M: Machine> {
     frames: Arc<Frames<M>>,
     work: Ordered<order::Swap, M::Lock, Box<Work>>,
@@ -109,6 +130,16 @@ impl<M: Machine> Zram<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if there is none for its tables.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// let machine = SoftMachine::new(Config::default());
+    /// let frames = Arc::new(Frames::new(&[(Pa(0), 1024)], machine.cpus())?);
+    /// let zram = uvm::swap::zram::Zram::new(&machine, frames.clone(), 20)?;
+    /// let uvm = Uvm::new(machine, frames)?;
+    /// uvm.swap_on(&mut ThreadCtx::new().held(), zram, 0)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(machine: &M, frames: Arc<Frames<M>>, percent: u8) -> Result<Arc<Self>, NoMemory> {
         let total = frames.total();
         let (slots, most) = (total * SLOTS_PER_FRAME, total * usize::from(MOST_ZRAM) / 100);
@@ -145,6 +176,16 @@ impl<M: Machine> Zram<M> {
     ///
     /// # Errors
     /// [`SwapError`]: `TooMuch`, `TooMany`, `Io` or `NoMemory`. The share is what it was.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut zram = None;
+    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 0)?;
+    /// assert!(zram.is_none(), "and is off again");
+    /// # Ok(()) });
+    /// ```
     pub fn set_share(
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
@@ -175,6 +216,16 @@ impl<M: Machine> Zram<M> {
     }
 
     /// What it holds, and has done.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut zram = None;
+    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+    /// let (device, _) = zram.as_ref().ok_or("it is on")?;
+    /// println!("{:?}", device.info(held));
+    /// # Ok(()) });
+    /// ```
     pub fn info(&self, held: &mut Held<'_, order::Nothing>) -> ZramInfo {
         let (store, _) = self.store.lock(held);
         ZramInfo {
@@ -191,6 +242,16 @@ impl<M: Machine> Zram<M> {
     ///
     /// # Errors
     /// What doesn't hold.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut zram = None;
+    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+    /// let (device, _) = zram.as_ref().ok_or("it is on")?;
+    /// device.audit(held)?;
+    /// # Ok(()) });
+    /// ```
     pub fn audit(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), &'static str> {
         let (store, _) = self.store.lock(held);
         let count = |which: fn(&Entry) -> bool| store.entries.iter().filter(|&e| which(e)).count();
