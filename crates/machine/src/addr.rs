@@ -15,10 +15,21 @@ pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 const OFFSET_MASK: u64 = PAGE_SIZE as u64 - 1;
 
 /// A virtual address, in bytes.
+///
+/// ```
+/// use machine::{Pages, Va};
+/// let va = Va(0x1234);
+/// assert_eq!((va.page_floor(), va + Pages(1)), (Va(0x1000), Va(0x2234)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Va(pub u64);
 
 /// A physical address, in bytes.
+///
+/// ```
+/// use machine::Pa;
+/// assert!(Pa(0x1000) < Pa(0x2000));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Pa(pub u64);
 
@@ -27,21 +38,42 @@ pub struct Pa(pub u64);
 ///
 /// A mere number: whoever has one proves nothing by it. What reaches a frame's bytes by number asks
 /// the frame table's `bytes_at` first whether the frame holds bytes for somebody.
+///
+/// ```
+/// use machine::{Channel, PageNo};
+/// let page = PageNo(7);
+/// let _ = Channel::from(page); // What waits for this page.
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(pub u32);
 
 /// A count of pages, or an offset counted in pages.
+///
+/// ```
+/// use machine::Pages;
+/// assert_eq!((Pages(2) + Pages(1), Pages(3).bytes()), (Pages(3), 3 * 4096));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Pages(pub u64);
 
 impl Va {
     /// The start of the page that holds this address.
+    ///
+    /// ```
+    /// use machine::Va;
+    /// assert_eq!(Va(0x1fff).page_floor(), Va(0x1000));
+    /// ```
     #[must_use]
     pub const fn page_floor(self) -> Va {
         Va(self.0 & !OFFSET_MASK)
     }
 
     /// The first page boundary at or after this address; `None` past the end of the address space.
+    ///
+    /// ```
+    /// use machine::Va;
+    /// assert_eq!((Va(0x1001).page_ceil(), Va(u64::MAX).page_ceil()), (Some(Va(0x2000)), None));
+    /// ```
     #[must_use]
     pub const fn page_ceil(self) -> Option<Va> {
         match self.0.checked_add(OFFSET_MASK) {
@@ -51,12 +83,22 @@ impl Va {
     }
 
     /// Bytes from the start of the page.
+    ///
+    /// ```
+    /// use machine::Va;
+    /// assert_eq!(Va(0x1fff).page_offset(), 0xfff);
+    /// ```
     #[must_use]
     pub const fn page_offset(self) -> usize {
         (self.0 & OFFSET_MASK) as usize
     }
 
     /// Whether this is a page boundary.
+    ///
+    /// ```
+    /// use machine::Va;
+    /// assert!(Va(0x1000).is_page_aligned() && !Va(0x1001).is_page_aligned());
+    /// ```
     #[must_use]
     pub const fn is_page_aligned(self) -> bool {
         self.0 & OFFSET_MASK == 0
@@ -65,18 +107,33 @@ impl Va {
 
 impl Pages {
     /// Bytes in so many pages.
+    ///
+    /// ```
+    /// use machine::Pages;
+    /// assert_eq!(Pages(2).bytes(), 8192);
+    /// ```
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.0 << PAGE_SHIFT
     }
 
     /// Whole pages in so many bytes, rounded down.
+    ///
+    /// ```
+    /// use machine::Pages;
+    /// assert_eq!(Pages::floor(8191), Pages(1));
+    /// ```
     #[must_use]
     pub const fn floor(bytes: u64) -> Pages {
         Pages(bytes >> PAGE_SHIFT)
     }
 
     /// Pages needed for so many bytes.
+    ///
+    /// ```
+    /// use machine::Pages;
+    /// assert_eq!(Pages::ceil(4097), Pages(2));
+    /// ```
     #[must_use]
     pub const fn ceil(bytes: u64) -> Pages {
         Pages((bytes >> PAGE_SHIFT) + (bytes & OFFSET_MASK != 0) as u64)
@@ -132,6 +189,12 @@ impl SubAssign for Pages {
 }
 
 /// Addresses from `start` up to but not including `end`; empty where `start >= end`.
+///
+/// ```
+/// use machine::{Pages, Va, VaRange};
+/// let range = VaRange::new(Va(0x1000), Va(0x3000));
+/// assert_eq!((range.pages(), range.contains(Va(0x2fff))), (Pages(2), true));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct VaRange {
     /// First address.
@@ -142,12 +205,23 @@ pub struct VaRange {
 
 impl VaRange {
     /// The range from `start` to `end`.
+    ///
+    /// ```
+    /// use machine::{Va, VaRange};
+    /// assert!(VaRange::new(Va(0x1000), Va(0x1000)).is_empty());
+    /// ```
     #[must_use]
     pub const fn new(start: Va, end: Va) -> VaRange {
         VaRange { start, end }
     }
 
     /// `len` pages from `start`; `None` past the end of the address space.
+    ///
+    /// ```
+    /// use machine::{Pages, Va, VaRange};
+    /// assert_eq!(VaRange::sized(Va(0), Pages(1)), Some(VaRange::new(Va(0), Va(0x1000))));
+    /// assert_eq!(VaRange::sized(Va(0x1000), Pages(1 << 52)), None);
+    /// ```
     #[must_use]
     pub fn sized(start: Va, len: Pages) -> Option<VaRange> {
         let bytes = len.0.checked_mul(PAGE_SIZE as u64)?;
@@ -155,6 +229,11 @@ impl VaRange {
     }
 
     /// Whole pages in the range.
+    ///
+    /// ```
+    /// use machine::{Pages, Va, VaRange};
+    /// assert_eq!(VaRange::new(Va(0x1000), Va(0x3000)).pages(), Pages(2));
+    /// ```
     #[must_use]
     pub fn pages(self) -> Pages {
         if self.is_empty() {
@@ -165,24 +244,47 @@ impl VaRange {
     }
 
     /// Whether no address lies in the range.
+    ///
+    /// ```
+    /// use machine::VaRange;
+    /// assert!(VaRange::default().is_empty());
+    /// ```
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
 
     /// Whether `va` lies in the range.
+    ///
+    /// ```
+    /// use machine::{Va, VaRange};
+    /// let range = VaRange::new(Va(0x1000), Va(0x3000));
+    /// assert!(range.contains(Va(0x1000)) && !range.contains(Va(0x3000)));
+    /// ```
     #[must_use]
     pub fn contains(self, va: Va) -> bool {
         self.start <= va && va < self.end
     }
 
     /// What both ranges hold; empty if nothing.
+    ///
+    /// ```
+    /// use machine::{Va, VaRange};
+    /// let range = |start, end| VaRange::new(Va(start), Va(end));
+    /// assert_eq!(range(0x1000, 0x4000).intersect(range(0x3000, 0x9000)), range(0x3000, 0x4000));
+    /// ```
     #[must_use]
     pub fn intersect(self, other: VaRange) -> VaRange {
         VaRange { start: self.start.max(other.start), end: self.end.min(other.end) }
     }
 
     /// The start of each page.
+    ///
+    /// ```
+    /// use machine::{Va, VaRange};
+    /// let pages: Vec<Va> = VaRange::new(Va(0x1000), Va(0x3000)).iter_pages().collect();
+    /// assert_eq!(pages, [Va(0x1000), Va(0x2000)]);
+    /// ```
     pub fn iter_pages(self) -> impl Iterator<Item = Va> {
         (self.start.0..self.end.0).step_by(PAGE_SIZE).map(Va)
     }
@@ -206,12 +308,23 @@ pub struct PageRange(VaRange);
 
 /// A range that isn't one of whole pages is no [`PageRange`]: an end is not page aligned, or lies
 /// before the start.
+///
+/// ```
+/// use machine::{NotPages, PageRange, Va, VaRange};
+/// assert_eq!(PageRange::try_from(VaRange::new(Va(1), Va(0x1000))), Err(NotPages));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotPages;
 
 impl PageRange {
     /// The pages from `start` up to but not including `end`; `None` if an end is not page aligned,
     /// or lies before the start.
+    ///
+    /// ```
+    /// use machine::{PageRange, Va};
+    /// assert!(PageRange::new(Va(0x1000), Va(0x3000)).is_some());
+    /// assert!(PageRange::new(Va(0x1001), Va(0x3000)).is_none());
+    /// ```
     #[must_use]
     #[inline]
     pub const fn new(start: Va, end: Va) -> Option<PageRange> {
@@ -224,6 +337,12 @@ impl PageRange {
 
     /// `len` pages from `start`; `None` if that is not page aligned, or past the end of the address
     /// space.
+    ///
+    /// ```
+    /// use machine::{PageRange, Pages, Va};
+    /// let range = PageRange::sized(Va(0x1000), Pages(2)).expect("whole pages");
+    /// assert_eq!(range.end, Va(0x3000));
+    /// ```
     #[must_use]
     #[inline]
     pub const fn sized(start: Va, len: Pages) -> Option<PageRange> {
@@ -237,6 +356,12 @@ impl PageRange {
     }
 
     /// What both ranges hold; an empty one if nothing.
+    ///
+    /// ```
+    /// use machine::{PageRange, Pages, Va};
+    /// let range = |start, pages| PageRange::sized(Va(start), Pages(pages)).expect("whole pages");
+    /// assert_eq!(range(0x1000, 3).intersect(range(0x3000, 9)), range(0x3000, 1));
+    /// ```
     #[must_use]
     #[inline]
     pub fn intersect(self, other: PageRange) -> PageRange {
@@ -245,6 +370,12 @@ impl PageRange {
     }
 
     /// What of the range lies from `va`'s page on: all of it, a part, or an empty range at its end.
+    ///
+    /// ```
+    /// use machine::{PageRange, Pages, Va};
+    /// let range = PageRange::sized(Va(0x1000), Pages(3)).expect("whole pages");
+    /// assert_eq!(range.skip_to(Va(0x2000)).pages(), Pages(2));
+    /// ```
     #[must_use]
     #[inline]
     pub fn skip_to(self, va: Va) -> PageRange {

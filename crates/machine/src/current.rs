@@ -53,6 +53,15 @@ impl<T> Current<T> {
     ///
     /// # Safety
     /// It can be read for as long as this thread runs, or goes on after a rest.
+    ///
+    /// ```
+    /// use machine::Current;
+    ///
+    /// static TASK: u32 = 7;
+    /// // SAFETY: it is never dropped.
+    /// let current = unsafe { Current::new((&TASK).into()) };
+    /// assert_eq!(*current, 7);
+    /// ```
     #[inline]
     #[must_use]
     pub const unsafe fn new(at: NonNull<T>) -> Current<T> {
@@ -60,6 +69,15 @@ impl<T> Current<T> {
     }
 
     /// A part of it.
+    ///
+    /// ```
+    /// use machine::Current;
+    ///
+    /// static TASK: (u32, &str) = (7, "init");
+    /// // SAFETY: it is never dropped.
+    /// let name = unsafe { Current::new((&TASK).into()) }.map(|task| &task.1);
+    /// assert_eq!(*name, "init");
+    /// ```
     #[inline]
     #[must_use]
     pub fn map<U>(self, part: impl for<'a> FnOnce(&'a T) -> &'a U) -> Current<U> {
@@ -67,6 +85,15 @@ impl<T> Current<T> {
     }
 
     /// A part of it that may not be there.
+    ///
+    /// ```
+    /// use machine::Current;
+    ///
+    /// static TASK: Option<u32> = None;
+    /// // SAFETY: it is never dropped.
+    /// let number = unsafe { Current::new((&TASK).into()) }.try_map(Option::as_ref);
+    /// assert!(number.is_none());
+    /// ```
     #[inline]
     #[must_use]
     pub fn try_map<U>(

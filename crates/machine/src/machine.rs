@@ -27,6 +27,16 @@ use crate::order::{Held, Nothing, RawLock};
 use crate::{PageNo, Pmap};
 
 /// No page, table or heap memory is left; nothing has changed.
+///
+/// ```
+/// use machine::NoMemory;
+/// fn table(entries: usize) -> Result<Vec<u64>, NoMemory> {
+///     let mut table = Vec::new();
+///     table.try_reserve_exact(entries).map_err(|_| NoMemory)?;
+///     Ok(table)
+/// }
+/// assert_eq!(table(usize::MAX / 8), Err(NoMemory));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoMemory;
 
@@ -40,6 +50,13 @@ impl core::error::Error for NoMemory {}
 
 /// What threads wait for: any number that waiter and waker agree on, by convention [`PageNo`], an
 /// object's id, or one of the constants.
+///
+/// ```
+/// use machine::{Channel, Machine};
+/// fn memory_is_free<M: Machine>(machine: &M) {
+///     machine.wake(Channel::MEMORY);
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Channel(pub u64);
 
@@ -60,6 +77,26 @@ impl From<PageNo> for Channel {
 }
 
 /// A channel as it was at some moment: [`Machine::wait`] returns once it has been woken since.
+///
+/// ```
+/// use machine::{order::Nothing, Channel, Held, Machine};
+/// /// Waits until `is_so`, which others make so and then wake the channel.
+/// fn wait_for<M: Machine>(
+///     machine: &M,
+///     held: &mut Held<'_, Nothing>,
+///     channel: Channel,
+///     is_so: impl Fn() -> bool,
+/// ) {
+///     loop {
+///         // Before the look: a wake-up between the two isn't lost.
+///         let ticket = machine.ticket(channel);
+///         if is_so() {
+///             return;
+///         }
+///         machine.wait(held, ticket);
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
     /// What is waited for.
@@ -75,6 +112,24 @@ pub const UNRESERVED_BYTES: usize = 10 * 1024;
 /// The host of a VM system: bare metal, the software MMU, a process.
 ///
 /// One machine per binary is the rule, but not a global: tests run many at once.
+///
+/// ```
+/// use machine::{Machine, PageNo, PAGE_SIZE};
+/// /// Anything that needs a machine is generic over it.
+/// fn is_zero<M: Machine>(machine: &M, page: PageNo) -> bool {
+///     let mut bytes = [1; PAGE_SIZE];
+///     machine.read(page, 0, &mut bytes);
+///     bytes == [0; PAGE_SIZE]
+/// }
+/// # use uvm_soft::example::{System, run};
+/// # run(|uvm, held, _| {
+/// #     let page = uvm.new_page(held)?;
+/// #     uvm.machine().zero(page.page());
+/// #     assert!(is_zero(uvm.machine(), page.page()));
+/// #     uvm.return_page(held, page).map_err(|(why, _)| why)?;
+/// #     Ok(())
+/// # });
+/// ```
 pub trait Machine: Sized + Send + Sync + 'static {
     /// The lock behind every [`Ordered`](crate::Ordered). A small one, as each page of anonymous
     /// memory has its own.

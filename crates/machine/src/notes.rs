@@ -52,6 +52,23 @@ const MORE: u64 = 1 << LENGTH;
 const EVERYTHING: u64 = 2 << LENGTH;
 
 /// One CPU's box, on a line of its own. It may be written by assembly, too: see the constants.
+///
+/// ```
+/// use machine::notes::{Forget, Notes};
+/// use machine::shootdown::Stale;
+/// use machine::{Va, VaRange};
+///
+/// let range = VaRange::new(Va(0x1000), Va(0x2000));
+/// let of_cpu_1 = Notes::new();
+/// // CPU 1 is in the kernel, so no interrupt is needed: it looks before it goes back.
+/// assert!(!of_cpu_1.leave(Some(&[Stale { space: 7, range }])).was_in_use());
+/// let mut told = 0;
+/// of_cpu_1.begin_use(|what| match what {
+///     Forget::Everything => panic!("it is one range"),
+///     Forget::Ranges(ranges) => told += ranges.len(),
+/// });
+/// assert_eq!(told, 1);
+/// ```
 #[repr(C, align(64))]
 pub struct Notes {
     /// Odd while the CPU may use translations. Only that CPU writes it.
@@ -66,6 +83,13 @@ pub struct Notes {
 }
 
 /// What to forget.
+///
+/// ```
+/// use machine::notes::{Forget, Notes};
+/// let notes = Notes::new();
+/// let _ = notes.leave(None);
+/// notes.take(|what| assert!(matches!(what, Forget::Everything)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forget<'a> {
     /// These ranges, if they are in the tables that are in use.
@@ -75,6 +99,16 @@ pub enum Forget<'a> {
 }
 
 /// What an asker has seen of a CPU after it left a note.
+///
+/// ```
+/// use machine::notes::Notes;
+/// let notes = Notes::new();
+/// notes.begin_use(|_| ());
+/// let left = notes.leave(None);
+/// assert!(left.was_in_use() && !left.is_out_of_use(&notes), "it needs an interrupt");
+/// notes.end_use();
+/// assert!(left.is_out_of_use(&notes));
+/// ```
 #[derive(Clone, Copy)]
 pub struct Left {
     uses: u64,
@@ -84,6 +118,11 @@ pub struct Left {
 impl Left {
     /// Whether the CPU may be using what the note is about: then it must be interrupted and waited
     /// for.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// assert!(!Notes::new().leave(None).was_in_use());
+    /// ```
     #[inline]
     #[must_use]
     pub fn was_in_use(self) -> bool {
@@ -91,6 +130,12 @@ impl Left {
     }
 
     /// Whether the CPU uses what the note is about no more, and won't.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// let notes = Notes::new();
+    /// assert!(notes.leave(None).is_out_of_use(&notes));
+    /// ```
     #[inline]
     #[must_use]
     pub fn is_out_of_use(self, notes: &Notes) -> bool {
@@ -99,6 +144,15 @@ impl Left {
 
     /// Whether the CPU doesn't even know any more what the note is about: a pass that began after
     /// the note was left has ended.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// let notes = Notes::new();
+    /// let left = notes.leave(None);
+    /// assert!(!left.is_forgotten(&notes));
+    /// notes.take(|_| ());
+    /// assert!(left.is_forgotten(&notes), "a table may be freed now");
+    /// ```
     #[inline]
     #[must_use]
     pub fn is_forgotten(self, notes: &Notes) -> bool {
@@ -142,6 +196,15 @@ impl Notes {
 
     /// This CPU may use translations from now on. What it is asked to forget it forgets first, by
     /// `forget`.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// let notes = Notes::new();
+    /// let _ = notes.leave(None);
+    /// let mut flushes = 0;
+    /// notes.begin_use(|_| flushes += 1);
+    /// assert!(notes.in_use() && flushes == 1);
+    /// ```
     #[inline]
     pub fn begin_use(&self, mut forget: impl FnMut(Forget<'_>)) {
         self.begin_use_by(|notes| notes.take(&mut forget));
@@ -149,6 +212,14 @@ impl Notes {
 
     /// Begins a use as [`begin_use`](Self::begin_use) does, for a host that goes through the box
     /// itself, by [`take`](Self::take): with a lock held, say.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// let notes = Notes::new();
+    /// let _ = notes.leave(None);
+    /// notes.begin_use_by(|notes| notes.take(|_| ()));
+    /// assert!(notes.in_use());
+    /// ```
     #[inline]
     pub fn begin_use_by(&self, mut take: impl FnMut(&Notes)) {
         debug_assert!(!self.in_use(), "a use within a use");
@@ -164,6 +235,14 @@ impl Notes {
     }
 
     /// This CPU has ended its use of translations.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// let notes = Notes::new();
+    /// notes.begin_use(|_| ());
+    /// notes.end_use();
+    /// assert!(!notes.in_use());
+    /// ```
     #[inline]
     pub fn end_use(&self) {
         debug_assert!(self.in_use(), "an end without a use");
@@ -171,6 +250,11 @@ impl Notes {
     }
 
     /// Whether this CPU may use translations; for checks.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// assert!(!Notes::new().in_use());
+    /// ```
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.uses.load(Relaxed) % 2 == 1
@@ -178,6 +262,12 @@ impl Notes {
 
     /// This CPU goes through its box. Takes no lock, waits for nobody. If the box is empty `forget`
     /// isn't called.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// let notes = Notes::new();
+    /// notes.take(|_| panic!("there are no notes"));
+    /// ```
     #[cold]
     pub fn take(&self, mut forget: impl FnMut(Forget<'_>)) {
         let passes = self.passes.load(Relaxed);
@@ -206,6 +296,14 @@ impl Notes {
 
     /// Leaves a note in another CPU's box: to forget `ranges`, of which it holds those of its
     /// active tables; `None` means everything.
+    ///
+    /// ```
+    /// use machine::notes::Notes;
+    /// let notes = Notes::new();
+    /// if notes.leave(None).was_in_use() {
+    ///     // Send its CPU an interrupt, and wait until the use has ended.
+    /// }
+    /// ```
     pub fn leave(&self, ranges: Option<&[Stale]>) -> Left {
         // Mostly it is one range, and the box is empty: one access that takes the line.
         let word =

@@ -76,12 +76,24 @@ use core::ops::{Deref, DerefMut};
 use crate::shared::Row;
 
 /// A place in the lock order.
+///
+/// ```
+/// use machine::order::{Amap, Level};
+/// assert_eq!(Amap::NAME, "Amap");
+/// ```
 pub trait Level {
     /// The level's name, for messages.
     const NAME: &'static str;
 }
 
 /// `Self` may be held while a lock of level `L` is taken.
+///
+/// ```
+/// use machine::order::{Amap, Before, Object};
+/// /// Callers may hold whatever comes before an object's lock.
+/// fn locks_an_object<P: Before<Object>>() {}
+/// locks_an_object::<Amap>();
+/// ```
 #[diagnostic::on_unimplemented(
     message = "lock order: a `{L}` lock may not be taken while a `{Self}` lock is held",
     note = "the order is MemoryTurn, Map, Amap, Object, Anon, ObjectTable, Swap, PageQueues, PageCache, FreeList"
@@ -126,10 +138,27 @@ levels! {
 }
 
 /// Evidence that no lock this thread holds is deeper than `L`; neither sent nor copied.
+///
+/// ```
+/// use machine::order::{Map, Nothing, Ordered, RawLock};
+/// use machine::Held;
+/// /// What needs no lock to be held says so.
+/// fn look<R: RawLock>(map: &Ordered<Map, R, u32>, held: &mut Held<'_, Nothing>) -> u32 {
+///     *map.lock(held).0
+/// }
+/// ```
 pub struct Held<'t, L: Level>(PhantomData<&'t mut ()>, PhantomData<*const L>);
 
 impl<'t, L: Level> Held<'t, L> {
     /// The same token, for who takes nothing down to `M` any more.
+    ///
+    /// ```
+    /// use machine::order::{Amap, Map};
+    /// use machine::Held;
+    /// fn deeper<'a>(held: Held<'a, Map>) -> Held<'a, Amap> {
+    ///     held.down_to()
+    /// }
+    /// ```
     #[inline]
     #[must_use]
     pub fn down_to<M: Level>(self) -> Held<'t, M>
@@ -157,10 +186,22 @@ impl<'t, L: Level> Held<'t, L> {
 /// `mem::frames::unlocked`. It counts, in builds with debug assertions, the locks that a CPU
 /// holds, and looks at its [`Row`]; clippy refuses every other place. No unsafe code argues by a
 /// token: with a forged one threads wait for ever, and read nothing wrong.
+///
+/// ```
+/// use machine::ThreadCtx;
+/// let mut thread = ThreadCtx::new(); // Where it enters the VM system, holding nothing.
+/// let held = &mut thread.held();
+/// # let _ = held;
+/// ```
 pub struct ThreadCtx(PhantomData<*const ()>);
 
 impl ThreadCtx {
     /// A context for the calling thread, which must hold no VM lock.
+    ///
+    /// ```
+    /// let thread = machine::ThreadCtx::new();
+    /// # let _ = thread;
+    /// ```
     #[allow(clippy::new_without_default)]
     #[must_use]
     pub fn new() -> Self {
@@ -168,6 +209,12 @@ impl ThreadCtx {
     }
 
     /// The token that says nothing is held.
+    ///
+    /// ```
+    /// let mut thread = machine::ThreadCtx::new();
+    /// let held = thread.held();
+    /// # let _ = held;
+    /// ```
     pub fn held(&mut self) -> Held<'_, Nothing> {
         Held(PhantomData, PhantomData)
     }
@@ -181,6 +228,35 @@ impl ThreadCtx {
 /// `lock` waits and every `try_lock` says no; `unlock` makes the holder's writes visible to the
 /// next holder. For [`Shared`](crate::Shared): `rows` returns the same slice at every call on every
 /// CPU, and `wait_until` returns only after its condition has come true.
+///
+/// ```
+/// use machine::order::RawLock;
+/// use std::sync::atomic::{AtomicBool, Ordering::{Acquire, Relaxed, Release}};
+///
+/// struct SpinLock(AtomicBool);
+///
+/// // SAFETY: who changes the flag from false to true has the lock; the store of false publishes.
+/// unsafe impl RawLock for SpinLock {
+///     fn new() -> Self {
+///         SpinLock(AtomicBool::new(false))
+///     }
+///     fn lock(&self) {
+///         while !self.try_lock() {
+///             std::hint::spin_loop();
+///         }
+///     }
+///     fn try_lock(&self) -> bool {
+///         self.0.compare_exchange(false, true, Acquire, Relaxed).is_ok()
+///     }
+///     unsafe fn unlock(&self) {
+///         self.0.store(false, Release);
+///     }
+/// }
+///
+/// let lock = SpinLock::new();
+/// lock.lock();
+/// assert!(!lock.try_lock());
+/// ```
 pub unsafe trait RawLock: Send + Sync {
     /// A free lock.
     fn new() -> Self;
@@ -223,6 +299,15 @@ pub unsafe trait RawLock: Send + Sync {
 }
 
 /// A `T` behind a lock `R` of level `L`, which lies before it.
+///
+/// ```
+/// # use machine::{order::*, ThreadCtx};
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// let map = Ordered::<Map, Lock, _>::new(vec![1]);
+/// let mut thread = ThreadCtx::new();
+/// map.lock(&mut thread.held()).0.push(2);
+/// assert_eq!(map.into_inner(), [1, 2]);
+/// ```
 #[repr(C)]
 pub struct Ordered<L, R, T> {
     raw: R,
@@ -236,12 +321,30 @@ unsafe impl<L, R: Sync, T: Send> Sync for Ordered<L, R, T> {}
 
 impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
     /// `value` behind a free lock.
+    ///
+    /// ```
+    /// # use machine::order::*;
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Ordered::<Map, Lock, u32>::new(7);
+    /// # let _ = map;
+    /// ```
     pub fn new(value: T) -> Self {
         Ordered { raw: R::new(), cell: UnsafeCell::new(value), level: PhantomData }
     }
 
     /// Takes the lock. The parent token stays borrowed until the guard and the child token are
     /// gone.
+    ///
+    /// ```
+    /// # use machine::{order::*, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let (map, amap) = (Ordered::<Map, Lock, _>::new(1), Ordered::<Amap, Lock, _>::new(2));
+    /// let mut thread = ThreadCtx::new();
+    /// let mut held = thread.held();
+    /// let (map, mut held) = map.lock(&mut held);
+    /// let (amap, _held) = amap.lock(&mut held);
+    /// assert_eq!(*map + *amap, 3);
+    /// ```
     #[inline]
     #[cfg_attr(feature = "__lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(
@@ -263,6 +366,16 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
     ///
     /// # Panics
     /// If both are the same lock.
+    ///
+    /// ```
+    /// # use machine::{order::*, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let (from, to) = (Ordered::<Map, Lock, _>::new(1), Ordered::<Map, Lock, _>::new(2));
+    /// let mut thread = ThreadCtx::new();
+    /// let mut held = thread.held();
+    /// let (mut a, mut b, _held) = Ordered::lock_pair(&from, &to, &mut held);
+    /// core::mem::swap(&mut *a, &mut *b);
+    /// ```
     pub fn lock_pair<'a, P: Before<L>>(
         a: &'a Self,
         b: &'a Self,
@@ -284,6 +397,14 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
     }
 
     /// Takes the lock if nobody holds it; the token descends as in [`lock`](Self::lock).
+    ///
+    /// ```
+    /// # use machine::{order::*, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Ordered::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// assert!(map.try_lock(&mut thread.held()).is_some());
+    /// ```
     pub fn try_lock<'a, P: Before<L>>(
         &'a self,
         _held: &'a mut Held<'_, P>,
@@ -300,11 +421,24 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
     }
 
     /// The value, where nobody else can know the lock.
+    ///
+    /// ```
+    /// # use machine::order::*;
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let mut map = Ordered::<Map, Lock, _>::new(1);
+    /// *map.get_mut() += 1;
+    /// ```
     pub fn get_mut(&mut self) -> &mut T {
         self.cell.get_mut()
     }
 
     /// The value, taken out of a lock that nobody else can know.
+    ///
+    /// ```
+    /// # use machine::order::*;
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// assert_eq!(Ordered::<Map, Lock, _>::new(1).into_inner(), 1);
+    /// ```
     pub fn into_inner(self) -> T {
         self.cell.into_inner()
     }
@@ -317,6 +451,16 @@ impl<L: Level, R, T> fmt::Debug for Ordered<L, R, T> {
 }
 
 /// Access to what a lock guards; gives the lock back when dropped.
+///
+/// ```
+/// # use machine::{order::*, ThreadCtx};
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// let map = Ordered::<Map, Lock, _>::new(1);
+/// let mut thread = ThreadCtx::new();
+/// let mut held = thread.held();
+/// let (mut guard, _held) = map.lock(&mut held);
+/// *guard += 1;
+/// ```
 #[must_use]
 pub struct Guard<'a, R: RawLock, T> {
     raw: &'a R,

@@ -59,6 +59,11 @@ impl Prot {
     pub const READ_EXECUTE: Prot = Prot::READ.union(Prot::EXECUTE);
 
     /// The same without store.
+    ///
+    /// ```
+    /// use machine::Prot;
+    /// assert_eq!(Prot::READ_WRITE.without_write(), Prot::READ);
+    /// ```
     #[must_use]
     pub const fn without_write(self) -> Prot {
         self.difference(Prot::WRITE)
@@ -66,6 +71,11 @@ impl Prot {
 }
 
 /// Whether a mapping may be forgotten.
+///
+/// ```
+/// use machine::Wiring;
+/// assert_ne!(Wiring::Wired, Wiring::Pageable);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wiring {
     /// May be forgotten at any time (law P1).
@@ -75,6 +85,21 @@ pub enum Wiring {
 }
 
 /// A machine's memory management unit.
+///
+/// ```
+/// use machine::{order::Nothing, Held, Pmap, Shootdown, VaRange};
+/// /// Takes a range from the tables, and tells the CPUs.
+/// fn forget<P: Pmap>(pmap: &P, held: &mut Held<'_, Nothing>, space: &P::Space, range: VaRange) {
+///     let mut down = Shootdown::new();
+///     pmap.remove(held, space, range, &mut down);
+///     down.flush(pmap);
+/// }
+/// # uvm_soft::example::run(|uvm, held, space| {
+/// #     forget(uvm.machine().pmap(), held, space.pmap(), space.bounds().into());
+/// #     Ok(())
+/// # });
+/// # use machine::Machine;
+/// ```
 pub trait Pmap: Send + Sync + Sized {
     /// One address space's tables.
     type Space: Send + Sync;

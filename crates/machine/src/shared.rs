@@ -53,6 +53,12 @@ const PIN: usize = 1;
 const COUNT_BITS: u32 = 8;
 
 /// What the threads of one CPU read or have pinned. A line of its own.
+///
+/// ```
+/// use machine::shared::Row;
+/// static ROWS: [Row; 4] = [const { Row::new() }; 4]; // What `RawLock::rows` returns on four CPUs.
+/// assert!(ROWS[0].is_empty());
+/// ```
 #[repr(align(64))]
 pub struct Row([Place; PLACES]);
 
@@ -66,6 +72,10 @@ struct Place {
 
 impl Row {
     /// A row that names nothing.
+    ///
+    /// ```
+    /// assert!(machine::shared::Row::new().is_empty());
+    /// ```
     #[cfg(not(feature = "__loom"))]
     #[allow(clippy::new_without_default)]
     #[must_use]
@@ -74,6 +84,13 @@ impl Row {
     }
 
     /// A row that names nothing.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, u32>::new(7);
+    /// # let _ = map;
+    /// ```
     #[cfg(feature = "__loom")]
     #[allow(clippy::new_without_default)]
     #[must_use]
@@ -83,6 +100,10 @@ impl Row {
     }
 
     /// Whether it names nothing: no thread that uses it reads what a lock guards.
+    ///
+    /// ```
+    /// assert!(machine::shared::Row::new().is_empty());
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|place| place.lock.load(Relaxed) == 0)
@@ -128,6 +149,13 @@ impl Place {
 
 /// A value on cache lines of its own: a CPU that writes it takes from other CPUs nothing that lies
 /// beside it.
+///
+/// ```
+/// use machine::shared::CachePadded;
+/// use std::sync::atomic::AtomicU64;
+/// let counters = [const { CachePadded(AtomicU64::new(0)) }; 4]; // By CPU.
+/// assert!(size_of_val(&counters) >= 4 * 64);
+/// ```
 #[repr(align(64))]
 pub struct CachePadded<T>(pub T);
 
@@ -148,6 +176,16 @@ fn loom_fence() {
 
 /// A `T` behind a lock `R` of level `L` that several threads may read at once. What it keeps of
 /// itself and the beginning of `T` lie side by side, mostly in one cache line.
+///
+/// ```
+/// # use machine::{order::*, Shared, ThreadCtx};
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// let map = Shared::<Map, Lock, _>::new(vec![1]);
+/// let mut thread = ThreadCtx::new();
+/// let held = &mut thread.held();
+/// map.lock(held).0.push(2);
+/// assert_eq!(map.read(held).0.len(), 2);
+/// ```
 #[repr(C)]
 pub struct Shared<L, R, T> {
     bias: AtomicBool,
@@ -162,6 +200,18 @@ pub struct Shared<L, R, T> {
 unsafe impl<L, R: Sync, T: Send + Sync> Sync for Shared<L, R, T> {}
 
 /// What [`Shared::read`] gives.
+///
+/// ```
+/// # use machine::{order::*, Shared, ThreadCtx};
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// let map = Shared::<Map, Lock, _>::new(1);
+/// let mut thread = ThreadCtx::new();
+/// let mut held = thread.held();
+/// let (access, _held) = map.read(&mut held);
+/// if let Some(mut map) = access.exclusive() {
+///     *map += 1; // Nobody reads beside it.
+/// }
+/// ```
 pub enum Access<'a, R: RawLock, T> {
     /// Other threads may be reading too.
     Shared(ReadGuard<'a, T>),
@@ -171,6 +221,15 @@ pub enum Access<'a, R: RawLock, T> {
 
 impl<'a, R: RawLock, T> Access<'a, R, T> {
     /// Whether no other thread has any access.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// // Once it is read often, it is not.
+    /// assert!(map.read(&mut thread.held()).0.is_exclusive());
+    /// ```
     #[inline]
     #[must_use]
     pub fn is_exclusive(&self) -> bool {
@@ -178,6 +237,14 @@ impl<'a, R: RawLock, T> Access<'a, R, T> {
     }
 
     /// Leave to change what was read, if the access is exclusive; if not, the reading ends.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// assert!(map.read(&mut thread.held()).0.exclusive().is_some());
+    /// ```
     #[inline]
     pub fn exclusive(self) -> Option<Guard<'a, R, T>> {
         match self {
@@ -261,6 +328,17 @@ enum End<'a, R: RawLock, T> {
 }
 
 /// Pages that stay pinned though the lock is given back: see [`Shared::pin_pages`].
+///
+/// ```
+/// # use machine::{order::*, Shared, ThreadCtx};
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// let map = Shared::<Map, Lock, _>::new(1);
+/// let mut thread = ThreadCtx::new();
+/// let mut held = thread.held();
+/// let (guard, _held) = map.lock(&mut held);
+/// let pages = map.pin_pages(guard, 7..9);
+/// drop(pages); // Until now `exclude` waited for these pages.
+/// ```
 #[must_use]
 pub struct PinnedPages<'a, R: RawLock, T>(End<'a, R, T>);
 
@@ -334,6 +412,14 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
 
     /// Takes the lock to change what it guards, as [`Ordered::lock`] does. Cost where it was
     /// biased: a look at each CPU's row, and the wait for its readers.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// *map.lock(&mut thread.held()).0 += 1;
+    /// ```
     #[inline]
     #[cfg_attr(feature = "__lines", track_caller)]
     pub fn lock<'a, P: Before<L>>(
@@ -348,6 +434,14 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     ///
     /// # Errors
     /// The token.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// assert!(map.lock_if(&mut thread.held(), || false).is_err(), "it didn't fit");
+    /// ```
     #[cfg_attr(feature = "__lines", track_caller)]
     pub fn lock_if<'a, 'h, P: Before<L>>(
         &'a self,
@@ -375,6 +469,16 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     ///
     /// # Panics
     /// If both are the same lock.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let (from, to) = (Shared::<Map, Lock, _>::new(1), Shared::<Map, Lock, _>::new(2));
+    /// let mut thread = ThreadCtx::new();
+    /// let mut held = thread.held();
+    /// let (mut a, mut b, _held) = Shared::lock_pair(&from, &to, &mut held);
+    /// core::mem::swap(&mut *a, &mut *b);
+    /// ```
     pub fn lock_pair<'a, P: Before<L>>(
         a: &'a Self,
         b: &'a Self,
@@ -389,6 +493,16 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// Gives the lock back, but keeps some pages, by their numbers: a thread that
     /// [excludes](Self::exclude) them waits until what this returns is dropped. Where there is one
     /// CPU, the CPU's row is full, or the pages are 256 or more, the lock is kept.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// let mut held = thread.held();
+    /// let (guard, _held) = map.lock(&mut held);
+    /// let _pages = map.pin_pages(guard, 7..9);
+    /// ```
     #[inline]
     pub fn pin_pages<'a>(
         &'a self,
@@ -419,6 +533,16 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// Waits until no pin of any of these pages is left, by their numbers. The lock is held, so
     /// none begins. Cost: a look at the row of each CPU that has pinned something since the last
     /// look.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// let mut held = thread.held();
+    /// let (guard, _held) = map.lock(&mut held);
+    /// map.exclude(&guard, 7..9); // Nobody uses a copy of what stands for these pages now.
+    /// ```
     #[inline]
     pub fn exclude(&self, _guard: &Guard<'_, R, T>, pages: Range<u64>) {
         if self.pinned.load(Relaxed) != 0 && !pages.is_empty() {
@@ -446,6 +570,14 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
 
     /// Takes the lock to read, beside others if it is biased. Always in line: it is on the path of
     /// each fault, twice.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// assert_eq!(*map.read(&mut thread.held()).0, 1);
+    /// ```
     #[inline(always)]
     #[cfg_attr(feature = "__lines", track_caller)]
     pub fn read<'a, P: Before<L>>(
@@ -460,6 +592,14 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     ///
     /// # Errors
     /// The token.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(1);
+    /// let mut thread = ThreadCtx::new();
+    /// assert!(map.read_if(&mut thread.held(), || true).is_ok());
+    /// ```
     #[inline(always)]
     #[cfg_attr(feature = "__lines", track_caller)]
     pub fn read_if<'a, 'h, P: Before<L>>(
@@ -564,6 +704,13 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     }
 
     /// The value, where no other thread can know the lock.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let mut map = Shared::<Map, Lock, _>::new(1);
+    /// *map.get_mut() += 1;
+    /// ```
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }

@@ -14,6 +14,12 @@ use arrayvec::ArrayVec;
 use crate::{Pmap, VaRange};
 
 /// A set of CPUs, one bit each; at most 64.
+///
+/// ```
+/// use machine::CpuSet;
+/// let set = CpuSet::one(0).union(CpuSet::one(3));
+/// assert_eq!(set.iter().collect::<Vec<_>>(), [0, 3]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuSet(pub u64);
 
@@ -22,48 +28,88 @@ impl CpuSet {
     pub const NONE: CpuSet = CpuSet(0);
 
     /// Just this CPU.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert!(CpuSet::one(3).contains(3));
+    /// ```
     #[must_use]
     pub const fn one(cpu: usize) -> CpuSet {
         CpuSet(1 << cpu)
     }
 
     /// CPUs 0 up to `count`, without that; at most 64.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert_eq!(CpuSet::first(2).iter().collect::<Vec<_>>(), [0, 1]);
+    /// ```
     #[must_use]
     pub const fn first(count: usize) -> CpuSet {
         CpuSet(if count == 0 { 0 } else { u64::MAX >> (64 - count) })
     }
 
     /// CPUs in either set.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert_eq!(CpuSet::one(0).union(CpuSet::one(1)), CpuSet::first(2));
+    /// ```
     #[must_use]
     pub const fn union(self, other: CpuSet) -> CpuSet {
         CpuSet(self.0 | other.0)
     }
 
     /// Whether the CPU is in the set.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert!(!CpuSet::first(2).contains(2));
+    /// ```
     #[must_use]
     pub const fn contains(self, cpu: usize) -> bool {
         self.0 >> cpu & 1 == 1
     }
 
     /// Whether no CPU is in the set.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert!(CpuSet::NONE.is_empty());
+    /// ```
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// CPUs in both sets.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert_eq!(CpuSet::first(2).intersection(CpuSet::one(1)), CpuSet::one(1));
+    /// ```
     #[must_use]
     pub const fn intersection(self, other: CpuSet) -> CpuSet {
         CpuSet(self.0 & other.0)
     }
 
     /// CPUs in this set that aren't in the other.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert_eq!(CpuSet::first(2).without(CpuSet::one(1)), CpuSet::one(0));
+    /// ```
     #[must_use]
     pub const fn without(self, other: CpuSet) -> CpuSet {
         CpuSet(self.0 & !other.0)
     }
 
     /// The CPUs in the set, lowest number first.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert_eq!(CpuSet::first(3).iter().sum::<usize>(), 3);
+    /// ```
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         core::iter::from_fn(move || {
@@ -75,6 +121,15 @@ impl CpuSet {
 }
 
 /// Translations of one address space that CPUs must forget.
+///
+/// ```
+/// use machine::{CpuSet, Shootdown, Va, VaRange};
+/// let range = VaRange::new(Va(0x1000), Va(0x2000));
+/// let mut down = Shootdown::new();
+/// down.note(7, range, CpuSet::one(1));
+/// assert_eq!(down.ranges().map(|ranges| (ranges[0].space, ranges[0].range)), Some((7, range)));
+/// down.flush_by(|_| ());
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stale {
     /// The port's name for the space.
@@ -87,6 +142,17 @@ pub struct Stale {
 const RANGES: usize = 8;
 
 /// See the module.
+///
+/// ```
+/// use machine::{CpuSet, Shootdown, Va, VaRange};
+/// let page = |n: u64| VaRange::new(Va(n << 12), Va((n + 1) << 12));
+/// let mut down = Shootdown::new();
+/// down.note(7, page(1), CpuSet::one(0));
+/// down.note(7, page(2), CpuSet::one(3));
+/// assert_eq!(down.ranges().map(<[_]>::len), Some(1), "they are one range");
+/// down.flush_by(|down| assert_eq!(down.cpus().iter().count(), 2)); // One turn for both.
+/// assert!(!down.is_needed());
+/// ```
 #[must_use = "a Shootdown is flushed: until then CPUs may use what was lowered"]
 pub struct Shootdown {
     /// Not an array: making one per operation must not cost the filling of it.
@@ -101,6 +167,10 @@ pub struct Shootdown {
 
 impl Shootdown {
     /// Nothing gathered yet.
+    ///
+    /// ```
+    /// assert!(!machine::Shootdown::new().is_needed());
+    /// ```
     #[inline]
     pub fn new() -> Shootdown {
         Shootdown { ranges: ArrayVec::new(), cpus: CpuSet::NONE, everything: false, counted: false }
@@ -109,6 +179,13 @@ impl Shootdown {
     /// Notes that translations of `range` were lowered in `space`, and that only `cpus` can hold
     /// them. A port passes the empty set where no CPU can: then nothing is noted. A range next to
     /// the last one joins it.
+    ///
+    /// ```
+    /// use machine::{CpuSet, Shootdown, Va, VaRange};
+    /// let mut down = Shootdown::new();
+    /// down.note(7, VaRange::new(Va(0x1000), Va(0x2000)), CpuSet::NONE);
+    /// assert!(!down.is_needed(), "no CPU can know it");
+    /// ```
     #[inline]
     pub fn note(&mut self, space: u64, range: VaRange, cpus: CpuSet) {
         if cpus == CpuSet::NONE {
@@ -133,6 +210,14 @@ impl Shootdown {
     }
 
     /// Notes that these CPUs must forget all that they know.
+    ///
+    /// ```
+    /// use machine::{CpuSet, Shootdown};
+    /// let mut down = Shootdown::new();
+    /// down.note_all(CpuSet::first(2));
+    /// assert_eq!(down.ranges(), None);
+    /// down.flush_by(|_| ());
+    /// ```
     pub fn note_all(&mut self, cpus: CpuSet) {
         if cpus != CpuSet::NONE {
             self.cpus = self.cpus.union(cpus);
@@ -143,29 +228,63 @@ impl Shootdown {
 
     /// Has itself counted by a port that has noted something here: whether it must be, and wasn't
     /// yet.
+    ///
+    /// ```
+    /// use machine::{CpuSet, Shootdown};
+    /// let mut down = Shootdown::new();
+    /// assert!(!down.begin_count(), "nothing was lowered");
+    /// down.note_all(CpuSet::one(0));
+    /// assert!(down.begin_count() && !down.begin_count(), "once");
+    /// down.flush_by(|_| ());
+    /// ```
     pub fn begin_count(&mut self) -> bool {
         self.is_needed() && !core::mem::replace(&mut self.counted, true)
     }
 
     /// Whether a port counts it, until its flush has been done.
+    ///
+    /// ```
+    /// use machine::{CpuSet, Shootdown};
+    /// let mut down = Shootdown::new();
+    /// down.note_all(CpuSet::one(0));
+    /// down.begin_count();
+    /// down.flush_by(|down| assert!(down.is_counted()));
+    /// assert!(!down.is_counted());
+    /// ```
     #[must_use]
     pub fn is_counted(&self) -> bool {
         self.counted
     }
 
     /// CPUs that must be told.
+    ///
+    /// ```
+    /// use machine::{CpuSet, Shootdown};
+    /// let mut down = Shootdown::new();
+    /// down.note_all(CpuSet::one(3));
+    /// assert!(down.cpus().contains(3));
+    /// down.flush_by(|_| ());
+    /// ```
     #[must_use]
     pub fn cpus(&self) -> CpuSet {
         self.cpus
     }
 
     /// What those CPUs must forget; `None` means all translations.
+    ///
+    /// ```
+    /// assert_eq!(machine::Shootdown::new().ranges().map(<[_]>::len), Some(0));
+    /// ```
     #[must_use]
     pub fn ranges(&self) -> Option<&[Stale]> {
         (!self.everything).then_some(&self.ranges[..])
     }
 
     /// Whether any CPU must be told anything.
+    ///
+    /// ```
+    /// assert!(!machine::Shootdown::new().is_needed());
+    /// ```
     #[must_use]
     pub fn is_needed(&self) -> bool {
         self.cpus != CpuSet::NONE
@@ -173,12 +292,28 @@ impl Shootdown {
 
     /// Tells the CPUs now and goes on gathering: for an operation that must know translations gone
     /// before its next step, such as copying a page that was just write-protected.
+    ///
+    /// ```
+    /// use machine::{Pmap, Shootdown};
+    /// fn tell<P: Pmap>(pmap: &P, mut down: Shootdown) {
+    ///     down.flush(pmap);
+    /// }
+    /// ```
     #[inline]
     pub fn flush(&mut self, pmap: &impl Pmap) {
         self.flush_by(|down| pmap.flush(down));
     }
 
     /// The same by other means than [`Pmap::flush`]: for a port that has more to wait for.
+    ///
+    /// ```
+    /// use machine::{CpuSet, Shootdown};
+    /// let mut down = Shootdown::new();
+    /// down.note_all(CpuSet::one(3));
+    /// let mut interrupted = Vec::new();
+    /// down.flush_by(|down| interrupted.extend(down.cpus().iter()));
+    /// assert_eq!(interrupted, [3]);
+    /// ```
     #[inline]
     pub fn flush_by(&mut self, flush: impl FnOnce(&Shootdown)) {
         if self.is_needed() {

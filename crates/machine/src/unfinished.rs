@@ -21,6 +21,15 @@ use crate::atomic::Ordering::{Acquire, Relaxed, Release};
 use crate::shared::CachePadded;
 
 /// See the module.
+///
+/// ```
+/// use machine::unfinished::Unfinished;
+/// let unfinished = Unfinished::<4>::new();
+/// unfinished.begin(0);
+/// assert!(unfinished.are_others(4, 0), "another CPU tells its own as well");
+/// assert!(!unfinished.are_others(4, 1), "it is ours alone");
+/// unfinished.end(0);
+/// ```
 pub struct Unfinished<const CPUS: usize>([CachePadded<AtomicU32>; CPUS]);
 
 impl<const CPUS: usize> Unfinished<CPUS> {
@@ -41,6 +50,12 @@ impl<const CPUS: usize> Unfinished<CPUS> {
     }
 
     /// One begins on the calling CPU. The lock is held under which it has lowered something.
+    ///
+    /// ```
+    /// let unfinished = machine::unfinished::Unfinished::<4>::new();
+    /// unfinished.begin(1);
+    /// unfinished.end(1);
+    /// ```
     #[inline]
     pub fn begin(&self, cpu: usize) {
         let own = &self.0[cpu];
@@ -48,6 +63,13 @@ impl<const CPUS: usize> Unfinished<CPUS> {
     }
 
     /// One of the calling CPU's ends: all have been told.
+    ///
+    /// ```
+    /// let unfinished = machine::unfinished::Unfinished::<4>::new();
+    /// unfinished.begin(1);
+    /// unfinished.end(1);
+    /// assert!(!unfinished.are_others(4, 0));
+    /// ```
     #[inline]
     pub fn end(&self, cpu: usize) {
         let own = &self.0[cpu];
@@ -55,6 +77,11 @@ impl<const CPUS: usize> Unfinished<CPUS> {
     }
 
     /// Whether any is under way on the first `cpus` but for `own` that the caller has begun.
+    ///
+    /// ```
+    /// let unfinished = machine::unfinished::Unfinished::<4>::new();
+    /// assert!(!unfinished.are_others(4, 0));
+    /// ```
     #[inline]
     #[must_use]
     pub fn are_others(&self, cpus: usize, own: u32) -> bool {
