@@ -291,17 +291,24 @@ fn examples() -> Result<Verdict> {
     Ok(if bad.is_empty() { Verdict::Passed { tests: names.len() as u64 } } else { failed(bad) })
 }
 
-/// Crates of the workspace that have a file with unsafe code.
+/// Packages of the workspace that have a file with unsafe code.
 fn crates_with_unsafe() -> Vec<String> {
     let crates = build::root().join("crates");
     let Ok(entries) = std::fs::read_dir(crates) else { return Vec::new() };
     let folders = entries.flatten().map(|entry| entry.path());
     let mut names: Vec<String> = folders
         .filter(|folder| rust_files(&folder.join("src")).iter().any(|file| has_unsafe(file)))
-        .filter_map(|folder| Some(folder.file_name()?.to_string_lossy().into_owned()))
+        .filter_map(|folder| package_of(&folder))
         .collect();
     names.sort();
     names
+}
+
+/// The name in a folder's manifest, which is not always the folder's.
+fn package_of(folder: &Path) -> Option<String> {
+    let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).ok()?;
+    let name = manifest.lines().find_map(|line| line.strip_prefix("name = "))?;
+    Some(name.trim_matches('"').to_owned())
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
