@@ -16,6 +16,18 @@ const KEPT: usize = 32;
 ///
 /// A chain that holds pages must end in [`release`](Chain::release) or [`join`](Chain::join):
 /// dropping it drops references to pages without giving them back.
+///
+/// ```
+/// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+/// # use host::*;
+/// # let heap = Heap;
+/// let mut chain = Chain::new();
+/// chain.append(&heap, b"bytes")?;
+/// let copy = chain.refer(&heap, 5)?;
+/// chain.join(copy).map_err(|(why, _)| why)?;
+/// assert_eq!(chain.len(), 10);
+/// # Ok::<(), NoMemory>(())
+/// ```
 #[must_use = "a chain's pages go back by `release`"]
 pub struct Chain<H: Pages> {
     pieces: VecDeque<Piece<H>>,
@@ -31,21 +43,57 @@ impl<H: Pages> Default for Chain<H> {
 
 impl<H: Pages> Chain<H> {
     /// A chain without bytes or memory.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// assert!(Chain::<Heap>::new().is_empty());
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub const fn new() -> Self {
         Chain { pieces: VecDeque::new(), len: 0, memory: 0 }
     }
 
     /// Bytes held.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// assert_eq!(chain.len(), 5);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether it holds none.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// assert!(Chain::<Heap>::new().is_empty());
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Bytes of memory that stand behind it: whole pages, and the pieces themselves.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, &[7; 100])?;
+    /// assert!(chain.memory() >= chain.len());
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn memory(&self) -> usize {
         self.memory
     }
@@ -94,6 +142,16 @@ impl<H: Pages> Chain<H> {
     /// Copies `bytes` in behind what is there.
     ///
     /// Fails with [`NoMemory`] when no page can be had; the chain is then as it was.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, &[7; 10_000])?;
+    /// assert_eq!(chain.len(), 10_000);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn append(&mut self, pages: &H, bytes: &[u8]) -> Result<(), NoMemory> {
         let before = self.len;
         let mut left = bytes;
@@ -115,6 +173,18 @@ impl<H: Pages> Chain<H> {
     /// how much he has, and decides how large a new piece is.
     ///
     /// Fails with [`NoMemory`].
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// let room = chain.room(&heap, 100)?;
+    /// room[..5].copy_from_slice(b"bytes");
+    /// chain.wrote(&heap, 5);
+    /// assert_eq!(chain.first(&heap), b"bytes");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn room<'a>(&'a mut self, pages: &H, want: usize) -> Result<&'a mut [u8], NoMemory> {
         let last_has = self.pieces.back_mut().map_or(0, |last| last.room_behind(pages).len());
         if last_has == 0 {
@@ -130,6 +200,17 @@ impl<H: Pages> Chain<H> {
     }
 
     /// The first `n` bytes of the last [`room`](Chain::room) have been written; 0 if none were.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.room(&heap, 100)?.fill(7);
+    /// chain.wrote(&heap, 3);
+    /// assert_eq!(chain.first(&heap), [7, 7, 7]);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn wrote(&mut self, pages: &H, n: usize) {
         if let Some(last) = self.pieces.back_mut() {
             last.grow_back(n);
@@ -144,6 +225,17 @@ impl<H: Pages> Chain<H> {
     /// piece of their own that ends where its storage does, so that more can come in front of it.
     ///
     /// Fails with [`NoMemory`]; the chain is then as it was.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"body")?;
+    /// chain.prepend(&heap, b"head ")?;
+    /// assert_eq!(chain.pieces(&heap).flatten().copied().collect::<Vec<u8>>(), b"head body");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn prepend(&mut self, pages: &H, bytes: &[u8]) -> Result<(), NoMemory> {
         let before = self.len;
         let mut left = bytes;
@@ -181,6 +273,17 @@ impl<H: Pages> Chain<H> {
     ///
     /// Fails with [`NoMemory`] and hands the page back. An empty range is refused by panic: it
     /// would hold a page for nothing.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// let page = heap.alloc()?;
+    /// chain.append_page(page, 100..200).map_err(|(why, _)| why)?;
+    /// assert_eq!(chain.len(), 100);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn append_page(
         &mut self,
         page: H::Page,
@@ -199,6 +302,17 @@ impl<H: Pages> Chain<H> {
     ///
     /// Fails with [`NoMemory`] and hands the run back. An empty range is refused by panic, as for a
     /// page.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// let run = vec![heap.alloc()?, heap.alloc()?];
+    /// chain.append_run(run, 0..2 * PAGE_SIZE).map_err(|(why, _)| why)?;
+    /// assert_eq!(chain.len(), 2 * PAGE_SIZE);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn append_run(
         &mut self,
         run: H::Run,
@@ -215,6 +329,17 @@ impl<H: Pages> Chain<H> {
     /// Another chain of the first `len` bytes, on the same pages; `len` is at most the chain's.
     ///
     /// Fails with [`NoMemory`]; nothing has changed then. Cost: the pieces.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, &[7; 10_000])?;
+    /// let same = chain.refer(&heap, 4_000)?;
+    /// assert_eq!((chain.len(), same.len()), (10_000, 4_000));
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn refer(&self, pages: &H, len: usize) -> Result<Chain<H>, NoMemory> {
         let mut copy = Chain::new();
         let count = self.locate(len).0 + 1;
@@ -238,6 +363,18 @@ impl<H: Pages> Chain<H> {
     /// Puts all of `other` behind what is there.
     ///
     /// Fails with [`NoMemory`] and hands `other` back. Cost: the pieces of `other`.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let (mut chain, mut tail) = (Chain::new(), Chain::new());
+    /// chain.append(&heap, b"to")?;
+    /// tail.append(&heap, b"gether")?;
+    /// chain.join(tail).map_err(|(why, _)| why)?;
+    /// assert_eq!(chain.len(), 8);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn join(&mut self, mut other: Chain<H>) -> Result<(), (NoMemory, Chain<H>)> {
         if self.pieces.is_empty() {
             *self = other;
@@ -258,6 +395,17 @@ impl<H: Pages> Chain<H> {
     ///
     /// Fails with [`NoMemory`]; what was moved until then is whole, and the rest is in `other`.
     /// Cost: the pieces moved.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let (mut to, mut from) = (Chain::new(), Chain::new());
+    /// from.append(&heap, b"head body")?;
+    /// to.take_from(&heap, &mut from, 5)?;
+    /// assert_eq!((to.len(), from.len()), (5, 4));
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn take_from(
         &mut self,
         pages: &H,
@@ -314,6 +462,17 @@ impl<H: Pages> Chain<H> {
     ///
     /// Fails with [`NoMemory`]; the chain is then as it was. Cost: the pieces that follow, or that
     /// stay if those are fewer.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"head body")?;
+    /// let body = chain.split_at(&heap, 5)?;
+    /// assert_eq!(body.first(&heap), b"body");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn split_at(&mut self, pages: &H, at: usize) -> Result<Chain<H>, NoMemory> {
         assert!(at <= self.len, "a chain is cut within");
         let (index, within) = self.locate(at);
@@ -349,6 +508,17 @@ impl<H: Pages> Chain<H> {
     }
 
     /// Drops the first `n` bytes, or all if there are fewer. Cost: the pieces that go.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// chain.trim_front(&heap, 2);
+    /// assert_eq!(chain.first(&heap), b"tes");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn trim_front(&mut self, pages: &H, n: usize) {
         let mut left = n.min(self.len);
         while left > 0 {
@@ -368,6 +538,17 @@ impl<H: Pages> Chain<H> {
     }
 
     /// Drops the last `n` bytes, or all if there are fewer.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// chain.trim_back(&heap, 2);
+    /// assert_eq!(chain.first(&heap), b"byt");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn trim_back(&mut self, pages: &H, n: usize) {
         let mut left = n.min(self.len);
         self.len -= left;
@@ -393,12 +574,37 @@ impl<H: Pages> Chain<H> {
     }
 
     /// The first bytes, as far as they lie together; none in an empty chain.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// assert_eq!(chain.first(&heap), b"bytes");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn first<'a>(&'a self, pages: &H) -> &'a [u8] {
         self.pieces.front().map_or(&[], |piece| piece.bytes_from(pages, 0))
     }
 
     /// Shows the bytes to `take`, as they lie together, and drops those that it says it has, until
     /// it wants fewer than it is shown or fails. Pages go back piece by piece.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// let mut sent = 0;
+    /// chain.consume(&heap, |piece| {
+    ///     sent += piece.len();
+    ///     Ok::<_, NoMemory>(piece.len())
+    /// })?;
+    /// assert_eq!((sent, chain.len()), (5, 0));
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn consume<E>(
         &mut self,
         pages: &H,
@@ -422,6 +628,16 @@ impl<H: Pages> Chain<H> {
     }
 
     /// The bytes, as they lie together.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, &[7; 10_000])?;
+    /// assert_eq!(chain.pieces(&heap).map(<[u8]>::len).sum::<usize>(), 10_000);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn pieces<'a>(&'a self, pages: &'a H) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.pieces.iter().flat_map(move |piece| {
             let mut at = 0;
@@ -435,6 +651,18 @@ impl<H: Pages> Chain<H> {
 
     /// Copies bytes out from byte `at` on and leaves them in the chain; returns how many there
     /// were.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"some bytes")?;
+    /// let mut out = [0; 5];
+    /// assert_eq!(chain.copy_out(&heap, 5, &mut out), 5);
+    /// assert_eq!(&out, b"bytes");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn copy_out(&self, pages: &H, at: usize, to: &mut [u8]) -> usize {
         let mut done = 0;
         let mut skip = at;
@@ -452,11 +680,31 @@ impl<H: Pages> Chain<H> {
     }
 
     /// The page of the first piece, if the piece is a whole page.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// chain.append_page(heap.alloc()?, 0..PAGE_SIZE).map_err(|(why, _)| why)?;
+    /// assert!(chain.first_page().is_some());
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn first_page(&self) -> Option<&H::Page> {
         self.pieces.front().and_then(Piece::whole_page)
     }
 
     /// Takes the first piece out if it is a whole page; the reference is the caller's then.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// chain.append_page(heap.alloc()?, 0..PAGE_SIZE).map_err(|(why, _)| why)?;
+    /// assert!(chain.take_page().is_some(), "a whole page goes as it is");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn take_page(&mut self) -> Option<H::Page> {
         self.first_page()?;
         self.pop_front()?.into_page()
@@ -464,6 +712,17 @@ impl<H: Pages> Chain<H> {
 
     /// Bytes of the whole pages with which a run begins that is the first piece: as
     /// [`first_page`](Chain::first_page).
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// let run = vec![heap.alloc()?, heap.alloc()?];
+    /// chain.append_run(run, 0..2 * PAGE_SIZE).map_err(|(why, _)| why)?;
+    /// assert_eq!(chain.first_run(), 2);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn first_run(&self) -> usize {
         self.pieces.front().map_or(0, Piece::whole_run)
     }
@@ -479,6 +738,17 @@ impl<H: Pages> Chain<H> {
     /// Takes those pages out; `None` if there are none.
     ///
     /// Fails with [`NoMemory`]; the chain is then as it was.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// let run = vec![heap.alloc()?, heap.alloc()?];
+    /// chain.append_run(run, 0..2 * PAGE_SIZE).map_err(|(why, _)| why)?;
+    /// assert_eq!(chain.take_run(&heap)?.map(|run| run.len()), Some(2));
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn take_run(&mut self, pages: &H) -> Result<Option<H::Run>, NoMemory> {
         let len = self.first_run();
         if len == 0 {
@@ -496,11 +766,32 @@ impl<H: Pages> Chain<H> {
     }
 
     /// Gives all pages back.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// chain.release(&heap);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn release(mut self, pages: &H) {
         self.clear(pages);
     }
 
     /// As [`release`](Chain::release), but the chain may be used on.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// chain.clear(&heap);
+    /// assert!(chain.is_empty());
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn clear(&mut self, pages: &H) {
         for piece in self.pieces.drain(..) {
             piece.release(pages);
@@ -510,6 +801,16 @@ impl<H: Pages> Chain<H> {
     }
 
     /// Checks I1 and I5; panics if one doesn't hold. For tests.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// chain.audit();
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn audit(&self) {
         assert_eq!(self.len, self.pieces.iter().map(Piece::len).sum::<usize>(), "I1: the length");
         assert!(self.pieces.iter().all(|piece| piece.len() > 0), "I1: no piece is empty");

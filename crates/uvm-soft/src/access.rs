@@ -24,6 +24,15 @@ use crate::threads::Threads;
 use crate::tlb::{implied, Entry};
 
 /// Why an access did not happen.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+/// let trap = uvm.machine().access(0, space.pmap(), at, Prot::READ);
+/// assert_eq!(trap, Err(uvm_soft::Trap::Fault), "the library's turn");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trap {
     /// No translation, or one with too few rights: the VM system's turn.
@@ -33,6 +42,15 @@ pub enum Trap {
 }
 
 /// Why a load or store gave up.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let nobody = |_, _| Err("no");
+/// let denied = uvm.machine().load_u64(0, space.pmap(), Va(1 << 30), nobody);
+/// assert_eq!(denied, Err(uvm_soft::Denied::Fault("no")));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Denied<E> {
     /// The fault handler said no.
@@ -71,6 +89,15 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// [`Trap`].
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+    /// uvm.fault(held, space, at, Prot::WRITE)?;
+    /// uvm.machine().access(0, space.pmap(), at, Prot::WRITE)?;
+    /// # Ok(()) });
+    /// ```
     pub fn access(
         &self,
         cpu: usize,
@@ -85,6 +112,17 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// [`Denied`]; the pages before the one that was denied have been read.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let mut byte = [0];
+    /// let fault = |va, access| uvm.fault(held, space, va, access).map(drop);
+    /// uvm.machine().load(0, space.pmap(), range.start, &mut byte, fault)?;
+    /// assert_eq!(byte, [1]);
+    /// # Ok(()) });
+    /// ```
     pub fn load<E>(
         &self,
         cpu: usize,
@@ -110,6 +148,15 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// [`Denied`]; the pages before the one that was denied have been written.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let at = uvm.map(held, space, &MapRequest::zero(Pages(1)))?;
+    /// let fault = |va, access| uvm.fault(held, space, va, access).map(drop);
+    /// uvm.machine().store(1, space.pmap(), at, b"by CPU 1", fault)?;
+    /// # Ok(()) });
+    /// ```
     pub fn store<E>(
         &self,
         cpu: usize,
@@ -135,6 +182,16 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// [`Denied`].
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let request = MapRequest::zero(Pages(1)).prot(Prot::READ);
+    /// let at = uvm.map(held, space, &request)?;
+    /// let fault = |va, access| uvm.fault(held, space, va, access).map(drop);
+    /// assert!(uvm.machine().fetch(0, space.pmap(), at, fault).is_err(), "it may not be run");
+    /// # Ok(()) });
+    /// ```
     pub fn fetch<E>(
         &self,
         cpu: usize,
@@ -240,6 +297,14 @@ impl<T: Threads> SoftMachine<T> {
 
     /// Drops what a CPU's TLB knows of a space, as one without address space numbers does when it
     /// switches away.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 1)?;
+    /// uvm.machine().switch_away(0, space.pmap());
+    /// # Ok(()) });
+    /// ```
     pub fn switch_away(&self, cpu: usize, space: &SoftSpace) {
         let mut state = self.pmap.lock();
         let range = machine::VaRange::new(Va(0), Va(0) + Pages(1 << 51));

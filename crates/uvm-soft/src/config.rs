@@ -4,6 +4,14 @@ use machine::Pa;
 
 /// How a machine is built. `Config::default()` is 1,024 frames, four CPUs, nothing forgotten, no
 /// plant.
+///
+/// ```
+/// use machine::Pa;
+/// use uvm_soft::{Config, SoftMachine};
+/// let config = Config { segments: vec![(Pa(0), 64)], cpus: 2, seed: 7, ..Config::default() };
+/// let machine = SoftMachine::new(config);
+/// assert_eq!((machine.frames().total(), machine.cpus()), (64, 2));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Physical memory: address and frames of each segment.
@@ -40,6 +48,12 @@ impl Default for Config {
 }
 
 /// What a stale TLB entry proves.
+///
+/// ```
+/// use uvm_soft::{Config, SoftMachine, Stage};
+/// let machine = SoftMachine::new(Config { stage: Stage::Concurrent, ..Config::default() });
+/// assert_eq!(machine.under_way(), 0);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
     /// No operation is under way when memory is accessed: any use of a stale entry is an error.
@@ -50,6 +64,13 @@ pub enum Stage {
 }
 
 /// Who ends a device's transfers.
+///
+/// ```
+/// use uvm_soft::{Config, Fate, IoBy, SoftMachine};
+/// let machine = SoftMachine::new(Config { io: IoBy::Test, ..Config::default() });
+/// machine.begin(|_, fate| assert_eq!(fate, Fate::Works));
+/// assert!(machine.complete(0, Fate::Works));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoBy {
     /// Whoever waits for something ends one; and the test, when it likes.
@@ -59,6 +80,21 @@ pub enum IoBy {
 }
 
 /// A broken law: what a port may get wrong. A test plants one and expects to see it found.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// use uvm_soft::Plant;
+/// let config = Config { plant: Some(Plant::SkipFlush), ..Config::default() };
+/// let uvm = SoftMachine::new(config).into_uvm()?;
+/// let mut thread = ThreadCtx::new();
+/// let held = &mut thread.held();
+/// let space = uvm.space_create(held, bounds())?;
+/// let range = memory(&uvm, held, &space, 1)?;
+/// uvm.protect(held, &space, range, Prot::READ)?;
+/// assert!(uvm.machine().tlb_audit().is_err(), "a CPU may still store there");
+/// # std::mem::forget(space); // Its end would find the stale translation as well.
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Plant {
     /// `protect` does nothing, as if fork forgot to write-protect.

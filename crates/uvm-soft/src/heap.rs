@@ -46,6 +46,17 @@ use std::time::Duration;
 pub const PIECE: usize = 16 * 1024;
 
 /// The system's allocator, which charges what is allocated inside [`charged`], or also under locks.
+///
+/// ```
+/// use uvm_soft::{charged, ChargedHeap};
+///
+/// #[global_allocator]
+/// static HEAP: ChargedHeap<false> = ChargedHeap;
+///
+/// let (boxed, fault) = charged(|| Box::new(7));
+/// assert_eq!(*boxed, 7);
+/// assert!(fault.is_some(), "it had reserved nothing");
+/// ```
 pub struct ChargedHeap<const UNDER_LOCKS: bool = false>;
 
 /// What a thread may allocate. It has no destructor, so that an allocator may look at it at any
@@ -107,6 +118,12 @@ impl Drop for Before {
 pub struct Host(());
 
 /// The thread enters code of the host.
+///
+/// ```
+/// let _host = uvm_soft::host();
+/// let own = vec![0; 64]; // The host's, and charged to nobody.
+/// # let _ = own;
+/// ```
 #[must_use]
 pub fn host() -> Host {
     let charge = CHARGE.get();
@@ -148,6 +165,11 @@ impl<G: DerefMut> DerefMut for Own<G> {
 
 /// Runs an operation with nothing reserved, and says which allocation was the first that it had not
 /// reserved, or was too large.
+///
+/// ```
+/// let (seven, fault) = uvm_soft::charged(|| 7);
+/// assert_eq!((seven, fault), (7, None));
+/// ```
 pub fn charged<T>(operation: impl FnOnce() -> T) -> (T, Option<&'static str>) {
     let _before = Before::replace(Charge { is_operation: true, ..NOTHING });
     let result = operation();
@@ -158,6 +180,14 @@ pub fn charged<T>(operation: impl FnOnce() -> T) -> (T, Option<&'static str>) {
 ///
 /// # Panics
 /// If it does.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let request = MapRequest::zero(Pages(4));
+/// uvm_soft::within_reservation(|| uvm.map(held, space, &request))?;
+/// # Ok(()) });
+/// ```
 pub fn within_reservation<T>(operation: impl FnOnce() -> T) -> T {
     let (result, fault) = charged(operation);
     if let Some(fault) = fault {

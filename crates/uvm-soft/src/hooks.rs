@@ -9,6 +9,15 @@ use std::sync::{Mutex, PoisonError};
 use crate::heap::aside;
 
 /// Where a hook can run.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 1)?;
+/// uvm.machine().pmap().hooks.at_next(uvm_soft::Moment::Flushing, || println!("not told yet"));
+/// uvm.protect(held, space, range, Prot::READ)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Moment {
@@ -31,11 +40,30 @@ pub enum Moment {
 type Hook = Box<dyn FnOnce() + Send>;
 
 /// The hooks of a machine, of each moment one at most.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 1)?;
+/// let hooks = &uvm.machine().pmap().hooks;
+/// hooks.at_next(uvm_soft::Moment::Flushing, || println!("not told yet"));
+/// uvm.protect(held, space, range, Prot::READ)?;
+/// # Ok(()) });
+/// ```
 #[derive(Default)]
 pub struct Hooks([Mutex<Option<Hook>>; 7]);
 
 impl Hooks {
     /// Runs `hook` when the moment comes next.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let hooks = &uvm.machine().pmap().hooks;
+    /// hooks.at_next(uvm_soft::Moment::Mapping, || println!("about to be mapped"));
+    /// memory(uvm, held, space, 1)?;
+    /// # Ok(()) });
+    /// ```
     pub fn at_next(&self, moment: Moment, hook: impl FnOnce() + Send + 'static) {
         *self.of(moment).lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }

@@ -29,12 +29,30 @@ use crate::tlb::Tlb;
 use machine::order::PageCache;
 
 /// An address space's tables: its name in the software MMU.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// memory(uvm, held, space, 1)?;
+/// let tables: &uvm_soft::SoftSpace = space.pmap();
+/// assert_eq!(uvm.machine().pmap().mappings(tables).len(), 1);
+/// # Ok(()) });
+/// ```
 #[derive(Debug)]
 pub struct SoftSpace {
     pub(crate) id: u64,
 }
 
 /// A mapping as tables have it.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let range = memory(uvm, held, space, 1)?;
+/// let mapping = uvm.machine().pmap().mappings(space.pmap())[0];
+/// assert_eq!((mapping.va, mapping.prot), (range.start, Prot::READ_WRITE));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
     /// Where.
@@ -48,6 +66,14 @@ pub struct Mapping {
 }
 
 /// What the MMU has done since it was made.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// memory(uvm, held, space, 1)?;
+/// println!("{:?}", uvm.machine().pmap().counters());
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -89,6 +115,15 @@ pub(crate) struct State {
 const FLUSH_STEPS: usize = 6;
 
 /// The software MMU; made by `SoftMachine::new`.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// memory(uvm, held, space, 1)?;
+/// let pmap: &uvm_soft::SoftPmap = uvm.machine().pmap();
+/// pmap.audit()?;
+/// # Ok(()) });
+/// ```
 pub struct SoftPmap {
     state: Mutex<State>,
     /// Each CPU's box.
@@ -128,6 +163,14 @@ impl SoftPmap {
     }
 
     /// All mappings of a space, by address.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 2)?;
+    /// assert_eq!(uvm.machine().pmap().mappings(space.pmap()).len(), 2);
+    /// # Ok(()) });
+    /// ```
     pub fn mappings(&self, space: &SoftSpace) -> Vec<Mapping> {
         let state = self.lock();
         let ptes = state.tables.space(space.id).ptes.iter();
@@ -141,16 +184,40 @@ impl SoftPmap {
     }
 
     /// Shootdowns that have taken something from the tables and told no CPU yet.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.machine().pmap().unflushed(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn unflushed(&self) -> u32 {
         self.lock().counted
     }
 
     /// What the MMU has done.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// println!("{:?}", uvm.machine().pmap().counters());
+    /// # Ok(()) });
+    /// ```
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
 
     /// Forgets all pageable mappings of all spaces, as law P1 allows.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// uvm.machine().pmap().forget_all();
+    /// assert_eq!(uvm.machine().pmap().resident(space.pmap()), 0);
+    /// assert_eq!(load(uvm, space, range.start)?, [1], "the next fault maps it again");
+    /// # Ok(()) });
+    /// ```
     pub fn forget_all(&self) {
         let state = &mut *self.lock();
         let spots = state.forgettable(self.planted(Plant::ForgetWired));
@@ -161,6 +228,15 @@ impl SoftPmap {
 
     /// How a CPU could still get at a page, if it can: a mapping, or a translation that no flush
     /// has named.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// assert_eq!(uvm.machine().pmap().reach(page.page()), None);
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn reach(&self, page: PageNo) -> Option<String> {
         let state = self.settled();
         if let Some((space, vpn)) = state.tables.reverse[page.0 as usize].first() {
@@ -177,6 +253,14 @@ impl SoftPmap {
     ///
     /// # Errors
     /// A sentence that names the first entry that should be gone.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 1)?;
+    /// uvm.machine().pmap().audit()?;
+    /// # Ok(()) });
+    /// ```
     pub fn audit(&self) -> Result<(), String> {
         let state = self.settled();
         state.tables.audit()?;

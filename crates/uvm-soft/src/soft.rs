@@ -28,6 +28,13 @@ type Transfer<T> = Box<dyn FnOnce(&SoftMachine<T>, Fate) + Send>;
 const CIRCLE: u64 = 10_000;
 
 /// How a transfer ends.
+///
+/// ```
+/// use uvm_soft::{Config, Fate, SoftMachine};
+/// let machine = SoftMachine::new(Config::default());
+/// machine.begin(|_, fate| assert_eq!(fate, Fate::Fails));
+/// machine.complete(0, Fate::Fails);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// As it should.
@@ -77,6 +84,12 @@ pub struct SoftMachine<T: Threads = StdThreads> {
 
 impl SoftMachine {
     /// A machine as configured, for threads of the host; all its frames are free.
+    ///
+    /// ```
+    /// use uvm_soft::{Config, SoftMachine};
+    /// let machine = SoftMachine::new(Config::default());
+    /// assert_eq!(machine.frames().total(), 1024);
+    /// ```
     #[must_use]
     pub fn new(config: Config) -> SoftMachine {
         SoftMachine::with_threads(&config)
@@ -88,6 +101,12 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Panics
     /// If the host has no memory for the frames' records.
+    ///
+    /// ```
+    /// use uvm_soft::{Config, SoftMachine, StdThreads};
+    /// let machine = SoftMachine::<StdThreads>::with_threads(&Config::default());
+    /// assert_eq!(machine.cpus(), 4);
+    /// ```
     #[must_use]
     pub fn with_threads(config: &Config) -> SoftMachine<T> {
         let all = config.segments.iter().chain(&config.devices);
@@ -116,12 +135,28 @@ impl<T: Threads> SoftMachine<T> {
     }
 
     /// Moves the calling thread to a simulated CPU.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.machine().run_on(1);
+    /// assert_eq!(uvm.machine().cpu(), 1);
+    /// # Ok(()) });
+    /// ```
     pub fn run_on(&self, cpu: usize) {
         assert!(cpu < self.cpus, "cpu {cpu} of {}", self.cpus);
         T::set_cpu(cpu);
     }
 
     /// Begins to end the thread of a simulated CPU: it waits for memory no longer.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.machine().end_thread(0);
+    /// assert!(uvm.machine().has_fatal_signal());
+    /// # Ok(()) });
+    /// ```
     pub fn end_thread(&self, cpu: usize) {
         self.ended[cpu].store(true, Relaxed);
         self.sleepers.look_again();
@@ -131,11 +166,24 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Panics
     /// If it has been said before.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.machine().when_run_out(|| false); // Nothing can be ended for more memory.
+    /// # Ok(()) });
+    /// ```
     pub fn when_run_out(&self, host: impl Fn() -> bool + Send + Sync + 'static) {
         assert!(self.host.set(Box::new(host)).is_ok(), "a machine has one host");
     }
 
     /// Its page frames.
+    ///
+    /// ```
+    /// use uvm_soft::{Config, SoftMachine};
+    /// let machine = SoftMachine::new(Config::default());
+    /// assert_eq!(machine.frames().free(), machine.frames().total());
+    /// ```
     pub fn frames(&self) -> &Frames<Self> {
         &self.frames
     }
@@ -144,12 +192,26 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// As [`Uvm::new`].
+    ///
+    /// ```
+    /// use uvm_soft::{Config, SoftMachine};
+    /// let uvm = SoftMachine::new(Config::default()).into_uvm()?;
+    /// assert_eq!(uvm.anons(), 0);
+    /// # Ok::<(), machine::NoMemory>(())
+    /// ```
     pub fn into_uvm(self) -> Result<Uvm<Self>, NoMemory> {
         let frames = self.frames.clone();
         Uvm::new(self, frames)
     }
 
     /// Simulated CPUs.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(uvm.machine().cpus(), 4);
+    /// # Ok(()) });
+    /// ```
     pub fn cpus(&self) -> usize {
         self.cpus
     }
@@ -158,23 +220,51 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// A sentence that names the stale entry.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 4)?;
+    /// uvm.machine().tlb_audit()?;
+    /// # Ok(()) });
+    /// ```
     pub fn tlb_audit(&self) -> Result<(), String> {
         self.pmap.audit()
     }
 
     /// Puts a transfer under way: `end` ends it when [`complete`](Self::complete) says so.
+    ///
+    /// ```
+    /// use uvm_soft::{Config, Fate, SoftMachine};
+    /// let machine = SoftMachine::new(Config::default());
+    /// machine.begin(|_, _| println!("the disk has done"));
+    /// machine.complete(0, Fate::Works);
+    /// ```
     pub fn begin(&self, end: impl FnOnce(&SoftMachine<T>, Fate) + Send + 'static) {
         let _host = host();
         self.transfers.lock().unwrap_or_else(PoisonError::into_inner).push_back(Box::new(end));
     }
 
     /// Transfers under way.
+    ///
+    /// ```
+    /// use uvm_soft::{Config, SoftMachine};
+    /// let machine = SoftMachine::new(Config::default());
+    /// machine.begin(|_, _| ());
+    /// assert_eq!(machine.under_way(), 1);
+    /// ```
     pub fn under_way(&self) -> usize {
         self.transfers.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// Ends the transfer that is the `n`th by age, and says whether there was one. The youngest
     /// counts for all that are not there.
+    ///
+    /// ```
+    /// use uvm_soft::{Config, Fate, SoftMachine};
+    /// let machine = SoftMachine::new(Config::default());
+    /// assert!(!machine.complete(0, Fate::Works), "nothing is under way");
+    /// ```
     pub fn complete(&self, n: usize, fate: Fate) -> bool {
         let transfer = {
             let mut transfers = self.transfers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,6 +299,16 @@ impl<T: Threads> SoftMachine<T> {
 
     /// Takes user memory away until just `pages` allocations by the calling CPU can succeed, at
     /// most 64. [`give_back`](Self::give_back) undoes it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.machine().leave_free(1);
+    /// memory(uvm, held, space, 1)?;
+    /// assert!(memory(uvm, held, space, 1).is_err());
+    /// uvm.machine().give_back();
+    /// # Ok(()) });
+    /// ```
     pub fn leave_free(&self, pages: usize) {
         let mut ctx = ThreadCtx::new();
         let mut held = ctx.held();
@@ -224,6 +324,16 @@ impl<T: Threads> SoftMachine<T> {
     }
 
     /// Frees what [`leave_free`](Self::leave_free) took.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let free = uvm.frames().free();
+    /// uvm.machine().leave_free(1);
+    /// uvm.machine().give_back();
+    /// assert_eq!(uvm.frames().free(), free);
+    /// # Ok(()) });
+    /// ```
     pub fn give_back(&self) {
         let mut ctx = ThreadCtx::new();
         let mut held = ctx.held();
@@ -237,6 +347,15 @@ impl<T: Threads> SoftMachine<T> {
     ///
     /// # Errors
     /// As [`load`](Self::load).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 1)?;
+    /// let fault = |va, access| uvm.fault(held, space, va, access).map(drop);
+    /// assert_eq!(uvm.machine().load_u64(0, space.pmap(), range.start, fault)?, 1);
+    /// # Ok(()) });
+    /// ```
     pub fn load_u64<E>(
         &self,
         cpu: usize,

@@ -51,6 +51,12 @@ pub trait Sleepers: Send + Sync + Default {
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Threads of the host.
+///
+/// ```
+/// use uvm_soft::{Config, SoftMachine, StdThreads};
+/// let machine = SoftMachine::<StdThreads>::with_threads(&Config::default());
+/// # let _ = machine;
+/// ```
 pub struct StdThreads;
 
 thread_local! {
@@ -123,6 +129,15 @@ unsafe impl RawLock for StdLock {
 
 /// Waits until `done`, which is asked time and again; what is never done ends in a panic, so that a
 /// test that hangs has a name.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+/// let done = AtomicBool::new(false);
+/// std::thread::scope(|threads| {
+///     threads.spawn(|| done.store(true, SeqCst));
+///     uvm_soft::wait_until(|| done.load(SeqCst));
+/// });
+/// ```
 pub fn wait_until(mut done: impl FnMut() -> bool) {
     let since = Instant::now();
     while !done() {
