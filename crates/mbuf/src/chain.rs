@@ -720,7 +720,7 @@ impl<H: Pages> Chain<H> {
     /// let mut chain = Chain::<Heap>::new();
     /// let run = vec![heap.alloc()?, heap.alloc()?];
     /// chain.append_run(run, 0..2 * PAGE_SIZE).map_err(|(why, _)| why)?;
-    /// assert_eq!(chain.first_run(), 2);
+    /// assert_eq!(chain.first_run(), 2 * PAGE_SIZE);
     /// # Ok::<(), NoMemory>(())
     /// ```
     pub fn first_run(&self) -> usize {

@@ -69,6 +69,15 @@ pub type SharedWork<'a> = &'a (dyn Fn(usize, &mut Held<'_, Nothing>) + Sync);
 pub type SharedCall<'a> = &'a (dyn Fn(&mut Held<'_, Nothing>) + Sync);
 
 /// Why a load, store or fetch did not happen.
+///
+/// ```
+/// use uvm_conformance::Trap;
+/// /// What a port's `Access::load` says of its machine's trap.
+/// fn said(is_stale: bool) -> Trap {
+///     if is_stale { Trap::Broken("a stale translation".into()) } else { Trap::Fault }
+/// }
+/// assert_eq!(said(false), Trap::Fault);
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trap {
     /// The MMU has no translation, or one with too few rights.
@@ -81,6 +90,15 @@ pub enum Trap {
 ///
 /// Loads and stores are of eight bytes at an address that is a multiple of eight, and are one
 /// access of the MMU each.
+///
+/// ```
+/// use machine::Machine;
+/// use uvm_conformance::{laws, Access, Effort};
+/// /// A port implements `Access`, and this is all that its test is.
+/// fn check<M: Machine>(machine: &M, access: &impl Access<M>) -> bool {
+///     laws(machine, access, Effort::default()).is_sound()
+/// }
+/// ```
 pub trait Access<M: Machine>: Sync {
     /// CPUs, at least one. CPU `n` is the one that `Machine::cpu` calls `n`.
     fn cpus(&self) -> usize;
@@ -198,6 +216,12 @@ pub trait Access<M: Machine>: Sync {
 }
 
 /// How much is tried at random.
+///
+/// ```
+/// use uvm_conformance::Effort;
+/// let more = Effort { seed: 7, rounds: 10_000, ..Effort::default() };
+/// # let _ = more;
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
     /// What the random work is drawn from. A violation names it.
@@ -225,6 +249,15 @@ impl Default for Effort {
 ///
 /// # Panics
 /// If the port has fewer than 24 pages, or doesn't run work that it is given.
+///
+/// ```
+/// use machine::Machine;
+/// use uvm_conformance::{laws, Access, Effort};
+/// fn check<M: Machine>(machine: &M, access: &impl Access<M>) {
+///     let report = laws(machine, access, Effort::default());
+///     println!("{report}");
+/// }
+/// ```
 pub fn laws<M: Machine, A: Access<M>>(machine: &M, access: &A, effort: Effort) -> Report {
     let mut lab = lab::Lab::new(machine, access, effort);
     host::check(&mut lab);

@@ -5,6 +5,11 @@ use alloc::vec::Vec;
 use core::fmt;
 
 /// A law of the contract, as `docs/porting.md` has them.
+///
+/// ```
+/// use uvm_conformance::Law;
+/// println!("{}", Law::P2);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Law {
@@ -55,6 +60,13 @@ impl fmt::Display for Law {
 }
 
 /// A law that was seen broken.
+///
+/// ```
+/// use uvm_conformance::{Law, Violation};
+/// fn is_of_the_tlb(violation: &Violation) -> bool {
+///     violation.law == Law::P2
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Violation {
@@ -74,6 +86,15 @@ impl fmt::Display for Violation {
 const KEPT: usize = 6;
 
 /// What a run has found.
+///
+/// ```
+/// use uvm_conformance::Report;
+/// fn summary(report: &Report) -> String {
+///     let (broken, open) = (report.violations().len(), report.left_out().len());
+///     format!("{broken} laws broken, {open} not checked")
+/// }
+/// assert_eq!(summary(&Report::default()), "0 laws broken, 0 not checked");
+/// ```
 #[derive(Clone, Default, Debug)]
 pub struct Report {
     checked: Vec<(Law, u64)>,
@@ -84,24 +105,46 @@ pub struct Report {
 
 impl Report {
     /// Whether no law was seen broken.
+    ///
+    /// ```
+    /// assert!(uvm_conformance::Report::default().is_sound());
+    /// ```
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.violations.is_empty()
     }
 
     /// The violations in the order in which they were found, some of each law.
+    ///
+    /// ```
+    /// for violation in uvm_conformance::Report::default().violations() {
+    ///     println!("{violation}");
+    /// }
+    /// ```
     #[must_use]
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
     /// Laws that were checked, with the number of observations.
+    ///
+    /// ```
+    /// for (law, times) in uvm_conformance::Report::default().checked() {
+    ///     println!("{law}: {times} checks");
+    /// }
+    /// ```
     #[must_use]
     pub fn checked(&self) -> &[(Law, u64)] {
         &self.checked
     }
 
     /// What could not be checked on this port, and why.
+    ///
+    /// ```
+    /// for (law, why) in uvm_conformance::Report::default().left_out() {
+    ///     println!("{law} is open: {why}");
+    /// }
+    /// ```
     #[must_use]
     pub fn left_out(&self) -> &[(Law, &'static str)] {
         &self.left_out

@@ -35,6 +35,12 @@ pub mod number {
 }
 
 /// Why a call failed: an error number as in `errno.h`.
+///
+/// ```
+/// use uvm_user::{transfer_read, Errno};
+/// let refused = transfer_read(-1, &mut [], 0);
+/// assert_ne!(refused, Err(Errno(0)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
@@ -56,6 +62,14 @@ pub type Fd = i32;
 
 /// Bytes that came by a transfer: `length` of them, from `start` on. The rest of their pages is
 /// zero.
+///
+/// ```
+/// use uvm_user::Piece;
+/// fn length(pieces: &[Piece]) -> usize {
+///     pieces.iter().map(|piece| piece.length).sum()
+/// }
+/// assert_eq!(length(&[Piece::NONE; 4]), 0);
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
@@ -71,6 +85,15 @@ impl Piece {
 }
 
 /// What an export gives to those who import it.
+///
+/// ```
+/// # fn f(start: *mut u8, length: usize) -> Result<uvm_user::Fd, uvm_user::Errno> {
+/// use uvm_user::{export, Export};
+/// const PROT_READ: i32 = 1;
+/// // SAFETY: others may read it, and may see later stores or not.
+/// unsafe { export(start, length, Export::Share, PROT_READ) }
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Export {
     /// The same memory.
@@ -84,6 +107,14 @@ pub enum Export {
 }
 
 /// Where an import goes.
+///
+/// ```
+/// # fn f(descriptor: uvm_user::Fd) -> Result<*mut u8, uvm_user::Errno> {
+/// use uvm_user::{import, Place};
+/// // SAFETY: nothing is replaced.
+/// unsafe { import(descriptor, Place::Anywhere) }
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// Where the kernel likes.
@@ -93,6 +124,13 @@ pub enum Place {
 }
 
 /// What a child gets of a range.
+///
+/// ```
+/// # fn f(start: *mut u8, length: usize) -> Result<(), uvm_user::Errno> {
+/// use uvm_user::{minherit, Inherit};
+/// minherit(start, length, Inherit::None) // A child gets nothing of a secret.
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Inherit {
     /// The same memory.
@@ -111,6 +149,18 @@ pub enum Inherit {
 ///
 /// # Errors
 /// As `read`, and `EINVAL` for no room in `pieces` or a descriptor that has no such bytes.
+///
+/// ```
+/// # fn f(pipe: uvm_user::Fd) -> Result<(), uvm_user::Errno> {
+/// use uvm_user::{anflush, transfer_read, Piece};
+/// let mut pieces = [Piece::NONE; 16];
+/// let count = transfer_read(pipe, &mut pieces, 1 << 20)?;
+/// for piece in &pieces[..count] {
+///     // SAFETY: they came by the transfer, and are used no more.
+///     unsafe { anflush(piece.start, piece.length)? };
+/// }
+/// # Ok(()) }
+/// ```
 pub fn transfer_read(fd: Fd, pieces: &mut [Piece], most: usize) -> Result<usize, Errno> {
     let count = pieces.len().min(u32::MAX as usize);
     // SAFETY: the kernel writes at most `count` pieces, which are plain data, and maps pages only
@@ -128,6 +178,13 @@ pub fn transfer_read(fd: Fd, pieces: &mut [Piece], most: usize) -> Result<usize,
 ///
 /// # Errors
 /// `EINVAL` for a range outside of user memory, `ENOMEM` if it has holes.
+///
+/// ```
+/// # fn f(piece: uvm_user::Piece) -> Result<(), uvm_user::Errno> {
+/// // SAFETY: nobody uses what came any more.
+/// unsafe { uvm_user::anflush(piece.start, piece.length) }
+/// # }
+/// ```
 pub unsafe fn anflush(start: *mut u8, length: usize) -> Result<(), Errno> {
     // SAFETY: the caller has given the pages up.
     done(unsafe { libc::syscall(number::ANFLUSH, start, length) }).map(|_| ())
@@ -141,6 +198,13 @@ pub unsafe fn anflush(start: *mut u8, length: usize) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As `write`; `EINVAL` for an address inside a page.
+///
+/// ```
+/// # fn f(pipe: uvm_user::Fd, pages: *mut u8) -> Result<usize, uvm_user::Errno> {
+/// // SAFETY: these pages hold nothing else that is used later.
+/// unsafe { uvm_user::donate_write(pipe, pages, 16 << 12) }
+/// # }
+/// ```
 pub unsafe fn donate_write(fd: Fd, start: *mut u8, length: usize) -> Result<usize, Errno> {
     // SAFETY: the caller has given the pages up.
     done(unsafe { libc::syscall(number::DONATE_WRITE, fd, start, length) })
@@ -157,6 +221,15 @@ pub unsafe fn donate_write(fd: Fd, start: *mut u8, length: usize) -> Result<usiz
 /// # Errors
 /// `EINVAL` for parts of pages, `EACCES` for more protection than the caller has, `ENOMEM`,
 /// `EMFILE`.
+///
+/// ```
+/// # fn f(pages: *mut u8) -> Result<uvm_user::Fd, uvm_user::Errno> {
+/// use uvm_user::{export, Export};
+/// const PROT_READ: i32 = 1;
+/// // SAFETY: the range is used no more.
+/// unsafe { export(pages, 16 << 12, Export::Donate, PROT_READ) }
+/// # }
+/// ```
 pub unsafe fn export(
     start: *mut u8,
     length: usize,
@@ -176,6 +249,15 @@ pub unsafe fn export(
 /// # Errors
 /// `EBADF` if it isn't an export, `ENODATA` if it was donated and imported before, `ENOMEM`,
 /// `EINVAL`.
+///
+/// ```
+/// # fn f(descriptor: uvm_user::Fd) -> Result<(), uvm_user::Errno> {
+/// use uvm_user::{import, Place};
+/// // SAFETY: nothing is replaced.
+/// let start = unsafe { import(descriptor, Place::Anywhere)? };
+/// println!("it lies at {start:?}");
+/// # Ok(()) }
+/// ```
 pub unsafe fn import(fd: Fd, place: Place) -> Result<*mut u8, Errno> {
     const FIXED: c_long = 1;
     let (start, flags) = match place {
@@ -190,6 +272,13 @@ pub unsafe fn import(fd: Fd, place: Place) -> Result<*mut u8, Errno> {
 ///
 /// # Errors
 /// `EINVAL` for parts of pages, `ENOMEM` for holes.
+///
+/// ```
+/// # fn f(stack: *mut u8, length: usize) -> Result<(), uvm_user::Errno> {
+/// use uvm_user::{minherit, Inherit};
+/// minherit(stack, length, Inherit::Zero)
+/// # }
+/// ```
 #[expect(
     clippy::not_unsafe_ptr_arg_deref,
     reason = "only the kernel looks at the address, and not behind it"
