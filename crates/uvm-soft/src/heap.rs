@@ -245,13 +245,15 @@ fn charge(bytes: usize, under_locks: bool) {
         None => {
             let ours = host();
             let callers = callers();
-            if !charge.is_operation && ["audit", "describe"].iter().any(|own| callers.contains(own))
+            if !charge.is_operation
+                && ["/audit.rs:", "/describe.rs:"].iter().any(|own| callers.contains(own))
             {
                 // For tests alone, or what a test does with each entry.
                 drop((callers, ours));
                 return CHARGE.set(Charge { left: usize::MAX, ..charge });
             }
             let why = if bytes > PIECE { "in one piece" } else { "unreserved" };
+            let callers = first_lines(&callers);
             let why = keep(format!("{bytes} bytes allocated {why}, {left} left, by\n{callers}"));
             drop((callers, ours));
             CHARGE.set(Charge { fault: Some(why), ..charge });
@@ -267,14 +269,21 @@ fn keep(text: String) -> &'static str {
     text
 }
 
-/// The functions on the stack that aren't of `std`, innermost first.
+/// The library's functions on the stack with their places, innermost first. A function is known by
+/// its file: its name has a path only where all debug information is built.
 fn callers() -> String {
     let stack = Backtrace::force_capture().to_string();
-    let is_ours = |line: &&str| {
-        [": uvm", ": <uvm", ": machine", ": <machine"].iter().any(|name| line.contains(name))
-            && !line.contains("uvm_soft::heap")
+    let lines: Vec<&str> = stack.lines().map(str::trim).collect();
+    let is_ours = |place: &str| {
+        ["/uvm/src/", "/machine/src/", "at ./src/"].iter().any(|folder| place.contains(folder))
     };
-    stack.lines().filter(is_ours).take(12).collect::<Vec<_>>().join("\n")
+    let frames = lines.windows(2).filter(|pair| pair[1].starts_with("at ") && is_ours(pair[1]));
+    frames.map(|pair| format!("  {} {}\n", pair[0], pair[1])).collect()
+}
+
+/// As many callers as say which operation it was.
+fn first_lines(callers: &str) -> String {
+    callers.lines().take(12).collect::<Vec<_>>().join("\n")
 }
 
 // SAFETY: the system's allocator does all the work.

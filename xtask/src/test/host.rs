@@ -24,7 +24,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/documentation of the crates", run: super::crates::documentation },
     Check { name: "host/public interface of the crates", run: super::crates::interface },
     Check { name: "host/tests", run: tests },
-    Check { name: "host/tests of the library with real leaves", run: real_leaves },
+    Check { name: "host/tests of the library", run: library },
+    Check { name: "host/tests of the library with small leaves", run: small_leaves },
     Check { name: "host/schedules", run: schedules },
     Check { name: "host/random concurrent programs", run: concurrent_programs },
     Check { name: "host/all schedules of small pieces", run: small_pieces },
@@ -125,21 +126,34 @@ fn kernel_clippy() -> Result<Verdict> {
 }
 
 fn tests() -> Result<Verdict> {
-    Ok(count_tests(&output(&mut cargo(&["test", "--workspace", "--no-fail-fast"]))?))
+    const ARGUMENTS: [&str; 5] = ["test", "--workspace", "--exclude", "uvm", "--no-fail-fast"];
+    Ok(count_tests(&output(cargo(&ARGUMENTS).args(OPTIMIZED))?))
 }
+
+/// For what runs the library for minutes; its own tests take less time than to optimize it does.
+const OPTIMIZED: [&str; 2] = ["--config", "profile.dev.package.uvm.opt-level=3"];
 
 /// A test that there is only where leaves have their real size.
 const REAL_LEAVES: &str = "first_touches_upwards_are_answered_sixteen_at_a_time ... ok";
 
-/// Beside the models, which want leaves and nodes of four, all of the workspace is built with
-/// those; the library alone is built as a kernel has it.
-fn real_leaves() -> Result<Verdict> {
+/// The library's own tests, with its leaves as a kernel has them.
+fn library() -> Result<Verdict> {
     let output = output(&mut cargo(&["test", "-p", "uvm", "--no-fail-fast"]))?;
     if output.status.success() && !text(&output).contains(REAL_LEAVES) {
         return Ok(failed(format!("the library's leaves are small here: no `{REAL_LEAVES}`")));
     }
     Ok(count_tests(&output))
 }
+
+/// The same with leaves and nodes of four, as the models have them: few pages cross many.
+fn small_leaves() -> Result<Verdict> {
+    let mut command = cargo(&["test", "-p", "uvm", "--features", "__small-leaves", "--lib"]);
+    command.args(["--tests", "--no-fail-fast", "--", "--skip", HOLDS]);
+    Ok(count_tests(&output(&mut command)?))
+}
+
+/// Tests of how long locks are held, by what is real alone.
+const HOLDS: &str = "holds::";
 
 /// What may call itself, or own its like, is on a list with its bound.
 fn recursion() -> Result<Verdict> {
@@ -358,8 +372,8 @@ fn address_sanitizer() -> Result<Verdict> {
     for name in &crates {
         command.args(["-p", name]);
     }
-    // How long locks are held says nothing here, and those tests leave their machines behind.
-    command.args(["--", "--skip", "holds::"]);
+    // Those leave their machines behind.
+    command.args(["--", "--skip", HOLDS]);
     Ok(count_tests(&output(&mut command)?))
 }
 

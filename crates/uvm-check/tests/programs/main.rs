@@ -66,16 +66,17 @@ fn run_once(program: &Program, seed: u64) {
     world.finish();
 }
 
-/// Runs a program under several schedules of both kinds, on a thread of its own: one that has seen
-/// several tasks of a schedule panic takes every schedule after it for failed.
-fn run(program: &Program, seed: u64, schedules: usize) -> Result<(), String> {
+/// Runs a program as [`run`] does, on a thread of its own: on one that has seen several tasks of a
+/// schedule panic, the checker takes every schedule for failed. A new thread takes a while.
+fn run_apart(program: &Program, seed: u64, schedules: usize) -> Result<(), String> {
     thread::scope(|scope| {
-        let run = scope.spawn(|| run_here(program, seed, schedules));
+        let run = scope.spawn(|| run(program, seed, schedules));
         run.join().unwrap_or_else(|_| Err("the checker itself panicked".to_owned()))
     })
 }
 
-fn run_here(program: &Program, seed: u64, schedules: usize) -> Result<(), String> {
+/// Runs a program under several schedules of both kinds.
+fn run(program: &Program, seed: u64, schedules: usize) -> Result<(), String> {
     let under = |scheduler: Box<dyn Scheduler + Send>| {
         let mut config = Config::new();
         config.failure_persistence = FailurePersistence::None;
@@ -93,7 +94,7 @@ fn run_here(program: &Program, seed: u64, schedules: usize) -> Result<(), String
 fn shrink(mut program: Program, mut why: String, seed: u64) -> (Program, String) {
     loop {
         let shorter = program.shorter().into_iter().find_map(|less| {
-            let why = run(&less, seed, SCHEDULES_TO_SHRINK).err()?;
+            let why = run_apart(&less, seed, SCHEDULES_TO_SHRINK).err()?;
             Some((less, why))
         });
         match shorter {
