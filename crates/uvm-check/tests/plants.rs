@@ -25,7 +25,7 @@ struct Plant {
 }
 
 const RANDOM: &[&str] = &["--test", "model", "random"];
-const PAGING: &[&str] = &["--test", "paging", "most_pages"];
+const PAGING: &[&str] = &["--test", "model", "most_pages"];
 const FORK_COPIES: &[&str] = &["-p", "uvm", "--test", "maps", "a_fork_copies_few_pages"];
 const FORK_AGAIN: &[&str] = &["-p", "uvm", "--test", "paging", "a_fork_of_wired_memory"];
 const COMES_FOR_IT: &[&str] =
@@ -63,7 +63,7 @@ const REFUSED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
 const BEING_FREED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_what_is_being_given_back"];
-const NO_FRAME: &[&str] = &["--test", "scarcity", "a_missing_frame_changes_nothing"];
+const NO_FRAME: &[&str] = &["--test", "model", "a_missing_frame_changes_nothing"];
 const QUOTA: &[&str] = &["-p", "uvm", "--test", "paging", "objects_with_one_quota"];
 const UNREAD: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_could_not_be_read"];
 const TRUNCATION: &[&str] = &[
@@ -865,7 +865,7 @@ const PLANTS: &[Plant] = &[
         what: "full: what a space has left behind without heap is shown to another",
         file: "uvm/src/amap/mod.rs",
         changes: &[("self.cover.is_unused(range.clone()) && self.slots.range(range.clone()).next().is_none()", "self.cover.is_unused(range.clone())")],
-        found_by: &["--test", "scarcity", "left_behind"],
+        found_by: &["--test", "model", "left_behind"],
     },
     Plant {
         what: "full: what a space has left behind without heap is forgotten",

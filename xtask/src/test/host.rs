@@ -186,7 +186,8 @@ fn many_concurrent_programs() -> Result<Verdict> {
 const LONG_OPERATIONS: &str = "2000000";
 
 fn long_model_runs() -> Result<Verdict> {
-    let mut command = cargo(&["test", "-p", "uvm-check", "--test", "model", "--test", "paging"]);
+    let mut command = cargo(&["test", "-p", "uvm-check", "--test", "model"]);
+    command.args(OPTIMIZED).args(["--", "random::", "paging::"]);
     Ok(count_tests(&output(command.env("UVM_OPS", LONG_OPERATIONS))?))
 }
 
@@ -198,7 +199,7 @@ fn million_operations() -> Result<Verdict> {
         "-p",
         "uvm-check",
         "--test",
-        "paging",
+        "model",
         "a_million",
         "--",
         "--ignored",
