@@ -125,6 +125,16 @@ mod counted {
                     touch(self, true);
                     self.0.compare_exchange(old, new, yes, no)
                 }
+                #[track_caller]
+                pub fn fetch_update(
+                    &self,
+                    yes: Ordering,
+                    no: Ordering,
+                    to: impl FnMut($value) -> Option<$value>,
+                ) -> Result<$value, $value> {
+                    touch(self, true);
+                    self.0.fetch_update(yes, no, to)
+                }
             }
         )*};
     }

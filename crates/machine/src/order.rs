@@ -168,9 +168,10 @@ impl<'t, L: Level> Held<'t, L> {
         Held(PhantomData, PhantomData)
     }
 
-    /// The token of a lock taken by other means than [`Ordered`].
+    /// The token of a lock taken by other means than [`Ordered`], or of none, for work that takes
+    /// nothing down to `M`.
     #[inline]
-    pub(crate) fn deeper<M: Level>(&mut self) -> Held<'_, M>
+    pub fn deeper<M: Level>(&mut self) -> Held<'_, M>
     where
         L: Before<M>,
     {

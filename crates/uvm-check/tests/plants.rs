@@ -272,8 +272,8 @@ const PLANTS: &[Plant] = &[
         what: "isolation: a page is dropped that a CPU may still reach",
         file: "uvm/src/pager/vnode.rs",
         changes: &[(
-            "                let page = down.unmap(uvm.frames(), uvm.mem(), &mut h, page);\n                // A CPU",
-            "                let page = crate::page::Unmapped::by_ranges(page);\n                // A CPU",
+            "    let unmapped = down.unmap(uvm.frames(), uvm.mem(), held, page);\n    // A CPU",
+            "    let unmapped = crate::page::Unmapped::by_ranges(page);\n    // A CPU",
         )],
         found_by: DROPPED,
     },
@@ -289,7 +289,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "isolation: a pager writes while the pass has pages busy",
-        file: "uvm/src/pageout/take.rs",
+        file: "uvm/src/pageout/mod.rs",
         changes: &[("            pass.puts.push((pager, index));\n", "            let _ = pager.put(self, held, index);\n")],
         found_by: PUT,
     },
@@ -383,7 +383,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "loan: who gives a page back last forgets to free it",
         file: "uvm/src/page/record.rs",
-        changes: &[("        before == LEFT | LOAN\n", "        before == LEFT | LOAN && false\n")],
+        changes: &[("        before == DISOWNED | LOAN\n", "        before == DISOWNED | LOAN && false\n")],
         found_by: RANDOM,
     },
     Plant {
@@ -458,7 +458,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: when memory is short, what is on loan stays",
         file: "uvm/src/pageout/mod.rs",
-        changes: &[("        self.settle_loaned(held, priority);\n", "")],
+        changes: &[("        self.adopt_loaned(held, priority);\n", "")],
         found_by: TRANSFERRED,
     },
     Plant {
@@ -538,13 +538,13 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "the page daemon writes before the CPUs have forgotten",
-        file: "uvm/src/pageout/take.rs",
+        file: "uvm/src/pageout/mod.rs",
         changes: &[("        pass.down.flush(self.mem().pmap());\n", "")],
         found_by: PAGING,
     },
     Plant {
         what: "the page daemon frees a page that is mapped",
-        file: "uvm/src/pageout/take.rs",
+        file: "uvm/src/pageout/mod.rs",
         changes: &[(
             "machine.pmap().page_protect(held, page, Prot::NONE, &mut pass.down);",
             "{ let _ = (machine, Prot::NONE); 0 };",
@@ -553,7 +553,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "a slot is free while its page is written there",
-        file: "uvm/src/pageout/finish.rs",
+        file: "uvm/src/pageout/mod.rs",
         changes: &[(
             "            owner.set_slot(self, h, page, slot);\n",
             "            owner.set_slot(self, h, page, slot);\n            slot.into_iter().for_each(|slot| self.swap().free(self.mem(), h, slot));\n",
@@ -568,7 +568,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "an old copy on swap is taken for the page",
-        file: "uvm/src/pageout/take.rs",
+        file: "uvm/src/pageout/mod.rs",
         changes: &[(
             "self.frames().flags(page).contains(PageFlags::CLEAN) && !self.mem().pmap().is_modified(page)",
             "self.frames().flags(page).contains(PageFlags::CLEAN)",
@@ -589,7 +589,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "the page daemon takes a new page that is about to be mapped",
-        file: "uvm/src/pageout/take.rs",
+        file: "uvm/src/pageout/mod.rs",
         changes: &[("is_idle && frames.place(page) != Place::Nowhere", "is_idle")],
         found_by: RENEWED,
     },
@@ -664,7 +664,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: pages that could not be read are never taken",
-        file: "uvm/src/pageout/take.rs",
+        file: "uvm/src/pageout/mod.rs",
         changes: &[(
             "!frames.flags(page).contains(PageFlags::BUSY) && frames",
             "!frames.flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) && frames",
@@ -746,7 +746,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: what is being given back is not looked for",
-        file: "uvm/src/pageout/no_progress.rs",
+        file: "uvm/src/pageout/reclaim.rs",
         changes: &[("= self.frames().being_freed();", "= 0;")],
         found_by: BEING_FREED,
     },
@@ -764,7 +764,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: pages that are let go are not found",
-        file: "uvm/src/pageout/no_progress.rs",
+        file: "uvm/src/pageout/reclaim.rs",
         changes: &[("last.loosened == loosened", "last.loosened <= loosened")],
         found_by: LET_GO,
     },
@@ -779,25 +779,25 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: pages that were read back are not found",
-        file: "uvm/src/pageout/no_progress.rs",
+        file: "uvm/src/pageout/reclaim.rs",
         changes: &[("last.left + made + free_slots", "last.left + 0 * made + free_slots")],
         found_by: READ_BACK,
     },
     Plant {
         what: "memory: pages that came on a queue during the last pass are not found",
-        file: "uvm/src/pageout/no_progress.rs",
+        file: "uvm/src/pageout/reclaim.rs",
         changes: &[("_ => on_queues.saturating_sub(pass.wired),", "_ => pass.wanted,")],
         found_by: REFUSED,
     },
     Plant {
         what: "memory: pages of files that the last pass has written are not found",
-        file: "uvm/src/pageout/no_progress.rs",
-        changes: &[("self.pages_in_flight() + (made - before.made) as usize,", "self.pages_in_flight(),")],
+        file: "uvm/src/pageout/reclaim.rs",
+        changes: &[("self.pages_in_flight() + (made - made_before) as usize;", "self.pages_in_flight() + 0 * (made - made_before) as usize;")],
         found_by: WRITTEN_LAST,
     },
     Plant {
         what: "memory: what a pass has freed is taken before the reserve is filled",
-        file: "uvm/src/page/mod.rs",
+        file: "uvm/src/page/free.rs",
         changes: &[("if self.global.free_list_len.load(Relaxed) < self.reserve_kernel {", "if false {")],
         found_by: RESERVE,
     },
@@ -851,8 +851,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: the last page of a quota can not be had",
-        file: "uvm/src/pager/quota.rs",
-        changes: &[("filter(|&sum| sum <= self.most())", "filter(|&sum| sum < self.most())")],
+        file: "uvm/src/object/quota.rs",
+        changes: &[("filter(|&sum| sum <= quota.most())", "filter(|&sum| sum < quota.most())")],
         found_by: RANDOM,
     },
     Plant {
@@ -875,20 +875,20 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "line: a turn is handed over where nobody waits",
-        file: "uvm/src/pageout/waiters.rs",
-        changes: &[("if state.waiting == 0 { TurnState::Free } else { TurnState::Handed }", "TurnState::Handed")],
+        file: "uvm/src/pageout/reclaim.rs",
+        changes: &[("if self.has_waiters() { TurnState::Handed } else { TurnState::Free }", "TurnState::Handed")],
         found_by: LINE,
     },
     Plant {
         what: "line: who gives up keeps the turn that was meant for it",
-        file: "uvm/src/pageout/waiters.rs",
-        changes: &[("if state.turn == TurnState::Handed {", "if state.waiting == usize::MAX {")],
+        file: "uvm/src/pageout/reclaim.rs",
+        changes: &[("if *turn == TurnState::Handed {", "if false {")],
         found_by: LINE_ENDED,
     },
     Plant {
         what: "line: who has been woken takes a turn that another has",
-        file: "uvm/src/pageout/waiters.rs",
-        changes: &[("!has_fatal_signal && state.turn == TurnState::Taken", "!has_fatal_signal && state.waiting == usize::MAX")],
+        file: "uvm/src/pageout/reclaim.rs",
+        changes: &[("!has_fatal_signal && *turn == TurnState::Taken", "false")],
         found_by: LINE_EARLY,
     },
     Plant {

@@ -298,11 +298,11 @@ mod vm {
     }
 
     pub fn neighbours() -> bool {
-        KNOBS.neighbours()
+        KNOBS.fault_around()
     }
 
     pub fn set_neighbours(on: bool) {
-        KNOBS.set_neighbours(on);
+        KNOBS.set_fault_around(on);
     }
 
     pub fn most_mappings() -> usize {

@@ -434,10 +434,8 @@ impl World {
         let (uvm, space, range, va) = (&self.uvm, self.space(who), n.range(), Va(n.next()));
         uvm.outline(held, space, range, |_| ());
         _ = uvm.first_in(held, space, range);
-        _ = uvm.first_named_in(held, space, range);
         uvm.describe(held, space, |_| ());
         _ = uvm.entry_at(held, space, va);
-        _ = uvm.describe_at(held, space, va);
         _ = uvm.stores_reach(held, space, range);
         _ = uvm.is_mapped(held, space, range);
         _ = uvm.range_stats(held, space, range);
@@ -457,7 +455,7 @@ impl World {
                 _ = knobs.set_shares(class, n.next() as u8, n.next() as u8);
             }
             2 => knobs.set_most_entries(n.next() as usize),
-            _ => knobs.set_neighbours(other & 1 == 0),
+            _ => knobs.set_fault_around(other & 1 == 0),
         }
     }
 

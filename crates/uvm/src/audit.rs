@@ -3,8 +3,8 @@
 //! Given all spaces and all objects of an instance, at a moment when nothing runs, an audit walks
 //! every map and says which of the stated invariants doesn't hold: `map` I1 to I5, `amap` I1,
 //! `anon` I1 and I2, `object` I1 to I3, `writers` I1, `swap` I1, `loan` I1 and I2, and
-//! `machine::frames`' own. Tests run it after every step. Loans are in the hands of those who have
-//! them: [`Uvm::audit_loans`] counts them when it is shown all.
+//! `machine::frames`' own. Tests run it after every step. Loans are in the hands of the host:
+//! [`Uvm::audit_loans`] counts them when it is shown all.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -23,8 +23,8 @@ use crate::amap::Amap;
 use crate::anon::AnonNo;
 use crate::loan::slots::Content;
 use crate::map::{Entry, Map, Writes};
+use crate::object::Pager;
 use crate::object::Stored;
-use crate::pager::Pager;
 use crate::{owed, LoanedPage, Slot, Space, Uvm};
 
 /// What doesn't hold.
@@ -58,30 +58,20 @@ macro_rules! ensure {
 /// How many entries refer to each slot of an amap.
 type SlotRefs = BTreeMap<u64, u32>;
 
+/// By address of the amap: itself, and how many entries refer to each slot.
+type Amaps<M> = BTreeMap<usize, (Arc<Amap<M>>, SlotRefs)>;
+
 /// What the walk over all maps has counted.
-struct Count<M: Machine> {
-    /// By address of the amap: itself, and how many entries refer to each slot.
-    amaps: BTreeMap<usize, (Arc<Amap<M>>, SlotRefs)>,
+#[derive(Default)]
+struct Count {
     /// By object id: references from entries.
     objects: BTreeMap<u64, usize>,
     /// By object id: entries whose stores may reach the object.
     writers: BTreeMap<u64, usize>,
-    /// Who holds each slot of swap, in words.
+    /// The holder of each slot of swap, in words.
     slots: BTreeMap<Slot, String>,
     /// Pages that slots have on loan, and how often.
     borrowed: BTreeMap<PageNo, u32>,
-}
-
-impl<M: Machine> Count<M> {
-    fn new() -> Self {
-        Count {
-            amaps: BTreeMap::new(),
-            objects: BTreeMap::new(),
-            writers: BTreeMap::new(),
-            slots: BTreeMap::new(),
-            borrowed: BTreeMap::new(),
-        }
-    }
 }
 
 impl<M: Machine> Uvm<M> {
@@ -110,40 +100,49 @@ impl<M: Machine> Uvm<M> {
         if let Some(dropped) = owed::dropped().next() {
             return Err(AuditError(format!("{dropped}, and not given back")));
         }
-        match self.dropped_spaces.count() {
-            0 => {}
-            n => return Err(AuditError(format!("{n} spaces were dropped, and not destroyed"))),
-        }
-        let mut count = Count::new();
-        for space in spaces {
-            self.audit_space(held, space, &mut count)?;
-        }
-        self.audit_amaps(held, &mut count)?;
-        self.audit_orphans(held, &mut count)?;
-        self.audit_left(&count)?;
-        for pager in objects {
-            self.audit_handle(&**pager, &count)?;
+        let mut count = self.audit_spaces(held, spaces)?;
+        self.audit_ownerless(held, &mut count)?;
+        for object in objects.iter().map(|pager| pager.object()) {
+            let (refs, id) = (object.references(), object.id());
+            let entries = count.objects.get(&id).copied().unwrap_or(0);
+            ensure!(
+                refs > entries,
+                "object {id} counts {refs}, {entries} entries and a handle refer"
+            );
         }
         self.audit_objects(held, objects, &mut count)?;
-        let used = self.swap().used();
-        ensure!(
-            count.slots.len() == used as usize,
-            "{used} slots are taken, {} held",
-            count.slots.len()
-        );
+        let (used, are) = (self.swap().used() as usize, count.slots.len());
+        ensure!(are == used, "{used} slots are taken, {are} held");
         self.frames().audit(held).map_err(|e| AuditError(e.into()))
+    }
+
+    /// Checks all spaces and their amaps, and counts what they hold.
+    fn audit_spaces(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        spaces: &[&Space<M>],
+    ) -> Result<Count, AuditError> {
+        let dropped = self.dropped_spaces.count();
+        ensure!(dropped == 0, "{dropped} spaces were dropped, and not destroyed");
+        let (mut count, mut amaps) = (Count::default(), Amaps::new());
+        for space in spaces {
+            self.audit_space(held, space, &mut count, &mut amaps)?;
+        }
+        self.audit_amaps(held, &mut count, &amaps)?;
+        Ok(count)
     }
 
     fn audit_space(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        count: &mut Count<M>,
+        count: &mut Count,
+        amaps: &mut Amaps<M>,
     ) -> Result<(), AuditError> {
         let mut maps = vec![space.map.clone()];
         let mut mapped = 0;
         while let Some(map) = maps.pop() {
-            mapped += self.audit_map(held, space, &map, &mut maps, count)?;
+            mapped += self.audit_map(held, space, &map, &mut maps, (count, amaps))?;
         }
         let resident = self.mem().pmap().resident(&space.pmap);
         ensure!(mapped == resident, "{resident} translations, of which {mapped} lie in entries");
@@ -158,7 +157,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         map: &Map<M>,
         submaps: &mut Vec<Arc<Map<M>>>,
-        count: &mut Count<M>,
+        (count, amaps): (&mut Count, &mut Amaps<M>),
     ) -> Result<usize, AuditError> {
         let (tree, mut h) = map.lock(self.mem(), held, map.bounds);
         tree.check().map_err(|e| AuditError(e.into()))?;
@@ -186,9 +185,9 @@ impl<M: Machine> Uvm<M> {
             end = at.end;
             if let Some(aref) = &e.amap {
                 let key = Arc::as_ptr(&aref.amap) as usize;
-                let slots =
-                    count.amaps.entry(key).or_insert_with(|| (aref.amap.clone(), BTreeMap::new()));
-                aref.range(e.len()).for_each(|slot| *slots.1.entry(slot).or_insert(0) += 1);
+                let (_, refs) =
+                    amaps.entry(key).or_insert_with(|| (aref.amap.clone(), BTreeMap::new()));
+                aref.range(e.len()).for_each(|slot| *refs.entry(slot).or_insert(0) += 1);
             }
             if let Some(oref) = &e.object {
                 *count.objects.entry(oref.pager.object().id()).or_insert(0) += 1;
@@ -285,11 +284,12 @@ impl<M: Machine> Uvm<M> {
     fn audit_amaps(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        count: &mut Count<M>,
+        count: &mut Count,
+        amaps: &Amaps<M>,
     ) -> Result<(), AuditError> {
         let mut anons: BTreeMap<AnonNo, u32> = BTreeMap::new();
         let mut leaves = BTreeMap::new();
-        for (key, (amap, refs)) in &count.amaps {
+        for (key, (amap, refs)) in amaps {
             let (body, mut h) = amap.body.lock(held);
             let covered: usize =
                 body.cover.runs().map(|(run, _)| (run.end - run.start) as usize).sum();
@@ -396,7 +396,7 @@ impl<M: Machine> Uvm<M> {
     fn audit_slot(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        count: &mut Count<M>,
+        count: &mut Count,
         slot: Slot,
         holder: String,
     ) -> Result<(), AuditError> {
@@ -413,7 +413,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// A sentence that names a page that is loaned more or less often than its record says, or that
-    /// nobody holds.
+    /// has no holder.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -430,57 +430,43 @@ impl<M: Machine> Uvm<M> {
         spaces: &[&Space<M>],
         loan: impl IntoIterator<Item = &'a LoanedPage>,
     ) -> Result<(), AuditError> {
-        match self.dropped_spaces.count() {
-            0 => {}
-            n => return Err(AuditError(format!("{n} spaces were dropped, and not destroyed"))),
-        }
-        let mut count = Count::new();
-        for space in spaces {
-            self.audit_space(held, space, &mut count)?;
-        }
-        self.audit_amaps(held, &mut count)?;
-        let mut loans = count.borrowed;
+        let mut loans = self.audit_spaces(held, spaces)?.borrowed;
         let counted = loan.into_iter().filter(|loan| !self.is_zero_page(loan.page()));
         counted.for_each(|loan| *loans.entry(loan.page()).or_insert(0) += 1);
-        for page in (0..self.frames().numbers() as u32).map(PageNo) {
+        for page in self.all_pages() {
             let (counts, are) = (self.frames().loans(page), loans.get(&page).copied().unwrap_or(0));
             ensure!(counts == are, "{page:?} counts {counts} loans, and {are} are there");
         }
         Ok(())
     }
 
-    /// Whoever has let a page go has left it to somebody.
-    fn audit_left(&self, count: &Count<M>) -> Result<(), AuditError> {
-        for page in (0..self.frames().numbers() as u32).map(PageNo) {
-            if self.frames().is_left(page) {
-                let (owner, holds) = (self.frames().owner(page), self.frames().wire_count(page));
-                let nobodys = matches!(owner, Owner::Kernel | Owner::Orphan);
-                ensure!(
-                    nobodys && holds != 0,
-                    "{page:?} was left, is {owner:?}'s and held {holds} times"
-                );
-                let seen = self.mem().pmap().is_mapped(page) && !count.borrowed.contains_key(&page);
-                ensure!(!seen, "{page:?} was left, and is mapped where no slot has it on loan");
-                let place = self.frames().place(page);
-                ensure!(place == Place::Nowhere, "{page:?} was left on {place:?}");
-            }
-        }
-        Ok(())
+    fn all_pages(&self) -> impl Iterator<Item = PageNo> {
+        (0..self.frames().numbers() as u32).map(PageNo)
     }
 
-    /// Pages that their owners left to I/O hold their slots.
-    fn audit_orphans(
+    /// A page that its owner has disowned is held by a borrower or by I/O; what was left to I/O
+    /// holds its slot.
+    fn audit_ownerless(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        count: &mut Count<M>,
+        count: &mut Count,
     ) -> Result<(), AuditError> {
-        for page in (0..self.frames().total() as u32).map(PageNo) {
-            if self.frames().owner(page) == Owner::Orphan {
+        for page in self.all_pages() {
+            let (owner, place) = (self.frames().owner(page), self.frames().place(page));
+            if self.frames().is_disowned(page) {
+                let holds = self.frames().wire_count(page);
                 ensure!(
-                    self.frames().flags(page).contains(PageFlags::BUSY),
-                    "{page:?} is nobody's and idle"
+                    matches!(owner, Owner::Kernel | Owner::Orphan) && holds != 0,
+                    "{page:?} was disowned, is {owner:?}'s and held {holds} times"
                 );
-                if let Some(slot) = Slot::new(self.frames().index(page) as u32) {
+                let seen = self.mem().pmap().is_mapped(page) && !count.borrowed.contains_key(&page);
+                ensure!(!seen, "{page:?} was disowned, and is mapped where no slot has it on loan");
+                ensure!(place == Place::Nowhere, "{page:?} was disowned on {place:?}");
+            }
+            if owner == Owner::Orphan {
+                let is_busy = self.frames().flags(page).contains(PageFlags::BUSY);
+                ensure!(is_busy, "{page:?} is nobody's and idle");
+                if let Some(slot) = self.frames().slot(page) {
                     self.audit_slot(held, count, slot, format!("orphan {page:?}"))?;
                 }
             }
@@ -493,12 +479,12 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         objects: &[Arc<dyn Pager<M>>],
-        count: &mut Count<M>,
+        count: &mut Count,
     ) -> Result<(), AuditError> {
         let mut all: BTreeMap<u64, Arc<dyn Pager<M>>> =
             objects.iter().map(|pager| (pager.object().id(), pager.clone())).collect();
         let mut next = 0;
-        while let Some((name, pager)) = self.object_table.next(held, next) {
+        while let Some((name, pager)) = self.next_pager(held, next) {
             all.insert(pager.object().id(), pager);
             next = name + 1;
         }
@@ -515,14 +501,6 @@ impl<M: Machine> Uvm<M> {
                 self.audit_slot(held, count, slot, format!("page {} of object {id}", index.0))?;
             }
         }
-        Ok(())
-    }
-
-    fn audit_handle(&self, pager: &dyn Pager<M>, count: &Count<M>) -> Result<(), AuditError> {
-        let id = pager.object().id();
-        let (refs, entries) =
-            (pager.object().references(), count.objects.get(&id).copied().unwrap_or(0));
-        ensure!(refs > entries, "object {id} counts {refs}, {entries} entries and a handle refer");
         Ok(())
     }
 
@@ -547,7 +525,7 @@ impl<M: Machine> Uvm<M> {
                     continue;
                 }
             };
-            slots.extend(Slot::new(self.frames().slot(page)).map(|slot| (index, slot)));
+            slots.extend(self.frames().slot(page).map(|slot| (index, slot)));
             let owner = (self.frames().owner(page), self.frames().index(page));
             ensure!(
                 owner == (Owner::Object(pager.object().name()), index.0),

@@ -3,21 +3,21 @@
 //! ```text
 //!   attempt, locks held      allocate pages, mark them BUSY, give them to their owner, chain them  -> ReadRequest
 //!   outermost loop, nothing  collect the chain, call the pager or the swap device                  -> Transfer
-//!   completion, nothing      look at each page's owner, lock it, end the I/O, wake who waits
+//!   completion, nothing      look at each page's owner, lock it, end the I/O, wake threads that wait
 //! ```
 //! A file system may have to sleep to find its blocks, so I/O is started by the loop that runs the
 //! attempts and holds nothing ([`Stop::Read`](crate::Stop)). An attempt that succeeds may leave a
-//! [`ReadRequest`] behind as well: read-ahead, for which nobody waits.
+//! [`ReadRequest`] behind as well: read-ahead, for which no thread waits.
 //!
 //! What belongs to a page under I/O is said by its record alone, so a completion needs no request
 //! structure, and paging allocates none.
 //!
 //! I1: a page of a chain is BUSY, on no queue, in no translation, and its owner's or an orphan. I2:
-//! who makes a page BUSY for I/O sees to it that [`Uvm::read_done`] or [`Uvm::write_done`] is
-//! called for it once. I3: a page that is written is CLEAN from the start: whoever changes it
-//! meanwhile says so, by clearing CLEAN or by the pmap's modified bit, and a write that fails
-//! clears CLEAN. I4: an owner that goes while I/O has its page makes it an `Owner::Orphan`, with
-//! a wiring that is the I/O's: whoever takes the last wiring frees it.
+//! a thread that makes a page BUSY for I/O sees to it that [`Uvm::read_done`] or
+//! [`Uvm::write_done`] is called for it once. I3: a page that is written is CLEAN from the start: a
+//! store meanwhile clears CLEAN or sets the pmap's modified bit, and a write that fails clears
+//! CLEAN. I4: an owner that goes while I/O has its page makes it an `Owner::Orphan`, with a
+//! wiring that is the I/O's: the last wiring to go frees it.
 //!
 //! The road not taken is starting I/O under the owner's lock, which asks of every file system that
 //! it never sleep.
@@ -26,17 +26,16 @@ use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
-use crate::page::PageFlags;
 use machine::{order, Channel, Held, Machine, PageNo, Pages};
 
-use crate::swap::Slot;
-use crate::{Memory, Uvm};
+use crate::page::{Frames, Slot};
+use crate::Uvm;
 
 /// The most pages of one read.
 pub const CLUSTER: usize = 64;
 
-/// Pages that reading ahead leaves to users: who reads a page to copy it needs another beside it,
-/// or the page daemon makes room by taking the first, for ever.
+/// Pages that reading ahead leaves to users: a thread that reads a page to copy it needs another
+/// beside it, or the page daemon makes room by taking the first, for ever.
 pub(crate) const FOR_COPIES: usize = 2;
 
 /// What became of a transfer that a host was asked for.
@@ -84,8 +83,8 @@ pub enum Transfer {
 pub enum Outcome {
     /// The bytes are there.
     Done,
-    /// The same of pages that were read, zeroes in them have no room in their file yet, and it may
-    /// be full: before a program stores to such a page through a mapping,
+    /// The bytes are there, but zeroes in pages that were read have no room in their file yet, and
+    /// it may be full: before a program stores to such a page through a mapping,
     /// [`fill_hole`](crate::Vnode::fill_hole) is asked.
     Hole,
     /// They are not. Said of several pages at once it means that one of them, at least, could not
@@ -110,35 +109,15 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// A read of consecutive pages of an object.
-    pub(crate) fn object(id: u32, index: Pages, chain: &Chain) -> Option<ReadRequest> {
-        chain.head.map(|head| ReadRequest { head, from: Source::Object { id, index } })
-    }
-
-    /// A read of pages from consecutive slots; the chain has at least one.
-    pub(crate) fn swap(slot: Slot, chain: &Chain) -> Option<ReadRequest> {
-        chain.head.map(|head| ReadRequest { head, from: Source::Swap(slot) })
-    }
-}
-
-/// A chain of pages in the making.
-#[derive(Default)]
-pub(crate) struct Chain {
-    head: Option<PageNo>,
-    last: Option<PageNo>,
-}
-
-impl Chain {
-    /// Adds a page that is on no list, and makes it busy.
-    pub(crate) fn push<M: Machine>(&mut self, machine: &Memory<M>, page: PageNo) {
-        let frames = machine.frames();
-        frames.set_flags(page, PageFlags::BUSY);
-        frames.chain(page, None);
-        match self.last {
-            Some(last) => frames.chain(last, Some(page)),
-            None => self.head = Some(page),
-        }
-        self.last = Some(page);
+    /// A read of busy pages that follow one another; none if there is no page.
+    pub(crate) fn new<M: Machine>(
+        frames: &Frames<M>,
+        from: Source,
+        pages: &[PageNo],
+    ) -> Option<ReadRequest> {
+        let nexts = pages.iter().skip(1).map(|&next| Some(next)).chain([None]);
+        pages.iter().zip(nexts).for_each(|(&page, next)| frames.chain(page, next));
+        Some(ReadRequest { head: *pages.first()?, from })
     }
 }
 
@@ -175,10 +154,25 @@ impl<M: Machine> Uvm<M> {
                 None => Transfer::Failed,
             },
         };
-        match transfer {
-            Transfer::Done => self.read_done(held, &pages, Outcome::Done),
-            Transfer::Failed => self.read_done(held, &pages, Outcome::Failed),
-            Transfer::Started => {}
+        self.transferred(held, Direction::Read, &pages, transfer);
+    }
+
+    /// Ends a transfer unless the host does so later.
+    pub(crate) fn transferred(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        direction: Direction,
+        pages: &[PageNo],
+        transfer: Transfer,
+    ) {
+        let outcome = match transfer {
+            Transfer::Done => Outcome::Done,
+            Transfer::Failed => Outcome::Failed,
+            Transfer::Started => return,
+        };
+        match direction {
+            Direction::Read => self.read_done(held, pages, outcome),
+            Direction::Write => self.write_done(held, pages, outcome),
         }
     }
 
@@ -190,8 +184,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started).
-    /// The pages may be used, or say that they could not be read, and who waits for them is woken.
-    /// From any thread, or an interrupt handler, that holds nothing.
+    /// The pages may be used, or say that they could not be read, and threads that wait for them are
+    /// woken. From any thread, or an interrupt handler, that holds nothing.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -210,7 +204,7 @@ impl<M: Machine> Uvm<M> {
     ) {
         self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
         self.coming_in.fetch_sub(pages.len(), Relaxed);
-        // Who found nothing to take while these were under way looks again.
+        // A thread that found nothing to take while these were under way looks again.
         self.mem().wake(Channel::MEMORY);
     }
 

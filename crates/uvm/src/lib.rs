@@ -28,7 +28,7 @@
 //!
 //! # Laws
 //! * Unsafe code in two places: a frame that the embedding kernel gives back
-//!   ([`page::Frames::let_go`]), and the pin by which a fault keeps its entry (`map::lock`).
+//!   ([`page::Frames::release_own`]), and the pin by which a fault keeps its entry (`map::lock`).
 //! * No operation sleeps but by [`machine::Machine::wait`], with nothing locked.
 //! * What can fail is reserved before anything changes; out of memory is an error.
 //! * The order of locks is a matter of types (`machine::order`).
@@ -71,18 +71,19 @@ pub mod stat;
 pub mod swap;
 pub mod transfer;
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Deref;
 
 use machine::lines::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use machine::{order, Held, Machine, NoMemory, PageNo, Ticket};
+use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, Ticket};
 
 use crate::page::Frames;
-use crate::pageout::Reclaim;
+use crate::pageout::{Last, Reclaim};
 
 pub use audit::AuditError;
-pub use describe::{EntryInfo, Layers, Outline};
+pub use describe::{EntryInfo, Layers, Outline, RangeStats};
 pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultHole, FaultKind, PreparedRead, Retry};
 pub use io::{Outcome, ReadRequest, Transfer, CLUSTER};
@@ -100,7 +101,6 @@ pub use pager::{
     Vnode, VnodePager,
 };
 pub use pin::Pinned;
-pub use stat::space::RangeStats;
 pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};
 pub use transfer::{At, TransferError};
@@ -185,7 +185,7 @@ impl<M: Machine> Uvm<M> {
         Ok(Uvm {
             memory: Memory { machine, frames },
             anons,
-            object_table: object::table::ObjectTable::new(),
+            object_table: Ordered::new(BTreeMap::new()),
             stat: Stat::new(cpus),
             knobs: Knobs::default(),
             pass_lock: pageout::PassLock::new(),
@@ -308,7 +308,7 @@ impl<M: Machine> Uvm<M> {
         reserve: usize,
         once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> Result<T, E> {
-        self.attempt_counted(held, reserve, Reclaim::default(), once).0
+        self.attempt_counted(held, reserve, Last::Fail, once).0
     }
 
     /// The same, and whether it waited. `once` gets what has been reserved for it.
@@ -317,11 +317,10 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         mut reserve: usize,
-        mut reclaim: Reclaim,
+        last: Last,
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> (Result<T, E>, bool) {
-        let mut waited = false;
-        reclaim.begin(self.frames());
+        let (mut waited, mut reclaim) = (false, Reclaim::new(self.frames(), last));
         loop {
             if reserve != 0 {
                 if let Err(e) = self.memory.reserve_heap(reserve) {

@@ -8,7 +8,7 @@
 //! dropped: with debug assertions it panics on the spot, and [`Uvm::audit`](crate::Uvm::audit)
 //! fails from then on.
 //!
-//! I1: whoever gives a value back, or makes it another's, forgets it.
+//! I1: what gives a value back, or makes it another's, forgets it.
 //!
 //! Spaces are counted by their instance, as they may outlive it in a host that ends: one that was
 //! dropped and not [destroyed](crate::Uvm::space_destroy) fails the instance's audits.
@@ -27,7 +27,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 pub(crate) struct Instance(u32);
 
 impl Instance {
-    /// Of none yet, or nobody knows.
+    /// Of none yet, or unknown.
     pub(crate) const NONE: Instance = Instance(0);
 
     /// The next instance of this program.

@@ -31,21 +31,29 @@
 
 use alloc::sync::Arc;
 
-use machine::{order, Before, Held, Machine, PageNo, Pages, Pmap};
+use machine::{order, Before, Channel, Held, Machine, PageNo, Pages, Pmap};
 
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Direction, Ended, Outcome};
 use crate::object::{busy_check, unbusy, ObjectBody, Stored};
+use crate::object::{GetError, Launder, Pager};
 use crate::page::{Frames, Owner, PageFlags, Reserve};
-use crate::pager::{GetError, Launder, Pager};
 use crate::stat::Counter;
-use crate::swap::Slot;
+use crate::swap::{Bits, Slot};
 use crate::Uvm;
 
 /// An owner of pages under its lock.
 pub(crate) enum PageOwner<'a, M: Machine> {
-    Anon { no: AnonNo, body: &'a mut AnonBody },
-    Object { pager: &'a Arc<dyn Pager<M>>, body: &'a mut ObjectBody },
+    Anon {
+        no: AnonNo,
+        body: &'a mut AnonBody,
+    },
+    Object {
+        pager: &'a Arc<dyn Pager<M>>,
+        body: &'a mut ObjectBody,
+    },
+    /// No lock: the owner has gone and left the page to its I/O, which is the caller's.
+    Orphan,
 }
 
 /// The token of an owner's lock, whichever it is.
@@ -80,20 +88,20 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// As [`with_owner`](Self::with_owner), for a page that the caller has made busy: `None` if its
-    /// owner has left it an orphan.
+    /// As [`with_owner`](Self::with_owner), for a page that the caller has made busy: its owner may
+    /// have gone and left it an orphan.
     pub(crate) fn with_owner_of_busy<T>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         page: PageNo,
         mut work: impl FnMut(&mut PageOwner<'_, M>, &mut Locked<'_>) -> T,
-    ) -> Option<T> {
+    ) -> T {
         loop {
             if let Some(done) = self.with_owner(held, page, &mut work) {
-                return Some(done);
+                return done;
             }
-            if !matches!(self.frames().owner(page), Owner::Anon(_) | Owner::Object(_)) {
-                return None;
+            if self.frames().owner(page) == Owner::Orphan {
+                return work(&mut PageOwner::Orphan, &mut held.deeper());
             }
         }
     }
@@ -102,9 +110,9 @@ impl<M: Machine> Uvm<M> {
     pub(crate) fn ended(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], end: Ended) {
         let mut rest = pages;
         while let Some(&first) = rest.first() {
-            let of_owner = self.with_owner(held, first, |owner, h| {
+            let mut written = 0;
+            let own = self.with_owner_of_busy(held, first, |owner, h| {
                 let own = rest.iter().take_while(|&&page| owner.has(self.frames(), page)).count();
-                let mut written = 0;
                 for &page in &rest[..own] {
                     let flags = self.frames().flags(page);
                     written += usize::from(flags.contains(PageFlags::PAGEOUT));
@@ -113,66 +121,10 @@ impl<M: Machine> Uvm<M> {
                         Direction::Write => owner.written(self, h, page, end),
                     }
                 }
-                (own, written)
+                own
             });
-            let (done, written) = match (of_owner, self.frames().owner(first)) {
-                (Some(ended), _) => ended,
-                (None, Owner::Orphan) => {
-                    self.drop_orphan(held, first, Some(end));
-                    (1, 0)
-                }
-                // The owner has just gone: again.
-                (None, _) => (0, 0),
-            };
             self.pageout_ended(written);
-            rest = &rest[done..];
-        }
-    }
-
-    /// Frees a page that its owner left to its I/O, and its place on swap; `end` says how a
-    /// transfer there ended, if there was one.
-    pub(crate) fn drop_orphan(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        page: PageNo,
-        end: Option<Ended>,
-    ) {
-        let (machine, frames) = (self.mem(), self.frames());
-        let bad = end.filter(|e| e.outcome == Outcome::Failed && e.direction == Direction::Write);
-        match (Slot::new(frames.index(page) as u32), bad) {
-            (Some(slot), Some(end)) => self.unwritable(held, slot, end),
-            (Some(slot), None) => self.swap().free(machine, held, slot),
-            (None, _) => {}
-        }
-        let written = frames.flags(page).contains(PageFlags::PAGEOUT);
-        unbusy(machine, page);
-        if frames.unpin(page) {
-            frames.free_page(machine, held, page);
-        }
-        if written {
-            self.pageout_ended(1);
-        } else {
-            machine.wake(machine::Channel::MEMORY);
-        }
-    }
-
-    /// What is left of a slot that was part of a read that failed.
-    fn unreadable(&self, held: &mut Locked<'_>, slot: Slot, end: Ended) -> Slot {
-        if end.pages > 1 {
-            self.swap().doubt(held, slot);
-            return slot;
-        }
-        self.swap().lose(self.mem(), held, slot);
-        Slot::LOST
-    }
-
-    /// Takes a slot out of use that was part of a write that failed, or keeps it for another try.
-    fn unwritable<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot, end: Ended) {
-        if end.pages > 1 {
-            self.swap().doubt(held, slot);
-            self.swap().free(self.mem(), held, slot);
-        } else {
-            self.swap().retire(self.mem(), held, slot);
+            rest = &rest[own..];
         }
     }
 
@@ -183,22 +135,6 @@ impl<M: Machine> Uvm<M> {
         self.frames().set_flags(page, PageFlags::BUSY);
         self.mem().pmap().forget_modified(page);
         self.mem().pmap().clear_referenced(page);
-    }
-
-    /// Puts a busy page that stays in memory on a queue again, under its owner's lock.
-    pub(crate) fn keep(&self, held: &mut Locked<'_>, page: PageNo) {
-        unbusy(self.mem(), page);
-        self.frames().activate(self.mem(), held, page);
-    }
-
-    /// Whether a page that was written, and is still busy, can be freed: its owner's lock is held,
-    /// no translation shows it.
-    fn is_done_with(&self, page: PageNo) -> bool {
-        let flags = self.frames().flags(page);
-        flags.contains(PageFlags::PAGEOUT)
-            && !flags.contains(PageFlags::WANTED)
-            && self.frames().wire_count(page) == 0
-            && self.is_clean(page)
     }
 }
 
@@ -214,6 +150,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 frames.owner(page) == Owner::Object(pager.object().name())
                     && body.page(Pages(frames.index(page))) == Some(page)
             }
+            PageOwner::Orphan => frames.owner(page) == Owner::Orphan,
         }
     }
 
@@ -222,6 +159,7 @@ impl<M: Machine> PageOwner<'_, M> {
         match self {
             PageOwner::Anon { .. } => Launder::Swap,
             PageOwner::Object { pager, .. } => pager.launder(),
+            PageOwner::Orphan => Launder::Keep,
         }
     }
 
@@ -229,7 +167,7 @@ impl<M: Machine> PageOwner<'_, M> {
     pub(crate) fn slot(&self, frames: &Frames<M>, page: PageNo) -> Option<Slot> {
         match self {
             PageOwner::Anon { body, .. } => body.swap,
-            PageOwner::Object { .. } => Slot::new(frames.slot(page)),
+            PageOwner::Object { .. } | PageOwner::Orphan => frames.slot(page),
         }
     }
 
@@ -255,7 +193,7 @@ impl<M: Machine> PageOwner<'_, M> {
         let old = self.slot(frames, page);
         match self {
             PageOwner::Anon { body, .. } => body.swap = slot,
-            PageOwner::Object { .. } => frames.set_slot(page, slot.map_or(0, Slot::number)),
+            PageOwner::Object { .. } | PageOwner::Orphan => frames.set_slot(page, slot),
         }
         old
     }
@@ -266,8 +204,17 @@ impl<M: Machine> PageOwner<'_, M> {
         has_place && uvm.is_clean(page)
     }
 
+    /// Puts a busy page that stays in memory on a queue again; an orphan is freed.
+    pub(crate) fn keep(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo) {
+        if let PageOwner::Orphan = self {
+            return self.evict(uvm, held, page);
+        }
+        unbusy(uvm.mem(), page);
+        uvm.frames().activate(uvm.mem(), held, page);
+    }
+
     /// Frees a busy page that no translation shows, and leaves its place on swap where the page
-    /// was.
+    /// was. An orphan's place is freed with it.
     pub(crate) fn evict(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo) {
         let place = self.slot(uvm.frames(), page);
         self.evict_to(uvm, held, page, place);
@@ -280,18 +227,34 @@ impl<M: Machine> PageOwner<'_, M> {
                 body.take_page(uvm.frames());
             }
             PageOwner::Object { body, .. } => body.evict(uvm.frames(), page, place),
+            PageOwner::Orphan => self.set_slot(uvm, held, page, None),
         }
         unbusy(uvm.mem(), page);
-        uvm.frames().free_page(uvm.mem(), held, page);
+        let is_orphan = matches!(self, PageOwner::Orphan);
+        if !is_orphan || uvm.frames().unpin(page) {
+            uvm.frames().free_page(uvm.mem(), held, page);
+        }
+        if is_orphan {
+            uvm.mem().wake(Channel::MEMORY);
+        }
     }
 
     /// Ends the read of a page.
     fn read(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, end: Ended) {
+        if let PageOwner::Orphan = self {
+            return self.evict(uvm, held, page);
+        }
         let (frames, slot) = (uvm.frames(), self.slot(uvm.frames(), page));
         match (end.outcome, slot, &mut *self) {
             (Outcome::Failed, Some(slot), _) => {
                 uvm.stat().add(uvm.mem().cpu(), Counter::SwapErrors, 1);
-                let left = uvm.unreadable(held, slot, end);
+                let left = if end.pages > 1 {
+                    uvm.swap().doubt(held, slot);
+                    slot
+                } else {
+                    uvm.swap().end_use(uvm.mem(), held, slot, Bits::lose);
+                    Slot::LOST
+                };
                 return self.evict_to(uvm, held, page, Some(left));
             }
             (Outcome::Failed, None, PageOwner::Object { body, .. }) if end.pages > 1 => {
@@ -312,7 +275,7 @@ impl<M: Machine> PageOwner<'_, M> {
             (Outcome::Hole, None, _) => frames.set_flags(page, PageFlags::HOLE),
             (Outcome::Done, None, _) => {}
         }
-        uvm.keep(held, page);
+        self.keep(uvm, held, page);
     }
 
     /// Ends the write of a page.
@@ -326,7 +289,11 @@ impl<M: Machine> PageOwner<'_, M> {
             (Outcome::Failed, Some(slot), _) => {
                 uvm.stat().add(cpu, Counter::SwapErrors, 1);
                 self.replace_slot(frames, page, None);
-                uvm.unwritable(held, slot, end);
+                if end.pages > 1 {
+                    uvm.swap().doubt(held, slot);
+                }
+                let how = if end.pages > 1 { Bits::free } else { Bits::retire };
+                uvm.swap().end_use(uvm.mem(), held, slot, how);
             }
             (Outcome::Failed, None, PageOwner::Object { body, .. }) => {
                 frames.set_flags(page, PageFlags::UNWRITTEN);
@@ -342,7 +309,9 @@ impl<M: Machine> PageOwner<'_, M> {
                 if end.pages == 1 {
                     uvm.swap().trust(held, slot);
                 }
-                if uvm.is_done_with(page) {
+                let (flags, is_wired) = (frames.flags(page), frames.wire_count(page) != 0);
+                let is_wanted = flags.contains(PageFlags::WANTED) || is_wired;
+                if flags.contains(PageFlags::PAGEOUT) && !is_wanted && uvm.is_clean(page) {
                     uvm.stat().add(cpu, Counter::PagesFreed, 1);
                     return self.evict(uvm, held, page);
                 }
@@ -351,7 +320,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 frames.clear_flags(page, PageFlags::UNWRITTEN);
             }
         }
-        uvm.keep(held, page);
+        self.keep(uvm, held, page);
     }
 
     /// A resident page's bytes are in memory alone from now on.
@@ -392,8 +361,9 @@ impl<M: Machine> PageOwner<'_, M> {
                 body.set_page(frames, *no, page);
             }
             PageOwner::Object { pager, body } => {
-                pager.object().insert_reading(machine, body, index, page);
+                pager.object().insert_reading(uvm, body, index, page);
             }
+            PageOwner::Orphan => unreachable!("an orphan is on no device alone"),
         }
         uvm.read_prepared(1);
         Ok(Some(page))

@@ -26,8 +26,8 @@ use machine::{order, Before, Held, Machine, PageNo, PageRange, Prot, VaRange};
 
 use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
+use crate::object::Pager;
 use crate::owed::Owed;
-use crate::pager::Pager;
 use crate::{Space, Uvm};
 
 /// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not,

@@ -1,13 +1,14 @@
-//! A count of references to what gives up what it holds with the last, under a lock of its own.
+//! A count of references to a thing that gives up all it holds with the last, under a lock of its
+//! own.
 //!
 //! ```text
 //!   attach               n -> n + 1        beside a reference that can't go meanwhile: no lock
 //!   attach_if_used       n -> n + 1        if n is not 0: no lock
 //!   detach_if_shared     n -> n - 1        if n is more than 1: no lock
-//!   detach               n -> n - 1        with the lock; the last one is told, and gives up
+//!   detach               n -> n - 1        with the lock; the last caller is told, and gives up
 //! ```
-//! I1: none becomes one again. So who is told that it was the last gives up what nobody can come to
-//! use.
+//! I1: a count that reached zero never rises again. So what the last caller gives up is out of all
+//! threads' reach.
 //!
 //! `uvm-check/tests/loom/refs.rs` tries all schedules, and breaks the law.
 
@@ -70,7 +71,7 @@ impl Refs {
     #[inline]
     #[must_use]
     pub fn attach_if_used(&self) -> bool {
-        self.change(|refs| (refs != 0).then(|| refs + 1))
+        self.0.fetch_update(Release, Relaxed, |n| (n != 0).then(|| n + 1)).is_ok()
     }
 
     /// One less, if another is left; says whether.
@@ -84,7 +85,7 @@ impl Refs {
     #[inline]
     #[must_use]
     pub fn detach_if_shared(&self) -> bool {
-        self.change(|refs| (refs > 1).then(|| refs - 1))
+        self.0.fetch_update(Release, Relaxed, |n| (n > 1).then(|| n - 1)).is_ok()
     }
 
     /// One less, with the lock held. Says whether it was the last.
@@ -97,17 +98,5 @@ impl Refs {
     #[must_use]
     pub fn detach(&self) -> bool {
         self.0.fetch_sub(1, AcqRel) == 1
-    }
-
-    #[inline]
-    fn change(&self, to: impl Fn(usize) -> Option<usize>) -> bool {
-        let mut refs = self.0.load(Relaxed);
-        while let Some(next) = to(refs) {
-            match self.0.compare_exchange(refs, next, Release, Relaxed) {
-                Ok(_) => return true,
-                Err(now) => refs = now,
-            }
-        }
-        false
     }
 }

@@ -37,7 +37,7 @@ use crate::map::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, has_room, Change, Entry, Map, Place, Writes, NOWHERE};
 use crate::object::{busy_check, Object};
-use crate::pager::{GetError, Pager};
+use crate::object::{GetError, Pager};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -401,7 +401,7 @@ impl<M: Machine> Uvm<M> {
                 index.0..index.0.saturating_add(loan.len() as u64),
             );
         }
-        let is_owned = |page: &LoanedPage| !self.frames().is_left(page.page());
+        let is_owned = |page: &LoanedPage| !self.frames().is_disowned(page.page());
         let mut others = loan.pages.iter().position(is_owned);
         loop {
             while let Some(n) = others {
@@ -498,8 +498,8 @@ impl<M: Machine> Uvm<M> {
     fn let_go_all(&self, pages: &[LoanedPage]) {
         for &LoanedPage(page) in pages {
             match self.frames().loans(page) {
-                0 => self.frames().disown(page),
-                _ => _ = self.frames().leave(page),
+                0 => self.frames().loan_unowned(page),
+                _ => _ = self.frames().disown(page),
             }
         }
     }

@@ -44,7 +44,7 @@ impl Initramfs {
             // Pages that the archive has only parts of are in no segment.
             if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
                 // SAFETY: it came loaded, and no borrow of what lies in it lasts.
-                unsafe { KERNEL.frames().let_go(page) };
+                unsafe { KERNEL.frames().release_own(page) };
                 unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
             }
         }

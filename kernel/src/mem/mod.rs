@@ -116,7 +116,7 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
 pub unsafe fn free_frame(pa: u64) {
     if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
         // SAFETY: by the caller's promise.
-        unsafe { KERNEL.frames().let_go(page) };
+        unsafe { KERNEL.frames().release_own(page) };
         frames::unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
     }
 }

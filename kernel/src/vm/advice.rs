@@ -26,7 +26,7 @@ pub(super) fn each_part(
     let (mut at, mut covered) = (range.start, Covered::Whole);
     while at < range.end {
         let rest = range.skip_to(at);
-        let Some(mut part) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) else {
+        let Some((mut part, _)) = with(|uvm, held| uvm.first_in(held, space.get(), rest)) else {
             return Ok(Covered::WithHoles);
         };
         let skipped = part.range.start.0.max(at.0) - at.0;

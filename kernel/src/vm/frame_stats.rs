@@ -170,7 +170,7 @@ impl Kinds {
             };
             *of += 1;
             let is_stored =
-                matches!(owner, Owner::Anon(_) | Owner::Object(_)) && frames.slot(page) != 0;
+                matches!(owner, Owner::Anon(_) | Owner::Object(_)) && frames.slot(page).is_some();
             kinds.slotted += i64::from(is_stored);
         }
         kinds

@@ -119,12 +119,12 @@ pub fn set_zswap(percent: u8) -> Result<()> {
 
 /// Whether a fault brings in and maps what lies around its page.
 pub fn neighbours() -> bool {
-    system().knobs().neighbours()
+    system().knobs().fault_around()
 }
 
 /// Sets that.
 pub fn set_neighbours(on: bool) {
-    system().knobs().set_neighbours(on);
+    system().knobs().set_fault_around(on);
 }
 
 /// How many mappings a space may have.

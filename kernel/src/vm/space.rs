@@ -122,8 +122,8 @@ fn behind(space: &Space, from: u64) -> Option<PageRange> {
 /// The first entry that reaches behind `from`, with what lies in its layers.
 fn described(space: &Space, mut from: u64) -> Option<uvm::EntryInfo> {
     loop {
-        let next = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, from)?))?;
-        let info = with(|uvm, held| uvm.describe_at(held, space.get(), next.range.start));
+        let (next, _) = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, from)?))?;
+        let info = with(|uvm, held| uvm.entry_at(held, space.get(), next.range.start));
         if info.is_some() {
             return info;
         }
@@ -341,7 +341,7 @@ pub fn resident_pages(space: &Space) -> u64 {
 /// Names shared memory at an address: object and byte.
 pub fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
     let here = pages_from(va & !(PAGE_SIZE as u64 - 1), 1).ok()?;
-    let entry = with(|uvm, held| uvm.first_in(held, space.get(), here))?;
+    let (entry, _) = with(|uvm, held| uvm.first_in(held, space.get(), here))?;
     let (id, first) = entry.object?;
     let offset = first.bytes() + (va - entry.range.start.0);
     (entry.sharing == Sharing::Shared).then_some((id, offset))
@@ -350,7 +350,7 @@ pub fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
 /// The first mapping that reaches behind `from`, and its end; `None` if there is none. With it
 /// one goes through a space in order.
 pub fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
-    let (e, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), behind(space, from)?))?;
+    let (e, name) = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, from)?))?;
     show(&map_line(&e, name.as_ref().map_or("", |name| name.text())));
     Some(e.range.end.0)
 }

@@ -344,7 +344,7 @@ impl Export {
 
 /// The first mapping in a range, if it came by a donation.
 fn is_donated(space: &Space, range: PageRange) -> Option<PageRange> {
-    let (found, name) = with(|uvm, held| uvm.first_named_in(held, space.get(), range))?;
+    let (found, name) = with(|uvm, held| uvm.first_in(held, space.get(), range))?;
     (name.is_some_and(|name| name.text() == DONATED)).then_some(found.range)
 }
 

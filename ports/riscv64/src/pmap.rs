@@ -156,7 +156,7 @@ fn take<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<u32, NoMemory> {
 
 fn give<P: Before<PageCache>>(held: &mut Held<'_, P>, page: u32) {
     // SAFETY: callers have unlinked the table and had all harts forget it, or never linked it.
-    unsafe { frames().let_go(PageNo(page)) };
+    unsafe { frames().release_own(PageNo(page)) };
     frames().free_page(&Virt, held, PageNo(page));
 }
 

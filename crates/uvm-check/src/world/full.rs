@@ -109,7 +109,7 @@ impl<M: Desk> World<M> {
         // slot an anon.
         let is_slots = |page: PageNo| {
             let is_loaned = frames.wire_count(page) == frames.loans(page) && !kept.contains(&page);
-            is_loaned && (frames.is_left(page) || matches!(frames.owner(page), Owner::Anon(_)))
+            is_loaned && (frames.is_disowned(page) || matches!(frames.owner(page), Owner::Anon(_)))
         };
         let is_fixed = |&page: &PageNo| frames.wire_count(page) != 0 && !is_slots(page);
         let fixed = || (0..frames.total() as u32).map(PageNo).filter(is_fixed);

@@ -98,7 +98,7 @@ fn a_page_freed_and_reused_while_pending_is_linked_once() {
 #[test]
 fn a_page_changes_queue_or_leaves_but_not_both() {
     all_schedules(PREEMPTIONS, || {
-        let m = at_once(linked, |m, held, no| m.frames().deactivate(held, no), dequeue);
+        let m = at_once(linked, |m, held, no| m.frames().deactivate(held, &[no]), dequeue);
         assert_eq!((m.frames().active(), m.frames().inactive()), (0, 0));
     });
 }

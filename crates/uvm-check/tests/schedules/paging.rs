@@ -163,7 +163,7 @@ fn take_unused(w: &World) {
     frames.flush_pending(held);
     for page in frames.rotate(held, Queue::Active, frames.active()) {
         uvm.machine().pmap().clear_referenced(page);
-        frames.deactivate(held, page);
+        frames.deactivate(held, &[page]);
     }
     uvm.pageout(held, 64);
 }

@@ -44,7 +44,6 @@ use crate::fault::ReadAhead;
 use crate::fork::eager::{self, CopyState, Rewritten};
 use crate::loan::borrowers::Name;
 use crate::loan::slots::Content;
-use crate::map::Writes;
 use crate::{Memory, Uvm};
 
 /// Numbers that are released together at most: a leaf's.
@@ -68,6 +67,17 @@ const RUNS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 4 } else { 102
 const SLOTS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 8 } else { 4096 };
 /// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
 const RELEASE_BYTES: usize = PARTS * 2 * LEAF_BYTES + CHANGE_BYTES;
+
+/// Whether stores go to the object or to a private copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Writes {
+    /// To the object (or to an amap shared by inheritance).
+    Shared,
+    /// To anons in the amap, which is this entry's to write.
+    CopyOnWrite,
+    /// To anons, but an amap must be made or copied before the first: UVM's needs-copy.
+    NeedsCopy,
+}
 
 /// What is written most lies first, with the lock.
 #[repr(C)]

@@ -1,11 +1,11 @@
 //! Many anons at once: numbers come from the depot and go back to it as lists, under one hold of
 //! its lock.
 //!
-//! Source: as for magazines (`crate::page::magazine`), whose depot this is. The road not taken is
+//! Source: as for magazines (`page/free.rs`), whose depot this is. The road not taken is
 //! larger magazines: a CPU would keep what nobody else can have.
 
-use crate::page::magazine::{Magazine, HALF};
 use crate::page::{Gather, Owner};
+use crate::page::{Magazine, HALF};
 use crate::Memory;
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;

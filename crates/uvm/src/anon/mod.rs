@@ -36,9 +36,7 @@ use core::fmt;
 use core::num::NonZeroU32;
 use machine::lines::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use crate::page::magazine::{Magazine, FULL, HALF};
-use crate::page::PageFlags;
-use crate::page::{Frames, Gather, Owner, Unmapped};
+use crate::page::{Frames, Gather, Magazine, Owner, PageFlags, Unmapped, FULL, HALF};
 use machine::order::{self, Before, FreeList, PageCache, PageQueues};
 use machine::shared::CachePadded;
 use machine::{Held, Machine, NoMemory, Ordered, PageNo};
@@ -498,9 +496,8 @@ impl<M: Machine> Anons<M> {
     ) {
         match page {
             Some(page) if machine.frames().flags(page).contains(PageFlags::BUSY) => {
-                let place = slot.filter(|s| s.is_place()).map_or(0, |s| u64::from(s.number()));
                 machine.frames().wire(page);
-                machine.frames().set_owner(page, Owner::Orphan, place);
+                machine.frames().set_orphan(page, slot.filter(|slot| slot.is_place()));
                 leave(machine, held, Unmapped::by_ranges(page), down);
             }
             _ => {
@@ -561,7 +558,7 @@ pub(crate) fn leave<M: Machine, P: Before<PageQueues>>(
 ) {
     // Whoever holds it last frees it at once, and doesn't know of `down`.
     down.flush(machine.pmap());
-    if machine.frames().leave(page.page()) {
+    if machine.frames().disown(page.page()) {
         machine.frames().release(held, page, down);
     }
 }
@@ -590,18 +587,12 @@ mod tests {
     use uvm_soft::SoftMachine;
 
     use super::*;
-    use crate::map::{
-        tree::{Node, LEAF},
-        Entry,
-    };
 
     /// The figures of docs/decisions/page-out-and-swap.md; the kernel's lock is no larger than
     /// std's.
     #[test]
-    fn an_anon_and_a_map_entry_are_as_small_as_stated() {
-        assert_eq!((size_of::<Cell<SoftMachine>>(), size_of::<Entry<SoftMachine>>()), (24, 88));
-        let node = size_of::<Node<Entry<SoftMachine>>>();
-        assert!(LEAF != 8 || node == 752, "{node} bytes of a node");
+    fn an_anon_is_as_small_as_stated() {
+        assert_eq!(size_of::<Cell<SoftMachine>>(), 24);
         let directory = size_of::<Once<Chunk<SoftMachine>>>();
         assert!(directory <= 24, "{directory} bytes for {CHUNK} anons");
     }

@@ -46,8 +46,8 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaR
 use crate::io::ReadRequest;
 use crate::map::tree::Tree;
 use crate::map::{Entry, Map, Writes};
-use crate::pageout::Reclaim;
-use crate::pager::{GetError, Pager};
+use crate::object::{GetError, Pager};
+use crate::pageout::Last;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 pub use polled::{FaultHole, PreparedRead, Retry};
@@ -323,7 +323,7 @@ impl<M: Machine> Uvm<M> {
         let (result, waited) = self.attempt_counted(
             held,
             BYTES + SMALL_AMAP_BYTES,
-            Reclaim::of_fault(),
+            Last::AskHost,
             |held, reserved| {
                 let mut fault = asked.begin(&mut down);
                 match self.fault_once(held, &mut fault, reserved) {

@@ -37,7 +37,7 @@ impl<M: Machine> Uvm<M> {
     pub(super) fn window(&self, fault: &Fault<'_, M>, entry: &Entry<M>) -> Option<Window> {
         // Who pins a page comes for the next one itself.
         let is_alone = entry.advice == Advice::Random || entry.wired || fault.pins.is_some();
-        if is_alone || !self.knobs().neighbours() {
+        if is_alone || !self.knobs().fault_around() {
             return None;
         }
         let aligned = Va(fault.va.0 & !(Pages(WINDOW as u64).bytes() - 1));

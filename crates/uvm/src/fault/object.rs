@@ -10,7 +10,7 @@ use crate::anon::AnonNo;
 use crate::io::ReadRequest;
 use crate::map::{Entry, ORef, Writes};
 use crate::object::{busy_check, ObjectBody, ObjectGuard};
-use crate::pager::{self, GetError};
+use crate::object::{Access, GetError};
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
 
@@ -81,7 +81,7 @@ impl<M: Machine> Uvm<M> {
         body: &mut ObjectGuard<'_, M>,
         upper: Upper<'_, M>,
     ) -> Result<Promoted, Stop<FaultError>> {
-        let (index, access) = (entry.index(oref, fault.va), pager::Access::Fault(entry.advice));
+        let (index, access) = (entry.index(oref, fault.va), Access::Fault(entry.advice));
         let mut page = self.find_page(body, held, oref, index, access, &mut fault.ahead)?;
         let stores = fault.access == Prot::WRITE && entry.writes == Writes::Shared;
         if stores && self.frames().flags(page).contains(PageFlags::HOLE) {
@@ -173,7 +173,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Object>,
         oref: &ORef<M>,
         index: Pages,
-        access: pager::Access,
+        access: Access,
         ahead: &mut Option<ReadRequest>,
     ) -> Result<PageNo, GetError> {
         let Some(page) = body.page(index) else {

@@ -19,17 +19,16 @@
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
-use crate::page::Reserve;
+use crate::page::{Reserve, Slot};
 use machine::{order, Held, Machine, PageNo, Pages, Va, VaRange};
 
 use super::{Fault, FaultError};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
-use crate::io::{Chain, ReadRequest, CLUSTER, FOR_COPIES};
+use crate::io::{ReadRequest, Source, CLUSTER, FOR_COPIES};
 use crate::loan::slots::Content;
 use crate::map::{Advice, Entry};
 use crate::stat::Counter;
-use crate::swap::Slot;
 use crate::{Space, Stop, Uvm};
 
 /// Pages of the first read at a place.
@@ -98,7 +97,9 @@ impl<M: Machine> Uvm<M> {
         slot: u64,
         cluster: &mut Cluster,
     ) {
-        let Some(aref) = entry.amap.as_ref().filter(|_| self.knobs().neighbours()) else { return };
+        let Some(aref) = entry.amap.as_ref().filter(|_| self.knobs().fault_around()) else {
+            return;
+        };
         let own = aref.range(entry.len());
         let ahead = &mut body.ahead;
         let upwards = entry.advice == Advice::Sequential || (ahead.size != 0 && slot == ahead.next);
@@ -194,9 +195,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn swap_start(&self, cluster: &Cluster) -> Option<ReadRequest> {
-        let mut chain = Chain::default();
-        cluster.pages.iter().for_each(|&page| chain.push(self.mem(), page));
-        ReadRequest::swap(cluster.first, &chain)
+        ReadRequest::new(self.frames(), Source::Swap(cluster.first), &cluster.pages)
     }
 
     /// A fault found what the last read brought: starts the next window, for which nobody waits.

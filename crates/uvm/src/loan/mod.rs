@@ -571,7 +571,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, P>,
     ) -> Result<LoanedPage, NoMemory> {
         let page = self.frames().alloc(self.mem(), held, Reserve::User)?;
-        self.frames().disown(page);
+        self.frames().loan_unowned(page);
         Ok(LoanedPage(page))
     }
 
@@ -599,7 +599,7 @@ impl<M: Machine> Uvm<M> {
         self.make_loaned_room(loan, count)?;
         let frames = self.frames();
         let taken = frames.alloc_many(self.mem(), held, Reserve::User, count, |page| {
-            frames.disown(page);
+            frames.loan_unowned(page);
             loan.pages.push(LoanedPage(page));
         });
         if taken.is_err() {

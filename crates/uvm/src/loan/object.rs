@@ -13,7 +13,7 @@ use crate::anon::drop_page;
 use crate::map::steps::MAPPINGS_OF_A_STEP;
 use crate::map::ORef;
 use crate::object::{resident, ObjectBody};
-use crate::pager::{Access, GetError, Pager};
+use crate::object::{Access, GetError, Pager};
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
 

@@ -469,7 +469,7 @@ impl<M: Machine> Uvm<M> {
         let machine = self.mem();
         let copy = self.frames().alloc(machine, held, Reserve::User)?;
         machine.copy(page, copy);
-        self.frames().disown(copy);
+        self.frames().loan_unowned(copy);
         self.stat().add(machine.cpu(), Counter::LoansCopied, 1);
         Ok(LoanedPage(copy))
     }

@@ -344,7 +344,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        if matches!(which, Settle::Uncopied) && !frames.is_left(page) {
+        if matches!(which, Settle::Uncopied) && !frames.is_disowned(page) {
             return Ok(None);
         }
         self.new_anon_for(held, page, spare, which, slot, copied)

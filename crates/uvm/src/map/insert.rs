@@ -13,7 +13,7 @@ use super::tree::{Taken, Tree};
 use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, Name, ORef, Writes};
 use crate::amap::cover::CHANGE_BYTES;
 use crate::map::steps::Lock;
-use crate::pager::Pager;
+use crate::object::Pager;
 use crate::{Space, Stop, Uvm};
 
 /// Where a mapping is to lie.
@@ -292,7 +292,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, MapError> {
         self.check_request(&space.map, request)?;
         if let Backing::Object { pager, .. } = &request.backing {
-            self.make_known(held, pager)?;
+            self.register(held, pager)?;
         }
         if request.wired {
             self.note_wired(space);

@@ -42,8 +42,10 @@ use machine::lines::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
+pub(crate) use crate::amap::Writes;
+pub use crate::object::Advice;
+pub(crate) use crate::object::ORef;
 use crate::object::Object;
-use crate::pager::Pager;
 use crate::Stop;
 use crate::Uvm;
 pub(crate) use insert::{choose_place, find_like, moves_many, NOWHERE};
@@ -75,26 +77,6 @@ pub enum Inherit {
     Zero,
 }
 
-/// How a program means to use a mapping; madvise's argument.
-///
-/// ```
-/// # use uvm_soft::example::*;
-/// # run(|uvm, held, space| {
-/// let request = MapRequest { advice: Advice::Sequential, ..MapRequest::zero(Pages(64)) };
-/// let at = uvm.map(held, space, &request)?;
-/// uvm.advise(held, space, pages(at, 64), Advice::Normal)?;
-/// # Ok(()) });
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Advice {
-    /// Nothing special: neighbours on both sides come along.
-    Normal,
-    /// No order: no neighbours.
-    Random,
-    /// Upwards: neighbours ahead.
-    Sequential,
-}
-
 /// Why a range's attributes were not changed; nothing has been.
 ///
 /// ```
@@ -123,31 +105,6 @@ impl From<machine::NoMemory> for RangeError {
     fn from(_: machine::NoMemory) -> Self {
         RangeError::NoMemory
     }
-}
-
-/// A reference to a run of an object's pages.
-pub(crate) struct ORef<M: Machine> {
-    pub(crate) pager: Arc<dyn Pager<M>>,
-    /// The object's page at the entry's first address.
-    pub(crate) offset: Pages,
-}
-
-impl<M: Machine> Clone for ORef<M> {
-    /// The same pages; the object's count is not told.
-    fn clone(&self) -> Self {
-        ORef { pager: self.pager.clone(), offset: self.offset }
-    }
-}
-
-/// Whether stores go to the object or to a private copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Writes {
-    /// To the object (or to an amap shared by inheritance).
-    Shared,
-    /// To anons in the amap, which is this entry's to write.
-    CopyOnWrite,
-    /// To anons, but an amap must be made or copied before the first: UVM's needs-copy.
-    NeedsCopy,
 }
 
 /// A run of addresses with one set of attributes.
@@ -229,6 +186,13 @@ impl<M: Machine> Span for Entry<M> {
 }
 
 impl<M: Machine> Entry<M> {
+    /// A space of this family has the entry, with copies that it may have got elsewhere.
+    pub(crate) fn note_copier(&self, held: &mut Held<'_, order::Map>, family: u64) {
+        if let Some(oref) = self.object.as_ref().filter(|_| self.writes != Writes::Shared) {
+            oref.pager.object().lock(held).0.copiers.add(family);
+        }
+    }
+
     /// An entry that hands its addresses over to a map of their own.
     pub(crate) fn submap(map: Arc<Map<M>>) -> Self {
         Entry {

@@ -11,7 +11,7 @@ use super::tree::{Taken, Tree};
 use super::{clip, has_room, Change, Entry, RangeError};
 use crate::amap::LOOKS_AT_ONCE;
 use crate::map::steps::{Lock, ENTRIES, SLOTS};
-use crate::pager::Pager;
+use crate::object::Pager;
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -184,7 +184,7 @@ impl<M: Machine> Uvm<M> {
     /// # run(|uvm, held, space| {
     /// let range = memory(uvm, held, space, 4)?;
     /// uvm.discard(held, space, range)?;
-    /// assert_eq!((uvm.anonymous(held, space), load(uvm, space, range.start)?), (0, [0]));
+    /// assert_eq!((uvm.anonymous_in(held, space, range), load(uvm, space, range.start)?), (0, [0]));
     /// # Ok(()) });
     /// ```
     pub fn discard(

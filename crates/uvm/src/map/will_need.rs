@@ -11,7 +11,7 @@ use machine::{order, Held, Machine, NoMemory, PageRange, Pages, VaRange};
 
 use crate::io::{ReadRequest, CLUSTER};
 use crate::map::Advice;
-use crate::pager::{Access, GetError, Pager};
+use crate::object::{Access, GetError, Pager};
 use crate::{Memory, Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {

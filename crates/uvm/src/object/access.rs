@@ -8,14 +8,11 @@
 use alloc::sync::Arc;
 use machine::lines::Ordering::Relaxed;
 
-use crate::page::PageFlags;
-use crate::page::{Gather, Owner};
-use machine::{order, Held, Machine, PageNo, Pages, Ticket};
+use crate::page::{Gather, Owner, PageFlags};
+use machine::{order, Held, Machine, PageNo, Pages};
 
+use super::{Access, GetError, ORef, Pager, Removed};
 use crate::io::ReadRequest;
-use crate::map::ORef;
-use crate::object::{ObjectBody, Removed};
-use crate::pager::{Access, GetError, Pager};
 use crate::{Stop, Uvm};
 
 /// What a host means to do with a page.
@@ -143,15 +140,16 @@ impl<M: Machine> Uvm<M> {
         intent: Intent,
     ) {
         let (body, mut h) = pager.object().lock(held);
+        let is_owned = matches!(self.frames().owner(page), Owner::Object(_));
         if intent == Intent::Write {
-            if let Owner::Object(_) = self.frames().owner(page) {
+            if is_owned {
                 body.mark(Pages(self.frames().index(page)));
             }
             // Again: a write that began since the pin may have taken the page as it was before the
             // work.
             self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);
         }
-        if let Owner::Object(_) = self.frames().owner(page) {
+        if is_owned {
             self.frames().unwire(self.mem(), &mut h, page);
         } else if self.frames().unpin(page) {
             self.frames().free_page(self.mem(), &mut h, page);
@@ -178,11 +176,7 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
         len: Pages,
     ) {
-        let mut rest = len.0..len.0;
-        self.remove_in_steps(held, pager, |body, h, down| {
-            rest.end = rest.end.max(core::mem::replace(&mut body.len, len).0);
-            body.remove_first(self, h, &mut rest, down).map(|()| rest.is_empty())
-        });
+        self.cut(held, pager, len.0..len.0, Some(len));
     }
 
     /// Frees an object's pages in a range and unmaps them; its length stays: a hole is punched.
@@ -204,38 +198,35 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
         range: core::ops::Range<u64>,
     ) {
-        let mut rest = range;
-        self.remove_in_steps(held, pager, |body, h, down| {
-            body.remove_first(self, h, &mut rest, down).map(|()| rest.is_empty())
-        });
+        self.cut(held, pager, range, None);
     }
 
-    /// Takes steps under an object's lock, which isn't held in between, until one says that it was
-    /// the last; again after each busy page that one met. All CPUs are told with the lock held:
-    /// else another thread would see zeroes where a third, whose CPU hasn't been told, still loads
-    /// and stores what was there.
-    fn remove_in_steps(
+    /// Frees the pages of a range and those past the new length, in steps under the object's lock,
+    /// which isn't held in between; again after each busy page that one met. All CPUs are told with
+    /// the lock held: else another thread would see zeroes where a third, whose CPU hasn't been
+    /// told, still loads and stores what was there.
+    fn cut(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
-        mut step: impl FnMut(
-            &mut ObjectBody,
-            &mut Held<'_, order::Object>,
-            &mut Gather,
-        ) -> Result<bool, Ticket>,
+        mut rest: core::ops::Range<u64>,
+        len: Option<Pages>,
     ) {
         loop {
             let mut down = Gather::new();
             let done = {
                 let (mut body, mut h) = pager.object().lock(held);
-                let done = step(&mut body, &mut h, &mut down);
+                if let Some(len) = len {
+                    rest.end = rest.end.max(core::mem::replace(&mut body.len, len).0);
+                }
+                let done = body.remove_first(self, &mut h, &mut rest, &mut down);
                 down.flush(self.mem().pmap());
                 done
             };
             down.perform(self.frames(), self.mem(), held);
             match done {
-                Ok(true) => return,
-                Ok(false) => self.mem().pause(held),
+                Ok(()) if rest.is_empty() => return,
+                Ok(()) => self.mem().pause(held),
                 Err(ticket) => self.mem().wait(held, ticket),
             }
         }
@@ -282,7 +273,9 @@ impl<M: Machine> Uvm<M> {
                 if pager.last_reference(self, &mut body, &mut h, down) == Removed::All {
                     // One that was refused may have another's name.
                     if object.known.swap(false, Relaxed) {
-                        self.object_table.remove(&mut h, object.name());
+                        // Dropped when the lock is free.
+                        let gone = self.object_table.lock(&mut h).0.remove(&object.name());
+                        drop(gone);
                     }
                     return;
                 }

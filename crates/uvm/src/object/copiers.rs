@@ -1,6 +1,6 @@
 //! Whose mappings may hold private copies of an object's pages: families of spaces, each one that
-//! was created and all that were forked from it since. So who cuts an object looks at none of a
-//! stranger's entries, unless many have copied from it.
+//! was created and all that were forked from it since. So a thread that cuts an object looks at no
+//! entries of other families, unless many have copied from it.
 //!
 //! I1: a space has no copy of an object's page unless its family is here, or there was no room for
 //! it.
@@ -9,14 +9,11 @@
 //! have to change.
 
 use machine::lines::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use machine::{order, Held, Machine};
-
-use crate::map::{Entry, Writes};
 
 /// Room for families: libraries have more, and are seldom cut.
 const FAMILIES: usize = 4;
 
-/// See the module. Changes with the object locked, by those too who read it beside others.
+/// See the module. Changes with the object locked, to be read beside others too.
 #[derive(Default)]
 pub(crate) struct Copiers {
     /// Numbers of families; 0 for none.
@@ -29,16 +26,13 @@ impl Copiers {
     /// A space of this family may have copies from now on.
     #[inline]
     pub(crate) fn add(&self, family: u64) {
-        let is_there = |place: &AtomicU64| {
-            let put = || {
-                place
-                    .compare_exchange(0, family, Relaxed, Relaxed)
-                    .map_or_else(|now| now == family, |_| true)
-            };
-            match place.load(Relaxed) {
-                0 => put(),
-                found => found == family,
+        // Looks first: an exchange takes the line from other CPUs.
+        let is_there = |place: &AtomicU64| match place.load(Relaxed) {
+            0 => {
+                let put = place.compare_exchange(0, family, Relaxed, Relaxed);
+                put.is_ok() || put == Err(family)
             }
+            found => found == family,
         };
         if !self.many.load(Relaxed) && !self.families.iter().any(is_there) {
             self.many.store(true, Relaxed);
@@ -53,15 +47,6 @@ impl Copiers {
     /// Whether any space may.
     pub(crate) fn are_any(&self) -> bool {
         self.families[0].load(Relaxed) != 0
-    }
-}
-
-impl<M: Machine> Entry<M> {
-    /// A space of this family has the entry, with copies that it may have got elsewhere.
-    pub(crate) fn note_copier(&self, held: &mut Held<'_, order::Map>, family: u64) {
-        if let Some(oref) = self.object.as_ref().filter(|_| self.writes != Writes::Shared) {
-            oref.pager.object().lock(held).0.copiers.add(family);
-        }
     }
 }
 

@@ -7,8 +7,8 @@
 //! I1: a page in `pages` at index `i` has owner `Object(id)` and index `i`. I2: no page lies at or
 //! past `len`. I3: `refs` counts map entries and the handles that the host keeps; a pager may free
 //! its pages when it drops to none, which it does under the lock. It is counted without it: a fork
-//! counts itself in each file that its parent maps, and who locks an object to change it keeps all
-//! others from reading it side by side. I4: an index without a page may have a place on swap; one
+//! counts itself in each file that its parent maps, and a thread that locks an object to change it
+//! keeps all others from reading it side by side. I4: an index without a page may have a place on swap; one
 //! with a page keeps that place in the page's record, until the page is written elsewhere or
 //! removed. So where a page goes when it leaves is written where it was found, and paging out needs
 //! no memory for it.
@@ -21,32 +21,33 @@
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
 pub(crate) mod access;
+pub(crate) mod ahead;
 pub(crate) mod copiers;
+mod pager;
+mod quota;
 pub(crate) mod table;
-pub(crate) mod writers;
+mod writers;
 
 use alloc::sync::Arc;
 use core::num::NonZeroU32;
 
-use machine::lines::AtomicBool;
-
-use crate::page::PageFlags;
-use crate::page::{Frames, Gather, Owner, Unmapped};
-use crate::refs::Refs;
-use machine::order;
-use machine::shared::Access;
-use machine::{Before, Channel, Held, Machine, PageNo, Pages, Pmap, Shared, Ticket};
+use arrayvec::ArrayVec;
+use machine::lines::{AtomicBool, AtomicUsize};
+use machine::shared;
+use machine::{
+    order, Before, Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Shared, Ticket,
+};
 
 use crate::amap::slots::{Slots, ALONE_BYTES};
 use crate::anon::{drop_page, leave};
-use crate::io::Chain;
-use crate::object::copiers::Copiers;
-use crate::object::writers::Writers;
-use crate::pager;
-use crate::pager::ahead::{Plan, ReadAhead};
-use crate::pager::{GetError, Quota};
-use crate::swap::Slot;
+use crate::io::{CLUSTER, FOR_COPIES};
+use crate::page::{Frames, Gather, Owner, PageFlags, Reserve, Slot, Unmapped};
+use crate::refs::Refs;
 use crate::{Memory, Uvm};
+use ahead::{Plan, ReadAhead};
+use copiers::Copiers;
+pub use pager::{Access, Advice, GetError, IoError, Launder, Pager, Put};
+pub use quota::Quota;
 
 /// What an object's lock guards.
 ///
@@ -97,8 +98,23 @@ pub struct Object<M: Machine> {
     /// Whether its pager is registered.
     pub(crate) known: AtomicBool,
     pub(crate) refs: Refs,
-    writers: Writers,
+    /// See `writers`.
+    writers: AtomicUsize,
     pub(crate) body: Shared<order::Object, M::Lock, ObjectBody>,
+}
+
+/// A reference to a run of an object's pages.
+pub(crate) struct ORef<M: Machine> {
+    pub(crate) pager: Arc<dyn Pager<M>>,
+    /// The object's page at the entry's first address.
+    pub(crate) offset: Pages,
+}
+
+impl<M: Machine> Clone for ORef<M> {
+    /// The same pages; the object's count is not told.
+    fn clone(&self) -> Self {
+        ORef { pager: self.pager.clone(), offset: self.offset }
+    }
 }
 
 /// Access to an object under its lock.
@@ -107,23 +123,21 @@ pub type ObjectGuard<'a, M> = order::Guard<'a, <M as Machine>::Lock, ObjectBody>
 impl<M: Machine> Object<M> {
     /// An object of `len` pages, none resident, with one reference: the caller's.
     pub fn new(uvm: &Uvm<M>, len: Pages) -> Self {
-        Object::made(uvm, len, PageFlags::empty(), None)
+        Object::with(uvm, len, PageFlags::empty(), None)
     }
 
-    pub(crate) fn of_class(uvm: &Uvm<M>, len: Pages, class: PageFlags) -> Self {
-        Object::made(uvm, len, class, None)
-    }
-
-    pub(crate) fn within(uvm: &Uvm<M>, len: Pages, quota: Arc<Quota>) -> Self {
-        Object::made(uvm, len, PageFlags::empty(), Some(quota))
-    }
-
-    fn made(uvm: &Uvm<M>, len: Pages, class: PageFlags, quota: Option<Arc<Quota>>) -> Self {
+    /// As [`new`](Self::new), with a class of pages, and a quota.
+    pub(crate) fn with(
+        uvm: &Uvm<M>,
+        len: Pages,
+        class: PageFlags,
+        quota: Option<Arc<Quota>>,
+    ) -> Self {
         Object {
             id: uvm.number_object(),
             known: AtomicBool::new(false),
             refs: Refs::new(),
-            writers: Writers::new(),
+            writers: AtomicUsize::new(0),
             body: Shared::new(ObjectBody {
                 pages: Slots::new(),
                 stored: 0,
@@ -198,8 +212,8 @@ impl<M: Machine> Object<M> {
         self.refs.attach();
     }
 
-    /// The same, if the object has a reference still; says whether. An object without any has given
-    /// its pages up.
+    /// Counts one more handle, if the object has a reference still; says whether. An object without
+    /// any has given its pages up.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -214,106 +228,6 @@ impl<M: Machine> Object<M> {
     #[must_use]
     pub fn attach_if_used(&self) -> bool {
         self.refs.attach_if_used()
-    }
-
-    /// Counts one who is about to map the object so that stores reach it, or to change it as if he
-    /// had, until he says [`leave_writer`](Self::leave_writer): the mapping counts itself. `false`:
-    /// [denied](Self::deny_writers).
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let file = file(uvm, held, "text", 1)?;
-    /// assert!(file.object().admit_writer());
-    /// assert!(!file.object().deny_writers(), "somebody may write");
-    /// file.object().leave_writer();
-    /// # Ok(()) });
-    /// ```
-    #[must_use]
-    pub fn admit_writer(&self) -> bool {
-        self.writers.admit()
-    }
-
-    /// The end of what [`admit_writer`](Self::admit_writer) began.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let file = file(uvm, held, "text", 1)?;
-    /// assert!(file.object().admit_writer());
-    /// file.object().leave_writer();
-    /// assert_eq!(file.object().writers(), 0);
-    /// # Ok(()) });
-    /// ```
-    pub fn leave_writer(&self) {
-        self.writers.remove();
-    }
-
-    /// Counts an entry more, beside one that is counted or a host's hold.
-    pub(crate) fn add_writer(&self) {
-        self.writers.add();
-    }
-
-    /// Counts a page that was pinned to be stored to, through an entry that is counted.
-    pub(crate) fn pin_writer(&self) {
-        self.writers.pin();
-    }
-
-    /// The end of what [`pin_writer`](Self::pin_writer) began.
-    pub(crate) fn unpin_writer(&self) {
-        self.writers.unpin();
-    }
-
-    /// Pages that are pinned to be stored to through a mapping; a moment's value.
-    pub fn pinned_writers(&self) -> usize {
-        self.writers.pins()
-    }
-
-    /// Mappings whose stores reach the object, or may be allowed to, in whatever space, and those
-    /// about to be made; a moment's value.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let file = file(uvm, held, "text", 1)?;
-    /// let request = MapRequest::object(file.clone(), Pages(0), Pages(1), Sharing::Shared);
-    /// uvm.map(held, space, &request)?;
-    /// assert_eq!(file.object().writers(), 1);
-    /// # Ok(()) });
-    /// ```
-    pub fn writers(&self) -> usize {
-        self.writers.count()
-    }
-
-    /// Denies all mappings from now on whose stores would reach the object, if there is none, and
-    /// no page that is pinned to be stored to through one; says whether.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let file = file(uvm, held, "text", 1)?;
-    /// assert!(file.object().deny_writers());
-    /// assert!(!file.object().admit_writer(), "from now on");
-    /// # Ok(()) });
-    /// ```
-    #[must_use]
-    pub fn deny_writers(&self) -> bool {
-        self.writers.deny()
-    }
-
-    /// Denies new ones beside those that there are. Children inherit these, and whoever one is
-    /// passed to has it.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let file = file(uvm, held, "text", 1)?;
-    /// file.object().deny_new_writers();
-    /// assert!(!file.object().admit_writer());
-    /// # Ok(()) });
-    /// ```
-    pub fn deny_new_writers(&self) {
-        self.writers.deny_new();
     }
 
     /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
@@ -343,7 +257,7 @@ impl<M: Machine> Object<M> {
     pub(crate) fn read<'a, P: Before<order::Object>>(
         &'a self,
         held: &'a mut Held<'_, P>,
-    ) -> (Access<'a, M::Lock, ObjectBody>, Held<'a, order::Object>) {
+    ) -> (shared::Access<'a, M::Lock, ObjectBody>, Held<'a, order::Object>) {
         self.body.read(held)
     }
 
@@ -377,9 +291,9 @@ impl<M: Machine> Object<M> {
         self.body.lock(held).0.stored
     }
 
-    /// Whether no mapping refers to the object, nobody but the host's one handle, and none of its
-    /// pages is left: a vnode may be recycled then, and one with pages is worth keeping, as memory
-    /// alone bounds the cache of files.
+    /// Whether nothing refers to the object but the host's one handle, and none of its pages is
+    /// left: a vnode may be recycled then, and one with pages is worth keeping, as memory alone
+    /// bounds the cache of files.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -421,46 +335,61 @@ impl<M: Machine> Object<M> {
         uvm.frames().activate(uvm.machine(), held, page);
     }
 
-    /// Makes `page` the object's page at `index` and busy: its read is to be started, with those
-    /// before it in `chain`. It comes on a queue when the read ends.
-    pub(crate) fn insert_busy(
-        &self,
-        machine: &Memory<M>,
-        body: &mut ObjectBody,
-        index: Pages,
-        page: PageNo,
-        chain: &mut Chain,
-    ) {
-        self.insert_reading(machine, body, index, page);
-        chain.push(machine, page);
-    }
-
-    /// The same for a page that is in no chain.
+    /// Makes `page` the object's page at `index` and busy: its read is to be started. It comes on a
+    /// queue when the read ends.
     pub(crate) fn insert_reading(
         &self,
-        machine: &Memory<M>,
+        uvm: &Uvm<M>,
         body: &mut ObjectBody,
         index: Pages,
         page: PageNo,
     ) {
-        self.enter(machine, body, index, page);
-        machine.frames().set_flags(page, PageFlags::CLEAN | PageFlags::BUSY);
-        // Bits that whoever had the frame before left behind would make the page look dirty.
-        // Nothing maps it.
-        machine.pmap().forget_modified(page);
-        machine.pmap().clear_referenced(page);
+        uvm.prepare_read(page);
+        self.enter(uvm.mem(), body, index, page);
+        uvm.frames().set_flags(page, PageFlags::CLEAN);
+    }
+
+    /// Makes a missing page busy, to be read, and those next to it in `range` that `goes` along
+    /// says yes to, as many as there is memory for. Returns the first one's index and all of them.
+    ///
+    /// # Errors
+    /// [`NoMemory`] if there is none for the one.
+    pub(crate) fn begin_read(
+        &self,
+        uvm: &Uvm<M>,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        (wanted, range): (Pages, core::ops::Range<u64>),
+        mut goes: impl FnMut(&ObjectBody, &mut Held<'_, order::Object>, Pages) -> bool,
+    ) -> Result<(u64, ArrayVec<PageNo, CLUSTER>), NoMemory> {
+        let (machine, frames, wanted) = (uvm.mem(), uvm.frames(), wanted.0);
+        let mut goes = |&n: &u64| goes(body, held, Pages(n));
+        let first = (range.start..wanted).rev().take_while(&mut goes).last().unwrap_or(wanted);
+        let last = (wanted + 1..range.end).take_while(goes).last().unwrap_or(wanted);
+        let mut pages = ArrayVec::new();
+        pages.push(frames.alloc(machine, held, Reserve::User)?);
+        while (pages.len() as u64) <= last - first && frames.for_users() > FOR_COPIES {
+            let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
+            pages.push(page);
+        }
+        let first = first.max(wanted.min(last + 1 - pages.len() as u64));
+        uvm.read_prepared(pages.len());
+        for (&page, index) in pages.iter().zip(first..) {
+            self.insert_reading(uvm, body, Pages(index), page);
+        }
+        Ok((first, pages))
     }
 
     fn enter(&self, machine: &Memory<M>, body: &mut ObjectBody, index: Pages, page: PageNo) {
         debug_assert!(index < body.len, "a page past its object's end");
-        let old = body.set(index, number(page)).map(stored);
+        let old = body.set(index, Stored::Page(page));
         machine.frames().set_owner(page, Owner::Object(self.name()), index.0);
         match old {
             None => {}
             Some(Stored::Page(_)) => debug_assert!(false, "two pages at one index of an object"),
             Some(Stored::Slot(slot)) => {
                 body.swapped -= 1;
-                machine.frames().set_slot(page, slot.number());
+                machine.frames().set_slot(page, Some(slot));
             }
         }
         machine.frames().set_flags(page, body.class);
@@ -479,19 +408,19 @@ impl<M: Machine> Object<M> {
 
 impl ObjectBody {
     /// Puts something at an index, and says what was there.
-    fn set(&mut self, index: Pages, what: NonZeroU32) -> Option<NonZeroU32> {
-        let old = self.pages.set(index.0, what);
+    fn set(&mut self, index: Pages, what: Stored) -> Option<Stored> {
+        let old = self.pages.set(index.0, what.number());
         if old.is_none() {
             self.stored += 1;
             if let Some(quota) = self.quota.as_ref().filter(|_| self.pages.is_leafs_only(index.0)) {
                 quota.grew(ALONE_BYTES);
             }
         }
-        old
+        old.map(Stored::of)
     }
 
     /// Takes out what is at an index.
-    fn clear(&mut self, index: Pages) -> Option<NonZeroU32> {
+    fn clear(&mut self, index: Pages) -> Option<Stored> {
         let frees_leaf = self.quota.is_some() && self.pages.is_leafs_only(index.0);
         let old = self.pages.clear(index.0);
         if old.is_some() {
@@ -501,7 +430,7 @@ impl ObjectBody {
             self.stored -= 1;
             self.give_quota_back(1);
         }
-        old
+        old.map(Stored::of)
     }
 
     /// Counts pages that are about to be put at empty indices.
@@ -512,7 +441,7 @@ impl ObjectBody {
         self.quota.as_ref().map_or(Ok(()), |quota| quota.take(pages))
     }
 
-    /// The same for one at an index that was emptied just now.
+    /// Counts a page that is about to be put at an index that was emptied just now.
     pub(crate) fn retake_quota(&self) {
         self.quota.iter().for_each(|quota| quota.retake());
     }
@@ -540,10 +469,7 @@ impl ObjectBody {
     /// ```
     #[inline]
     pub fn page(&self, index: Pages) -> Option<PageNo> {
-        match self.pages.get(index.0) {
-            Some(number) if number.get() < ON_SWAP => Some(page_no(number)),
-            _ => None,
-        }
+        self.pages.get(index.0).and_then(|number| Stored::of(number).page())
     }
 
     /// Whether there is nothing at an index, in memory or on swap.
@@ -554,7 +480,7 @@ impl ObjectBody {
     /// Where the page at an index lies on swap, if it is not resident; [`Slot::LOST`] if it can't
     /// be read.
     pub fn slot(&self, index: Pages) -> Option<Slot> {
-        match stored(self.pages.get(index.0)?) {
+        match Stored::of(self.pages.get(index.0)?) {
             Stored::Slot(slot) => Some(slot),
             Stored::Page(_) => None,
         }
@@ -576,7 +502,7 @@ impl ObjectBody {
         &self,
         range: core::ops::Range<u64>,
     ) -> impl Iterator<Item = (Pages, Stored)> + '_ {
-        self.pages.range(range).map(|(i, number)| (Pages(i), stored(number)))
+        self.pages.range(range).map(|(i, number)| (Pages(i), Stored::of(number)))
     }
 
     /// Resident pages in a range of indices, in order.
@@ -595,11 +521,7 @@ impl ObjectBody {
         &self,
         range: core::ops::Range<u64>,
     ) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
-        let pages = |(i, number)| match stored(number) {
-            Stored::Page(page) => Some((Pages(i), page)),
-            Stored::Slot(_) => None,
-        };
-        self.pages.range(range).filter_map(pages)
+        self.pages.range(range).filter_map(resident_at)
     }
 
     /// The page at an index becomes dirty, or may, through a translation that is about to be
@@ -620,11 +542,7 @@ impl ObjectBody {
         &self,
         range: core::ops::Range<u64>,
     ) -> impl Iterator<Item = (Pages, PageNo)> + '_ {
-        let pages = |(i, number)| match stored(number) {
-            Stored::Page(page) => Some((Pages(i), page)),
-            Stored::Slot(_) => None,
-        };
-        self.pages.marked(range).filter_map(pages)
+        self.pages.marked(range).filter_map(resident_at)
     }
 
     /// Takes the marks of leaves away that lie in a range and of which each resident page is
@@ -634,10 +552,7 @@ impl ObjectBody {
         range: core::ops::Range<u64>,
         settled: impl Fn(PageNo) -> bool,
     ) {
-        self.pages.unmark_if(range, |number| match stored(number) {
-            Stored::Page(page) => settled(page),
-            Stored::Slot(_) => true,
-        });
+        self.pages.unmark_if(range, |number| Stored::of(number).page().is_none_or(&settled));
     }
 
     /// Pages the object is long.
@@ -659,7 +574,7 @@ impl ObjectBody {
         &mut self,
         machine: &Memory<M>,
         index: Pages,
-        access: pager::Access,
+        access: Access,
     ) -> Plan {
         let pages = &self.pages;
         let touched = |page| {
@@ -667,9 +582,8 @@ impl ObjectBody {
             host || machine.pmap().is_referenced(page)
         };
         self.ahead.miss(index.0, access, self.len.0, |read, wanted| {
-            let page =
-                |number: NonZeroU32| Some(page_no(number)).filter(|_| number.get() < ON_SWAP);
-            pages.range(read).any(|(i, number)| i != wanted && page(number).is_some_and(touched))
+            let mut there = pages.range(read).filter_map(resident_at);
+            there.any(|(index, page)| index.0 != wanted && touched(page))
         })
     }
 
@@ -689,9 +603,9 @@ impl ObjectBody {
         down: &mut Gather,
     ) {
         let frames = uvm.frames();
-        let old = self.clear(Pages(frames.index(page.page()))).map(stored);
+        let old = self.clear(Pages(frames.index(page.page())));
         debug_assert_eq!(old, Some(Stored::Page(page.page())), "an object gives up another's page");
-        if let Some(slot) = Slot::new(frames.slot(page.page())) {
+        if let Some(slot) = frames.slot(page.page()) {
             uvm.swap().free(uvm.mem(), held, slot);
         }
         drop_page(uvm.mem(), held, page, down);
@@ -722,7 +636,7 @@ impl ObjectBody {
         let index = Pages(frames.index(page));
         match place {
             Some(slot) => {
-                self.set(index, on_swap(slot));
+                self.set(index, Stored::Slot(slot));
                 self.swapped += 1;
             }
             None => {
@@ -732,11 +646,11 @@ impl ObjectBody {
         frames.set_owner(page, Owner::Kernel, 0);
     }
 
-    /// Puts another page, which is filled and dirty, where `old` is; that one is the caller's, and
-    /// nobody's.
+    /// Puts another page, which is filled and dirty, where `old` is; that one is the caller's,
+    /// without an owner.
     pub(crate) fn exchange<M: Machine>(&mut self, frames: &Frames<M>, old: PageNo, new: PageNo) {
         let index = frames.index(old);
-        self.set(Pages(index), number(new));
+        self.set(Pages(index), Stored::Page(new));
         self.mark(Pages(index));
         frames.set_owner(new, frames.owner(old), index);
         frames.set_slot(new, frames.slot(old));
@@ -762,7 +676,7 @@ impl ObjectBody {
             self.clear(index);
             frames.wire(page);
             // Its place on swap is the I/O's, and freed with it.
-            frames.set_owner(page, Owner::Orphan, u64::from(frames.slot(page)));
+            frames.set_orphan(page, frames.slot(page));
             leave(uvm.mem(), held, unmapped, down);
         }
         if rest.is_empty() {
@@ -772,31 +686,12 @@ impl ObjectBody {
         }
     }
 
-    /// Removes every page in the range and all its mappings; the pages are free once `down` is
-    /// performed.
+    /// Removes the first pages of a range, as many as may be removed under one lock, and all their
+    /// mappings; the pages are free once `down` is performed. The range becomes what is left.
     ///
     /// # Errors
     /// A ticket of a page that is busy: those before it are gone, it and those behind are as they
     /// were.
-    pub fn remove_range<M: Machine>(
-        &mut self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Object>,
-        range: core::ops::Range<u64>,
-        down: &mut Gather,
-    ) -> Result<(), Ticket> {
-        let mut rest = range;
-        while !rest.is_empty() {
-            self.remove_first(uvm, held, &mut rest, down)?;
-        }
-        Ok(())
-    }
-
-    /// The same for the first pages of the range, as many as may be removed under one lock; the
-    /// range becomes what is left.
-    ///
-    /// # Errors
-    /// As [`remove_range`](Self::remove_range).
     pub(crate) fn remove_first<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
@@ -840,7 +735,7 @@ pub(crate) fn busy_check<M: Machine>(machine: &Memory<M>, page: PageNo) -> Resul
     }
 }
 
-/// Ends a page's busy state under the owner's lock, and wakes who waits for it.
+/// Ends a page's busy state under the owner's lock, and wakes threads that wait for it.
 pub(crate) fn unbusy<M: Machine>(machine: &Memory<M>, page: PageNo) {
     let all = PageFlags::BUSY | PageFlags::WANTED | PageFlags::PAGEOUT;
     let old = machine.frames().clear_flags(page, all);
@@ -849,7 +744,7 @@ pub(crate) fn unbusy<M: Machine>(machine: &Memory<M>, page: PageNo) {
     }
 }
 
-/// How much of an object that nobody refers to any more is gone.
+/// How much of an object without references is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Removed {
     /// All that goes.
@@ -868,31 +763,43 @@ pub(crate) enum Stored {
 /// Numbers in a table from here on are places on swap.
 const ON_SWAP: u32 = 1 << 31;
 
-#[inline]
-fn stored(number: NonZeroU32) -> Stored {
-    match (number.get() < ON_SWAP, Slot::new(number.get() & !ON_SWAP)) {
-        (false, Some(slot)) if number != NonZeroU32::MAX => Stored::Slot(slot),
-        (false, _) => Stored::Slot(Slot::LOST),
-        (true, _) => Stored::Page(page_no(number)),
+impl Stored {
+    #[inline]
+    fn of(number: NonZeroU32) -> Stored {
+        match (number.get() < ON_SWAP, Slot::new(number.get() & !ON_SWAP)) {
+            (false, Some(slot)) if number != NonZeroU32::MAX => Stored::Slot(slot),
+            (false, _) => Stored::Slot(Slot::LOST),
+            (true, _) => Stored::Page(PageNo(number.get() - 1)),
+        }
     }
-}
 
-fn on_swap(slot: Slot) -> NonZeroU32 {
-    NonZeroU32::new(slot.number() | ON_SWAP).unwrap_or(NonZeroU32::MAX)
+    fn number(self) -> NonZeroU32 {
+        match self {
+            // Page numbers end below 2^31, so the sum is neither zero nor a place on swap.
+            Stored::Page(page) => NonZeroU32::MIN.saturating_add(page.0),
+            Stored::Slot(slot) => {
+                NonZeroU32::new(slot.number() | ON_SWAP).unwrap_or(NonZeroU32::MAX)
+            }
+        }
+    }
+
+    /// The page, if it is resident.
+    #[inline]
+    fn page(self) -> Option<PageNo> {
+        match self {
+            Stored::Page(page) => Some(page),
+            Stored::Slot(_) => None,
+        }
+    }
 }
 
 /// The page of a number in an object's table, as a window has them; `None` if it is on swap.
 #[inline]
 pub(crate) fn resident(number: u32) -> Option<PageNo> {
-    NonZeroU32::new(number).filter(|n| n.get() < ON_SWAP).map(page_no)
+    Stored::of(NonZeroU32::new(number)?).page()
 }
 
-fn number(page: PageNo) -> NonZeroU32 {
-    // Page numbers end below 2^31, so the sum is neither zero nor a place on swap.
-    NonZeroU32::MIN.saturating_add(page.0)
-}
-
-#[inline]
-fn page_no(number: NonZeroU32) -> PageNo {
-    PageNo(number.get() - 1)
+/// An index and its page, if that is resident.
+fn resident_at((index, number): (u64, NonZeroU32)) -> Option<(Pages, PageNo)> {
+    Stored::of(number).page().map(|page| (Pages(index), page))
 }

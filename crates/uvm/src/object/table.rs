@@ -16,48 +16,40 @@ use machine::lines::Ordering::Relaxed;
 use machine::order::{self, Before};
 use machine::{Held, Machine, NoMemory, Ordered};
 
-use crate::pager::Pager;
+use super::Pager;
 use crate::Uvm;
 
 /// Heap bytes that entering an object may need: a split of every level of the ordered map.
 pub(crate) const NEW_BYTES: usize = 4096;
 
-type Table<M> = BTreeMap<u32, Weak<dyn Pager<M>>>;
+/// By name.
+pub(crate) type ObjectTable<M> =
+    Ordered<order::ObjectTable, <M as Machine>::Lock, BTreeMap<u32, Weak<dyn Pager<M>>>>;
 
-pub(crate) struct ObjectTable<M: Machine> {
-    pagers: Ordered<order::ObjectTable, M::Lock, Table<M>>,
-}
-
-impl<M: Machine> ObjectTable<M> {
-    pub(crate) fn new() -> Self {
-        ObjectTable { pagers: Ordered::new(BTreeMap::new()) }
-    }
-
-    pub(crate) fn remove<P: Before<order::ObjectTable>>(&self, held: &mut Held<'_, P>, id: u32) {
-        let gone = self.pagers.lock(held).0.remove(&id);
-        drop(gone);
-    }
-
-    /// The object with the lowest name from `id` on, and its name.
-    pub(crate) fn next<P: Before<order::ObjectTable>>(
+impl<M: Machine> Uvm<M> {
+    /// The registered object with the lowest name from `id` on, and its name.
+    pub(crate) fn next_pager<P: Before<order::ObjectTable>>(
         &self,
         held: &mut Held<'_, P>,
         id: u32,
     ) -> Option<(u32, Arc<dyn Pager<M>>)> {
-        let (pagers, _) = self.pagers.lock(held);
+        let (pagers, _) = self.object_table.lock(held);
         pagers.range(id..).find_map(|(&id, pager)| Some((id, pager.upgrade()?)))
     }
 
-    fn get<P: Before<order::ObjectTable>>(
+    /// A pager of the library's own, [registered](Self::register).
+    pub(crate) fn new_pager<T: Pager<M> + 'static>(
         &self,
-        held: &mut Held<'_, P>,
-        id: u32,
-    ) -> Option<Arc<dyn Pager<M>>> {
-        self.pagers.lock(held).0.get(&id)?.upgrade()
+        held: &mut Held<'_, order::Nothing>,
+        pager: T,
+    ) -> Result<Arc<T>, NoMemory> {
+        self.mem().reserve_heap(size_of::<T>() + 64)?;
+        let pager = Arc::new(pager);
+        let known: Arc<dyn Pager<M>> = pager.clone();
+        self.register(held, &known)?;
+        Ok(pager)
     }
-}
 
-impl<M: Machine> Uvm<M> {
     /// Makes a pager known by its object's name: what a pager that does I/O needs before its first
     /// page. The first mapping does so for all others. It is forgotten with its object's last
     /// reference.
@@ -81,8 +73,11 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         pager: &Arc<dyn Pager<M>>,
     ) -> Result<(), NoMemory> {
+        if pager.object().known.load(Relaxed) {
+            return Ok(());
+        }
         self.mem().reserve_heap(NEW_BYTES)?;
-        let (mut pagers, _) = self.object_table.pagers.lock(held);
+        let (mut pagers, _) = self.object_table.lock(held);
         let name = pager.object().name();
         let has_another = |other: &Weak<dyn Pager<M>>| {
             other.strong_count() != 0 && !core::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(pager))
@@ -93,19 +88,6 @@ impl<M: Machine> Uvm<M> {
         pagers.insert(name, Arc::downgrade(pager));
         pager.object().known.store(true, Relaxed);
         Ok(())
-    }
-
-    /// The same for one that may be known: who takes a wiring of a page back finds its owner's lock
-    /// by the name.
-    pub(crate) fn make_known(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pager: &Arc<dyn Pager<M>>,
-    ) -> Result<(), NoMemory> {
-        if pager.object().known.load(Relaxed) {
-            return Ok(());
-        }
-        self.register(held, pager)
     }
 
     /// The pager of the object with a name, if it is registered and alive.
@@ -123,7 +105,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, P>,
         id: u32,
     ) -> Option<Arc<dyn Pager<M>>> {
-        self.object_table.get(held, id)
+        self.object_table.lock(held).0.get(&id)?.upgrade()
     }
 }
 
@@ -154,7 +136,7 @@ mod tests {
             core::ptr::addr_eq(Arc::as_ptr(&known), Arc::as_ptr(&first)),
             "the name is the second's"
         );
-        // The id is nobody else's.
+        // No other object has the id.
         uvm.next_object.store(77 + (2 << 32), Relaxed);
         let third = Object::new(&uvm, Pages(1));
         assert_eq!((third.name(), first.object().name()), (77, 77));

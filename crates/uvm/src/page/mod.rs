@@ -9,54 +9,48 @@
 //!   activate -> Pending batch of this CPU -> Active <-> Inactive
 //! ```
 //!
-//! A record's fields are atomics, so that reading one needs no lock and no unsafe code; who may
-//! *write* a field is said here and kept by the callers:
+//! A record's fields are atomics, so that reading one needs no lock and no unsafe code; which
+//! thread may *write* a field is said here and kept by the callers:
 //!
-//! * `owner`, `index`, `flags`: whoever holds the owner's lock (the anon's or the object's), or the
-//!   allocating thread before the page is published;
-//! * `wire`, the word of holds: whoever makes or ends a wired mapping, a use for I/O or a loan, and
-//!   the owner that lets a held page go, atomically: one of them finds itself the last, and frees
-//!   the page;
+//! * `owner`, `index`, `flags`: a thread that holds the owner's lock (the anon's or the object's),
+//!   or the allocating thread before the page is published;
+//! * `wire`, the word of holds: a thread that makes or ends a wired mapping, a use for I/O or a
+//!   loan, and the owner that lets a held page go, atomically: one of them finds itself the last,
+//!   and frees the page;
 //! * `next`, `prev`: the lock of the list that `place` names; on no list, `next` is the owner's;
 //! * `place`: the lock of the list it names; to and from `Pending` by compare-and-exchange (see
 //!   `queues`).
 //!
 //! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`). I2: a page
-//! on the free list, in a cache, or in a `Gather` is on no queue. I3: `free()` counts the free
-//! list and all caches. I4: `place` is `Own` from [`Frames::keep`] until [`Frames::let_go`]: such a
-//! page is on no list, no mapping shows it, and nobody reaches its bytes by its number.
+//! on the free list, in a cache, or in a `Gather` is on no queue. I3: `free()` counts the free list
+//! and all caches. I4: `place` is `Own` from [`Frames::keep`] until [`Frames::release_own`]: such a
+//! page is on no list, no mapping shows it, and its bytes are out of reach by its number.
 //!
 //! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches
 //! and batches are ours, so that a fault takes no lock shared by all CPUs.
 
 mod free;
 mod gather;
-pub mod magazine;
 #[allow(unsafe_code)]
 mod own;
 mod queues;
 mod record;
-mod runs;
-mod scan;
-mod unmapped;
 
 use alloc::vec::Vec;
 
 use free::FreeLists;
-pub use gather::Gather;
-use gather::PageChain;
+pub use free::FULL;
+pub(crate) use free::{Magazine, HALF};
+pub use gather::{Gather, Unmapped};
 use machine::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
-use machine::order::{Before, FreeList, Held, Ordered, PageCache, PageQueues, RawLock};
+use machine::order::{FreeList, Ordered, PageCache, PageQueues, RawLock};
 use machine::shared::CachePadded;
-use machine::{Channel, Machine, NoMemory, Pa, PageNo, PAGE_SHIFT};
-use magazine::{Magazine, HALF};
-pub use queues::{Balance, Class, Queue};
-use queues::{Pending, Queues};
+use machine::{Machine, NoMemory, Pa, PageNo, PAGE_SHIFT};
+use queues::{Balance, Pending, Queues};
+pub use queues::{Class, Queue, SCAN};
 use record::pack;
-pub use record::{Taken, TryLoan};
-pub use scan::SCAN;
-pub use unmapped::Unmapped;
+pub use record::{Slot, Taken, TryLoan};
 
 /// Whose a page is.
 ///
@@ -70,7 +64,7 @@ pub use unmapped::Unmapped;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// Nobody's.
+    /// No owner.
     Free,
     /// The host's, or a pmap's.
     Kernel,
@@ -78,7 +72,7 @@ pub enum Owner {
     Anon(u32),
     /// A memory object's; the number is the VM system's.
     Object(u32),
-    /// Nobody's any more, but I/O has the page: it is freed when that ends.
+    /// No owner's any more, but I/O has the page: it is freed when that ends.
     Orphan,
 }
 
@@ -99,7 +93,7 @@ pub enum Reserve {
     User,
     /// Tables and kernel structures: leaves the page daemon's reserve.
     Kernel,
-    /// Whoever frees memory: takes the last page.
+    /// What frees memory: takes the last page.
     Pageout,
 }
 
@@ -109,21 +103,21 @@ bitflags::bitflags! {
     pub struct PageFlags: u16 {
         /// I/O or a copy is under way: contents and identity are the I/O's.
         const BUSY = 1;
-        /// Somebody waits for the page to stop being busy.
+        /// A thread waits for the page to stop being busy.
         const WANTED = 2;
         /// Backing store holds the same bytes, but for what the pmap's modified bit says.
         const CLEAN = 4;
-        /// The last read of the page failed: its bytes mean nothing, and whoever finds it takes it
-        /// out.
+        /// The last read of the page failed: its bytes mean nothing, and a thread that finds it
+        /// takes it out.
         const ERROR = 8;
-        /// The page daemon writes the page: unless somebody wants it by then, it is freed.
+        /// The page daemon writes the page: unless a thread wants it by then, it is freed.
         const PAGEOUT = 16;
         /// The page holds a file's bytes. Set before the page comes on a queue, for as long as it
         /// has this owner.
         const FILE = 32;
         /// The page holds a file's bytes that programs run; `FILE` is not set then.
         const EXEC = 64;
-        /// Who comes to the page has the ones behind it read.
+        /// A thread that comes to the page has the ones behind it read.
         const AHEAD = 128;
         /// The host has read or written the page itself since the page daemon looked: the pmap
         /// doesn't know.
@@ -131,13 +125,13 @@ bitflags::bitflags! {
         /// The last write of the page to its file failed, and nothing was stored in it since, but
         /// for what the pmap's modified bit says. The next write is this page's alone.
         const UNWRITTEN = 512;
-        /// The page's file has no room of its own yet for what would be stored in it: who means to
-        /// asks the file first.
+        /// The page's file has no room of its own yet for what would be stored in it: a program
+        /// that means to asks the file first.
         const HOLE = 1024;
     }
 }
 
-/// Where a page is linked. Pages from `Free` on hold bytes for nobody.
+/// Where a page is linked. Pages from `Free` on hold no bytes of use.
 ///
 /// ```
 /// # use uvm_soft::example::*;
@@ -198,13 +192,46 @@ struct List {
 
 impl List {
     const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
+
+    /// Links a page at the end.
+    #[inline]
+    fn push_back(&mut self, pages: &[Page], no: u32) {
+        let page = &pages[no as usize];
+        page.next.store(NIL, Relaxed);
+        page.prev.store(self.tail, Relaxed);
+        match pages.get(self.tail as usize) {
+            Some(last) => last.next.store(no, Relaxed),
+            None => self.head = no,
+        }
+        self.tail = no;
+        self.len += 1;
+    }
+
+    /// Puts a list that isn't empty before this one.
+    fn splice_front(&mut self, pages: &[Page], front: List) {
+        pages[front.tail as usize].next.store(self.head, Relaxed);
+        match pages.get(self.head as usize) {
+            Some(first) => first.prev.store(front.tail, Relaxed),
+            None => self.tail = front.tail,
+        }
+        self.head = front.head;
+        self.len += front.len;
+    }
+
+    fn unlink(&mut self, pages: &[Page], no: u32) {
+        let page = &pages[no as usize];
+        let (prev, next) = (page.prev.load(Relaxed), page.next.load(Relaxed));
+        match pages.get(prev as usize) {
+            Some(prev) => prev.next.store(next, Relaxed),
+            None => self.head = next,
+        }
+        match pages.get(next as usize) {
+            Some(next) => next.prev.store(prev, Relaxed),
+            None => self.tail = prev,
+        }
+        self.len -= 1;
+    }
 }
-
-/// Pages that come on the active queue at once.
-const BATCH: usize = 32;
-
-/// Times that an allocation asks all caches, if others take each time what they give.
-const LOOKS: usize = 16;
 
 /// A run of physical memory.
 ///
@@ -299,11 +326,11 @@ impl<M: Machine> Frames<M> {
         Self::with(segments, &[], &[], cpus)
     }
 
-    /// The same, with segments of memory that are `loaded` with something at first, such as what a
-    /// boot loader brought: their frames are the host's [own](Place::Own), and may be [let
-    /// go](Self::let_go) and freed one by one. And with runs of frames that belong to `devices`:
-    /// they have numbers and records, so that they can be mapped, but are never free. The owner of
-    /// both is [`Owner::Kernel`].
+    /// As [`new`](Self::new), with segments of memory that are `loaded` with something at first,
+    /// such as what a boot loader brought: their frames are the host's [own](Place::Own), and may
+    /// be [released](Self::release_own) and freed one by one. And with runs of frames that belong
+    /// to `devices`: they have numbers and records, so that they can be mapped, but are never free.
+    /// The owner of both is [`Owner::Kernel`].
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold the records, or there are more than 2^31 of them.
@@ -325,7 +352,7 @@ impl<M: Machine> Frames<M> {
         let (mut table, mut numbers) = (Vec::new(), 0u32);
         for &(start, pages) in segments.iter().chain(loaded).chain(devices) {
             table.push(Segment { start, pages, first: PageNo(numbers) });
-            // A number leaves a bit for who keeps it beside others.
+            // A number leaves a bit for tables that keep it beside others.
             numbers = numbers.checked_add(pages).filter(|&all| all <= 1 << 31).ok_or(NoMemory)?;
         }
         let first_of = |segment: usize| table.get(segment).map_or(numbers, |s| s.first.0);
@@ -414,8 +441,8 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Free page frames (I3); a moment's value where several CPUs run. Frames that move between the
-    /// list and a cache meanwhile are rather counted twice than not at all: who is told that there
-    /// are none gives up.
+    /// list and a cache meanwhile are rather counted twice than not at all: a thread that is told
+    /// that there are none gives up.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -433,8 +460,8 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Page frames that operations under way give back: free as soon as the CPUs have been told of
-    /// them, for which nobody sleeps. A moment's value; who reads it before [`free`](Self::free)
-    /// counts no frame as neither.
+    /// them, for which no thread sleeps. A moment's value; a thread that reads it before
+    /// [`free`](Self::free) counts no frame as neither.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -510,8 +537,8 @@ impl<M: Machine> Frames<M> {
         self.high_water.load(Relaxed)
     }
 
-    /// How many allocations of frames have been refused, whosever: who was refused memory learns by
-    /// it whether frames were what it lacked.
+    /// How many allocations of frames have been refused to all threads: one that was refused memory
+    /// learns by it whether frames were what it lacked.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -596,320 +623,6 @@ impl<M: Machine> Frames<M> {
         None
     }
 
-    /// Takes a free page. Its contents are whatever they were; its owner is [`Owner::Kernel`], its
-    /// wire count and flags are clear, and it is on no queue. Cost: constant; no lock shared by all
-    /// CPUs but once in 32 calls.
-    ///
-    /// # Errors
-    /// [`NoMemory`] if only pages kept for a more urgent `reserve` are left, on the free list and
-    /// in all caches.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let (frames, machine) = (uvm.frames(), uvm.machine());
-    /// let page = frames.alloc(machine, held, Reserve::Kernel)?;
-    /// machine.zero(page);
-    /// frames.free_page(machine, held, page);
-    /// # Ok(()) });
-    /// ```
-    #[inline]
-    pub fn alloc<P: Before<PageCache>>(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, P>,
-        reserve: Reserve,
-    ) -> Result<PageNo, NoMemory> {
-        let cpu = machine.cpu();
-        {
-            let (mut cache, _h) = self.per_cpu[cpu].cache.lock(held);
-            if let Some(page) = self.pop(&mut cache, cpu) {
-                return Ok(page);
-            }
-        }
-        self.alloc_uncached(machine, held, cpu, reserve)
-    }
-
-    #[cold]
-    fn alloc_uncached<P: Before<PageCache>>(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, P>,
-        cpu: usize,
-        reserve: Reserve,
-    ) -> Result<PageNo, NoMemory> {
-        if let Ok(page) = self.refill_and_pop(machine, held, cpu, reserve) {
-            return Ok(page);
-        }
-        let is_last = reserve == Reserve::User && machine.has_fatal_signal();
-        let reserve = if is_last { Reserve::Kernel } else { reserve };
-        // What other CPUs' caches hold is free too: before memory is short they give it back.
-        // Others may take it into theirs at once; so one look isn't enough while there is something
-        // to be had.
-        for _ in 0..LOOKS {
-            self.drain_caches(held);
-            if let Ok(page) = self.refill_and_pop(machine, held, cpu, reserve) {
-                return Ok(page);
-            }
-            if self.free() <= self.kept_from(reserve) {
-                break;
-            }
-        }
-        self.refusals.fetch_add(1, Relaxed);
-        Err(NoMemory)
-    }
-
-    /// Free pages that an allocation leaves alone.
-    fn kept_from(&self, reserve: Reserve) -> usize {
-        match reserve {
-            Reserve::User => self.reserve_kernel,
-            Reserve::Kernel => self.reserve_pageout,
-            Reserve::Pageout => 0,
-        }
-    }
-
-    fn refill_and_pop<P: Before<PageCache>>(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, P>,
-        cpu: usize,
-        reserve: Reserve,
-    ) -> Result<PageNo, NoMemory> {
-        let (mut cache, mut h) = self.per_cpu[cpu].cache.lock(held);
-        if cache.is_empty() {
-            let filled = self.refill(&mut cache, &mut h, cpu, reserve);
-            if self.global.free_list_len.load(Relaxed) < self.low_water() {
-                machine.wake(Channel::PAGE_DAEMON);
-            }
-            filled?;
-        }
-        self.pop(&mut cache, cpu).ok_or(NoMemory)
-    }
-
-    /// Takes a page out of a cache, if it has one.
-    #[inline]
-    fn pop(&self, cache: &mut Magazine, cpu: usize) -> Option<PageNo> {
-        let no = cache.pop()?;
-        self.per_cpu[cpu].cached.store(cache.len(), Relaxed);
-        let page = &self.pages[no as usize];
-        page.place.store(Place::Nowhere as u8, Relaxed);
-        page.owner.store(pack(Owner::Kernel), Relaxed);
-        Some(PageNo(no))
-    }
-
-    /// Fills an empty cache from the free lists.
-    fn refill(
-        &self,
-        cache: &mut Magazine,
-        held: &mut Held<'_, PageCache>,
-        cpu: usize,
-        reserve: Reserve,
-    ) -> Result<(), NoMemory> {
-        let keep = self.kept_from(reserve);
-        let (mut free, _h) = self.global.free.lock(held);
-        let want = free.len.saturating_sub(keep).min(HALF);
-        if want == 0 {
-            return Err(NoMemory);
-        }
-        self.take_free(&mut free, cpu, want, |no| {
-            cache.push(no);
-            self.set_place(no, Place::Cached);
-        });
-        // Counted in the cache before they leave the list: see `free`.
-        self.per_cpu[cpu].cached.store(cache.len(), Release);
-        self.global.free_list_len.store(free.len, Release);
-        Ok(())
-    }
-
-    /// Frees a page that no translation and no list knows: one from [`alloc`](Self::alloc) that was
-    /// never mapped, or one of a segment that came loaded. Pages that were mapped go through
-    /// [`release`](Self::release).
-    ///
-    /// # Panics
-    /// If the page is on a list, is free, or is the host's [own](Place::Own).
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let (frames, machine) = (uvm.frames(), uvm.machine());
-    /// let page = frames.alloc(machine, held, Reserve::Kernel)?;
-    /// frames.free_page(machine, held, page);
-    /// assert_eq!(frames.free(), frames.total());
-    /// # Ok(()) });
-    /// ```
-    pub fn free_page<P: Before<PageCache>>(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, P>,
-        page: PageNo,
-    ) {
-        let cpu = machine.cpu();
-        let (mut cache, mut h) = self.per_cpu[cpu].cache.lock(held);
-        self.put(&mut cache, &mut h, cpu, page);
-        self.per_cpu[cpu].cached.store(cache.len(), Release);
-    }
-
-    /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with
-    /// others, and frees it once no CPU can hold a translation of it. The caller holds the owner's
-    /// lock.
-    #[inline]
-    pub fn release<P: Before<PageQueues>>(
-        &self,
-        held: &mut Held<'_, P>,
-        page: Unmapped,
-        down: &mut Gather,
-    ) {
-        let page = page.page();
-        self.announce(1);
-        if self.leaves_batch(page) {
-            return down.gather(self, page);
-        }
-        // Who finds it on its queue finds that it is nobody's.
-        self.page(page).owner.store(pack(Owner::Kernel), Relaxed);
-        down.gather_queued(self, held, page);
-    }
-
-    pub(super) fn free_chain<P: Before<PageCache>>(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, P>,
-        chain: PageChain,
-    ) {
-        let cpu = machine.cpu();
-        let per_cpu = &self.per_cpu[cpu];
-        let (mut cache, mut h) = per_cpu.cache.lock(held);
-        if chain.len > HALF {
-            self.free_listed(&mut h, cpu, &chain);
-        } else {
-            let mut next = chain.head;
-            while let Some(page) = next {
-                next = self.page(page).next();
-                self.put(&mut cache, &mut h, cpu, page);
-            }
-            per_cpu.cached.store(cache.len(), Release);
-        }
-        per_cpu.gathered.fetch_sub(chain.len, Release);
-    }
-
-    #[inline]
-    fn put(&self, cache: &mut Magazine, held: &mut Held<'_, PageCache>, cpu: usize, page: PageNo) {
-        if cache.is_full() {
-            self.drain(cache, held, cpu, HALF);
-        }
-        self.page(page).frees(Place::Cached);
-        cache.push(page.0);
-    }
-
-    /// Brings pages of a CPU's cache on its free list.
-    fn drain(
-        &self,
-        cache: &mut Magazine,
-        held: &mut Held<'_, PageCache>,
-        cpu: usize,
-        count: usize,
-    ) {
-        let (mut free, _h) = self.global.free.lock(held);
-        let list = &mut free.lists[cpu];
-        let before = list.len;
-        for no in (0..count).map_while(|_| cache.pop()) {
-            self.link_front(list, no);
-            self.set_place(no, Place::Free);
-        }
-        free.len += free.lists[cpu].len - before;
-        self.global.free_list_len.store(free.len, Release);
-    }
-
-    /// Returns all cached pages to the free list, from every CPU.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let page = uvm.new_page(held)?;
-    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
-    /// uvm.frames().drain_caches(held);
-    /// # Ok(()) });
-    /// ```
-    pub fn drain_caches<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
-        for (number, cpu) in self.per_cpu.iter().enumerate() {
-            let (mut cache, mut h) = cpu.cache.lock(held);
-            let count = cache.len();
-            self.drain(&mut cache, &mut h, number, count);
-            cpu.cached.store(0, Release);
-        }
-    }
-
-    /// The same if the free list has less than what is kept from programs: what memory pressure has
-    /// freed must not all go to whoever asks first on the CPU that freed it, or the reserves shrink
-    /// each time that they are used.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// uvm.frames().refill_reserves(held);
-    /// # Ok(()) });
-    /// ```
-    pub fn refill_reserves<P: Before<PageCache>>(&self, held: &mut Held<'_, P>) {
-        if self.global.free_list_len.load(Relaxed) < self.reserve_kernel {
-            self.drain_caches(held);
-        }
-    }
-
-    /// Takes `count` frames that follow one another in physical memory, from the top; their state
-    /// is as [`alloc`](Self::alloc) leaves it. Cost: a scan of all records: for rare, large needs
-    /// such as a kernel heap.
-    ///
-    /// # Errors
-    /// [`NoMemory`] if there is no such run, or taking it would reach into the kernel's reserve.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let (frames, machine) = (uvm.frames(), uvm.machine());
-    /// let first = frames.alloc_run(held, 16)?;
-    /// (first.0..first.0 + 16).for_each(|n| frames.free_page(machine, held, PageNo(n)));
-    /// # Ok(()) });
-    /// ```
-    pub fn alloc_run<P: Before<PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
-        count: u32,
-    ) -> Result<PageNo, NoMemory> {
-        self.drain_caches(held);
-        let (_cache, mut h) = self.per_cpu[0].cache.lock(held);
-        let (mut free, _h) = self.global.free.lock(&mut h);
-        let is_short = count == 0 || free.len < count as usize + self.reserve_kernel;
-        let run = if is_short {
-            None
-        } else {
-            self.segments.iter().find_map(|s| self.free_run(s, count))
-        };
-        let Some(first) = run else {
-            self.refusals.fetch_add(1, Relaxed);
-            return Err(NoMemory);
-        };
-        let list = self.gather_free(&mut free);
-        for no in first..first + count {
-            self.unlink(list, no);
-            self.set_place(no, Place::Nowhere);
-            self.pages[no as usize].owner.store(pack(Owner::Kernel), Relaxed);
-        }
-        free.len -= count as usize;
-        self.global.free_list_len.store(free.len, Relaxed);
-        Ok(PageNo(first))
-    }
-
-    fn free_run(&self, segment: &Segment, count: u32) -> Option<u32> {
-        let mut run = 0;
-        for no in (segment.first.0..segment.first.0 + segment.pages).rev() {
-            let free = self.pages[no as usize].place.load(Relaxed) == Place::Free as u8;
-            run = if free { run + 1 } else { 0 };
-            if run == count {
-                return Some(no);
-            }
-        }
-        None
-    }
-
     #[inline]
     fn page(&self, page: PageNo) -> &Page {
         &self.pages[page.0 as usize]
@@ -918,54 +631,6 @@ impl<M: Machine> Frames<M> {
     fn set_place(&self, no: u32, place: Place) {
         self.pages[no as usize].place.store(place as u8, Relaxed);
     }
-
-    pub(super) fn link_next(&self, page: PageNo, next: Option<PageNo>) {
-        self.page(page).next.store(next.map_or(NIL, |p| p.0), Relaxed);
-    }
-
-    fn link_front(&self, list: &mut List, no: u32) {
-        let page = &self.pages[no as usize];
-        page.prev.store(NIL, Relaxed);
-        page.next.store(list.head, Relaxed);
-        if list.head == NIL {
-            list.tail = no;
-        } else {
-            self.pages[list.head as usize].prev.store(no, Relaxed);
-        }
-        list.head = no;
-        list.len += 1;
-    }
-
-    fn unlink(&self, list: &mut List, no: u32) {
-        let page = &self.pages[no as usize];
-        let (prev, next) = (page.prev.load(Relaxed), page.next.load(Relaxed));
-        if prev == NIL {
-            list.head = next;
-        } else {
-            self.pages[prev as usize].next.store(next, Relaxed);
-        }
-        if next == NIL {
-            list.tail = prev;
-        } else {
-            self.pages[next as usize].prev.store(prev, Relaxed);
-        }
-        list.len -= 1;
-    }
-}
-
-/// Links a page at a list's end.
-#[inline]
-fn link_back(pages: &[Page], list: &mut List, no: u32) {
-    let page = &pages[no as usize];
-    page.next.store(NIL, Relaxed);
-    page.prev.store(list.tail, Relaxed);
-    if list.tail == NIL {
-        list.head = no;
-    } else {
-        pages[list.tail as usize].next.store(no, Relaxed);
-    }
-    list.tail = no;
-    list.len += 1;
 }
 
 impl Page {
@@ -975,7 +640,7 @@ impl Page {
         self.place.compare_exchange(from as u8, to as u8, AcqRel, Acquire).is_ok()
     }
 
-    /// Forgets who had the page: nobody has it.
+    /// Forgets the owner: the page has none.
     #[inline]
     fn frees(&self, place: Place) {
         let was = self.place.load(Relaxed);
@@ -986,7 +651,7 @@ impl Page {
         );
         self.owner.store(pack(Owner::Free), Relaxed);
         self.wire.store(0, Relaxed);
-        // Who finds the page idle finds it ownerless: `is_alone`.
+        // A thread that finds the page idle finds it ownerless: `is_alone`.
         self.flags.store(0, Release);
         self.place.store(place as u8, Relaxed);
     }

@@ -12,9 +12,9 @@ use machine::atomic::Ordering::Relaxed;
 use machine::{Machine, Pa, PageNo};
 
 impl<M: Machine> Frames<M> {
-    /// The address of a frame that holds bytes for somebody: what whoever reads, writes or maps a
-    /// frame by its number asks. So a wrong number reaches bytes of another program, of a file or
-    /// of a device, and never the host's own tables, heap or stacks.
+    /// The address of a frame that holds bytes of use: asked before a frame is read, written or
+    /// mapped by its number. So a wrong number reaches bytes of another program, of a file or of a
+    /// device, and never the host's own tables, heap or stacks.
     ///
     /// # Panics
     /// If there is no such frame, it is free, or it is the host's [own](Place::Own).
@@ -30,15 +30,15 @@ impl<M: Machine> Frames<M> {
     #[inline]
     pub fn bytes_at(&self, page: PageNo) -> Pa {
         let place = self.page(page).place.load(Relaxed);
-        // From `Free` on it is nobody's.
+        // From `Free` on no bytes are of use.
         if place >= Place::Free as u8 {
             nobodys_bytes(page, place);
         }
         self.pa(page)
     }
 
-    /// Keeps a page that nobody else knows, as [`alloc`](Self::alloc) gave it, for what the host
-    /// itself keeps in memory (I4).
+    /// Keeps a page that no other thread knows, as [`alloc`](Self::alloc) gave it, for what the
+    /// host itself keeps in memory (I4).
     ///
     /// # Panics
     /// If the page is on a list.
@@ -50,7 +50,7 @@ impl<M: Machine> Frames<M> {
     /// let table = frames.alloc(machine, held, Reserve::Kernel)?;
     /// frames.keep(table); // Its address is `pa`; `bytes_at` would panic.
     /// // SAFETY: nothing was kept in it, and nothing maps it.
-    /// unsafe { frames.let_go(table) };
+    /// unsafe { frames.release_own(table) };
     /// frames.free_page(machine, held, table);
     /// # Ok(()) });
     /// ```
@@ -76,12 +76,12 @@ impl<M: Machine> Frames<M> {
     /// let table = frames.alloc(machine, held, Reserve::Kernel)?;
     /// frames.keep(table);
     /// // SAFETY: nothing was kept in it, and nothing maps it.
-    /// unsafe { frames.let_go(table) };
+    /// unsafe { frames.release_own(table) };
     /// frames.free_page(machine, held, table);
     /// # Ok(()) });
     /// ```
     #[expect(unsafe_code, reason = "with this, what lies in the page can be overwritten")]
-    pub unsafe fn let_go(&self, page: PageNo) {
+    pub unsafe fn release_own(&self, page: PageNo) {
         let was_kept = self.page(page).moves(Place::Own, Place::Nowhere);
         assert!(was_kept, "{page:?} is not the host's own");
     }

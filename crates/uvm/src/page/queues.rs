@@ -3,18 +3,34 @@
 //! A page that comes into use goes to its CPU's batch first and is linked with 31 others under one
 //! hold of the queues' lock. A batch may name a page that has been freed since, or even reused: so
 //! a batch entry counts only if it can move the page's place from `Pending` to `Active`
-//! (compare-and-exchange, under the queues' lock), and whoever takes a page off the queues first
-//! tries to move it from `Pending` to `Nowhere`. If that fails the page has been linked, and is
-//! unlinked under the lock. An entry whose page has been reused and is pending again, in another
+//! (compare-and-exchange, under the queues' lock), and a thread that takes a page off the queues
+//! first tries to move it from `Pending` to `Nowhere`. If that fails the page has been linked, and
+//! is unlinked under the lock. An entry whose page has been reused and is pending again, in another
 //! batch, links it early; the other entry then finds nothing to do.
+//!
+//! The page daemon's scan hands out pages from a queue's front and puts them at its end under one
+//! hold of the lock: what frees one of them takes it off the queue as always, those that are passed
+//! by have moved on, and no page is ever on a scan's list alone. So a scan can be left at any
+//! point, and two of them disturb each other's order and nothing else. What is handed out is a
+//! number, not a hold: its page may be freed and used again at once. The daemon looks at its owner,
+//! takes the owner's lock, and looks again.
 //!
 //! I1: a page is linked on the queue that its place names, and on no other list.
 
-use super::{link_back, Frames, List, PageFlags, Place, BATCH};
+use arrayvec::ArrayVec;
 use machine::atomic::AtomicUsize;
 use machine::atomic::Ordering::Relaxed;
 use machine::order::{Before, Held, PageQueues};
 use machine::{Machine, PageNo};
+
+use super::record::WIRINGS;
+use super::{pack, Frames, List, Owner, PageFlags, Place, NIL};
+
+/// Pages that come on the active queue at once.
+const BATCH: usize = 32;
+
+/// Pages that one step of a scan hands out at most.
+pub const SCAN: usize = 32;
 
 /// A queue of pages in use.
 ///
@@ -32,6 +48,15 @@ pub enum Queue {
     Active,
     /// Pages next to be freed, oldest first, unless they are referenced before.
     Inactive,
+}
+
+impl Queue {
+    fn place(self) -> Place {
+        match self {
+            Queue::Active => Place::Active,
+            Queue::Inactive => Place::Inactive,
+        }
+    }
 }
 
 /// What a page on a queue holds, for the balance between kinds of memory.
@@ -52,73 +77,37 @@ pub enum Class {
     Exec,
 }
 
-/// How many pages are on which queue; a moment's value.
+/// How many pages are on which queue, and on both by class; a moment's value.
 #[derive(Default)]
-pub struct Balance {
-    active: AtomicUsize,
-    inactive: AtomicUsize,
-    file: AtomicUsize,
-    exec: AtomicUsize,
+pub(super) struct Balance {
+    queues: [AtomicUsize; 2],
+    classes: [AtomicUsize; 3],
 }
 
+/// By [`Queue`], and how many pages are on both by [`Class`].
 pub(super) struct Queues {
-    pub(super) active: List,
-    pub(super) inactive: List,
-    /// Of both, pages with a file's bytes, and of programs that run.
-    file: usize,
-    exec: usize,
+    lists: [List; 2],
+    classes: [usize; 3],
 }
-
-const FILE: u16 = PageFlags::FILE.bits();
-const EXEC: u16 = PageFlags::EXEC.bits();
 
 impl Queues {
     pub(super) const fn new() -> Queues {
-        Queues { active: List::EMPTY, inactive: List::EMPTY, file: 0, exec: 0 }
-    }
-
-    /// Counts a page with these flags that was linked.
-    #[inline]
-    pub(super) fn linked(&mut self, flags: u16) {
-        if flags & (FILE | EXEC) != 0 {
-            *self.class_of(flags) += 1;
-        }
-    }
-
-    /// Counts a page with these flags that was unlinked.
-    #[inline]
-    pub(super) fn unlinked(&mut self, flags: u16) {
-        if flags & (FILE | EXEC) != 0 {
-            *self.class_of(flags) -= 1;
-        }
-    }
-
-    fn class_of(&mut self, flags: u16) -> &mut usize {
-        if flags & EXEC != 0 {
-            &mut self.exec
-        } else {
-            &mut self.file
-        }
-    }
-
-    pub(super) fn list(&mut self, queue: Queue) -> &mut List {
-        match queue {
-            Queue::Active => &mut self.active,
-            Queue::Inactive => &mut self.inactive,
-        }
+        Queues { lists: [List::EMPTY; 2], classes: [0; 3] }
     }
 }
 
-pub(super) struct Pending {
-    pages: [u32; BATCH],
-    len: usize,
-}
-
-impl Pending {
-    pub(super) const fn new() -> Pending {
-        Pending { pages: [0; BATCH], len: 0 }
+/// The class of a page with these flags.
+#[inline]
+fn class_of(flags: u16) -> Class {
+    match flags & (PageFlags::FILE.bits() | PageFlags::EXEC.bits()) {
+        0 => Class::Anon,
+        class if class & PageFlags::EXEC.bits() != 0 => Class::Exec,
+        _ => Class::File,
     }
 }
+
+/// What a CPU's batch has.
+pub(super) type Pending = ArrayVec<u32, BATCH>;
 
 impl<M: Machine> Frames<M> {
     /// Puts a page that is on no queue on its way to the active queue; a page that is on one stays,
@@ -132,7 +121,7 @@ impl<M: Machine> Frames<M> {
     ) {
         let record = self.page(page);
         if record.place.load(Relaxed) != Place::Nowhere as u8
-            || record.wire.load(Relaxed) & super::record::WIRINGS != 0
+            || record.wire.load(Relaxed) & WIRINGS != 0
         {
             return;
         }
@@ -143,10 +132,7 @@ impl<M: Machine> Frames<M> {
         loop {
             {
                 let (mut batch, _h) = self.per_cpu[cpu].pending.lock(held);
-                let at = batch.len;
-                if let Some(free) = batch.pages.get_mut(at) {
-                    *free = page.0;
-                    batch.len = at + 1;
+                if batch.try_push(page.0).is_ok() {
                     return;
                 }
             }
@@ -157,19 +143,17 @@ impl<M: Machine> Frames<M> {
     /// Links what a CPU's batch holds.
     #[cold]
     fn link_pending<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, cpu: usize) {
-        let (batch, len) = {
-            let (mut batch, _h) = self.per_cpu[cpu].pending.lock(held);
-            (batch.pages, core::mem::take(&mut batch.len))
-        };
+        let batch = core::mem::take(&mut *self.per_cpu[cpu].pending.lock(held).0);
         let (mut queues, _h) = self.global.queues.lock(held);
-        let (pages, mut active) = (&self.pages[..], queues.active);
-        for &no in &batch[..len] {
-            if pages[no as usize].moves(Place::Pending, Place::Active) {
-                link_back(pages, &mut active, no);
-                queues.linked(pages[no as usize].flags.load(Relaxed));
+        let (pages, mut active) = (&self.pages[..], queues.lists[Queue::Active as usize]);
+        for no in batch {
+            let page = &pages[no as usize];
+            if page.moves(Place::Pending, Place::Active) {
+                active.push_back(pages, no);
+                queues.classes[class_of(page.flags.load(Relaxed)) as usize] += 1;
             }
         }
-        queues.active = active;
+        queues.lists[Queue::Active as usize] = active;
         self.count(&queues);
     }
 
@@ -189,24 +173,31 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Moves a page to the end of the inactive queue, if it is on the active one.
-    pub fn deactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        let (mut queues, _h) = self.global.queues.lock(held);
-        if self.page(page).moves(Place::Active, Place::Inactive) {
-            self.unlink(&mut queues.active, page.0);
-            link_back(&self.pages, &mut queues.inactive, page.0);
-            self.count(&queues);
-        }
+    /// Moves pages to the end of the inactive queue, as far as they are on the active one.
+    pub fn deactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
+        self.move_between(held, pages, Queue::Active, Queue::Inactive);
     }
 
     /// Moves a page from the inactive to the end of the active queue.
     pub fn reactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
+        self.move_between(held, &[page], Queue::Inactive, Queue::Active);
+    }
+
+    fn move_between<P: Before<PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        pages: &[PageNo],
+        from: Queue,
+        to: Queue,
+    ) {
         let (mut queues, _h) = self.global.queues.lock(held);
-        if self.page(page).moves(Place::Inactive, Place::Active) {
-            self.unlink(&mut queues.inactive, page.0);
-            link_back(&self.pages, &mut queues.active, page.0);
-            self.count(&queues);
+        for &page in pages {
+            if self.page(page).moves(from.place(), to.place()) {
+                queues.lists[from as usize].unlink(&self.pages, page.0);
+                queues.lists[to as usize].push_back(&self.pages, page.0);
+            }
         }
+        self.count(&queues);
     }
 
     /// Takes a page out of the batch that it is in, if any, and says whether it is on no queue
@@ -229,22 +220,28 @@ impl<M: Machine> Frames<M> {
         self.dequeue_all(held, &[page]);
     }
 
-    /// The same for pages that are in no batch, under one hold of the lock.
+    /// Takes pages that are in no batch off their queues, under one hold of the lock.
     #[inline(never)]
     pub fn dequeue_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
         let (mut queues, _h) = self.global.queues.lock(held);
-        for &page in pages {
-            match self.place(page) {
-                Place::Active => self.unlink(&mut queues.active, page.0),
-                Place::Inactive => self.unlink(&mut queues.inactive, page.0),
-                Place::Nowhere | Place::Free | Place::Cached | Place::Pending | Place::Own => {
-                    continue
-                }
-            }
-            self.set_place(page.0, Place::Nowhere);
-            queues.unlinked(self.page(page).flags.load(Relaxed));
-        }
+        pages.iter().for_each(|&page| _ = self.unqueue(&mut queues, page));
         self.count(&queues);
+    }
+
+    /// Takes a page off the queue that it is on, if any; says whether it was on one.
+    #[inline]
+    pub(super) fn unqueue(&self, queues: &mut Queues, page: PageNo) -> bool {
+        let record = self.page(page);
+        let place = record.place.load(Relaxed);
+        let Some(queue) =
+            [Queue::Active, Queue::Inactive].into_iter().find(|q| q.place() as u8 == place)
+        else {
+            return false;
+        };
+        queues.lists[queue as usize].unlink(&self.pages, page.0);
+        queues.classes[class_of(record.flags.load(Relaxed)) as usize] -= 1;
+        record.place.store(Place::Nowhere as u8, Relaxed);
+        true
     }
 
     /// The page at a queue's front, which has been there longest.
@@ -262,9 +259,27 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, P>,
         queue: Queue,
     ) -> Option<PageNo> {
-        let (mut queues, _h) = self.global.queues.lock(held);
-        let list = queues.list(queue);
+        let list = self.global.queues.lock(held).0.lists[queue as usize];
         (list.len != 0).then_some(PageNo(list.head))
+    }
+
+    /// The oldest pages of a queue, at most `most`, which become its youngest.
+    pub fn rotate<P: Before<PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        queue: Queue,
+        most: usize,
+    ) -> ArrayVec<PageNo, SCAN> {
+        let mut out = ArrayVec::new();
+        let (mut queues, _h) = self.global.queues.lock(held);
+        let list = &mut queues.lists[queue as usize];
+        for _ in 0..most.min(SCAN).min(list.len) {
+            let no = list.head;
+            list.unlink(&self.pages, no);
+            list.push_back(&self.pages, no);
+            out.push(PageNo(no));
+        }
+        out
     }
 
     /// Pages on the active queue; batches are not counted.
@@ -278,7 +293,7 @@ impl<M: Machine> Frames<M> {
     /// # Ok(()) });
     /// ```
     pub fn active(&self) -> usize {
-        self.global.balance.active.load(Relaxed)
+        self.global.balance.queues[Queue::Active as usize].load(Relaxed)
     }
 
     /// Pages on the inactive queue.
@@ -290,7 +305,7 @@ impl<M: Machine> Frames<M> {
     /// # Ok(()) });
     /// ```
     pub fn inactive(&self) -> usize {
-        self.global.balance.inactive.load(Relaxed)
+        self.global.balance.queues[Queue::Inactive as usize].load(Relaxed)
     }
 
     /// Pages on both queues of a class.
@@ -304,25 +319,12 @@ impl<M: Machine> Frames<M> {
     /// # Ok(()) });
     /// ```
     pub fn of_class(&self, class: Class) -> usize {
-        let (file, exec) =
-            (self.global.balance.file.load(Relaxed), self.global.balance.exec.load(Relaxed));
-        match class {
-            Class::File => file,
-            Class::Exec => exec,
-            Class::Anon => (self.active() + self.inactive()).saturating_sub(file + exec),
-        }
+        self.global.balance.classes[class as usize].load(Relaxed)
     }
 
     /// What a page holds.
     pub fn class(&self, page: PageNo) -> Class {
-        let flags = self.flags(page);
-        if flags.contains(PageFlags::EXEC) {
-            Class::Exec
-        } else if flags.contains(PageFlags::FILE) {
-            Class::File
-        } else {
-            Class::Anon
-        }
+        class_of(self.flags(page).bits())
     }
 
     /// Walks every list and compares it with the records: the frames' part of an audit.
@@ -337,16 +339,19 @@ impl<M: Machine> Frames<M> {
     /// # Ok(()) });
     /// ```
     pub fn audit<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>) -> Result<(), &'static str> {
-        let mut seen = [0usize; 5];
+        // Free pages, those on each queue, and those of each class.
+        let mut counted = [0usize; 6];
         {
             let (queues, mut h) = self.global.queues.lock(held);
-            self.audit_list(&queues.active, Place::Active)?;
-            self.audit_list(&queues.inactive, Place::Inactive)?;
-            let mut cached = 0;
+            for queue in [Queue::Active, Queue::Inactive] {
+                self.audit_list(&queues.lists[queue as usize], queue.place())?;
+                counted[1 + queue as usize] = queues.lists[queue as usize].len;
+            }
+            counted[3..].copy_from_slice(&queues.classes);
             for cpu in &self.per_cpu {
                 let (cache, _h) = cpu.cache.lock(&mut h);
-                cached += cache.len();
-                if cache.numbers().iter().any(|&no| self.place(PageNo(no)) != Place::Cached) {
+                counted[0] += cache.len();
+                if cache.iter().any(|&no| self.place(PageNo(no)) != Place::Cached) {
                     return Err("a cached page says it is elsewhere");
                 }
             }
@@ -357,34 +362,29 @@ impl<M: Machine> Frames<M> {
             if free.len != listed {
                 return Err("the free lists have other lengths than their sum says");
             }
-            seen[0] = listed + cached;
-            seen[1] = queues.active.len;
-            seen[2] = queues.inactive.len;
-            (seen[3], seen[4]) = (queues.file, queues.exec);
+            counted[0] += listed;
         }
         if self.being_freed() != 0 {
             return Err("pages are counted that no operation gives back");
         }
-        let mut said = [0usize; 5];
+        let mut found = [0usize; 6];
         for (no, page) in self.pages.iter().enumerate() {
-            let free = page.owner.load(Relaxed) == super::pack(super::Owner::Free);
-            match self.place(PageNo(no as u32)) {
-                Place::Free | Place::Cached if free => said[0] += 1,
+            let free = page.owner.load(Relaxed) == pack(Owner::Free);
+            let queue = match self.place(PageNo(no as u32)) {
+                Place::Free | Place::Cached if free => {
+                    found[0] += 1;
+                    continue;
+                }
                 Place::Free | Place::Cached => return Err("a page on the free list has an owner"),
                 _ if free => return Err("a page without an owner is not on the free list"),
-                Place::Active => said[1] += 1,
-                Place::Inactive => said[2] += 1,
-                Place::Nowhere | Place::Pending | Place::Own => {}
-            }
-            if matches!(self.place(PageNo(no as u32)), Place::Active | Place::Inactive) {
-                match self.class(PageNo(no as u32)) {
-                    Class::Anon => {}
-                    Class::File => said[3] += 1,
-                    Class::Exec => said[4] += 1,
-                }
-            }
+                Place::Nowhere | Place::Pending | Place::Own => continue,
+                Place::Active => Queue::Active,
+                Place::Inactive => Queue::Inactive,
+            };
+            found[1 + queue as usize] += 1;
+            found[3 + self.class(PageNo(no as u32)) as usize] += 1;
         }
-        if said == seen && self.free() == seen[0] {
+        if found == counted && self.free() == counted[0] {
             Ok(())
         } else {
             Err("a list's length is not the number of pages that say they are on it")
@@ -392,8 +392,8 @@ impl<M: Machine> Frames<M> {
     }
 
     fn audit_list(&self, list: &List, place: Place) -> Result<(), &'static str> {
-        let (mut no, mut prev, mut count) = (list.head, super::NIL, 0);
-        while no != super::NIL {
+        let (mut no, mut prev, mut count) = (list.head, NIL, 0);
+        while no != NIL {
             let page = &self.pages[no as usize];
             if self.place(PageNo(no)) != place
                 || page.prev.load(Relaxed) != prev
@@ -411,9 +411,8 @@ impl<M: Machine> Frames<M> {
     }
 
     pub(super) fn count(&self, queues: &Queues) {
-        self.global.balance.active.store(queues.active.len, Relaxed);
-        self.global.balance.inactive.store(queues.inactive.len, Relaxed);
-        self.global.balance.file.store(queues.file, Relaxed);
-        self.global.balance.exec.store(queues.exec, Relaxed);
+        let balance = &self.global.balance;
+        balance.queues.iter().zip(&queues.lists).for_each(|(n, list)| n.store(list.len, Relaxed));
+        balance.classes.iter().zip(&queues.classes).for_each(|(n, &len)| n.store(len, Relaxed));
     }
 }

@@ -1,5 +1,7 @@
-//! Reading and writing a page's record: its owner, what is going on with it, its wirings. Who may
-//! write what is said in the module above.
+//! Reading and writing a page's record: its owner, what is going on with it, its wirings. The
+//! module above says which thread may write what.
+
+use core::num::NonZeroU32;
 
 use super::{Frames, Owner, Page, PageFlags, Place, NIL, PLACES};
 use machine::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -7,11 +9,11 @@ use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
 use machine::order::{Before, Held, PageQueues};
 use machine::{Machine, PageNo};
 
-/// Fields of the word of holds: wirings, loans, and whether the owner has let the page go.
+/// Fields of the word of holds: wirings, loans, and whether the owner has disowned the page.
 pub(super) const WIRINGS: u32 = 0xffff;
 const LOAN: u32 = 1 << 16;
 const LOANS: u32 = 0x7fff * LOAN;
-const LEFT: u32 = 1 << 31;
+const DISOWNED: u32 = 1 << 31;
 
 /// Holds beyond which programs get no more of them. Of wired mappings, which a pmap can't forget,
 /// few enough to walk; of pins and loans less than fits, by more than all CPUs add at once.
@@ -30,15 +32,77 @@ pub enum TryLoan {
     Held,
 }
 
-/// Who has a page that somebody wished to [take over](Frames::take_over).
+/// Who has a page that a caller wished to [take over](Frames::take_over).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
-    /// The caller, and nobody else.
+    /// The caller alone.
     Alone,
     /// The caller owns it, and has it on loan as others do.
     Among,
-    /// Somebody owns it, or I/O has it: nothing has changed.
+    /// The page has an owner, or I/O has it: nothing has changed.
     Not,
+}
+
+/// A page's place on swap: its number over all devices.
+///
+/// ```
+/// use uvm::Slot;
+/// let slot = Slot::new(7).expect("numbers begin with 1");
+/// assert_eq!((slot.number(), slot.behind(2).number()), (7, 9));
+/// assert!(slot.is_place() && !Slot::LOST.is_place());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Slot(NonZeroU32);
+
+impl Slot {
+    /// No place: the data could not be read, and is gone.
+    pub const LOST: Slot = Slot(NonZeroU32::MAX);
+
+    /// Numbers end here: a page's record has room for no more.
+    pub(crate) const NUMBERS: u32 = 1 << (64 - SLOT_SHIFT);
+
+    /// The slot of a number.
+    ///
+    /// ```
+    /// assert_eq!(uvm::Slot::new(0), None);
+    /// ```
+    #[must_use]
+    pub const fn new(number: u32) -> Option<Slot> {
+        match NonZeroU32::new(number) {
+            Some(number) => Some(Slot(number)),
+            None => None,
+        }
+    }
+
+    /// The slot's number.
+    ///
+    /// ```
+    /// assert_eq!(uvm::Slot::new(7).map(uvm::Slot::number), Some(7));
+    /// ```
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The slot `n` places behind.
+    ///
+    /// ```
+    /// assert_eq!(uvm::Slot::new(7).map(|slot| slot.behind(2).number()), Some(9));
+    /// ```
+    #[must_use]
+    pub const fn behind(self, n: u32) -> Slot {
+        Slot(self.0.saturating_add(n))
+    }
+
+    /// Whether data is there.
+    ///
+    /// ```
+    /// assert!(!uvm::Slot::LOST.is_place());
+    /// ```
+    #[must_use]
+    pub fn is_place(self) -> bool {
+        self != Slot::LOST
+    }
 }
 
 impl<M: Machine> Frames<M> {
@@ -68,11 +132,12 @@ impl<M: Machine> Frames<M> {
     pub fn set_owner(&self, page: PageNo, owner: Owner, index: u64) {
         let page = self.page(page);
         page.index.store(index, Relaxed);
-        // Who reads the owner without its lock, to find it, finds the index that belongs to it.
+        // A thread that reads the owner without its lock, to find it, finds the index that belongs
+        // to it.
         page.owner.store(pack(owner), Release);
     }
 
-    /// More than one leaf refers to the anon that has the page, from now on: whoever maps it
+    /// More than one leaf refers to the anon that has the page, from now on: a thread that maps it
     /// without the anon's lock finds it so in [`is_alone`](Self::is_alone). Under that lock, before
     /// the second reference is one.
     #[inline]
@@ -94,20 +159,20 @@ impl<M: Machine> Frames<M> {
         self.page(page).owner.load(Acquire) & SHARED != 0
     }
 
-    /// Whether the page may be shown to be written by whoever has the one leaf that refers to an
+    /// Whether the page may be mapped to be written by a holder of the one leaf that refers to an
     /// anon, as far as the page's record goes: that anon has the page, one leaf alone refers to it,
-    /// nobody has the page on loan, and I/O hasn't. What
+    /// the page is not on loan, and I/O hasn't. What
     /// [`Pmap::enter_ahead`](machine::Pmap::enter_ahead) asks where the anon's lock is no longer
-    /// held: whoever changes any of it says so here first, and takes the right to write from all
-    /// mappings then.
+    /// held: a thread that changes any of it says so here first, and takes the right to write from
+    /// all mappings then.
     ///
-    /// Whoever reads a slot for this must read it once more after: a copy may have taken the anon's
-    /// place there, and the anon be alone elsewhere.
+    /// A thread that reads a slot for this must read it once more after: a copy may have taken the
+    /// anon's place there, and the anon be alone elsewhere.
     #[inline]
     pub fn is_alone(&self, page: PageNo, anon: u32) -> bool {
-        // The loans first. A loan that becomes a reference is one before it ends: who finds it
-        // ended finds the mark. The owner last: a page that is taken away loses it before it stops
-        // being busy. Whoever sets a flag later passes that on, as who clears one does: the flags
+        // The loans first. A loan that becomes a reference is one before it ends: a thread that
+        // finds it ended finds the mark. The owner last: a page that is taken away loses it before
+        // it stops being busy. A thread that sets or clears a flag later passes that on: the flags
         // that are read may be the last one's.
         let record = self.page(page);
         self.loans(page) == 0
@@ -115,15 +180,21 @@ impl<M: Machine> Frames<M> {
             && record.owner.load(Acquire) & WHO == pack(Owner::Anon(anon))
     }
 
-    /// The number that the owner keeps with the page, its place on backing store say; 0 if none.
-    /// Gone with the owner.
-    pub fn slot(&self, page: PageNo) -> u32 {
-        (self.page(page).owner.load(Relaxed) >> SLOT_SHIFT) as u32
+    /// The page's owner goes while I/O has it: from now on it is the I/O's, with its place on swap.
+    pub fn set_orphan(&self, page: PageNo, slot: Option<Slot>) {
+        let slot = u64::from(slot.map_or(0, Slot::number)) << SLOT_SHIFT;
+        self.page(page).owner.store(slot | pack(Owner::Orphan), Release);
     }
 
-    /// Keeps a number below 2^29 with a page that has an owner, whose lock is held.
-    pub fn set_slot(&self, page: PageNo, slot: u32) {
-        debug_assert!(slot < 1 << (64 - SLOT_SHIFT), "slot {slot} has no room in a page's record");
+    /// The place on swap that the owner keeps with the page. Gone with the owner, but for an orphan.
+    pub fn slot(&self, page: PageNo) -> Option<Slot> {
+        Slot::new((self.page(page).owner.load(Relaxed) >> SLOT_SHIFT) as u32)
+    }
+
+    /// Keeps a place on swap, or none, with a page that has an owner, whose lock is held.
+    pub fn set_slot(&self, page: PageNo, slot: Option<Slot>) {
+        let slot = slot.map_or(0, Slot::number);
+        debug_assert!(slot < Slot::NUMBERS, "slot {slot} has no room in a page's record");
         let owner = &self.page(page).owner;
         let who = owner.load(Relaxed) & WHO;
         owner.store(u64::from(slot) << SLOT_SHIFT | who, Release);
@@ -193,7 +264,8 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Acquire) & WIRINGS
     }
 
-    /// How often the page is loaned. Who is told none sees all that borrowers did with it before.
+    /// How often the page is loaned. A thread that is told none sees all that borrowers did with it
+    /// before.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -209,7 +281,7 @@ impl<M: Machine> Frames<M> {
         (self.page(page).wire.load(Acquire) & LOANS) / LOAN
     }
 
-    /// Whether nobody uses the page but through its owner: it is neither busy nor on loan.
+    /// Whether the page is used through its owner alone: it is neither busy nor on loan.
     #[inline]
     pub fn is_plain(&self, page: PageNo) -> bool {
         !self.flags(page).contains(PageFlags::BUSY) && self.loans(page) == 0
@@ -229,8 +301,8 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_PINS
     }
 
-    /// Loans the page once more: under its owner's lock, or by who has it on loan. It stays on its
-    /// queue, like a wired one. Says no if it is loaned too often.
+    /// Loans the page once more: under its owner's lock, or by a borrower. It stays on its queue,
+    /// like a wired one. Says no if it is loaned too often.
     #[inline]
     pub fn loan(&self, page: PageNo) -> bool {
         let wire = &self.page(page).wire;
@@ -241,8 +313,8 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Loans an owned page that is as it should be: idle, on a queue, wired by nobody, and not
-    /// loaned too often. Under its owner's lock.
+    /// Loans an owned page that is as it should be: idle, on a queue, not wired, and not loaned too
+    /// often. Under its owner's lock.
     #[inline]
     pub fn try_loan(&self, page: PageNo) -> TryLoan {
         let record = self.page(page);
@@ -261,24 +333,24 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed:
-    /// it was nobody's any more, and this was the last that held it.
+    /// it had no owner any more, and this was the last hold.
     #[inline]
     pub fn end_loan(&self, page: PageNo) -> bool {
         let before = self.page(page).wire.fetch_sub(LOAN, AcqRel);
         debug_assert!(before & LOANS != 0, "{page:?} is not loaned");
-        before == LEFT | LOAN
+        before == DISOWNED | LOAN
     }
 
-    /// The page's owner, whose lock is held, lets it go while somebody may hold it: all that the
-    /// owner knows of it is undone already, its record says another owner, and no list and no CPU
-    /// knows it. Says whether nobody held it: then it is the caller's to free. Else whoever holds
-    /// it last frees it, at any moment from now. A device's frame is never to be freed: for it the
-    /// answer is no.
-    pub fn leave(&self, page: PageNo) -> bool {
-        !self.is_device(page) && self.page(page).wire.fetch_or(LEFT, AcqRel) & !LEFT == 0
+    /// The page's owner, whose lock is held, gives it up while it may be held: all that the owner
+    /// knows of it is undone already, its record says another owner, and no list and no CPU knows
+    /// it. Says whether it was not held: then it is the caller's to free. Else the last holder
+    /// frees it, at any moment from now. A device's frame is never to be freed: for it the answer
+    /// is no.
+    pub fn disown(&self, page: PageNo) -> bool {
+        !self.is_device(page) && self.page(page).wire.fetch_or(DISOWNED, AcqRel) & !DISOWNED == 0
     }
 
-    /// Whether the page's owner has let it go.
+    /// Whether the page's owner has disowned it.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -286,25 +358,25 @@ impl<M: Machine> Frames<M> {
     /// let range = memory(uvm, held, space, 1)?;
     /// let loan = uvm.loan_to_kernel(held, space, range)?;
     /// uvm.unmap(held, space, range)?;
-    /// assert!(uvm.frames().is_left(loan.pages()[0].page()), "only the loan keeps it");
+    /// assert!(uvm.frames().is_disowned(loan.pages()[0].page()), "only the loan keeps it");
     /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
     /// # Ok(()) });
     /// ```
-    pub fn is_left(&self, page: PageNo) -> bool {
-        self.page(page).wire.load(Relaxed) & LEFT != 0
+    pub fn is_disowned(&self, page: PageNo) -> bool {
+        self.page(page).wire.load(Relaxed) & DISOWNED != 0
     }
 
-    /// Gives an owner to a page that is nobody's and that the caller has on loan. That loan ends if
-    /// it is the only one.
+    /// Gives an owner to a page without an owner that the caller has on loan. That loan ends if it
+    /// is the only one.
     #[inline]
     pub fn take_over(&self, page: PageNo) -> Taken {
         let wire = &self.page(page).wire;
         let mut holds = wire.load(Relaxed);
-        while holds & (LEFT | WIRINGS) == LEFT {
-            let (left, taken) = if holds == LEFT | LOAN {
+        while holds & (DISOWNED | WIRINGS) == DISOWNED {
+            let (left, taken) = if holds == DISOWNED | LOAN {
                 (0, Taken::Alone)
             } else {
-                (holds & !LEFT, Taken::Among)
+                (holds & !DISOWNED, Taken::Among)
             };
             match wire.compare_exchange(holds, left, AcqRel, Relaxed) {
                 Ok(_) => return taken,
@@ -314,8 +386,8 @@ impl<M: Machine> Frames<M> {
         Taken::Not
     }
 
-    /// Says who [took a page over](Self::take_over): what its last owner knew of it is no longer
-    /// so.
+    /// Names the owner that [took a page over](Self::take_over): what its last owner knew of it is
+    /// no longer so.
     #[inline]
     pub fn set_new_owner(&self, page: PageNo, owner: Owner) {
         let page = self.page(page);
@@ -324,16 +396,17 @@ impl<M: Machine> Frames<M> {
         page.owner.store(pack(owner), Release);
     }
 
-    /// Whether nobody owns or holds the page but one borrower.
+    /// Whether the page has no owner, and one borrower alone holds it.
     pub fn is_borrowers(&self, page: PageNo) -> bool {
-        self.page(page).wire.load(Acquire) == LEFT | LOAN
+        self.page(page).wire.load(Acquire) == DISOWNED | LOAN
     }
 
-    /// Makes a page of the kernel's, which nobody else knows, one that is nobody's and loaned once.
+    /// Makes a page of the kernel's, which no other thread knows, one without an owner that is
+    /// loaned once.
     #[inline]
-    pub fn disown(&self, page: PageNo) {
+    pub fn loan_unowned(&self, page: PageNo) {
         debug_assert_eq!(self.page(page).wire.load(Relaxed), 0, "{page:?} is held");
-        self.page(page).wire.store(LEFT | LOAN, Release);
+        self.page(page).wire.store(DISOWNED | LOAN, Release);
     }
 
     /// Wires the page once more. It stays on its queue, where the page daemon passes it by: most
@@ -365,11 +438,11 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Links a page that is on no list to the next of a chain; under the owner's lock, or by who
-    /// made it busy.
+    /// Links a page that is on no list to the next of a chain; under the owner's lock, or by the
+    /// thread that made it busy.
     pub fn chain(&self, page: PageNo, next: Option<PageNo>) {
         debug_assert_eq!(self.place(page), Place::Nowhere, "{page:?} is on a list");
-        self.link_next(page, next);
+        self.page(page).next.store(next.map_or(NIL, |page| page.0), Relaxed);
     }
 
     /// The page behind one in a chain of pages on no list.
@@ -378,10 +451,10 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes one wiring back and says whether it was the last; the page goes on no queue. For pages
-    /// that have lost their owner: whoever takes the last wiring frees the page. A device's frame
-    /// is never to be freed: for it the answer is no.
+    /// that have lost their owner: the thread that takes the last wiring frees the page. A device's
+    /// frame is never to be freed: for it the answer is no.
     pub fn unpin(&self, page: PageNo) -> bool {
-        self.page(page).wire.fetch_sub(1, AcqRel) == LEFT | 1
+        self.page(page).wire.fetch_sub(1, AcqRel) == DISOWNED | 1
     }
 
     /// Where the page is linked.
@@ -413,10 +486,10 @@ impl Page {
     }
 }
 
-/// Bits of an owner's word: who, in which table; above them the number that the owner keeps with
-/// the page.
+/// Bits of an owner's word: which owner, in which table; above them the number that the owner keeps
+/// with the page.
 const SLOT_SHIFT: u32 = 35;
-/// The part that says who.
+/// The part that names the owner.
 const WHO: u64 = (1 << SLOT_SHIFT) - 1;
 /// With an anon: several leaves refer to it.
 const SHARED: u64 = 4 << 32;

@@ -237,7 +237,7 @@ mod tests {
             (unknown, got(12, 0), used_by_others, Decision::TryAgain),
             // What was under way has ended and is in use again: the next pass finds it.
             (ended, got(0, 0), unknown, Decision::TryAgain),
-            // The same of what it has written itself: a file's pages, which stay.
+            // So is what it has written itself: a file's pages, which stay.
             (unknown, got(0, 12), unknown, Decision::TryAgain),
             // Pages of files that the host writes in its own time.
             (unknown, Some(Progress { later: 1, ..Progress::default() }), unknown, Decision::Wait),

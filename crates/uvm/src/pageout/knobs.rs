@@ -21,7 +21,7 @@ const MOST_KEPT: u32 = 95;
 /// ```
 /// # use uvm_soft::example::*;
 /// # run(|uvm, held, space| {
-/// uvm.knobs().set_neighbours(false);
+/// uvm.knobs().set_fault_around(false);
 /// let at = uvm.map(held, space, &MapRequest::zero(Pages(16)))?;
 /// store(uvm, space, at, b"x")?;
 /// assert_eq!(uvm.machine().pmap().resident(space.pmap()), 1);
@@ -30,7 +30,7 @@ const MOST_KEPT: u32 = 95;
 pub struct Knobs {
     least: [AtomicU8; 3],
     most: [AtomicU8; 3],
-    neighbours: AtomicBool,
+    fault_around: AtomicBool,
     most_entries: AtomicUsize,
 }
 
@@ -54,7 +54,7 @@ impl Default for Knobs {
         Knobs {
             least: [10, 10, 5].map(AtomicU8::new),
             most: [80, 50, 30].map(AtomicU8::new),
-            neighbours: AtomicBool::new(true),
+            fault_around: AtomicBool::new(true),
             most_entries: AtomicUsize::new(usize::MAX),
         }
     }
@@ -100,12 +100,12 @@ impl Knobs {
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
-    /// assert!(uvm.knobs().neighbours());
+    /// assert!(uvm.knobs().fault_around());
     /// # Ok(()) });
     /// ```
     #[inline]
-    pub fn neighbours(&self) -> bool {
-        self.neighbours.load(Relaxed)
+    pub fn fault_around(&self) -> bool {
+        self.fault_around.load(Relaxed)
     }
 
     /// Lets a fault bring in its own page alone, or what lies around it as well.
@@ -113,12 +113,12 @@ impl Knobs {
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
-    /// uvm.knobs().set_neighbours(false);
-    /// assert!(!uvm.knobs().neighbours());
+    /// uvm.knobs().set_fault_around(false);
+    /// assert!(!uvm.knobs().fault_around());
     /// # Ok(()) });
     /// ```
-    pub fn set_neighbours(&self, on: bool) {
-        self.neighbours.store(on, Relaxed);
+    pub fn set_fault_around(&self, on: bool) {
+        self.fault_around.store(on, Relaxed);
     }
 
     /// How many entries a map may have before what would add to them is refused; no bound at first.
@@ -154,14 +154,14 @@ impl Knobs {
     /// `Exec`. `anon_may_go` says whether swap has room.
     pub(super) fn kept<M: Machine>(&self, frames: &Frames<M>, anon_may_go: bool) -> [bool; 3] {
         let total = frames.active() + frames.inactive() + frames.free();
-        let of = CLASSES.map(|class| frames.of_class(class) * 100);
-        let under: [bool; 3] =
-            core::array::from_fn(|i| of[i] <= total * usize::from(self.least[i].load(Relaxed)));
-        let over: [bool; 3] =
-            core::array::from_fn(|i| of[i] > total * usize::from(self.most[i].load(Relaxed)));
-        let kept: [bool; 3] = core::array::from_fn(|i| {
-            let another_over = (0..3).any(|other| other != i && over[other]);
-            under[i] || (!over[i] && another_over)
+        let is_over = |share: &[AtomicU8; 3], class: Class| {
+            let percent = usize::from(share[class as usize].load(Relaxed));
+            frames.of_class(class) * 100 > total * percent
+        };
+        let kept = CLASSES.map(|class| {
+            let is_over_most = is_over(&self.most, class);
+            let another_is = CLASSES.iter().any(|&c| c != class && is_over(&self.most, c));
+            !is_over(&self.least, class) || (!is_over_most && another_is)
         });
         if kept[1] && kept[2] && (kept[0] || !anon_may_go) {
             return [false; 3];

@@ -2,9 +2,9 @@
 //! they hold can leave like any other anonymous memory.
 //!
 //! ```text
-//!   nobody's page         the anon's own                              written to swap
+//!   an ownerless page     the anon's own                              written to swap
 //!   an anon's             one more reference to that                  written to swap once
-//!   an object's, stored   let go by the object, then nobody's         written to swap; the object reads it again
+//!   an object's, stored   disowned by the object, then ownerless      written to swap; the object reads it again
 //!   an object's, dirty    stays on loan, until it has been written
 //! ```
 //! Nothing is copied, so it takes no page. An object's page that was read lately has a second
@@ -13,8 +13,7 @@
 //! Source: 1998, section 4.1: what programs borrow can be paged out, what the kernel borrows is
 //! wired.
 
-use crate::page::PageFlags;
-use crate::page::{Gather, Owner};
+use crate::page::{Gather, Owner, PageFlags};
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageNo, Pmap};
@@ -23,40 +22,34 @@ use super::Priority;
 use crate::amap::Amap;
 use crate::anon::{drop_page, many_bytes};
 use crate::loan::slots::{Settle, AT_ONCE};
+use crate::object::Launder;
 use crate::owner::PageOwner;
-use crate::pager::Launder;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Settles slots that hold pages on loan. Cost: by these slots and, if there are any, by amaps
+    /// Gives slots that hold pages on loan anons. Cost: by these slots and, if there are any, by amaps
     /// that have ever had some.
-    pub(super) fn settle_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
+    pub(super) fn adopt_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
         let (anons, mut next) = (&self.anons, 0);
         while anons.borrowed.load(Relaxed) != 0 {
             let Some((name, amap)) = anons.borrowers.next(held, next) else { break };
-            self.settle_amap(held, priority, &amap);
             next = name + 1;
-        }
-    }
-
-    /// The same for those of an amap.
-    fn settle_amap(&self, held: &mut Held<'_, order::Nothing>, priority: Priority, amap: &Amap<M>) {
-        let mut next = 0;
-        while let Some((slot, pages)) = self.settle_slots(held, amap, next) {
-            let let_go =
-                pages.into_iter().filter(|&page| self.leave_to_borrowers(held, priority, page));
-            if let_go.count() != 0 {
-                let _ = self.settle_slots(held, amap, slot);
+            let mut from = 0;
+            while let Some((slot, pages)) = self.adopt_slots(held, &amap, from) {
+                let disowned = pages.into_iter().filter(|&page| self.disown(held, priority, page));
+                if disowned.count() != 0 {
+                    let _ = self.adopt_slots(held, &amap, slot);
+                }
+                from = slot + AT_ONCE as u64;
+                self.mem().pause(held);
             }
-            next = slot + AT_ONCE as u64;
-            self.mem().pause(held);
         }
     }
 
-    /// The same for some slots, the first of which is the first from `from` on with a page on loan;
-    /// that, and the objects' pages that they hold yet. None, if no slot is left, or there is no
-    /// heap.
-    fn settle_slots(
+    /// Gives some slots of an amap anons, the first of which is the first from `from` on with a page on
+    /// loan; that, and the objects' pages that they hold yet. None, if no slot is left, or there is
+    /// no heap.
+    fn adopt_slots(
         &self,
         held: &mut Held<'_, order::Nothing>,
         amap: &Amap<M>,
@@ -71,9 +64,9 @@ impl<M: Machine> Uvm<M> {
         Some((first, rest.map(|(_, page)| page).collect()))
     }
 
-    /// Takes a page from its object, which has it elsewhere too and doesn't use it, and leaves it
-    /// to those who have it on loan. Says whether that was done.
-    fn leave_to_borrowers(
+    /// Takes a page from its object, which has it elsewhere too and doesn't use it: it is its
+    /// borrowers' from then on. Says whether that was done.
+    fn disown(
         &self,
         held: &mut Held<'_, order::Nothing>,
         priority: Priority,

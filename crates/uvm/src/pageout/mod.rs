@@ -9,7 +9,7 @@
 //! ```
 //! A pass takes pages in two steps. First, page by page under its owner's lock: the page is marked
 //! busy, taken off its queue, and its translations are removed. Then, after one shootdown for all
-//! of them, it is known for certain who is dirty, and each is freed or written. Dirty anonymous
+//! of them, it is known for certain which are dirty, and each is freed or written. Dirty anonymous
 //! pages from anywhere get a run of new slots and leave in one write of up to a megabyte; what
 //! slots they had before is free again (1999, section 6).
 //!
@@ -33,43 +33,35 @@
 //! * *Fork* raises an anon's count or shares its leaf: neither looks at the page. *Copy-on-write*
 //!   copies under the original anon's lock, from a page that is not busy.
 //! * *Wiring* counts under the owner's lock and waits for a busy page; a wired page isn't taken.
-//! * *A second daemon:* one pass at a time; who comes meanwhile waits for its end.
+//! * *A second daemon:* one pass at a time; a thread that comes meanwhile waits for its end.
 //!
 //! I1: a page is busy between the two steps for no longer than one flush, and then freed, under
 //! I/O, or on a queue. I2: `in_flight` counts the pages that are being written in order to be
 //! freed.
 
 mod decision;
-mod finish;
 mod knobs;
 mod loaned;
-mod no_progress;
 mod range;
 mod reclaim;
-mod swap_slots;
-mod swapoff;
-mod take;
-mod waiters;
-
-use machine::lines::Ordering::Relaxed;
+mod swap;
 
 use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
+use machine::lines::Ordering::Relaxed;
+use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap, Prot};
 
-use crate::page::Gather;
-use crate::page::{Queue, SCAN};
-use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap};
-
-use crate::pager::Pager;
+use crate::io::{Direction, Transfer};
+use crate::object::{Launder, Pager, Put};
+use crate::owner::PageOwner;
+use crate::page::{Gather, PageFlags, Place, Queue, SCAN};
 use crate::stat::Counter;
-use crate::swap::WRITE_CLUSTER;
+use crate::swap::{Run, Slot, WRITE_CLUSTER};
 use crate::Uvm;
 pub use knobs::{BadShare, Knobs};
-pub(crate) use no_progress::PassLock;
 pub use reclaim::Last;
-pub(crate) use reclaim::Reclaim;
-pub(crate) use waiters::Waiters;
+pub(crate) use reclaim::{PassLock, Reclaim, Waiters};
 
 /// What a pass has achieved.
 ///
@@ -87,12 +79,12 @@ pub(crate) use waiters::Waiters;
 pub struct Progress {
     /// Pages that are free now.
     pub freed: usize,
-    /// Pages whose write was started: they are freed when it ends, unless somebody wants them by
+    /// Pages whose write was started: they are freed when it ends, unless a thread wants them by
     /// then.
     pub started: usize,
     /// Dirty pages of files that their hosts will write in their own time.
     pub later: usize,
-    /// Pages that were taken and kept, since somebody wanted them by then.
+    /// Pages that were taken and kept, since a thread wanted them by then.
     pub wanted: usize,
     /// Pages that were met and are wired.
     pub wired: usize,
@@ -120,8 +112,11 @@ pub(crate) enum Priority {
     Desperate,
 }
 
-/// Pages that a pass notes for their pagers at once.
+/// Pages that a pass collects for their pagers.
 const PUTS: usize = 16;
+
+/// Pages that a pass has taken.
+type Taken = ArrayVec<PageNo, WRITE_CLUSTER>;
 
 /// One pass under way.
 struct Pass<M: Machine> {
@@ -130,10 +125,10 @@ struct Pass<M: Machine> {
     target: usize,
     /// Dirty anonymous pages that swap has room for yet.
     room: usize,
-    /// By class: pages that are kept though nobody used them.
+    /// By class: pages that are kept though no program used them.
     kept: [bool; 3],
     /// Busy, on no queue, unmapped once `down` is performed.
-    taken: ArrayVec<PageNo, WRITE_CLUSTER>,
+    taken: Taken,
     /// Pages taken at a time, at most.
     most: usize,
     down: Gather,
@@ -148,10 +143,6 @@ impl<M: Machine> Pass<M> {
     /// it has.
     fn room_for(&self) -> usize {
         (self.most - self.taken.len()).min(self.puts.remaining_capacity())
-    }
-
-    fn is_full(&self) -> bool {
-        self.room_for() == 0
     }
 }
 
@@ -253,7 +244,7 @@ impl<M: Machine> Uvm<M> {
         priority: Priority,
     ) -> Progress {
         let mut pass = self.new_pass(held, target, priority);
-        self.settle_loaned(held, priority);
+        self.adopt_loaned(held, priority);
         self.refill_inactive(held, &mut pass);
         self.scan_inactive(held, &mut pass);
         self.finish(held, &mut pass);
@@ -291,7 +282,7 @@ impl<M: Machine> Uvm<M> {
             }
             short -= moved.len().min(short);
             self.stat().add(self.mem().cpu(), Counter::Deactivated, moved.len() as u64);
-            frames.deactivate_all(held, &moved);
+            frames.deactivate(held, &moved);
         }
     }
 
@@ -307,7 +298,7 @@ impl<M: Machine> Uvm<M> {
             left -= oldest.len().min(left);
             self.stat().add(self.mem().cpu(), Counter::Scanned, oldest.len() as u64);
             self.look_at(held, pass, &oldest);
-            if pass.is_full() {
+            if pass.room_for() == 0 {
                 self.finish(held, pass);
             }
         }
@@ -316,5 +307,226 @@ impl<M: Machine> Uvm<M> {
     /// Whether the pass has reached its aim, when what is under way comes to its end.
     fn is_enough(&self, pass: &Pass<M>) -> bool {
         self.frames().free() + self.pages_in_flight() + pass.taken.len() >= pass.target
+    }
+
+    /// Takes pages off the inactive queue's front, or gives them another chance, and tells the CPUs
+    /// which it took: the pass lets other threads run after it.
+    fn look_at(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, pages: &[PageNo]) {
+        pages.iter().for_each(|&page| self.look_at_one(held, pass, page));
+        pass.down.flush(self.mem().pmap());
+    }
+
+    /// Takes a page, or gives it another chance. Nothing is known of it but its number.
+    fn look_at_one(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, page: PageNo) {
+        let frames = self.frames();
+        let used = self.mem().pmap().clear_referenced(page);
+        let kept = pass.kept[frames.class(page) as usize];
+        let is_wired = frames.wire_count(page) != 0;
+        pass.progress.wired += usize::from(is_wired);
+        if is_wired || (pass.priority == Priority::Normal && (used || kept)) {
+            frames.reactivate(held, page);
+            self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
+            return;
+        }
+        let put = self.with_owner(held, page, |owner, h| {
+            if !self.can_go(page) {
+                return None;
+            }
+            // The host's own use, which the pmap doesn't see; flags are written under the owner's
+            // lock.
+            let flags = frames.clear_flags(page, PageFlags::TOUCHED);
+            if flags.contains(PageFlags::TOUCHED) && pass.priority == Priority::Normal {
+                frames.reactivate(h, page);
+                self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
+                return None;
+            }
+            // A page with a stale slot can always be written: to that one, if there is no other.
+            let swaps = owner.launder() == Launder::Swap;
+            let is_new = swaps && owner.slot(frames, page).is_none();
+            if swaps || self.is_clean(page) {
+                if !is_new || pass.room != 0 {
+                    pass.room -= usize::from(is_new);
+                    self.take(h, pass, page);
+                }
+                return None;
+            }
+            match owner {
+                PageOwner::Object { pager, .. } if pager.launder() == Launder::Put => {
+                    Some(((*pager).clone(), Pages(frames.index(page))))
+                }
+                _ => None,
+            }
+        });
+        if let Some((pager, index)) = put.flatten() {
+            pass.puts.push((pager, index));
+        }
+    }
+
+    /// Whether nothing keeps a page, under its owner's lock. A page on no queue is new and about to
+    /// be entered (`anon` I3): it may have the number of a page that a scan found on a queue
+    /// before. A page that could not be read may go like any other: a thread that comes for it
+    /// reads it again, and is told then.
+    pub(crate) fn can_go(&self, page: PageNo) -> bool {
+        let frames = self.frames();
+        let is_idle = !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0;
+        is_idle && frames.place(page) != Place::Nowhere
+    }
+
+    /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing
+    /// maps the page.
+    pub(crate) fn is_clean(&self, page: PageNo) -> bool {
+        self.frames().flags(page).contains(PageFlags::CLEAN) && !self.mem().pmap().is_modified(page)
+    }
+
+    /// Makes a page busy and takes it from its queue and its users, under its owner's lock.
+    fn take(&self, held: &mut Held<'_, order::Anon>, pass: &mut Pass<M>, page: PageNo) {
+        let (machine, frames) = (self.mem(), self.frames());
+        frames.set_flags(page, PageFlags::BUSY);
+        frames.dequeue(held, page);
+        let wired = machine.pmap().page_protect(held, page, Prot::NONE, &mut pass.down);
+        debug_assert_eq!(wired, 0, "{page:?} is mapped wired and not wired");
+        pass.taken.push(page);
+    }
+}
+
+/// The second step: what was taken is freed, written, or kept.
+impl<M: Machine> Uvm<M> {
+    /// Finishes with all that has been taken.
+    fn finish(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
+        let (taken, freed_before) = (core::mem::take(&mut pass.taken), pass.progress.freed);
+        let dirty = taken.into_iter().filter(|&page| self.must_be_written(held, pass, page));
+        let dirty = dirty.collect();
+        let freed = (pass.progress.freed - freed_before) as u64;
+        self.stat().add(self.mem().cpu(), Counter::PagesFreed, freed);
+        self.stat().add(self.mem().cpu(), Counter::FreedClean, freed);
+        self.write_out(held, pass, dirty);
+        self.frames().refill_reserves(held);
+        self.put_all(held, pass);
+    }
+
+    /// Has pagers write what the pass has met. They may sleep: this pass has nothing busy, and each
+    /// CPU knows what it has lowered.
+    fn put_all(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
+        debug_assert!(
+            pass.taken.is_empty() && !pass.down.is_needed(),
+            "a pass sleeps with pages busy"
+        );
+        for (pager, index) in core::mem::take(&mut pass.puts) {
+            match pager.put(self, held, index) {
+                Put::Started(pages) => pass.progress.started += pages,
+                Put::Later => pass.progress.later += 1,
+                Put::Nothing => {}
+            }
+        }
+    }
+
+    /// Whether a page must be written, and is still busy. Else it is free; or on a queue again, if
+    /// a thread wants it, or it can't go.
+    fn must_be_written(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pass: &mut Pass<M>,
+        page: PageNo,
+    ) -> bool {
+        let is_free = self.with_owner_of_busy(held, page, |owner, h| {
+            let is_wanted = self.frames().flags(page).contains(PageFlags::WANTED);
+            let is_stored = owner.is_stored(self, page);
+            if !is_wanted && !is_stored && owner.launder() == Launder::Swap {
+                return None;
+            }
+            let goes = !is_wanted && is_stored || matches!(owner, PageOwner::Orphan);
+            match goes {
+                true => owner.evict(self, h, page),
+                false => owner.keep(self, h, page),
+            }
+            Some(goes)
+        });
+        pass.progress.freed += usize::from(is_free == Some(true));
+        pass.progress.wanted += usize::from(is_free == Some(false));
+        is_free.is_none()
+    }
+
+    /// Writes dirty anonymous pages to swap devices, each run of slots in one transfer. Pages that
+    /// devices in memory have no room for go together to devices of lower priority, round by round.
+    fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, mut dirty: Taken) {
+        let mut below = None;
+        while !dirty.is_empty() {
+            let (mut rest, mut refused, mut highest) = (&dirty[..], Taken::new(), None);
+            while let Some(run) = self.run_for(held, rest, below) {
+                let (now, later) = rest.split_at(run.len as usize);
+                rest = later;
+                if !self.write_run(held, pass, run, now) {
+                    highest = highest.max(Some(run.priority));
+                    refused.extend(now.iter().copied());
+                }
+            }
+            for &page in rest {
+                self.with_owner_of_busy(held, page, |owner, h| owner.keep(self, h, page));
+            }
+            debug_assert!(below.is_none() || highest < below, "a round asks the same devices");
+            (dirty, below) = (refused, highest);
+        }
+    }
+
+    /// Slots for pages from the first on, on devices of lower priority than `below`; where these
+    /// are full, slots that the pages themselves no longer need.
+    fn run_for(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        dirty: &[PageNo],
+        below: Option<i16>,
+    ) -> Option<Run> {
+        let most = dirty.len() as u32;
+        self.swap().alloc(held, most, below).or_else(|| {
+            for &page in dirty {
+                self.assign(held, page, None);
+            }
+            self.swap().alloc(held, most, below)
+        })
+    }
+
+    /// Gives pages their slots and starts their write; says no if a device in memory has no room
+    /// for them: they are as they were.
+    fn write_run(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pass: &mut Pass<M>,
+        run: Run,
+        pages: &[PageNo],
+    ) -> bool {
+        for (i, &page) in pages.iter().enumerate() {
+            self.assign(held, page, Some(run.first.behind(i as u32)));
+        }
+        self.pageout_started(pages.len());
+        let transfer = self.swap().write(self.mem(), held, run.first, pages);
+        if transfer == Transfer::Failed && run.is_memory {
+            pages.iter().for_each(|&page| self.assign(held, page, None));
+            self.pageout_ended(pages.len());
+            return false;
+        }
+        self.transferred(held, Direction::Write, pages, transfer);
+        if !run.is_memory {
+            self.stat().add(self.mem().cpu(), Counter::SwapOuts, pages.len() as u64);
+            self.stat().add(self.mem().cpu(), Counter::SwapWrites, 1);
+        }
+        pass.progress.started += pages.len();
+        true
+    }
+
+    /// Makes `slot` the place of a taken page, which is about to be written there, and frees the
+    /// one that it had; or none, for a page that isn't written now. An orphan is written all the
+    /// same, so that the run stays one, and freed with its slot in the end.
+    fn assign(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, slot: Option<Slot>) {
+        let on_its_way = PageFlags::PAGEOUT | PageFlags::CLEAN;
+        self.with_owner_of_busy(held, page, |owner, h| {
+            owner.set_slot(self, h, page, slot);
+            if slot.is_some() {
+                // Clean, unless something says otherwise before the write has ended.
+                self.mem().pmap().forget_modified(page);
+                self.frames().set_flags(page, on_its_way);
+            } else {
+                self.frames().clear_flags(page, on_its_way);
+            }
+        });
     }
 }

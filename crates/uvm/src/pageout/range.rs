@@ -2,9 +2,9 @@
 //! and MADV_COLD.
 //!
 //! The pages are found layer by layer, a few at a time, and looked at like those of a desperate
-//! pass, with nothing locked that a write could wait for. What others use too stays, and so does a
-//! file's page if the caller can't write to the file: the time of others, and what a file's cache
-//! holds, are not the caller's to spend.
+//! pass, with nothing locked that a write could wait for. What other spaces use too stays, and so
+//! does a file's page if the caller can't write to the file: other programs' time, and what a
+//! file's cache holds, are not the caller's to spend.
 //!
 //! Source: Linux's `madvise_cold_or_pageout_pte_range`, which asks as much; by page, where this
 //! asks an object by its mappings, and of the file's owner, where this asks for a mapping that can
@@ -20,18 +20,15 @@ use crate::loan::slots::Content;
 use crate::map::{Entry, Writes};
 use crate::{Space, Uvm};
 
-/// A layer of a map entry.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Layer {
-    Amap,
-    Object,
-}
-
-const LAYERS: [Layer; 2] = [Layer::Amap, Layer::Object];
-
-type Found = ArrayVec<PageNo, SCAN>;
-/// Slots and entries that are looked at for them with the map locked.
+/// Slots and entries that are looked at with the map locked.
 const LOOKS: usize = 256;
+
+/// What a look at a layer has found.
+struct Found {
+    pages: ArrayVec<PageNo, SCAN>,
+    /// Looks that are left.
+    looks: usize,
+}
 
 impl<M: Machine> Uvm<M> {
     /// Writes a range's pages out as far as they have to be, and frees them when that is done;
@@ -59,10 +56,13 @@ impl<M: Machine> Uvm<M> {
         let mut under_way = None;
         self.each_found(held, space, range, |held, mut pages| {
             while !pages.is_empty() {
-                let pass = under_way.get_or_insert_with(|| self.begin_range(held));
+                let pass = under_way.get_or_insert_with(|| {
+                    while !self.begin_pass(held) {}
+                    self.new_pass(held, usize::MAX, Priority::Desperate)
+                });
                 let (now, later) = pages.split_at(pages.len().min(pass.room_for()));
                 self.look_at(held, pass, now);
-                if pass.is_full() {
+                if pass.room_for() == 0 {
                     progress = progress.and(self.end_range(held, under_way.take()));
                 }
                 pages = later;
@@ -71,12 +71,7 @@ impl<M: Machine> Uvm<M> {
         progress.and(self.end_range(held, under_way))
     }
 
-    fn begin_range(&self, held: &mut Held<'_, order::Nothing>) -> Pass<M> {
-        while !self.begin_pass(held) {}
-        self.new_pass(held, usize::MAX, Priority::Desperate)
-    }
-
-    /// Ends a pass, and lets others run, who may want one.
+    /// Ends a pass, and lets other threads run, which may want one.
     fn end_range(&self, held: &mut Held<'_, order::Nothing>, pass: Option<Pass<M>>) -> Progress {
         let Some(mut pass) = pass else { return Progress::default() };
         self.finish(held, &mut pass);
@@ -105,10 +100,8 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         frames.flush_pending(held);
         self.each_found(held, space, range, |held, pages| {
-            for &page in pages {
-                self.mem().pmap().clear_referenced(page);
-                frames.deactivate(held, page);
-            }
+            pages.iter().for_each(|&page| _ = self.mem().pmap().clear_referenced(page));
+            frames.deactivate(held, pages);
         });
     }
 
@@ -121,42 +114,28 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(&mut Held<'_, order::Nothing>, &[PageNo]),
     ) {
-        for layer in LAYERS {
+        for find in [Self::pages_above, Self::pages_below] {
             let mut rest = range;
             while !rest.is_empty() {
-                let (found, end) = self.next_pages(held, space, rest, layer);
-                each(held, &found);
+                let mut found = Found { pages: ArrayVec::new(), looks: LOOKS };
+                {
+                    let (tree, mut h) = space.map.lock(self.mem(), held, rest);
+                    let end = tree.try_each(rest, &mut |e| {
+                        let part = e.range.intersect(rest);
+                        let end = find(self, &mut h, e, part, &mut found);
+                        found.looks = found.looks.saturating_sub(1);
+                        if end < part.end || found.looks == 0 {
+                            Err(end)
+                        } else {
+                            Ok(())
+                        }
+                    });
+                    rest.start = end.err().unwrap_or(rest.end);
+                }
+                each(held, &found.pages);
                 self.mem().pause(held);
-                rest.start = end;
             }
         }
-    }
-
-    /// Some of the first pages of one layer in a range, and how far it has been looked at.
-    fn next_pages(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        layer: Layer,
-    ) -> (Found, Va) {
-        let mut found = Found::new();
-        let mut left = LOOKS;
-        let (tree, mut h) = space.map.lock(self.mem(), held, range);
-        let end = tree.try_each(range, &mut |e| {
-            let part = e.range.intersect(range);
-            let end = match layer {
-                Layer::Amap => self.pages_above(&mut h, e, part, &mut found, &mut left),
-                Layer::Object => self.pages_below(&mut h, e, part, &mut found),
-            };
-            left = left.saturating_sub(1);
-            if end < part.end || left == 0 {
-                Err(end)
-            } else {
-                Ok(())
-            }
-        });
-        (found, end.err().unwrap_or(range.end))
     }
 
     /// The pages of an entry's part that are its own, up to the address that is returned.
@@ -166,20 +145,19 @@ impl<M: Machine> Uvm<M> {
         e: &Entry<M>,
         part: VaRange,
         found: &mut Found,
-        left: &mut usize,
     ) -> Va {
         let Some(aref) = &e.amap else { return part.end };
         let first = e.slot(aref, part.start);
         let (body, mut h) = aref.amap.body.lock(held);
         for (slot, number) in body.slots.range(first..first + part.pages().0) {
-            if found.is_full() || *left == 0 {
+            if found.pages.is_full() || found.looks == 0 {
                 return part.start + Pages(slot - first);
             }
-            *left -= 1;
+            found.looks -= 1;
             let Some(no) = Content::anon(number) else { continue };
             let is_own = body.cover.is_exclusive(slot..slot + 1) && !body.slots.is_shared(slot);
             let (anon, _) = self.anons.get(no).lock(&mut h);
-            found.extend(anon.page().filter(|_| is_own && anon.refs() == 1));
+            found.pages.extend(anon.page().filter(|_| is_own && anon.refs() == 1));
         }
         part.end
     }
@@ -202,10 +180,10 @@ impl<M: Machine> Uvm<M> {
         let first = e.index(oref, part.start);
         let (body, _) = oref.pager.object().lock(held);
         for (index, page) in body.pages(first.0..first.0 + part.pages().0) {
-            if found.is_full() {
+            if found.pages.is_full() {
                 return part.start + (index - first);
             }
-            found.push(page);
+            found.pages.push(page);
         }
         part.end
     }

@@ -4,7 +4,7 @@
 //! in-memory file system all are one of these: pages of zeroes until written, freed with the last
 //! reference. UVM's "aobj" (1999, section 5 and 6).
 //!
-//! When memory is short its pages go to swap with everybody's, in the page daemon's clusters, and
+//! When memory is short its pages go to swap with all others, in the page daemon's clusters, and
 //! leave their place on swap in the object's table. A page that is wanted again comes with its
 //! neighbours, as far as their places follow its own.
 //!
@@ -14,16 +14,11 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use crate::page::{Gather, Reserve};
-use arrayvec::ArrayVec;
-use machine::order;
-use machine::{Held, Machine, NoMemory, PageNo, Pages};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
 
-use super::{Access, GetError, Launder, Pager, Quota};
-use crate::io::{Chain, ReadRequest, CLUSTER, FOR_COPIES};
-use crate::map::Advice;
-use crate::object::{Object, ObjectBody, Removed};
-use crate::swap::Slot;
+use crate::io::{ReadRequest, Source, CLUSTER};
+use crate::object::{Access, Advice, GetError, Launder, Object, ObjectBody, Pager, Quota, Removed};
+use crate::page::{Gather, PageFlags, Reserve, Slot};
 use crate::Uvm;
 
 /// Pages of a read around a fault.
@@ -87,12 +82,13 @@ impl<M: Machine> AnonObject<M> {
         held: &mut Held<'_, order::Nothing>,
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
-        AnonObject::make(uvm, held, Object::new(uvm, len), None)
+        let object = Object::new(uvm, len);
+        uvm.new_pager(held, AnonObject { object, _attached: None })
     }
 
-    /// The same for one of several objects that together hold no more pages than a quota allows.
-    /// Where it is used up a new page is [`GetError::NoSpace`]. `attached` goes with the object, at
-    /// once if it can't be made.
+    /// One of several objects that together hold no more pages than a quota allows: as
+    /// [`new`](Self::new) makes one. Where the quota is used up a new page is
+    /// [`GetError::NoSpace`]. `attached` goes with the object, at once if it can't be made.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -115,20 +111,8 @@ impl<M: Machine> AnonObject<M> {
         quota: Arc<Quota>,
         attached: Option<Box<dyn Attached>>,
     ) -> Result<Arc<Self>, NoMemory> {
-        AnonObject::make(uvm, held, Object::within(uvm, len, quota), attached)
-    }
-
-    fn make(
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        object: Object<M>,
-        attached: Option<Box<dyn Attached>>,
-    ) -> Result<Arc<Self>, NoMemory> {
-        uvm.mem().reserve_heap(size_of::<Self>() + 64)?;
-        let pager = Arc::new(AnonObject { object, _attached: attached });
-        let known: Arc<dyn Pager<M>> = pager.clone();
-        uvm.register(held, &known)?;
-        Ok(pager)
+        let object = Object::with(uvm, len, PageFlags::empty(), Some(quota));
+        uvm.new_pager(held, AnonObject { object, _attached: attached })
     }
 
     /// Prepares the read of a page from swap, and of those around it whose places continue its own.
@@ -143,34 +127,21 @@ impl<M: Machine> AnonObject<M> {
         (index, slot): (Pages, Slot),
         access: Access,
     ) -> Result<ReadRequest, NoMemory> {
-        let (machine, frames) = (uvm.mem(), uvm.frames());
-        let window = window(index.0, if uvm.knobs().neighbours() { access } else { ONE });
-        // A place that failed among others is tried alone.
-        let mut follows = |n: u64| {
-            let place = u64::from(slot.number()).checked_add_signed(n as i64 - index.0 as i64);
-            let place = place.and_then(|place| Slot::new(place as u32));
-            place.is_some()
-                && body.slot(Pages(n)) == place
-                && place.is_some_and(|place| !uvm.swap().is_alone(held, place))
+        let window = window(index.0, if uvm.knobs().fault_around() { access } else { ONE });
+        let place = |n: Pages| {
+            let place = u64::from(slot.number())
+                .checked_add_signed(n.0.wrapping_sub(index.0).cast_signed());
+            place.and_then(|place| Slot::new(place as u32))
         };
-        let alone = !follows(index.0);
-        let first = (window.start..index.0).rev().take_while(|&n| !alone && follows(n)).last();
-        let last = (index.0 + 1..window.end).take_while(|&n| !alone && follows(n)).last();
-        let (mut first, last) = (first.unwrap_or(index.0), last.unwrap_or(index.0));
-        let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
-        pages.push(frames.alloc(machine, held, Reserve::User)?);
-        while pages.len() as u64 <= last - first && frames.for_users() > FOR_COPIES {
-            let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
-            pages.push(page);
-        }
-        first = first.max(index.0.min(last + 1 - pages.len() as u64));
-        uvm.read_prepared(pages.len());
-        let mut chain = Chain::default();
-        for (&page, n) in pages.iter().zip(first..) {
-            self.object.insert_busy(machine, body, Pages(n), page, &mut chain);
-        }
-        let from = Slot::new(slot.number() - (index.0 - first) as u32).ok_or(NoMemory)?;
-        ReadRequest::swap(from, &chain).ok_or(NoMemory)
+        // A place that failed among others is tried alone.
+        let alone = uvm.swap().is_alone(held, slot);
+        let goes = |body: &ObjectBody, h: &mut Held<'_, order::Object>, n| {
+            let found = body.slot(n).filter(|&found| !alone && Some(found) == place(n));
+            found.is_some_and(|found| !uvm.swap().is_alone(h, found))
+        };
+        let (first, pages) = self.object.begin_read(uvm, body, held, (index, window), goes)?;
+        let from = place(Pages(first)).ok_or(NoMemory)?;
+        ReadRequest::new(uvm.frames(), Source::Swap(from), &pages).ok_or(NoMemory)
     }
 }
 
@@ -179,7 +150,6 @@ const ONE: Access = Access::Fault(Advice::Random);
 
 /// The indices that may be read along with one.
 fn window(index: u64, access: Access) -> core::ops::Range<u64> {
-    let aligned = index & !(AROUND - 1);
     match access {
         Access::Fault(Advice::Random) => index..index + 1,
         Access::Fault(Advice::Sequential) | Access::Call(Advice::Sequential, _) => {
@@ -190,6 +160,7 @@ fn window(index: u64, access: Access) -> core::ops::Range<u64> {
         }
         Access::Call(Advice::Random, pages) => index..index + u64::from(pages),
         Access::Fault(Advice::Normal) | Access::Call(Advice::Normal, _) => {
+            let aligned = index & !(AROUND - 1);
             aligned..aligned + AROUND
         }
     }
@@ -219,13 +190,8 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
             None => {}
             Some(Slot::LOST) => return Err(GetError::Io),
             Some(slot) => {
-                return Err(GetError::Read(self.page_in(
-                    uvm,
-                    body,
-                    held,
-                    (index, slot),
-                    access,
-                )?));
+                let read = self.page_in(uvm, body, held, (index, slot), access)?;
+                return Err(GetError::Read(read));
             }
         }
         let machine = uvm.mem();

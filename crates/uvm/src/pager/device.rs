@@ -14,8 +14,7 @@ use alloc::sync::Arc;
 use crate::page::Gather;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
 
-use super::{Access, GetError, Pager};
-use crate::object::{Object, ObjectBody, Removed};
+use crate::object::{Access, GetError, Object, ObjectBody, Pager, Removed};
 use crate::Uvm;
 
 /// See the module.
@@ -54,10 +53,8 @@ impl<M: Machine> DevicePager<M> {
         first: PageNo,
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
-        uvm.mem().reserve_heap(size_of::<Self>() + 64)?;
-        let pager = Arc::new(DevicePager { object: Object::new(uvm, len), first, len });
-        let known: Arc<dyn Pager<M>> = pager.clone();
-        uvm.register(held, &known)?;
+        let object = Object::new(uvm, len);
+        let pager = uvm.new_pager(held, DevicePager { object, first, len })?;
         for page in run(first, len) {
             uvm.frames().wire(page);
         }
@@ -105,7 +102,7 @@ impl<M: Machine> Pager<M> for DevicePager<M> {
         if body.remove_some(uvm, held, down) == Removed::Some {
             return Removed::Some;
         }
-        // Nobody may write to them through a translation that a CPU remembers.
+        // No CPU may write to them through a translation that it remembers.
         down.flush(uvm.mem().pmap());
         for page in run(self.first, self.len) {
             uvm.frames().unpin(page);

@@ -1,7 +1,7 @@
 //! The file pager: pages of a file, read from and written back to whatever the host keeps files on.
 //!
 //! The host implements [`Vnode`] for its files; the pager is embedded beside the vnode and shares
-//! its life. Pages of a file that nobody maps stay resident until memory is short: there is one
+//! its life. Pages of a file that no space maps stay resident until memory is short: there is one
 //! cache of file data, the host's own (1999, section 4).
 //!
 //! ```text
@@ -19,18 +19,16 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use crate::page::PageFlags;
-use crate::page::{Gather, Reserve};
 use arrayvec::ArrayVec;
-use machine::order;
-use machine::{Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Ticket};
+use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Ticket};
 
-use super::ahead::{Plan, Reader};
-use super::{Access, GetError, IoError, Launder, Pager, Put};
-use crate::io::{Chain, Outcome, ReadRequest, Transfer, CLUSTER, FOR_COPIES};
-use crate::map::Advice;
-use crate::object::{busy_check, Object, ObjectBody, Removed};
-use crate::{Counter, Memory, Uvm};
+use crate::io::{Direction, ReadRequest, Source, Transfer};
+use crate::object::ahead::{Plan, Reader};
+use crate::object::{
+    busy_check, Access, Advice, GetError, IoError, Launder, Object, ObjectBody, Pager, Put, Removed,
+};
+use crate::page::{Gather, PageFlags};
+use crate::{Counter, Uvm};
 
 /// The most pages of one write.
 const WRITE_CLUSTER: usize = 256;
@@ -64,15 +62,16 @@ const WRITE_CLUSTER: usize = 256;
 /// ```
 pub trait Vnode<M: Machine>: Send + Sync {
     /// Reads consecutive pages of the file, from `index` on, into `pages`: all their bytes, zeroes
-    /// past the file's end. At most [`CLUSTER`] pages, all busy.
+    /// past the file's end. At most [`CLUSTER`](crate::CLUSTER) pages, all busy.
     fn read(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
-    /// Writes `pages` to the file from page `index` on; what lies past the file's end is nobody's.
-    /// At most 256 pages, all busy. Programs may store to them meanwhile, and either byte will do.
+    /// Writes `pages` to the file from page `index` on; what lies past the file's end is not the
+    /// file's. At most 256 pages, all busy. Programs may store to them meanwhile, and either byte
+    /// will do.
     fn write(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
     /// A program is about to store, through a mapping, to a page that the file has no room for: one
-    /// whose read the host ended with [`Outcome::Hole`]. The host sets room aside, so that the page
+    /// whose read the host ended with [`Outcome::Hole`](crate::Outcome::Hole). The host sets room aside, so that the page
     /// can be written later.
     ///
     /// # Errors
@@ -132,12 +131,8 @@ impl<M: Machine> VnodePager<M> {
         vnode: Box<dyn Vnode<M>>,
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
-        uvm.mem().reserve_heap(size_of::<Self>() + 64)?;
-        let pager =
-            Arc::new(VnodePager { object: Object::of_class(uvm, len, PageFlags::FILE), vnode });
-        let known: Arc<dyn Pager<M>> = pager.clone();
-        uvm.register(held, &known)?;
-        Ok(pager)
+        let object = Object::with(uvm, len, PageFlags::FILE, None);
+        uvm.new_pager(held, VnodePager { object, vnode })
     }
 
     /// Writes back every page of the range that was modified before the call: msync's and fsync's
@@ -171,37 +166,27 @@ impl<M: Machine> VnodePager<M> {
                 break;
             }
         }
-        // Who found only pages that the host would write in its own time waits for this.
+        // A thread that found only pages that the host would write in its own time waits for this.
         uvm.mem().wake(Channel::MEMORY);
-        if self.write_errors(held) == before {
-            Ok(())
-        } else {
-            Err(IoError)
+        match self.write_errors(held) == before {
+            true => Ok(()),
+            false => Err(IoError),
         }
     }
 
     /// Starts the write of all dirty pages in the range, and waits for them.
     fn clean_once(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
-        let mut next = range.start;
-        let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
-        loop {
-            match self.take_dirty(uvm, held, next..range.end, &mut run) {
-                Ok(()) if run.pages.is_empty() => break,
-                Ok(()) => {
-                    next = run.end();
-                    self.write(uvm, held, &run);
-                }
-                Err(ticket) => uvm.mem().wait(held, ticket),
-            }
-        }
-        self.wait_idle(uvm, held, range.clone());
+        self.start_writes(uvm, held, range.clone(), |held, rest, ticket| {
+            uvm.mem().wait(held, ticket);
+            rest.start
+        });
+        self.wait_cleaned(uvm, held, range.clone());
         let (mut body, _) = self.object.lock(held);
         body.unmark(range, |page| {
-            let is_busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
             // In this order: a store and the end of the mapping that it came through may lie
             // between the two looks. A mapping that has left the tables is stored through until its
             // shootdown is flushed.
-            !is_busy && !uvm.mem().pmap().is_mapped(page) && !is_dirty(uvm.mem(), page)
+            !is_busy(uvm, page) && !uvm.mem().pmap().is_mapped(page) && uvm.is_clean(page)
         });
     }
 
@@ -222,33 +207,34 @@ impl<M: Machine> VnodePager<M> {
         held: &mut Held<'_, order::Nothing>,
         range: Range<u64>,
     ) {
-        let mut next = range.start;
-        let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
-        while next < range.end {
-            match self.take_dirty(uvm, held, next..range.end, &mut run) {
-                Ok(()) if run.pages.is_empty() => return,
-                Ok(()) => {
-                    next = run.end();
-                    self.write(uvm, held, &run);
-                }
-                Err(_) => next = self.behind_busy(uvm, held, next..range.end),
-            }
-        }
+        self.start_writes(uvm, held, range, |held, rest, _| {
+            let (body, _) = self.object.lock(held);
+            let busy = |&(_, page): &(Pages, PageNo)| is_busy(uvm, page) && !uvm.is_clean(page);
+            let found = body.marked(rest.clone()).find(busy).map(|(index, _)| index.0 + 1);
+            found.unwrap_or(rest.start)
+        });
     }
 
-    /// The index behind the first page of a range that is dirty and under I/O.
-    fn behind_busy(
+    /// Starts the write of all pages of the range that are dirty. `busy` says where to go on in
+    /// what is left of it, the first dirty page of which I/O has.
+    fn start_writes(
         &self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
-        range: Range<u64>,
-    ) -> u64 {
-        let (body, _) = self.object.lock(held);
-        let busy = |&(_, page): &(Pages, PageNo)| {
-            uvm.frames().flags(page).contains(PageFlags::BUSY) && is_dirty(uvm.mem(), page)
-        };
-        let found = body.marked(range.clone()).find(busy).map(|(index, _)| index.0 + 1);
-        found.unwrap_or(range.start)
+        mut range: Range<u64>,
+        mut busy: impl FnMut(&mut Held<'_, order::Nothing>, Range<u64>, Ticket) -> u64,
+    ) {
+        let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
+        loop {
+            range.start = match self.take_dirty(uvm, held, range.clone(), &mut run) {
+                Ok(()) if run.pages.is_empty() => return,
+                Ok(()) => {
+                    self.write(uvm, held, &run);
+                    run.end()
+                }
+                Err(ticket) => busy(held, range.clone(), ticket),
+            };
+        }
     }
 
     /// Waits until no page of the range is being written.
@@ -265,14 +251,25 @@ impl<M: Machine> VnodePager<M> {
         &self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
-        range: Range<u64>,
+        mut range: Range<u64>,
     ) {
-        self.wait_idle(uvm, held, range);
+        loop {
+            let ticket = {
+                let (body, _) = self.object.lock(held);
+                let busy = |&(_, page): &(Pages, PageNo)| is_busy(uvm, page);
+                let Some((index, page)) = body.marked(range.clone()).find(busy) else { return };
+                range.start = index.0;
+                busy_check(uvm.mem(), page)
+            };
+            if let Err(ticket) = ticket {
+                uvm.mem().wait(held, ticket);
+            }
+        }
     }
 
-    /// Takes pages of the range for clean whose last write failed and that nobody has changed
-    /// since: what they hold is kept until memory is short, and never reaches the file. For a host
-    /// that has told of the error and would rather lose the data than keep it in memory for ever.
+    /// Takes pages of the range for clean whose last write failed and that have not changed since:
+    /// what they hold is kept until memory is short, and never reaches the file. For a host that
+    /// has told of the error and would rather lose the data than keep it in memory for ever.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -287,9 +284,8 @@ impl<M: Machine> VnodePager<M> {
         let frames = uvm.frames();
         let (body, _) = self.object.lock(held);
         for (_, page) in body.marked(range) {
-            let flags = frames.flags(page);
-            let failed = flags.contains(PageFlags::UNWRITTEN) && !flags.contains(PageFlags::BUSY);
-            if failed && !uvm.mem().pmap().is_modified(page) {
+            let has_failed = frames.flags(page).contains(PageFlags::UNWRITTEN);
+            if has_failed && !is_busy(uvm, page) && !uvm.mem().pmap().is_modified(page) {
                 frames.clear_flags(page, PageFlags::UNWRITTEN);
                 frames.set_flags(page, PageFlags::CLEAN);
             }
@@ -297,8 +293,8 @@ impl<M: Machine> VnodePager<M> {
         uvm.pages_may_go();
     }
 
-    /// Frees pages of the range that the file has as they are and that nobody maps or uses: who
-    /// wants them reads them again.
+    /// Frees pages of the range that the file has as they are and that no program maps or uses: they
+    /// are read again when they are wanted.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -310,22 +306,15 @@ impl<M: Machine> VnodePager<M> {
     /// # Ok(()) });
     /// ```
     pub fn drop_clean(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
-        let mut down = Gather::new();
+        let (mut down, mut next) = (Gather::new(), range.start);
         {
             let (mut body, mut h) = self.object.lock(held);
-            let mut next = range.start;
             loop {
                 let found = body.pages(next..range.end).next();
                 let Some((index, page)) = found else { break };
                 next = index.0 + 1;
-                if !uvm.is_clean(page) || !uvm.can_go(page) || uvm.mem().pmap().is_mapped(page) {
-                    continue;
-                }
-                let page = down.unmap(uvm.frames(), uvm.mem(), &mut h, page);
-                // A CPU that has not been told yet of an unmapping may have stored there.
-                down.flush(uvm.mem().pmap());
-                if uvm.is_clean(page.page()) {
-                    body.remove(uvm, &mut h, page, &mut down);
+                if uvm.is_clean(page) && uvm.can_go(page) && !uvm.mem().pmap().is_mapped(page) {
+                    unmap_and_remove(uvm, &mut body, &mut h, page, &mut down);
                 }
             }
         }
@@ -333,8 +322,8 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// Unmaps the pages of the range and frees them, for a host that has moved, or will move, their
-    /// bytes to the file past them: who wants them reads them again. Says whether none is left;
-    /// what is dirty, or in a device's or somebody else's use, stays.
+    /// bytes to the file past them: they are read again when they are wanted. Says whether none is
+    /// left; what is dirty, or in a device's or another thread's use, stays.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -349,40 +338,31 @@ impl<M: Machine> VnodePager<M> {
         &self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
-        range: Range<u64>,
+        mut range: Range<u64>,
     ) -> bool {
-        let mut next = range.start;
         loop {
             let mut down = Gather::new();
-            let busy = {
+            let gone = {
                 let (mut body, mut h) = self.object.lock(held);
-                let Some((index, page)) = body.pages(next..range.end).next() else { return true };
-                next = index.0;
-                let busy = busy_check(uvm.mem(), page);
-                if busy.is_ok() {
-                    if !uvm.can_go(page) {
-                        return false;
-                    }
-                    let unmapped = down.unmap(uvm.frames(), uvm.mem(), &mut h, page);
-                    // Before it is asked whether somebody has stored there: a CPU may still do so.
-                    down.flush(uvm.mem().pmap());
-                    if !uvm.is_clean(page) {
-                        return false;
-                    }
-                    body.remove(uvm, &mut h, unmapped, &mut down);
-                }
-                busy
+                let found = body.pages(range.clone()).next();
+                let Some((index, page)) = found else { return true };
+                range.start = index.0;
+                busy_check(uvm.mem(), page).map(|()| {
+                    uvm.can_go(page) && unmap_and_remove(uvm, &mut body, &mut h, page, &mut down)
+                })
             };
             down.perform(uvm.frames(), uvm.mem(), held);
-            if let Err(ticket) = busy {
-                uvm.mem().wait(held, ticket);
+            match gone {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(ticket) => uvm.mem().wait(held, ticket),
             }
         }
     }
 
-    /// Takes a page of the file, if it is in memory, for a [hole](Outcome::Hole) from now on: the
-    /// file ended inside it, has become longer, and has no room for the rest. Who stores there
-    /// through a mapping asks for room first.
+    /// Takes a page of the file, if it is in memory, for a [hole](crate::Outcome::Hole) from now
+    /// on: the file ended inside it, has become longer, and has no room for the rest. A program
+    /// that stores there through a mapping asks for room first.
     pub fn mark_hole(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) {
         let (machine, mut down) = (uvm.mem(), Gather::new());
         loop {
@@ -469,19 +449,16 @@ impl<M: Machine> VnodePager<M> {
             if !first && (index.0 != run.end() || run.pages.is_full()) {
                 break;
             }
-            match (is_dirty(machine, page), first) {
-                (false, true) => continue,
-                (false, false) => break,
-                (true, true) => busy_check(machine, page)?,
-                (true, false) if frames.flags(page).contains(PageFlags::BUSY) => break,
-                (true, false) => {}
+            let alone = frames.flags(page).contains(PageFlags::UNWRITTEN);
+            match (uvm.is_clean(page), first) {
+                (true, true) => continue,
+                (true, false) => break,
+                (false, true) => busy_check(machine, page)?,
+                (false, false) if alone || is_busy(uvm, page) => break,
+                (false, false) => {}
             }
             if first {
                 run.index = index;
-            }
-            let alone = frames.flags(page).contains(PageFlags::UNWRITTEN);
-            if alone && !first {
-                break;
             }
             frames.set_flags(page, PageFlags::BUSY | PageFlags::CLEAN);
             stored_to += u64::from(machine.pmap().is_modified(page));
@@ -510,34 +487,16 @@ impl<M: Machine> VnodePager<M> {
         wanted: Pages,
         plan: &Plan,
     ) -> Result<ReadRequest, NoMemory> {
-        let (machine, frames) = (uvm.mem(), uvm.frames());
-        let missing = |n: &u64| body.page(Pages(*n)).is_none();
-        let mut first = wanted.0;
-        while first > plan.pages.start && missing(&(first - 1)) {
-            first -= 1;
-        }
-        let end = (wanted.0 + 1..plan.pages.end).find(|n| !missing(n)).unwrap_or(plan.pages.end);
-        let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
-        pages.push(frames.alloc(machine, held, Reserve::User)?);
-        for _ in first + 1..end {
-            if frames.for_users() <= FOR_COPIES {
-                break;
-            }
-            let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
-            pages.push(page);
-        }
-        first = first.max(wanted.0.min(end - pages.len() as u64));
+        let missing = |body: &ObjectBody, _: &mut Held<'_, _>, n| body.page(n).is_none();
+        let range = (wanted, plan.pages.clone());
+        let (first, pages) = self.object.begin_read(uvm, body, held, range, missing)?;
         if plan.marked {
-            frames.set_flags(pages[0], PageFlags::AHEAD);
+            uvm.frames().set_flags(pages[0], PageFlags::AHEAD);
         }
-        uvm.read_prepared(pages.len());
-        let mut chain = Chain::default();
-        for (&page, index) in pages.iter().zip(first..) {
-            self.object.insert_busy(machine, body, Pages(index), page, &mut chain);
-        }
-        uvm.stat().add(machine.cpu(), Counter::FileReads, 1);
-        uvm.stat().add(machine.cpu(), Counter::FilePagesRead, pages.len() as u64);
-        ReadRequest::object(self.object.name(), Pages(first), &chain).ok_or(NoMemory)
+        uvm.stat().add(uvm.mem().cpu(), Counter::FileReads, 1);
+        uvm.stat().add(uvm.mem().cpu(), Counter::FilePagesRead, pages.len() as u64);
+        let from = Source::Object { id: self.object.name(), index: Pages(first) };
+        ReadRequest::new(uvm.frames(), from, &pages).ok_or(NoMemory)
     }
 
     /// The dirty pages that lie around one in a row, as far as one write goes.
@@ -549,8 +508,7 @@ impl<M: Machine> VnodePager<M> {
     ) -> Range<u64> {
         let (body, _) = self.object.lock(held);
         let goes = |&n: &u64| {
-            let idle = |page: &PageNo| !uvm.frames().flags(*page).contains(PageFlags::BUSY);
-            body.page(Pages(n)).filter(idle).is_some_and(|page| is_dirty(uvm.mem(), page))
+            body.page(Pages(n)).is_some_and(|page| !is_busy(uvm, page) && !uvm.is_clean(page))
         };
         let lowest = index.0.saturating_sub(WRITE_CLUSTER as u64 / 2);
         let first = (lowest..index.0).rev().take_while(goes).last().unwrap_or(index.0);
@@ -561,35 +519,31 @@ impl<M: Machine> VnodePager<M> {
         let (stat, cpu) = (uvm.stat(), uvm.mem().cpu());
         stat.add(cpu, Counter::FileWrites, 1);
         stat.add(cpu, Counter::FilePagesWritten, run.pages.len() as u64);
-        match self.vnode.write(uvm.mem(), run.index, &run.pages) {
-            Transfer::Done => uvm.write_done(held, &run.pages, Outcome::Done),
-            Transfer::Failed => uvm.write_done(held, &run.pages, Outcome::Failed),
-            Transfer::Started => {}
-        }
-    }
-
-    /// Waits until no page of the range is being written.
-    fn wait_idle(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, mut range: Range<u64>) {
-        loop {
-            let ticket = {
-                let (body, _) = self.object.lock(held);
-                let busy = |&(_, page): &(Pages, PageNo)| {
-                    uvm.frames().flags(page).contains(PageFlags::BUSY)
-                };
-                let Some((index, page)) = body.marked(range.clone()).find(busy) else { return };
-                range.start = index.0;
-                busy_check(uvm.mem(), page)
-            };
-            if let Err(ticket) = ticket {
-                uvm.mem().wait(held, ticket);
-            }
-        }
+        let transfer = self.vnode.write(uvm.mem(), run.index, &run.pages);
+        uvm.transferred(held, Direction::Write, &run.pages, transfer);
     }
 }
 
-/// Whether a page holds what the file doesn't.
-fn is_dirty<M: Machine>(machine: &Memory<M>, page: PageNo) -> bool {
-    !machine.frames().flags(page).contains(PageFlags::CLEAN) || machine.pmap().is_modified(page)
+/// Takes a page out of all tables, and frees it if the file has it as it is; says whether.
+fn unmap_and_remove<M: Machine>(
+    uvm: &Uvm<M>,
+    body: &mut ObjectBody,
+    held: &mut Held<'_, order::Object>,
+    page: PageNo,
+    down: &mut Gather,
+) -> bool {
+    let unmapped = down.unmap(uvm.frames(), uvm.mem(), held, page);
+    // A CPU that has not been told yet of an unmapping may have stored there, or do so.
+    down.flush(uvm.mem().pmap());
+    let is_clean = uvm.is_clean(page);
+    if is_clean {
+        body.remove(uvm, held, unmapped, down);
+    }
+    is_clean
+}
+
+fn is_busy<M: Machine>(uvm: &Uvm<M>, page: PageNo) -> bool {
+    uvm.frames().flags(page).contains(PageFlags::BUSY)
 }
 
 impl<M: Machine> Pager<M> for VnodePager<M> {
@@ -613,7 +567,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         if index >= len {
             return Err(GetError::PastEnd);
         }
-        let alone = matches!(access, Access::Fault(_)) && !uvm.knobs().neighbours();
+        let alone = matches!(access, Access::Fault(_)) && !uvm.knobs().fault_around();
         let access = if alone { Access::Fault(Advice::Random) } else { access };
         let plan = body.plan(uvm.mem(), index, access);
         Err(GetError::Read(self.prepare(uvm, body, held, index, &plan)?))
@@ -627,9 +581,8 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         index: Pages,
     ) -> Option<ReadRequest> {
         let (len, page) = (body.length().0, body.page(index)?);
-        let busy = uvm.frames().flags(page).contains(PageFlags::BUSY);
-        let plan =
-            body.ahead.touch(index.0, len, if busy { Reader::Waits } else { Reader::GoesOn })?;
+        let reader = if is_busy(uvm, page) { Reader::Waits } else { Reader::GoesOn };
+        let plan = body.ahead.touch(index.0, len, reader)?;
         if plan.again {
             uvm.frames().set_flags(page, PageFlags::AHEAD);
         }
@@ -691,8 +644,8 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         Put::Started(run.pages.len())
     }
 
-    /// The host has given its handle back: nobody can want the pages again. What was modified and
-    /// not [cleaned](VnodePager::clean) is lost.
+    /// The host has given its handle back: the pages are out of reach. What was modified and not
+    /// [cleaned](VnodePager::clean) is lost.
     fn last_reference(
         &self,
         uvm: &Uvm<M>,

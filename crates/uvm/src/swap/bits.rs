@@ -2,7 +2,7 @@
 //!
 //! Large writes want long runs, so a search starts where the last one ended and takes the first run
 //! that is long enough. Where free slots are scattered it settles for less rather than look at
-//! every word of a large device: whoever asks holds a spin lock.
+//! every word of a large device: the caller holds a spin lock.
 //!
 //! I1: `used` counts the taken slots that are not bad; a bad slot is taken for ever. I2: bits at
 //! `len` and behind are set. I3: a doubtful slot is in no run but one of its own.
@@ -18,16 +18,16 @@ const ENOUGH: u32 = 16;
 /// Words that a search looks at before it settles for [`ENOUGH`].
 const PATIENCE: u32 = 1024;
 
-pub(super) struct Bits {
+pub(crate) struct Bits {
     taken: Pieces<u64>,
     /// Slots that were part of a transfer that failed as a whole: each is tried alone, and found
     /// good or bad.
     doubtful: Pieces<u64>,
-    len: u32,
-    used: u32,
-    bad: u32,
+    pub(super) len: u32,
+    pub(super) used: u32,
+    pub(super) bad: u32,
     /// Those of the bad ones whose contents could not be read.
-    lost: u32,
+    pub(super) lost: u32,
     /// Where the next search starts.
     hand: u32,
 }
@@ -50,18 +50,6 @@ impl Bits {
     /// Heap bytes for so many slots.
     pub(super) const fn bytes(len: u32) -> usize {
         2 * Pieces::<u64>::bytes(len.div_ceil(64) as usize)
-    }
-
-    pub(super) fn len(&self) -> u32 {
-        self.len
-    }
-
-    pub(super) fn used(&self) -> u32 {
-        self.used
-    }
-
-    pub(super) fn bad(&self) -> u32 {
-        self.bad
     }
 
     pub(super) fn free_slots(&self) -> u32 {
@@ -134,7 +122,7 @@ impl Bits {
     }
 
     /// Frees a slot.
-    pub(super) fn free(&mut self, at: u32) {
+    pub(crate) fn free(&mut self, at: u32) {
         debug_assert!(self.is_taken(at), "slot {at} is freed twice");
         let (word, mask) = bit(at);
         self.taken[word] &= !mask;
@@ -142,31 +130,28 @@ impl Bits {
     }
 
     /// Takes a slot in use out of use for good.
-    pub(super) fn retire(&mut self, at: u32) {
+    pub(crate) fn retire(&mut self, at: u32) {
         debug_assert!(self.is_taken(at), "slot {at} is retired, and free");
         self.used -= 1;
         self.bad += 1;
     }
 
-    /// The same, for a slot whose contents can't be read.
-    pub(super) fn lose(&mut self, at: u32) {
+    /// Retires a slot whose contents can't be read.
+    pub(crate) fn lose(&mut self, at: u32) {
         self.retire(at);
         self.lost += 1;
     }
 
-    /// Slots that lost what they held.
-    pub(super) fn lost(&self) -> u32 {
-        self.lost
+    /// The slot was part of a transfer that failed: it is tried alone the next time.
+    pub(super) fn doubt(&mut self, at: u32) {
+        let (word, mask) = bit(at);
+        self.doubtful[word] |= mask;
     }
 
-    /// Notes what is thought of a slot.
-    pub(super) fn set_doubtful(&mut self, at: u32, doubtful: bool) {
+    /// The slot has been found good.
+    pub(super) fn trust(&mut self, at: u32) {
         let (word, mask) = bit(at);
-        if doubtful {
-            self.doubtful[word] |= mask;
-        } else {
-            self.doubtful[word] &= !mask;
-        }
+        self.doubtful[word] &= !mask;
     }
 }
 
@@ -187,7 +172,7 @@ mod tests {
         (10..90).for_each(|at| b.free(at));
         assert_eq!(b.alloc(64), Some(10..74));
         assert_eq!(b.alloc(64), Some(74..90));
-        assert_eq!((b.used(), b.alloc(1)), (300, None));
+        assert_eq!((b.used, b.alloc(1)), (300, None));
     }
 
     #[test]
@@ -216,19 +201,19 @@ mod tests {
         let mut b = Bits::new(8).unwrap();
         b.alloc(8).unwrap();
         b.retire(3);
-        assert_eq!(b.lost(), 0);
+        assert_eq!(b.lost, 0);
         (0..8).filter(|&at| at != 3).for_each(|at| b.free(at));
-        assert_eq!((b.used(), b.bad(), b.free_slots()), (0, 1, 7));
+        assert_eq!((b.used, b.bad, b.free_slots()), (0, 1, 7));
         assert_eq!((b.alloc(8), b.alloc(8), b.alloc(8)), (Some(4..8), Some(0..3), None));
     }
 
     #[test]
     fn a_doubtful_slot_is_given_alone_and_last() {
         let mut b = Bits::new(6).unwrap();
-        b.set_doubtful(2, true);
+        b.doubt(2);
         assert_eq!((b.alloc(6), b.alloc(6)), (Some(3..6), Some(0..2)));
         assert_eq!((b.alloc(6), b.alloc(6)), (Some(2..3), None));
-        b.set_doubtful(2, false);
+        b.trust(2);
         b.free(2);
         b.free(1);
         assert_eq!(b.alloc(6), Some(1..3));
@@ -248,7 +233,7 @@ mod tests {
                 b.free(held.swap_remove((seed >> 20) as usize % held.len()));
             }
             let set: std::collections::BTreeSet<_> = held.iter().collect();
-            assert_eq!((set.len(), b.used() as usize), (held.len(), held.len()));
+            assert_eq!((set.len(), b.used as usize), (held.len(), held.len()));
             assert!(held.iter().all(|&at| b.is_taken(at)));
         }
     }

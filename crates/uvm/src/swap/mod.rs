@@ -4,14 +4,14 @@
 //!   slot numbers   1 ........ n   n+2 ........ m  ...     one range for each device, a gap between
 //!   devices        [ priority 5 ] [ priority 1 ]          a bit for each slot: bits.rs
 //! ```
-//! A slot is a page's place on a device, named by one number over all devices. It belongs to
-//! whoever keeps the number: an anon, an anonymous object's table, or a page that its owner left
+//! A slot is a page's place on a device, named by one number over all devices. It belongs to what
+//! keeps the number: an anon, an anonymous object's table, or a page that its owner left
 //! while I/O had it. Where a page goes is decided when it is written: the page daemon takes a run
 //! of slots for pages from anywhere, so that they leave in one write (1999, section 6), and
 //! whatever slots they had before are free again.
 //!
 //! Devices of higher priority fill first; among equals they take turns, a run each. Only
-//! swapped-out data is on a device: `swap_off` (`pageout/swapoff.rs`) brings it home. A device may
+//! swapped-out data is on a device: `swap_off` (`pageout/swap.rs`) brings it home. A device may
 //! be [memory](SwapDevice::is_memory), as `zram.rs` is.
 //!
 //! I1: a slot is taken exactly if one holder keeps its number, or a run that was just allocated
@@ -20,8 +20,7 @@
 //! device, one behind the other.
 //!
 //! Locks: one, of level `Swap`, around all of it; held for a few words, or a bounded search. A
-//! device is told of its free slots under it. The
-//! road not taken is a reference count per slot, as kernels have that share a slot among address
+//! device is told of its free slots under it. The road not taken is a reference count per slot, as kernels have that share a slot among address
 //! spaces: here the anon is what is shared.
 
 mod bits;
@@ -33,16 +32,16 @@ pub mod zram;
 
 use alloc::sync::Arc;
 use core::fmt;
-use core::num::NonZeroU32;
 use core::ops::Range;
 use machine::lines::{AtomicU32, Ordering::Relaxed};
 
 use arrayvec::ArrayVec;
 
-use bits::Bits;
+pub(crate) use bits::Bits;
 use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo};
 
 use crate::io::Transfer;
+pub use crate::page::Slot;
 use crate::stat::Counter;
 use crate::{Memory, Uvm};
 
@@ -53,69 +52,10 @@ pub const DEVICES: usize = 16;
 pub const SLOTS_PER_FRAME: u32 = 10;
 
 /// Slots' numbers end here: a page's record has room for no more.
-const NUMBERS: u32 = 1 << 29;
+const NUMBERS: u32 = Slot::NUMBERS;
 
 /// Pages of one write at most: 1 MiB.
 pub const WRITE_CLUSTER: usize = 256;
-
-/// A page's place on swap; see the module.
-///
-/// ```
-/// use uvm::Slot;
-/// let slot = Slot::new(7).expect("numbers begin with 1");
-/// assert_eq!((slot.number(), slot.behind(2).number()), (7, 9));
-/// assert!(slot.is_place() && !Slot::LOST.is_place());
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Slot(NonZeroU32);
-
-impl Slot {
-    /// No place: the data could not be read, and is gone.
-    pub const LOST: Slot = Slot(NonZeroU32::MAX);
-
-    /// The slot of a number.
-    ///
-    /// ```
-    /// assert_eq!(uvm::Slot::new(0), None);
-    /// ```
-    #[must_use]
-    pub const fn new(number: u32) -> Option<Slot> {
-        match NonZeroU32::new(number) {
-            Some(number) => Some(Slot(number)),
-            None => None,
-        }
-    }
-
-    /// The slot's number.
-    ///
-    /// ```
-    /// assert_eq!(uvm::Slot::new(7).map(uvm::Slot::number), Some(7));
-    /// ```
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        self.0.get()
-    }
-
-    /// The slot `n` places behind.
-    ///
-    /// ```
-    /// assert_eq!(uvm::Slot::new(7).map(|slot| slot.behind(2).number()), Some(9));
-    /// ```
-    #[must_use]
-    pub const fn behind(self, n: u32) -> Slot {
-        Slot(self.0.saturating_add(n))
-    }
-
-    /// Whether data is there.
-    ///
-    /// ```
-    /// assert!(!uvm::Slot::LOST.is_place());
-    /// ```
-    #[must_use]
-    pub fn is_place(self) -> bool {
-        self != Slot::LOST
-    }
-}
 
 /// Storage for swapped pages, as the host has it: a disk, a file whose blocks it knows, or memory.
 ///
@@ -316,7 +256,7 @@ struct Device<M: Machine> {
 
 impl<M: Machine> Device<M> {
     fn numbers(&self) -> Range<u32> {
-        self.base..self.base + self.bits.len()
+        self.base..self.base + self.bits.len
     }
 
     /// Slots that can be given.
@@ -336,9 +276,9 @@ impl<M: Machine> Device<M> {
         let bits = &self.bits;
         SwapInfo {
             id: self.id,
-            slots: bits.len(),
-            used: bits.used(),
-            bad: bits.bad(),
+            slots: bits.len,
+            used: bits.used,
+            bad: bits.bad,
             priority: self.priority,
         }
     }
@@ -471,27 +411,9 @@ impl<M: Machine> Swap<M> {
         self.end_use(machine, held, slot, Bits::free);
     }
 
-    /// Takes a slot that failed out of use for good.
-    pub(crate) fn retire<P: Before<order::Swap>>(
-        &self,
-        machine: &Memory<M>,
-        held: &mut Held<'_, P>,
-        slot: Slot,
-    ) {
-        self.end_use(machine, held, slot, Bits::retire);
-    }
-
-    /// The same, for a slot whose contents can't be read.
-    pub(crate) fn lose<P: Before<order::Swap>>(
-        &self,
-        machine: &Memory<M>,
-        held: &mut Held<'_, P>,
-        slot: Slot,
-    ) {
-        self.end_use(machine, held, slot, Bits::lose);
-    }
-
-    fn end_use<P: Before<order::Swap>>(
+    /// Ends the use of a slot, in one of the ways that [`Bits`] has: it is free, or failed and out of
+    /// use for good. [`Slot::LOST`] is none.
+    pub(crate) fn end_use<P: Before<order::Swap>>(
         &self,
         machine: &Memory<M>,
         held: &mut Held<'_, P>,
@@ -509,12 +431,12 @@ impl<M: Machine> Swap<M> {
 
     /// Notes that a transfer failed of which the slot was a part: it is tried alone the next time.
     pub(crate) fn doubt<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        self.change(held, slot, |device, at, _| device.bits.set_doubtful(at, true));
+        self.change(held, slot, |device, at, _| device.bits.doubt(at));
     }
 
     /// Notes that a slot has been found good.
     pub(crate) fn trust<P: Before<order::Swap>>(&self, held: &mut Held<'_, P>, slot: Slot) {
-        self.change(held, slot, |device, at, _| device.bits.set_doubtful(at, false));
+        self.change(held, slot, |device, at, _| device.bits.trust(at));
     }
 
     /// Whether the slot must be read alone.
@@ -571,29 +493,6 @@ impl<M: Machine> Swap<M> {
         }
     }
 
-    fn add(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        io: Arc<dyn SwapDevice<M>>,
-        priority: i16,
-        bits: Bits,
-    ) -> Result<SwapId, SwapError> {
-        let (mut table, _) = self.table.lock(held);
-        if table.devices.is_full() {
-            return Err(SwapError::TooMany);
-        }
-        let base = table.room_for(bits.len()).ok_or(SwapError::TooMuch)?;
-        let id = SwapId(table.next_id);
-        table.next_id += 1;
-        self.slots.fetch_add(bits.len(), Relaxed);
-        if io.is_memory() {
-            self.giving_back.fetch_add(1, Relaxed);
-        }
-        let at = table.devices.partition_point(|d| d.priority >= priority);
-        table.devices.insert(at, Device { id, io, base, priority, state: State::On, bits });
-        Ok(id)
-    }
-
     /// Stops giving slots of a device, and says which numbers they have.
     pub(crate) fn begin_off(
         &self,
@@ -624,7 +523,7 @@ impl<M: Machine> Swap<M> {
         table.devices[at].state = State::On;
         if emptied.is_ok() {
             let device = table.devices.remove(at);
-            self.slots.fetch_sub(device.bits.len(), Relaxed);
+            self.slots.fetch_sub(device.bits.len, Relaxed);
             self.giving_back.fetch_sub(u32::from(device.io.is_memory()), Relaxed);
             // The host's device may do as it likes when it is dropped.
             drop((table, guard));
@@ -640,7 +539,7 @@ impl<M: Machine> Swap<M> {
     ) -> (u32, u32) {
         let (table, _) = self.table.lock(held);
         let device = table.devices.iter().find(|d| d.base == numbers.start);
-        device.map_or((0, 0), |d| (d.bits.used(), d.bits.lost()))
+        device.map_or((0, 0), |d| (d.bits.used, d.bits.lost))
     }
 }
 
@@ -662,10 +561,10 @@ impl<M: Machine> Uvm<M> {
     pub fn swap_on(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        device: Arc<dyn SwapDevice<M>>,
+        io: Arc<dyn SwapDevice<M>>,
         priority: i16,
     ) -> Result<SwapId, SwapError> {
-        let slots = device.slots();
+        let (swap, slots) = (self.swap(), io.slots());
         if slots == 0 {
             return Err(SwapError::Empty);
         }
@@ -674,7 +573,18 @@ impl<M: Machine> Uvm<M> {
         }
         self.mem().reserve_heap(Bits::bytes(slots))?;
         let bits = Bits::new(slots)?;
-        self.swap().add(held, device, priority, bits)
+        let (mut table, _) = swap.table.lock(held);
+        if table.devices.is_full() {
+            return Err(SwapError::TooMany);
+        }
+        let base = table.room_for(slots).ok_or(SwapError::TooMuch)?;
+        let id = SwapId(table.next_id);
+        table.next_id += 1;
+        swap.slots.fetch_add(slots, Relaxed);
+        swap.giving_back.fetch_add(u32::from(io.is_memory()), Relaxed);
+        let at = table.devices.partition_point(|d| d.priority >= priority);
+        table.devices.insert(at, Device { id, io, base, priority, state: State::On, bits });
+        Ok(id)
     }
 
     /// Starts a read of pages from consecutive slots, all in use.

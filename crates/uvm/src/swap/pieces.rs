@@ -4,8 +4,8 @@
 //! ```text
 //!   rows -> row of 512 pieces -> piece of 16 KiB of items
 //! ```
-//! The road not taken is one allocation: of a host's heap nobody can promise it, once it has been
-//! in use for long.
+//! The road not taken is one allocation: a host can't promise it of its heap, once that has been in
+//! use for long.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

@@ -36,8 +36,8 @@ pub(super) struct Chunk {
 pub(super) struct Parts(u8);
 
 impl Parts {
-    /// The largest chunks that are needed.
-    pub(super) const HALVES: Parts = Parts(2);
+    /// A record's without a frame.
+    const NONE: Parts = Parts(0);
 
     /// The smallest chunks that hold `len` bytes; none if they would be over half a page.
     pub(super) fn for_len(len: usize) -> Option<Parts> {
@@ -67,12 +67,11 @@ struct Frame {
 /// See the module.
 pub(super) struct SizeClasses {
     frames: Pieces<Frame>,
-    used: u32,
+    /// Frames in use.
+    pub(super) used: u32,
     /// Free chunks of those.
-    unused: u32,
-    /// Records without a frame, linked by `next`.
-    spare: u32,
-    /// By `Parts`: the first frame with a free chunk.
+    pub(super) unused: u32,
+    /// By `Parts`: the first frame with a free chunk; records without a frame have no parts.
     shared: [u32; MOST + 1],
 }
 
@@ -87,21 +86,11 @@ impl SizeClasses {
 
     /// Room for the records of so many frames.
     pub(super) fn new(most: u32) -> Result<SizeClasses, NoMemory> {
-        let blank = Frame { page: PageNo(0), parts: Parts::HALVES, live: 0, next: NIL, prev: NIL };
-        let mut frames = Pieces::new(most as usize, &blank)?;
-        (1..most).for_each(|next| frames[next as usize - 1].next = next);
-        let spare = if most == 0 { NIL } else { 0 };
-        Ok(SizeClasses { frames, used: 0, unused: 0, spare, shared: [NIL; MOST + 1] })
-    }
-
-    /// Frames in use.
-    pub(super) fn used(&self) -> u32 {
-        self.used
-    }
-
-    /// Free chunks of the frames in use.
-    pub(super) fn unused(&self) -> u32 {
-        self.unused
+        let blank = Frame { page: PageNo(0), parts: Parts::NONE, live: 0, next: NIL, prev: NIL };
+        let frames = Pieces::new(most as usize, &blank)?;
+        let mut new = SizeClasses { frames, used: 0, unused: 0, shared: [NIL; MOST + 1] };
+        (0..most).rev().for_each(|frame| new.link(frame));
+        Ok(new)
     }
 
     /// Takes a chunk of a frame that others use too, if there is one.
@@ -123,11 +112,10 @@ impl SizeClasses {
     /// # Errors
     /// [`NoMemory`] if there is no record for it.
     pub(super) fn cut(&mut self, page: PageNo, parts: Parts) -> Result<Chunk, NoMemory> {
-        let frame = self.spare;
-        let record = self.record(frame).ok_or(NoMemory)?;
-        let next = record.next;
-        *record = Frame { page, parts, live: 1, next: NIL, prev: NIL };
-        self.spare = next;
+        let frame = self.shared[0];
+        self.record(frame).ok_or(NoMemory)?;
+        self.unlink(frame);
+        self.frames[frame as usize] = Frame { page, parts, live: 1, next: NIL, prev: NIL };
         self.used += 1;
         self.unused += u32::from(parts.0) - 1;
         self.link(frame);
@@ -145,8 +133,8 @@ impl SizeClasses {
         if live == 0 {
             self.unused -= u32::from(parts.0);
             self.unlink(chunk.frame);
-            self.frames[chunk.frame as usize].next = self.spare;
-            self.spare = chunk.frame;
+            self.frames[chunk.frame as usize].parts = Parts::NONE;
+            self.link(chunk.frame);
             self.used -= 1;
             return Some(page);
         }
@@ -209,10 +197,11 @@ impl SizeClasses {
             while at != NIL {
                 let f = &self.frames[at as usize];
                 let fits = usize::from(f.parts.0) == parts && f.prev == prev;
-                if !fits || f.live == 0 || f.live == f.parts.all() {
+                if !fits || (f.live == 0) != (parts == 0) || (f.live == f.parts.all() && parts != 0)
+                {
                     return Err("a frame of zram is on the wrong list");
                 }
-                on_lists += 1;
+                on_lists += usize::from(parts != 0);
                 (prev, at) = (at, f.next);
             }
         }
@@ -253,7 +242,7 @@ mod tests {
         assert_eq!(chunks.free(held[2]), None);
         assert_eq!(chunks.share(parts), Some(held[2]), "a hole is filled");
         let freed: Vec<_> = held.into_iter().filter_map(|chunk| chunks.free(chunk)).collect();
-        assert_eq!((freed, chunks.used(), chunks.audit(0)), (std::vec![PageNo(7)], 0, Ok(())));
+        assert_eq!((freed, chunks.used, chunks.audit(0)), (std::vec![PageNo(7)], 0, Ok(())));
     }
 
     #[test]
@@ -274,7 +263,7 @@ mod tests {
             }
             let places: std::collections::BTreeSet<_> =
                 held.iter().map(|&c| chunks.place(c)).collect();
-            assert_eq!((places.len(), chunks.used() as usize), (held.len(), 40 - pages.len()));
+            assert_eq!((places.len(), chunks.used as usize), (held.len(), 40 - pages.len()));
             chunks.audit(held.len()).unwrap();
         }
     }

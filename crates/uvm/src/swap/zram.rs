@@ -26,7 +26,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use machine::lines::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use machine::lines::{AtomicU32, Ordering::Relaxed};
 
 use lz4_flex::block::{
     compress_into_with_table, decompress_into, get_maximum_output_size, CompressTable,
@@ -87,9 +87,8 @@ struct Store {
     chunks: SizeClasses,
     /// Frames that it may have.
     limit: u32,
-    percent: u8,
-    /// Slots that aren't empty.
-    pages: u32,
+    /// But for its frames, which `chunks` counts; `pages` are the slots that aren't empty.
+    info: ZramInfo,
 }
 
 /// Where pages are packed and unpacked, and LZ4's table of what it has seen: 8 KiB.
@@ -117,9 +116,6 @@ pub struct Zram<M: Machine> {
     store: Ordered<order::PageQueues, M::Lock, Store>,
     slots: u32,
     room: AtomicU32,
-    stored: AtomicU64,
-    read: AtomicU64,
-    too_large: AtomicU64,
 }
 
 /// The device of an instance, and its name while it is on.
@@ -154,8 +150,7 @@ impl<M: Machine> Zram<M> {
             entries: Pieces::new(slots, &Entry::Empty)?,
             chunks: SizeClasses::new(most as u32)?,
             limit: 0,
-            percent: 0,
-            pages: 0,
+            info: ZramInfo::default(),
         };
         store.set_percent(total, percent);
         Ok(Arc::new(Zram {
@@ -164,9 +159,6 @@ impl<M: Machine> Zram<M> {
             slots: slots as u32,
             room: AtomicU32::new(store.room()),
             store: Ordered::new(store),
-            stored: AtomicU64::new(0),
-            read: AtomicU64::new(0),
-            too_large: AtomicU64::new(0),
         }))
     }
 
@@ -228,14 +220,7 @@ impl<M: Machine> Zram<M> {
     /// ```
     pub fn info(&self, held: &mut Held<'_, order::Nothing>) -> ZramInfo {
         let (store, _) = self.store.lock(held);
-        ZramInfo {
-            percent: store.percent,
-            frames: store.chunks.used(),
-            pages: store.pages,
-            stored: self.stored.load(Relaxed),
-            read: self.read.load(Relaxed),
-            too_large: self.too_large.load(Relaxed),
-        }
+        ZramInfo { frames: store.chunks.used, ..store.info }
     }
 
     /// Checks I1, I3 and the chunks.
@@ -255,7 +240,7 @@ impl<M: Machine> Zram<M> {
     pub fn audit(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), &'static str> {
         let (store, _) = self.store.lock(held);
         let count = |which: fn(&Entry) -> bool| store.entries.iter().filter(|&e| which(e)).count();
-        if count(|entry| !matches!(entry, Entry::Empty)) != store.pages as usize {
+        if count(|entry| !matches!(entry, Entry::Empty)) != store.info.pages as usize {
             return Err("pages of zram are counted wrongly");
         }
         if self.room.load(Relaxed) != store.room() {
@@ -273,11 +258,10 @@ impl<M: Machine> Zram<M> {
     ) -> Result<(), NoMemory> {
         let (mut work, mut h) = self.work.lock(held);
         machine.read(page, 0, &mut work.page);
-        let packed = work.pack().inspect_err(|_| {
-            self.too_large.fetch_add(1, Relaxed);
-        })?;
+        let packed = work.pack();
         let (mut store, mut h) = self.store.lock(&mut h);
-        let entry = match packed {
+        store.info.too_large += u64::from(packed.is_err());
+        let entry = match packed? {
             None => Entry::Zeroes,
             Some((len, parts)) => {
                 let chunk = store.chunk((machine, &self.frames), &mut h, parts)?;
@@ -287,9 +271,9 @@ impl<M: Machine> Zram<M> {
             }
         };
         store.entries[slot as usize] = entry;
-        store.pages += 1;
+        store.info.pages += 1;
         self.room.store(store.room(), Relaxed);
-        self.stored.fetch_add(1, Relaxed);
+        store.info.stored += 1;
         Ok(())
     }
 
@@ -301,22 +285,21 @@ impl<M: Machine> Zram<M> {
         page: PageNo,
     ) -> bool {
         let (mut work, mut h) = self.work.lock(held);
-        self.read.fetch_add(1, Relaxed);
-        let len = {
-            let (store, _h) = self.store.lock(&mut h);
-            match store.entries[slot as usize] {
-                Entry::Empty => return false,
-                Entry::Zeroes => {
-                    machine.zero(page);
-                    return true;
-                }
-                Entry::Packed(chunk, len) => {
-                    let (frame, offset) = store.chunks.place(chunk);
-                    machine.read(frame, offset, &mut work.packed[..usize::from(len)]);
-                    usize::from(len)
-                }
+        let (mut store, _h) = self.store.lock(&mut h);
+        store.info.read += 1;
+        let len = match store.entries[slot as usize] {
+            Entry::Empty => return false,
+            Entry::Zeroes => {
+                machine.zero(page);
+                return true;
+            }
+            Entry::Packed(chunk, len) => {
+                let (frame, offset) = store.chunks.place(chunk);
+                machine.read(frame, offset, &mut work.packed[..usize::from(len)]);
+                usize::from(len)
             }
         };
+        drop(store);
         let Work { page: bytes, packed, .. } = &mut **work;
         let is_whole = decompress_into(&packed[..len], bytes).is_ok_and(|len| len == PAGE_SIZE);
         if is_whole {
@@ -375,7 +358,7 @@ impl<M: Machine> SwapDevice<M> for Zram<M> {
                 self.frames.free_page(machine, &mut h, frame);
             }
         }
-        store.pages -= u32::from(!matches!(old, Entry::Empty));
+        store.info.pages -= u32::from(!matches!(old, Entry::Empty));
         self.room.store(store.room(), Relaxed);
     }
 }
@@ -395,13 +378,13 @@ impl Work {
 impl Store {
     fn set_percent(&mut self, total: usize, percent: u8) {
         self.limit = (total * usize::from(percent) / 100).max(1) as u32;
-        self.percent = percent;
+        self.info.percent = percent;
     }
 
     /// Pages that it may have room for, if they are small.
     fn room(&self) -> u32 {
-        let frames = self.limit.saturating_sub(self.chunks.used());
-        frames * SizeClasses::MOST + self.chunks.unused()
+        let frames = self.limit.saturating_sub(self.chunks.used);
+        frames * SizeClasses::MOST + self.chunks.unused
     }
 
     /// A chunk in a frame that has one, or in a new one.
@@ -414,7 +397,7 @@ impl Store {
         if let Some(chunk) = self.chunks.share(parts) {
             return Ok(chunk);
         }
-        if self.chunks.used() >= self.limit {
+        if self.chunks.used >= self.limit {
             return Err(NoMemory);
         }
         let frame = frames.alloc(machine, held, Reserve::Pageout)?;

@@ -65,7 +65,7 @@ fn memory_that_came_loaded_is_free_once_it_is_freed() {
 #[expect(unsafe_code, reason = "what was kept in the page is gone")]
 fn let_go(frames: &Frames<SoftMachine>, page: PageNo) {
     // SAFETY: nothing lies in it.
-    unsafe { frames.let_go(page) }
+    unsafe { frames.release_own(page) }
 }
 
 /// What each safe function says that is asked for a page of this number.
@@ -298,8 +298,9 @@ fn an_audit_finds_records_that_do_not_fit_the_lists() {
         let h = &mut ctx.held();
         let pages: Vec<_> = (0..9).map(|_| alloc(&m, h)).collect();
         m.frames().set_flags(pages[1], PageFlags::FILE);
-        m.frames().activate_all(h, pages.iter().copied());
-        m.frames().deactivate_all(h, &pages[1..4]);
+        pages.iter().for_each(|&page| m.frames().activate(&m, h, page));
+        m.frames().flush_pending(h);
+        m.frames().deactivate(h, &pages[1..4]);
         m.frames().audit(h).unwrap();
         break_it(&m, h);
         let found = m.frames().audit(h).expect_err(sentence);
@@ -377,7 +378,7 @@ fn a_cpu_gets_back_what_it_gave_back() {
             let others = again[cpu].iter().filter(|page| before[1 - cpu].contains(page)).count();
             let new = again[cpu].iter().filter(|page| !before[cpu].contains(page)).count();
             assert_eq!(others, 0, "CPU {cpu} has got pages that the other one has used");
-            assert!(new < uvm::page::magazine::FULL, "and {new} that it has not used itself");
+            assert!(new < uvm::page::FULL, "and {new} that it has not used itself");
         }
     });
 }
@@ -470,7 +471,7 @@ fn the_oldest_page_is_found_first_and_a_second_chance_goes_last() {
     pages.iter().for_each(|&page| m.frames().activate(&m, h, page));
     m.frames().flush_pending(h);
     assert_eq!(m.frames().oldest(h, Queue::Active), Some(pages[0]));
-    pages.iter().for_each(|&page| m.frames().deactivate(h, page));
+    pages.iter().for_each(|&page| m.frames().deactivate(h, &[page]));
     assert_eq!((m.frames().active(), m.frames().inactive()), (0, 3));
     m.frames().reactivate(h, pages[0]);
     assert_eq!(m.frames().oldest(h, Queue::Inactive), Some(pages[1]));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use machine::order::{Held, Nothing};
 use machine::{NoMemory, Pa, PageNo, ThreadCtx};
 use uvm::page::{Class, Gather, PageFlags, Place, Queue, SCAN};
-use uvm::page::{Frames, Owner, Reserve, Unmapped};
+use uvm::page::{Frames, Owner, Reserve, Slot, Unmapped};
 use uvm_soft::{Config, Rng, SoftMachine};
 
 /// Frames of each segment, and of the devices behind them.
@@ -81,10 +81,13 @@ impl World<'_> {
         let f = self.frames();
         assert!(page.0 < ALL && !self.taken().any(|p| p == page), "{page:?} is taken");
         assert_eq!((f.owner(page), f.place(page)), (Owner::Kernel, Place::Nowhere));
-        assert_eq!((f.flags(page), f.wire_count(page), f.slot(page)), (PageFlags::empty(), 0, 0));
+        assert_eq!(
+            (f.flags(page), f.wire_count(page), f.slot(page)),
+            (PageFlags::empty(), 0, None)
+        );
         let class = *self.random.pick(&[PageFlags::empty(), PageFlags::FILE, PageFlags::EXEC]);
         self.frames().set_owner(page, Owner::Anon(page.0), 0);
-        self.frames().set_slot(page, 7);
+        self.frames().set_slot(page, Slot::new(7));
         self.frames().set_flags(page, class | PageFlags::CLEAN);
         self.idle.push(page);
     }
@@ -183,14 +186,6 @@ impl World<'_> {
     fn activate(&mut self, h: &mut Token<'_>) {
         let pages = self.some(40);
         let (f, was_idle) = (self.m.frames(), |w: &Self, page| w.idle.contains(&page));
-        if self.below(3) == 0 {
-            f.activate_all(h, pages.iter().copied());
-            let new: Vec<_> = pages.into_iter().filter(|&page| was_idle(self, page)).collect();
-            // Others may have been linked before, by a full batch.
-            new.iter().for_each(|&page| self.forget(page));
-            self.active.extend(new);
-            return;
-        }
         for page in pages {
             if self.below(8) == 0 {
                 f.wire(page);
@@ -245,8 +240,8 @@ impl World<'_> {
         let pages = self.some(40);
         let f = self.m.frames();
         match self.below(3) {
-            0 => f.deactivate_all(h, &pages),
-            1 => pages.iter().for_each(|&page| f.deactivate(h, page)),
+            0 => f.deactivate(h, &pages),
+            1 => pages.iter().for_each(|&page| f.deactivate(h, &[page])),
             _ => {
                 for page in pages {
                     f.reactivate(h, page);

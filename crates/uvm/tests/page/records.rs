@@ -4,7 +4,7 @@
 use machine::order::{Held, Nothing};
 use machine::{Pa, PageNo, ThreadCtx};
 use uvm::page::{Class, PageFlags, Place, Taken, TryLoan};
-use uvm::page::{Frames, Owner, Reserve};
+use uvm::page::{Frames, Owner, Reserve, Slot};
 use uvm_soft::{Config, Rng, SoftMachine};
 
 fn machine() -> SoftMachine {
@@ -34,7 +34,7 @@ struct Record {
     flags: PageFlags,
     wirings: u32,
     loans: u32,
-    is_left: bool,
+    is_disowned: bool,
     place: Place,
 }
 
@@ -48,7 +48,7 @@ impl Record {
         flags: PageFlags::empty(),
         wirings: 0,
         loans: 0,
-        is_left: false,
+        is_disowned: false,
         place: Place::Nowhere,
     };
 
@@ -65,12 +65,12 @@ impl Record {
         let said = Record {
             owner: f.owner(page),
             index: f.index(page),
-            slot: f.slot(page),
+            slot: f.slot(page).map_or(0, Slot::number),
             is_shared: matches!(self.owner, Owner::Anon(_)) && f.is_marked_shared(page),
             flags: f.flags(page),
             wirings: f.wire_count(page) - f.loans(page),
             loans: f.loans(page),
-            is_left: f.is_left(page),
+            is_disowned: f.is_disowned(page),
             place: f.place(page),
         };
         assert_eq!(said, *self);
@@ -83,7 +83,7 @@ impl Record {
         {
             assert_eq!(f.is_alone(page, anon), lone && self.owner == Owner::Anon(anon), "{anon}");
         }
-        let one_borrower = self.is_left && (self.wirings, self.loans) == (0, 1);
+        let one_borrower = self.is_disowned && (self.wirings, self.loans) == (0, 1);
         assert_eq!(f.is_borrowers(page), one_borrower);
         let class = match () {
             () if self.flags.contains(PageFlags::EXEC) => Class::Exec,
@@ -131,7 +131,7 @@ fn step(
         }
         3 => {
             record.slot = random.below(1 << 29) as u32;
-            f.set_slot(page, record.slot);
+            f.set_slot(page, Slot::new(record.slot));
         }
         4 | 5 => {
             let flags = PageFlags::from_bits_truncate(random.below(1 << 11) as u16);
@@ -149,7 +149,7 @@ fn step(
             f.wire(page);
             record.wirings += 1;
         }
-        7 if record.wirings > 0 && !record.is_left => {
+        7 if record.wirings > 0 && !record.is_disowned => {
             f.unwire(m, h, page);
             record.wirings -= 1;
             if record.wirings == 0 && record.place == Place::Nowhere {
@@ -158,7 +158,7 @@ fn step(
         }
         8 if record.wirings > 0 => {
             record.wirings -= 1;
-            let is_last = record.is_left && !record.is_held();
+            let is_last = record.is_disowned && !record.is_held();
             assert_eq!(f.unpin(page), is_last, "the page is whose wiring was the last");
             if is_last {
                 free(m, h, page, record);
@@ -180,30 +180,30 @@ fn step(
         }
         11 if record.loans > 0 => {
             record.loans -= 1;
-            let is_last = record.is_left && !record.is_held();
+            let is_last = record.is_disowned && !record.is_held();
             assert_eq!(f.end_loan(page), is_last, "the page is whose loan was the last");
             if is_last {
                 free(m, h, page, record);
             }
         }
-        12 if !record.is_left => {
+        12 if !record.is_disowned => {
             let is_idle = !record.is_held();
-            assert_eq!(f.leave(page), is_idle);
-            record.is_left = true;
+            assert_eq!(f.disown(page), is_idle);
+            record.is_disowned = true;
             if is_idle {
                 free(m, h, page, record);
             }
         }
         13 if record.loans > 0 => {
             let expected = match () {
-                () if !record.is_left || record.wirings != 0 => Taken::Not,
+                () if !record.is_disowned || record.wirings != 0 => Taken::Not,
                 () if record.loans == 1 => Taken::Alone,
                 () => Taken::Among,
             };
             assert_eq!(f.take_over(page), expected);
             if expected != Taken::Not {
                 record.loans -= u32::from(expected == Taken::Alone);
-                record.is_left = false;
+                record.is_disowned = false;
                 record.owner = *random.pick(&OWNERS);
                 f.set_new_owner(page, record.owner);
                 (record.index, record.slot, record.is_shared) = (0, 0, false);
@@ -216,9 +216,9 @@ fn step(
                 record.place = Place::Pending;
             }
         }
-        15 if !record.is_left && !record.is_held() => {
-            f.disown(page);
-            (record.is_left, record.loans) = (true, 1);
+        15 if !record.is_disowned && !record.is_held() => {
+            f.loan_unowned(page);
+            (record.is_disowned, record.loans) = (true, 1);
         }
         _ => {}
     }
@@ -267,7 +267,7 @@ fn programs_hold_a_page_so_often_and_no_more() {
     // The kernel's own always fit.
     f.wire(page);
     assert_eq!((f.wire_count(page), f.loans(page)), (MOST.0 + 1 + MOST.1, MOST.1));
-    assert!(!f.may_wire(page) && !f.is_left(page));
+    assert!(!f.may_wire(page) && !f.is_disowned(page));
     f.unwire(&m, h, page);
     f.unwire(&m, h, page);
     assert!(f.may_wire(page) && !f.end_loan(page) && f.loan(page));
@@ -279,8 +279,8 @@ fn a_devices_frame_is_never_to_be_freed() {
     let (f, device) = (m.frames(), PageNo(64));
     assert!(f.is_device(device) && !f.is_device(PageNo(63)));
     f.wire(device);
-    assert!(!f.unpin(device) && !f.leave(device));
-    assert_eq!((f.is_left(device), f.wire_count(device)), (false, 0));
+    assert!(!f.unpin(device) && !f.disown(device));
+    assert_eq!((f.is_disowned(device), f.wire_count(device)), (false, 0));
 }
 
 #[test]

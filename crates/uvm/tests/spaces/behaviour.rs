@@ -312,7 +312,7 @@ fn the_knob_says_whether_a_fault_maps_its_neighbours() {
     for (neighbours, expected) in [(true, 8), (false, 1)] {
         let (uvm, mut ctx) = (world(), ThreadCtx::new());
         let held = &mut ctx.held();
-        uvm.knobs().set_neighbours(neighbours);
+        uvm.knobs().set_fault_around(neighbours);
         let space = space(&uvm, held);
         let va = uvm.map(held, &space, &MapRequest::zero(Pages(8))).unwrap();
         (0..8).for_each(|i| store(&uvm, &space, va + Pages(i), 1).unwrap());

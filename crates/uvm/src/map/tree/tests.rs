@@ -489,3 +489,12 @@ fn levels_are_bounded_by_what_addresses_hold() {
     }
     assert!(most_levels(1) == 1 && most_levels(LEAF as u64) == 2);
 }
+
+/// The figures of docs/decisions/page-out-and-swap.md; the kernel's lock is no larger than std's.
+#[test]
+fn a_map_entry_is_as_small_as_stated() {
+    type Entry = crate::map::Entry<uvm_soft::SoftMachine>;
+    assert_eq!(size_of::<Entry>(), 88);
+    let node = size_of::<Node<Entry>>();
+    assert!(LEAF != 8 || node == 752, "{node} bytes of a node");
+}

@@ -102,7 +102,7 @@ pub(super) fn free<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
     TABLES.fetch_sub(1, Relaxed);
     record(page).make_plain();
     // SAFETY: no entry leads to the table, and no CPU walks through it.
-    unsafe { KERNEL.frames().let_go(page) };
+    unsafe { KERNEL.frames().release_own(page) };
     KERNEL.frames().free_page(&KERNEL, held, page);
 }
 

@@ -139,9 +139,10 @@ impl Quota {
             return Ok(());
         }
         for (at, quota) in self.chain().enumerate() {
-            if let Err(full) = quota.count(pages) {
-                self.chain().take(at).for_each(|counted| counted.forget(pages));
-                return Err(full);
+            let fits = |used: usize| used.checked_add(pages).filter(|&sum| sum <= quota.most());
+            if quota.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
+                self.chain().take(at).for_each(|inner| _ = inner.used.fetch_sub(pages, Relaxed));
+                return Err(GetError::NoSpace);
             }
         }
         Ok(())
@@ -150,24 +151,6 @@ impl Quota {
     /// It and all that it lies within.
     fn chain(&self) -> impl Iterator<Item = &Quota> {
         core::iter::successors(Some(self), |quota| quota.outer.as_deref())
-    }
-
-    fn count(&self, pages: usize) -> Result<(), GetError> {
-        let mut used = self.used();
-        loop {
-            let sum = used
-                .checked_add(pages)
-                .filter(|&sum| sum <= self.most())
-                .ok_or(GetError::NoSpace)?;
-            match self.used.compare_exchange(used, sum, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(now) => used = now,
-            }
-        }
-    }
-
-    fn forget(&self, pages: usize) {
-        self.used.fetch_sub(pages, Relaxed);
     }
 
     /// Counts a page that takes the place of one that was just given back.
@@ -187,6 +170,6 @@ impl Quota {
 
     /// Gives back what was taken for pages.
     pub(crate) fn give_back(&self, pages: usize) {
-        self.chain().for_each(|quota| quota.forget(pages));
+        self.chain().for_each(|quota| _ = quota.used.fetch_sub(pages, Relaxed));
     }
 }

@@ -1,13 +1,17 @@
 //! What a space's map looks like, for `/proc` and for people.
 
+mod space;
+
 use alloc::sync::Arc;
 use core::fmt;
+use core::ops::Deref;
 
 use machine::{order, Held, Machine, PageRange, Pages, Prot, Va, VaRange};
 
 use crate::loan::slots::Content;
 use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes};
 use crate::{Pager, Space, Uvm};
+pub use space::RangeStats;
 
 /// One map entry, as it was at some moment.
 ///
@@ -23,24 +27,23 @@ use crate::{Pager, Space, Uvm};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EntryInfo {
-    /// Its addresses.
-    pub range: PageRange,
-    /// What accesses may do.
-    pub prot: Prot,
-    /// The most that they may be allowed.
-    pub max_prot: Prot,
-    /// Whether stores are seen by others.
-    pub sharing: Sharing,
+    /// Its addresses and what accesses may do.
+    pub outline: Outline,
     /// What a child gets.
     pub inherit: Inherit,
     /// How it is used.
     pub advice: Advice,
-    /// Whether it is locked in memory.
-    pub wired: bool,
     /// The host's word for it.
     pub name: Option<Arc<dyn Name>>,
     /// What lies below and above.
     pub layers: Layers,
+}
+
+impl Deref for EntryInfo {
+    type Target = Outline;
+    fn deref(&self) -> &Outline {
+        &self.outline
+    }
 }
 
 /// An entry's two layers.
@@ -77,7 +80,7 @@ pub struct Layers {
 /// # use uvm_soft::example::*;
 /// # run(|uvm, held, space| {
 /// let at = uvm.map(held, space, &MapRequest::zero(Pages(4)).prot(Prot::READ))?;
-/// let outline = uvm.first_in(held, space, space.bounds()).ok_or("it is mapped")?;
+/// let (outline, _) = uvm.first_in(held, space, space.bounds()).ok_or("it is mapped")?;
 /// assert_eq!((outline.range, outline.prot, outline.object), (pages(at, 4), Prot::READ, None));
 /// # Ok(()) });
 /// ```
@@ -128,15 +131,15 @@ impl<M: Machine> Uvm<M> {
         self.each_in_steps(held, space, range, |e, _| each(&outline(e)));
     }
 
-    /// The first entry that overlaps the range: with it a host goes through a range entry by entry
-    /// and may wait, or change them, in between.
+    /// The first entry that overlaps the range, with its name: with it a host goes through a range
+    /// entry by entry and may wait, or change them, in between.
     ///
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
     /// memory(uvm, held, space, 4)?;
     /// let mut rest = space.bounds();
-    /// while let Some(entry) = uvm.first_in(held, space, rest) {
+    /// while let Some((entry, _)) = uvm.first_in(held, space, rest) {
     ///     uvm.unmap(held, space, entry.range)?;
     ///     rest = rest.skip_to(entry.range.end);
     /// }
@@ -144,28 +147,6 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn first_in(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-    ) -> Option<Outline> {
-        let range = VaRange::from(range);
-        let (tree, _) = space.map.lock(self.mem(), held, range);
-        tree.try_each(range, &mut |e| Err(outline(e))).err()
-    }
-
-    /// The first entry that overlaps the range, with its name.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let request = MapRequest { name: Some(Arc::new("heap")), ..MapRequest::zero(Pages(4)) };
-    /// uvm.map(held, space, &request)?;
-    /// let (_, name) = uvm.first_named_in(held, space, space.bounds()).ok_or("it is mapped")?;
-    /// assert_eq!(name.as_ref().map(|name| name.text()), Some("heap"));
-    /// # Ok(()) });
-    /// ```
-    pub fn first_named_in(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
@@ -198,7 +179,7 @@ impl<M: Machine> Uvm<M> {
         tree.each(space.map.bounds, |e| each(&self.info(e, &mut h)));
     }
 
-    /// The entry at an address; loans are not counted.
+    /// The entry at an address. Cost: by its pages.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -210,28 +191,6 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn entry_at(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        va: Va,
-    ) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(self.mem(), held);
-        tree.get(va).map(|e| info(e, &mut h))
-    }
-
-    /// The same with its loans. Cost: by its pages.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let range = memory(uvm, held, space, 4)?;
-    /// let loan = uvm.loan_to_kernel(held, space, pages(range.start, 1))?;
-    /// let entry = uvm.describe_at(held, space, range.start).ok_or("it is mapped")?;
-    /// assert_eq!(entry.layers.loan, 1);
-    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
-    /// # Ok(()) });
-    /// ```
-    pub fn describe_at(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
@@ -293,46 +252,43 @@ impl<M: Machine> Uvm<M> {
         space.map.lock(self.mem(), held, range).0.is_covered(range)
     }
 
-    /// Pages of anonymous memory that the space's entries refer to, shared ones too.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// memory(uvm, held, space, 4)?;
-    /// let child = uvm.fork(held, space)?;
-    /// assert_eq!(uvm.anonymous(held, &child), 4, "shared, but the child's as well");
-    /// uvm.space_destroy(held, child);
-    /// # Ok(()) });
-    /// ```
-    pub fn anonymous(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) -> usize {
-        let mut sum = 0;
-        self.describe(held, space, |e| sum += e.layers.amap.map_or(0, |(_, anons, _)| anons));
-        sum
-    }
-
     fn info(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {
-        let mut info = info(e, held);
-        info.layers.loan = self.loaned_pages(e, held);
-        info
-    }
-
-    fn loaned_pages(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> usize {
         let is_loaned = |page| self.frames().loans(page) != 0;
-        let above = e.amap.as_ref().map_or(0, |a| {
+        let (mut loan, mut borrowed) = (0, 0);
+        let amap = e.amap.as_ref().map(|a| {
             let (body, mut h) = a.amap.body.lock(held);
-            let anons =
-                body.slots.range(a.range(e.len())).filter_map(|(_, number)| Content::anon(number));
-            anons
-                .filter(|&no| self.anons.get(no).lock(&mut h).0.page().is_some_and(is_loaned))
-                .count()
+            let (range, mut anons) = (a.range(e.len()), 0);
+            for (_, number) in body.slots.range(range.clone()) {
+                match Content::of(number) {
+                    Content::Anon(no) => {
+                        let (anon, _) = self.anons.get(no).lock(&mut h);
+                        loan += usize::from(anon.page().is_some_and(is_loaned));
+                        anons += 1;
+                    }
+                    Content::Borrowed(_) => borrowed += 1,
+                }
+            }
+            (a.slot, anons, body.cover.is_exclusive(range))
         });
-        let below = e.object.as_ref().map_or(0, |o| {
+        let object = e.object.as_ref();
+        if let Some(o) = object {
             let (body, _) = o.pager.object().lock(held);
-            body.pages(o.offset.0..o.offset.0 + e.len().0)
-                .filter(|&(_, page)| is_loaned(page))
-                .count()
-        });
-        above + below
+            let pages = body.pages(o.offset.0..o.offset.0 + e.len().0);
+            loan += pages.filter(|&(_, page)| is_loaned(page)).count();
+        }
+        EntryInfo {
+            outline: outline(e),
+            inherit: e.inherit,
+            advice: e.advice,
+            name: e.name.clone(),
+            layers: Layers {
+                needs_copy: e.writes == Writes::NeedsCopy,
+                amap,
+                object: object.map(|o| (o.pager.kind(), o.pager.object().id(), o.offset)),
+                loan,
+                borrowed,
+            },
+        }
     }
 }
 
@@ -341,50 +297,12 @@ fn outline<M: Machine>(e: &Entry<M>) -> Outline {
         range: e.range.try_into().expect("an entry has whole pages"),
         prot: e.prot,
         max_prot: e.max_prot,
-        sharing: sharing(e),
+        sharing: match e.writes {
+            Writes::Shared => Sharing::Shared,
+            Writes::NeedsCopy | Writes::CopyOnWrite => Sharing::Private,
+        },
         wired: e.wired,
         object: e.object.as_ref().map(|o| (o.pager.object().id(), o.offset)),
-    }
-}
-
-fn sharing<M: Machine>(e: &Entry<M>) -> Sharing {
-    if e.writes == Writes::Shared {
-        Sharing::Shared
-    } else {
-        Sharing::Private
-    }
-}
-
-fn info<M: Machine>(e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {
-    let mut borrowed = 0;
-    let amap = e.amap.as_ref().map(|a| {
-        let (body, _) = a.amap.body.lock(held);
-        let range = a.range(e.len());
-        let mut anons = 0;
-        for (_, number) in body.slots.range(range.clone()) {
-            match Content::of(number) {
-                Content::Anon(_) => anons += 1,
-                Content::Borrowed(_) => borrowed += 1,
-            }
-        }
-        (a.slot, anons, body.cover.is_exclusive(range))
-    });
-    EntryInfo {
-        range: e.range.try_into().expect("an entry has whole pages"),
-        prot: e.prot,
-        max_prot: e.max_prot,
-        sharing: sharing(e),
-        inherit: e.inherit,
-        advice: e.advice,
-        wired: e.wired,
-        name: e.name.clone(),
-        layers: Layers {
-            needs_copy: e.writes == Writes::NeedsCopy,
-            amap,
-            object: e.object.as_ref().map(|o| (o.pager.kind(), o.pager.object().id(), o.offset)),
-            loan: 0,
-            borrowed,
-        },
     }
 }
 

@@ -1,148 +1,115 @@
 //! Counters, with uvmexp's meaning, kept per CPU so that counting shares no cache line.
 
-pub(crate) mod space;
-
 use alloc::vec::Vec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};
 
-/// What is counted.
-///
-/// ```
-/// # use uvm_soft::example::*;
-/// # run(|uvm, held, space| {
-/// let range = memory(uvm, held, space, 2)?;
-/// let child = uvm.fork(held, space)?;
-/// store(uvm, &child, range.start, b"c")?;
-/// assert_eq!(uvm.stat().get(Counter::FaultsAnonCopied), 1);
-/// uvm.space_destroy(held, child);
-/// # Ok(()) });
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-#[non_exhaustive]
-pub enum Counter {
-    /// Calls of the fault routine.
-    Faults,
-    /// Case 1A: an anon was mapped.
-    FaultsAnon,
-    /// Case 1B: an anon was copied.
-    FaultsAnonCopied,
-    /// A page on loan was mapped to be read.
-    FaultsBorrowed,
-    /// Case 2A: an object's page was mapped.
-    FaultsObject,
-    /// Case 2B: an object's page was copied to an anon.
-    FaultsPromoted,
-    /// Case 2B: a page of zeroes was made.
-    FaultsZero,
-    /// Pages of zeroes that were made with one, behind it.
-    ZeroedAhead,
-    /// Attempts that waited for a busy page.
-    Waits,
-    /// Map entries made by mapping; merged ones are not counted.
-    EntriesMade,
-    /// Amaps copied at the first write after a fork.
-    AmapCopies,
-    /// Pages that a fork copied for the child, since the parent would store to them at once.
-    CopiedAtFork,
-    /// Reads of files.
-    FileReads,
-    /// Pages that they were of.
-    FilePagesRead,
-    /// Writes of files.
-    FileWrites,
-    /// Pages that they were of.
-    FilePagesWritten,
-    /// Pages of files that could not be written.
-    FileErrors,
-    /// Pages read from swap devices that are not memory.
-    SwapIns,
-    /// Reads from swap: divides the pages for the mean size.
-    SwapReads,
-    /// Of the pages read from swap, those for which nobody waited.
-    SwapAhead,
-    /// Pages written to swap devices that are not memory.
-    SwapOuts,
-    /// Writes to swap.
-    SwapWrites,
-    /// Pages whose transfer to or from swap failed.
-    SwapErrors,
-    /// Slots taken from pages in memory that had been written to since, because swap was full.
-    SlotsReclaimed,
-    /// Passes of the page daemon, or of a thread in its place.
-    Passes,
-    /// Passes by threads that found no memory.
-    DirectPasses,
-    /// Pages looked at on the inactive queue.
-    Scanned,
-    /// Pages moved to the inactive queue.
-    Deactivated,
-    /// Inactive pages that had been used again, or whose kind of memory is kept.
-    Reactivated,
-    /// Pages freed by passes and by the writes that they started.
-    PagesFreed,
-    /// Of these, pages freed without I/O.
-    FreedClean,
-    /// Pages of anonymous memory loaned to the kernel.
-    LoansAnon,
-    /// Pages of objects loaned to the kernel.
-    LoansObject,
-    /// Times that the page of zeroes was loaned in place of memory that nobody has touched.
-    LoansZero,
-    /// Pages copied for the kernel, since a device may write to them or they are loaned too often.
-    LoansCopied,
-    /// Loans that were broken: the lender got a copy, since it wrote while the page was loaned.
-    LoansBroken,
-    /// Pages that became a program's as they were.
-    PagesTransferred,
-    /// Pages that were copied on their way to a program, since others have them too.
-    TransfersCopied,
-    /// Map entries passed from one space to another.
-    EntriesPassed,
+macro_rules! counters {
+    ($($(#[$what:meta])* $name:ident = $word:literal,)*) => {
+        /// What is counted.
+        ///
+        /// ```
+        /// # use uvm_soft::example::*;
+        /// # run(|uvm, held, space| {
+        /// let range = memory(uvm, held, space, 2)?;
+        /// let child = uvm.fork(held, space)?;
+        /// store(uvm, &child, range.start, b"c")?;
+        /// assert_eq!(uvm.stat().get(Counter::FaultsAnonCopied), 1);
+        /// uvm.space_destroy(held, child);
+        /// # Ok(()) });
+        /// ```
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        #[non_exhaustive]
+        pub enum Counter {
+            $($(#[$what])* $name,)*
+        }
+
+        /// Every counter with its name as `/proc/vmstat` has it.
+        pub const COUNTERS: [(Counter, &str); [$($word),*].len()] =
+            [$((Counter::$name, $word)),*];
+    };
 }
 
-/// Every counter with its name as `/proc/vmstat` has it.
-pub const COUNTERS: [(Counter, &str); 39] = [
-    (Counter::Faults, "faults"),
-    (Counter::FaultsAnon, "faults_anon"),
-    (Counter::FaultsAnonCopied, "faults_anon_copied"),
-    (Counter::FaultsBorrowed, "faults_borrowed"),
-    (Counter::FaultsObject, "faults_object"),
-    (Counter::FaultsPromoted, "faults_promoted"),
-    (Counter::FaultsZero, "faults_zero"),
-    (Counter::ZeroedAhead, "zeroed_ahead"),
-    (Counter::Waits, "fault_waits"),
-    (Counter::EntriesMade, "map_entries_made"),
-    (Counter::AmapCopies, "amap_copies"),
-    (Counter::CopiedAtFork, "copied_at_fork"),
-    (Counter::FileReads, "file_reads"),
-    (Counter::FilePagesRead, "file_pages_read"),
-    (Counter::FileWrites, "file_writes"),
-    (Counter::FilePagesWritten, "file_pages_written"),
-    (Counter::FileErrors, "file_errors"),
-    (Counter::SwapIns, "pswpin"),
-    (Counter::SwapReads, "swap_reads"),
-    (Counter::SwapAhead, "swap_ra"),
-    (Counter::SwapOuts, "pswpout"),
-    (Counter::SwapWrites, "swap_writes"),
-    (Counter::SwapErrors, "swap_errors"),
-    (Counter::SlotsReclaimed, "swap_slots_reclaimed"),
-    (Counter::Passes, "pageout_passes"),
-    (Counter::DirectPasses, "allocstall"),
-    (Counter::Scanned, "pgscan"),
-    (Counter::Deactivated, "pgdeactivate"),
-    (Counter::Reactivated, "pgactivate"),
-    (Counter::PagesFreed, "pgsteal"),
-    (Counter::FreedClean, "pgsteal_clean"),
-    (Counter::LoansAnon, "loans_anon"),
-    (Counter::LoansObject, "loans_object"),
-    (Counter::LoansZero, "loans_zero"),
-    (Counter::LoansCopied, "loans_copied"),
-    (Counter::LoansBroken, "loans_broken"),
-    (Counter::PagesTransferred, "pages_transferred"),
-    (Counter::TransfersCopied, "transfers_copied"),
-    (Counter::EntriesPassed, "map_entries_passed"),
-];
+counters! {
+    /// Calls of the fault routine.
+    Faults = "faults",
+    /// Case 1A: an anon was mapped.
+    FaultsAnon = "faults_anon",
+    /// Case 1B: an anon was copied.
+    FaultsAnonCopied = "faults_anon_copied",
+    /// A page on loan was mapped to be read.
+    FaultsBorrowed = "faults_borrowed",
+    /// Case 2A: an object's page was mapped.
+    FaultsObject = "faults_object",
+    /// Case 2B: an object's page was copied to an anon.
+    FaultsPromoted = "faults_promoted",
+    /// Case 2B: a page of zeroes was made.
+    FaultsZero = "faults_zero",
+    /// Pages of zeroes that were made with one, behind it.
+    ZeroedAhead = "zeroed_ahead",
+    /// Attempts that waited for a busy page.
+    Waits = "fault_waits",
+    /// Map entries made by mapping; merged ones are not counted.
+    EntriesMade = "map_entries_made",
+    /// Amaps copied at the first write after a fork.
+    AmapCopies = "amap_copies",
+    /// Pages that a fork copied for the child, since the parent would store to them at once.
+    CopiedAtFork = "copied_at_fork",
+    /// Reads of files.
+    FileReads = "file_reads",
+    /// Pages that they were of.
+    FilePagesRead = "file_pages_read",
+    /// Writes of files.
+    FileWrites = "file_writes",
+    /// Pages that they were of.
+    FilePagesWritten = "file_pages_written",
+    /// Pages of files that could not be written.
+    FileErrors = "file_errors",
+    /// Pages read from swap devices that are not memory.
+    SwapIns = "pswpin",
+    /// Reads from swap: divides the pages for the mean size.
+    SwapReads = "swap_reads",
+    /// Of the pages read from swap, those for which no thread waited.
+    SwapAhead = "swap_ra",
+    /// Pages written to swap devices that are not memory.
+    SwapOuts = "pswpout",
+    /// Writes to swap.
+    SwapWrites = "swap_writes",
+    /// Pages whose transfer to or from swap failed.
+    SwapErrors = "swap_errors",
+    /// Slots taken from pages in memory that had been written to since, because swap was full.
+    SlotsReclaimed = "swap_slots_reclaimed",
+    /// Passes of the page daemon, or of a thread in its place.
+    Passes = "pageout_passes",
+    /// Passes by threads that found no memory.
+    DirectPasses = "allocstall",
+    /// Pages looked at on the inactive queue.
+    Scanned = "pgscan",
+    /// Pages moved to the inactive queue.
+    Deactivated = "pgdeactivate",
+    /// Inactive pages that had been used again, or whose kind of memory is kept.
+    Reactivated = "pgactivate",
+    /// Pages freed by passes and by the writes that they started.
+    PagesFreed = "pgsteal",
+    /// Of these, pages freed without I/O.
+    FreedClean = "pgsteal_clean",
+    /// Pages of anonymous memory loaned to the kernel.
+    LoansAnon = "loans_anon",
+    /// Pages of objects loaned to the kernel.
+    LoansObject = "loans_object",
+    /// Times that the page of zeroes was loaned in place of memory that no program has touched.
+    LoansZero = "loans_zero",
+    /// Pages copied for the kernel, since a device may write to them or they are loaned too often.
+    LoansCopied = "loans_copied",
+    /// Loans that were broken: the lender got a copy, since it wrote while the page was loaned.
+    LoansBroken = "loans_broken",
+    /// Pages that became a program's as they were.
+    PagesTransferred = "pages_transferred",
+    /// Pages that were copied on their way to a program, since other programs have them too.
+    TransfersCopied = "transfers_copied",
+    /// Map entries passed from one space to another.
+    EntriesPassed = "map_entries_passed",
+}
 
 #[repr(align(64))]
 struct PerCpu([AtomicU64; COUNTERS.len()]);

@@ -1,4 +1,4 @@
-//! How much of a file to read when a page is missing, and when to read on before anybody asks.
+//! How much of a file to read when a page is missing, and when to read on before a reader asks.
 //!
 //! ```text
 //!   window read      |M . . . . . . .|M . . . . . . . . . . . . . . .|
@@ -6,15 +6,15 @@
 //! ```
 //! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its
 //! windows double up to 64 pages, and from 4 pages on the first page of each carries a mark (the
-//! flag `AHEAD`): whoever comes to it starts the next window, so the device works on one while
-//! another is used up. Whoever comes to a marked page that is still under way is faster than the
-//! device: once windows have their full size, it starts as many as make [`DEPTH`] pages, so that
+//! flag `AHEAD`): a thread that comes to it starts the next window, so the device works on one while
+//! another is used up. A thread that comes to a marked page that is still under way is faster than
+//! the device: once windows have their full size, it starts as many as make [`DEPTH`] pages, so that
 //! the device always has the next one. A few streams per object are kept, for a few readers.
 //!
 //! A fault that follows no stream brings its own page alone, but for a file's first pages and for
 //! files that programs run: a random reader costs what it touches. Only if such faults come near
-//! one another, the missing pages *around* them are read, twice as many each time that somebody has
-//! touched the last ones, half as many if nobody has. A call of the host that follows no stream
+//! one another, the missing pages *around* them are read, twice as many each time that a program has
+//! touched the last ones, half as many if none has. A call of the host that follows no stream
 //! gets the pages it asked for.
 //!
 //! Pure policy: no lock, no page. Source: the paper leaves this to the file system; windows and
@@ -23,15 +23,14 @@
 
 use core::ops::Range;
 
-use super::Access;
+use super::{Access, Advice};
 use crate::io::CLUSTER;
-use crate::map::Advice;
 
 /// The longest window.
 const MOST: u64 = CLUSTER as u64;
 /// The first window that is marked, and the first of a file that is read from its start.
 const LEAST: u64 = 4;
-/// How far behind a reader who waits for the device the last window may end.
+/// How far behind a reader that waits for the device the last window may end.
 const DEPTH: u64 = 3 * MOST;
 /// The most pages around a fault.
 const AROUND: u64 = 16;
@@ -42,12 +41,6 @@ const LIKELY: u64 = 8;
 const NEAR: u64 = 4;
 /// Streams kept.
 const STREAMS: usize = 3;
-
-/// What was read last for a reader: the pages of `window`; none if it is empty.
-#[derive(Clone, Debug, Default)]
-struct Stream {
-    window: Range<u64>,
-}
 
 /// A read to be made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,8 +69,8 @@ pub(crate) enum Reader {
 /// An object's readers as they were last seen.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
-    /// The last used first.
-    streams: [Stream; STREAMS],
+    /// What was read last for each reader, none if it is empty; the last used first.
+    streams: [Range<u64>; STREAMS],
     /// Pages to read around a fault that follows no stream: a power of two.
     around: u64,
     /// What was read around the last such fault, and the page that it wanted.
@@ -96,8 +89,8 @@ impl ReadAhead {
         self.around = self.around.max(LIKELY);
     }
 
-    /// What to read for a page that is missing in an object of `len` pages. `used` says whether
-    /// anybody has touched a page of a range but for the one named.
+    /// What to read for a page that is missing in an object of `len` pages. `used` says whether a
+    /// page of a range has been touched but for the one named.
     pub(crate) fn miss(
         &mut self,
         index: u64,
@@ -114,15 +107,14 @@ impl ReadAhead {
         } else {
             match advice {
                 Advice::Random => Plan::new(index..index + asked, false),
-                Advice::Sequential => self.window(index, MOST),
+                Advice::Sequential => {
+                    Plan::new(self.goes_on(STREAMS - 1, index..index + MOST), true)
+                }
                 Advice::Normal => {
-                    match self.streams.iter().position(|s| s.window.end == index && index != 0) {
+                    match self.streams.iter().position(|s| s.end == index && index != 0) {
                         Some(at) => {
                             let (size, marked) = self.longer(at);
-                            let pages = index..index + size.max(asked);
-                            self.streams[..=at].rotate_right(1);
-                            self.streams[0].window = pages.clone();
-                            Plan::new(pages, marked)
+                            Plan::new(self.goes_on(at, index..index + size.max(asked)), marked)
                         }
                         None => self.aside(index, access, used),
                     }
@@ -133,20 +125,25 @@ impl ReadAhead {
         plan
     }
 
-    /// What to read next, as somebody has come to the marked page at `index`.
+    /// What to read next, as a thread has come to the marked page at `index`.
     pub(crate) fn touch(&mut self, index: u64, len: u64, reader: Reader) -> Option<Plan> {
-        let follows = |s: &Stream| s.window.end > index && s.window.end - index < DEPTH;
+        let follows = |s: &Range<u64>| s.end > index && s.end - index < DEPTH;
         let at = self.streams.iter().position(follows)?;
-        let (start, (size, _)) = (self.streams[at].window.end, self.longer(at));
+        let (start, (size, _)) = (self.streams[at].end, self.longer(at));
         let pages = start..(start + size).min(len);
         if pages.is_empty() {
             return None;
         }
-        let full = start - self.streams[at].window.start >= MOST;
-        self.streams[..=at].rotate_right(1);
-        self.streams[0].window = pages.clone();
+        let full = start - self.streams[at].start >= MOST;
         let again = full && reader == Reader::Waits && pages.end - index < DEPTH;
-        Some(Plan { pages, marked: true, again })
+        Some(Plan { pages: self.goes_on(at, pages), marked: true, again })
+    }
+
+    /// A stream's next window, or a new stream's first in the place of the last one.
+    fn goes_on(&mut self, at: usize, window: Range<u64>) -> Range<u64> {
+        self.streams[..=at].rotate_right(1);
+        self.streams[0] = window.clone();
+        window
     }
 
     /// Takes note of a page that could not be read together with others. Told of each, in order.
@@ -158,16 +155,9 @@ impl ReadAhead {
     /// The size of the window behind a stream's last, and whether it is marked: two pages in a row
     /// may be an accident.
     fn longer(&self, at: usize) -> (u64, bool) {
-        let window = &self.streams[at].window;
+        let window = &self.streams[at];
         let size = (window.end - window.start) * 2;
         (size.min(MOST), size >= LEAST)
-    }
-
-    /// The first window of a new stream.
-    fn window(&mut self, index: u64, size: u64) -> Plan {
-        self.streams.rotate_right(1);
-        self.streams[0].window = index..index + size;
-        Plan::new(index..index + size, true)
     }
 
     /// A read that follows no stream, and may be the start of one.
@@ -190,11 +180,9 @@ impl ReadAhead {
                 self.last.0.clone()
             }
         };
-        self.streams.rotate_right(1);
-        self.streams[0].window = pages.clone();
         // A call that goes on behind the first cluster will surely come to the mark.
         let marked = matches!(access, Access::Call(_, asked) if u64::from(asked) > MOST);
-        Plan::new(pages, marked)
+        Plan::new(self.goes_on(STREAMS - 1, pages), marked)
     }
 
     /// Learns from what became of the pages around the last fault.
@@ -271,7 +259,7 @@ mod tests {
         assert_eq!(first, Plan { pages: 120..184, marked: true, again: true });
         let second = ahead.touch(56, LEN, Reader::Waits).unwrap();
         assert_eq!(second, Plan { pages: 184..248, marked: true, again: false });
-        // The next mark keeps the distance; who doesn't wait lets it shrink.
+        // The next mark keeps the distance; a reader that doesn't wait lets it shrink.
         assert_eq!(ahead.touch(120, LEN, Reader::Waits).unwrap().pages, 248..312);
         assert_eq!(ahead.touch(120, LEN, Reader::Waits), None);
         assert_eq!(ahead.touch(184, LEN, Reader::GoesOn).unwrap().pages, 312..376);

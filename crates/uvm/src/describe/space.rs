@@ -1,5 +1,5 @@
 //! Where a space's memory is: in memory, on swap, mapped. For mincore, `/proc`, and the choice of
-//! who has to go.
+//! the process that has to go.
 //!
 //! All of it is counted when asked for, under the map's lock: nothing is kept up to date for it on
 //! the way of a fault.
@@ -90,9 +90,10 @@ impl<M: Machine> Uvm<M> {
         self.count_in_steps(held, space, range, |_, slots, body| body.slots.count(slots))
     }
 
-    /// The same, with room that others may fill yet: where they share the amap itself, as those do
-    /// who were given the memory by [`Pass::Share`](crate::Pass::Share), all of its addresses
-    /// count. What lies in a detached range comes to no more.
+    /// As [`anonymous_in`](Self::anonymous_in), with room that other spaces may fill yet: where
+    /// they share the amap itself, as do those that were given the memory by
+    /// [`Pass::Share`](crate::Pass::Share), all of its addresses count. What lies in a detached
+    /// range comes to no more.
     ///
     /// ```
     /// # use uvm_soft::example::*;
