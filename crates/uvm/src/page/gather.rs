@@ -44,10 +44,10 @@ const QUEUED: usize = 32;
 /// let mut gather = Gather::new();
 /// {
 ///     let (mut body, mut held) = file.object().lock(held);
-///     body.remove_range(uvm, &mut held, 0..2, &mut gather).map_err(|_| "a page is busy")?;
+///     assert_eq!(body.remove_some(uvm, &mut held, &mut gather), uvm::Removed::All);
 /// }
 /// gather.perform(uvm.frames(), uvm.machine(), held);
-/// assert_eq!(file.object().resident(held), 2);
+/// assert_eq!(file.object().resident(held), 0);
 /// # Ok(()) });
 /// ```
 #[must_use = "a Gather is performed: until then its pages are not free"]
