@@ -170,6 +170,14 @@ impl<'t, L: Level> Held<'t, L> {
 
     /// The token of a lock taken by other means than [`Ordered`], or of none, for work that takes
     /// nothing down to `M`.
+    ///
+    /// ```
+    /// use machine::order::{Anon, Held, Nothing};
+    /// fn takes_what_lies_below(_: &mut Held<'_, Anon>) {}
+    /// fn without_a_lock(held: &mut Held<'_, Nothing>) {
+    ///     takes_what_lies_below(&mut held.deeper());
+    /// }
+    /// ```
     #[inline]
     pub fn deeper<M: Level>(&mut self) -> Held<'_, M>
     where
