@@ -26,8 +26,8 @@ struct Plant {
 
 const RANDOM: &[&str] = &["--test", "model", "random"];
 const PAGING: &[&str] = &["--test", "model", "most_pages"];
-const FORK_COPIES: &[&str] = &["-p", "uvm", "--test", "maps", "a_fork_copies_few_pages"];
-const FORK_AGAIN: &[&str] = &["-p", "uvm", "--test", "paging", "a_fork_of_wired_memory"];
+const FORK_COPIES: &[&str] = &["-p", "uvm-vm", "--test", "maps", "a_fork_copies_few_pages"];
+const FORK_AGAIN: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_fork_of_wired_memory"];
 const COMES_FOR_IT: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "let_go_as_the_page_daemon_comes_for_it"];
 const LET_GO_BESIDE: &[&str] = &[
@@ -37,7 +37,7 @@ const LET_GO_BESIDE: &[&str] = &[
     "schedules",
     "a_neighbour_is_let_go_as_it_is_mapped_ahead",
 ];
-const RENEWED: &[&str] = &["-p", "uvm", "--test", "paging", "a_new_page_is_not_taken"];
+const RENEWED: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_new_page_is_not_taken"];
 const FORGETTING: &[&str] = &["-p", "uvm-soft", "--test", "mmu", "what_a_cpu_is_about_to_forget"];
 const LINE: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_comes_to_the_line_as_another_leaves"];
@@ -45,27 +45,28 @@ const LINE_ENDED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_is_ended_as_its_turn_comes_hands_it_on"];
 const LINE_EARLY: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_wakes_up_early_takes_no_turn"];
-const LARGE: &[&str] = &["-p", "uvm", "--test", "spaces", "many_"];
-const MOVING: &[&str] = &["-p", "uvm", "--test", "moving"];
-const GIVEN_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_given_back_before"];
+const LARGE: &[&str] = &["-p", "uvm-vm", "--test", "spaces", "many_"];
+const MOVING: &[&str] = &["-p", "uvm-vm", "--test", "moving"];
+const GIVEN_BACK: &[&str] = &["-p", "uvm-vm", "--test", "paging", "what_was_given_back_before"];
 const CLAIMS: &[&str] = &["--features", "shuttle", "--test", "schedules", "claims"];
-const DECISION: &[&str] = &["-p", "uvm", "--lib", "decision"];
-const FULL: &[&str] = &["-p", "uvm", "--test", "paging", "a_full_machine_refuses"];
-const FEW: &[&str] = &["-p", "uvm", "--test", "paging", "a_few_frames"];
-const LET_GO: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_let_go"];
-const TRANSFERRED: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_transferred_leaves"];
-const RETURNED: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_are_returned"];
-const READ_BACK: &[&str] = &["-p", "uvm", "--test", "paging", "what_was_read_back"];
-const WRITTEN_LAST: &[&str] = &["-p", "uvm", "--test", "paging", "that_the_last_pass_has_written"];
-const RESERVE: &[&str] = &["-p", "uvm", "--test", "paging", "the_reserve_is_filled"];
-const HOLES: &[&str] = &["-p", "uvm", "--test", "paging", "a_store_to_a_hole"];
+const DECISION: &[&str] = &["-p", "uvm-vm", "--lib", "decision"];
+const FULL: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_full_machine_refuses"];
+const FEW: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_few_frames"];
+const LET_GO: &[&str] = &["-p", "uvm-vm", "--test", "paging", "pages_that_are_let_go"];
+const TRANSFERRED: &[&str] = &["-p", "uvm-vm", "--test", "paging", "what_was_transferred_leaves"];
+const RETURNED: &[&str] = &["-p", "uvm-vm", "--test", "paging", "pages_that_are_returned"];
+const READ_BACK: &[&str] = &["-p", "uvm-vm", "--test", "paging", "what_was_read_back"];
+const WRITTEN_LAST: &[&str] =
+    &["-p", "uvm-vm", "--test", "paging", "that_the_last_pass_has_written"];
+const RESERVE: &[&str] = &["-p", "uvm-vm", "--test", "paging", "the_reserve_is_filled"];
+const HOLES: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_store_to_a_hole"];
 const REFUSED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
 const BEING_FREED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_what_is_being_given_back"];
 const NO_FRAME: &[&str] = &["--test", "model", "a_missing_frame_changes_nothing"];
-const QUOTA: &[&str] = &["-p", "uvm", "--test", "paging", "objects_with_one_quota"];
-const UNREAD: &[&str] = &["-p", "uvm", "--test", "paging", "pages_that_could_not_be_read"];
+const QUOTA: &[&str] = &["-p", "uvm-vm", "--test", "paging", "objects_with_one_quota"];
+const UNREAD: &[&str] = &["-p", "uvm-vm", "--test", "paging", "pages_that_could_not_be_read"];
 const TRUNCATION: &[&str] = &[
     "--features",
     "shuttle",
@@ -80,7 +81,7 @@ const EVICTION: &[&str] = &[
     "schedules",
     "an_eviction_meets_a_new_mapping_of_the_same_page",
 ];
-const LEAVES: &[&str] = &["-p", "uvm", "--test", "paging", "a_device_is_not_left"];
+const LEAVES: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_device_is_not_left"];
 const EXIT: &[&str] = &[
     "--features",
     "shuttle",
@@ -90,8 +91,8 @@ const EXIT: &[&str] = &[
 ];
 const ZRAM: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "zram_is_switched_off_under_load"];
-const ADVICE: &[&str] = &["-p", "uvm", "--test", "paging", "what_will_be_needed"];
-const WRITES: &[&str] = &["-p", "uvm", "--test", "paging", "writes_that_fail_at_once"];
+const ADVICE: &[&str] = &["-p", "uvm-vm", "--test", "paging", "what_will_be_needed"];
+const WRITES: &[&str] = &["-p", "uvm-vm", "--test", "paging", "writes_that_fail_at_once"];
 const PR_56535: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_copied_page_is_seen_by_every_cpu_at_once"];
 const FORK: &[&str] =
@@ -106,15 +107,15 @@ const NEIGHBOUR: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_neighbour_that_is_being_copied"];
 
 const PROGRAMS: &[&str] = &["--features", "shuttle", "--test", "programs", "found"];
-const PUT: &[&str] = &["-p", "uvm", "--test", "spaces", "a_pass_writes_a_file"];
+const PUT: &[&str] = &["-p", "uvm-vm", "--test", "spaces", "a_pass_writes_a_file"];
 
-const ON_REQUEST: &[&str] = &["-p", "uvm", "--test", "spaces", "page_out_on_request"];
+const ON_REQUEST: &[&str] = &["-p", "uvm-vm", "--test", "spaces", "page_out_on_request"];
 
-const DROPPED: &[&str] = &["-p", "uvm", "--test", "spaces", "a_dropped_page"];
+const DROPPED: &[&str] = &["-p", "uvm-vm", "--test", "spaces", "a_dropped_page"];
 
-const PINNED: &[&str] = &["-p", "uvm", "--test", "spaces", "a_pin_of_a_hole"];
+const PINNED: &[&str] = &["-p", "uvm-vm", "--test", "spaces", "a_pin_of_a_hole"];
 
-const AHEAD: &[&str] = &["-p", "uvm", "--test", "isolation", "mapped_ahead"];
+const AHEAD: &[&str] = &["-p", "uvm-vm", "--test", "isolation", "mapped_ahead"];
 
 const PINS: &[&str] = &["--features", "shuttle", "--test", "schedules", "pins::"];
 
@@ -124,7 +125,7 @@ const UNFINISHED: &[&str] = &["--features", "loom", "--test", "loom", "unfinishe
 
 const LOANS: &[&str] = &["--features", "shuttle", "--test", "schedules", "loans"];
 
-const PIECES: &[&str] = &["-p", "uvm", "--test", "maps", "unreserved_or_in_large_pieces"];
+const PIECES: &[&str] = &["-p", "uvm-vm", "--test", "maps", "unreserved_or_in_large_pieces"];
 
 const PLANTS: &[Plant] = &[
     Plant {
@@ -372,7 +373,7 @@ const PLANTS: &[Plant] = &[
         what: "loan: what a device may write to is loaned as it is",
         file: "uvm/src/page/record.rs",
         changes: &[("holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS", "holds & LOANS >= MOST_LOANS")],
-        found_by: &["-p", "uvm", "--test", "moving", "what_a_device"],
+        found_by: &["-p", "uvm-vm", "--test", "moving", "what_a_device"],
     },
     Plant {
         what: "loan: an owner that goes frees what is loaned",
@@ -871,7 +872,7 @@ const PLANTS: &[Plant] = &[
         what: "full: what a space has left behind without heap is forgotten",
         file: "uvm/src/amap/mod.rs",
         changes: &[("                self.note_left(held, &aref.amap);\n", "")],
-        found_by: &["-p", "uvm", "--test", "maps", "what_ends_without_heap"],
+        found_by: &["-p", "uvm-vm", "--test", "maps", "what_ends_without_heap"],
     },
     Plant {
         what: "line: a turn is handed over where nobody waits",

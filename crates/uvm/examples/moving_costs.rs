@@ -1,7 +1,7 @@
 //! One way to move data, so many pages, so many times: what to count instructions of.
 //!
 //! ```text
-//! cargo build --release -p uvm --example moving_costs
+//! cargo build --release -p uvm-vm --example moving_costs
 //! valgrind --tool=callgrind target/release/examples/moving_costs loan 256 100
 //! ```
 //! The difference between two runs, of 100 rounds and of none, is what 100 rounds cost. Pages are

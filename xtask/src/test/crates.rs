@@ -119,7 +119,7 @@ pub fn oldest_compilers() -> Result<Verdict> {
         let mut command = with(&["check", "--offline", "--quiet"]);
         command.args(packages(of_it.iter().copied()));
         if of_it.iter().any(|it| it.library == "uvm") {
-            command.args(["--features", "uvm/zram"]);
+            command.args(["--features", "zram"]);
         }
         let done = output(command.arg("--target-dir").arg(build::scratch("oldest")?))?;
         if !done.status.success() {
@@ -159,7 +159,7 @@ pub fn interface() -> Result<Verdict> {
     let crates = published()?;
     let target = build::scratch("interface")?;
     let mut command = cargo(&["doc", "--offline", "--quiet", "--no-deps"]);
-    command.args(packages(&crates)).args(["--features", "uvm/zram"]).arg("--target-dir");
+    command.args(packages(&crates)).args(["--features", "zram"]).arg("--target-dir");
     // The compiler's format of this is unstable; it is read by a crate that knows its version.
     command.arg(&target).env("RUSTC_BOOTSTRAP", "1");
     command.env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");

@@ -126,19 +126,19 @@ fn kernel_clippy() -> Result<Verdict> {
 }
 
 fn tests() -> Result<Verdict> {
-    const ARGUMENTS: [&str; 5] = ["test", "--workspace", "--exclude", "uvm", "--no-fail-fast"];
+    const ARGUMENTS: [&str; 5] = ["test", "--workspace", "--exclude", "uvm-vm", "--no-fail-fast"];
     Ok(count_tests(&output(cargo(&ARGUMENTS).args(OPTIMIZED))?))
 }
 
 /// For what runs the library for minutes; its own tests take less time than to optimize it does.
-const OPTIMIZED: [&str; 2] = ["--config", "profile.dev.package.uvm.opt-level=3"];
+const OPTIMIZED: [&str; 2] = ["--config", "profile.dev.package.uvm-vm.opt-level=3"];
 
 /// A test that there is only where leaves have their real size.
 const REAL_LEAVES: &str = "first_touches_upwards_are_answered_sixteen_at_a_time ... ok";
 
 /// The library's own tests, with its leaves as a kernel has them.
 fn library() -> Result<Verdict> {
-    let output = output(&mut cargo(&["test", "-p", "uvm", "--no-fail-fast"]))?;
+    let output = output(&mut cargo(&["test", "-p", "uvm-vm", "--no-fail-fast"]))?;
     if output.status.success() && !text(&output).contains(REAL_LEAVES) {
         return Ok(failed(format!("the library's leaves are small here: no `{REAL_LEAVES}`")));
     }
@@ -147,7 +147,7 @@ fn library() -> Result<Verdict> {
 
 /// The same with leaves and nodes of four, as the models have them: few pages cross many.
 fn small_leaves() -> Result<Verdict> {
-    let mut command = cargo(&["test", "-p", "uvm", "--features", "__small-leaves", "--lib"]);
+    let mut command = cargo(&["test", "-p", "uvm-vm", "--features", "__small-leaves", "--lib"]);
     command.args(["--tests", "--no-fail-fast", "--", "--skip", HOLDS]);
     Ok(count_tests(&output(&mut command)?))
 }
@@ -193,22 +193,13 @@ fn long_model_runs() -> Result<Verdict> {
 
 /// Worlds that live long, with most of their pages on swap.
 fn million_operations() -> Result<Verdict> {
-    let arguments = [
-        "test",
-        "--release",
-        "-p",
-        "uvm-check",
-        "--test",
-        "model",
-        "a_million",
-        "--",
-        "--ignored",
-    ];
+    let arguments =
+        ["test", "--release", "-p", "uvm-check", "--test", "model", "a_million", "--", "--ignored"];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 
 fn million_forks() -> Result<Verdict> {
-    let mut command = cargo(&["test", "-p", "uvm", "--test", "maps", "--", "for_ever"]);
+    let mut command = cargo(&["test", "-p", "uvm-vm", "--test", "maps", "--", "for_ever"]);
     Ok(count_tests(&output(command.env("UVM_LOOPS", "1000000"))?))
 }
 
@@ -240,7 +231,7 @@ fn small_pieces() -> Result<Verdict> {
 /// What 64 CPUs that fault share: nothing, where all is there.
 fn cache_lines() -> Result<Verdict> {
     let arguments =
-        ["test", "-p", "uvm", "--features", "__lines,uvm-soft/__lines", "--test", "lines"];
+        ["test", "-p", "uvm-vm", "--features", "__lines,uvm-soft/__lines", "--test", "lines"];
     Ok(count_tests(&output(&mut cargo(&arguments))?))
 }
 
@@ -298,7 +289,7 @@ fn examples() -> Result<Verdict> {
     }
     let mut bad = String::new();
     for name in &names {
-        let result = output(&mut cargo(&["run", "--quiet", "-p", "uvm", "--example", name]))?;
+        let result = output(&mut cargo(&["run", "--quiet", "-p", "uvm-vm", "--example", name]))?;
         if !result.status.success() || result.stdout.is_empty() {
             bad.push_str(&format!("example {name}:\n{}\n", tail(&text(&result), 20)));
         }

@@ -42,7 +42,7 @@ const PARTS: &[Part] = &[
         files: &["crates/uvm/src/amap/cover.rs"],
         names: ".",
         but: "",
-        packages: "uvm",
+        packages: "uvm-vm",
         cargo: &["--lib"],
         tests: &["cover::"],
     },
@@ -51,7 +51,7 @@ const PARTS: &[Part] = &[
         names: ".",
         // Nothing but a bug in these files makes a tree that `check` refuses.
         but: r"(in|replace) (Tree|Node)<E>::check( |$)",
-        packages: "uvm",
+        packages: "uvm-vm",
         cargo: &["--lib"],
         // Those that count looks and levels of large trees take long, and call nothing of these
         // files that others don't.
@@ -61,7 +61,7 @@ const PARTS: &[Part] = &[
         files: &["crates/uvm/src/page/*.rs"],
         names: ".",
         but: "",
-        packages: "uvm",
+        packages: "uvm-vm",
         cargo: &["--test=page"],
         tests: &[],
     },
@@ -82,7 +82,7 @@ const PARTS: &[Part] = &[
         ],
         names: ".",
         but: "",
-        packages: "uvm",
+        packages: "uvm-vm",
         cargo: &["--test=moving", "--test=lists", "--test=dropped"],
         tests: &[],
     },
