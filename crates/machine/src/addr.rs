@@ -1,15 +1,16 @@
 //! Addresses and counts, each unit a type of its own, so that a byte is never added to a page.
 //!
-//! The page size is one constant for all ports: 4 KiB, the base page of x86-64, aarch64 and
-//! riscv64. A port whose hardware page is larger gathers several in its pmap, as the VAX did under
-//! BSD. The road not taken is a page size per machine: it would turn every shift into a field load
-//! on the fault path for no port at hand.
+//! The page size is a constant of the port, chosen when everything is built: 4 KiB, the base page
+//! of x86-64, aarch64 and riscv64, or with `--cfg uvm_page_shift="14"` in `RUSTFLAGS` 16 KiB, which
+//! aarch64 has too. A port whose hardware has smaller pages than that gathers several in its pmap,
+//! as the VAX did under BSD. The road not taken is a page size per machine, known to types: every
+//! count of pages would have a machine's parameter.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Deref, Sub, SubAssign};
 
-/// Binary logarithm of [`PAGE_SIZE`].
-pub const PAGE_SHIFT: u32 = 12;
+/// Binary logarithm of [`PAGE_SIZE`]: the port's, see the module.
+pub const PAGE_SHIFT: u32 = if cfg!(uvm_page_shift = "14") { 14 } else { 12 };
 /// Bytes in a page.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 const OFFSET_MASK: u64 = PAGE_SIZE as u64 - 1;

@@ -171,7 +171,7 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// bytes.len()` is more than a page.
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]);
 
-    /// Promises that heap allocations of up to `bytes` in all, none over 16 KiB, made by this
+    /// Promises that heap allocations of up to `bytes` in all, none over four pages, made by this
     /// thread before its next call of this function will not fail. What the frame table and
     /// `Uvm::new` allocate by the machine's size comes before all that, in larger pieces, and is an
     /// error if it fails.

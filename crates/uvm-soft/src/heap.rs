@@ -43,7 +43,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Bytes of one allocation, at most.
-pub const PIECE: usize = 16 * 1024;
+pub const PIECE: usize = 4 * machine::PAGE_SIZE;
 
 /// The system's allocator, which charges what is allocated inside [`charged`], or also under locks.
 ///

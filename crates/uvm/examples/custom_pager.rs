@@ -76,7 +76,7 @@ pub fn main() {
     let request = MapRequest::object(pager.clone(), Pages(0), terabyte, Sharing::Shared);
     let table = uvm.map(h, &space, &request.prot(Prot::READ)).expect("there is room");
 
-    for n in [3, 1000, 1001, 4_000_000_000] {
+    for n in [3, 100_000, 100_001, 4_000_000_000] {
         let fault =
             |va, access| uvm.fault(&mut ThreadCtx::new().held(), &space, va, access).map(drop);
         let square = uvm

@@ -70,7 +70,7 @@ static HEAP: Heap = Heap;
 
 const CPUS: usize = 64;
 const ROUNDS: u64 = 16;
-const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
+const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
 /// Pages between what two CPUs touch: no window of neighbours spans it.
 const APART: u64 = 64;
 

@@ -120,7 +120,8 @@ fn where_memory_has_run_out_nothing_is_given_away_or_loaned() {
 
 #[test]
 fn a_range_of_pages_is_aligned_and_in_order() {
-    let (start, end) = (0x1000, 0x5000);
+    const PAGE: u64 = machine::PAGE_SIZE as u64;
+    let (start, end) = (PAGE, 5 * PAGE);
     for (from, to) in [(start + 1, end), (start, end - 1), (end, start), (start + 1, start + 1)] {
         let bad = VaRange::new(Va(from), Va(to));
         assert_eq!(PageRange::new(bad.start, bad.end), None, "{bad:?}");
@@ -129,10 +130,15 @@ fn a_range_of_pages_is_aligned_and_in_order() {
     let all = PageRange::new(Va(start), Va(end)).unwrap();
     assert_eq!(PageRange::sized(Va(start), Pages(4)), Some(all));
     assert_eq!(PageRange::try_from(VaRange::from(all)), Ok(all));
-    for (at, len) in [(1, 1), (0x1000, u64::MAX), (0x1000, 1 << 52), (0u64.wrapping_sub(4096), 1)] {
+    for (at, len) in [
+        (1, 1),
+        (PAGE, u64::MAX),
+        (PAGE, (u64::MAX >> machine::PAGE_SHIFT) + 1),
+        (0u64.wrapping_sub(PAGE), 1),
+    ] {
         assert_eq!(PageRange::sized(Va(at), Pages(len)), None, "{len} pages from {at:#x}");
     }
-    let apart = PageRange::new(Va(0x9000), Va(0xa000)).unwrap();
+    let apart = PageRange::new(Va(9 * PAGE), Va(10 * PAGE)).unwrap();
     assert!(all.intersect(apart).is_empty() && apart.intersect(all).is_empty());
     assert_eq!(all.intersect(PageRange::sized(Va(0), Pages(2)).unwrap()).pages(), Pages(1));
     assert_eq!(PageRange::new(Va(end), Va(end)).map(|none| none.pages()), Some(Pages(0)));
@@ -142,7 +148,7 @@ fn a_range_of_pages_is_aligned_and_in_order() {
 fn places_at_the_end_of_all_numbers_are_refused() {
     let ((uvm, free), mut ctx) = (world(1024), ThreadCtx::new());
     let held = &mut ctx.held();
-    let top = Va(0u64.wrapping_sub(4096));
+    let top = Va(0u64.wrapping_sub(machine::PAGE_SIZE as u64));
     let space = uvm.space_create(held, PageRange::new(BOUNDS.start, top).unwrap()).unwrap();
     // The run of pages around a fault ends where addresses do.
     let va = uvm.map(held, &space, &MapRequest::zero(Pages(4))).unwrap();

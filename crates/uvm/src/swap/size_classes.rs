@@ -232,12 +232,12 @@ mod tests {
     #[test]
     fn cells_of_a_frame_do_not_overlap_and_the_last_gives_it_back() {
         let mut chunks = SizeClasses::new(1).unwrap();
-        let parts = Parts::for_len(1000).unwrap();
+        let parts = Parts::for_len(PAGE_SIZE / 4 - 24).unwrap();
         assert_eq!(chunks.share(parts), None);
         let mut held = std::vec![chunks.cut(PageNo(7), parts).unwrap()];
         held.extend(core::iter::from_fn(|| chunks.share(parts)));
         let offsets: Vec<_> = held.iter().map(|&chunk| chunks.place(chunk)).collect();
-        assert_eq!(offsets, [0, 1024, 2048, 3072].map(|at| (PageNo(7), at)));
+        assert_eq!(offsets, [0, 1, 2, 3].map(|n| (PageNo(7), n * PAGE_SIZE / 4)));
         assert_eq!(chunks.cut(PageNo(8), parts), Err(NoMemory));
         assert_eq!(chunks.free(held[2]), None);
         assert_eq!(chunks.share(parts), Some(held[2]), "a hole is filled");

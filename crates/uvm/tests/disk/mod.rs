@@ -244,7 +244,9 @@ impl Desk {
     }
 
     pub fn space(&self, held: &mut Held<'_, Nothing>) -> Space<SoftMachine> {
-        self.uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 40)).unwrap()).unwrap()
+        self.uvm
+            .space_create(held, PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap())
+            .unwrap()
     }
 
     pub fn load(&self, space: &Space<SoftMachine>, va: Va) -> Result<u8, FaultError> {

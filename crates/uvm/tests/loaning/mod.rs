@@ -9,7 +9,7 @@ use uvm_soft::{Config, SoftMachine};
 
 pub type World = Uvm<SoftMachine>;
 
-pub const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
+pub const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
 
 /// A machine of so many frames, and how many are free. The page of zeroes is made at once, so that
 /// what is free can be compared.

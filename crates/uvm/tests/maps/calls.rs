@@ -339,7 +339,7 @@ fn a_submap_is_used_while_its_parents_map_is_locked_by_nobody() {
     let before = locks();
     let ranges: Vec<PageRange> = (0..subs)
         .map(|n| {
-            let at = Place::Fixed(Va(0x10_0000 + n * 0x4000));
+            let at = Place::Fixed(Va(0x10_0000) + Pages(n * 4));
             let va = uvm
                 .map(held, &sub, &MapRequest { place: at, ..MapRequest::zero(Pages(2)) })
                 .unwrap();
@@ -368,7 +368,9 @@ fn a_move_copies_nothing_and_keeps_all_attributes() {
     let held = &mut ctx.held();
     let s = space(&uvm, held);
     let range = zeroes(&uvm, held, &s, 16);
-    range.iter_pages().for_each(|va| store(&uvm, &s, va, (va.0 >> 12) as u8).unwrap());
+    range
+        .iter_pages()
+        .for_each(|va| store(&uvm, &s, va, (va.0 >> machine::PAGE_SHIFT) as u8).unwrap());
     uvm.inherit(held, &s, part(range, 4..8), Inherit::None).unwrap();
     uvm.protect(held, &s, part(range, 8..12), Prot::READ).unwrap();
     let (anons, copied) = (uvm.anons(), uvm.stat().get(Counter::FaultsAnonCopied));
@@ -381,7 +383,7 @@ fn a_move_copies_nothing_and_keeps_all_attributes() {
     let copy = Inherit::Copy;
     assert_eq!(seen, [(4, rw, copy), (4, rw, Inherit::None), (4, Prot::READ, copy), (8, rw, copy)]);
     for (old, va) in range.iter_pages().zip((0..).map(|n| new + Pages(n))) {
-        assert_eq!(load(&uvm, &s, va), Ok((old.0 >> 12) as u8));
+        assert_eq!(load(&uvm, &s, va), Ok((old.0 >> machine::PAGE_SHIFT) as u8));
     }
     assert_eq!(
         (load(&uvm, &s, new + Pages(19)), load(&uvm, &s, range.start)),
@@ -405,7 +407,7 @@ fn a_mapping_that_moves_and_stays_leaves_what_it_shares_and_nothing_private() {
     uvm.protect(held, &s, part(range, 2..4), Prot::READ).unwrap();
     uvm.wire(held, &s, part(range, 0..1)).unwrap();
     let shared: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
-    let old = PageRange::new(Va(range.start.0 - 2 * 4096), range.end).unwrap();
+    let old = PageRange::new(Va(range.start.0 - 2 * machine::PAGE_SIZE as u64), range.end).unwrap();
     let request =
         MapRequest::object(shared.clone(), Pages(0), Pages(2), Sharing::Shared).at(old.start);
     uvm.map(held, &s, &request).unwrap();
@@ -432,7 +434,7 @@ fn a_mapping_that_moves_and_stays_leaves_what_it_shares_and_nothing_private() {
     assert_eq!(load(&uvm, &s, by_new), Ok(5));
     // Nothing has changed where it is refused.
     let inside = uvm.remap_and_keep(held, &s, old, Some(old.start + Pages(1)));
-    let hole = PageRange::new(Va(new.0 - 4096), new + Pages(1)).unwrap();
+    let hole = PageRange::new(Va(new.0 - machine::PAGE_SIZE as u64), new + Pages(1)).unwrap();
     assert_eq!(inside, Err(MapError::Invalid));
     assert_eq!(uvm.remap_and_keep(held, &s, hole, Some(Va(0x10_0000))), Err(MapError::NoMapping));
     assert_eq!(load(&uvm, &s, by_old), Ok(5));

@@ -30,7 +30,7 @@ fn a_sparse_terabyte_costs_by_what_was_touched() {
     touch_all_frames(&uvm, held);
     let before = heap();
     let range = zeroes(&uvm, held, &s, 1 << 28);
-    assert_eq!(range.pages().bytes(), 1 << 40);
+    assert_eq!(range.pages(), Pages(1 << 28));
     // Places far from one another, each in a leaf of its own.
     let places = |n: u64| range.start + Pages(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36);
     (0..TOUCHED).for_each(|n| store(&uvm, &s, places(n), n as u8).unwrap());
@@ -403,14 +403,15 @@ fn calls_take_the_same_locks_among_a_hundred_thousand_entries() {
         locks() - before
     };
     // As there: what is mapped grows together with what lies behind it.
-    uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x1010_4000))).unwrap();
+    uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x1010_0000) + Pages(4))).unwrap();
     work(held, Va(0x1000_0000)); // The first finds no page in the CPU's cache.
     let few = work(held, Va(0x1010_0000));
     for n in 0..100_000u64 {
-        uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x1_0000_0000 + n * 0x4000))).unwrap();
+        uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x1_0000_0000) + Pages(n * 4)))
+            .unwrap();
     }
     assert_eq!(s.map().entries(held), 1 + 100_000);
-    assert_eq!(work(held, Va(0x1_0000_0000 + 0x4000 * 50_000 + 0x1000 * 8)), few);
+    assert_eq!(work(held, Va(0x1_0000_0000) + Pages(4 * 50_000 + 8)), few);
     assert_eq!(entries(&uvm, held, &s).len(), 100_000);
     uvm.space_destroy(held, s);
 }

@@ -23,7 +23,7 @@ fn mappings_stacked_from_the_top_are_one_entry() {
     assert_eq!(entries(&uvm, held, &s).len(), 1);
     let top = entries(&uvm, held, &s)[0].range.end;
     for n in (0..100u64).step_by(10) {
-        let va = Va(top.0 - (n + 1) * 3 * 4096);
+        let va = Va(top.0 - (n + 1) * 3 * machine::PAGE_SIZE as u64);
         assert_eq!(load(&uvm, &s, va), Ok(n as u8));
     }
     audit(&uvm, held, &[&s], &[]);
@@ -52,7 +52,7 @@ fn mappings_touched_on_two_cpus_stay_apart() {
     // A heap grows wherever its program runs.
     let top = entries(&uvm, held, &s)[0].range;
     Counted::set_cpu(1);
-    let place = Place::FixedNoReplace(Va(top.start.0 - 4096));
+    let place = Place::FixedNoReplace(Va(top.start.0 - machine::PAGE_SIZE as u64));
     uvm.map(held, &s, &MapRequest { place, ..MapRequest::zero(Pages(1)) }).unwrap();
     Counted::set_cpu(0);
     assert_eq!(entries(&uvm, held, &s)[0].range.pages(), Pages(2));
@@ -192,7 +192,7 @@ fn a_stack_grows_down_in_place() {
     let top = Va(0x7fff_0000_0000);
     let mut bottom = top;
     for n in 0..200u64 {
-        bottom = Va(bottom.0 - 4096);
+        bottom = Va(bottom.0 - machine::PAGE_SIZE as u64);
         uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(bottom)).unwrap();
         store(&uvm, &s, bottom, n as u8).unwrap();
     }
@@ -203,7 +203,9 @@ fn a_stack_grows_down_in_place() {
         (uvm.stat().get(Counter::AmapCopies), uvm.stat().get(Counter::FaultsAnonCopied)),
         (0, 0)
     );
-    (0..200).for_each(|n| assert_eq!(load(&uvm, &s, Va(top.0 - (n + 1) * 4096)), Ok(n as u8)));
+    (0..200).for_each(|n| {
+        assert_eq!(load(&uvm, &s, Va(top.0 - (n + 1) * machine::PAGE_SIZE as u64)), Ok(n as u8))
+    });
     audit(&uvm, held, &[&s], &[]);
     end(&uvm, held, [s]);
 }

@@ -13,7 +13,7 @@ pub type Soft = SoftMachine<Counted>;
 pub type World = Arc<Uvm<Soft>>;
 
 /// 128 TiB, but for the first page.
-pub const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 47)).unwrap();
+pub const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 47)).unwrap();
 
 /// A machine of so many frames.
 pub fn world(frames: u32) -> World {

@@ -683,7 +683,9 @@ fn what_is_passed_behind_a_hole_is_one_entry_again() {
     let held = &mut ctx.held();
     let (a, range) = written(&uvm, held, 200);
     let b = uvm.space_create(held, BOUNDS).unwrap();
-    let source = PageRange::new(Va(range.start.0 - 5 * 4096), range.start + Pages(20)).unwrap();
+    let source =
+        PageRange::new(Va(range.start.0 - 5 * machine::PAGE_SIZE as u64), range.start + Pages(20))
+            .unwrap();
     uvm.pass_range(held, &a, source, &b, Place::Anywhere, Pass::Share).unwrap();
     assert_eq!(a.map().entries(held), 1);
     uvm.wire(held, &a, range).unwrap();

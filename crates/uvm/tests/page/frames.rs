@@ -6,6 +6,9 @@ use uvm::page::{Frames, Owner, Reserve, Unmapped};
 use uvm::page::{Gather, PageFlags, Place, Queue};
 use uvm_soft::{Config, SoftMachine};
 
+/// Bytes of a page.
+const PAGE: u64 = machine::PAGE_SIZE as u64;
+
 fn machine(segments: &[(Pa, u32)]) -> SoftMachine {
     SoftMachine::new(Config { segments: segments.to_vec(), cpus: 2, ..Config::default() })
 }
@@ -24,17 +27,17 @@ fn take_all(m: &SoftMachine, h: &mut Held<'_, Nothing>, reserve: Reserve) -> Vec
 
 #[test]
 fn a_page_has_its_address_in_its_segment() {
-    let m = machine(&[(Pa(0x10_0000), 8), (Pa(0x1000), 4)]);
+    let m = machine(&[(Pa(0x10_0000), 8), (Pa(PAGE), 4)]);
     let f = m.frames();
     assert_eq!(
         (f.pa(PageNo(0)), f.pa(PageNo(7)), f.pa(PageNo(8))),
-        (Pa(0x10_0000), Pa(0x10_7000), Pa(0x1000))
+        (Pa(0x10_0000), Pa(0x10_0000 + 7 * PAGE), Pa(PAGE))
     );
     for no in 0..12 {
         assert_eq!(f.page_at(f.pa(PageNo(no))), Some(PageNo(no)));
     }
     assert_eq!(
-        (f.page_at(Pa(0x0fff)), f.page_at(Pa(0x5000)), f.page_at(Pa(0x10_8000))),
+        (f.page_at(Pa(PAGE - 1)), f.page_at(Pa(5 * PAGE)), f.page_at(Pa(0x10_0000 + 8 * PAGE))),
         (None, None, None)
     );
     assert_eq!(f.page_at(Pa(0x10_0123)), Some(PageNo(0)));
@@ -242,13 +245,13 @@ fn reserves_are_refilled_from_caches_when_the_free_list_is_short() {
 #[test]
 fn segments_are_told_in_their_order() {
     let m = small();
-    let (plain, device) = ([(Pa(0x10_0000), 4), (Pa(0x1000), 2)], [(Pa(0x80_0000), 3)]);
+    let (plain, device) = ([(Pa(0x10_0000), 4), (Pa(PAGE), 2)], [(Pa(0x80_0000), 3)]);
     let f = Frames::<SoftMachine>::with(&plain, &[], &device, 2).expect("there is heap");
     let told: Vec<_> = f.segments().iter().map(|s| (s.start, s.pages, s.first)).collect();
     let all =
-        [(Pa(0x10_0000), 4, PageNo(0)), (Pa(0x1000), 2, PageNo(4)), (Pa(0x80_0000), 3, PageNo(6))];
+        [(Pa(0x10_0000), 4, PageNo(0)), (Pa(PAGE), 2, PageNo(4)), (Pa(0x80_0000), 3, PageNo(6))];
     assert_eq!((&told[..], f.total(), f.numbers(), f.cpus()), (&all[..], 6, 9, 2));
-    assert_eq!((f.pa(PageNo(8)), m.frames().cpus()), (Pa(0x80_2000), 2));
+    assert_eq!((f.pa(PageNo(8)), m.frames().cpus()), (Pa(0x80_0000 + 2 * PAGE), 2));
     let none = Frames::<SoftMachine>::with(&[], &plain, &[], 1).expect("there is heap");
     assert_eq!((none.free(), none.total()), (0, 6));
     none.audit(&mut ThreadCtx::new().held()).unwrap();
@@ -427,7 +430,10 @@ fn a_run_follows_one_another_in_one_segment() {
     let first = m.frames().alloc_run(h, 40).expect("the second segment has room");
     let start = m.frames().pa(first);
     for n in 0..40 {
-        assert_eq!(m.frames().pa(PageNo(first.0 + n)), Pa(start.0 + (u64::from(n) << 12)));
+        assert_eq!(
+            m.frames().pa(PageNo(first.0 + n)),
+            Pa(start.0 + (u64::from(n) << machine::PAGE_SHIFT))
+        );
         assert_eq!(m.frames().owner(PageNo(first.0 + n)), Owner::Kernel);
     }
     assert_eq!(m.frames().free(), 54);

@@ -24,8 +24,9 @@ impl Desk {
         let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
         let uvm = Arc::new(SoftMachine::new(config).into_uvm().unwrap());
         uvm.swap_on(held, SwapDisk::new(&uvm, 1024, Mode::AtOnce), 0).unwrap();
-        let space =
-            uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 40)).unwrap()).unwrap();
+        let space = uvm
+            .space_create(held, PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap())
+            .unwrap();
         Desk { uvm, space }
     }
 

@@ -262,7 +262,7 @@ fn what_is_given_up_is_clean_until_it_is_changed() {
     assert_eq!(desk.file.clean(&desk.uvm, held, 0..16), Err(IoError));
     // Two of them change before they are given up: one by a program, one by the host.
     desk.store(&space, va + Pages(4), 8).unwrap();
-    let fill = |m: &SoftMachine, page| m.write(page, 0, &[9; 4096]);
+    let fill = |m: &SoftMachine, page| m.write(page, 0, &[9; machine::PAGE_SIZE]);
     desk.uvm.with_page(held, &desk.pager, Pages(5), Intent::Write, Access::PAGE, fill).unwrap();
     desk.file.give_up(&desk.uvm, held, 0..16);
     desk.disk.state().bad.clear();
@@ -416,7 +416,7 @@ fn only_clean_pages_that_nobody_uses_are_dropped() {
     desk.uvm.read_ahead(held, &desk.pager, 0..16);
     let va = map(&desk, &space, 16, Sharing::Shared, Advice::Random);
     desk.load(&space, va).unwrap();
-    let fill = |m: &SoftMachine, page| m.write(page, 0, &[9; 4096]);
+    let fill = |m: &SoftMachine, page| m.write(page, 0, &[9; machine::PAGE_SIZE]);
     desk.uvm.with_page(held, &desk.pager, Pages(5), Intent::Write, Access::PAGE, fill).unwrap();
     desk.disk.take_reads();
     desk.file.drop_clean(&desk.uvm, held, 0..10);

@@ -19,7 +19,7 @@ use uvm_soft::{Config, Fate, SoftMachine};
 
 type World = Arc<Uvm<SoftMachine>>;
 
-const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
+const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
 
 /// A machine of so many frames.
 fn world(frames: u32) -> World {

@@ -15,7 +15,7 @@ use uvm::{
 use uvm_soft::{Config, SoftMachine};
 
 fn space(uvm: &World) -> Space<SoftMachine> {
-    let bounds = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
+    let bounds = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
     uvm.space_create(&mut ThreadCtx::new().held(), bounds).unwrap()
 }
 

@@ -60,7 +60,7 @@ fn an_attempt_says_why_there_is_no_other() {
     let held = &mut ctx.held();
     let space = desk.space(held);
     let mut refused = |va, access| desk.uvm.try_fault(held, &space, va, access);
-    assert_eq!(refused(Va(0x5000), Prot::READ), Err(Retry::Failed(FaultError::NoMapping)));
+    assert_eq!(refused(Va(0x1_0000), Prot::READ), Err(Retry::Failed(FaultError::NoMapping)));
     let request = MapRequest::object(desk.pager.clone(), Pages(0), Pages(8), Sharing::Shared);
     let va = desk.uvm.map(&mut ThreadCtx::new().held(), &space, &request.prot(Prot::READ)).unwrap();
     assert_eq!(refused(va, Prot::WRITE), Err(Retry::Failed(FaultError::Protection)));

@@ -34,8 +34,9 @@ impl World {
         let held = &mut ctx.held();
         let disk = SwapDisk::new(&uvm, 1500, mode);
         let id = uvm.swap_on(held, disk.clone(), 0).unwrap();
-        let space =
-            uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 40)).unwrap()).unwrap();
+        let space = uvm
+            .space_create(held, PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap())
+            .unwrap();
         let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(LEN)).unwrap();
         let request = MapRequest::object(pager.clone(), Pages(0), Pages(LEN), Sharing::Shared);
         let va = uvm.map(held, &space, &MapRequest { advice, ..request }).unwrap();

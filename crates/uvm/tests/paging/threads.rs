@@ -14,7 +14,7 @@ use uvm_soft::{wait_until, Config, Fate, IoBy, Moment, SoftMachine, Stage};
 
 type World = Arc<Uvm<SoftMachine>>;
 
-const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
+const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
 const PAGES: usize = 256;
 const ROUNDS: usize = 300;
 

@@ -13,7 +13,7 @@ use uvm::{
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
-const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
+const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
 
 /// What a page is full of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,7 +13,7 @@ use uvm_soft::{Config, SoftMachine};
 
 type World = Uvm<SoftMachine>;
 
-const BOUNDS: PageRange = PageRange::new(Va(0x1000), Va(1 << 40)).unwrap();
+const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
 const PAGE: u64 = PAGE_SIZE as u64;
 
 fn world() -> World {
@@ -140,7 +140,9 @@ fn a_heap_that_grows_by_protect_stays_two_entries() {
 fn a_sparse_terabyte_costs_by_its_touched_pages() {
     let (uvm, mut ctx) = (world(), ThreadCtx::new());
     let held = &mut ctx.held();
-    let s = uvm.space_create(held, PageRange::new(Va(0x1000), Va(1 << 45)).unwrap()).unwrap();
+    let s = uvm
+        .space_create(held, PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 45)).unwrap())
+        .unwrap();
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(1 << 28))).unwrap();
     for i in 0..500u64 {
         store(&uvm, &s, va + Pages(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36), 1).unwrap();
@@ -221,7 +223,7 @@ fn a_moved_mapping_keeps_its_pages() {
     let held = &mut ctx.held();
     let s = space(&uvm, held);
     let va = uvm.map(held, &s, &MapRequest::zero(Pages(2)).at(Va(0x20000))).unwrap();
-    uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(Va(0x22000)).prot(Prot::READ)).unwrap();
+    uvm.map(held, &s, &MapRequest::zero(Pages(1)).at(va + Pages(2)).prot(Prot::READ)).unwrap();
     store(&uvm, &s, va + Pages(1), 8).unwrap();
     let old = PageRange::new(va, va + Pages(2)).unwrap();
     assert_eq!(uvm.remap(held, &s, old, Pages(4), RemapPlace::Stay), Err(MapError::NoSpace));
@@ -332,7 +334,8 @@ fn a_space_that_is_dropped_is_found_by_the_audits_of_its_instance() {
     let held = &mut ctx.held();
     let parent = space(&uvm, held);
     let child = uvm.fork(held, &parent).unwrap();
-    let below = uvm.submap(held, &parent, PageRange::new(Va(0x5000), Va(0x9000)).unwrap()).unwrap();
+    let below =
+        uvm.submap(held, &parent, PageRange::sized(Va(0x1_0000), Pages(4)).unwrap()).unwrap();
     uvm.space_destroy(held, below);
     audit(&uvm, held, &[&parent, &child]);
     drop(child);

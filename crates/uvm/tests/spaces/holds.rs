@@ -77,7 +77,7 @@ fn assert_bounded(name: &str, sizes: [u64; 2], make: Make, call: Call) {
         (0..2).map(run).min().unwrap()
     };
     let [small, large] = sizes.map(longest);
-    let floor = Duration::from_micros(200);
+    let floor = Duration::from_micros(500);
     assert!(large < 6 * small.max(floor), "{name}: {small:?} for a size, {large:?} for eight");
 }
 
