@@ -156,7 +156,7 @@ fn small_leaves() -> Result<Verdict> {
 /// The same with pages of 16 KiB, as a port may have them. The target is named so that programs
 /// that run while others are built have pages of their own size.
 fn large_pages() -> Result<Verdict> {
-    let mut command = cargo(&["test", "-p", "uvm", "--lib", "--tests", "--no-fail-fast"]);
+    let mut command = cargo(&["test", "-p", "uvm-vm", "--lib", "--tests", "--no-fail-fast"]);
     command.args(["--target", HOST]).env("RUSTFLAGS", "--cfg uvm_page_shift=\"14\"");
     command.args(["--", "--skip", HOLDS]);
     Ok(count_tests(&output(&mut command)?))
