@@ -184,8 +184,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started).
-    /// The pages may be used, or say that they could not be read, and threads that wait for them are
-    /// woken. From any thread, or an interrupt handler, that holds nothing.
+    /// The pages may be used, or say that they could not be read, and threads that wait for them
+    /// are woken. From any thread, or an interrupt handler, that holds nothing.
     ///
     /// ```
     /// # use uvm_soft::example::*;

@@ -6,15 +6,16 @@
 //! ```
 //! A *stream* is a reader that goes upwards: it missed a page just where the last read ended. Its
 //! windows double up to 64 pages, and from 4 pages on the first page of each carries a mark (the
-//! flag `AHEAD`): a thread that comes to it starts the next window, so the device works on one while
-//! another is used up. A thread that comes to a marked page that is still under way is faster than
-//! the device: once windows have their full size, it starts as many as make [`DEPTH`] pages, so that
-//! the device always has the next one. A few streams per object are kept, for a few readers.
+//! flag `AHEAD`): a thread that comes to it starts the next window, so the device works on one
+//! while another is used up. A thread that comes to a marked page that is still under way is faster
+//! than the device: once windows have their full size, it starts as many as make [`DEPTH`] pages,
+//! so that the device always has the next one. A few streams per object are kept, for a few
+//! readers.
 //!
 //! A fault that follows no stream brings its own page alone, but for a file's first pages and for
 //! files that programs run: a random reader costs what it touches. Only if such faults come near
-//! one another, the missing pages *around* them are read, twice as many each time that a program has
-//! touched the last ones, half as many if none has. A call of the host that follows no stream
+//! one another, the missing pages *around* them are read, twice as many each time that a program
+//! has touched the last ones, half as many if none has. A call of the host that follows no stream
 //! gets the pages it asked for.
 //!
 //! Pure policy: no lock, no page. Source: the paper leaves this to the file system; windows and

@@ -8,10 +8,10 @@
 //! past `len`. I3: `refs` counts map entries and the handles that the host keeps; a pager may free
 //! its pages when it drops to none, which it does under the lock. It is counted without it: a fork
 //! counts itself in each file that its parent maps, and a thread that locks an object to change it
-//! keeps all others from reading it side by side. I4: an index without a page may have a place on swap; one
-//! with a page keeps that place in the page's record, until the page is written elsewhere or
-//! removed. So where a page goes when it leaves is written where it was found, and paging out needs
-//! no memory for it.
+//! keeps all others from reading it side by side. I4: an index without a page may have a place on
+//! swap; one with a page keeps that place in the page's record, until the page is written elsewhere
+//! or removed. So where a page goes when it leaves is written where it was found, and paging out
+//! needs no memory for it.
 //!
 //! I5: a leaf of `pages` is marked if one of its pages is dirty, or a file's page in it may be
 //! written through a mapping: those are marked when the translation is entered, and stay so until a

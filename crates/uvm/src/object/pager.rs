@@ -2,9 +2,10 @@
 //!
 //! A pager embeds its [`Object`] and answers one question under the object's lock: "make the page
 //! at this index resident". It may have the page at once ([`AnonObject`](crate::AnonObject): a page
-//! of zeroes), or make it and its neighbours busy and hand out their [`ReadRequest`], by which it is
-//! asked for their bytes with nothing locked ([`VnodePager`](crate::VnodePager)). The pager allocates the page, so a device or a
-//! ROM can hand out pages of its own choosing (1999, section 6).
+//! of zeroes), or make it and its neighbours busy and hand out their [`ReadRequest`], by which it
+//! is asked for their bytes with nothing locked ([`VnodePager`](crate::VnodePager)). The pager
+//! allocates the page, so a device or a ROM can hand out pages of its own choosing (1999, section
+//! 6).
 
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Ticket};
 
@@ -179,8 +180,8 @@ pub trait Pager<M: Machine>: Send + Sync {
         Transfer::Failed
     }
 
-    /// A thread has come to a page that was marked when it was read: what is to be read before it is
-    /// asked for.
+    /// A thread has come to a page that was marked when it was read: what is to be read before it
+    /// is asked for.
     fn read_on(
         &self,
         _uvm: &Uvm<M>,

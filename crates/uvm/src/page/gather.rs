@@ -201,8 +201,8 @@ impl Drop for Gather {
     }
 }
 
-/// A page without mappings: see the module. Neither copied nor kept: the owner's lock, or the map's, under which it was
-/// made, is held.
+/// A page without mappings: see the module. Neither copied nor kept: the owner's lock, or the
+/// map's, under which it was made, is held.
 #[must_use]
 pub struct Unmapped(PageNo);
 

@@ -186,7 +186,8 @@ impl<M: Machine> Frames<M> {
         self.page(page).owner.store(slot | pack(Owner::Orphan), Release);
     }
 
-    /// The place on swap that the owner keeps with the page. Gone with the owner, but for an orphan.
+    /// The place on swap that the owner keeps with the page. Gone with the owner, but for an
+    /// orphan.
     pub fn slot(&self, page: PageNo) -> Option<Slot> {
         Slot::new((self.page(page).owner.load(Relaxed) >> SLOT_SHIFT) as u32)
     }

@@ -27,8 +27,8 @@ use crate::owner::PageOwner;
 use crate::Uvm;
 
 impl<M: Machine> Uvm<M> {
-    /// Gives slots that hold pages on loan anons. Cost: by these slots and, if there are any, by amaps
-    /// that have ever had some.
+    /// Gives slots that hold pages on loan anons. Cost: by these slots and, if there are any, by
+    /// amaps that have ever had some.
     pub(super) fn adopt_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
         let (anons, mut next) = (&self.anons, 0);
         while anons.borrowed.load(Relaxed) != 0 {
@@ -46,9 +46,9 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Gives some slots of an amap anons, the first of which is the first from `from` on with a page on
-    /// loan; that, and the objects' pages that they hold yet. None, if no slot is left, or there is
-    /// no heap.
+    /// Gives some slots of an amap anons, the first of which is the first from `from` on with a
+    /// page on loan; that, and the objects' pages that they hold yet. None, if no slot is left, or
+    /// there is no heap.
     fn adopt_slots(
         &self,
         held: &mut Held<'_, order::Nothing>,

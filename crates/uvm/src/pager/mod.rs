@@ -1,5 +1,5 @@
-//! The library's pagers: memory without a file, files, devices. What a [`Pager`] is, `object/pager.rs`
-//! says.
+//! The library's pagers: memory without a file, files, devices. What a [`Pager`] is,
+//! `object/pager.rs` says.
 
 mod anon_object;
 mod device;

@@ -71,8 +71,8 @@ pub trait Vnode<M: Machine>: Send + Sync {
     fn write(&self, machine: &M, index: Pages, pages: &[PageNo]) -> Transfer;
 
     /// A program is about to store, through a mapping, to a page that the file has no room for: one
-    /// whose read the host ended with [`Outcome::Hole`](crate::Outcome::Hole). The host sets room aside, so that the page
-    /// can be written later.
+    /// whose read the host ended with [`Outcome::Hole`](crate::Outcome::Hole). The host sets room
+    /// aside, so that the page can be written later.
     ///
     /// # Errors
     /// [`GetError`], never `Wait` or `Read`: the program's store is refused, in most hosts with
@@ -293,8 +293,8 @@ impl<M: Machine> VnodePager<M> {
         uvm.pages_may_go();
     }
 
-    /// Frees pages of the range that the file has as they are and that no program maps or uses: they
-    /// are read again when they are wanted.
+    /// Frees pages of the range that the file has as they are and that no program maps or uses:
+    /// they are read again when they are wanted.
     ///
     /// ```
     /// # use uvm_soft::example::*;

@@ -20,8 +20,8 @@
 //! device, one behind the other.
 //!
 //! Locks: one, of level `Swap`, around all of it; held for a few words, or a bounded search. A
-//! device is told of its free slots under it. The road not taken is a reference count per slot, as kernels have that share a slot among address
-//! spaces: here the anon is what is shared.
+//! device is told of its free slots under it. The road not taken is a reference count per slot, as
+//! kernels have that share a slot among address spaces: here the anon is what is shared.
 
 mod bits;
 mod pieces;
@@ -411,8 +411,8 @@ impl<M: Machine> Swap<M> {
         self.end_use(machine, held, slot, Bits::free);
     }
 
-    /// Ends the use of a slot, in one of the ways that [`Bits`] has: it is free, or failed and out of
-    /// use for good. [`Slot::LOST`] is none.
+    /// Ends the use of a slot, in one of the ways that [`Bits`] has: it is free, or failed and out
+    /// of use for good. [`Slot::LOST`] is none.
     pub(crate) fn end_use<P: Before<order::Swap>>(
         &self,
         machine: &Memory<M>,
