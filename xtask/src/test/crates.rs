@@ -13,7 +13,7 @@ use public_api::Builder;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_to_string, write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The version of rustdoc's JSON that `public_api` reads: of the compiler that the tree names.
 const FORMAT: u64 = 57;
@@ -25,6 +25,7 @@ const STATED: [&str; 7] =
 /// A crate that the registry gets.
 struct Published {
     package: String,
+    version: String,
     /// Its name in Rust, which may be another: see `docs/crates.md`.
     library: String,
     rust: String,
@@ -63,6 +64,7 @@ fn of(package: &Value) -> Published {
     );
     Published {
         package: word(&package["name"]),
+        version: word(&package["version"]),
         library: targets.iter().find(is_library).map(|it| word(&it["name"])).unwrap_or_default(),
         rust: word(&package["rust_version"]),
         lacks,
@@ -87,6 +89,7 @@ pub fn packaged() -> Result<Verdict> {
     if !lacks.is_empty() {
         return Ok(failed(lacks.join("\n")));
     }
+    forget_unpacked(&crates);
     let mut command = cargo(&["package", "--offline", "--quiet", "--allow-dirty"]);
     command.args(packages(&crates)).arg("--target-dir").arg(build::scratch("publish")?);
     let done = output(&mut command)?;
@@ -95,6 +98,23 @@ pub fn packaged() -> Result<Verdict> {
     } else {
         failed(tail(&text(&done), 60))
     })
+}
+
+/// Cargo unpacks the packages that others need once for each version, into folders of registries
+/// without a host, and doesn't see that a package of one version has changed.
+fn forget_unpacked(crates: &[Published]) {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let Some(sources) = home.map(|home| home.join("registry/src")) else { return };
+    for folder in std::fs::read_dir(sources).into_iter().flatten().flatten() {
+        if folder.file_name().to_string_lossy().starts_with('-') {
+            for it in crates {
+                // Mostly it isn't there.
+                let unpacked = folder.path().join(format!("{}-{}", it.package, it.version));
+                let _ = std::fs::remove_dir_all(unpacked);
+            }
+        }
+    }
 }
 
 /// Builds each crate with the compiler that it states as the oldest.
