@@ -21,7 +21,7 @@
 //! loan before. I2: a page that its owner has let go is nobody's, on no queue, mapped nowhere, and
 //! held by somebody. I3: the page daemon passes loaned pages by, but that it ends loans to programs
 //! that nobody needs (`pageout/loaned.rs`). I4: a loan is taken under the lock of the page's owner
-//! and given back without any: see [`Frames::leave`](crate::page::Frames::leave).
+//! and given back without any: see [`Frames::disown`](crate::page::Frames::disown).
 //!
 //! # Against the others
 //! * *A store through a translation that a CPU still has* while the loan is made: it is what was

@@ -509,8 +509,8 @@ impl<M: Machine> Frames<M> {
         self.global.free_list_len.load(Relaxed) > self.low_water()
     }
 
-    /// Free pages under which [`Channel::PAGE_DAEMON`] is woken. Above both reserves, so that the
-    /// daemon runs before anyone is refused.
+    /// Free pages under which [`PAGE_DAEMON`](machine::Channel::PAGE_DAEMON) is woken. Above both
+    /// reserves, so that the daemon runs before anyone is refused.
     ///
     /// ```
     /// # use uvm_soft::example::*;
