@@ -172,10 +172,10 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "debugger: a store to private memory that can't be written shows in the file",
-        file: "uvm/src/fault/object.rs",
+        file: "uvm/src/fault/cases.rs",
         changes: &[(
-            "if private && fault.access == Prot::WRITE {",
-            "if private && fault.access == Prot::WRITE && entry.prot.contains(Prot::WRITE) {",
+            "if private && self.access == Prot::WRITE {",
+            "if private && self.access == Prot::WRITE && entry.prot.contains(Prot::WRITE) {",
         )],
         found_by: RANDOM,
     },
@@ -187,8 +187,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "debugger: the program may do from then on what only the debugger might",
-        file: "uvm/src/fault/mod.rs",
-        changes: &[("let is_programs = prot.contains(fault.access);", "let is_programs = true; let prot = prot | fault.access;")],
+        file: "uvm/src/fault/enter.rs",
+        changes: &[("let is_programs = prot.contains(self.access);", "let is_programs = true; let prot = prot | self.access;")],
         found_by: RANDOM,
     },
     Plant {
@@ -200,7 +200,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "loan: CPUs are not told that the lender can store no more",
         file: "uvm/src/loan/out.rs",
-        changes: &[("            out.down.flush(self.mem().pmap());\n", "")],
+        changes: &[("            self.down.flush(self.uvm.mem().pmap());\n", "")],
         found_by: PROGRAMS,
     },
     Plant {
@@ -211,10 +211,10 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "fault, 2B: a file's page is copied while other CPUs may load it where the copy goes",
-        file: "uvm/src/fault/object.rs",
+        file: "uvm/src/fault/cases.rs",
         changes: &[(
-            "self.forget_at(held, fault, entry);\n            let made = self.promote(held, page)?;",
-            "let made = self.promote(held, page)?;\n            self.forget_at(held, fault, entry);",
+            "self.forget_here(&mut held.deeper());\n            let (anon, copy) = uvm.new_anon(held)?;\n            uvm.mem().copy(page, copy);",
+            "let (anon, copy) = uvm.new_anon(held)?;\n            uvm.mem().copy(page, copy);\n            self.forget_here(&mut held.deeper());",
         )],
         found_by: PROGRAMS,
     },
@@ -247,20 +247,20 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "beside: who finds an anon doesn't look again whether it is still there",
-        file: "uvm/src/fault/anon.rs",
+        file: "uvm/src/fault/cases.rs",
         changes: &[("anon.page().filter(|_| found.number() == Some(no.number())) else", "anon.page().filter(|_| true) else")],
         found_by: BESIDE,
     },
     Plant {
         what: "beside: who finds a neighbour doesn't look again whether it is still there",
-        file: "uvm/src/fault/neighbours.rs",
-        changes: &[("beside == Beside::Nobody || slots.has(first + i as u64, numbers[i])", "true || beside == Beside::Nobody || slots.has(first + i as u64, numbers[i])")],
+        file: "uvm/src/fault/around.rs",
+        changes: &[("hold == Hold::Exclusive || slots.has(first + i as u64, numbers[i])", "true || hold == Hold::Exclusive || slots.has(first + i as u64, numbers[i])")],
         found_by: NEIGHBOUR,
     },
     Plant {
         what: "isolation: a neighbour is mapped ahead whose slot holds a copy by now",
-        file: "uvm/src/fault/neighbours.rs",
-        changes: &[("beside == Beside::Nobody || slots.has(first + i as u64, numbers[i])", "true || beside == Beside::Nobody || slots.has(first + i as u64, numbers[i])")],
+        file: "uvm/src/fault/around.rs",
+        changes: &[("hold == Hold::Exclusive || slots.has(first + i as u64, numbers[i])", "true || hold == Hold::Exclusive || slots.has(first + i as u64, numbers[i])")],
         found_by: AHEAD,
     },
     Plant {
@@ -283,8 +283,8 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/fault/mod.rs",
         changes: &[
             ("        let (result, waited) = self.attempt_counted(", "        let mut kept = None;\n        let (result, waited) = self.attempt_counted("),
-            ("let (ahead, hole) = (fault.ahead, fault.hole);", "let (ahead, hole) = (fault.ahead, fault.hole);\n kept = kept.or(hole);"),
-            ("        let result = result.map(|ahead| {", "        if kept.is_some() { return (Err(Refused { why: FaultError::NoSpace, hole: kept }), waited); }\n        let result = result.map(|ahead| {"),
+            ("Err(stop) => Err(self", "Err(Stop::Fail(Refused::Hole(hole))) => { kept = Some(hole); Err(self.stop_fault(held, Stop::Fail(Refused::Hole(hole)), effects)) }\n Err(stop) => Err(self"),
+            ("        let result = result.map(|ahead| {", "        if let Some(hole) = kept { return (Err(Refused::Hole(hole)), waited); }\n        let result = result.map(|ahead| {"),
         ],
         found_by: PINNED,
     },
@@ -320,41 +320,41 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "beside: the copy is made though another has taken the anon's place",
-        file: "uvm/src/fault/anon.rs",
-        changes: &[("let still = anon.refs() > 1 && found.number() == Some(no.number());", "let still = anon.refs() > 1;")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("let is_there = found.number() == Some(no.number());", "let is_there = true;")],
         found_by: BESIDE,
     },
     Plant {
         what: "beside: the copy is in its place before every CPU has forgotten the original",
-        file: "uvm/src/fault/anon.rs",
+        file: "uvm/src/fault/cases.rs",
         changes: &[(
-            "self.forget_at(&mut h, fault, entry);\n                machine.copy(from, to);",
-            "let range = machine::VaRange::new(fault.va, fault.va + machine::Pages(1));\n                machine.pmap().remove(&mut h, &fault.space.pmap, range, fault.down);\n                machine.copy(from, to);",
+            "self.forget_here(h);\n            machine.copy(from, to);",
+            "let range = machine::VaRange::new(self.va, self.va + machine::Pages(1));\n            machine.pmap().remove(h, &self.space.pmap, range, self.effects.down);\n            machine.copy(from, to);",
         )],
         found_by: BESIDE,
     },
     Plant {
         what: "beside: the original stays where this CPU's space shows it",
-        file: "uvm/src/fault/anon.rs",
-        changes: &[("                self.forget_at(&mut h, fault, entry);\n                machine.copy(from, to);", "                machine.copy(from, to);")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("            self.forget_here(h);\n            machine.copy(from, to);", "            machine.copy(from, to);")],
         found_by: BESIDE,
     },
     Plant {
         what: "loan: loaning leaves private pages writable",
         file: "uvm/src/loan/out.rs",
-        changes: &[("pmap.protect(held, space, range, entry.prot.without_write(), out.down);", "let _ = (pmap, space, range);")],
+        changes: &[("pmap.protect(held, space, range, entry.prot.without_write(), self.down);", "let _ = (pmap, space, range);")],
         found_by: RANDOM,
     },
     Plant {
         what: "loan: a store reaches a page that is loaned",
-        file: "uvm/src/fault/anon.rs",
-        changes: &[("let loaned = self.frames().loans(page) != 0;", "let loaned = false;")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("let loaned = frames.loans(page) != 0;", "let loaned = false;")],
         found_by: RANDOM,
     },
     Plant {
         what: "loan: a store reaches an object's page that is loaned",
-        file: "uvm/src/fault/object.rs",
-        changes: &[("entry.writes == Writes::Shared\n            && self.frames().loans(page) != 0", "entry.writes == Writes::Shared\n            && false")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("entry.writes == Writes::Shared\n            && self.uvm.frames().loans(page) != 0", "entry.writes == Writes::Shared\n            && false")],
         found_by: RANDOM,
     },
     Plant {
@@ -365,8 +365,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: a page is copied for its lender while another CPU still stores to it",
-        file: "uvm/src/fault/anon.rs",
-        changes: &[("                            self.keep_loaned(&mut h, fault, page);\n", "")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("                self.protect_loaned(h, from);\n", "")],
         found_by: LOANS,
     },
     Plant {
@@ -411,7 +411,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: who shares slots does not settle them",
         file: "uvm/src/fork/mod.rs",
-        changes: &[("            self.settle_entry(held, parent, entry, aref)?;\n", "            let _ = aref;\n")],
+        changes: &[("            self.uvm.settle_entry(held, self.parent, entry, aref)?;\n", "            let _ = aref;\n")],
         found_by: RANDOM,
     },
     Plant {
@@ -435,13 +435,13 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a page that is loaned from a slot is not counted",
         file: "uvm/src/loan/out.rs",
-        changes: &[("let loaned = match self.frames().loan(page) {", "let loaned = match page.0 != u32::MAX {")],
+        changes: &[("let loaned = match self.uvm.frames().loan(page) {", "let loaned = match page.0 != u32::MAX {")],
         found_by: RANDOM,
     },
     Plant {
         what: "borrowed: a page on loan is mapped to be written",
-        file: "uvm/src/fault/anon.rs",
-        changes: &[("self.enter(held, fault, entry, page, entry.prot.without_write())?;", "self.enter(held, fault, entry, page, entry.prot)?;")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("self.enter(&mut held.deeper(), page, self.entry.prot.without_write())?;", "self.enter(&mut held.deeper(), page, self.entry.prot)?;")],
         found_by: RANDOM,
     },
     Plant {
@@ -484,8 +484,8 @@ const PLANTS: &[Plant] = &[
         what: "borrowed: an amap is forgotten while it has pages on loan",
         file: "uvm/src/amap/mod.rs",
         changes: &[(
-            "        if body.cover.is_empty() {\n            uvm.1.borrowers.leave(&mut h, &mut body);\n        }\n        (rest",
-            "        uvm.1.borrowers.leave(&mut h, &mut body);\n        (rest",
+            "        if body.cover.is_empty() {\n            uvm.anons.borrowers.leave(&mut h, &mut body);\n        }\n        (rest",
+            "        uvm.anons.borrowers.leave(&mut h, &mut body);\n        (rest",
         )],
         found_by: RANDOM,
     },
@@ -521,14 +521,14 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "a copy on write leaves the old page to those who share the slot",
-        file: "uvm/src/fault/anon.rs",
-        changes: &[("self.forget_everywhere(&mut h, fault, page);", "let _ = (&fault, page);")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("self.forget_everywhere(h, from);", "")],
         found_by: RANDOM,
     },
     Plant {
         what: "a promotion leaves the object's page to those who share the slot",
-        file: "uvm/src/fault/object.rs",
-        changes: &[("self.forget_everywhere(held, fault, page);", "let _ = (&fault, page);")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("self.forget_everywhere(&mut held.deeper(), page);", "")],
         found_by: RANDOM,
     },
     Plant {
@@ -578,8 +578,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "a fault uses a page that I/O has",
-        file: "uvm/src/fault/anon.rs",
-        changes: &[("busy_check(self.mem(), page).map_err(Stop::Wait)?;", "let _ = (busy_check::<M>, page);")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("            if frames.flags(page).contains(PageFlags::BUSY) {\n                return Ok(false);\n            }\n", "")],
         found_by: PAGING,
     },
     Plant {
@@ -618,7 +618,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a fork lets the parent copy while a CPU still stores to the original",
         file: "uvm/src/fork/mod.rs",
-        changes: &[("        down.flush(self.mem().pmap());\n        if *in_steps", "        if *in_steps")],
+        changes: &[("        self.down.flush(uvm.mem().pmap());\n        let result", "        let result")],
         found_by: FORK,
     },
     Plant {
@@ -631,8 +631,8 @@ const PLANTS: &[Plant] = &[
         what: "large amaps: a reference is counted in the first runs alone",
         file: "uvm/src/fork/amaps.rs",
         changes: &[(
-            "at = aref.reference_some(held, at..all.end);",
-            "aref.reference_some(held, at..all.end);\n                at = all.end;",
+            "at = aref.reference_some(&mut held.deeper(), at..all.end);",
+            "aref.reference_some(&mut held.deeper(), at..all.end);\n                at = all.end;",
         )],
         found_by: LARGE,
     },
@@ -645,7 +645,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "large amaps: a copy of what others write lets them go on",
         file: "uvm/src/fork/steps.rs",
-        changes: &[("            state.others_can_write = true;\n", "")],
+        changes: &[("            self.state.others_can_write = true;\n", "")],
         found_by: RANDOM,
     },
     Plant {
@@ -718,7 +718,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "fork: the parent goes on writing what is about to be copied",
         file: "uvm/src/fork/eager.rs",
-        changes: &[("                self.write_protect(held, parent, entry, down);\n", "")],
+        changes: &[("                self.uvm.write_protect(held, self.parent, entry, self.down);\n", "")],
         found_by: RANDOM,
     },
     Plant {
@@ -730,7 +730,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "fork: a child's copy of a page stays empty",
         file: "uvm/src/fork/eager.rs",
-        changes: &[("        machine.copy(from, to);\n", "")],
+        changes: &[("            machine.copy(from, to);\n", "")],
         found_by: RANDOM,
     },
     Plant {
@@ -742,7 +742,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "fork: what can't be copied is shared and not counted",
         file: "uvm/src/fork/eager.rs",
-        changes: &[("                self.anons.reference(self.frames(), &mut h, original);\n", "")],
+        changes: &[("                uvm.anons.reference(uvm.frames(), &mut h, original);\n", "")],
         found_by: FORK_COPIES,
     },
     Plant {
@@ -773,8 +773,8 @@ const PLANTS: &[Plant] = &[
         what: "memory: pages that come back from a loan are not found",
         file: "uvm/src/loan/mod.rs",
         changes: &[(
-            "            self.frames().free_page(self.mem(), held, page);\n        }\n        self.pages_may_go();",
-            "            self.frames().free_page(self.mem(), held, page);\n        }",
+            "                self.frames().free_page(self.mem(), held, page);\n            }\n        }\n        self.pages_may_go();",
+            "                self.frames().free_page(self.mem(), held, page);\n            }\n        }",
         )],
         found_by: RETURNED,
     },
@@ -804,13 +804,13 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a hole is mapped along so that it can be written",
-        file: "uvm/src/fault/neighbours.rs",
+        file: "uvm/src/fault/around.rs",
         changes: &[("if self.is_to_ask(page) { prot.without_write() } else { prot }", "prot")],
         found_by: HOLES,
     },
     Plant {
         what: "full: a hole is shown so that it can be written",
-        file: "uvm/src/fault/object.rs",
+        file: "uvm/src/fault/cases.rs",
         changes: &[("let own = if self.is_to_ask(page) { prot.without_write() } else { prot };", "let own = prot;")],
         found_by: RANDOM,
     },
@@ -828,10 +828,10 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a store reaches a hole that is loaned",
-        file: "uvm/src/fault/object.rs",
+        file: "uvm/src/fault/cases.rs",
         changes: &[(
-            "if stores && self.frames().flags(page).contains(PageFlags::HOLE) {",
-            "if stores && self.frames().flags(page).contains(PageFlags::HOLE) && self.frames().loans(page) == 0 {",
+            "if stores && uvm.frames().flags(page).contains(PageFlags::HOLE) {",
+            "if stores && uvm.frames().flags(page).contains(PageFlags::HOLE) && uvm.frames().loans(page) == 0 {",
         )],
         found_by: HOLES,
     },
@@ -900,8 +900,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "race: a file's page is mapped while it is being evicted",
-        file: "uvm/src/fault/object.rs",
-        changes: &[(".filter(|&page| !self.frames().flags(page).intersects(SPECIAL))", "")],
+        file: "uvm/src/fault/cases.rs",
+        changes: &[("        let plain = plain.filter(|&page| !frames.flags(page).intersects(SPECIAL));\n", "")],
         found_by: EVICTION,
     },
     Plant {
@@ -928,7 +928,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "advice leaves a page on swap after each read",
         file: "uvm/src/fault/swapped.rs",
-        changes: &[("machine::Pages(last + 1 - first)", "machine::Pages(last + 2 - first)")],
+        changes: &[("Pages(last + 1 - slots.start)", "Pages(last + 2 - slots.start)")],
         found_by: ADVICE,
     },
     Plant {

@@ -227,7 +227,7 @@ impl World {
             }
             20 => {
                 if let Some(pinned) = Self::take(&mut self.pins, who) {
-                    uvm.unwire_pages(held, pinned);
+                    uvm.unwire_pages(held, pinned).unwrap();
                 }
             }
             21..=25 => self.loan(held, what % 44 - 21, [who, other, how], &mut n),
@@ -496,7 +496,7 @@ impl World {
 
     fn finish(mut self, held: &mut Held<'_, Nothing>) {
         let uvm = self.uvm.clone();
-        self.pins.drain(..).for_each(|pinned| uvm.unwire_pages(held, pinned));
+        self.pins.drain(..).for_each(|pinned| uvm.unwire_pages(held, pinned).unwrap());
         self.loans.drain(..).for_each(|loan| uvm.return_loan(held, loan).unwrap());
         self.ranges.drain(..).for_each(|range| uvm.drop_detached(held, range));
         self.spaces.drain(..).for_each(|space| uvm.space_destroy(held, space));

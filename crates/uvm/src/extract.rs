@@ -24,18 +24,17 @@ use alloc::sync::Arc;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::order::Guard;
-use machine::{order, Held, Machine, NoMemory, PageRange, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use crate::amap::LOOKS_AT_ONCE;
-use crate::fork::eager::CopyState;
-use crate::fork::steps::Source;
+use crate::fork::steps::MadeUpTo;
+use crate::fork::Fork;
 use crate::loan::slots::AT_ONCE;
+use crate::map::lock::TreeGuard;
 use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
 use crate::map::{
-    clip, clips, has_room, moves_many, Change, Entry, Inherit, MapError, Name, Place, Writes,
-    NOWHERE,
+    clip, moves_many, Change, Entry, Inherit, MapError, Name, Place, Writes, NOWHERE,
 };
 use crate::owed::Owed;
 use crate::stat::Counter;
@@ -68,6 +67,17 @@ pub enum Pass {
     Donate,
     /// The giver has zeroes.
     DonateZero,
+}
+
+impl Pass {
+    /// What a child would inherit; `None` where the giver has it no more.
+    fn inheritance(self) -> Option<Inherit> {
+        match self {
+            Pass::Share => Some(Inherit::Share),
+            Pass::Copy => Some(Inherit::Copy),
+            Pass::Donate | Pass::DonateZero => None,
+        }
+    }
 }
 
 /// A range that was taken from a space and not given to another yet. Give it back by
@@ -150,18 +160,18 @@ impl<M: Machine> Detached<M> {
 
 /// Two maps, locked; or one.
 enum Trees<'a, M: Machine> {
-    One(Guard<'a, M::Lock, Tree<Entry<M>>>),
-    Two(Guard<'a, M::Lock, Tree<Entry<M>>>, Guard<'a, M::Lock, Tree<Entry<M>>>),
+    One(TreeGuard<'a, M>),
+    Two(TreeGuard<'a, M>, TreeGuard<'a, M>),
 }
 
-impl<M: Machine> Trees<'_, M> {
-    fn from(&mut self) -> &mut Tree<Entry<M>> {
+impl<'a, M: Machine> Trees<'a, M> {
+    fn from(&mut self) -> &mut TreeGuard<'a, M> {
         match self {
             Trees::One(tree) | Trees::Two(tree, _) => tree,
         }
     }
 
-    fn to(&mut self) -> &mut Tree<Entry<M>> {
+    fn to(&mut self) -> &mut TreeGuard<'a, M> {
         match self {
             Trees::One(tree) | Trees::Two(_, tree) => tree,
         }
@@ -187,10 +197,12 @@ enum Passed {
 
 /// A call under way.
 struct Passing<'a, M: Machine> {
+    uvm: &'a Uvm<M>,
     from: &'a Space<M>,
     range: VaRange,
     to: &'a Space<M>,
     target: Target,
+    place: Place,
     mode: Pass,
     down: Gather,
     /// What was at its new place.
@@ -277,8 +289,7 @@ impl<M: Machine> Uvm<M> {
             if matches!(place, Place::Fixed(_)) {
                 replaces = new;
             }
-            let is_given = matches!(mode, Pass::Donate | Pass::DonateZero);
-            is_moved_singly = is_given && moves_many(range, va);
+            is_moved_singly = mode.inheritance().is_none() && moves_many(range, va);
         }
         if mode == Pass::Share && self.anons.borrowed.load(Relaxed) > AT_ONCE {
             self.settle_in_steps(held, from, range)?;
@@ -289,8 +300,9 @@ impl<M: Machine> Uvm<M> {
             Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
         };
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
+        let (uvm, has_cut) = (self, false);
         let mut passing =
-            Passing { from, range, to, target, mode, down, replaced, half, has_cut: false };
+            Passing { uvm, from, range, to, target, place, mode, down, replaced, half, has_cut };
         let reserve = Change::MOVE.bytes::<M>();
         let result = self.attempt_ahead(
             held,
@@ -298,7 +310,7 @@ impl<M: Machine> Uvm<M> {
             &mut ahead,
             reserve,
             |held, reserved, lock, ahead| {
-                let passed = self.pass_once(held, &mut passing, place, reserved, (lock, ahead));
+                let passed = passing.attempt(held, reserved, lock, ahead);
                 if passed.is_err() {
                     // The next attempt begins anew, with the memory that this one took.
                     self.release_entries(held, &mut passing.half, &mut passing.down);
@@ -325,7 +337,7 @@ impl<M: Machine> Uvm<M> {
     fn merge_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
         let (mut tree, mut h) = space.map.lock(self.mem(), held, space.map.bounds);
         // Other threads have mapped much there since: that is a change of theirs.
-        if self.passable(&tree, range).is_err() {
+        if passable(&tree, range).is_err() {
             return;
         }
         tree.each_mut(range, |e| {
@@ -334,7 +346,7 @@ impl<M: Machine> Uvm<M> {
                 e.writes = Writes::CopyOnWrite;
             }
         });
-        self.merge(&mut tree, &mut h, range);
+        space.locked(self, &mut tree, &mut h).merge(range);
     }
 
     /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody
@@ -369,7 +381,7 @@ impl<M: Machine> Uvm<M> {
         let passed =
             self.pass_entries(held, (from, range), target, place, mode).and_then(|passed| {
                 if matches!(passed, Passed::InSteps) {
-                    let inherit = inheritance(mode).unwrap_or(Inherit::Share);
+                    let inherit = mode.inheritance().unwrap_or(Inherit::Share);
                     self.fork_range_in_steps(held, from, range, inherit, &space)?;
                 }
                 match mode {
@@ -390,7 +402,8 @@ impl<M: Machine> Uvm<M> {
     /// Gives a detached range to a space, and says where it lies.
     ///
     /// # Errors
-    /// As for [`pass_range`](Self::pass_range), with the range as it was.
+    /// As for [`pass_range`](Self::pass_range), `Invalid` also for another instance's, with the
+    /// range as it was.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -410,6 +423,9 @@ impl<M: Machine> Uvm<M> {
         detached: Detached<M>,
         place: Place,
     ) -> Result<Va, (MapError, Detached<M>)> {
+        if !detached.space.is_of(self) {
+            return Err((MapError::Invalid, detached));
+        }
         let given = (&detached.space, detached.space.map.bounds);
         match self.pass_entries(held, given, (to, Target::InUse), place, Pass::Donate) {
             Ok(Passed::At(va)) => {
@@ -436,39 +452,25 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
         let (space, pmap) = (&detached.space, self.mem().pmap());
-        let mut rest = detached.space.map.bounds;
-        while !rest.is_empty() {
-            let mut down = Gather::new();
-            {
-                let (mut tree, mut h) = space.map.lock(self.mem(), held, rest);
-                let part = VaRange::new(rest.start, pmap.part(&space.pmap, rest, TRANSLATIONS));
-                tree.each_mut(part, |e| {
-                    let own = e.range.intersect(part);
-                    if !prot.contains(e.prot) {
-                        pmap.protect(
-                            &mut h,
-                            &space.pmap,
-                            own,
-                            e.prot.intersection(prot),
-                            &mut down,
-                        );
+        let all = (space.map.bounds, Lock::Unclaimed);
+        self.in_steps(held, space, all, |map, rest, down| {
+            let end = pmap.part(&space.pmap, rest, TRANSLATIONS);
+            map.tree.each_mut(VaRange::new(rest.start, end), |e| {
+                let own = e.range.intersect(VaRange::new(rest.start, end));
+                if !prot.contains(e.prot) {
+                    pmap.protect(map.held, &space.pmap, own, e.prot.intersection(prot), down);
+                }
+                // Its last part.
+                if own.end == e.range.end {
+                    if let Some(object) = e.writes_to().filter(|_| !prot.contains(Prot::WRITE)) {
+                        object.leave_writer();
                     }
-                    // Its last part.
-                    if own.end == e.range.end {
-                        if let Some(object) = e.writes_to().filter(|_| !prot.contains(Prot::WRITE))
-                        {
-                            object.leave_writer();
-                        }
-                        e.max_prot = e.max_prot.intersection(prot);
-                        e.prot = e.prot.intersection(prot);
-                    }
-                });
-                down.flush(pmap);
-                rest.start = part.end;
-            }
-            down.perform(self.frames(), self.mem(), held);
-            self.mem().pause(held);
-        }
+                    e.max_prot = e.max_prot.intersection(prot);
+                    e.prot = e.prot.intersection(prot);
+                }
+            });
+            end
+        });
     }
 
     /// Names what lies in a detached range.
@@ -519,29 +521,24 @@ impl<M: Machine> Uvm<M> {
         inherit: Inherit,
         copy: &Space<M>,
     ) -> Result<(), MapError> {
-        let source = Source { space: from, range, forced_inherit: Some(inherit) };
         let (mut entries, mut down) = (Tree::new(), Gather::new());
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             {
                 let whole = from.map.lock_now(self.mem(), held, from.map.bounds);
-                let (mut tree, _) = whole.map_err(Stop::Wait)?;
-                self.passable(&tree, range)?;
-                if clips(&tree, range) > 0 && !has_room(self, &tree, clips(&tree, range)) {
-                    return Err(MapError::TooMany.into());
-                }
-                let need = Change::CLIP.bytes_in(&tree);
-                if need > reserved {
-                    return Err(Stop::Heap(need));
-                }
-                clip(&mut tree, range);
+                let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
+                passable(&tree, range)?;
+                let map = &mut from.locked(self, &mut tree, &mut h);
+                let clipped = map.clip_within(range, 0, reserved);
+                clipped.map_err(|stop| stop.map(|_too_many| MapError::TooMany))?;
                 from.map.claim(&tree);
             }
-            let mut state = CopyState::of_range();
-            let copied =
-                self.fork_in_steps(held, &source, &mut state, (copy, &mut entries), &mut down);
+            let made = (copy, &mut entries);
+            let mut fork = Fork::new(self, (from, range), Some(inherit), made, &mut down);
+            fork.is_in_steps = true;
+            let copied = fork.make_in_steps(held);
             {
                 let (mut tree, mut h) = from.map.lock_and_unclaim(self.mem(), held);
-                self.merge(&mut tree, &mut h, range);
+                from.locked(self, &mut tree, &mut h).merge(range);
                 entries.each(range, |e| e.note_copier(&mut h, copy.family));
             }
             copied.map_err(|e| {
@@ -555,33 +552,31 @@ impl<M: Machine> Uvm<M> {
         self.stat().add(self.mem().cpu(), Counter::EntriesPassed, count as u64);
         result
     }
+}
 
+impl<M: Machine> Passing<'_, M> {
     /// One attempt; `None` if so much is shown of what is given or replaced that the maps are to be
     /// claimed first.
-    fn pass_once(
-        &self,
+    fn attempt(
+        &mut self,
         held: &mut Held<'_, order::Nothing>,
-        passing: &mut Passing<'_, M>,
-        place: Place,
         reserved: usize,
-        (lock, ahead): (Lock, &[Ahead]),
+        lock: Lock,
+        ahead: &[Ahead],
     ) -> Result<Option<Passed>, Stop<MapError>> {
-        let (from, to, range) = (passing.from, passing.to, passing.range);
+        let (uvm, from, to, range) = (self.uvm, self.from, self.to, self.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
-            let (tree, h) = match lock {
-                Lock::Unclaimed => from.map.lock_now(self.mem(), held, from.map.bounds),
-                Lock::Claimed => Ok(from.map.lock_and_unclaim(self.mem(), held)),
-            }
-            .map_err(Stop::Wait)?;
+            let locked = from.map.lock_as(lock, uvm.mem(), held, from.map.bounds);
+            let (tree, h) = locked.map_err(Stop::Wait)?;
             (Trees::One(tree), h)
         } else {
             let (a, b, h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
             if lock == Lock::Claimed {
-                from.map.end_claim(self.mem(), &a);
-                to.map.end_claim(self.mem(), &b);
+                from.map.end_claim(uvm.mem(), &a);
+                to.map.end_claim(uvm.mem(), &b);
             }
-            let refused = [from, to].into_iter().find_map(|space| space.map.refuses(self.mem()));
+            let refused = [from, to].into_iter().find_map(|space| space.map.refuses(uvm.mem()));
             if let Some(ticket) = refused {
                 return Err(Stop::Wait(ticket));
             }
@@ -589,89 +584,65 @@ impl<M: Machine> Uvm<M> {
             to.map.exclude(&b, to.map.bounds);
             (Trees::Two(a, b), h)
         };
-        let entries = self.passable(trees.from(), range)?;
-        let at = self.choose_for(trees.to(), passing, place)?;
+        let entries = passable(trees.from(), range)?;
+        let at = self.choose(trees.to())?;
         let new = VaRange::new(at, at + range.pages());
         // All that can be refused is, before anything is copied or cut.
-        let own = clips(trees.from(), range);
-        let more = entries + clips(trees.to(), new) + if one { own } else { 0 };
-        if own > 0 && !has_room(self, trees.from(), own) || !has_room(self, trees.to(), more) {
+        let source = from.locked(uvm, trees.from(), &mut h);
+        let own = source.clips(range);
+        let has_room = own == 0 || source.has_room(own);
+        let is_full = source.is_refilled(lock, &ahead[..1]);
+        let target = to.locked(uvm, trees.to(), &mut h);
+        let more = entries + target.clips(new) + if one { own } else { 0 };
+        let is_full = is_full || target.is_refilled(lock, &ahead[1..]);
+        if !has_room || !target.has_room(more) {
             return Err(Stop::Fail(MapError::TooMany));
         }
-        let target_in_use = passing.target == Target::InUse;
-        if passing.mode == Pass::Copy
-            && (self.copies_in_steps(from, range)
+        let target_in_use = self.target == Target::InUse;
+        if self.mode == Pass::Copy
+            && (uvm.copies_in_steps(from, range)
                 || target_in_use && written_by_others(trees.from(), &mut h, range))
         {
             return Ok(Some(Passed::InSteps));
         }
-        let is_given = matches!(passing.mode, Pass::Donate | Pass::DonateZero);
-        if (is_given && self.moves_much(from, lock, range, at))
-            || self.is_refilled(from, lock, trees.from(), &ahead[..1])
-            || self.is_refilled(to, lock, trees.to(), &ahead[1..])
-        {
+        let is_given = self.mode.inheritance().is_none();
+        if is_full || (is_given && uvm.moves_much(from, lock, range, at)) {
             return Ok(None);
         }
-        let Some(need) = self.pass_bytes(&mut trees, &mut h, passing, new, entries) else {
+        let Some(need) = self.heap_bytes(&mut trees, &mut h, new, entries) else {
             return Ok(Some(Passed::InSteps));
         };
         if need > reserved {
             return Err(Stop::Heap(need));
         }
         clip(trees.from(), range);
-        passing.has_cut = true;
-        let mut passed = match passing.mode {
-            Pass::Share | Pass::Copy => self.fork_part(trees.from(), &mut h, passing)?,
-            Pass::Donate | Pass::DonateZero => self.take_part(trees.from(), &mut h, passing),
+        self.has_cut = true;
+        let mut passed = match is_given {
+            false => self.fork_part(trees.from(), &mut h)?,
+            true => self.take_part(trees.from(), &mut h),
         };
         // What was there goes first: a table may come in its place.
         if !trees.to().is_free(new) {
-            clip(trees.to(), new);
-            trees.to().take_into(new, &mut passing.replaced);
-            self.unwire_released(&mut h, to, new);
-            self.forget_range(&mut h, to, new, &mut passing.down);
+            let (replaced, down) = (&mut self.replaced, &mut self.down);
+            to.locked(uvm, trees.to(), &mut h).take_out(new, replaced, down);
         }
-        if matches!(passing.mode, Pass::Donate | Pass::DonateZero) {
+        if is_given {
             let (from, to) = (&from.pmap, &to.pmap);
-            self.mem().pmap().pass(&mut h, from, range, to, at, &mut passing.down);
+            uvm.mem().pmap().pass(&mut h, from, range, to, at, &mut self.down);
         }
-        passing.down.flush(self.mem().pmap());
+        self.down.flush(uvm.mem().pmap());
         passed.each(|e| e.note_copier(&mut h, to.family));
         passed.shift(range.start, at);
         trees.to().put_back(passed);
-        self.merge(trees.from(), &mut h, range);
-        self.merge(trees.to(), &mut h, new);
-        self.stat().add(self.mem().cpu(), Counter::EntriesPassed, entries as u64);
+        from.locked(uvm, trees.from(), &mut h).merge(range);
+        to.locked(uvm, trees.to(), &mut h).merge(new);
+        uvm.stat().add(uvm.mem().cpu(), Counter::EntriesPassed, entries as u64);
         Ok(Some(Passed::At(at)))
     }
 
-    /// How many entries lie in a range; as many as can be passed in one piece.
-    fn passable(&self, tree: &Tree<Entry<M>>, range: VaRange) -> Result<usize, MapError> {
-        let mut entries = 0;
-        tree.try_each(range, &mut |e| {
-            entries += 1;
-            if e.submap.is_some() {
-                Err(MapError::Invalid)
-            } else if entries > MOST_ENTRIES {
-                Err(MapError::TooMany)
-            } else {
-                Ok(())
-            }
-        })?;
-        if entries == 0 {
-            return Err(MapError::NoMapping);
-        }
-        Ok(entries)
-    }
-
     /// Where the range will lie: anywhere, where it can be moved by tables if it has some.
-    fn choose_for(
-        &self,
-        tree: &Tree<Entry<M>>,
-        passing: &Passing<'_, M>,
-        place: Place,
-    ) -> Result<Va, Stop<MapError>> {
-        let (range, bounds) = (passing.range, passing.to.map.bounds);
+    fn choose(&self, tree: &Tree<Entry<M>>) -> Result<Va, Stop<MapError>> {
+        let (range, bounds, place) = (self.range, self.to.map.bounds, self.place);
         if matches!(place, Place::Anywhere | Place::Hint(_)) {
             if let Some(va) = crate::map::find_like(tree, bounds, range, range.pages()) {
                 return Ok(va);
@@ -681,11 +652,10 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Heap bytes for all that a call does behind this point; none if that takes more than a step.
-    fn pass_bytes(
+    fn heap_bytes(
         &self,
         trees: &mut Trees<'_, M>,
         held: &mut Held<'_, order::Map>,
-        passing: &Passing<'_, M>,
         new: VaRange,
         entries: usize,
     ) -> Option<usize> {
@@ -693,13 +663,13 @@ impl<M: Machine> Uvm<M> {
         // taken as one.
         let several = usize::from(entries > 1);
         let tallest = trees.from().splice_bytes().max(trees.to().splice_bytes());
-        let mut bytes = several * (3 * tallest + built_bytes::<Entry<M>>(entries));
+        let mut bytes = several * 3 * tallest + built_bytes::<Entry<M>>(entries);
         bytes += Change { insertions: 3, splices: 0 }.bytes_in(trees.from());
         bytes += Change { insertions: 3, splices: 0 }.with(trees.to(), &[new]).bytes_in(trees.to());
-        if let Some(inherit) = inheritance(passing.mode) {
+        if let Some(inherit) = self.mode.inheritance() {
             let mut left = LOOKS_AT_ONCE;
-            let counted = trees.from().try_each(passing.range, &mut |e| {
-                let own = self.fork_entry_bytes(e, inherit, held, &mut left);
+            let counted = trees.from().try_each(self.range, &mut |e| {
+                let own = self.uvm.fork_entry_bytes(e, inherit, held, &mut left);
                 own.map(|own| bytes += own).ok_or(())
             });
             counted.ok()?;
@@ -709,30 +679,26 @@ impl<M: Machine> Uvm<M> {
 
     /// Entries that share or copy those in the range.
     fn fork_part(
-        &self,
+        &mut self,
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
-        passing: &mut Passing<'_, M>,
     ) -> Result<Taken<Entry<M>>, Stop<MapError>> {
-        let mut state = CopyState::of_range();
-        let (from, range) = (passing.from, passing.range);
-        let (half, down) = (&mut passing.half, &mut passing.down);
-        let (mut made, mut result) = (Making::new(), Ok(()));
-        let inherit = inheritance(passing.mode).unwrap_or(Inherit::Share);
-        tree.each_mut(range, |entry| {
-            if result.is_ok() {
-                result =
-                    self.fork_entry_as(held, from, entry, inherit, &mut state, down).map(|e| {
-                        e.into_iter().for_each(|e| made.push(e));
-                    });
+        let (from, to, range) = (self.from, self.to, self.range);
+        let (mut entries, inherit) = (Tree::new(), self.mode.inheritance());
+        let made = (to, &mut entries);
+        let mut fork = Fork::new(self.uvm, (from, range), inherit, made, &mut self.down);
+        let end = fork.make_entries(held, tree, range, (usize::MAX, usize::MAX), &mut 0);
+        // No thread resolves a copy while another still writes through the translation that was
+        // just lowered.
+        self.down.flush(self.uvm.mem().pmap());
+        match end {
+            MadeUpTo::All => Ok(Taken::from(entries)),
+            MadeUpTo::Failed(e) => {
+                self.half = Taken::from(entries);
+                Err(Stop::Fail(e.into()))
             }
-        });
-        *half = made.finish();
-        // Nobody resolves a copy while a third still writes through the translation that was just
-        // lowered.
-        down.flush(self.mem().pmap());
-        result.map_err(|e: NoMemory| Stop::Fail(e.into()))?;
-        Ok(core::mem::take(half))
+            MadeUpTo::Before(..) => unreachable!("what takes steps has been refused"),
+        }
     }
 
     /// The entries in the range, taken out; zeroes in their place, if that is asked for. Their
@@ -741,26 +707,37 @@ impl<M: Machine> Uvm<M> {
         &self,
         tree: &mut Tree<Entry<M>>,
         held: &mut Held<'_, order::Map>,
-        passing: &Passing<'_, M>,
     ) -> Taken<Entry<M>> {
-        let mut taken = tree.take(passing.range);
-        self.unwire_entries(held, passing.from, &mut taken);
-        if passing.mode == Pass::DonateZero {
+        let mut taken = tree.take(self.range);
+        self.uvm.unwire_entries(held, self.from, &mut taken);
+        if self.mode == Pass::DonateZero {
             let mut zeroes = Making::new();
             taken.each(|e| {
-                zeroes.push(Entry {
-                    amap: None,
-                    object: None,
-                    writes: Writes::NeedsCopy,
-                    submap: None,
-                    name: e.name.clone(),
-                    ..*e
-                });
+                zeroes.push(Entry { object: None, writes: Writes::NeedsCopy, ..e.emptied() });
             });
             tree.put_back(zeroes.finish());
         }
         taken
     }
+}
+
+/// How many entries lie in a range; as many as can be passed in one piece.
+fn passable<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Result<usize, MapError> {
+    let mut entries = 0;
+    tree.try_each(range, &mut |e| {
+        entries += 1;
+        if e.submap.is_some() {
+            Err(MapError::Invalid)
+        } else if entries > MOST_ENTRIES {
+            Err(MapError::TooMany)
+        } else {
+            Ok(())
+        }
+    })?;
+    if entries == 0 {
+        return Err(MapError::NoMapping);
+    }
+    Ok(entries)
 }
 
 /// Whether an entry in a range writes slots that others write too.
@@ -776,13 +753,4 @@ fn written_by_others<M: Machine>(
         _ => Ok(()),
     });
     found.is_err()
-}
-
-/// What a child would inherit.
-fn inheritance(mode: Pass) -> Option<Inherit> {
-    match mode {
-        Pass::Share => Some(Inherit::Share),
-        Pass::Copy => Some(Inherit::Copy),
-        Pass::Donate | Pass::DonateZero => None,
-    }
 }

@@ -287,11 +287,6 @@ impl<M: Machine> Uvm<M> {
         self.next_object.fetch_add(1, Relaxed)
     }
 
-    /// What the amaps' operations need of an instance.
-    pub(crate) fn parts(&self) -> (&Memory<M>, &anon::Anons<M>) {
-        (&self.memory, &self.anons)
-    }
-
     /// Lets the host see to others after each so many pages of a loop, at the `n`th page.
     #[inline]
     pub(crate) fn pause_after(&self, held: &mut Held<'_, order::Nothing>, n: usize) {
@@ -384,6 +379,27 @@ impl<E> Stop<E> {
     /// The attempt is to be made again from its beginning, with as much heap as it had.
     pub(crate) fn again(reserved: usize) -> Self {
         Stop::Heap(reserved)
+    }
+
+    /// The same end with another error.
+    pub(crate) fn map<F>(self, to: impl FnOnce(E) -> F) -> Stop<F> {
+        match self {
+            Stop::Fail(e) => Stop::Fail(to(e)),
+            Stop::Wait(ticket) => Stop::Wait(ticket),
+            Stop::Read(start) => Stop::Read(start),
+            Stop::Heap(bytes) => Stop::Heap(bytes),
+        }
+    }
+}
+
+impl Stop<GetError> {
+    /// An attempt in which a pager had no page to give.
+    pub(crate) fn of_get(e: GetError) -> Self {
+        match e {
+            GetError::Wait(ticket) => Stop::Wait(ticket),
+            GetError::Read(start) => Stop::Read(start),
+            e => Stop::Fail(e),
+        }
     }
 }
 

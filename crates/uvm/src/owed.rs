@@ -13,7 +13,7 @@
 //! Spaces are counted by their instance, as they may outlive it in a host that ends: one that was
 //! dropped and not [destroyed](crate::Uvm::space_destroy) fails the instance's audits.
 //!
-//! I2: a list of loans knows its instance, by number; another one hands it back.
+//! I2: a list of loans knows its instance, and so do pins, by number; another one hands it back.
 //!
 //! The flags are the program's, not an instance's: a list has 4,096 pages on loan of four bytes,
 //! and those have no room for their instance. They are written where a host is wrong, and nowhere
@@ -53,6 +53,11 @@ pub(crate) struct SpaceDuty(Option<DroppedSpaces>);
 impl SpaceDuty {
     pub(crate) fn new(dropped: &DroppedSpaces) -> SpaceDuty {
         SpaceDuty(Some(dropped.clone()))
+    }
+
+    /// Whether the space is the instance's that has this count.
+    pub(crate) fn is_of(&self, dropped: &DroppedSpaces) -> bool {
+        self.0.as_ref().is_some_and(|own| Arc::ptr_eq(&own.0, &dropped.0))
     }
 
     /// The space has been destroyed.

@@ -18,16 +18,18 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use crate::page::Owner;
 use machine::{order, Before, Held, Machine, PageNo, PageRange, Prot, VaRange};
 
 use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
+use crate::loan::NotOurs;
 use crate::object::Pager;
-use crate::owed::Owed;
+use crate::owed::{Instance, Owed};
+use crate::page::Owner;
 use crate::{Space, Uvm};
 
 /// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not,
@@ -41,7 +43,7 @@ use crate::{Space, Uvm};
 /// for &page in pinned.pages() {
 ///     uvm.machine().write(page, 0, b"from a device");
 /// }
-/// uvm.unwire_pages(held, pinned);
+/// uvm.unwire_pages(held, pinned).map_err(|(why, _)| why)?;
 /// # Ok(()) });
 /// ```
 #[must_use = "pages stay pinned until `unwire_pages` gets this back"]
@@ -50,6 +52,7 @@ pub struct Pinned<M: Machine> {
     access: Prot,
     /// The objects that stores to the pages reach (I2); none where a device only reads.
     stored_to: Option<Box<StoredTo<M>>>,
+    of: Instance,
 }
 
 type StoredTo<M> = ArrayVec<Arc<dyn Pager<M>>, CLUSTER>;
@@ -63,11 +66,17 @@ impl<M: Machine> Pinned<M> {
     /// let range = memory(uvm, held, space, 2)?;
     /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
     /// assert_eq!(pinned.pages().len(), 2);
-    /// uvm.unwire_pages(held, pinned);
+    /// uvm.unwire_pages(held, pinned).map_err(|(why, _)| why)?;
     /// # Ok(()) });
     /// ```
     pub fn pages(&self) -> &[PageNo] {
         &self.pages
+    }
+}
+
+impl<M: Machine> fmt::Debug for Pinned<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.pages).finish()
     }
 }
 
@@ -96,7 +105,7 @@ impl<M: Machine> Uvm<M> {
     /// let mut byte = [0];
     /// uvm.machine().read(pinned.pages()[1], 0, &mut byte);
     /// assert_eq!(byte, [2]);
-    /// uvm.unwire_pages(held, pinned);
+    /// uvm.unwire_pages(held, pinned).map_err(|(why, _)| why)?;
     /// # Ok(()) });
     /// ```
     pub fn wire_pages(
@@ -126,7 +135,7 @@ impl<M: Machine> Uvm<M> {
     /// let range = memory(uvm, held, space, 1)?;
     /// let pinned = uvm.reference_pages(held, space, range, Prot::WRITE)?;
     /// uvm.machine().write(pinned.pages()[0], 0, &[0xcc]); // A breakpoint.
-    /// uvm.unwire_pages(held, pinned);
+    /// uvm.unwire_pages(held, pinned).map_err(|(why, _)| why)?;
     /// assert_eq!(load(uvm, space, range.start)?, [0xcc]);
     /// # Ok(()) });
     /// ```
@@ -154,7 +163,7 @@ impl<M: Machine> Uvm<M> {
             self.mem().reserve_heap(size_of::<StoredTo<M>>() + 16)?;
             stored_to = Some(Box::new(StoredTo::<M>::new()));
         }
-        let mut pinned = Pinned { pages: ArrayVec::new(), access, stored_to };
+        let mut pinned = Pinned { pages: ArrayVec::new(), access, stored_to, of: self.instance };
         for va in range.iter_pages().take(CLUSTER) {
             match self.fault_and_pin(held, space, va, access, reach) {
                 Ok(pin) => {
@@ -164,7 +173,7 @@ impl<M: Machine> Uvm<M> {
                     }
                 }
                 Err(e) => {
-                    self.unwire_pages(held, pinned);
+                    self.unpin_all(held, pinned);
                     return Err(e);
                 }
             }
@@ -174,18 +183,34 @@ impl<M: Machine> Uvm<M> {
 
     /// Takes the pins back. What a device has written counts as changed from now.
     ///
+    /// # Errors
+    /// [`NotOurs`], and the pins, if they are another instance's.
+    ///
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
     /// let range = memory(uvm, held, space, 1)?;
     /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
-    /// uvm.unwire_pages(held, pinned);
+    /// uvm.unwire_pages(held, pinned).map_err(|(why, _)| why)?;
     /// # Ok(()) });
     /// ```
-    pub fn unwire_pages(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned<M>) {
+    #[allow(clippy::result_large_err)]
+    pub fn unwire_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pinned: Pinned<M>,
+    ) -> Result<(), (NotOurs, Pinned<M>)> {
+        if pinned.of != self.instance {
+            return Err((NotOurs, pinned));
+        }
+        self.unpin_all(held, pinned);
+        Ok(())
+    }
+
+    fn unpin_all(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned<M>) {
         let changed = pinned.access.contains(Prot::WRITE);
         for page in core::mem::take(&mut pinned.pages) {
-            while !self.unpin_owned(held, page, changed) {}
+            while !self.unpin_owned(&mut held.deeper(), page, changed) {}
         }
         for pager in pinned.stored_to.iter().flat_map(|all| all.iter()) {
             pager.object().unpin_writer();
@@ -193,30 +218,16 @@ impl<M: Machine> Uvm<M> {
         self.pages_may_go();
     }
 
-    /// Takes one wiring of a page back, whoever owns it by now: its owner may let it go at this
+    /// Takes one wiring of a page back, whatever owns it by now: its owner may let it go at this
     /// moment, and one of the two frees it.
-    pub(crate) fn unwire_page<P>(&self, held: &mut Held<'_, P>, page: PageNo)
-    where
-        P: Before<order::Object>
-            + Before<order::Anon>
-            + Before<order::ObjectTable>
-            + Before<order::PageQueues>,
-        P: Before<order::PageCache>,
-    {
-        while !self.unpin_owned(held, page, false) {}
+    pub(crate) fn unwire_page<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, page: PageNo) {
+        while !self.unpin_owned(&mut held.deeper(), page, false) {}
         self.pages_may_go();
     }
 
     /// Takes one pin back under the lock of the page's owner. Says no if the owner has just gone:
     /// look again.
-    fn unpin_owned<P>(&self, held: &mut Held<'_, P>, page: PageNo, changed: bool) -> bool
-    where
-        P: Before<order::Object>
-            + Before<order::Anon>
-            + Before<order::ObjectTable>
-            + Before<order::PageQueues>,
-        P: Before<order::PageCache>,
-    {
+    fn unpin_owned(&self, held: &mut Held<'_, order::Amap>, page: PageNo, changed: bool) -> bool {
         let (machine, frames) = (self.mem(), self.frames());
         let unpinned = self.with_owner(held, page, |owner, h| {
             if changed {

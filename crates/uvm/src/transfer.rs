@@ -35,9 +35,9 @@ use crate::loan::slots::BORROWED;
 use crate::loan::{Loan, LoanedPage};
 use crate::map::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::map::tree::Tree;
-use crate::map::{choose_place, has_room, Change, Entry, Map, Place, Writes, NOWHERE};
+use crate::map::{choose_place, Change, Entry, LockedMap, Map, Place, Writes, NOWHERE};
+use crate::object::Pager;
 use crate::object::{busy_check, Object};
-use crate::object::{GetError, Pager};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -83,10 +83,12 @@ pub enum TransferError {
     /// A part of the range can't take pages: it is shared, locked in memory, or shows zeroes above
     /// an object. Copy.
     Unsuitable,
-    /// No addresses are free.
+    /// No addresses are free, or the object may have no more pages.
     NoSpace,
     /// Pages or heap are short.
     NoMemory,
+    /// The object is shorter.
+    PastEnd,
     /// The pages are on loan from another instance of [`Uvm`].
     NotOurs,
 }
@@ -187,10 +189,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<bool, NoMemory> {
         let mut any = false;
         for page in loan.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
-            let own = self
-                .attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
-            self.mem().zero(own.page());
-            core::mem::replace(page, own).into_page();
+            self.make_own(held, page)?;
             any = true;
         }
         Ok(any)
@@ -215,10 +214,13 @@ impl<M: Machine> Uvm<M> {
         .map_err(Stop::Wait)?;
         let (start, new_area) = match transfer.at {
             At::Fixed(va) => (va, None),
-            At::Anywhere => self.place_in_area(&mut tree, &mut h, space, pages, reserved)?,
+            At::Anywhere => {
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                self.place_in_area(map, pages, reserved)?
+            }
         };
         let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
-        if self.copies_needed(&tree, &mut h, range).is_none() {
+        if space.locked(self, &mut tree, &mut h).copies_needed(range).is_none() {
             drop(tree);
             self.copy_amaps_in_steps(held, space, range).map_err(TransferError::from)?;
             return Err(Stop::again(reserved));
@@ -298,7 +300,7 @@ impl<M: Machine> Uvm<M> {
         let part = entry.range.intersect(range);
         let first = entry.slot(aref, part.start);
         let (mut body, mut h) = aref.amap.body.lock(held);
-        let (machine, anons, down) = (self.mem(), &self.anons, &mut *transfer.down);
+        let (anons, down) = (&self.anons, &mut *transfer.down);
         // No page has a number that high.
         let zero = self.zero_page.get().map_or(u32::MAX, |page| page.0 | BORROWED);
         let mut put = 0;
@@ -310,7 +312,7 @@ impl<M: Machine> Uvm<M> {
             put += 1;
             number
         });
-        body.slots.put_all(first, numbers, &mut AnonHolders { machine, anons, held: &mut h, down });
+        body.slots.put_all(first, numbers, &mut AnonHolders { uvm: self, held: &mut h, down });
         body.borrows(first..first + part.pages().0);
         anons.borrowers.enter(&mut h, &aref.amap, &mut body);
         aref.amap.borrows.store(true, Relaxed);
@@ -321,43 +323,45 @@ impl<M: Machine> Uvm<M> {
     /// is no room in the last.
     fn place_in_area(
         &self,
-        tree: &mut order::Guard<'_, M::Lock, Tree<Entry<M>>>,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
+        map: &mut LockedMap<'_, '_, M>,
         pages: Pages,
         reserved: usize,
     ) -> Result<(Va, Option<VaRange>), Stop<TransferError>> {
+        let space = map.space;
         let (area, next) = &space.map.area;
         let area = VaRange::sized(Va(area.load(Relaxed)), AREA).filter(|area| area.start != Va(0));
         let hint = Va(next.load(Relaxed));
         let found = area.and_then(|area| {
             let own = |e: &&Entry<M>| is_area(&space.map, e) && e.range.intersect(area) == area;
             // A fault may be about to fill a slot that is free.
-            space.map.exclude(tree, area);
-            let entry = tree.get(area.start).filter(own)?;
+            map.exclude(area);
+            let entry = map.tree.get(area.start).filter(own)?;
             let rest = VaRange::new(hint.max(area.start).min(area.end), area.end);
-            free_run(held, entry, rest, pages).or_else(|| free_run(held, entry, area, pages))
+            free_run(map.held, entry, rest, pages)
+                .or_else(|| free_run(map.held, entry, area, pages))
         });
         if let Some(start) = found {
             return Ok((start, None));
         }
-        let need = Change::ADD.bytes_in(tree) + 128 + crate::amap::NEW_BYTES + put_bytes(pages.0);
+        let need =
+            Change::ADD.bytes_in(map.tree) + 128 + crate::amap::NEW_BYTES + put_bytes(pages.0);
         if need > reserved {
             return Err(Stop::Heap(need));
         }
-        if !has_room(self, tree, 1) {
+        if !map.has_room(1) {
             return Err(TransferError::NoSpace.into());
         }
         let len = if pages > AREA { pages } else { AREA };
         let (bounds, anywhere) = (space.map.bounds, Place::Anywhere);
-        let chosen = choose_place(tree, bounds, len, anywhere).map(|start| (start, len));
-        let chosen = chosen
-            .or_else(|_| choose_place(tree, bounds, pages, anywhere).map(|start| (start, pages)));
+        let chosen = choose_place(map.tree, bounds, len, anywhere).map(|start| (start, len));
+        let chosen = chosen.or_else(|_| {
+            choose_place(map.tree, bounds, pages, anywhere).map(|start| (start, pages))
+        });
         let Ok((start, len)) = chosen else { return Err(TransferError::NoSpace.into()) };
         let name = space.map.area_name.call_once(|| Arc::new("transfer")).clone();
         let area = VaRange::new(start, start + len);
-        space.map.exclude(tree, area);
-        tree.insert(Entry::zeroes(area, Some(name)));
+        map.exclude(area);
+        map.tree.insert(Entry::zeroes(area, Some(name)));
         Ok((start, Some(area)))
     }
 
@@ -370,11 +374,8 @@ impl<M: Machine> Uvm<M> {
     /// pages.
     ///
     /// # Errors
-    /// [`GetError`], `PastEnd` if the object is shorter, `NoSpace` or `NoMemory`, with nothing
-    /// changed; and the pages.
-    ///
-    /// # Panics
-    /// If the pages are on loan from another instance.
+    /// [`TransferError`]: `PastEnd`, `NoSpace`, `NoMemory` or `NotOurs`, with nothing changed; and
+    /// the pages.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -392,8 +393,10 @@ impl<M: Machine> Uvm<M> {
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
         mut loan: Loan,
-    ) -> Result<(), (GetError, Loan)> {
-        assert!(self.is_ours(&loan), "a loan of another VM system");
+    ) -> Result<(), (TransferError, Loan)> {
+        if !self.is_ours(&loan) {
+            return Err((TransferError::NotOurs, loan));
+        }
         if loan.len() > PAGES_AT_ONCE {
             self.unmap_ahead(
                 held,
@@ -476,11 +479,11 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         page: &mut LoanedPage,
     ) -> Result<(), NoMemory> {
-        let copy =
-            self.attempt(held, 0, |held, _| self.new_page(held).map_err(Stop::<NoMemory>::Fail))?;
-        self.mem().copy(page.page(), copy.page());
-        self.stat().add(self.mem().cpu(), Counter::TransfersCopied, 1);
-        self.end_loan(held, core::mem::replace(page, copy));
+        let copied = self.attempt(held, 0, |held, _| {
+            let copy = self.copied_page(held, page.page(), Counter::TransfersCopied);
+            copy.map_err(Stop::<NoMemory>::Fail)
+        });
+        self.end_loan(held, core::mem::replace(page, copied?));
         Ok(())
     }
 
@@ -513,11 +516,11 @@ impl<M: Machine> Uvm<M> {
         index: Pages,
         loan: &Loan,
         down: &mut Gather,
-    ) -> Result<Option<usize>, Stop<GetError>> {
+    ) -> Result<Option<usize>, Stop<TransferError>> {
         let (machine, frames, object) = (self.mem(), self.frames(), pager.object());
         let (mut body, mut h) = object.lock(held);
         let end = index.0.checked_add(loan.len() as u64).filter(|&end| end <= body.length().0);
-        let indices = index.0..end.ok_or(Stop::Fail(GetError::PastEnd))?;
+        let indices = index.0..end.ok_or(TransferError::PastEnd)?;
         for (_, old) in body.pages(indices.clone()) {
             busy_check(machine, old).map_err(Stop::Wait)?;
             let _gone_before_others_come = down.unmap(machine.frames(), machine, &mut h, old);
@@ -527,9 +530,9 @@ impl<M: Machine> Uvm<M> {
             return Ok(Some(refused));
         }
         let new = indices.clone().filter(|&index| body.is_empty_at(Pages(index))).count();
-        if let Err(e) = body.take_quota(new) {
+        if body.take_quota(new).is_err() {
             self.let_go_all(loan.pages());
-            return Err(Stop::Fail(e));
+            return Err(TransferError::NoSpace.into());
         }
         for (index, page) in indices.zip(loan.pages()) {
             let (index, page) = (Pages(index), page.page());

@@ -4,7 +4,7 @@ mod loaning;
 
 use loaning::{audit, load, store, world, written, BOUNDS};
 use machine::{PageRange, Pages, Prot, ThreadCtx, Va, VaRange};
-use uvm::{AnonObject, FaultError, GetError, Loan, MapRequest, Pager, Sharing};
+use uvm::{AnonObject, FaultError, Loan, MapRequest, Pager, Sharing, TransferError};
 use uvm_soft::within_reservation;
 
 /// What an operation allocates beyond its reservation fails the test.
@@ -113,7 +113,7 @@ fn where_memory_has_run_out_nothing_is_given_away_or_loaned() {
     uvm.machine().give_back();
     audit(&uvm, held, &[&space], &[]);
     (0..4).for_each(|n| assert_eq!(load(&uvm, &space, range.start + Pages(n)), n as u8 + 1));
-    uvm.unwire_pages(held, pinned);
+    uvm.unwire_pages(held, pinned).unwrap();
     uvm.space_destroy(held, space);
     assert_eq!(uvm.frames().free(), free);
 }
@@ -161,7 +161,7 @@ fn places_at_the_end_of_all_numbers_are_refused() {
     let pager: std::sync::Arc<dyn Pager<_>> = object.clone();
     for index in [1, 4, u64::MAX - 4, u64::MAX - 3, u64::MAX - 2, u64::MAX] {
         let (error, back) = uvm.give_to_object(held, &pager, Pages(index), loan).unwrap_err();
-        assert!(matches!(error, GetError::PastEnd), "{index}");
+        assert!(matches!(error, TransferError::PastEnd), "{index}");
         loan = back;
         let mut more = Loan::new();
         if index >= 4 {

@@ -59,7 +59,8 @@ impl Pins {
 impl Drop for Pins {
     fn drop(&mut self) {
         if let Some(pinned) = self.pinned.take() {
-            with(|uvm, held| uvm.unwire_pages(held, pinned));
+            let returned = with(|uvm, held| uvm.unwire_pages(held, pinned));
+            returned.expect("there is one VM system");
         }
     }
 }

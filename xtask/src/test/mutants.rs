@@ -78,7 +78,6 @@ const PARTS: &[Part] = &[
             "crates/uvm/src/loan/give.rs",
             "crates/uvm/src/loan/out.rs",
             "crates/uvm/src/loan/mod.rs",
-            "crates/uvm/src/loan/object.rs",
         ],
         names: ".",
         but: "",

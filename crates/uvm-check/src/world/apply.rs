@@ -207,7 +207,7 @@ impl<M: Desk> World<M> {
                     Ok(()) => Got::Done,
                     Err((e, loan)) => {
                         self.loans[l] = Some(loan);
-                        Got::Object(e)
+                        Got::Transfer(e)
                     }
                 })
             }
@@ -252,7 +252,7 @@ impl<M: Desk> World<M> {
         for (n, (_, &page)) in known.enumerate() {
             self.machine().write(page, word_offset(at), &(word + n as u64).to_le_bytes());
         }
-        self.uvm.unwire_pages(held, pinned);
+        self.uvm.unwire_pages(held, pinned).unwrap();
     }
 
     /// The second device is preferred.

@@ -19,7 +19,7 @@ impl<M: Desk> World<M> {
             let _host = host();
             pinned.pages().iter().map(|&page| self.contents(page)).collect()
         };
-        self.uvm.unwire_pages(held, pinned);
+        self.uvm.unwire_pages(held, pinned).unwrap();
         for (at, seen) in span.pages().zip(seen) {
             // What can't be shown ought to have been refused: the answers are compared.
             let ought = self.model.shows(s, at);
@@ -49,7 +49,7 @@ impl<M: Desk> World<M> {
         for (word, &page) in (word..).zip(pinned.pages()) {
             self.machine().write(page, word_offset(at), &word.to_le_bytes());
         }
-        self.uvm.unwire_pages(held, pinned);
+        self.uvm.unwire_pages(held, pinned).unwrap();
         Got::Done
     }
 }

@@ -414,7 +414,7 @@ impl World {
             Op::GiveToObject { o, page, .. } => {
                 match self.uvm.give_to_object(held, &self.object(o), Pages(page), loan) {
                     Ok(()) => (Some(Got::Done), None),
-                    Err((e, loan)) => (Some(Got::Object(e)), Some(loan)),
+                    Err((e, loan)) => (Some(Got::Transfer(e)), Some(loan)),
                 }
             }
             _ => unreachable!("{op:?}"),
@@ -437,7 +437,7 @@ impl World {
             }
             Op::Unpin { p, .. } => {
                 let Some(pinned) = hold(&self.pins[p]).take() else { return Answer::Skipped };
-                self.uvm.unwire_pages(held, pinned);
+                self.uvm.unwire_pages(held, pinned).unwrap();
                 Answer::Got(Got::Done)
             }
             _ => unreachable!("{op:?}"),

@@ -123,8 +123,7 @@ impl<M: Machine> Uvm<M> {
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
             let (mut body, mut h) = amap.body.lock(held);
             let AmapBody { slots, cover, .. } = &mut *body;
-            let mut holders =
-                AnonHolders { machine: self.mem(), anons: &self.anons, held: &mut h, down };
+            let mut holders = AnonHolders { uvm: self, held: &mut h, down };
             for (n, gap) in (1..).zip(cover.gaps(from)) {
                 at = Some(gap.end).filter(|_| n == GAPS);
                 emptied &= slots.take_range(gap, heap, &mut holders);

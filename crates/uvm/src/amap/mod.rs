@@ -34,17 +34,17 @@ use machine::lines::{AtomicBool, Ordering::Relaxed};
 
 use crate::page::Gather;
 use machine::order;
-use machine::{Before, Held, Machine, PageNo, Pages, Pmap, Prot, Shared, VaRange, PAGE_SHIFT};
+use machine::{Held, Machine, PageNo, Pages, Pmap, Prot, Shared, VaRange, PAGE_SHIFT};
 
 use crate::amap::cover::{Cover, CHANGE_BYTES};
 use crate::amap::deferred::Left;
 use crate::amap::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
-use crate::anon::{AnonNo, Anons};
+use crate::anon::AnonNo;
 use crate::fault::ReadAhead;
 use crate::fork::eager::{self, CopyState, Rewritten};
 use crate::loan::borrowers::Name;
 use crate::loan::slots::Content;
-use crate::{Memory, Uvm};
+use crate::Uvm;
 
 /// Numbers that are released together at most: a leaf's.
 const MOST: usize = 64;
@@ -153,13 +153,13 @@ impl<M: Machine> AmapBody<M> {
     /// The same numbers at the same indices of a range, but for some.
     fn share(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
+        uvm: &Uvm<M>,
         held: &mut Held<'_, order::Amap>,
         range: Range<u64>,
         but: &[(u64, AnonNo)],
     ) -> Slots {
         let mut down = Gather::new();
-        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held, down: &mut down };
+        let mut holders = AnonHolders { uvm, held, down: &mut down };
         self.slots.share_range(range, but.iter().map(|&(slot, _)| slot), &mut holders)
     }
 }
@@ -208,26 +208,22 @@ impl<M: Machine> ARef<M> {
 
     /// Counts one more reference to the first `len` slots;
     /// [`reference_bytes`](Self::reference_bytes) have been reserved.
-    pub(crate) fn reference<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, len: Pages) {
+    pub(crate) fn reference(&self, held: &mut Held<'_, order::Map>, len: Pages) {
         let (mut body, _) = self.amap.body.lock(held);
         body.cover.add(self.range(len));
     }
 
     /// Counts one more reference to the first of some slots, and says where the rest begins;
     /// [`CHANGE_BYTES`] have been reserved.
-    pub(crate) fn reference_some<P: Before<order::Amap>>(
-        &self,
-        held: &mut Held<'_, P>,
-        range: Range<u64>,
-    ) -> u64 {
+    pub(crate) fn reference_some(&self, held: &mut Held<'_, order::Map>, range: Range<u64>) -> u64 {
         self.amap.body.lock(held).0.cover.add_some(range, RUNS_AT_ONCE)
     }
 
     /// Heap bytes that [`reference`](Self::reference) may need; none if it takes more than the
     /// looks that are `left`.
-    pub(crate) fn reference_bytes<P: Before<order::Amap>>(
+    pub(crate) fn reference_bytes(
         &self,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Map>,
         len: Pages,
         left: &mut usize,
     ) -> Option<usize> {
@@ -236,30 +232,15 @@ impl<M: Machine> ARef<M> {
         Some(body.cover.add_bytes(&self.range(len)))
     }
 
-    /// Takes the looks that a [copy](Self::copy) of the first `len` slots takes from those that are
-    /// `left`; none if these are too few. What nobody else refers to isn't copied.
-    pub(crate) fn charge_copy<P: Before<order::Amap>>(
-        &self,
-        held: &mut Held<'_, P>,
-        len: Pages,
-        left: &mut usize,
-    ) -> Option<()> {
-        let (body, _) = self.amap.body.lock(held);
-        if !body.cover.is_exclusive(self.range(len)) {
-            *left = left.checked_sub(body.slots.most_leaves() + body.cover.len() * CUT)?;
-        }
-        Some(())
-    }
-
     /// Puts what the first of some slots hold into a copy that no other thread has, and says where
     /// the rest begins.
     ///
     /// # Errors
     /// The heap bytes that are needed, if these are more than were `reserved`.
-    pub(crate) fn share_some<P: Before<order::Amap>>(
+    pub(crate) fn share_some(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
-        held: &mut Held<'_, P>,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Map>,
         range: Range<u64>,
         copy: &mut ARef<M>,
         reserved: usize,
@@ -271,8 +252,7 @@ impl<M: Machine> ARef<M> {
             return Err(need);
         }
         let mut down = Gather::new();
-        let mut holders =
-            AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down: &mut down };
+        let mut holders = AnonHolders { uvm, held: &mut h, down: &mut down };
         if let Some(slots) = copy.own_slots() {
             body.slots.share_into(slots, part.clone(), core::iter::empty(), &mut holders);
         }
@@ -282,10 +262,10 @@ impl<M: Machine> ARef<M> {
     /// Drops a reference to the first `len` slots where that takes no heap, as for most entries;
     /// says whether it has. Anons that lose their last reference are freed, their pages put into
     /// `down`; the caller has removed its mappings of them.
-    fn release_whole<P: Before<order::Amap>>(
+    fn release_whole(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
-        held: &mut Held<'_, P>,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Map>,
         len: Pages,
         down: &mut Gather,
     ) -> bool {
@@ -295,19 +275,19 @@ impl<M: Machine> ARef<M> {
             return false;
         }
         let AmapBody { slots, cover, .. } = &mut *body;
-        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
+        let mut holders = AnonHolders { uvm, held: &mut h, down };
         cover.sub(range, |_| slots.take_all(&mut holders));
         if body.cover.is_empty() {
-            uvm.1.borrowers.leave(&mut h, &mut body);
+            uvm.anons.borrowers.leave(&mut h, &mut body);
         }
         true
     }
 
     /// The end of a range's first leaves that have as many numbers as are `left`, which becomes
     /// what is left then. Less than a leaf's is enough for none.
-    pub(crate) fn few<P: Before<order::Amap>>(
+    pub(crate) fn few(
         &self,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Map>,
         range: Range<u64>,
         left: &mut usize,
     ) -> u64 {
@@ -322,11 +302,7 @@ impl<M: Machine> ARef<M> {
 
     /// The end of the first slots of a range to which a reference is dropped in one piece. Where
     /// others refer to them too, none is looked at.
-    fn few_to_release<P: Before<order::Amap>>(
-        &self,
-        held: &mut Held<'_, P>,
-        range: Range<u64>,
-    ) -> u64 {
+    fn few_to_release(&self, held: &mut Held<'_, order::Map>, range: Range<u64>) -> u64 {
         if range.end - range.start <= SLOTS_AT_ONCE as u64 {
             return range.end;
         }
@@ -340,23 +316,23 @@ impl<M: Machine> ARef<M> {
     /// Drops a reference to some of the slots of a range, from its start on, and says where the
     /// rest begins. Where `heap` isn't reserved, slots may be left (I1): then the caller
     /// [notes](Uvm::note_left) it.
-    fn release_some<P: Before<order::Amap>>(
+    fn release_some(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
-        held: &mut Held<'_, P>,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Map>,
         (range, most): (Range<u64>, usize),
         heap: Heap,
         down: &mut Gather,
     ) -> (u64, Emptied) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover, .. } = &mut *body;
-        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
+        let mut holders = AnonHolders { uvm, held: &mut h, down };
         let mut emptied = Emptied::All;
         let rest = cover.sub_some(range, most, |unused| {
             emptied &= slots.take_range(unused, heap, &mut holders)
         });
         if body.cover.is_empty() {
-            uvm.1.borrowers.leave(&mut h, &mut body);
+            uvm.anons.borrowers.leave(&mut h, &mut body);
         }
         (rest, emptied)
     }
@@ -365,7 +341,7 @@ impl<M: Machine> ARef<M> {
     /// [`release_bytes`](Self::release_bytes) have been reserved.
     pub(crate) fn release_reserved(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
+        uvm: &Uvm<M>,
         held: &mut Held<'_, order::Map>,
         len: Pages,
         down: &mut Gather,
@@ -378,9 +354,9 @@ impl<M: Machine> ARef<M> {
     /// Heap bytes that dropping references to, or the contents of, some slots may need: a leaf for
     /// each end of a part in which nobody else has any, where that end lies in a leaf that is
     /// shared with copies.
-    pub(crate) fn release_bytes<P: Before<order::Amap>>(
+    pub(crate) fn release_bytes(
         &self,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Map>,
         from: Pages,
         len: Pages,
     ) -> usize {
@@ -396,11 +372,7 @@ impl<M: Machine> ARef<M> {
     }
 
     /// Whether this is the only reference to each of the first `len` slots.
-    pub(crate) fn is_exclusive<P: Before<order::Amap>>(
-        &self,
-        held: &mut Held<'_, P>,
-        len: Pages,
-    ) -> bool {
+    pub(crate) fn is_exclusive(&self, held: &mut Held<'_, order::Map>, len: Pages) -> bool {
         let (body, _) = self.amap.body.lock(held);
         body.cover.is_exclusive(self.range(len))
     }
@@ -409,10 +381,10 @@ impl<M: Machine> ARef<M> {
     /// and would not ask; or stores have had to copy pages of them while its children were there,
     /// and would again. As for [`copy`](Self::copy) the caller takes the right to write.
     /// [`fork_bytes`](Self::fork_bytes) have been reserved.
-    pub(crate) fn fork<P: Before<order::Amap>>(
+    pub(crate) fn fork(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
-        held: &mut Held<'_, P>,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Map>,
         len: Pages,
         writes: Writes,
         state: &CopyState<M>,
@@ -434,9 +406,9 @@ impl<M: Machine> ARef<M> {
 
     /// Heap bytes that a fork may need for the first `len` slots; none if it takes more than the
     /// looks that are `left`.
-    pub(crate) fn fork_bytes<P: Before<order::Amap>>(
+    pub(crate) fn fork_bytes(
         &self,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Map>,
         len: Pages,
         writes: Writes,
         left: &mut usize,
@@ -453,39 +425,36 @@ impl<M: Machine> ARef<M> {
 
     /// Whether a copy of some slots, and the end of a reference to them, take no longer than one
     /// hold of a lock may.
-    pub(crate) fn copies_few<P: Before<order::Amap>>(
-        &self,
-        held: &mut Held<'_, P>,
-        range: &Range<u64>,
-    ) -> bool {
+    pub(crate) fn copies_few(&self, held: &mut Held<'_, order::Map>, range: &Range<u64>) -> bool {
         let (body, _) = self.amap.body.lock(held);
         body.slots.has_few_leaves(range, LEAVES_AT_ONCE)
             && body.cover.has_few_runs(range, RUNS_AT_ONCE.div_ceil(CUT))
     }
 
     /// Heap bytes that [`copy`](Self::copy) needs, and [`release_reserved`](Self::release_reserved)
-    /// after it, when copies have every leaf.
-    pub(crate) fn copy_bytes<P: Before<order::Amap>>(
+    /// after it, when copies have every leaf; none if that takes more than the looks that are
+    /// `left`. What no other entry refers to isn't copied.
+    pub(crate) fn copy_bytes(
         &self,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Map>,
         len: Pages,
-    ) -> usize {
+        left: &mut usize,
+    ) -> Option<usize> {
         let (body, _) = self.amap.body.lock(held);
         let range = self.range(len);
+        if body.cover.is_exclusive(range.clone()) {
+            return Some(0);
+        }
+        *left = left.checked_sub(body.slots.most_leaves() + body.cover.len() * CUT)?;
         let own = body.cover.runs_in(range.clone()).filter(|&(_, count)| count == 1).count();
         let release = own * 2 * LEAF_BYTES + body.cover.add_bytes(&range);
-        body.slots.share_bytes(range) + NEW_BYTES + release
+        Some(body.slots.share_bytes(range) + NEW_BYTES + release)
     }
 
     /// A new amap with the same anons in the same slots, as far as the first `len` go. Cost: by
     /// leaves of 64 slots. The caller sees to it that no mapping can write the anons that are now
     /// shared.
-    pub(crate) fn copy<P: Before<order::Amap>>(
-        &self,
-        uvm: (&Memory<M>, &Anons<M>),
-        held: &mut Held<'_, P>,
-        len: Pages,
-    ) -> Self {
+    pub(crate) fn copy(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Map>, len: Pages) -> Self {
         let slots = {
             let (body, mut h) = self.amap.body.lock(held);
             body.share(uvm, &mut h, self.range(len), &eager::Slots::new())
@@ -495,7 +464,7 @@ impl<M: Machine> ARef<M> {
 
     /// Before a store to an address copies the amap, which others have too: says that it will have
     /// to copy the page.
-    pub(crate) fn note_rewritten<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, slot: u64) {
+    pub(crate) fn note_rewritten(&self, held: &mut Held<'_, order::Map>, slot: u64) {
         let (body, _) = self.amap.body.lock(held);
         let is_page = body.slots.get(slot).and_then(Content::anon).is_some();
         if is_page && !body.cover.is_exclusive(slot..slot + 1) {
@@ -506,23 +475,23 @@ impl<M: Machine> ARef<M> {
     /// Takes the right to write from every mapping, in any space, of the pages in some slots, until
     /// no step is `left`, which is one a slot and one a mapping. Returns the first slot that was
     /// not looked at, or the end.
-    pub(crate) fn write_protect<P: Before<order::Amap>>(
+    pub(crate) fn write_protect(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
-        held: &mut Held<'_, P>,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Map>,
         range: Range<u64>,
         left: &mut usize,
         down: &mut Gather,
     ) -> u64 {
         let (body, mut h) = self.amap.body.read(held);
-        let pmap = uvm.0.pmap();
+        let pmap = uvm.mem().pmap();
         for (slot, number) in body.slots.range(range.clone()) {
             if *left == 0 {
                 return slot;
             }
             // No translation shows what is on loan there.
             let Some(no) = Content::anon(number) else { continue };
-            let (anon, mut h) = uvm.1.get(no).lock(&mut h);
+            let (anon, mut h) = uvm.anons.get(no).lock(&mut h);
             *left -= 1;
             if let Some(page) = anon.page() {
                 *left = left.saturating_sub(pmap.weight(page));
@@ -535,17 +504,17 @@ impl<M: Machine> ARef<M> {
     /// Empties a run of slots from `from` pages on and drops the references, but for slots that
     /// other entries refer to: memory shared by inheritance is not one entry's to forget. The
     /// caller has removed its mappings and reserved [`release_bytes`](Self::release_bytes).
-    pub(crate) fn discard<P: Before<order::Amap>>(
+    pub(crate) fn discard(
         &self,
-        uvm: (&Memory<M>, &Anons<M>),
-        held: &mut Held<'_, P>,
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Map>,
         from: Pages,
         len: Pages,
         down: &mut Gather,
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover, .. } = &mut *body;
-        let mut holders = AnonHolders { machine: uvm.0, anons: uvm.1, held: &mut h, down };
+        let mut holders = AnonHolders { uvm, held: &mut h, down };
         let (first, end) = (self.slot.0 + from.0, self.slot.0 + from.0 + len.0);
         for (run, count) in cover.runs_in(first..end) {
             let part = run.start.max(first)..run.end.min(end);
@@ -568,18 +537,19 @@ impl<M: Machine> Uvm<M> {
         down: &mut Gather,
     ) {
         let Range { start: mut at, end: all } = aref.range(len);
-        let mut end = aref.few_to_release(held, at..all);
-        if end == all && aref.release_whole(self.parts(), held, len, down) {
+        let mut end = aref.few_to_release(&mut held.deeper(), at..all);
+        if end == all && aref.release_whole(self, &mut held.deeper(), len, down) {
             return;
         }
         while at < all {
             if at == end {
-                end = aref.few_to_release(held, at..all);
+                end = aref.few_to_release(&mut held.deeper(), at..all);
             }
             let is_reserved = self.mem().reserve_heap(RELEASE_BYTES).is_ok();
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
             let emptied;
-            (at, emptied) = aref.release_some(self.parts(), held, (at..end, PARTS), heap, down);
+            let part = (at..end, PARTS);
+            (at, emptied) = aref.release_some(self, &mut held.deeper(), part, heap, down);
             if emptied == Emptied::NotAll {
                 self.note_left(held, &aref.amap);
             }
@@ -594,8 +564,7 @@ impl<M: Machine> Uvm<M> {
 
 /// Counts leaves in the anons that they hold, and returns what they have on loan.
 pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
-    pub(crate) machine: &'a Memory<M>,
-    pub(crate) anons: &'a Anons<M>,
+    pub(crate) uvm: &'a Uvm<M>,
     pub(crate) held: &'a mut Held<'h, order::Amap>,
     pub(crate) down: &'a mut Gather,
 }
@@ -603,30 +572,20 @@ pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
 impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn reference(&mut self, number: NonZeroU32) {
         match Content::of(number) {
-            Content::Anon(no) => self.anons.reference(self.machine.frames(), self.held, no),
+            Content::Anon(no) => self.uvm.anons.reference(self.uvm.frames(), self.held, no),
             // Leaves that are shared have none (`loan::slots` I1).
-            Content::Borrowed(page) => _ = self.machine.frames().loan(page),
+            Content::Borrowed(page) => _ = self.uvm.frames().loan(page),
         }
     }
 
     fn release(&mut self, number: NonZeroU32) {
-        match Content::of(number) {
-            Content::Anon(no) => self.anons.release(self.machine, self.held, no, self.down),
-            Content::Borrowed(page) => {
-                let frames = self.machine.frames();
-                self.anons.borrowed.fetch_sub(1, Relaxed);
-                if frames.end_loan(page) {
-                    // Nothing maps it, so nobody has to be told.
-                    frames.free_page(self.machine, self.held, page);
-                }
-            }
-        }
+        self.release_many(core::iter::once(number));
     }
 
     fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>) {
-        let frames = self.machine.frames();
+        let (anons, frames) = (&self.uvm.anons, self.uvm.frames());
         let (mut returned, mut last) = (0, ArrayVec::<PageNo, MOST>::new());
-        let anons = numbers.filter_map(|number| match Content::of(number) {
+        let numbers = numbers.filter_map(|number| match Content::of(number) {
             Content::Anon(no) => Some(no),
             Content::Borrowed(page) => {
                 returned += 1;
@@ -636,11 +595,11 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
                 None
             }
         });
-        self.anons.release_many(self.machine, self.held, anons, self.down);
+        anons.release_many(self.uvm.mem(), &mut self.held.deeper(), numbers, self.down);
         if returned != 0 {
-            self.anons.borrowed.fetch_sub(returned, Relaxed);
-            // Nothing maps them, so nobody has to be told.
-            last.iter().for_each(|&page| frames.free_page(self.machine, self.held, page));
+            anons.borrowed.fetch_sub(returned, Relaxed);
+            // Nothing maps them, so no CPU has to be told.
+            last.iter().for_each(|&page| frames.free_page(self.uvm.mem(), self.held, page));
         }
     }
 }

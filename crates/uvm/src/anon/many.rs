@@ -1,18 +1,17 @@
-//! Many anons at once: numbers come from the depot and go back to it as lists, under one hold of
+//! The end of many anons at once: their numbers go back to the depot as a list, under one hold of
 //! its lock.
 //!
 //! Source: as for magazines (`page/free.rs`), whose depot this is. The road not taken is
 //! larger magazines: a CPU would keep what nobody else can have.
 
-use crate::page::{Gather, Owner};
-use crate::page::{Magazine, HALF};
+use crate::page::{Gather, Owner, HALF};
 use crate::Memory;
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
-use machine::order::{self, Before, FreeList, PageCache, PageQueues};
-use machine::{Held, Machine, NoMemory, PageNo};
+use machine::order;
+use machine::{Held, Machine, PageNo};
 
-use super::{leave_all, AnonBody, AnonNo, Anons, Depot, LetGo};
+use super::{leave_all, AnonBody, AnonNo, Anons, LetGo};
 
 /// Numbers handled at once, those of a leaf of slots.
 const MANY: usize = 64;
@@ -20,72 +19,15 @@ const MANY: usize = 64;
 /// Their pages.
 pub(super) type Pages = ArrayVec<PageNo, MANY>;
 
-/// Free numbers that a caller has for itself.
-pub(crate) type Numbers = ArrayVec<AnonNo, MANY>;
+/// Free numbers.
+type Numbers = ArrayVec<AnonNo, MANY>;
 
 impl<M: Machine> Anons<M> {
-    /// Takes free numbers, `count` of them or as many as a list holds.
-    ///
-    /// # Errors
-    /// [`NoMemory`]; nothing is taken then.
-    pub(crate) fn take_many<P: Before<PageCache> + Before<FreeList>>(
-        &self,
-        machine: &Memory<M>,
-        held: &mut Held<'_, P>,
-        count: usize,
-    ) -> Result<Numbers, NoMemory> {
-        let mut numbers = Numbers::new();
-        let count = count.min(MANY);
-        if count == 0 {
-            return Ok(numbers);
-        }
-        let result = {
-            let cpu = machine.cpu();
-            let per_cpu = &self.per_cpu[cpu];
-            let (mut free, mut h) = per_cpu.free.lock(held);
-            if count < HALF {
-                pop_up_to(&mut free, &mut numbers, count);
-            }
-            let result = if numbers.len() == count {
-                Ok(())
-            } else {
-                let (mut depot, _h) = self.depot.lock(&mut h);
-                self.take_from_depot(&mut depot, cpu, &mut free, &mut numbers, count)
-            };
-            per_cpu.len.store(free.len(), Relaxed);
-            result
-        };
-        if result.is_err() {
-            self.give_back_many(machine, held, &numbers);
-        }
-        result.map(|()| numbers)
-    }
-
-    fn take_from_depot(
-        &self,
-        depot: &mut Depot,
-        cpu: usize,
-        free: &mut Magazine,
-        numbers: &mut Numbers,
-        count: usize,
-    ) -> Result<(), NoMemory> {
-        let before = numbers.len();
-        self.take_listed(depot, cpu, count - before, |no| numbers.push(no));
-        self.out.fetch_add(numbers.len() - before, Relaxed);
-        // What the CPU has at hand goes before numbers that were never used.
-        pop_up_to(free, numbers, count);
-        while numbers.len() < count {
-            numbers.push(self.fresh(depot)?);
-            self.out.fetch_add(1, Relaxed);
-        }
-        Ok(())
-    }
-
     /// Gives numbers back.
-    pub(crate) fn give_back_many<P: Before<PageCache> + Before<FreeList>>(
+    fn give_back_many(
         &self,
         machine: &Memory<M>,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Object>,
         numbers: &[AnonNo],
     ) {
         let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else { return };
@@ -105,10 +47,10 @@ impl<M: Machine> Anons<M> {
     /// A new anon of a number that was taken before, for a page that was [taken
     /// over](crate::page::Frames::take_over).
     #[inline]
-    pub(crate) fn make_of<P: Before<order::Anon>>(
+    pub(crate) fn make_of(
         &self,
         machine: &Memory<M>,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Amap>,
         no: AnonNo,
         page: PageNo,
     ) {
@@ -116,16 +58,15 @@ impl<M: Machine> Anons<M> {
         machine.frames().set_new_owner(page, Owner::Anon(no.get()));
     }
 
-    /// Drops a reference to each of some anons: see [`release`](Self::release).
-    pub(crate) fn release_many<P>(
+    /// Drops a reference to each of some anons, as [`drop_anon`](crate::Uvm::drop_anon) does; their
+    /// pages go into `down`.
+    pub(crate) fn release_many(
         &self,
         machine: &Memory<M>,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Object>,
         anons: impl Iterator<Item = AnonNo>,
         down: &mut Gather,
-    ) where
-        P: Before<order::Anon> + Before<PageQueues> + Before<PageCache> + Before<FreeList>,
-    {
+    ) {
         let (mut free, mut idle, mut loan) = (Numbers::new(), Pages::new(), Pages::new());
         machine.frames().announce(MANY);
         for no in anons {
@@ -150,13 +91,5 @@ impl<M: Machine> Anons<M> {
         machine.frames().release_all(held, &idle, MANY, down);
         leave_all(machine, held, &loan, down);
         self.give_back_many(machine, held, &free);
-    }
-}
-
-/// Moves numbers from a magazine to a list, until that has `count`.
-fn pop_up_to(from: &mut Magazine, to: &mut Numbers, count: usize) {
-    while to.len() < count {
-        let Some(no) = from.pop().and_then(AnonNo::new) else { break };
-        to.push(no);
     }
 }

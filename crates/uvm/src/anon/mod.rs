@@ -29,14 +29,14 @@
 
 mod many;
 
-use crate::Memory;
+use crate::{Memory, Uvm};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU32;
 use machine::lines::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use crate::page::{Frames, Gather, Magazine, Owner, PageFlags, Unmapped, FULL, HALF};
+use crate::page::{Frames, Gather, Magazine, Owner, PageFlags, Reserve, Unmapped, FULL, HALF};
 use machine::order::{self, Before, FreeList, PageCache, PageQueues};
 use machine::shared::CachePadded;
 use machine::{Held, Machine, NoMemory, Ordered, PageNo};
@@ -44,7 +44,6 @@ use spin::Once;
 
 use crate::loan::borrowers::Borrowers;
 use crate::swap::{Slot, Swap, SLOTS_PER_FRAME};
-pub(crate) use many::Numbers;
 
 /// The number of an anon: below 2^31, so that slots can hold something else too (`loan::slots`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -294,31 +293,13 @@ impl<M: Machine> Anons<M> {
         self.out.load(Relaxed).saturating_sub(cached)
     }
 
-    /// A new anon with one reference for a page that is filled and nobody else's. The caller
-    /// activates the page once it has been entered (I3). On an error the page is free again.
+    /// Takes a free number.
     #[inline]
-    pub(crate) fn make<P>(
+    pub(crate) fn take(
         &self,
         machine: &Memory<M>,
-        held: &mut Held<'_, P>,
-        page: PageNo,
-    ) -> Result<AnonNo, NoMemory>
-    where
-        P: Before<order::Anon> + Before<PageCache> + Before<FreeList>,
-    {
-        let taken = self.take_cell(machine, held);
-        let (no, cell) = taken.inspect_err(|_| machine.frames().free_page(machine, held, page))?;
-        *cell.anon.lock(held).0 = AnonBody { refs: 1, page: Some(page), swap: None };
-        machine.frames().set_owner(page, Owner::Anon(no.get()), 0);
-        Ok(no)
-    }
-
-    #[inline]
-    fn take_cell<P: Before<PageCache>>(
-        &self,
-        machine: &Memory<M>,
-        held: &mut Held<'_, P>,
-    ) -> Result<(AnonNo, &Cell<M>), NoMemory> {
+        held: &mut Held<'_, order::Object>,
+    ) -> Result<AnonNo, NoMemory> {
         let per_cpu = &self.per_cpu[machine.cpu()];
         let (mut free, mut h) = per_cpu.free.lock(held);
         if free.is_empty() {
@@ -326,7 +307,7 @@ impl<M: Machine> Anons<M> {
         }
         let no = free.pop().and_then(AnonNo::new).ok_or(NoMemory)?;
         per_cpu.len.store(free.len(), Relaxed);
-        Ok((no, self.cell(no)))
+        Ok(no)
     }
 
     /// Fills a CPU's empty magazine, by one number at least.
@@ -339,7 +320,14 @@ impl<M: Machine> Anons<M> {
         cpu: usize,
     ) -> Result<(), NoMemory> {
         let (mut depot, _h) = self.depot.lock(held);
-        self.take_listed(&mut depot, cpu, HALF, |no| free.push(no.get()));
+        // First numbers that have been used before, of these those that the CPU gave back.
+        let (others, own) = depot.free.split_at_mut(cpu);
+        for list in own.iter_mut().chain(others) {
+            while let Some(no) = AnonNo::new(*list).filter(|_| free.len() < HALF) {
+                free.push(no.get());
+                *list = self.cell(no).next_free.load(Relaxed);
+            }
+        }
         while free.len() < HALF {
             match self.fresh(&mut depot) {
                 Ok(no) => free.push(no.get()),
@@ -355,30 +343,6 @@ impl<M: Machine> Anons<M> {
         Ok(())
     }
 
-    /// Takes free numbers that have been used before, so many at most: first those that the CPU
-    /// gave back.
-    fn take_listed(
-        &self,
-        depot: &mut Depot,
-        cpu: usize,
-        mut count: usize,
-        mut each: impl FnMut(AnonNo),
-    ) {
-        let (others, own) = depot.free.split_at_mut(cpu);
-        for list in own.iter_mut().chain(others) {
-            let mut next = AnonNo::new(*list);
-            while let Some(no) = next.filter(|_| count != 0) {
-                each(no);
-                next = AnonNo::new(self.cell(no).next_free.load(Relaxed));
-                count -= 1;
-            }
-            *list = next.map_or(0, AnonNo::get);
-            if count == 0 {
-                break;
-            }
-        }
-    }
-
     /// A number that was never used.
     fn fresh(&self, depot: &mut Depot) -> Result<AnonNo, NoMemory> {
         let no = AnonNo::new(depot.fresh).ok_or(NoMemory)?;
@@ -388,8 +352,9 @@ impl<M: Machine> Anons<M> {
         Ok(no)
     }
 
+    /// Gives a number back that no anon has.
     #[inline]
-    fn give_back<P: Before<PageCache>>(
+    pub(crate) fn give_back<P: Before<PageCache>>(
         &self,
         machine: &Memory<M>,
         held: &mut Held<'_, P>,
@@ -418,14 +383,13 @@ impl<M: Machine> Anons<M> {
     }
 
     /// Adds a reference.
-    pub(crate) fn reference<P: Before<order::Anon>>(
+    pub(crate) fn reference(
         &self,
         frames: &Frames<M>,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Amap>,
         no: AnonNo,
     ) {
-        let (mut body, _) = self.get(no).lock(held);
-        body.add_reference(frames);
+        self.get(no).lock(held).0.add_reference(frames);
     }
 
     /// Numbers below this have been used.
@@ -433,34 +397,13 @@ impl<M: Machine> Anons<M> {
         self.depot.lock(held).0.fresh
     }
 
-    /// Drops a reference; the last frees the anon and its slot, and puts its page, which nothing
-    /// maps any more, into `down`. A page that is busy is left to whoever made it so, with its
-    /// slot.
-    pub(crate) fn release<P>(
-        &self,
-        machine: &Memory<M>,
-        held: &mut Held<'_, P>,
-        no: AnonNo,
-        down: &mut Gather,
-    ) where
-        P: Before<order::Anon> + Before<PageQueues> + Before<PageCache>,
-    {
-        match self.let_go(machine, held, no, down) {
-            LetGo::Kept => return,
-            LetGo::Gone => {}
-            LetGo::Idle(page) => machine.frames().release(held, Unmapped::by_ranges(page), down),
-            LetGo::Loan(page) => leave_all(machine, held, &[page], down),
-        }
-        self.give_back(machine, held, no);
-    }
-
     /// Drops a reference. With the last the anon is free: the caller gives its number back, and
     /// sees to its page.
     #[inline(always)]
-    fn let_go<P: Before<order::Anon>>(
+    fn let_go(
         &self,
         machine: &Memory<M>,
-        held: &mut Held<'_, P>,
+        held: &mut Held<'_, order::Object>,
         no: AnonNo,
         down: &mut Gather,
     ) -> LetGo {
@@ -509,6 +452,61 @@ impl<M: Machine> Anons<M> {
                 }
             }
         }
+    }
+}
+
+impl<M: Machine> Uvm<M> {
+    /// A new anon with one reference and its page, whose bytes are whatever they were: for the caller
+    /// to fill, who activates it once it has been entered (I3).
+    #[inline(always)]
+    pub(crate) fn new_anon(
+        &self,
+        held: &mut Held<'_, order::Object>,
+    ) -> Result<(AnonNo, PageNo), NoMemory> {
+        let (machine, frames) = (self.mem(), self.frames());
+        let page = frames.alloc(machine, held, Reserve::User)?;
+        let taken = self.anons.take(machine, held);
+        let no = taken.inspect_err(|_| frames.free_page(machine, held, page))?;
+        *self.anons.get(no).lock(held).0 = AnonBody { refs: 1, page: Some(page), swap: None };
+        frames.set_owner(page, Owner::Anon(no.get()), 0);
+        Ok((no, page))
+    }
+
+    /// Calls `copy` with an anon under its lock, and with a new anon and its page, to be filled.
+    /// Returns the page and what `copy` does; nothing, and the new anon is gone, if it returns
+    /// nothing.
+    #[inline]
+    pub(crate) fn copy_anon<T>(
+        &self,
+        held: &mut Held<'_, order::Object>,
+        from: AnonNo,
+        copy: impl FnOnce(&mut AnonBody, &mut Held<'_, order::Anon>, AnonNo, PageNo) -> Option<T>,
+    ) -> Result<Option<(PageNo, T)>, NoMemory> {
+        let (anon, page) = self.new_anon(held)?;
+        let copied = {
+            let (mut body, mut h) = self.anons.get(from).lock(held);
+            copy(&mut body, &mut h, anon, page)
+        };
+        if copied.is_none() {
+            self.drop_anon(held, anon);
+        }
+        Ok(copied.map(|done| (page, done)))
+    }
+
+    /// Drops a reference to an anon; the last frees it with its slot and its page, which nothing
+    /// maps any more. A page that is busy is left to the thread that made it so, with its slot.
+    pub(crate) fn drop_anon(&self, held: &mut Held<'_, order::Object>, no: AnonNo) {
+        let (machine, mut down) = (self.mem(), Gather::new());
+        match self.anons.let_go(machine, held, no, &mut down) {
+            LetGo::Kept => return,
+            LetGo::Gone => {}
+            LetGo::Idle(page) => {
+                self.frames().release(held, Unmapped::by_ranges(page), &mut down);
+            }
+            LetGo::Loan(page) => leave_all(machine, held, &[page], &mut down),
+        }
+        self.anons.give_back(machine, held, no);
+        down.perform(self.frames(), machine, held);
     }
 }
 

@@ -3,15 +3,16 @@
 //! ```text
 //!                      read                          write
 //!   amap has an anon   1A map it, read-only          1A one reference: map it writable
-//!     (anon.rs)           unless it may be written   1B more: copy it to a new anon, map that
+//!                         unless it may be written   1B more: copy it to a new anon, map that
 //!
 //!   the object has it  2A map it, read-only          2A shared: map the object's page writable
-//!     (object.rs)         if the mapping is private  2B private: promote: copy it to a new anon
+//!                         if the mapping is private  2B private: promote: copy it to a new anon
 //!
 //!   neither            2B promote a page of zeroes to a new anon
 //! ```
-//! Then neighbours that are resident anyway are mapped along (`neighbours.rs`), so that the next
-//! fault doesn't come; and a run of first touches gets the pages that it will come to (`run.rs`).
+//! These are `cases.rs`; how their pages are entered, `enter.rs`. Then pages around the fault that
+//! are resident anyway are mapped along (`around.rs`), so that the next fault doesn't come; and a
+//! run of first touches gets the pages that it will come to (`run.rs`).
 //!
 //! A fault is one attempt. It finds the entry in the map and pins it, then takes the amap's lock,
 //! then the object's or the anon's. It changes the map only where an amap must be made, and reads
@@ -29,9 +30,9 @@
 //!
 //! Source: UVM's `uvm_fault`; 1999, sections 5.2 and 5.4.
 
-mod anon;
-mod neighbours;
-mod object;
+mod around;
+mod cases;
+mod enter;
 mod polled;
 mod run;
 mod swapped;
@@ -41,9 +42,10 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 use machine::shared::Access;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiring};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Prot, Va, VaRange};
 
 use crate::io::ReadRequest;
+use crate::map::lock::TreeGuard;
 use crate::map::tree::Tree;
 use crate::map::{Entry, Map, Writes};
 use crate::object::{GetError, Pager};
@@ -107,15 +109,14 @@ impl From<NoMemory> for FaultError {
     }
 }
 
-impl From<GetError> for Stop<FaultError> {
+impl From<GetError> for FaultError {
+    /// Of an error that isn't to be waited for.
     fn from(e: GetError) -> Self {
         match e {
-            GetError::Wait(ticket) => Stop::Wait(ticket),
-            GetError::Read(start) => Stop::Read(start),
-            GetError::PastEnd => Stop::Fail(FaultError::Bus),
-            GetError::Io => Stop::Fail(FaultError::Io),
-            GetError::NoSpace => Stop::Fail(FaultError::NoSpace),
-            GetError::NoMemory => Stop::Fail(FaultError::NoMemory),
+            GetError::PastEnd => FaultError::Bus,
+            GetError::Io => FaultError::Io,
+            GetError::NoMemory => FaultError::NoMemory,
+            GetError::NoSpace | GetError::Wait(_) | GetError::Read(_) => FaultError::NoSpace,
         }
     }
 }
@@ -131,8 +132,7 @@ const BYTES: usize = crate::amap::slots::SET_BYTES
 const SMALL_AMAP_BYTES: usize = 4096;
 
 /// What is asked for: the same in each attempt.
-#[derive(Clone, Copy)]
-struct Asked<'a, M: Machine> {
+struct Request<'a, M: Machine> {
     space: &'a Space<M>,
     /// The page's address.
     va: Va,
@@ -141,22 +141,30 @@ struct Asked<'a, M: Machine> {
     reach: Reach,
 }
 
-/// What one attempt knows, and what has come of it. The next attempt has one of its own: nothing of
+/// What comes of one attempt besides its result. The next attempt has one of its own: nothing of
 /// this outlives a wait.
-struct Fault<'a, M: Machine> {
+struct Effects<'a> {
+    down: &'a mut Gather,
+    /// A read that no thread waits for, to be started when the fault is resolved.
+    ahead: Option<ReadRequest>,
+}
+
+/// An attempt that has found its entry.
+struct Fault<'a, 'g, M: Machine> {
+    uvm: &'a Uvm<M>,
     space: &'a Space<M>,
     va: Va,
     access: Prot,
     pins: Pins<'a, M>,
     reach: Reach,
-    down: &'a mut Gather,
-    /// A read that nobody waits for, to be started when the fault is resolved.
-    ahead: Option<ReadRequest>,
-    /// The hole that the access would store to: room for it must be found first.
-    hole: Option<Hole>,
+    entry: &'a Entry<M>,
+    effects: &'a mut Effects<'g>,
     /// Whether it was a first touch right behind a page, as it seems (`run.rs`).
     follows: bool,
 }
+
+/// What a step of an attempt comes to.
+type Attempt<T> = Result<T, Stop<Refused>>;
 
 /// A page that a fault has pinned; the object that stores to it reach through the entry, which
 /// [counts](crate::Object::pin_writer) the pin.
@@ -168,16 +176,29 @@ pub(crate) struct Pin<M: Machine> {
 /// A hole in a file, by its object's name and its index.
 type Hole = (u32, Pages);
 
-/// An attempt that failed: why, and the hole that it failed for.
+/// Why an attempt failed.
 #[derive(PartialEq)]
-struct Refused {
-    why: FaultError,
-    hole: Option<Hole>,
+enum Refused {
+    Error(FaultError),
+    /// The access would store to this: room for it must be found first.
+    Hole(Hole),
 }
 
 impl From<NoMemory> for Refused {
     fn from(e: NoMemory) -> Self {
-        Refused { why: e.into(), hole: None }
+        Refused::Error(e.into())
+    }
+}
+
+impl From<FaultError> for Stop<Refused> {
+    fn from(e: FaultError) -> Self {
+        Stop::Fail(Refused::Error(e))
+    }
+}
+
+impl From<NoMemory> for Stop<Refused> {
+    fn from(e: NoMemory) -> Self {
+        Stop::Fail(e.into())
     }
 }
 
@@ -200,29 +221,20 @@ pub(crate) enum Reach {
 /// large, and few faults make one: it does not go the way of all others' results.
 type Pins<'a, M> = Option<&'a Cell<Option<Pin<M>>>>;
 
-impl<'a, M: Machine> Asked<'a, M> {
+impl<'a, M: Machine> Request<'a, M> {
+    /// A program's access.
     #[inline]
-    fn begin<'f>(&self, down: &'f mut Gather) -> Fault<'f, M>
-    where
-        'a: 'f,
-    {
-        let Asked { space, va, access, pins, reach } = *self;
-        let (ahead, hole, follows) = (None, None, false);
-        Fault { space, va, access, pins, reach, down, ahead, hole, follows }
+    fn new(space: &'a Space<M>, va: Va, access: Prot) -> Self {
+        Request { space, va: va.page_floor(), access, pins: None, reach: Reach::AsProgram }
     }
-}
 
-impl<M: Machine> Fault<'_, M> {
-    /// The entry at the address, if it allows the access.
+    /// Refuses what the entry at the address doesn't allow.
     #[inline]
-    fn permit<'e>(&self, entry: Option<&'e Entry<M>>) -> Result<&'e Entry<M>, FaultError> {
-        match entry {
-            None => Err(FaultError::NoMapping),
-            Some(entry) if !entry.prot.contains(self.access) && !self.may_reach(entry) => {
-                Err(FaultError::Protection)
-            }
-            Some(entry) => Ok(entry),
+    fn permit(&self, entry: &Entry<M>) -> Result<(), FaultError> {
+        if entry.prot.contains(self.access) || self.may_reach(entry) {
+            return Ok(());
         }
+        Err(FaultError::Protection)
     }
 
     #[cold]
@@ -263,9 +275,7 @@ impl<M: Machine> Uvm<M> {
         va: Va,
         access: Prot,
     ) -> Result<FaultKind, FaultError> {
-        let asked =
-            Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::AsProgram };
-        self.resolve(held, &asked)
+        self.resolve(held, &Request::new(space, va, access))
     }
 
     /// Resolves an access as [`fault`](Self::fault) does, of an entry that is wired, and fails if
@@ -277,8 +287,8 @@ impl<M: Machine> Uvm<M> {
         va: Va,
         access: Prot,
     ) -> Result<(), FaultError> {
-        let asked = Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::ToWire };
-        self.resolve(held, &asked).map(|_| ())
+        let request = Request { reach: Reach::ToWire, ..Request::new(space, va, access) };
+        self.resolve(held, &request).map(|_| ())
     }
 
     /// Resolves an access as [`fault`](Self::fault) does, and pins the page that it finds.
@@ -291,33 +301,31 @@ impl<M: Machine> Uvm<M> {
         reach: Reach,
     ) -> Result<Pin<M>, FaultError> {
         let pin = Cell::new(None);
-        let asked = Asked { space, va: va.page_floor(), access, pins: Some(&pin), reach };
-        self.resolve(held, &asked)?;
+        let request = Request { pins: Some(&pin), reach, ..Request::new(space, va, access) };
+        self.resolve(held, &request)?;
         Ok(pin.take().expect("a fault is not resolved without a page"))
     }
 
-    /// Resolves a fault.
     #[inline]
     fn resolve(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        asked: &Asked<'_, M>,
+        request: &Request<'_, M>,
     ) -> Result<FaultKind, FaultError> {
-        let (result, waited) = self.try_to_resolve(held, asked);
-        match result {
-            Ok(()) if waited => Ok(FaultKind::Major),
-            Ok(()) => Ok(FaultKind::Minor),
-            Err(Refused { why, hole: None }) => Err(why),
-            Err(Refused { hole: Some(hole), .. }) => self.resolve_in_hole(held, asked, hole),
+        match self.try_to_resolve(held, request) {
+            (Ok(()), true) => Ok(FaultKind::Major),
+            (Ok(()), false) => Ok(FaultKind::Minor),
+            (Err(Refused::Error(e)), _) => Err(e),
+            (Err(Refused::Hole(hole)), _) => self.resolve_in_hole(held, request, hole),
         }
     }
 
-    /// The same but for holes; and whether it waited.
+    /// Makes attempts until one resolves the fault or is refused. Returns whether it waited, too.
     #[inline]
     fn try_to_resolve(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        asked: &Asked<'_, M>,
+        request: &Request<'_, M>,
     ) -> (Result<(), Refused>, bool) {
         let mut down = Gather::new();
         let (result, waited) = self.attempt_counted(
@@ -325,13 +333,10 @@ impl<M: Machine> Uvm<M> {
             BYTES + SMALL_AMAP_BYTES,
             Last::AskHost,
             |held, reserved| {
-                let mut fault = asked.begin(&mut down);
-                match self.fault_once(held, &mut fault, reserved) {
-                    Ok(()) => Ok(fault.ahead),
-                    Err(stop) => {
-                        let (ahead, hole) = (fault.ahead, fault.hole);
-                        Err(self.stop_fault(held, stop, ahead, hole, &mut down))
-                    }
+                let mut effects = Effects { down: &mut down, ahead: None };
+                match self.fault_once(held, request, &mut effects, reserved) {
+                    Ok(()) => Ok(effects.ahead),
+                    Err(stop) => Err(self.stop_fault(held, stop, effects)),
                 }
             },
         );
@@ -350,20 +355,13 @@ impl<M: Machine> Uvm<M> {
     fn stop_fault(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        stop: Stop<FaultError>,
-        ahead: Option<ReadRequest>,
-        hole: Option<Hole>,
-        down: &mut Gather,
+        stop: Stop<Refused>,
+        effects: Effects<'_>,
     ) -> Stop<Refused> {
-        down.perform(self.frames(), self.mem(), held);
-        // Before anything is waited for: somebody may wait for these pages, and hold up what we
-        // wait for.
-        match (ahead, stop) {
-            (Some(start), _) | (None, Stop::Read(start)) => Stop::Read(start),
-            (None, Stop::Fail(why)) => Stop::Fail(Refused { why, hole }),
-            (None, Stop::Wait(ticket)) => Stop::Wait(ticket),
-            (None, Stop::Heap(bytes)) => Stop::Heap(bytes),
-        }
+        effects.down.perform(self.frames(), self.mem(), held);
+        // Before anything is waited for: another thread may wait for these pages, and hold up what
+        // this one waits for.
+        effects.ahead.map_or(stop, Stop::Read)
     }
 
     /// The rest of a fault that was refused for a hole: it begins anew once the file has room. If
@@ -374,7 +372,7 @@ impl<M: Machine> Uvm<M> {
     fn resolve_in_hole(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        asked: &Asked<'_, M>,
+        request: &Request<'_, M>,
         mut hole: Hole,
     ) -> Result<FaultKind, FaultError> {
         loop {
@@ -382,10 +380,10 @@ impl<M: Machine> Uvm<M> {
                 return Err(FaultError::NoSpace);
             }
             self.fill_hole(held, hole)?;
-            match self.try_to_resolve(held, asked).0 {
+            match self.try_to_resolve(held, request).0 {
                 Ok(()) => return Ok(FaultKind::Major),
-                Err(Refused { why, hole: None }) => return Err(why),
-                Err(Refused { hole: Some(again), .. }) => hole = again,
+                Err(Refused::Error(e)) => return Err(e),
+                Err(Refused::Hole(again)) => hole = again,
             }
         }
     }
@@ -399,85 +397,87 @@ impl<M: Machine> Uvm<M> {
         (id, index): Hole,
     ) -> Result<(), FaultError> {
         let Some(pager) = self.pager(held, id) else { return Ok(()) };
-        pager.fill_hole(self, held, index).map_err(|e| match e {
-            GetError::Io => FaultError::Io,
-            GetError::NoMemory => FaultError::NoMemory,
-            GetError::NoSpace | GetError::PastEnd | GetError::Wait(_) | GetError::Read(_) => {
-                FaultError::NoSpace
-            }
-        })
+        Ok(pager.fill_hole(self, held, index)?)
     }
 
     #[inline]
     fn fault_once(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        fault: &mut Fault<'_, M>,
+        request: &Request<'_, M>,
+        effects: &mut Effects<'_>,
         reserved: usize,
-    ) -> Result<(), Stop<FaultError>> {
+    ) -> Attempt<()> {
         let mut submap: Option<Arc<Map<M>>> = None;
         loop {
-            let map = submap.as_deref().unwrap_or(&fault.space.map);
+            let map = submap.as_deref().unwrap_or(&request.space.map);
             let (is_hole, below);
             {
                 let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
                 let mut copy = MaybeUninit::uninit();
-                let found = map.pin_if(tree, fault.va, &mut copy, |entry| {
+                let found = map.pin_if(tree, request.va, &mut copy, |entry| {
                     let Some(entry) = entry else { return Ok(false) };
-                    let entry = fault.permit(Some(entry))?;
-                    Ok::<_, FaultError>(entry.submap.is_none() && !fault.needs_amap(entry))
+                    request.permit(entry)?;
+                    Ok::<_, FaultError>(entry.submap.is_none() && !request.needs_amap(entry))
                 })?;
                 match found {
-                    Ok(entry) => return self.fault_entry(&mut h, fault, &entry),
+                    Ok(entry) => return self.fault_entry(&mut h, request, &entry, effects),
                     Err(tree) => {
-                        let entry = tree.get(fault.va);
+                        let entry = tree.get(request.va);
                         is_hole = entry.is_none();
                         below = entry.and_then(|entry| entry.submap.clone());
                         if below.is_none() && !is_hole {
                             if let Some(tree) = tree.exclusive() {
-                                return self.fault_after_change(&mut h, fault, map, tree, reserved);
+                                let tree = (map, tree);
+                                return self
+                                    .fault_after_change(&mut h, request, tree, effects, reserved);
                             }
                         }
                     }
                 }
             }
             if is_hole {
-                map.confirm_hole(self.mem(), held, fault.va).map_err(Stop::Wait)?;
+                map.confirm_hole(self.mem(), held, request.va).map_err(Stop::Wait)?;
                 return Err(FaultError::NoMapping.into());
             }
             if below.is_none() {
-                let nowhere = VaRange::new(fault.va, fault.va);
+                let nowhere = VaRange::new(request.va, request.va);
                 let (tree, mut h) = map.lock_now(self.mem(), held, nowhere).map_err(Stop::Wait)?;
-                return self.fault_after_change(&mut h, fault, map, tree, reserved);
+                return self.fault_after_change(&mut h, request, (map, tree), effects, reserved);
             }
             submap = below;
         }
     }
 
     /// A fault that gives the entry an amap of its own first: an exclusive change of the map, by
-    /// whoever came first; another thread may have made it, or mapped something else there.
+    /// the thread that came first; another may have made it, or mapped something else there.
     #[cold]
     #[inline(never)]
     fn fault_after_change(
         &self,
         held: &mut Held<'_, order::Map>,
-        fault: &mut Fault<'_, M>,
-        map: &Map<M>,
-        mut tree: order::Guard<'_, M::Lock, Tree<Entry<M>>>,
+        request: &Request<'_, M>,
+        (map, mut tree): (&Map<M>, TreeGuard<'_, M>),
+        effects: &mut Effects<'_>,
         reserved: usize,
-    ) -> Result<(), Stop<FaultError>> {
-        let entry = fault.permit(tree.get(fault.va))?;
+    ) -> Attempt<()> {
+        let entry = tree.get(request.va).ok_or(FaultError::NoMapping)?;
+        request.permit(entry)?;
         if entry.submap.is_some() {
             return Err(Stop::again(reserved));
         }
-        let range = entry.range;
+        let (range, has_amap) = (entry.range, entry.amap.is_some());
         map.exclude(&tree, range);
-        self.own_amap(held, fault, &mut tree, reserved)?;
-        let look = |entry: Option<&Entry<M>>| fault.permit(entry).map(|_| true);
+        let used = match has_amap && request.needs_amap(entry) {
+            true => self.clip_to_copy(held, &mut tree, request.va, reserved)?,
+            false => 0,
+        };
+        self.own_amap(held, request, &mut tree, (reserved, used))?;
+        let look = |entry: Option<&Entry<M>>| Ok::<_, Stop<Refused>>(entry.is_some());
         let mut copy = MaybeUninit::uninit();
-        let found = map.pin_if(Access::Exclusive(tree), fault.va, &mut copy, look)?;
+        let found = map.pin_if(Access::Exclusive(tree), request.va, &mut copy, look)?;
         let Ok(entry) = found else { unreachable!("an entry that is permitted is pinned") };
-        self.fault_entry_apart(held, fault, &entry)
+        self.fault_entry_apart(held, request, &entry, effects)
     }
 
     /// As [`fault_entry`](Self::fault_entry), of which the common path has the only copy in line.
@@ -485,10 +485,11 @@ impl<M: Machine> Uvm<M> {
     fn fault_entry_apart(
         &self,
         held: &mut Held<'_, order::Map>,
-        fault: &mut Fault<'_, M>,
+        request: &Request<'_, M>,
         entry: &Entry<M>,
-    ) -> Result<(), Stop<FaultError>> {
-        self.fault_entry(held, fault, entry)
+        effects: &mut Effects<'_>,
+    ) -> Attempt<()> {
+        self.fault_entry(held, request, entry, effects)
     }
 
     /// Always in line where it is called: the call costs each first touch 2 %.
@@ -496,12 +497,19 @@ impl<M: Machine> Uvm<M> {
     fn fault_entry(
         &self,
         held: &mut Held<'_, order::Map>,
-        fault: &mut Fault<'_, M>,
+        request: &Request<'_, M>,
         entry: &Entry<M>,
-    ) -> Result<(), Stop<FaultError>> {
-        match &entry.amap {
-            Some(aref) => self.fault_anon(held, fault, entry, aref),
-            None => self.fault_object(held, fault, entry),
+        effects: &mut Effects<'_>,
+    ) -> Attempt<()> {
+        let &Request { space, va, access, pins, reach } = request;
+        let (uvm, follows) = (self, false);
+        let mut fault = Fault { uvm, space, va, access, pins, reach, entry, effects, follows };
+        match (&entry.amap, &entry.object) {
+            (Some(aref), _) => fault.resolve_above(held, aref),
+            (None, Some(oref)) => {
+                fault.resolve_below(&mut held.deeper(), oref, None).map(|_not_promoted| ())
+            }
+            (None, None) => Err(FaultError::NoMapping.into()),
         }
     }
 
@@ -512,199 +520,21 @@ impl<M: Machine> Uvm<M> {
     fn own_amap(
         &self,
         held: &mut Held<'_, order::Map>,
-        fault: &Fault<'_, M>,
+        request: &Request<'_, M>,
         tree: &mut Tree<Entry<M>>,
-        reserved: usize,
-    ) -> Result<(), Stop<FaultError>> {
-        let mut used = 0;
-        // Somebody else may have had the map meanwhile.
-        let waits = |entry: &Entry<M>| fault.needs_amap(entry);
-        if let Some(entry) = tree.get_mut(fault.va).filter(|e| e.amap.is_none() && waits(e)) {
-            return self.give_amap(held, fault, entry, reserved);
-        }
-        if tree.get(fault.va).is_some_and(waits) {
-            used = self.clip_to_copy(held, tree, fault.va, reserved)?;
-        }
-        match tree.get_mut(fault.va).filter(|e| waits(e)) {
-            Some(entry) => self.give_amap(held, fault, entry, reserved - used),
-            None => Ok(()),
-        }
-    }
-
-    /// Gives an entry that waits to copy an amap of its own.
-    #[inline(always)]
-    fn give_amap(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        fault: &Fault<'_, M>,
-        entry: &mut Entry<M>,
-        reserved: usize,
-    ) -> Result<(), Stop<FaultError>> {
+        (reserved, used): (usize, usize),
+    ) -> Attempt<()> {
+        // Another thread may have had the map meanwhile.
+        let waits = |entry: &&mut Entry<M>| request.needs_amap(entry);
+        let Some(entry) = tree.get_mut(request.va).filter(waits) else { return Ok(()) };
         let need = BYTES + self.copy_amap_bytes(held, entry);
-        if need > reserved {
-            return Err(Stop::Heap(need));
+        if need > reserved - used {
+            return Err(Stop::Heap(need + used));
         }
         if let Some(aref) = &entry.amap {
-            aref.note_rewritten(held, entry.slot(aref, fault.va));
+            aref.note_rewritten(held, entry.slot(aref, request.va));
         }
         self.copy_amap(held, entry);
         Ok(())
-    }
-
-    /// Makes `page` what the address shows, wired if the entry is.
-    #[inline]
-    fn enter<P>(
-        &self,
-        held: &mut Held<'_, P>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        page: PageNo,
-        prot: Prot,
-    ) -> Result<(), Stop<FaultError>>
-    where
-        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
-    {
-        if entry.wired || fault.pins.is_some() {
-            return self.enter_kept(held, fault, entry, page, prot);
-        }
-        let (pmap, space) = (self.mem().pmap(), &fault.space.pmap);
-        pmap.enter(held, space, fault.va, page, prot, fault.access, Wiring::Pageable, fault.down)
-            .map_err(FaultError::from)?;
-        Ok(())
-    }
-
-    /// The same where the page is to stay: wired, or pinned by whoever needs no translation to read
-    /// it.
-    #[cold]
-    fn enter_kept<P>(
-        &self,
-        held: &mut Held<'_, P>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        page: PageNo,
-        prot: Prot,
-    ) -> Result<(), Stop<FaultError>>
-    where
-        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
-    {
-        if fault.pins.is_some() && !self.frames().may_pin(page) {
-            return Err(FaultError::TooOften.into());
-        }
-        // What only a debugger may do is not for a translation.
-        let is_programs = prot.contains(fault.access);
-        if is_programs && entry.wired {
-            return self.enter_wired(held, fault, entry, page, prot);
-        }
-        if is_programs && fault.access == Prot::WRITE {
-            let (pmap, space) = (self.mem().pmap(), &fault.space.pmap);
-            pmap.enter(
-                held,
-                space,
-                fault.va,
-                page,
-                prot,
-                fault.access,
-                Wiring::Pageable,
-                fault.down,
-            )
-            .map_err(FaultError::from)?;
-        }
-        self.pin_if_wanted(fault, entry, page);
-        Ok(())
-    }
-
-    /// Pins the page that a fault has just shown: its owner's lock is held, or it is on no queue
-    /// yet.
-    #[inline]
-    fn pin_if_wanted(&self, fault: &Fault<'_, M>, entry: &Entry<M>, page: PageNo) {
-        if let Some(to) = fault.pins {
-            self.pin_shown(fault.access, entry, page, to);
-        }
-    }
-
-    #[cold]
-    fn pin_shown(&self, access: Prot, entry: &Entry<M>, page: PageNo, to: &Cell<Option<Pin<M>>>) {
-        self.frames().wire(page);
-        let is_stored_to = access == Prot::WRITE && entry.writes_to().is_some();
-        let stored_to =
-            entry.object.as_ref().filter(|_| is_stored_to).map(|oref| oref.pager.clone());
-        if let Some(pager) = &stored_to {
-            pager.object().pin_writer();
-        }
-        let before = to.replace(Some(Pin { page, stored_to }));
-        assert!(before.is_none(), "one attempt resolves a fault");
-    }
-
-    /// Has every CPU forget what the address shows, before the page is copied that takes its place:
-    /// a page of a file may be stored to meanwhile, and who has loaded that store from here must
-    /// not find an older copy.
-    #[inline]
-    fn forget_at<P>(&self, held: &mut Held<'_, P>, fault: &mut Fault<'_, M>, entry: &Entry<M>)
-    where
-        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
-    {
-        if entry.wired || fault.pins.is_some() {
-            self.end_wiring(held, fault);
-        }
-        self.mem().pmap().forget(held, &fault.space.pmap, fault.va, fault.down);
-    }
-
-    #[cold]
-    fn enter_wired<P>(
-        &self,
-        held: &mut Held<'_, P>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        page: PageNo,
-        prot: Prot,
-    ) -> Result<(), Stop<FaultError>>
-    where
-        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
-    {
-        let wiring = match self.frames().may_wire(page) {
-            true => Wiring::Wired,
-            false if fault.reach == Reach::ToWire => return Err(FaultError::TooOften.into()),
-            false => Wiring::Pageable,
-        };
-        self.end_wiring(held, fault);
-        let (pmap, space) = (self.mem().pmap(), &fault.space.pmap);
-        pmap.enter(held, space, fault.va, page, prot, fault.access, wiring, fault.down)
-            .map_err(FaultError::from)?;
-        if wiring == Wiring::Wired {
-            self.frames().wire(page);
-        }
-        self.pin_if_wanted(fault, entry, page);
-        Ok(())
-    }
-
-    /// Makes what the address shows pageable.
-    #[cold]
-    fn end_wiring<P>(&self, held: &mut Held<'_, P>, fault: &mut Fault<'_, M>)
-    where
-        P: machine::Before<order::PageQueues> + machine::Before<order::PageCache>,
-    {
-        let (machine, pmap) = (self.mem(), self.mem().pmap());
-        let one = VaRange::new(fault.va, fault.va + Pages(1));
-        if let Some((_, old)) = pmap.unwire(&fault.space.pmap, one) {
-            machine.frames().unwire(machine, held, old);
-        }
-    }
-
-    /// Removes every translation of a page that is replaced in a slot which other entries refer to:
-    /// whoever shares the slot by inheritance must find the new page. Whoever maps the old one
-    /// lawfully finds it again by a fault.
-    fn forget_everywhere<
-        P: machine::Before<order::PageCache> + machine::Before<order::PageQueues>,
-    >(
-        &self,
-        held: &mut Held<'_, P>,
-        fault: &mut Fault<'_, M>,
-        page: PageNo,
-    ) {
-        let machine = self.mem();
-        for _ in 0..machine.pmap().page_protect(held, page, Prot::NONE, fault.down) {
-            machine.frames().unwire(machine, held, page);
-        }
-        fault.down.flush(machine.pmap());
     }
 }

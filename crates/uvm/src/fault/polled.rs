@@ -18,7 +18,7 @@
 
 use machine::{order, Channel, Held, Machine, Prot, Ticket, Va};
 
-use super::{Asked, FaultError, Hole, Reach, Refused, BYTES, SMALL_AMAP_BYTES};
+use super::{Effects, FaultError, Hole, Refused, Request, BYTES, SMALL_AMAP_BYTES};
 use crate::io::ReadRequest;
 use crate::owed::Owed;
 use crate::page::Gather;
@@ -147,8 +147,7 @@ impl<M: Machine> Uvm<M> {
         va: Va,
         access: Prot,
     ) -> Result<Option<PreparedRead>, Retry> {
-        let asked =
-            Asked { space, va: va.page_floor(), access, pins: None, reach: Reach::AsProgram };
+        let request = Request::new(space, va, access);
         // What is freed after this was read, and before it is waited for, has woken it.
         let memory = self.mem().ticket(Channel::MEMORY);
         let mut reserve = BYTES + SMALL_AMAP_BYTES;
@@ -157,13 +156,10 @@ impl<M: Machine> Uvm<M> {
             if self.mem().reserve_heap(reserve).is_err() {
                 break Err(Retry::Memory(memory));
             }
-            let mut fault = asked.begin(&mut down);
-            let stop = match self.fault_once(held, &mut fault, reserve) {
-                Ok(()) => break Ok(fault.ahead.map(PreparedRead)),
-                Err(stop) => {
-                    let (ahead, hole) = (fault.ahead, fault.hole);
-                    self.stop_fault(held, stop, ahead, hole, &mut down)
-                }
+            let mut effects = Effects { down: &mut down, ahead: None };
+            let stop = match self.fault_once(held, &request, &mut effects, reserve) {
+                Ok(()) => break Ok(effects.ahead.map(PreparedRead)),
+                Err(stop) => self.stop_fault(held, stop, effects),
             };
             break Err(match stop {
                 Stop::Heap(bytes) => {
@@ -172,9 +168,9 @@ impl<M: Machine> Uvm<M> {
                 }
                 Stop::Wait(ticket) => Retry::Wait(ticket),
                 Stop::Read(read) => Retry::Read(PreparedRead(read)),
-                Stop::Fail(Refused { hole: Some(hole), .. }) => Retry::Hole(FaultHole(hole)),
-                Stop::Fail(Refused { why: FaultError::NoMemory, .. }) => Retry::Memory(memory),
-                Stop::Fail(Refused { why, .. }) => Retry::Failed(why),
+                Stop::Fail(Refused::Hole(hole)) => Retry::Hole(FaultHole(hole)),
+                Stop::Fail(Refused::Error(FaultError::NoMemory)) => Retry::Memory(memory),
+                Stop::Fail(Refused::Error(e)) => Retry::Failed(e),
             });
         };
         down.perform(self.frames(), self.mem(), held);
@@ -209,7 +205,8 @@ impl<M: Machine> Uvm<M> {
     /// which may sleep.
     ///
     /// # Errors
-    /// [`FaultError::NoSpace`], [`FaultError::Io`], [`FaultError::NoMemory`].
+    /// [`FaultError::NoSpace`], [`FaultError::Io`], [`FaultError::NoMemory`], or
+    /// [`FaultError::Bus`] if the file has become shorter.
     ///
     /// ```
     /// # use uvm_soft::example::*;

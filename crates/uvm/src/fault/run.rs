@@ -6,7 +6,7 @@
 //! ```
 //! A trap costs as much as making several pages. So a store that comes right behind a run of pages
 //! makes as many more as the run is long, within the window of sixteen that a fault maps anyway
-//! (`neighbours.rs`). Thus at most half of what such a program has was made for nothing, and never
+//! (`around.rs`). Thus at most half of what such a program has was made for nothing, and never
 //! more than fifteen pages for each place that it fills. Nothing is remembered: how long the run
 //! is, the amap knows. Stacks grow downwards and get no more than they touch; nor does anybody
 //! where memory is short, or advice says that touches have no order.
@@ -15,46 +15,38 @@
 //! pages at once is from large folios (Linux 6.8's multi-size pages), without their being one piece
 //! of memory.
 
-use crate::page::Reserve;
 use arrayvec::ArrayVec;
-use machine::{order, Held, Machine, PageNo, Pmap, Prot};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot};
 
 use super::Fault;
 use crate::amap::slots::Found;
 use crate::anon::AnonNo;
 use crate::map::lock::WINDOW;
-use crate::map::{Entry, Writes};
+use crate::map::Writes;
 use crate::stat::Counter;
-use crate::Uvm;
 
-impl<M: Machine> Uvm<M> {
+impl<M: Machine> Fault<'_, '_, M> {
     /// Makes pages of zeroes behind the one that a store has just got in a slot right behind a run.
     /// What can't be had is left.
     #[inline(never)]
-    pub(super) fn continue_run(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        found: Found<'_>,
-    ) {
-        // Who reads the amap anew may find its leaf shared: another space that has the same slots
-        // may have forked.
-        if fault.access != Prot::WRITE || entry.writes != Writes::CopyOnWrite || !found.is_open() {
+    pub(super) fn continue_run(&mut self, held: &mut Held<'_, order::Amap>, found: Found<'_>) {
+        let (uvm, entry) = (self.uvm, self.entry);
+        // A thread that reads the amap anew may find its leaf shared: another space that has the
+        // same slots may have forked.
+        if self.access != Prot::WRITE || entry.writes != Writes::CopyOnWrite || !found.is_open() {
             return;
         }
-        let (machine, frames) = (self.mem(), self.frames());
-        let Some(w) = self.window(fault, entry).filter(|_| frames.is_plentiful()) else { return };
+        let (machine, frames) = (uvm.mem(), uvm.frames());
+        let Some(w) = self.window().filter(|_| frames.is_plentiful()) else { return };
         let mut made = ArrayVec::<(PageNo, AnonNo), WINDOW>::new();
         for next in found.behind().take((w.len - w.fault - 1).min(found.run_before())) {
             if next.number().is_some() {
                 break;
             }
-            let Ok(page) = frames.alloc(machine, held, Reserve::User) else { break };
+            let Ok((anon, page)) = uvm.new_anon(&mut held.deeper()) else { break };
             machine.zero(page);
-            let Ok(anon) = self.anons.make(machine, held, page) else { break };
             if !next.install(anon.number()) {
-                self.anons.release(machine, held, anon, fault.down);
+                uvm.drop_anon(&mut held.deeper(), anon);
                 break;
             }
             made.push((page, anon));
@@ -70,9 +62,9 @@ impl<M: Machine> Uvm<M> {
             frames.is_alone(page, anon.get())
                 && found.behind_by(1 + i).number() == Some(anon.number())
         };
-        let at = fault.va + machine::Pages(1);
-        machine.pmap().enter_ahead(held, &fault.space.pmap, at, &pages[..made.len()], is_there);
+        let (at, pages) = (self.va + Pages(1), &pages[..made.len()]);
+        machine.pmap().enter_ahead(held, &self.space.pmap, at, pages, is_there);
         made.iter().for_each(|&(page, _)| frames.activate(machine, held, page));
-        self.stat().add(machine.cpu(), Counter::ZeroedAhead, made.len() as u64);
+        uvm.stat().add(machine.cpu(), Counter::ZeroedAhead, made.len() as u64);
     }
 }

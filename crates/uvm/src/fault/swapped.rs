@@ -11,7 +11,7 @@
 //! it: the asynchronous page-in that the paper leaves to the future (1999, section 5.4). `Random`
 //! advice brings the one page, `Sequential` starts with the widest window.
 //!
-//! I1: a page under way is its anon's, busy, and on no queue; whoever finds it waits. I2: the pages
+//! I1: a page under way is its anon's, busy, and on no queue; a thread that finds it waits. I2: the pages
 //! of a chain come from consecutive slots, which stay taken until the read has ended, also if the
 //! anon goes (`owner.rs`). I3: memory for what may not be wanted is taken only where it is not
 //! short. A walk's next pages are wanted: for them anything goes but the reserves and
@@ -19,15 +19,19 @@
 //!
 //! Locks: the amap's throughout; each anon's in turn.
 
-use crate::page::{Reserve, Slot};
+use core::num::NonZeroU32;
+
+use arrayvec::ArrayVec;
 use machine::{order, Held, Machine, PageNo, Pages, Va, VaRange};
 
-use super::{Fault, FaultError};
+use super::{Attempt, Fault, FaultError};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
 use crate::io::{ReadRequest, Source, CLUSTER, FOR_COPIES};
 use crate::loan::slots::Content;
+use crate::map::steps::part_to_look_at;
 use crate::map::{Advice, Entry};
+use crate::page::{Reserve, Slot};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -56,10 +60,54 @@ impl ReadAhead {
 
 /// What a read brings: pages with the slots that they come from, in order.
 struct Cluster {
-    pages: arrayvec::ArrayVec<PageNo, CLUSTER>,
+    pages: ArrayVec<PageNo, CLUSTER>,
     first: Slot,
     /// Free pages that must be left for it to grow.
     leave: usize,
+}
+
+impl Cluster {
+    /// The slot behind its last.
+    fn next(&self) -> Slot {
+        self.first.behind(self.pages.len() as u32)
+    }
+}
+
+/// What comes of the wish to read an anon with others.
+enum Added {
+    Yes,
+    /// It is resident, and passed by.
+    NotNeeded,
+    /// It can't be read with them, nor can what lies behind it.
+    No,
+}
+
+impl<M: Machine> Fault<'_, '_, M> {
+    /// A fault found what the last read brought: starts the next window, which no thread waits for.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn swap_ahead(&mut self, held: &mut Held<'_, order::Amap>, body: &mut AmapBody<M>) {
+        let (uvm, entry) = (self.uvm, self.entry);
+        let Some(aref) = entry.amap.as_ref().filter(|_| entry.advice != Advice::Random) else {
+            return;
+        };
+        let end = aref.range(entry.len()).end;
+        let ahead = &mut body.ahead;
+        let size = (ahead.size * 2).clamp(FIRST, CLUSTER as u8);
+        let window = ahead.next..(ahead.next + u64::from(size)).min(end);
+        *ahead = ReadAhead { mark: window.start, span: 0, size: ahead.size, next: window.start };
+        let is_short = uvm.frames().for_users() <= FOR_COPIES;
+        if window.is_empty() || self.effects.ahead.is_some() || is_short {
+            return;
+        }
+        let anons = body.slots.range(window.clone());
+        let Some((cluster, last)) = uvm.first_on_swap(held, anons, 0) else { return };
+        // What another run holds is the next one's.
+        let span = (last + 1 - window.start) as u8;
+        body.ahead = ReadAhead { mark: window.start, span, size, next: last + 1 };
+        uvm.stat().add(uvm.mem().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
+        self.effects.ahead = uvm.swap_request(&cluster);
+    }
 }
 
 impl<M: Machine> Uvm<M> {
@@ -74,18 +122,14 @@ impl<M: Machine> Uvm<M> {
         body: &mut AmapBody<M>,
         slot: u64,
         no: AnonNo,
-    ) -> Result<(), Stop<FaultError>> {
-        let Some((page, from)) = self.begin_read(held, no, None)? else { return Ok(()) };
+    ) -> Attempt<()> {
+        let Some((page, first)) = self.begin_read(held, no, None)? else { return Ok(()) };
         let leave = self.frames().low_water();
-        let mut cluster = Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
-        cluster.pages.push(page);
-        if !self.swap().is_alone(held, from) {
+        let mut cluster = Cluster { pages: [page].into_iter().collect(), first, leave };
+        if !self.swap().is_alone(held, first) {
             self.widen(held, entry, body, slot, &mut cluster);
         }
-        match self.swap_start(&cluster) {
-            Some(start) => Err(Stop::Read(start)),
-            None => Ok(()),
-        }
+        self.swap_request(&cluster).map_or(Ok(()), |request| Err(Stop::Read(request)))
     }
 
     /// Widens a read by what continues it in the window around the fault, and plans the next.
@@ -116,53 +160,83 @@ impl<M: Machine> Uvm<M> {
         let window = start.max(own.start)..(start + u64::from(size)).min(own.end);
         let span = if upwards { (window.end - slot) as u8 } else { 0 };
         *ahead = ReadAhead { mark: slot, span, size, next: window.end };
+        self.extend(held, body.slots.range(slot + 1..window.end), cluster);
         let mut numbers = [0u32; CLUSTER];
-        let numbers = &mut numbers[..(window.end - window.start) as usize];
-        body.slots.window(window.start, numbers);
-        let at = (slot - window.start) as usize;
-        for &number in &numbers[at + 1..] {
-            let next = cluster.first.behind(cluster.pages.len() as u32);
-            if !self.adds(held, number, next, cluster) {
-                break;
-            }
-        }
-        for &number in numbers[..at].iter().rev() {
-            let Some(next) = Slot::new(cluster.first.number() - 1) else { break };
-            let before = cluster.pages.len();
-            if !self.adds(held, number, next, cluster) {
-                break;
-            }
-            if cluster.pages.len() > before {
-                cluster.pages.rotate_right(1);
-                cluster.first = next;
+        let below = &mut numbers[..(slot - window.start) as usize];
+        body.slots.window(window.start, below);
+        for no in below.iter().rev().filter_map(|&number| AnonNo::new(number)) {
+            let Some(before) = Slot::new(cluster.first.number() - 1) else { break };
+            match self.add_to_read(held, no, before, cluster) {
+                Added::Yes => {
+                    cluster.pages.rotate_right(1);
+                    cluster.first = before;
+                }
+                Added::NotNeeded => {}
+                Added::No => break,
             }
         }
     }
 
-    /// Adds an anon's page to a read if it comes from the slot that continues it. Says whether to
-    /// go on: an anon that is resident is passed by, one that lies elsewhere on swap ends the run.
-    fn adds(
+    /// The first of some anons that are on swap, made ready to be read with those that continue it.
+    /// Returns the last one's slot, too.
+    fn first_on_swap(
         &self,
         held: &mut Held<'_, order::Amap>,
-        number: u32,
+        mut anons: impl Iterator<Item = (u64, NonZeroU32)>,
+        leave: usize,
+    ) -> Option<(Cluster, u64)> {
+        let (slot, page, first) = anons.find_map(|(slot, number)| {
+            let begun = self.begin_read(held, Content::anon(number)?, None);
+            begun.ok().flatten().map(|(page, first)| (slot, page, first))
+        })?;
+        let mut cluster = Cluster { pages: [page].into_iter().collect(), first, leave };
+        let last = match self.swap().is_alone(held, first) {
+            true => None,
+            false => self.extend(held, anons, &mut cluster),
+        };
+        Some((cluster, last.unwrap_or(slot)))
+    }
+
+    /// Adds anons to a read that come from the slots behind it, up to the first that can't be
+    /// added. Returns where the last one was found.
+    fn extend(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        anons: impl Iterator<Item = (u64, NonZeroU32)>,
+        cluster: &mut Cluster,
+    ) -> Option<u64> {
+        let mut last = None;
+        for (slot, number) in anons {
+            let Some(no) = Content::anon(number) else { continue };
+            match self.add_to_read(held, no, cluster.next(), cluster) {
+                Added::Yes => last = Some(slot),
+                Added::NotNeeded => {}
+                Added::No => break,
+            }
+        }
+        last
+    }
+
+    /// Adds an anon's page to a read if it comes from the slot that continues it.
+    fn add_to_read(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        no: AnonNo,
         next: Slot,
         cluster: &mut Cluster,
-    ) -> bool {
-        let Some(no) = AnonNo::new(number) else { return true };
+    ) -> Added {
         let frames = self.frames();
-        if cluster.pages.is_full()
-            || frames.free() <= cluster.leave
-            || frames.for_users() <= FOR_COPIES
-        {
-            return false;
+        let is_short = frames.free() <= cluster.leave || frames.for_users() <= FOR_COPIES;
+        if cluster.pages.is_full() || is_short {
+            return Added::No;
         }
         match self.begin_read(held, no, Some(next)) {
             Ok(Some((page, _))) => {
                 cluster.pages.push(page);
-                true
+                Added::Yes
             }
-            Ok(None) => true,
-            Err(_) => false,
+            Ok(None) => Added::NotNeeded,
+            Err(_) => Added::No,
         }
     }
 
@@ -175,7 +249,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Amap>,
         no: AnonNo,
         expected: Option<Slot>,
-    ) -> Result<Option<(PageNo, Slot)>, Stop<FaultError>> {
+    ) -> Result<Option<(PageNo, Slot)>, FaultError> {
         let machine = self.mem();
         let (mut body, mut h) = self.anons.get(no).lock(held);
         if body.page().is_some() {
@@ -184,88 +258,21 @@ impl<M: Machine> Uvm<M> {
         let from = body.swap.filter(|slot| slot.is_place() && expected.is_none_or(|e| e == *slot));
         let from = from.ok_or(FaultError::Io)?;
         if expected.is_some() && self.swap().is_alone(&mut h, from) {
-            return Err(FaultError::Io.into());
+            return Err(FaultError::Io);
         }
-        let page =
-            machine.frames().alloc(machine, &mut h, Reserve::User).map_err(FaultError::from)?;
+        let page = machine.frames().alloc(machine, &mut h, Reserve::User)?;
         self.prepare_read(page);
         body.set_page(machine.frames(), no, page);
         self.read_prepared(1);
         Ok(Some((page, from)))
     }
 
-    fn swap_start(&self, cluster: &Cluster) -> Option<ReadRequest> {
+    fn swap_request(&self, cluster: &Cluster) -> Option<ReadRequest> {
         ReadRequest::new(self.frames(), Source::Swap(cluster.first), &cluster.pages)
     }
 
-    /// A fault found what the last read brought: starts the next window, for which nobody waits.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn swap_ahead(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        fault: &mut Fault<'_, M>,
-        entry: &Entry<M>,
-        body: &mut AmapBody<M>,
-    ) {
-        let Some(aref) = entry.amap.as_ref().filter(|_| entry.advice != Advice::Random) else {
-            return;
-        };
-        let end = aref.range(entry.len()).end;
-        let ahead = &mut body.ahead;
-        let size = (ahead.size * 2).clamp(FIRST, CLUSTER as u8);
-        let window = ahead.next..(ahead.next + u64::from(size)).min(end);
-        *ahead = ReadAhead { mark: window.start, span: 0, size: ahead.size, next: window.start };
-        if window.is_empty() || fault.ahead.is_some() {
-            return;
-        }
-        let mut numbers = [0u32; CLUSTER];
-        let numbers = &mut numbers[..(window.end - window.start) as usize];
-        body.slots.window(window.start, numbers);
-        let Some((first, mut cluster)) = self.first_on_swap(held, numbers) else { return };
-        let mut last = first;
-        let alone = self.swap().is_alone(held, cluster.first);
-        for (i, &number) in numbers.iter().enumerate().skip(first + 1) {
-            let (next, before) =
-                (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
-            if alone || !self.adds(held, number, next, &mut cluster) {
-                break;
-            }
-            if cluster.pages.len() > before {
-                last = i;
-            }
-        }
-        // What another run holds is the next one's.
-        let span = last as u8 + 1;
-        body.ahead =
-            ReadAhead { mark: window.start, span, size, next: window.start + u64::from(span) };
-        self.stat().add(self.mem().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
-        fault.ahead = self.swap_start(&cluster);
-    }
-
-    /// The first of some anons that is on swap, made ready to be read.
-    fn first_on_swap(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        numbers: &[u32],
-    ) -> Option<(usize, Cluster)> {
-        if self.frames().for_users() <= FOR_COPIES {
-            return None;
-        }
-        for (i, &number) in numbers.iter().enumerate() {
-            let Some(no) = AnonNo::new(number) else { continue };
-            if let Ok(Some((page, from))) = self.begin_read(held, no, None) {
-                let mut cluster =
-                    Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave: 0 };
-                cluster.pages.push(page);
-                return Some((i, cluster));
-            }
-        }
-        None
-    }
-
-    /// Starts the read of the first anons in a range that are on swap together: those that one read
-    /// brings. Says where to go on; `None` if nothing is left.
+    /// Prepares the read of the first anons in a range that are on swap together: those that one
+    /// read brings. Says where to go on; `None` if nothing is left.
     pub(crate) fn next_on_swap(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -276,17 +283,15 @@ impl<M: Machine> Uvm<M> {
         while !rest.is_empty() {
             {
                 let (tree, mut h) = space.map.lock(self.mem(), held, rest);
-                let part = self.part_to_look_at(&mut h, &tree, rest);
+                let part = part_to_look_at(&mut h, &tree, rest);
                 // A read that begins in the part goes on behind it.
                 let ahead = (rest.end - part.end).min(Pages(CLUSTER as u64));
                 let reach = VaRange::new(part.start, part.end + ahead);
-                let mut found = None;
-                let _ = tree.try_each(part, &mut |e| {
-                    found = self.entry_on_swap(&mut h, e, e.range.intersect(reach));
-                    found.map_or(Ok(()), |_| Err(()))
+                let found = tree.try_each(part, &mut |e| {
+                    self.entry_on_swap(&mut h, e, e.range.intersect(reach)).map_or(Ok(()), Err)
                 });
-                if found.is_some() {
-                    return found;
+                if let Err(found) = found {
+                    return Some(found);
                 }
                 rest.start = part.end;
             }
@@ -303,33 +308,10 @@ impl<M: Machine> Uvm<M> {
     ) -> Option<(ReadRequest, Va)> {
         let aref = entry.amap.as_ref()?;
         let (body, mut h) = aref.amap.body.lock(held);
-        let first = entry.slot(aref, part.start);
-        let (mut cluster, mut last): (Option<Cluster>, u64) = (None, first);
-        for (slot, number) in body.slots.range(first..first + part.pages().0) {
-            let Some(no) = Content::anon(number) else { continue };
-            let Some(cluster) = &mut cluster else {
-                if let Ok(Some((page, from))) = self.begin_read(&mut h, no, None) {
-                    let leave = self.frames().low_water();
-                    let mut fresh =
-                        Cluster { pages: arrayvec::ArrayVec::new(), first: from, leave };
-                    fresh.pages.push(page);
-                    last = slot;
-                    let alone = self.swap().is_alone(&mut h, from);
-                    cluster = Some(fresh);
-                    if alone {
-                        break;
-                    }
-                }
-                continue;
-            };
-            let (next, before) =
-                (cluster.first.behind(cluster.pages.len() as u32), cluster.pages.len());
-            if !self.adds(&mut h, no.get(), next, cluster) {
-                break;
-            }
-            last = if cluster.pages.len() > before { slot } else { last };
-        }
-        let start = self.swap_start(&cluster?)?;
-        Some((start, part.start + machine::Pages(last + 1 - first)))
+        let slots = entry.slots(aref, part);
+        let anons = body.slots.range(slots.clone());
+        let (cluster, last) = self.first_on_swap(&mut h, anons, self.frames().low_water())?;
+        let start = self.swap_request(&cluster)?;
+        Some((start, part.start + Pages(last + 1 - slots.start)))
     }
 }

@@ -100,10 +100,9 @@ impl<M: Machine> Uvm<M> {
         let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
         let (mut rest, mut reserved) = (from.range(len), 0);
         while !rest.is_empty() {
-            let shared = self
-                .machine()
-                .reserve_heap(reserved)
-                .map(|()| from.share_some(self.parts(), held, rest.clone(), &mut copy, reserved));
+            let shared = self.machine().reserve_heap(reserved).map(|()| {
+                from.share_some(self, &mut held.deeper(), rest.clone(), &mut copy, reserved)
+            });
             let shared = shared.and_then(|shared| {
                 match shared {
                     Ok(end) => rest.start = end,
@@ -130,7 +129,7 @@ impl<M: Machine> Uvm<M> {
         let mut at = all.start;
         while at < all.end {
             let added = self.mem().reserve_heap(CHANGE_BYTES).and_then(|()| {
-                at = aref.reference_some(held, at..all.end);
+                at = aref.reference_some(&mut held.deeper(), at..all.end);
                 self.pause_or_give_up(held)
             });
             if let Err(e) = added {

@@ -23,7 +23,7 @@
 
 use core::ops::Range;
 
-use crate::page::{Gather, Reserve};
+use crate::page::Gather;
 use arrayvec::ArrayVec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiring};
@@ -31,6 +31,7 @@ use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiri
 use crate::amap::slots::LEAF_BYTES;
 use crate::amap::ARef;
 use crate::anon::{many_bytes, AnonNo};
+use crate::fork::Fork;
 use crate::map::space::Space;
 use crate::map::tree::Tree;
 use crate::map::{Entry, Writes};
@@ -154,61 +155,57 @@ impl Rewritten {
     }
 }
 
-impl<M: Machine> Uvm<M> {
-    /// Takes the right to write from what the fork that is under way copies.
-    pub(crate) fn protect_rewritten(
-        &self,
+impl<M: Machine> Fork<'_, M> {
+    /// Takes the right to write from what the fork copies itself.
+    pub(super) fn protect_rewritten(
+        &mut self,
         held: &mut Held<'_, order::Map>,
-        (parent, tree): (&Space<M>, &Tree<Entry<M>>),
-        state: &CopyState<M>,
-        down: &mut Gather,
+        tree: &Tree<Entry<M>>,
     ) {
         let mut done = VaRange::default();
-        for &(va, _) in &state.places {
+        for &(va, _) in &self.state.places {
             if let Some(entry) = tree.get(va).filter(|entry| entry.range != done) {
-                self.write_protect(held, parent, entry, down);
+                self.uvm.write_protect(held, self.parent, entry, self.down);
                 done = entry.range;
             }
         }
     }
 
-    /// Gives a child its copies, and the parent what it had. No CPU knows a writable translation of
-    /// the pages any more. What can't be had is shared and left to the stores. The heap has been
+    /// Gives the child its copies, and the parent what it had. No CPU knows a writable translation
+    /// of the pages any more. What can't be had is shared and left to the stores. The heap has been
     /// reserved, [`BYTES`] for each amap.
-    pub(crate) fn copy_rewritten(
-        &self,
+    pub(super) fn copy_rewritten(
+        &mut self,
         held: &mut Held<'_, order::Map>,
-        (parent, tree): (&Space<M>, &Tree<Entry<M>>),
-        (child, entries): (&Space<M>, &Tree<Entry<M>>),
-        state: &CopyState<M>,
-        down: &mut Gather,
+        tree: &Tree<Entry<M>>,
     ) {
-        let (machine, pmap) = (self.mem(), self.mem().pmap());
-        for &(va, original) in &state.places {
-            let (Some(from), Some(to)) = (tree.get(va), entries.get(va)) else { continue };
+        let (uvm, pmap) = (self.uvm, self.uvm.mem().pmap());
+        for &(va, original) in &self.state.places {
+            let (Some(from), Some(to)) = (tree.get(va), self.entries.get(va)) else { continue };
             let Some(aref) = &to.amap else { continue };
-            let copy = self.copy_for_child(held, (parent, from), va, original, down);
-            // Nobody else knows of it yet.
+            let copy = uvm.copy_for_child(held, (self.parent, from), va, original, self.down);
+            // No other thread knows of it yet.
             let (mut body, mut h) = aref.amap.body.lock(held);
             let content = copy.map_or(original, |(anon, _)| anon);
             let before = body.slots.set(to.slot(aref, va), content.number());
             debug_assert!(before.is_none(), "a slot that a fork fills was not left out");
             let Some((_, page)) = copy else {
-                self.anons.reference(self.frames(), &mut h, original);
+                uvm.anons.reference(uvm.frames(), &mut h, original);
                 continue;
             };
             // What no access is allowed to isn't mapped; and where there is no memory for tables,
             // the first access maps it.
             if !to.prot.is_empty() {
-                let wiring = Wiring::Pageable;
-                let _ =
-                    pmap.enter(&mut h, &child.pmap, va, page, to.prot, Prot::NONE, wiring, down);
+                let (space, prot, wiring) = (&self.child.pmap, to.prot, Wiring::Pageable);
+                let _ = pmap.enter(&mut h, space, va, page, prot, Prot::NONE, wiring, self.down);
             }
-            self.frames().activate(machine, &mut h, page);
-            self.stat().add(machine.cpu(), Counter::CopiedAtFork, 1);
+            uvm.frames().activate(uvm.mem(), &mut h, page);
+            uvm.stat().add(uvm.mem().cpu(), Counter::CopiedAtFork, 1);
         }
     }
+}
 
+impl<M: Machine> Uvm<M> {
     /// A copy of a parent's page, which the parent may write again if nobody else has it. None, and
     /// nothing has changed, if the page is not at hand or memory is short.
     fn copy_for_child(
@@ -220,25 +217,20 @@ impl<M: Machine> Uvm<M> {
         down: &mut Gather,
     ) -> Option<(AnonNo, PageNo)> {
         let (machine, frames, pmap) = (self.mem(), self.frames(), self.mem().pmap());
-        let aref = entry.amap.as_ref()?;
-        let to = frames.is_plentiful().then(|| frames.alloc(machine, held, Reserve::User))?.ok()?;
-        let copy = self.anons.make(machine, held, to).ok()?;
+        let aref = entry.amap.as_ref().filter(|_| frames.is_plentiful())?;
         let (body, mut h) = aref.amap.body.lock(held);
         let is_shared = body.slots.is_shared(entry.slot(aref, va));
-        let (anon, mut h) = self.anons.get(original).lock(&mut h);
-        let Some(from) = anon.page().filter(|&page| frames.is_plain(page)) else {
-            drop((anon, body));
-            self.anons.release(machine, held, copy, down);
-            return None;
-        };
-        machine.copy(from, to);
-        let is_own = anon.refs() == 1 && !is_shared;
-        if is_own && pmap.extract(&parent.pmap, va).is_some_and(|(mapped, _)| mapped == from) {
-            let wiring = Wiring::Pageable;
-            let _ =
-                pmap.enter(&mut h, &parent.pmap, va, from, entry.prot, Prot::NONE, wiring, down);
-        }
-        Some((copy, to))
+        let copied = self.copy_anon(&mut h.deeper(), original, |anon, h, copy, to| {
+            let from = anon.page().filter(|&page| frames.is_plain(page))?;
+            machine.copy(from, to);
+            let is_own = anon.refs() == 1 && !is_shared;
+            if is_own && pmap.extract(&parent.pmap, va).is_some_and(|(mapped, _)| mapped == from) {
+                let (prot, wiring) = (entry.prot, Wiring::Pageable);
+                let _ = pmap.enter(h, &parent.pmap, va, from, prot, Prot::NONE, wiring, down);
+            }
+            Some(copy)
+        });
+        copied.ok().flatten().map(|(page, copy)| (copy, page))
     }
 }
 

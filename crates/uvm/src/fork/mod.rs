@@ -24,10 +24,173 @@ use crate::map::tree::{built_bytes, Tree};
 use crate::map::{clip, Change, Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
 use eager::CopyState;
-use steps::Source;
+use steps::MadeUpTo;
 
 /// The largest part that a store cuts off an entry, as a power of two of slots.
 const LARGEST_CUT: u32 = 24;
+
+/// A fork under way, or the copy of a range: of a space whose map is locked or claimed.
+pub(crate) struct Fork<'a, M: Machine> {
+    uvm: &'a Uvm<M>,
+    parent: &'a Space<M>,
+    /// What is copied; begins and ends with an entry.
+    range: VaRange,
+    /// How the copy has all entries; each as it is inherited, if `None`.
+    forced_inherit: Option<Inherit>,
+    /// Entries that take more than one step to copy are prepared before.
+    pub(crate) is_in_steps: bool,
+    /// A space that no thread has yet, and what becomes of its entries.
+    child: &'a Space<M>,
+    entries: &'a mut Tree<Entry<M>>,
+    state: CopyState<M>,
+    down: &'a mut Gather,
+}
+
+impl<'a, M: Machine> Fork<'a, M> {
+    pub(crate) fn new(
+        uvm: &'a Uvm<M>,
+        (parent, range): (&'a Space<M>, VaRange),
+        forced_inherit: Option<Inherit>,
+        (child, entries): (&'a Space<M>, &'a mut Tree<Entry<M>>),
+        down: &'a mut Gather,
+    ) -> Self {
+        let (state, is_in_steps) = (CopyState::of_range(), false);
+        Fork { uvm, parent, range, forced_inherit, is_in_steps, child, entries, state, down }
+    }
+
+    /// One attempt: whether other spaces may write to pages of what was copied. One that finds that
+    /// it takes too long for one piece says so, and is made again in steps.
+    fn attempt(
+        &mut self,
+        held: &mut Held<'_, order::Nothing>,
+        reserved: usize,
+    ) -> Result<bool, Stop<NoMemory>> {
+        let (uvm, parent, range) = (self.uvm, self.parent, self.range);
+        let (mut tree, mut h) = parent.map.lock_now(uvm.mem(), held, range).map_err(Stop::Wait)?;
+        let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
+        parent.map.forks.store(nth, Relaxed);
+        self.state = CopyState::new(nth);
+        self.is_in_steps = self.is_in_steps || uvm.forks_in_steps(parent, &tree);
+        if self.is_in_steps {
+            parent.map.claim(&tree);
+            drop(tree);
+            let result = self.make_in_steps(held);
+            parent.map.unclaim(uvm.mem(), held);
+            // Those who waited, before this thread forks again.
+            uvm.mem().pause(held);
+            return Ok(result.map(|()| self.state.others_can_write)?);
+        }
+        let mut need = built_bytes::<Entry<M>>(0);
+        let most = (reserved, LOOKS_AT_ONCE);
+        let end = self.make_entries(&mut h, &mut tree, range, most, &mut need);
+        self.protect_rewritten(&mut h, &tree);
+        // Under the lock: another thread of the parent must not resolve a copy while a third still
+        // writes through the translation that was just lowered.
+        self.down.flush(uvm.mem().pmap());
+        let result = match end {
+            MadeUpTo::All => Ok(()),
+            // What failed half-way says nothing about the next fork.
+            MadeUpTo::Failed(e) => return Err(Stop::Fail(e)),
+            MadeUpTo::Before(_, true) => {
+                self.is_in_steps = true;
+                return Err(Stop::again(reserved));
+            }
+            MadeUpTo::Before(_, false) => {
+                // At least what it came to here: entries of one amap need more as the others'
+                // references are counted.
+                need = need.max(uvm.fork_bytes(&tree, &mut h));
+                Err(Stop::Heap(need))
+            }
+        };
+        // Mostly it is the same, and the line stays where it is.
+        if parent.map.fork_bytes.load(Relaxed) != need {
+            parent.map.fork_bytes.store(need, Relaxed);
+        }
+        result?;
+        self.copy_rewritten(&mut h, &tree);
+        Ok(self.state.others_can_write)
+    }
+
+    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. A fork
+    /// copies some pages itself: [`copy_rewritten`](Self::copy_rewritten).
+    fn copy_entry(
+        &mut self,
+        held: &mut Held<'_, order::Map>,
+        entry: &mut Entry<M>,
+        inherit: Inherit,
+    ) -> Result<Option<Entry<M>>, NoMemory> {
+        if entry.submap.is_some() {
+            return Ok(None);
+        }
+        if let (Inherit::Share | Inherit::Copy, Some(aref)) = (inherit, &entry.amap) {
+            self.uvm.settle_entry(held, self.parent, entry, aref)?;
+        }
+        let (amap, writes) = match inherit {
+            Inherit::None => return Ok(None),
+            Inherit::Zero => (None, Writes::NeedsCopy),
+            Inherit::Share => match self.state.next_amap.take() {
+                Some((amap, _, writes)) => (Some(amap), writes),
+                None => {
+                    if entry.writes == Writes::NeedsCopy {
+                        self.uvm.copy_amap(held, entry);
+                    }
+                    (share_amap(held, entry), entry.writes)
+                }
+            },
+            Inherit::Copy if entry.writes == Writes::Shared => (None, Writes::NeedsCopy),
+            Inherit::Copy => self.copy_private(held, entry),
+        };
+        let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
+        let child = Entry { amap, object, writes, ..entry.emptied() };
+        child.attach();
+        Ok(Some(child))
+    }
+
+    /// The child's layer of a private entry, by the rules drawn above.
+    fn copy_private(
+        &mut self,
+        held: &mut Held<'_, order::Map>,
+        entry: &mut Entry<M>,
+    ) -> (Option<ARef<M>>, Writes) {
+        let (uvm, parent, state) = (self.uvm, self.parent, &mut self.state);
+        let Some(aref) = &entry.amap else { return (None, Writes::NeedsCopy) };
+        if let Some((amap, _, writes)) = state.next_amap.take() {
+            return (Some(amap), writes);
+        }
+        debug_assert!(!entry.wired, "pages that are wired are copied before");
+        let is_write_protected = state.is_write_protected;
+        let Some(forked) = aref.fork(uvm, held, entry.len(), entry.writes, state) else {
+            if entry.writes == Writes::CopyOnWrite {
+                if !is_write_protected {
+                    uvm.write_protect(held, parent, entry, self.down);
+                }
+                entry.writes = Writes::NeedsCopy;
+            }
+            return (share_amap(held, entry), Writes::NeedsCopy);
+        };
+        if !forked.was_exclusive {
+            forked.copy.amap.is_unprotected.store(true, Relaxed);
+            state.others_can_write = true;
+        }
+        if !forked.rewritten.is_empty() {
+            // Its time comes when all else is done, so that other threads find it read-only for a
+            // short time.
+            state.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
+        } else if !is_write_protected {
+            uvm.write_protect(held, parent, entry, self.down);
+        }
+        // Mostly it is, and the line stays where it is.
+        if entry.writes != Writes::CopyOnWrite {
+            entry.writes = Writes::CopyOnWrite;
+        }
+        (Some(forked.copy), Writes::CopyOnWrite)
+    }
+}
+
+/// One more reference to an entry's slots.
+fn share_amap<M: Machine>(held: &mut Held<'_, order::Map>, entry: &Entry<M>) -> Option<ARef<M>> {
+    entry.amap.as_ref().inspect(|aref| aref.reference(held, entry.len())).cloned()
+}
 
 impl<M: Machine> Uvm<M> {
     /// A child of `parent`: every mapping as its inheritance says. Cost: by entries, and by the
@@ -72,7 +235,10 @@ impl<M: Machine> Uvm<M> {
                 reserved = guessed;
             }
             let made = (&child, &mut entries);
-            let forked = self.fork_entries(held, parent, reserved, &mut in_steps, made, &mut down);
+            let mut fork = Fork::new(self, (parent, parent.map.bounds), None, made, &mut down);
+            fork.is_in_steps = in_steps;
+            let forked = fork.attempt(held, reserved);
+            in_steps = fork.is_in_steps;
             if forked.is_err() {
                 // The next attempt begins anew, with the memory that this one took: all of it, the
                 // copies too that were given up on the way.
@@ -97,92 +263,6 @@ impl<M: Machine> Uvm<M> {
         Ok(child)
     }
 
-    /// One attempt: whether other spaces may write to pages of what was copied. One that finds that
-    /// it takes too long for one piece says so, and is made again in steps.
-    fn fork_entries(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        parent: &Space<M>,
-        reserved: usize,
-        in_steps: &mut bool,
-        (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
-        down: &mut Gather,
-    ) -> Result<bool, Stop<NoMemory>> {
-        let whole = parent.map.lock_now(self.mem(), held, parent.map.bounds);
-        let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
-        let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
-        parent.map.forks.store(nth, Relaxed);
-        if *in_steps || self.forks_in_steps(parent, &tree) {
-            parent.map.claim(&tree);
-            drop(tree);
-            let source = Source { space: parent, range: parent.map.bounds, forced_inherit: None };
-            let mut state = CopyState::new(nth);
-            let result = self.fork_in_steps(held, &source, &mut state, (child, entries), down);
-            parent.map.unclaim(self.mem(), held);
-            // Those who waited, before this thread forks again.
-            self.mem().pause(held);
-            return Ok(result.map(|()| state.others_can_write)?);
-        }
-        let (mut result, mut need, mut state) =
-            (Ok(()), built_bytes::<Entry<M>>(0), CopyState::new(nth));
-        let mut left = LOOKS_AT_ONCE;
-        *entries = tree.filter_map(parent.map.bounds, |entry| {
-            if result.is_err() {
-                return None;
-            }
-            let Some(bytes) = self.child_entry_bytes(entry, entry.inherit, &mut h, &mut left)
-            else {
-                *in_steps = true;
-                result = Err(Stop::again(reserved));
-                return None;
-            };
-            need += bytes;
-            if need > reserved {
-                result = Err(Stop::Heap(need));
-                return None;
-            }
-            let inherit = entry.inherit;
-            let forked = self.fork_entry_as(&mut h, parent, entry, inherit, &mut state, down);
-            forked.unwrap_or_else(|e| {
-                result = Err(Stop::Fail(e));
-                None
-            })
-        });
-        self.protect_rewritten(&mut h, (parent, &tree), &state, down);
-        // Under the lock: another thread of the parent must not resolve a copy while a third still
-        // writes through the translation that was just lowered.
-        down.flush(self.mem().pmap());
-        if *in_steps {
-            return Err(Stop::again(reserved));
-        }
-        if let Err(Stop::Heap(_)) = result {
-            // At least what it came to here: entries of one amap need more as the others'
-            // references are counted.
-            need = need.max(self.fork_bytes(&tree, &mut h));
-            result = Err(Stop::Heap(need));
-        }
-        // Mostly it is the same, and the line stays where it is. What failed half-way says nothing.
-        if !matches!(result, Err(Stop::Fail(_))) && parent.map.fork_bytes.load(Relaxed) != need {
-            parent.map.fork_bytes.store(need, Relaxed);
-        }
-        result?;
-        self.copy_rewritten(&mut h, (parent, &tree), (child, entries), &state, down);
-        Ok(state.others_can_write)
-    }
-
-    /// Heap bytes for a child's entry in a tree that is built, and all that it has; none if it
-    /// takes more than the looks that are `left`.
-    pub(crate) fn child_entry_bytes(
-        &self,
-        entry: &Entry<M>,
-        inherit: Inherit,
-        held: &mut Held<'_, order::Map>,
-        left: &mut usize,
-    ) -> Option<usize> {
-        let built = built_bytes::<Entry<M>>;
-        Some(built(1) - built(0) + self.fork_entry_bytes(entry, inherit, held, left)?)
-    }
-
     fn fork_bytes(&self, tree: &Tree<Entry<M>>, held: &mut Held<'_, order::Map>) -> usize {
         let mut bytes = built_bytes::<Entry<M>>(tree.len());
         tree.each(VaRange::new(machine::Va(0), machine::Va(u64::MAX)), |e| {
@@ -192,7 +272,7 @@ impl<M: Machine> Uvm<M> {
         bytes
     }
 
-    /// Heap bytes that [`fork_entry_as`](Self::fork_entry_as) may need, but for the entry itself;
+    /// Heap bytes that [`copy_entry`](Fork::copy_entry) may need, but for the entry itself;
     /// none if it takes more than the looks that are `left`.
     pub(crate) fn fork_entry_bytes(
         &self,
@@ -206,8 +286,7 @@ impl<M: Machine> Uvm<M> {
         };
         let bytes = match inherit {
             Inherit::Share if e.writes == Writes::NeedsCopy => {
-                aref.charge_copy(held, e.len(), left)?;
-                aref.copy_bytes(held, e.len())
+                aref.copy_bytes(held, e.len(), left)?
             }
             Inherit::Copy if self.may_copy_wired(held, e, aref) => return None,
             Inherit::Copy if e.writes != Writes::Shared => {
@@ -232,100 +311,6 @@ impl<M: Machine> Uvm<M> {
             && !aref.is_exclusive(held, e.len())
     }
 
-    /// The child's entry for one of the parent's, inherited in some way; `None` for a hole. A fork
-    /// copies some pages itself: [`copy_rewritten`](Self::copy_rewritten).
-    pub(crate) fn fork_entry_as(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        parent: &Space<M>,
-        entry: &mut Entry<M>,
-        inherit: Inherit,
-        state: &mut CopyState<M>,
-        down: &mut Gather,
-    ) -> Result<Option<Entry<M>>, NoMemory> {
-        if entry.submap.is_some() {
-            return Ok(None);
-        }
-        if let (Inherit::Share | Inherit::Copy, Some(aref)) = (inherit, &entry.amap) {
-            self.settle_entry(held, parent, entry, aref)?;
-        }
-        let (amap, writes) = match inherit {
-            Inherit::None => return Ok(None),
-            Inherit::Zero => (None, Writes::NeedsCopy),
-            Inherit::Share => match state.next_amap.take() {
-                Some((amap, _, writes)) => (Some(amap), writes),
-                None => {
-                    if entry.writes == Writes::NeedsCopy {
-                        self.copy_amap(held, entry);
-                    }
-                    (self.share_amap(held, entry), entry.writes)
-                }
-            },
-            Inherit::Copy if entry.writes == Writes::Shared => (None, Writes::NeedsCopy),
-            Inherit::Copy => self.inherit_copy(held, parent, entry, state, down)?,
-        };
-        let object = if inherit == Inherit::Zero { None } else { entry.object.clone() };
-        let child = Entry {
-            amap,
-            object,
-            writes,
-            wired: false,
-            submap: None,
-            name: entry.name.clone(),
-            inherit: entry.inherit,
-            ..*entry
-        };
-        child.attach();
-        Ok(Some(child))
-    }
-
-    fn share_amap(&self, held: &mut Held<'_, order::Map>, entry: &Entry<M>) -> Option<ARef<M>> {
-        entry.amap.as_ref().inspect(|aref| aref.reference(held, entry.len())).cloned()
-    }
-
-    /// The child's layer of a private entry, by the rules drawn above.
-    fn inherit_copy(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        parent: &Space<M>,
-        entry: &mut Entry<M>,
-        state: &mut CopyState<M>,
-        down: &mut Gather,
-    ) -> Result<(Option<ARef<M>>, Writes), NoMemory> {
-        let Some(aref) = &entry.amap else { return Ok((None, Writes::NeedsCopy)) };
-        let len = entry.len();
-        if let Some((amap, _, writes)) = state.next_amap.take() {
-            return Ok((Some(amap), writes));
-        }
-        debug_assert!(!entry.wired, "pages that are wired are copied before");
-        let is_write_protected = state.is_write_protected;
-        let Some(forked) = aref.fork(self.parts(), held, len, entry.writes, state) else {
-            if entry.writes == Writes::CopyOnWrite {
-                if !is_write_protected {
-                    self.write_protect(held, parent, entry, down);
-                }
-                entry.writes = Writes::NeedsCopy;
-            }
-            return Ok((self.share_amap(held, entry), Writes::NeedsCopy));
-        };
-        if !forked.was_exclusive {
-            forked.copy.amap.is_unprotected.store(true, Relaxed);
-            state.others_can_write = true;
-        }
-        if !forked.rewritten.is_empty() {
-            // Its time comes when all else is done, so that other threads find it read-only for a
-            // short time.
-            state.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
-        } else if !is_write_protected {
-            self.write_protect(held, parent, entry, down);
-        }
-        // Mostly it is, and the line stays where it is.
-        if entry.writes != Writes::CopyOnWrite {
-            entry.writes = Writes::CopyOnWrite;
-        }
-        Ok((Some(forked.copy), Writes::CopyOnWrite))
-    }
-
     /// Takes the right to write from a space's translations of what an entry maps.
     pub(crate) fn write_protect(
         &self,
@@ -345,9 +330,9 @@ impl<M: Machine> Uvm<M> {
             None => entry.amap = Some(ARef::new(entry.range)),
             Some(aref) if aref.is_exclusive(held, len) => {}
             Some(aref) => {
-                let copy = aref.copy(self.parts(), held, len);
+                let copy = aref.copy(self, held, len);
                 let mut down = Gather::new();
-                aref.release_reserved(self.parts(), held, len, &mut down);
+                aref.release_reserved(self, held, len, &mut down);
                 // The copy holds every leaf, so nothing was freed.
                 down.perform(self.frames(), self.mem(), held);
                 entry.amap = Some(copy);
@@ -399,11 +384,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         entry: &Entry<M>,
     ) -> usize {
-        match &entry.amap {
-            Some(aref) if !aref.is_exclusive(held, entry.len()) => {
-                aref.copy_bytes(held, entry.len())
-            }
-            _ => crate::amap::NEW_BYTES,
-        }
+        let Some(aref) = &entry.amap else { return crate::amap::NEW_BYTES };
+        aref.copy_bytes(held, entry.len(), &mut { usize::MAX }).unwrap_or_default()
     }
 }

@@ -14,17 +14,18 @@
 
 use core::ops::Range;
 
+use crate::page::Gather;
 use crate::page::PageFlags;
-use crate::page::{Gather, Reserve};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
 
 use crate::amap::slots::{Slots, LEAF, SET_BYTES};
 use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
-use crate::anon::{many_bytes, AnonNo};
-use crate::fork::eager::{self, CopyState};
+use crate::anon::{many_bytes, AnonBody, AnonNo};
+use crate::fork::eager;
+use crate::fork::Fork;
 use crate::loan::slots::{Content, AT_ONCE};
-use crate::map::steps::{first_part, part_of_few_slots, WIRED};
+use crate::map::steps::{first_part, part_of_few_slots, Lock, WIRED};
 use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Entry, Inherit, Writes};
 use crate::{Space, Uvm};
@@ -36,32 +37,12 @@ const TRANSLATIONS_AT_ONCE: usize = 32768;
 /// Heap bytes that a step begins with.
 const STEP_BYTES: usize = 48 * 1024;
 
-/// What is copied: a range of a space whose map is claimed, which begins and ends with an entry.
-pub(crate) struct Source<'a, M: Machine> {
-    pub(crate) space: &'a Space<M>,
-    pub(crate) range: VaRange,
-    /// How the copy has all entries; each as it is inherited, if `None`.
-    pub(crate) forced_inherit: Option<Inherit>,
-}
-
-impl<M: Machine> Source<'_, M> {
-    fn inherit_of(&self, e: &Entry<M>) -> Inherit {
-        self.forced_inherit.unwrap_or(e.inherit)
-    }
-
-    /// Whether an entry's pages are copied at once.
-    fn is_wired_private(&self, e: &Entry<M>) -> bool {
-        e.wired
-            && self.inherit_of(e) == Inherit::Copy
-            && e.writes != Writes::Shared
-            && e.amap.is_some()
-    }
-
-    /// Whether an entry is to be prepared: it is locked, or its slots may hold pages on loan.
-    fn needs_preparing(&self, e: &Entry<M>) -> bool {
-        self.is_wired_private(e)
-            || e.amap.as_ref().is_some_and(|aref| aref.amap.borrows.load(Relaxed))
-    }
+/// How far entries were made.
+pub(crate) enum MadeUpTo {
+    All,
+    /// Up to an entry that needs more heap, or, if this says so, more than one step.
+    Before(Va, bool),
+    Failed(NoMemory),
 }
 
 /// Which resident pages a copy in steps copies at once.
@@ -84,6 +65,212 @@ struct Unprepared<M: Machine> {
     writes: Writes,
 }
 
+impl<M: Machine> Fork<'_, M> {
+    fn inherit_of(&self, e: &Entry<M>) -> Inherit {
+        self.forced_inherit.unwrap_or(e.inherit)
+    }
+
+    /// Whether an entry's pages are copied at once.
+    fn is_wired_private(&self, e: &Entry<M>) -> bool {
+        e.wired
+            && self.inherit_of(e) == Inherit::Copy
+            && e.writes != Writes::Shared
+            && e.amap.is_some()
+    }
+
+    /// Whether an entry is to be prepared: it is locked, or its slots may hold pages on loan.
+    fn needs_preparing(&self, e: &Entry<M>) -> bool {
+        self.is_wired_private(e)
+            || e.amap.as_ref().is_some_and(|aref| aref.amap.borrows.load(Relaxed))
+    }
+
+    /// Makes the entries in steps. The parent's map is claimed.
+    pub(crate) fn make_in_steps(
+        &mut self,
+        held: &mut Held<'_, order::Nothing>,
+    ) -> Result<(), NoMemory> {
+        let (uvm, parent) = (self.uvm, self.parent);
+        self.write_protect_private(held);
+        self.state.is_write_protected = true;
+        let result = self.make_all(held).and_then(|()| {
+            uvm.mem().reserve_heap(eager::ALL_BYTES)?;
+            let (tree, mut h) = parent.map.lock_claimed(held);
+            self.copy_rewritten(&mut h, &tree);
+            Ok(())
+        });
+        if let Some((copy, len, _)) = self.state.next_amap.take() {
+            uvm.release_amap(held, &copy, len, self.down);
+        }
+        self.down.perform(uvm.frames(), uvm.mem(), held);
+        uvm.restore_write_wired(held, parent, self.range);
+        result
+    }
+
+    /// Takes the right to write from the private memory that is copied.
+    fn write_protect_private(&self, held: &mut Held<'_, order::Nothing>) {
+        let (space, pmap) = (self.parent, self.uvm.mem().pmap());
+        self.uvm.in_steps(held, space, (self.range, Lock::Claimed), |map, rest, down| {
+            let part = map.part_to_lower(rest);
+            map.tree.each(part, |e| {
+                if e.amap.is_some()
+                    && e.writes == Writes::CopyOnWrite
+                    && self.inherit_of(e) == Inherit::Copy
+                {
+                    let (own, prot) = (e.range.intersect(part), e.prot.without_write());
+                    pmap.protect(map.held, &space.pmap, own, prot, down);
+                }
+            });
+            part.end
+        });
+    }
+
+    fn make_all(&mut self, held: &mut Held<'_, order::Nothing>) -> Result<(), NoMemory> {
+        let (mut rest, mut reserve) = (self.range, STEP_BYTES);
+        while !rest.is_empty() {
+            let first = match self.state.next_amap {
+                None => self.first_unprepared(held, rest),
+                Some(_) => None,
+            };
+            if let Some(first) = first {
+                self.uvm.settle_claimed(held, self.parent, first.range)?;
+                self.prepare(held, &first)?;
+            }
+            let done = self.make_step(held, rest, reserve);
+            self.down.perform(self.uvm.frames(), self.uvm.mem(), held);
+            (rest.start, reserve) = done?;
+            self.uvm.pause_or_give_up(held)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the amap of an entry's copy, if that is locked, or has many leaves or runs, or pages
+    /// that another space has locked.
+    fn prepare(
+        &mut self,
+        held: &mut Held<'_, order::Nothing>,
+        first: &Unprepared<M>,
+    ) -> Result<(), NoMemory> {
+        let uvm = self.uvm;
+        let Unprepared { range, aref, inherit, .. } = first;
+        let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
+        if first.is_wired_private {
+            let copy = uvm.copy_in_steps(held, &aref, len, Copied::All, self.down)?;
+            self.state.next_amap = Some((copy, len, Writes::CopyOnWrite));
+            return Ok(());
+        }
+        if !first.is_large {
+            return Ok(());
+        }
+        if *inherit == Inherit::Copy && writes == Writes::CopyOnWrite {
+            // Others write to it too, or its amap has many runs elsewhere: leaves serve both.
+            let copy = match uvm.anons.was_wired.load(Relaxed) {
+                true => uvm.copy_in_steps(held, &aref, len, Copied::Wired, self.down)?,
+                false => uvm.share_leaves_in_steps(held, &aref, len)?,
+            };
+            copy.amap.is_unprotected.store(true, Relaxed);
+            self.state.others_can_write = true;
+            self.state.next_amap = Some((copy, len, writes));
+            return Ok(());
+        }
+        if *inherit == Inherit::Share && writes == Writes::NeedsCopy {
+            aref = uvm.copy_amap_claimed(held, self.parent, *range, &aref)?;
+            writes = Writes::CopyOnWrite;
+        }
+        uvm.reference_in_steps(held, &aref, len)?;
+        self.state.next_amap = Some((aref, len, writes));
+        Ok(())
+    }
+
+    /// The first entry of a range, if it is to be prepared.
+    fn first_unprepared(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Option<Unprepared<M>> {
+        let (tree, mut h) = self.parent.map.lock_claimed(held);
+        let first = tree.try_each(range, &mut |e| {
+            let inherit = self.inherit_of(e);
+            let looks = &mut { LOOKS_AT_ONCE };
+            let is_large = self.uvm.fork_entry_bytes(e, inherit, &mut h, looks).is_none();
+            let aref = e.amap.clone().filter(|_| is_large || self.needs_preparing(e));
+            Err(aref.map(|aref| Unprepared {
+                range: e.range,
+                aref,
+                is_wired_private: self.is_wired_private(e),
+                is_large,
+                inherit,
+                writes: e.writes,
+            }))
+        });
+        first.err().flatten()
+    }
+
+    /// Makes entries for the first part of a range. Says where that ends, and what the next step is
+    /// to reserve: more, if that is what the first entry here needs.
+    fn make_step(
+        &mut self,
+        held: &mut Held<'_, order::Nothing>,
+        range: VaRange,
+        reserve: usize,
+    ) -> Result<(Va, usize), NoMemory> {
+        self.uvm.mem().reserve_heap(reserve)?;
+        let (mut tree, mut h) = self.parent.map.lock_claimed(held);
+        let part = first_part(&tree, range);
+        let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
+        let most = (reserve, LOOKS_AT_ONCE);
+        let end = self.make_entries(&mut h, &mut tree, part, most, &mut need);
+        // Under the lock, as for a fork in one piece.
+        self.down.flush(self.uvm.mem().pmap());
+        match end {
+            MadeUpTo::Failed(e) => Err(e),
+            // More is needed by the first entry here.
+            MadeUpTo::Before(va, _) if va == range.start => Ok((va, need)),
+            MadeUpTo::Before(va, _) => Ok((va, STEP_BYTES)),
+            MadeUpTo::All => Ok((part.end, STEP_BYTES)),
+        }
+    }
+
+    /// Makes entries for a part of the range, as far as they take no more heap than is reserved, and
+    /// no more looks than are `left`. `need` becomes what they take, with the first that could not
+    /// be made.
+    #[inline]
+    pub(crate) fn make_entries(
+        &mut self,
+        held: &mut Held<'_, order::Map>,
+        tree: &mut Tree<Entry<M>>,
+        part: VaRange,
+        (reserved, mut left): (usize, usize),
+        need: &mut usize,
+    ) -> MadeUpTo {
+        let (mut is_first, mut end) = (true, MadeUpTo::All);
+        let made = tree.filter_map(part, |entry| {
+            if !matches!(end, MadeUpTo::All) {
+                return None;
+            }
+            let inherit = self.inherit_of(entry);
+            let own = built_bytes::<Entry<M>>(1) - built_bytes::<Entry<M>>(0);
+            let layers = match is_first && self.state.next_amap.is_some() {
+                true => Some(0),
+                false => self.uvm.fork_entry_bytes(entry, inherit, held, &mut left),
+            };
+            *need += own + layers.unwrap_or_default();
+            // One that is to be prepared is the first of its step.
+            let waits = !is_first && self.is_in_steps && self.needs_preparing(entry);
+            if waits || layers.is_none() || *need > reserved {
+                end = MadeUpTo::Before(entry.range.start, layers.is_none());
+                return None;
+            }
+            is_first = false;
+            self.copy_entry(held, entry, inherit).unwrap_or_else(|e| {
+                end = MadeUpTo::Failed(e);
+                None
+            })
+        });
+        self.entries.join_in(made);
+        end
+    }
+}
+
 impl<M: Machine> Uvm<M> {
     /// Whether a fork takes too long for one piece.
     pub(crate) fn forks_in_steps(&self, parent: &Space<M>, tree: &Tree<Entry<M>>) -> bool {
@@ -95,32 +282,6 @@ impl<M: Machine> Uvm<M> {
         space.map.was_wired.load(Relaxed)
             || self.anons.borrowed.load(Relaxed) > AT_ONCE
             || self.mem().pmap().part(&space.pmap, range, TRANSLATIONS_AT_ONCE) != range.end
-    }
-
-    /// Makes the entries of a child, or of a copy of a range, which no thread has.
-    pub(crate) fn fork_in_steps(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        source: &Source<'_, M>,
-        state: &mut CopyState<M>,
-        (child, entries): (&Space<M>, &mut Tree<Entry<M>>),
-        down: &mut Gather,
-    ) -> Result<(), NoMemory> {
-        let parent = source.space;
-        self.write_protect_private(held, source);
-        state.is_write_protected = true;
-        let result = self.copy_entries(held, source, entries, state, down).and_then(|()| {
-            self.mem().reserve_heap(eager::ALL_BYTES)?;
-            let (tree, mut h) = parent.map.lock_claimed(held);
-            self.copy_rewritten(&mut h, (parent, &tree), (child, entries), state, down);
-            Ok(())
-        });
-        if let Some((copy, len, _)) = state.next_amap.take() {
-            self.release_amap(held, &copy, len, down);
-        }
-        down.perform(self.frames(), self.mem(), held);
-        self.restore_write_wired(held, parent, source.range);
-        result
     }
 
     /// Gives back the memory that an attempt took for entries of a copy which it didn't end.
@@ -135,23 +296,6 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.frames(), self.mem(), held);
     }
 
-    /// Takes the right to write from the private memory that is copied.
-    fn write_protect_private(&self, held: &mut Held<'_, order::Nothing>, source: &Source<'_, M>) {
-        let space = source.space;
-        self.in_claimed_steps(held, space, source.range, |h, tree, part, down| {
-            tree.each(part, |e| {
-                if e.amap.is_some()
-                    && e.writes == Writes::CopyOnWrite
-                    && source.inherit_of(e) == Inherit::Copy
-                {
-                    let (own, prot) = (e.range.intersect(part), e.prot.without_write());
-                    self.mem().pmap().protect(h, &space.pmap, own, prot, down);
-                }
-            });
-            part.end
-        });
-    }
-
     /// Gives the right to write back to wired memory that no copy shares, so that a store to it
     /// takes no fault.
     fn restore_write_wired(
@@ -160,29 +304,22 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) {
-        let mut rest = range;
-        while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
-            {
-                let (tree, mut h) = space.map.lock_claimed(held);
-                let mut part = first_part(&tree, rest);
-                part.end = self.mem().pmap().part(&space.pmap, part, WIRED);
-                let part = part_of_few_slots(&mut h, &tree, part);
-                tree.each(part, |entry| {
-                    let is_writable =
-                        entry.writes == Writes::CopyOnWrite && entry.prot.contains(Prot::WRITE);
-                    if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
-                        self.restore_write(
-                            &mut h,
-                            space,
-                            (entry, aref),
-                            entry.range.intersect(part),
-                        );
-                    }
-                });
-                rest.start = part.end;
-            }
-            self.mem().pause(held);
+        if !space.map.was_wired.load(Relaxed) {
+            return;
         }
+        self.in_steps(held, space, (range, Lock::Claimed), |map, rest, _| {
+            let mut part = first_part(map.tree, rest);
+            part.end = self.mem().pmap().part(&space.pmap, part, WIRED);
+            let part = part_of_few_slots(map.held, map.tree, part);
+            map.tree.each(part, |entry| {
+                let is_writable =
+                    entry.writes == Writes::CopyOnWrite && entry.prot.contains(Prot::WRITE);
+                if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
+                    self.restore_write(map.held, space, (entry, aref), entry.range.intersect(part));
+                }
+            });
+            part.end
+        });
     }
 
     /// Lets wired pages of a part of an entry that the space has alone be written without a fault.
@@ -210,148 +347,6 @@ impl<M: Machine> Uvm<M> {
             // A hint is enough, and leaves a translation wired or pageable as it is: what is being
             // wired isn't yet.
             pmap.enter_ahead(&mut h, &space.pmap, va, &[Some((page, entry.prot))], |_| true);
-        }
-    }
-
-    /// Makes all the child's entries.
-    fn copy_entries(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        source: &Source<'_, M>,
-        entries: &mut Tree<Entry<M>>,
-        state: &mut CopyState<M>,
-        down: &mut Gather,
-    ) -> Result<(), NoMemory> {
-        let (mut rest, mut reserve) = (source.range, STEP_BYTES);
-        while !rest.is_empty() {
-            let first = match state.next_amap {
-                None => self.first_unprepared(held, source, rest),
-                Some(_) => None,
-            };
-            if let Some(first) = first {
-                self.settle_claimed(held, source.space, first.range)?;
-                if first.is_wired_private {
-                    let len = first.range.pages();
-                    let copy = self.copy_in_steps(held, &first.aref, len, Copied::All, down)?;
-                    state.next_amap = Some((copy, len, Writes::CopyOnWrite));
-                } else if first.is_large {
-                    self.fork_amap_in_steps(held, source.space, &first, state, down)?;
-                }
-            }
-            let done = self.copy_entries_step(held, (source, rest), reserve, entries, state, down);
-            down.perform(self.frames(), self.mem(), held);
-            (rest.start, reserve) = done?;
-            self.pause_or_give_up(held)?;
-        }
-        Ok(())
-    }
-
-    /// Makes the amap of an entry's copy, of many leaves or runs, or of pages that another space
-    /// has locked.
-    fn fork_amap_in_steps(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        first: &Unprepared<M>,
-        state: &mut CopyState<M>,
-        down: &mut Gather,
-    ) -> Result<(), NoMemory> {
-        let Unprepared { range, aref, inherit, .. } = first;
-        let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
-        if *inherit == Inherit::Copy && writes == Writes::CopyOnWrite {
-            // Others write to it too, or its amap has many runs elsewhere: leaves serve both.
-            let copy = match self.anons.was_wired.load(Relaxed) {
-                true => self.copy_in_steps(held, &aref, len, Copied::Wired, down)?,
-                false => self.share_leaves_in_steps(held, &aref, len)?,
-            };
-            copy.amap.is_unprotected.store(true, Relaxed);
-            state.others_can_write = true;
-            state.next_amap = Some((copy, len, writes));
-            return Ok(());
-        }
-        if *inherit == Inherit::Share && writes == Writes::NeedsCopy {
-            aref = self.copy_amap_claimed(held, space, *range, &aref)?;
-            writes = Writes::CopyOnWrite;
-        }
-        self.reference_in_steps(held, &aref, len)?;
-        state.next_amap = Some((aref, len, writes));
-        Ok(())
-    }
-
-    /// The first entry of a range, if it is to be prepared.
-    fn first_unprepared(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        source: &Source<'_, M>,
-        range: VaRange,
-    ) -> Option<Unprepared<M>> {
-        let (tree, mut h) = source.space.map.lock_claimed(held);
-        let first = tree.try_each(range, &mut |e| {
-            let inherit = source.inherit_of(e);
-            let looks = &mut { LOOKS_AT_ONCE };
-            let is_large = self.fork_entry_bytes(e, inherit, &mut h, looks).is_none();
-            let aref = e.amap.clone().filter(|_| is_large || source.needs_preparing(e));
-            Err(aref.map(|aref| Unprepared {
-                range: e.range,
-                aref,
-                is_wired_private: source.is_wired_private(e),
-                is_large,
-                inherit,
-                writes: e.writes,
-            }))
-        });
-        first.err().flatten()
-    }
-
-    /// Makes the child's entries for the first part of a range. Says where that ends, and what the
-    /// next step is to reserve: more, if that is what the first entry here needs.
-    fn copy_entries_step(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        (source, range): (&Source<'_, M>, VaRange),
-        reserve: usize,
-        entries: &mut Tree<Entry<M>>,
-        state: &mut CopyState<M>,
-        down: &mut Gather,
-    ) -> Result<(Va, usize), NoMemory> {
-        self.mem().reserve_heap(reserve)?;
-        let (mut tree, mut h) = source.space.map.lock_claimed(held);
-        let part = first_part(&tree, range);
-        let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
-        let (mut done, mut end, mut failed) = (0, part.end, None);
-        let mut left = LOOKS_AT_ONCE;
-        let made = tree.filter_map(part, |entry| {
-            if end != part.end || failed.is_some() {
-                return None;
-            }
-            let bytes = match &state.next_amap {
-                Some(_) if done == 0 => {
-                    Some(built_bytes::<Entry<M>>(1) - built_bytes::<Entry<M>>(0))
-                }
-                _ => self.child_entry_bytes(entry, source.inherit_of(entry), &mut h, &mut left),
-            };
-            need += bytes.unwrap_or_default();
-            // One that is to be prepared is the first of its step.
-            let waits = done != 0 && source.needs_preparing(entry);
-            if waits || bytes.is_none() || need > reserve {
-                end = entry.range.start;
-                return None;
-            }
-            done += 1;
-            let inherit = source.inherit_of(entry);
-            let made = self.fork_entry_as(&mut h, source.space, entry, inherit, state, down);
-            made.unwrap_or_else(|e| {
-                failed = Some(e);
-                None
-            })
-        });
-        entries.join_in(made);
-        // Under the lock, as for a fork in one piece.
-        down.flush(self.mem().pmap());
-        match failed {
-            Some(e) => Err(e),
-            None if done == 0 && end != part.end => Ok((range.start, need)),
-            None => Ok((end, STEP_BYTES)),
         }
     }
 
@@ -401,60 +396,38 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         for (slot, number) in from.range(range) {
             let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
-            let copy = self.copy_anon(held, no, copied)?;
-            to.set(slot, copy.unwrap_or(no).number());
+            to.set(slot, self.copy_of(held, no, copied)?.number());
         }
         Ok(())
     }
 
-    /// A new anon with the bytes of another; none, and one more reference to that, if it is not
-    /// resident, or isn't to be copied.
-    fn copy_anon(
+    /// What the copy of a slot has: a new anon with the bytes of the slot's; that itself, with one
+    /// more reference, if it is not resident, or isn't to be copied.
+    fn copy_of(
         &self,
         held: &mut Held<'_, order::Amap>,
         from: AnonNo,
         copied: Copied,
-    ) -> Result<Option<AnonNo>, NoMemory> {
-        let (machine, frames) = (self.mem(), self.frames());
-        let to: PageNo = {
-            let (mut anon, mut h) = self.anons.get(from).lock(held);
-            let is_copied = |&page: &PageNo| {
+    ) -> Result<AnonNo, NoMemory> {
+        let frames = self.frames();
+        let to_copy = |anon: &AnonBody| {
+            anon.page().filter(|&page| {
                 !frames.flags(page).contains(PageFlags::BUSY)
                     && (copied == Copied::All || frames.wirings(page) != 0)
-            };
-            let Some(page) = anon.page().filter(is_copied) else {
-                anon.add_reference(frames);
-                return Ok(None);
-            };
-            let to = frames.alloc(machine, &mut h, Reserve::User)?;
-            machine.copy(page, to);
-            to
+            })
         };
-        let copy = self.anons.make(machine, held, to)?;
-        frames.activate(machine, held, to);
-        Ok(Some(copy))
-    }
-
-    /// Gives slots of an entry that hold pages on loan anons instead, some at a time.
-    fn settle_claimed(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        parent: &Space<M>,
-        range: VaRange,
-    ) -> Result<(), NoMemory> {
-        let mut rest = range;
-        while !rest.is_empty() {
-            self.mem().reserve_heap(many_bytes(AT_ONCE))?;
-            let looked_at = {
-                let (tree, mut h) = parent.map.lock_claimed(held);
-                let Some(entry) = tree.get(rest.start) else { return Ok(()) };
-                self.settle_first(&mut h, parent, entry, rest)?
-            };
-            let Some(end) = looked_at else { return Ok(()) };
-            rest.start = end;
-            self.pause_or_give_up(held)?;
+        let is_copied = to_copy(&self.anons.get(from).lock(held).0).is_some();
+        if is_copied {
+            let copy = self.copy_anon(&mut held.deeper(), from, |anon, _, copy, to| {
+                to_copy(anon).map(|page| self.mem().copy(page, to)).map(|()| copy)
+            })?;
+            if let Some((page, copy)) = copy {
+                frames.activate(self.mem(), held, page);
+                return Ok(copy);
+            }
         }
-        Ok(())
+        self.anons.reference(frames, held, from);
+        Ok(from)
     }
 
     /// Lets others run. A thread that is being ended forks no further.

@@ -20,7 +20,6 @@ use machine::{order, Held, Machine, PageRange, Pages, Prot, VaRange};
 use super::out::LoanOut;
 use super::Loan;
 use crate::fault::FaultError;
-use crate::map::remove::release_bytes;
 use crate::map::tree::Tree;
 use crate::map::{Entry, Writes};
 use crate::transfer::has_alone;
@@ -97,26 +96,26 @@ impl<M: Machine> Uvm<M> {
             if !can_be_given(&tree, &mut h, range) {
                 return Ok(Given::Never);
             }
-            let Some(copies) = self.copies_needed(&tree, &mut h, range) else {
+            let need = space.locked(self, &mut tree, &mut h).bytes_to_empty(range);
+            let Some(need) = need else {
                 return Ok(Given::Never);
             };
-            let need = copies + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
             self.forget_range(&mut h, space, range, &mut down);
-            let mut out = LoanOut::new(space, loan, &mut down);
+            let mut out = LoanOut::new(self, loan, &mut down);
             let result = tree.try_each(range, &mut |entry| {
                 let part = entry.range.intersect(range);
                 let due = (part.end - range.start).0 as usize;
-                match self.loan_part(&mut h, entry, part, &mut out) {
+                match out.loan_part(&mut h, space, entry, part) {
                     Err(e) => Err(Stop::Fail(e.into())),
                     Ok(()) if out.loan.len() < due => Err(Stop::Fail(FaultError::NoMapping)),
                     Ok(()) => Ok(()),
                 }
             });
             let is_long = out.is_over();
-            self.count_loans(&out);
+            out.count();
             if loan.len() as u64 == range.pages().0 {
                 tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
                 // Pages of an object may be stored to elsewhere: not after another mapping is here.

@@ -41,7 +41,6 @@
 
 pub(crate) mod borrowers;
 mod give;
-mod object;
 mod out;
 pub(crate) mod remap;
 pub(crate) mod slots;
@@ -50,10 +49,13 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
-use crate::page::Reserve;
 use machine::{order, Before, Held, Machine, NoMemory, PageNo};
 
+use crate::anon::drop_page;
+use crate::object::ObjectBody;
 use crate::owed::{Instance, Owed};
+use crate::page::{Gather, Reserve};
+use crate::stat::Counter;
 use crate::Uvm;
 
 /// One page on loan: a right to read it. Give it back by [`Uvm::return_page`]. Dropping this does
@@ -457,11 +459,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, P>,
         page: LoanedPage,
     ) {
-        let page = page.into_page();
-        if !self.is_zero_page(page) && self.frames().end_loan(page) {
-            self.frames().free_page(self.mem(), held, page);
-        }
-        self.pages_may_go();
+        self.return_pages(held, core::iter::once(page));
     }
 
     /// Gives pages back: see [`return_page`](Self::return_page).
@@ -606,6 +604,53 @@ impl<M: Machine> Uvm<M> {
             self.return_pages(held, loan.pages.drain(before..));
         }
         taken
+    }
+
+    /// A [new page](Self::new_page) with the bytes of another, which its owner's lock, a wiring or
+    /// a loan keeps; it counts as `why` it is made.
+    #[cold]
+    pub(crate) fn copied_page<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+        why: Counter,
+    ) -> Result<LoanedPage, NoMemory> {
+        let copy = self.new_page(held)?;
+        self.mem().copy(page, copy.page());
+        self.stat().add(self.mem().cpu(), why, 1);
+        Ok(copy)
+    }
+
+    /// A copy of what can't be loaned as it is.
+    fn loan_copy<P: Before<order::PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        page: PageNo,
+    ) -> Result<LoanedPage, NoMemory> {
+        self.copied_page(held, page, Counter::LoansCopied)
+    }
+
+    /// Gives an object a copy in place of a page of its that is loaned, and is about to be written.
+    /// Who maps the object finds the copy.
+    #[cold]
+    pub(crate) fn replace_loaned(
+        &self,
+        body: &mut ObjectBody,
+        held: &mut Held<'_, order::Object>,
+        page: PageNo,
+        down: &mut Gather,
+    ) -> Result<PageNo, NoMemory> {
+        let (machine, frames) = (self.mem(), self.frames());
+        let copy = frames.alloc(machine, held, Reserve::User)?;
+        let unmapped = down.unmap(machine.frames(), machine, held, page);
+        down.flush(machine.pmap());
+        machine.copy(page, copy);
+        frames.dequeue(held, page);
+        body.exchange(frames, page, copy);
+        frames.activate(machine, held, copy);
+        drop_page(machine, held, unmapped, down);
+        self.stat().add(machine.cpu(), Counter::LoansBroken, 1);
+        Ok(copy)
     }
 
     /// Whether a page is the one of zeroes, which is loaned without counting.

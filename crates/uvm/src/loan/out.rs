@@ -1,59 +1,45 @@
-//! Loaning a range of addresses to the kernel.
+//! Loaning to the kernel: a range of addresses, or pages of an object by their indices.
 //!
 //! What is resident is loaned run by run, under the map's lock to read. A page that isn't is
 //! brought in by a fault with nothing held, and looked at again; if it is gone again by then it is
 //! pinned and copied, so that every page ends.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
+use core::ops::Range;
 
-use crate::page::{Gather, Reserve};
-use crate::page::{PageFlags, TryLoan as Found};
-use machine::{
-    order, Before, Held, Machine, NoMemory, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange,
-};
+use machine::{order, Held, Machine, NoMemory, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use super::{Loan, LoanedPage};
+use crate::amap::slots::CLUSTER_BYTES;
 use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
 use crate::counted::{AtomicU32, Ordering::Acquire};
 use crate::fault::{FaultError, Reach};
+use crate::io::ReadRequest;
 use crate::loan::slots::Content;
 use crate::map::steps::MAPPINGS_OF_A_STEP;
-use crate::map::{Entry, Map, ORef, Writes};
-use crate::object::resident;
+use crate::map::{Advice, Entry, Map, ORef, Writes};
+use crate::object::{resident, Access, GetError, ObjectBody, Pager};
+use crate::page::{Gather, PageFlags, TryLoan as Found};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
 /// What must be looked at by a fault before a page is loaned.
-pub(super) const SPECIAL: PageFlags =
-    PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
+const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD);
+
+/// Pages of an object that are looked at at once.
+const AT_ONCE: usize = 64;
 
 /// A call under way.
 pub(super) struct LoanOut<'a, M: Machine> {
-    space: &'a Space<M>,
+    uvm: &'a Uvm<M>,
     pub(super) loan: &'a mut Loan,
     down: &'a mut Gather,
-    /// What is left of [`MAPPINGS_OF_A_STEP`]. At zero the hold of the map's lock ends.
+    /// What is left of [`MAPPINGS_OF_A_STEP`]. At zero the hold of the lock ends.
     left: usize,
     anons: u64,
+    objects: u64,
     zeroes: u64,
-}
-
-impl<'a, M: Machine> LoanOut<'a, M> {
-    pub(super) fn new(space: &'a Space<M>, loan: &'a mut Loan, down: &'a mut Gather) -> Self {
-        LoanOut { space, loan, down, left: MAPPINGS_OF_A_STEP, anons: 0, zeroes: 0 }
-    }
-
-    /// Whether as much is lowered as may be under one hold of the map's lock.
-    pub(super) fn is_over(&self) -> bool {
-        self.left == 0
-    }
-
-    /// Counts a page whose mappings are about to be lowered.
-    fn count_lowered(&mut self, pmap: &M::Pmap, page: PageNo) {
-        self.left = self.left.saturating_sub(pmap.weight(page));
-    }
 }
 
 impl<M: Machine> Uvm<M> {
@@ -121,67 +107,156 @@ impl<M: Machine> Uvm<M> {
         let range = VaRange::new(range.start, range.start + pages);
         self.make_loaned_room(loan, pages.0 as usize)?;
         let mut down = Gather::new();
-        let mut out = LoanOut::new(space, loan, &mut down);
-        let result = self.loan_all(held, range, &mut out);
-        self.count_loans(&out);
+        let mut out = LoanOut::new(self, loan, &mut down);
+        let result = out.loan_all(held, space, range);
+        out.count();
         if result.is_err() {
-            for page in loan.pages.drain(before..) {
-                self.end_loan(held, page);
-            }
+            self.return_pages(held, loan.pages.drain(before..));
         }
         result
     }
 
-    pub(super) fn count_loans(&self, out: &LoanOut<'_, M>) {
-        let (cpu, stat) = (self.mem().cpu(), self.stat());
-        stat.add(cpu, Counter::LoansAnon, out.anons);
-        stat.add(cpu, Counter::LoansZero, out.zeroes);
+    /// Loans pages of an object to the kernel, from `index` on, brought in as they must be: for
+    /// sendfile and splice. Holes that the pager knows are loaned as the page of zeroes. Adds to
+    /// `loan`, as far as there is room in it, and says how many.
+    ///
+    /// # Errors
+    /// [`GetError`], never `Wait` or `Read`, if the first page can't be had; if a later one can't,
+    /// the ones before it are loaned.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 4)? as Arc<dyn Pager<SoftMachine>>;
+    /// let mut loan = Loan::new();
+    /// assert_eq!(uvm.loan_object(held, &file, Pages(0), 4, &mut loan)?, 4);
+    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
+    pub fn loan_object(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &Arc<dyn Pager<M>>,
+        index: Pages,
+        pages: usize,
+        loan: &mut Loan,
+    ) -> Result<usize, GetError> {
+        let oref = ORef { pager: pager.clone(), offset: Pages(0) };
+        let (before, pages) = (loan.len(), pages.min(loan.room()));
+        self.make_loaned_room(loan, pages)?;
+        let mut down = Gather::new();
+        let mut out = LoanOut::new(self, loan, &mut down);
+        let mut result = Ok(());
+        while result.is_ok() && out.loan.len() - before < pages {
+            if out.is_over() {
+                out.down.perform(self.frames(), self.mem(), held);
+                self.mem().pause(held);
+                out.begin_step();
+            }
+            let n = out.loan.len() - before;
+            let at = index.0 + n as u64;
+            let some = at..at.saturating_add((pages - n).min(AT_ONCE) as u64);
+            let access = Access::Call(Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
+            result = self.attempt(held, CLUSTER_BYTES, |held, _| {
+                let mut ahead = None;
+                let loaned = out.loan_some(held, &oref, some.clone(), access, &mut ahead);
+                if loaned.is_err() || ahead.is_some() {
+                    out.down.perform(self.frames(), self.mem(), held);
+                }
+                match (loaned, ahead) {
+                    (Ok(()), Some(start)) => self.start(held, start),
+                    // What is busy is read before anything is waited for.
+                    (Err(_), Some(start)) => return Err(Stop::Read(start)),
+                    (loaned, None) => return loaned,
+                }
+                Ok(())
+            });
+        }
+        out.count();
+        down.perform(self.frames(), self.mem(), held);
+        match (loan.len() - before, result) {
+            (0, Err(e)) => Err(e),
+            (count, _) => Ok(count),
+        }
+    }
+}
+
+impl<'a, M: Machine> LoanOut<'a, M> {
+    pub(super) fn new(uvm: &'a Uvm<M>, loan: &'a mut Loan, down: &'a mut Gather) -> Self {
+        let (left, anons, objects, zeroes) = (MAPPINGS_OF_A_STEP, 0, 0, 0);
+        LoanOut { uvm, loan, down, left, anons, objects, zeroes }
+    }
+
+    /// Whether as much is lowered as may be under one hold of a lock.
+    pub(super) fn is_over(&self) -> bool {
+        self.left == 0
+    }
+
+    /// The lock has been given back.
+    fn begin_step(&mut self) {
+        self.left = MAPPINGS_OF_A_STEP;
+    }
+
+    pub(super) fn count(&self) {
+        let (cpu, stat) = (self.uvm.mem().cpu(), self.uvm.stat());
+        stat.add(cpu, Counter::LoansAnon, self.anons);
+        stat.add(cpu, Counter::LoansObject, self.objects);
+        stat.add(cpu, Counter::LoansZero, self.zeroes);
+    }
+
+    fn push(&mut self, page: LoanedPage) {
+        self.loan.pages.push(page);
+    }
+
+    /// Takes the right to write from all mappings of a page.
+    fn lower(&mut self, held: &mut Held<'_, order::Anon>, page: PageNo) {
+        let pmap = self.uvm.mem().pmap();
+        self.left = self.left.saturating_sub(pmap.weight(page));
+        pmap.page_protect(held, page, Prot::READ_EXECUTE, self.down);
     }
 
     fn loan_all(
-        &self,
+        &mut self,
         held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
         range: VaRange,
-        out: &mut LoanOut<'_, M>,
     ) -> Result<(), FaultError> {
-        let before = out.loan.len();
+        let before = self.loan.len();
         let mut missed = None;
         loop {
-            let at = self.attempt(held, 0, |held, _| {
+            let at = self.uvm.attempt(held, 0, |held, _| {
                 // What is loaned stays so: an attempt goes on behind what those before it have
                 // loaned.
-                let at = range.start + Pages((out.loan.len() - before) as u64);
-                out.left = MAPPINGS_OF_A_STEP;
-                self.loan_resident(held, VaRange::new(at, range.end), out)
+                let at = range.start + Pages((self.loan.len() - before) as u64);
+                self.begin_step();
+                self.loan_resident(held, space, VaRange::new(at, range.end))
             })?;
             if at == range.end {
                 return Ok(());
             }
-            if out.is_over() {
-                self.mem().pause(held);
+            if self.is_over() {
+                self.uvm.mem().pause(held);
                 continue;
             }
             if missed.replace(at) == Some(at) {
-                let page =
-                    self.fault_and_pin(held, out.space, at, Prot::READ, Reach::AsProgram)?.page;
+                let pin = self.uvm.fault_and_pin(held, space, at, Prot::READ, Reach::AsProgram)?;
                 let copy =
-                    self.attempt(held, 0, |held, _| self.loan_copy(held, page).map_err(Stop::Fail));
-                self.unwire_page(held, page);
-                out.loan.pages.push(copy?);
+                    self.uvm.attempt(held, 0, |held, _| Ok(self.uvm.loan_copy(held, pin.page)?));
+                self.uvm.unwire_page(held, pin.page);
+                self.push(copy.map_err(|e: NoMemory| e)?);
             } else {
-                self.fault(held, out.space, at, Prot::READ)?;
+                self.uvm.fault(held, space, at, Prot::READ)?;
             }
         }
     }
 
     /// Loans what is resident from the range's start on, and says where that ends.
     fn loan_resident(
-        &self,
+        &mut self,
         held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
         range: VaRange,
-        out: &mut LoanOut<'_, M>,
     ) -> Result<Va, Stop<FaultError>> {
-        let space = out.space;
         let mut at = range.start;
         let mut submap: Option<Arc<Map<M>>> = None;
         while at < range.end {
@@ -189,10 +264,10 @@ impl<M: Machine> Uvm<M> {
             // submap ends.
             let below = submap.take();
             let map = below.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
+            let (tree, mut h) = map.read_now(self.uvm.mem(), held).map_err(Stop::Wait)?;
             let Some(entry) = tree.get(at) else {
                 drop(tree);
-                map.confirm_hole(self.mem(), held, at).map_err(Stop::Wait)?;
+                map.confirm_hole(self.uvm.mem(), held, at).map_err(Stop::Wait)?;
                 return Err(FaultError::NoMapping.into());
             };
             if entry.submap.is_some() {
@@ -203,13 +278,13 @@ impl<M: Machine> Uvm<M> {
                 return Err(FaultError::Protection.into());
             }
             let part = VaRange::new(at, entry.range.end.min(range.end));
-            let first = out.loan.len();
-            let result = self.loan_part(&mut h, entry, part, out);
+            let first = self.loan.len();
+            let result = self.loan_part(&mut h, space, entry, part);
             // Before the mapping may go: a store that follows its end is not in the loan.
-            out.down.flush(self.mem().pmap());
+            self.down.flush(self.uvm.mem().pmap());
             result.map_err(FaultError::from)?;
-            at = at + Pages((out.loan.len() - first) as u64);
-            if at < part.end || out.is_over() {
+            at = at + Pages((self.loan.len() - first) as u64);
+            if at < part.end || self.is_over() {
                 break;
             }
         }
@@ -218,50 +293,48 @@ impl<M: Machine> Uvm<M> {
 
     /// Loans what is resident of an entry's part, from its start on.
     pub(super) fn loan_part(
-        &self,
+        &mut self,
         held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
         entry: &Entry<M>,
         part: VaRange,
-        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
         match &entry.amap {
-            Some(aref) => self.loan_upper(held, entry, aref, part, out),
-            None => self.loan_below(held, entry, part, out),
+            Some(aref) => self.loan_upper(held, space, (entry, aref), part),
+            None => self.loan_below(&mut held.deeper(), entry, part),
         }
     }
 
     /// Loans from an entry with an amap: anons, and what lies below where there are none.
     fn loan_upper(
-        &self,
+        &mut self,
         held: &mut Held<'_, order::Map>,
-        entry: &Entry<M>,
-        aref: &ARef<M>,
+        space: &Space<M>,
+        (entry, aref): (&Entry<M>, &ARef<M>),
         part: VaRange,
-        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
-        let first = out.loan.len();
+        let first = self.loan.len();
         let result = {
             let (body, mut h) = aref.amap.body.read(held);
-            self.loan_slots(&mut h, entry, aref, &body, part, out)
+            self.loan_slots(&mut h, space, (entry, aref), &body, part)
         };
-        let loaned = Pages((out.loan.len() - first) as u64);
+        let loaned = Pages((self.loan.len() - first) as u64);
         if entry.writes != Writes::NeedsCopy {
             // Where the slots are this entry's alone nobody else can write to them.
-            let (pmap, space) = (self.mem().pmap(), &out.space.pmap);
+            let (pmap, space) = (self.uvm.mem().pmap(), &space.pmap);
             let range = VaRange::new(part.start, part.start + loaned);
-            pmap.protect(held, space, range, entry.prot.without_write(), out.down);
+            pmap.protect(held, space, range, entry.prot.without_write(), self.down);
         }
         result
     }
 
     fn loan_slots(
-        &self,
+        &mut self,
         held: &mut Held<'_, order::Amap>,
-        entry: &Entry<M>,
-        aref: &ARef<M>,
+        space: &Space<M>,
+        (entry, aref): (&Entry<M>, &ARef<M>),
         body: &AmapBody<M>,
         part: VaRange,
-        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
         let mut at = part.start;
         let slot = entry.slot(aref, at);
@@ -273,8 +346,8 @@ impl<M: Machine> Uvm<M> {
             let mut next = 0;
             while next < here.len() {
                 if !others_write {
-                    let loaned = self.loan_idle_anons(held, here.rest(next), &mut out.loan.pages);
-                    out.anons += loaned as u64;
+                    let loaned = self.loan_idle_anons(held, here.rest(next));
+                    self.anons += loaned as u64;
                     next += loaned;
                     if next == here.len() {
                         break;
@@ -282,16 +355,15 @@ impl<M: Machine> Uvm<M> {
                 }
                 let va = at + Pages(next as u64);
                 if let Some(number) = here.number(next) {
-                    let no = match Content::of(number) {
-                        Content::Anon(no) => no,
-                        Content::Borrowed(page) => {
-                            self.loan_borrowed(held, page, out)?;
-                            next += 1;
-                            continue;
-                        }
-                    };
                     let is_there = || here.number(next) == Some(number);
-                    if !self.loan_anon(held, entry, no, is_there, va, others_write, out)? {
+                    let is_loaned = match Content::of(number) {
+                        Content::Anon(no) => {
+                            let at = (space, entry, va);
+                            self.loan_anon(held, at, no, is_there, others_write)?
+                        }
+                        Content::Borrowed(page) => self.loan_borrowed(held, page)?,
+                    };
+                    if !is_loaned {
                         return Ok(());
                     }
                     next += 1;
@@ -299,9 +371,9 @@ impl<M: Machine> Uvm<M> {
                 }
                 let empty = (next..here.len()).take_while(|&n| here.number(n).is_none()).count();
                 let run = VaRange::new(va, va + Pages(empty as u64));
-                let before = out.loan.len();
-                self.loan_below(held, entry, run, out)?;
-                if out.loan.len() - before < empty {
+                let before = self.loan.len();
+                self.loan_below(held, entry, run)?;
+                if self.loan.len() - before < empty {
                     return Ok(());
                 }
                 next += empty;
@@ -314,13 +386,10 @@ impl<M: Machine> Uvm<M> {
     /// Loans the pages of anons in a row, as far as that takes no more than to count. Says how
     /// many. A loop of its own, which nearly all pages that are loaned go through.
     #[inline(never)]
-    fn loan_idle_anons(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        slots: &[AtomicU32],
-        loan: &mut Vec<LoanedPage>,
-    ) -> usize {
-        let (frames, mut anons, before) = (self.frames(), self.anons.many(), loan.len());
+    fn loan_idle_anons(&mut self, held: &mut Held<'_, order::Amap>, slots: &[AtomicU32]) -> usize {
+        let (frames, mut anons) = (self.uvm.frames(), self.uvm.anons.many());
+        let loan = &mut self.loan.pages;
+        let before = loan.len();
         for slot in slots {
             let number = slot.load(Acquire);
             let Some(no) = AnonNo::new(number) else { break };
@@ -338,139 +407,159 @@ impl<M: Machine> Uvm<M> {
     /// Loans an anon's page; says no if it has none at this moment, or a copy has taken the anon's
     /// place: so `is_there` says; and if the hold of the map's lock is to end.
     #[inline]
-    #[allow(clippy::too_many_arguments)]
     fn loan_anon(
-        &self,
+        &mut self,
         held: &mut Held<'_, order::Amap>,
-        entry: &Entry<M>,
+        at: (&Space<M>, &Entry<M>, Va),
         no: AnonNo,
         is_there: impl Fn() -> bool,
-        va: Va,
         others_write: bool,
-        out: &mut LoanOut<'_, M>,
     ) -> Result<bool, NoMemory> {
-        let frames = self.frames();
-        if out.is_over() {
+        let frames = self.uvm.frames();
+        if self.is_over() {
             return Ok(false);
         }
-        let (anon, mut h) = self.anons.get(no).lock(held);
+        let (anon, mut h) = self.uvm.anons.get(no).lock(held);
         let Some(page) = anon.page().filter(|_| is_there()) else { return Ok(false) };
         match frames.try_loan(page) {
             Found::Loaned => {}
             Found::Busy => return Ok(false),
-            Found::Held if self.is_wired_by(out.space, entry, va, page) && frames.loan(page) => {}
+            Found::Held if self.is_wired_by(at, page) && frames.loan(page) => {}
             Found::Held => {
-                let copy = self.loan_copy(&mut h, page)?;
-                out.loan.pages.push(copy);
+                self.push(self.uvm.loan_copy(&mut h, page)?);
                 return Ok(true);
             }
         }
         if others_write {
-            let pmap = self.mem().pmap();
-            out.count_lowered(pmap, page);
-            pmap.page_protect(&mut h, page, Prot::READ_EXECUTE, out.down);
+            self.lower(&mut h, page);
         }
-        out.anons += 1;
-        out.loan.pages.push(LoanedPage(page));
+        self.anons += 1;
+        self.push(LoanedPage(page));
         Ok(true)
     }
 
     /// Loans a page once more that a slot has on loan.
     fn loan_borrowed(
-        &self,
+        &mut self,
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
-        out: &mut LoanOut<'_, M>,
-    ) -> Result<(), NoMemory> {
-        let loaned = match self.frames().loan(page) {
+    ) -> Result<bool, NoMemory> {
+        let loaned = match self.uvm.frames().loan(page) {
             true => LoanedPage(page),
-            false => self.loan_copy(held, page)?,
+            false => self.uvm.loan_copy(held, page)?,
         };
-        out.anons += 1;
-        out.loan.pages.push(loaned);
-        Ok(())
+        self.anons += 1;
+        self.push(loaned);
+        Ok(true)
     }
 
     /// Whether a page's wirings are a locked mapping's, this one's, and not a device's.
     #[cold]
-    fn is_wired_by(&self, space: &Space<M>, entry: &Entry<M>, va: Va, page: PageNo) -> bool {
-        let wirings = self.frames().wirings(page);
-        let shown =
-            || self.mem().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page);
+    fn is_wired_by(&self, (space, entry, va): (&Space<M>, &Entry<M>, Va), page: PageNo) -> bool {
+        let wirings = self.uvm.frames().wirings(page);
+        let shown = || {
+            self.uvm.mem().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page)
+        };
         entry.wired && wirings == 1 && shown()
     }
 
     /// Loans what an entry shows where no anon is: an object's pages, or zeroes.
-    fn loan_below<P>(
-        &self,
-        held: &mut Held<'_, P>,
+    fn loan_below(
+        &mut self,
+        held: &mut Held<'_, order::Amap>,
         entry: &Entry<M>,
         part: VaRange,
-        out: &mut LoanOut<'_, M>,
-    ) -> Result<(), NoMemory>
-    where
-        P: Before<order::Object> + Before<order::PageCache>,
-    {
-        match &entry.object {
-            Some(oref) => self.loan_mapped(held, entry, oref, part, out),
-            None => {
-                for _ in part.iter_pages() {
-                    let page = self.zero_page(held)?;
-                    out.loan.pages.push(page);
-                    out.zeroes += 1;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// Loans resident pages of an object, as far as they go. Alone with the object: who shows one
-    /// of its pages to be written looks for loans under its lock.
-    fn loan_mapped<P: Before<order::Object>>(
-        &self,
-        held: &mut Held<'_, P>,
-        entry: &Entry<M>,
-        oref: &ORef<M>,
-        part: VaRange,
-        out: &mut LoanOut<'_, M>,
     ) -> Result<(), NoMemory> {
-        let (body, mut h) = oref.pager.object().lock(held);
-        let first = entry.index(oref, part.start).0;
-        for index in first..first + part.pages().0 {
-            if out.is_over() {
-                return Ok(());
-            }
-            let mut number = [0u32];
-            body.window(index, &mut number);
-            let page = match resident(number[0]) {
-                Some(page) if self.frames().flags(page).intersects(SPECIAL) => return Ok(()),
-                Some(page) => {
-                    out.count_lowered(self.mem().pmap(), page);
-                    self.loan_owned(&mut h, &body, page, out.down)?
-                }
-                None if oref.pager.is_hole(&body, Pages(index)) => {
-                    out.zeroes += 1;
-                    self.zero_page(&mut h)?
-                }
-                None => return Ok(()),
-            };
-            out.loan.pages.push(page);
+        if let Some(oref) = &entry.object {
+            let (body, mut h) = oref.pager.object().lock(held);
+            let first = entry.index(oref, part.start).0;
+            return self.loan_at_hand(&mut h, oref, &body, first..first + part.pages().0);
+        }
+        for _ in part.iter_pages() {
+            self.push(self.uvm.zero_page(held)?);
+            self.zeroes += 1;
         }
         Ok(())
     }
 
-    /// A copy of a page, which its owner's lock or a wiring keeps, in the form of a loan.
-    #[cold]
-    pub(super) fn loan_copy<P: Before<order::PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
+    /// Loans pages that an object has in memory, and holes, up to the first that is neither.
+    /// Under the object's lock, had alone: a thread that shows one of its pages to be written looks
+    /// for loans under it.
+    fn loan_at_hand(
+        &mut self,
+        held: &mut Held<'_, order::Object>,
+        oref: &ORef<M>,
+        body: &ObjectBody,
+        indices: Range<u64>,
+    ) -> Result<(), NoMemory> {
+        let mut at = indices.start;
+        while at < indices.end {
+            let mut numbers = [0; AT_ONCE];
+            let here = &mut numbers[..(indices.end - at).min(AT_ONCE as u64) as usize];
+            body.window(at, here);
+            for &number in &*here {
+                if self.is_over() {
+                    return Ok(());
+                }
+                let page = match resident(number) {
+                    Some(page) if self.uvm.frames().flags(page).intersects(SPECIAL) => {
+                        return Ok(())
+                    }
+                    Some(page) => self.loan_owned(held, page)?,
+                    None if oref.pager.is_hole(body, Pages(at)) => {
+                        self.zeroes += 1;
+                        self.uvm.zero_page(held)?
+                    }
+                    None => return Ok(()),
+                };
+                self.push(page);
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Loans an object's page, or a copy if it may be being written to; under the object's lock,
+    /// had alone.
+    fn loan_owned(
+        &mut self,
+        held: &mut Held<'_, order::Object>,
         page: PageNo,
     ) -> Result<LoanedPage, NoMemory> {
-        let machine = self.mem();
-        let copy = self.frames().alloc(machine, held, Reserve::User)?;
-        machine.copy(page, copy);
-        self.frames().loan_unowned(copy);
-        self.stat().add(machine.cpu(), Counter::LoansCopied, 1);
-        Ok(LoanedPage(copy))
+        let frames = self.uvm.frames();
+        frames.set_flags(page, PageFlags::TOUCHED);
+        if frames.wirings(page) != 0 || !frames.loan(page) {
+            return self.uvm.loan_copy(held, page);
+        }
+        self.objects += 1;
+        self.lower(&mut held.deeper(), page);
+        Ok(LoanedPage(page))
+    }
+
+    /// Loans the first of some pages of an object, one at least, which is brought in if it must be.
+    fn loan_some(
+        &mut self,
+        held: &mut Held<'_, order::Nothing>,
+        oref: &ORef<M>,
+        some: Range<u64>,
+        access: Access,
+        ahead: &mut Option<ReadRequest>,
+    ) -> Result<(), Stop<GetError>> {
+        let (mut body, mut h) = oref.pager.object().lock(held);
+        let (before, index) = (self.loan.len(), Pages(some.start));
+        let here = some.start..some.end.min(body.length().0);
+        self.loan_at_hand(&mut h, oref, &body, here).map_err(GetError::from)?;
+        if self.loan.len() == before {
+            let found = self.uvm.find_page(&mut body, &mut h, oref, index, access, ahead);
+            let page = found.map_err(Stop::of_get)?;
+            // A pager may show pages that no object has.
+            let is_owned = body.page(Pages(self.uvm.frames().index(page))) == Some(page);
+            let loaned = match is_owned {
+                true => self.loan_owned(&mut h, page),
+                false => self.uvm.loan_copy(&mut h, page),
+            };
+            self.push(loaned.map_err(GetError::from)?);
+        }
+        Ok(())
     }
 }

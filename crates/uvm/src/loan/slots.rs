@@ -35,9 +35,10 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Va, VaRange, PAGE_SHIFT};
 
 use crate::amap::{ARef, AmapBody};
-use crate::anon::{many_bytes, AnonNo, Numbers};
+use crate::anon::{many_bytes, AnonNo};
 use crate::loan::LoanedPage;
 use crate::map::steps::first_part;
+use crate::map::tree::Tree;
 use crate::map::Entry;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
@@ -48,8 +49,6 @@ pub(crate) const BORROWED: u32 = 1 << 31;
 /// The part of memory that slots may hold on loan.
 const PART: usize = 16;
 
-/// Numbers of anons that are taken at once.
-const SPARE: usize = 16;
 /// Slots that are looked at at once.
 pub(crate) const AT_ONCE: usize = 64;
 /// Slots among which one hold looks for some.
@@ -125,11 +124,6 @@ fn common(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
 }
 
 impl<M: Machine> AmapBody<M> {
-    /// The first slot of a range that holds anything.
-    fn next_used(&self, range: Range<u64>) -> Option<u64> {
-        self.slots.range(range).next().map(|(slot, _)| slot)
-    }
-
     /// Slots from `from` on that hold pages on loan, in order, with these.
     pub(crate) fn borrowed_from(&self, from: u64) -> impl Iterator<Item = (u64, PageNo)> + '_ {
         let all = &self.borrowed;
@@ -177,16 +171,14 @@ impl<M: Machine> Uvm<M> {
         which: &Settle<'_, M>,
     ) -> Result<usize, NoMemory> {
         let range = common(&range, &body.borrowed);
-        let (mut spare, mut settled, mut copies, mut result) = (Numbers::new(), 0, 0, Ok(()));
-        let mut next = range.start;
-        while let Some(at) = body.next_used(next..range.end).filter(|_| result.is_ok()) {
-            let mut numbers = [0; AT_ONCE];
-            let here = &mut numbers[..(range.end - at).min(AT_ONCE as u64) as usize];
-            body.slots.window(at, here);
+        let (mut settled, mut copies, mut result, mut next) = (0, 0, Ok(()), range.start);
+        while result.is_ok() && next < range.end {
+            let some = body.borrowed_from(next).take_while(|&(slot, _)| slot < range.end);
+            let some: ArrayVec<_, AT_ONCE> = some.take(AT_ONCE).collect();
             let mut copied = Copied { pages: ArrayVec::new(), down: Gather::new() };
-            for (slot, page) in (at..).zip(here.iter().map(|&number| borrowed(number))) {
-                let Some(page) = page else { continue };
-                match self.anon_for(held, page, &mut spare, which, slot, &mut copied) {
+            next = if some.is_full() { some[AT_ONCE - 1].0 + 1 } else { range.end };
+            for (slot, page) in some {
+                match self.anon_for(held, page, which, slot, &mut copied) {
                     Ok(Some(no)) => {
                         body.slots.set(slot, no.number());
                         settled += 1;
@@ -203,9 +195,7 @@ impl<M: Machine> Uvm<M> {
                 copied.down.flush(self.mem().pmap());
                 self.return_pages(held, copied.pages.into_iter());
             }
-            next = at + AT_ONCE as u64;
         }
-        self.anons.give_back_many(self.mem(), held, &spare);
         if settled != 0 {
             self.anons.borrowed.fetch_sub(settled, Relaxed);
             self.pages_may_go();
@@ -262,33 +252,62 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), NoMemory> {
-        let mut rest = range;
-        while !rest.is_empty() {
-            rest.start = self.attempt(held, many_bytes(AT_ONCE), |held, _| {
-                let (tree, mut h) =
-                    space.map.lock_now(self.mem(), held, rest).map_err(Stop::Wait)?;
-                let part = first_part(&tree, rest);
-                let looked_at = tree.try_each(part, &mut |entry| {
-                    let own = entry.range.intersect(part);
-                    match self.settle_first(&mut h, space, entry, own) {
-                        Ok(None) => Ok(()),
-                        Ok(Some(end)) => Err(Ok(end)),
-                        Err(e) => Err(Err(e)),
-                    }
-                });
-                match looked_at {
-                    Ok(()) => Ok(part.end),
-                    Err(end) => end.map_err(Stop::Fail),
-                }
-            })?;
-            self.mem().pause(held);
-        }
-        Ok(())
+        self.by_parts(held, range, |held, rest| {
+            self.attempt(held, many_bytes(AT_ONCE), |held, _| {
+                let locked = space.map.lock_now(self.mem(), held, rest);
+                let (tree, mut h) = locked.map_err(Stop::Wait)?;
+                self.settle_some(&mut h, space, &tree, rest).map_err(Stop::Fail)
+            })
+        })
+    }
+
+    /// Settles in steps as [`settle_in_steps`](Self::settle_in_steps) does, in a map that is
+    /// claimed.
+    ///
+    /// # Errors
+    /// [`NoMemory`], also if the thread is being ended.
+    pub(crate) fn settle_claimed(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) -> Result<(), NoMemory> {
+        self.by_parts(held, range, |held, rest| {
+            self.mem().reserve_heap(many_bytes(AT_ONCE))?;
+            let end = {
+                let (tree, mut h) = space.map.lock_claimed(held);
+                self.settle_some(&mut h, space, &tree, rest)?
+            };
+            self.pause_or_give_up(held)?;
+            Ok(end)
+        })
+    }
+
+    /// Settles the first slots of a range that hold pages on loan. Says up to where it has looked.
+    fn settle_some(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        tree: &Tree<Entry<M>>,
+        range: VaRange,
+    ) -> Result<Va, NoMemory> {
+        let part = first_part(tree, range);
+        let looked_at = tree.try_each(part, &mut |entry| match self.settle_first(
+            held,
+            space,
+            entry,
+            entry.range.intersect(part),
+        ) {
+            Ok(None) => Ok(()),
+            Ok(Some(end)) => Err(Ok(end)),
+            Err(e) => Err(Err(e)),
+        });
+        looked_at.map_or_else(|end| end, |()| Ok(part.end))
     }
 
     /// Looks at some slots at the start of an entry's part, and settles some. Says up to where none
     /// is on loan; nothing if that is so for all of them.
-    pub(crate) fn settle_first(
+    fn settle_first(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
@@ -324,7 +343,6 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
-        spare: &mut Numbers,
         which: &Settle<'_, M>,
         slot: u64,
         copied: &mut Copied,
@@ -347,7 +365,7 @@ impl<M: Machine> Uvm<M> {
         if matches!(which, Settle::Uncopied) && !frames.is_disowned(page) {
             return Ok(None);
         }
-        self.new_anon_for(held, page, spare, which, slot, copied)
+        self.new_anon_for(held, page, which, slot, copied)
     }
 
     /// A new anon for a page that no anon has: it is taken over, if it is nobody's, or copied.
@@ -355,28 +373,31 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
-        spare: &mut Numbers,
         which: &Settle<'_, M>,
         slot: u64,
         copied: &mut Copied,
     ) -> Result<Option<AnonNo>, NoMemory> {
         let (machine, frames) = (self.mem(), self.frames());
-        if spare.is_empty() {
-            *spare = self.anons.take_many(machine, held, SPARE)?;
-        }
-        let mut own = page;
-        let mut taken = frames.take_over(page);
+        let no = self.anons.take(machine, &mut held.deeper())?;
+        let (mut own, mut taken) = (page, frames.take_over(page));
         if taken == Taken::Not {
-            let Settle::All(shown) = which else { return Ok(None) };
-            own = self.new_page(held)?.into_page();
-            machine.copy(page, own);
-            self.stat().add(machine.cpu(), Counter::TransfersCopied, 1);
+            let copy = match which {
+                Settle::All(shown) => {
+                    let copy = self.copied_page(held, page, Counter::TransfersCopied);
+                    copy.map(|copy| Some((shown, copy)))
+                }
+                Settle::Own | Settle::Uncopied => Ok(None),
+            };
+            let Ok(Some((shown, copy))) = copy else {
+                self.anons.give_back(machine, held, no);
+                return copy.map(|_| None);
+            };
+            own = copy.into_page();
             machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);
             copied.pages.push(LoanedPage(page));
             taken = frames.take_over(own);
             debug_assert_eq!(taken, Taken::Alone, "nobody else has a new page");
         }
-        let Some(no) = spare.pop() else { unreachable!("numbers were taken") };
         self.anons.make_of(machine, held, no, own);
         frames.activate(machine, held, own);
         if taken == Taken::Among {

@@ -8,8 +8,8 @@ use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pmap, Prot, Va, VaRange};
 
 use super::tree::Tree;
-use super::{clip, may_clip, Advice, Change, Entry, Inherit, RangeError};
-use crate::map::steps::{first_part, PAGES_AT_ONCE};
+use super::{Advice, Change, Entry, Inherit, RangeError};
+use crate::map::steps::{first_part, Lock, ENTRIES, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
 /// What a change of protection takes from some entries.
@@ -57,18 +57,10 @@ impl<M: Machine> Uvm<M> {
         if prot == Prot::NONE {
             unwired = self.unwire_ahead(held, space, range);
         }
-        let mut rest = range;
-        while !rest.is_empty() {
+        self.by_parts(held, range, |held, rest| {
             let done = self.protect_first(held, space, rest, prot, rest == range);
-            if done.is_err() {
-                self.wire_again(held, space, rest.intersect(unwired));
-            }
-            rest.start = done?;
-            if !rest.is_empty() {
-                self.mem().pause(held);
-            }
-        }
-        Ok(())
+            done.inspect_err(|_| self.wire_again(held, space, rest.intersect(unwired)))
+        })
     }
 
     /// Sets the protection of the first part of a range, and says where that ends; looks first
@@ -94,20 +86,23 @@ impl<M: Machine> Uvm<M> {
             let part = first_part(&tree, range);
             let whole = if looks { range } else { part };
             may_be(&tree, whole, prot)?;
-            Change::CLIP.ensure(&tree, 0, reserved)?;
-            may_clip(self, &tree, whole)?;
-            clip(&mut tree, whole);
+            space.locked(self, &mut tree, &mut h).clip_within(whole, 0, reserved)?;
             let mut lowers = Lowers::default();
             tree.each(part, |e| lowers.add(e, prot));
             // What is wired isn't forgotten: it is unwired first, below.
             if is_much && lowers.any && !(lowers.wired && prot == Prot::NONE) {
                 space.map.claim(&tree);
                 drop(tree);
-                self.lower_claimed(held, space, part, prot);
+                let range = (part, Lock::Claimed);
+                self.in_steps(held, space, range, |map, rest, down| {
+                    let some = map.part_to_lower(rest);
+                    self.mem().pmap().protect(map.held, &space.pmap, some, prot, down);
+                    some.end
+                });
                 {
                     let (mut tree, mut h) = space.map.lock_claimed(held);
                     tree.each_mut(part, |e| e.prot = prot);
-                    self.merge(&mut tree, &mut h, part);
+                    space.locked(self, &mut tree, &mut h).merge(part);
                 }
                 space.map.unclaim(self.mem(), held);
                 return Ok(part.end);
@@ -125,7 +120,7 @@ impl<M: Machine> Uvm<M> {
                 // translation.
                 down.flush(self.mem().pmap());
             }
-            self.merge(&mut tree, &mut h, part);
+            space.locked(self, &mut tree, &mut h).merge(part);
             Ok(part.end)
         });
         down.perform(self.frames(), self.mem(), held);
@@ -158,7 +153,7 @@ impl<M: Machine> Uvm<M> {
         inherit: Inherit,
     ) -> Result<(), RangeError> {
         let range = VaRange::from(range);
-        self.set(held, space, range, |e| e.inherit = inherit)
+        self.change_entries(held, space, range, 0, |e| e.inherit = inherit)
     }
 
     /// Says how a range will be used: which neighbours a fault brings along.
@@ -183,68 +178,34 @@ impl<M: Machine> Uvm<M> {
         advice: Advice,
     ) -> Result<(), RangeError> {
         let range = VaRange::from(range);
-        self.set(held, space, range, |e| e.advice = advice)
+        self.change_entries(held, space, range, 0, |e| e.advice = advice)
     }
 
-    fn set(
+    /// Changes the entries of a range, some at a time; looks first whether the whole range is
+    /// mapped. Each change takes so many bytes of heap.
+    pub(super) fn change_entries(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
+        heap: usize,
         mut change: impl FnMut(&mut Entry<M>),
     ) -> Result<(), RangeError> {
-        let mut rest = range;
-        while !rest.is_empty() {
-            rest.start = self.set_first(held, space, rest, rest == range, &mut change)?;
-            if !rest.is_empty() {
-                self.mem().pause(held);
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes the first part of a range, and says where that ends; looks first whether the whole
-    /// range is mapped.
-    fn set_first(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        looks: bool,
-        change: &mut impl FnMut(&mut Entry<M>),
-    ) -> Result<Va, RangeError> {
-        self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) =
-                space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
-            let part = first_part(&tree, range);
-            let whole = if looks { range } else { part };
-            covered(&tree, whole)?;
-            may_clip(self, &tree, whole)?;
-            Change::CLIP.ensure(&tree, 0, reserved)?;
-            clip(&mut tree, whole);
-            tree.each_mut(part, &mut *change);
-            self.merge(&mut tree, &mut h, part);
-            Ok(part.end)
-        })
-    }
-
-    /// Joins what has become alike in a range, some entries at a time.
-    pub(super) fn merge_in_steps(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
-        let mut rest = range;
-        while !rest.is_empty() {
-            {
-                let (mut tree, mut h) = space.map.lock(self.mem(), held, rest);
+        self.by_parts(held, range, |held, rest| {
+            let more = ENTRIES * heap;
+            self.attempt(held, Change::CLIP.bytes::<M>() + more, |held, reserved| {
+                let locked = space.map.lock_now(self.mem(), held, rest);
+                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
                 let part = first_part(&tree, rest);
-                self.merge(&mut tree, &mut h, part);
-                rest.start = part.end;
-            }
-            self.mem().pause(held);
-        }
+                let whole = if rest == range { range } else { part };
+                covered(&tree, whole)?;
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                map.clip_within(whole, more, reserved)?;
+                map.tree.each_mut(part, &mut change);
+                map.merge(part);
+                Ok(part.end)
+            })
+        })
     }
 }
 

@@ -10,9 +10,8 @@ use crate::page::Gather;
 use machine::{order, Held, Machine, NoMemory, Pages, Prot, Va, VaRange};
 
 use super::tree::{Taken, Tree};
-use super::{clip, has_room, Advice, Change, Entry, Inherit, Map, Name, ORef, Writes};
+use super::{Advice, Change, Entry, Inherit, LockedMap, Map, Name, ORef, Writes};
 use crate::amap::cover::CHANGE_BYTES;
-use crate::map::steps::Lock;
 use crate::object::Pager;
 use crate::{Space, Stop, Uvm};
 
@@ -308,37 +307,34 @@ impl<M: Machine> Uvm<M> {
         let reserve = Change::REPLACE.bytes::<M>() + CHANGE_BYTES;
         let made =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let machine = self.mem();
-                let (mut tree, mut h) = match request.place {
-                    _ if lock == Lock::Claimed => Ok(space.map.lock_and_unclaim(machine, held)),
-                    Place::Anywhere | Place::Hint(_) => space.map.lock_now(machine, held, NOWHERE),
+                let concerned = match request.place {
+                    Place::Anywhere | Place::Hint(_) => NOWHERE,
                     Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
-                        space.map.lock_now(machine, held, request.range_at(va, &space.map))
+                        request.range_at(va, &space.map)
                     }
-                }
-                .map_err(Stop::Wait)?;
-                if self.is_refilled(space, lock, &tree, ahead) {
+                };
+                let locked = space.map.lock_as(lock, self.mem(), held, concerned);
+                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                if map.is_refilled(lock, ahead) {
                     return Ok(None);
                 }
-                let start = choose_place(&tree, space.map.bounds, request.len, request.place)?;
+                let start = choose_place(map.tree, space.map.bounds, request.len, request.place)?;
                 // As on Linux, one more than may be had by cutting.
-                if !has_room(self, &tree, 0) {
+                if !map.has_room(0) {
                     return Err(Stop::Fail(MapError::TooMany));
                 }
                 let range = VaRange::new(start, start + request.len);
-                space.map.exclude(&tree, range);
+                map.exclude(range);
                 if matches!(request.place, Place::Fixed(_) | Place::Reserved(_))
-                    && !tree.is_free(range)
+                    && !map.tree.is_free(range)
                 {
-                    Change::REPLACE.ensure(&tree, CHANGE_BYTES, reserved)?;
-                    clip(&mut tree, range);
-                    tree.take_into(range, &mut old);
-                    self.unwire_released(&mut h, space, range);
-                    self.forget_range(&mut h, space, range, &mut down);
+                    Change::REPLACE.ensure(map.tree, CHANGE_BYTES, reserved)?;
+                    map.take_out(range, &mut old, &mut down);
                 } else {
-                    Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
+                    Change::ADD.ensure(map.tree, CHANGE_BYTES, reserved)?;
                 }
-                self.place_entry(&mut tree, &mut h, range, request);
+                map.place_entry(range, request);
                 Ok(Some(start))
             });
         self.release_entries(held, &mut old, &mut down);
@@ -380,15 +376,11 @@ impl<M: Machine> Uvm<M> {
         }
         Ok(())
     }
+}
 
+impl<M: Machine> LockedMap<'_, '_, M> {
     /// Adds the mapping, as part of the entry before it where that is the same kind of memory.
-    fn place_entry(
-        &self,
-        tree: &mut Tree<Entry<M>>,
-        held: &mut Held<'_, order::Map>,
-        range: VaRange,
-        request: &MapRequest<M>,
-    ) {
+    fn place_entry(&mut self, range: VaRange, request: &MapRequest<M>) {
         let inherit = request.inherit.unwrap_or(match request.sharing {
             Sharing::Private => Inherit::Copy,
             Sharing::Shared => Inherit::Share,
@@ -399,26 +391,23 @@ impl<M: Machine> Uvm<M> {
                 Some(ORef { pager: pager.clone(), offset: *offset })
             }
         };
+        let writes = match request.sharing {
+            Sharing::Private => Writes::NeedsCopy,
+            Sharing::Shared => Writes::Shared,
+        };
         let entry = Entry {
-            range,
-            amap: None,
             object,
             prot: request.prot,
             max_prot: request.max_prot,
             inherit,
             advice: request.advice,
-            writes: if request.sharing == Sharing::Private {
-                Writes::NeedsCopy
-            } else {
-                Writes::Shared
-            },
+            writes,
             wired: request.wired,
-            cpu: self.mem().cpu() as u8,
-            submap: None,
-            name: request.name.clone(),
+            cpu: self.uvm.mem().cpu() as u8,
+            ..Entry::zeroes(range, request.name.clone())
         };
         let is_anywhere = matches!(request.place, Place::Anywhere | Place::Hint(_));
-        self.add(tree, held, entry, is_anywhere);
+        self.add(entry, is_anywhere);
     }
 }
 

@@ -38,11 +38,14 @@ use machine::order::Guard;
 use machine::shared::{self, Access};
 use machine::{order, Channel, Held, Machine, Pages, Ticket, Va, VaRange, PAGE_SHIFT};
 
+use super::steps::Lock;
 use super::tree::Tree;
 use super::{Entry, Map};
 
 type Entries<M> = Tree<Entry<M>>;
-type Locked<'a, M> = (Guard<'a, <M as Machine>::Lock, Entries<M>>, Held<'a, order::Map>);
+/// Access to a map's entries.
+pub(crate) type TreeGuard<'a, M> = Guard<'a, <M as Machine>::Lock, Entries<M>>;
+type Locked<'a, M> = (TreeGuard<'a, M>, Held<'a, order::Map>);
 type TreeAccess<'a, M> = Access<'a, <M as Machine>::Lock, Entries<M>>;
 type Read<'a, M> = (TreeAccess<'a, M>, Held<'a, order::Map>);
 /// An entry that a fault has pinned.
@@ -111,7 +114,7 @@ impl<M: Machine> Map<M> {
 
     /// Waits for the faults that have pinned pages of a range (I1).
     #[inline]
-    pub(crate) fn exclude(&self, tree: &Guard<'_, M::Lock, Entries<M>>, range: VaRange) {
+    pub(crate) fn exclude(&self, tree: &TreeGuard<'_, M>, range: VaRange) {
         self.tree.exclude(tree, pages(range));
     }
 
@@ -119,7 +122,7 @@ impl<M: Machine> Map<M> {
     #[inline]
     pub(crate) fn pin_range<'a>(
         &'a self,
-        tree: Guard<'a, M::Lock, Entries<M>>,
+        tree: TreeGuard<'a, M>,
         range: VaRange,
     ) -> shared::PinnedPages<'a, M::Lock, Entries<M>> {
         self.tree.pin_pages(tree, pages(range))
@@ -158,7 +161,7 @@ impl<M: Machine> Map<M> {
 
     /// Has all others wait for the map until [`unclaim`](Self::unclaim), though its lock is given
     /// back.
-    pub(crate) fn claim(&self, tree: &Guard<'_, M::Lock, Entries<M>>) {
+    pub(crate) fn claim(&self, tree: &TreeGuard<'_, M>) {
         debug_assert!(!self.is_claimed.load(Relaxed));
         self.exclude(tree, self.bounds);
         self.is_claimed.store(true, Relaxed);
@@ -184,8 +187,25 @@ impl<M: Machine> Map<M> {
         (tree, h)
     }
 
+    /// Takes the lock for the last step of a change, which ends a claim of the caller's.
+    ///
+    /// # Errors
+    /// What to wait with, if another thread has claimed the map.
+    pub(crate) fn lock_as<'a>(
+        &'a self,
+        lock: Lock,
+        machine: &M,
+        held: &'a mut Held<'_, order::Nothing>,
+        range: VaRange,
+    ) -> Result<Locked<'a, M>, Ticket> {
+        match lock {
+            Lock::Unclaimed => self.lock_now(machine, held, range),
+            Lock::Claimed => Ok(self.lock_and_unclaim(machine, held)),
+        }
+    }
+
     /// Ends a claim, with the map's lock held.
-    pub(crate) fn end_claim(&self, machine: &M, _all: &Guard<'_, M::Lock, Entries<M>>) {
+    pub(crate) fn end_claim(&self, machine: &M, _all: &TreeGuard<'_, M>) {
         self.is_claimed.store(false, Relaxed);
         machine.wake(self.channel());
     }

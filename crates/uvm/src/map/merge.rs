@@ -20,27 +20,19 @@
 //! shares with others for the old ones; whoever copies, copies what the amap has in the whole
 //! range.
 
-use alloc::sync::Arc;
-
-use machine::{order, Held, Machine, Prot, Va, VaRange};
+use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
 
 use super::tree::Tree;
-use super::{Entry, Writes};
+use super::{Entry, LockedMap, Writes};
 use crate::amap::slots::Heap;
-use crate::Uvm;
 
-impl<M: Machine> Uvm<M> {
-    /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one.
-    /// Its object is attached if the entry stays one of its own; whether it
-    /// could be anywhere. Heap for [one more](super::Change::ADD) has been reserved, and
+impl<M: Machine> LockedMap<'_, '_, M> {
+    /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one:
+    /// one of the same CPU, if it could be anywhere. It is attached to its object if it stays one of
+    /// its own. Heap for [one more](super::Change::ADD) has been reserved, and
     /// [`CHANGE_BYTES`](crate::amap::cover::CHANGE_BYTES).
-    pub(super) fn add(
-        &self,
-        tree: &mut Tree<Entry<M>>,
-        held: &mut Held<'_, order::Map>,
-        entry: Entry<M>,
-        is_anywhere: bool,
-    ) {
+    pub(super) fn add(&mut self, entry: Entry<M>, is_anywhere: bool) {
+        let (tree, held) = (&mut *self.tree, &mut *self.held);
         let may_grow = |neighbour: &Entry<M>| {
             neighbour.is_like(&entry) && (!is_anywhere || neighbour.cpu == entry.cpu)
         };
@@ -53,35 +45,29 @@ impl<M: Machine> Uvm<M> {
         let (before, after) = tree.beside(entry.range);
         let (before, after) =
             (before.filter(|b| b.range.end == start), after.filter(|a| a.range.start == end));
-        if before.is_some_and(|b| may_grow(b) && grows_up(held, b, &entry, Heap::Reserved)) {
-            extend_up(tree, start, end);
-            self.merge_at(tree, held, end);
-        } else if after.is_some_and(|a| may_grow(a) && grows_down(held, a, &entry, Heap::Reserved))
-        {
-            extend_down(tree, end, start);
+        if before.is_some_and(|b| may_grow(b) && grows(held, b, &entry, Heap::Reserved)) {
+            extend(tree, last_page(start), entry.range);
+            self.merge_at(end);
+        } else if after.is_some_and(|a| may_grow(a) && grows(held, a, &entry, Heap::Reserved)) {
+            extend(tree, end, entry.range);
         } else {
             entry.attach();
             tree.insert(entry);
-            self.stat().add(self.mem().cpu(), crate::Counter::EntriesMade, 1);
+            self.uvm.stat().add(self.uvm.mem().cpu(), crate::Counter::EntriesMade, 1);
         }
     }
 
     /// Makes one entry of two neighbours that differ in nothing, at every boundary from the start
     /// to the end of the range: what was cut for a change that has been undone, or has spread,
     /// grows together again.
-    pub(crate) fn merge(
-        &self,
-        tree: &mut Tree<Entry<M>>,
-        held: &mut Held<'_, order::Map>,
-        range: VaRange,
-    ) {
+    pub(crate) fn merge(&mut self, range: VaRange) {
         let mut at = range.start;
         while at <= range.end {
-            self.merge_at(tree, held, at);
+            self.merge_at(at);
             let rest = VaRange::new(at, Va(range.end.0.saturating_add(1)));
-            let next = match tree.get(at) {
+            let next = match self.tree.get(at) {
                 Some(entry) => Some(entry.range.end),
-                None => tree.try_each(rest, &mut |entry| Err(entry.range.start)).err(),
+                None => self.tree.try_each(rest, &mut |entry| Err(entry.range.start)).err(),
             };
             match next {
                 Some(next) => at = next,
@@ -90,26 +76,24 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn merge_at(&self, tree: &mut Tree<Entry<M>>, held: &mut Held<'_, order::Map>, at: Va) {
+    fn merge_at(&mut self, at: Va) {
+        let (tree, held) = (&mut *self.tree, &mut *self.held);
         let (Some(before), Some(after)) = (before(tree, at), starts_at(tree, at)) else { return };
         if !before.is_like(after) {
             return;
         }
-        let gone = if before.is_continued_by(after) {
-            let Some(after) = tree.remove(at) else { return };
-            tree.edit(last_page(at), |before| before.range.end = after.range.end);
-            after
-        } else if after.amap.is_none() && grows_up(held, before, after, Heap::Unreserved) {
-            let Some(after) = tree.remove(at) else { return };
-            extend_up(tree, at, after.range.end);
-            after
-        } else if before.amap.is_none() && grows_down(held, after, before, Heap::Unreserved) {
-            let Some(before) = tree.remove(last_page(at)) else { return };
-            extend_down(tree, at, before.range.start);
-            before
+        // An address in the one that goes, and in the one that grows.
+        let (goes, grown) = if before.is_continued_by(after)
+            || after.amap.is_none() && grows(held, before, after, Heap::Unreserved)
+        {
+            (at, last_page(at))
+        } else if before.amap.is_none() && grows(held, after, before, Heap::Unreserved) {
+            (last_page(at), at)
         } else {
             return;
         };
+        let Some(gone) = tree.remove(goes) else { return };
+        extend(tree, grown, gone.range);
         if let Some(object) = gone.writes_to() {
             object.leave_writer();
         }
@@ -135,64 +119,45 @@ fn starts_at<M: Machine>(tree: &Tree<Entry<M>>, at: Va) -> Option<&Entry<M>> {
     tree.get(at).filter(|e| e.range.start == at)
 }
 
-/// Whether stores to both entries go the same way, and their objects' pages follow one another.
-fn continues<M: Machine>(low: &Entry<M>, high: &Entry<M>) -> bool {
-    let objects = match (&low.object, &high.object) {
-        (None, None) => true,
-        (Some(a), Some(b)) => {
-            core::ptr::addr_eq(Arc::as_ptr(&a.pager), Arc::as_ptr(&b.pager))
-                && a.offset + low.len() == b.offset
+/// Takes the slots of a neighbour, which has no amap, for an entry, if that can grow by it: their
+/// objects' pages follow one another, and stores to both go the same way. Where no `heap` is
+/// reserved, it takes none. One look and step with the amap locked: other maps that share the amap
+/// may grow into the same slots.
+fn grows<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    entry: &Entry<M>,
+    neighbour: &Entry<M>,
+    heap: Heap,
+) -> bool {
+    let (is_up, len) = (neighbour.range.start == entry.range.end, neighbour.len().0);
+    let (low, high) = if is_up { (entry, neighbour) } else { (neighbour, entry) };
+    let is_one_way = (low.writes == Writes::Shared) == (high.writes == Writes::Shared);
+    low.objects_follow(high)
+        && is_one_way
+        && entry.amap.as_ref().is_none_or(|aref| {
+            let first = match is_up {
+                true => Some(aref.slot.0 + entry.len().0),
+                false => aref.slot.0.checked_sub(len),
+            };
+            let takes = |first| aref.amap.body.lock(held).0.takes(first..first + len, heap);
+            first.is_some_and(takes)
+        })
+}
+
+/// Makes the entry at an address span a neighbouring range too, whose slots it has taken.
+fn extend<M: Machine>(tree: &mut Tree<Entry<M>>, va: Va, range: VaRange) {
+    tree.edit(va, |entry| {
+        if entry.range.end == range.start {
+            entry.range.end = range.end;
+            return;
         }
-        _ => false,
-    };
-    objects && (low.writes == Writes::Shared) == (high.writes == Writes::Shared)
-}
-
-/// Takes the slots behind `entry` for `tail`, which has no amap, if it can grow by it; where no
-/// `heap` is reserved, without any. One look and step with the amap locked: other maps that share
-/// the amap may grow into the same slots.
-fn grows_up<M: Machine>(
-    held: &mut Held<'_, order::Map>,
-    entry: &Entry<M>,
-    tail: &Entry<M>,
-    heap: Heap,
-) -> bool {
-    continues(entry, tail)
-        && entry.amap.as_ref().is_none_or(|aref| {
-            let first = aref.slot.0 + entry.len().0;
-            aref.amap.body.lock(held).0.takes(first..first + tail.len().0, heap)
-        })
-}
-
-/// The same ahead of `entry`, for `head`.
-fn grows_down<M: Machine>(
-    held: &mut Held<'_, order::Map>,
-    entry: &Entry<M>,
-    head: &Entry<M>,
-    heap: Heap,
-) -> bool {
-    continues(head, entry)
-        && entry.amap.as_ref().is_none_or(|aref| {
-            aref.slot >= head.len()
-                && aref.amap.body.lock(held).0.takes(aref.slot.0 - head.len().0..aref.slot.0, heap)
-        })
-}
-
-/// Moves the end of the entry that ends at `at` up to `end`; it has taken the slots.
-fn extend_up<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, end: Va) {
-    tree.edit(last_page(at), |entry| entry.range.end = end);
-}
-
-/// Moves the start of the entry that starts at `at` down to `start`; it has taken the slots.
-fn extend_down<M: Machine>(tree: &mut Tree<Entry<M>>, at: Va, start: Va) {
-    let more = at - start;
-    tree.edit(at, |entry| {
+        let more = range.pages().0;
         if let Some(aref) = &mut entry.amap {
-            aref.slot = machine::Pages(aref.slot.0 - more.0);
+            aref.slot = Pages(aref.slot.0 - more);
         }
         if let Some(oref) = &mut entry.object {
-            oref.offset = machine::Pages(oref.offset.0 - more.0);
+            oref.offset = Pages(oref.offset.0 - more);
         }
-        entry.range.start = start;
+        entry.range.start = range.start;
     });
 }

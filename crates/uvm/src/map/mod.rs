@@ -46,8 +46,7 @@ pub(crate) use crate::amap::Writes;
 pub use crate::object::Advice;
 pub(crate) use crate::object::ORef;
 use crate::object::Object;
-use crate::Stop;
-use crate::Uvm;
+use crate::{Space, Stop, Uvm};
 pub(crate) use insert::{choose_place, find_like, moves_many, NOWHERE};
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
 pub use remap::RemapPlace;
@@ -195,23 +194,12 @@ impl<M: Machine> Entry<M> {
 
     /// An entry that hands its addresses over to a map of their own.
     pub(crate) fn submap(map: Arc<Map<M>>) -> Self {
-        Entry {
-            range: map.bounds,
-            amap: None,
-            object: None,
-            prot: Prot::all(),
-            max_prot: Prot::all(),
-            inherit: Inherit::None,
-            advice: Advice::Normal,
-            writes: Writes::NeedsCopy,
-            wired: false,
-            cpu: 0,
-            submap: Some(map),
-            name: None,
-        }
+        let zeroes = Entry::zeroes(map.bounds, None);
+        Entry { prot: Prot::all(), inherit: Inherit::None, submap: Some(map), ..zeroes }
     }
 
     /// Private zeroes.
+    #[inline]
     pub(crate) fn zeroes(range: VaRange, name: Option<Arc<dyn Name>>) -> Self {
         Entry {
             range,
@@ -248,23 +236,26 @@ impl<M: Machine> Entry<M> {
             && is_same_name(&self.name, &other.name)
     }
 
-    /// Whether the entry behind this one shows the slots and pages behind this one's.
-    pub(crate) fn is_continued_by(&self, next: &Entry<M>) -> bool {
-        let len = self.len();
-        let amaps = match (&self.amap, &next.amap) {
-            (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(&a.amap, &b.amap) && a.slot + len == b.slot,
-            _ => false,
-        };
-        let objects = match (&self.object, &next.object) {
+    /// Whether the entry behind this one shows the object's pages behind this one's.
+    pub(crate) fn objects_follow(&self, next: &Entry<M>) -> bool {
+        match (&self.object, &next.object) {
             (None, None) => true,
             (Some(a), Some(b)) => {
                 core::ptr::addr_eq(Arc::as_ptr(&a.pager), Arc::as_ptr(&b.pager))
-                    && a.offset + len == b.offset
+                    && a.offset + self.len() == b.offset
             }
             _ => false,
+        }
+    }
+
+    /// Whether the entry behind this one shows the slots and pages behind this one's.
+    pub(crate) fn is_continued_by(&self, next: &Entry<M>) -> bool {
+        let amaps = match (&self.amap, &next.amap) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(&a.amap, &b.amap) && a.slot + self.len() == b.slot,
+            _ => false,
         };
-        amaps && objects && self.writes == next.writes
+        amaps && self.objects_follow(next) && self.writes == next.writes
     }
 
     /// The slot of an address in the amap.
@@ -299,21 +290,18 @@ impl<M: Machine> Entry<M> {
         }
     }
 
-    /// The same mapping without its private memory, and not wired. It is counted with its object.
+    /// The same mapping without its private memory, and not wired; not [counted](Self::attach).
     pub(crate) fn emptied(&self) -> Entry<M> {
-        let through = self.writes == Writes::Shared;
-        let emptied = Entry {
+        let shared = self.writes == Writes::Shared;
+        Entry {
             amap: None,
             object: self.object.clone(),
-            writes: if through { Writes::Shared } else { Writes::NeedsCopy },
+            writes: if shared { Writes::Shared } else { Writes::NeedsCopy },
             wired: false,
-            cpu: 0,
             submap: None,
             name: self.name.clone(),
             ..*self
-        };
-        emptied.attach();
-        emptied
+        }
     }
 
     /// Cuts the entry at `at`, inside it; the part from there on is returned. It is counted with
@@ -323,10 +311,7 @@ impl<M: Machine> Entry<M> {
         let tail = Entry {
             range: VaRange::new(at, self.range.end),
             amap: self.amap.as_ref().map(|a| ARef { amap: a.amap.clone(), slot: a.slot + skip }),
-            object: self
-                .object
-                .as_ref()
-                .map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
+            object: self.object.as_ref().map(|oref| oref.behind(skip)),
             submap: self.submap.clone(),
             name: self.name.clone(),
             ..*self
@@ -421,6 +406,18 @@ impl Change {
     }
 }
 
+impl<M: Machine> Space<M> {
+    /// The map, whose lock is held, with all that changing it takes.
+    pub(crate) fn locked<'a, 't>(
+        &'a self,
+        uvm: &'a Uvm<M>,
+        tree: &'a mut lock::TreeGuard<'t, M>,
+        held: &'a mut Held<'t, order::Map>,
+    ) -> LockedMap<'a, 't, M> {
+        LockedMap { uvm, space: self, tree, held }
+    }
+}
+
 impl<M: Machine> Map<M> {
     pub(crate) fn new(bounds: VaRange) -> Self {
         let area = (AtomicU64::new(0), AtomicU64::new(0));
@@ -452,28 +449,51 @@ impl<M: Machine> Map<M> {
     }
 }
 
-/// Whether a map has room for so many entries more.
-pub(crate) fn has_room<M: Machine>(uvm: &Uvm<M>, tree: &Tree<Entry<M>>, more: usize) -> bool {
-    tree.len() + more <= uvm.knobs().most_entries()
+/// A space's map, locked to be changed.
+pub(crate) struct LockedMap<'a, 't, M: Machine> {
+    pub(crate) uvm: &'a Uvm<M>,
+    pub(crate) space: &'a Space<M>,
+    pub(crate) tree: &'a mut lock::TreeGuard<'t, M>,
+    pub(crate) held: &'a mut Held<'t, order::Map>,
 }
 
-/// How many entries [`clip`] adds.
-pub(crate) fn clips<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> usize {
-    let is_cut = |&&at: &&Va| tree.get(at).is_some_and(|e| e.range.start < at);
-    [range.start, range.end].iter().filter(is_cut).count()
-}
+impl<M: Machine> LockedMap<'_, '_, M> {
+    /// Waits for the faults that have pinned pages of a range: see [`Map::exclude`].
+    pub(crate) fn exclude(&self, range: VaRange) {
+        self.space.map.exclude(self.tree, range);
+    }
 
-/// Refuses what would cut entries so that the map has too many.
-pub(crate) fn may_clip<M: Machine>(
-    uvm: &Uvm<M>,
-    tree: &Tree<Entry<M>>,
-    range: VaRange,
-) -> Result<(), RangeError> {
-    let clips = clips(tree, range);
-    if clips == 0 || has_room(uvm, tree, clips) {
+    /// Whether the map has room for so many entries more.
+    pub(crate) fn has_room(&self, more: usize) -> bool {
+        self.tree.len() + more <= self.uvm.knobs().most_entries()
+    }
+
+    /// How many entries [`clip`](Self::clip) adds.
+    pub(crate) fn clips(&self, range: VaRange) -> usize {
+        let is_cut = |&&at: &&Va| self.tree.get(at).is_some_and(|e| e.range.start < at);
+        [range.start, range.end].iter().filter(is_cut).count()
+    }
+
+    /// [Cuts](clip) entries at the ends of a range.
+    pub(crate) fn clip(&mut self, range: VaRange) {
+        clip(self.tree, range);
+    }
+
+    /// [Cuts](Self::clip) entries at the ends of a range, if their heap has been reserved, and some
+    /// more, and the map has room for what is added.
+    pub(crate) fn clip_within(
+        &mut self,
+        range: VaRange,
+        more: usize,
+        reserved: usize,
+    ) -> Result<(), Stop<RangeError>> {
+        let clips = self.clips(range);
+        if clips != 0 && !self.has_room(clips) {
+            return Err(RangeError::TooMany.into());
+        }
+        Change::CLIP.ensure(self.tree, more, reserved)?;
+        self.clip(range);
         Ok(())
-    } else {
-        Err(RangeError::TooMany)
     }
 }
 

@@ -8,11 +8,9 @@ use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, Va, VaRange};
 
 use super::tree::{built_bytes, Making, Taken, Tree};
-use super::{
-    clip, clips, find_like, has_room, moves_many, Change, Entry, MapError, ORef, RangeError, Writes,
-};
+use super::{find_like, moves_many, Change, Entry, LockedMap, MapError, RangeError};
 use crate::amap::cover::CHANGE_BYTES;
-use crate::map::steps::{Ahead, Lock};
+use crate::map::steps::Ahead;
 use crate::{Space, Stop, Uvm};
 
 /// Where a remapped range may go.
@@ -154,18 +152,15 @@ impl<M: Machine> Uvm<M> {
         let reserve = Change::MOVE.bytes::<M>() + CHANGE_BYTES;
         let result =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let (mut tree, mut h) = match lock {
-                    Lock::Unclaimed => {
-                        space.map.lock_now(self.mem(), held, concerned).map_err(Stop::Wait)?
-                    }
-                    Lock::Claimed => space.map.lock_and_unclaim(self.mem(), held),
-                };
-                if !tree.is_covered(old) {
+                let locked = space.map.lock_as(lock, self.mem(), held, concerned);
+                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                if !map.tree.is_covered(old) {
                     return Err(Stop::Fail(MapError::NoMapping));
                 }
-                if behind == Behind::Nothing && fits(&tree, space, tail, place) {
-                    Change::ADD.ensure(&tree, CHANGE_BYTES, reserved)?;
-                    if self.grow(&mut tree, &mut h, tail) {
+                if behind == Behind::Nothing && fits(map.tree, space, tail, place) {
+                    Change::ADD.ensure(map.tree, CHANGE_BYTES, reserved)?;
+                    if map.grow(tail) {
                         moved = Some(tail);
                     }
                     return Ok(Some(old.start));
@@ -173,44 +168,39 @@ impl<M: Machine> Uvm<M> {
                 let start = match place {
                     RemapPlace::Stay => return Err(Stop::Fail(MapError::NoSpace)),
                     RemapPlace::MayMove => {
-                        let like = find_like(&tree, space.map.bounds, old, new_len);
-                        like.or_else(|| tree.find_space(space.map.bounds, new_len.bytes()))
+                        let like = find_like(map.tree, space.map.bounds, old, new_len);
+                        like.or_else(|| map.tree.find_space(space.map.bounds, new_len.bytes()))
                     }
                     RemapPlace::Fixed(va) => Some(va),
                 }
                 .ok_or(Stop::Fail(MapError::NoSpace))?;
-                if self.moves_much(space, lock, old, start)
-                    || self.is_refilled(space, lock, &tree, ahead)
-                {
+                if self.moves_much(space, lock, old, start) || map.is_refilled(lock, ahead) {
                     return Ok(None);
                 }
                 let new = VaRange::new(start, start + new_len);
-                space.map.exclude(&tree, new);
+                map.exclude(new);
                 let mut kept = 0;
                 if behind == Behind::Emptied {
-                    tree.each(old, |_| kept += 1);
+                    map.tree.each(old, |_| kept += 1);
                 }
                 // Several entries are taken out and put in again, and what stays behind is made and
                 // put in.
-                let change = Change::MOVE.with(&tree, &[old, old, old, new]);
+                let change = Change::MOVE.with(map.tree, &[old, old, old, new]);
                 let made = if kept > 1 { built_bytes::<Entry<M>>(kept) } else { 0 };
-                change.ensure(&tree, made + CHANGE_BYTES, reserved)?;
-                if !has_room(self, &tree, 1 + kept + clips(&tree, old) + clips(&tree, new)) {
+                change.ensure(map.tree, made + CHANGE_BYTES, reserved)?;
+                if !map.has_room(1 + kept + map.clips(old) + map.clips(new)) {
                     return Err(Stop::Fail(MapError::TooMany));
                 }
-                if !tree.is_free(new) {
-                    clip(&mut tree, new);
-                    tree.take_into(new, &mut replaced);
-                    self.unwire_released(&mut h, space, new);
-                    self.forget_range(&mut h, space, new, &mut down);
+                if !map.tree.is_free(new) {
+                    map.take_out(new, &mut replaced, &mut down);
                 }
-                if self.shift(&mut tree, &mut h, space, old, start, behind, &mut down) {
+                if map.shift(old, start, behind, &mut down) {
                     moved = Some(new);
                 }
-                self.grow(&mut tree, &mut h, VaRange::new(start + old.pages(), new.end));
-                self.merge(&mut tree, &mut h, new);
+                map.grow(VaRange::new(start + old.pages(), new.end));
+                map.merge(new);
                 if behind == Behind::Emptied {
-                    self.merge(&mut tree, &mut h, old);
+                    map.merge(old);
                 }
                 Ok(Some(start))
             });
@@ -263,76 +253,57 @@ impl<M: Machine> Uvm<M> {
         }
         Ok(())
     }
+}
 
+impl<M: Machine> LockedMap<'_, '_, M> {
     /// Moves the entries of `old` to `start`, with their translations where the port can; says
     /// whether any was wired.
-    #[allow(clippy::too_many_arguments)]
-    fn shift(
-        &self,
-        tree: &mut Tree<Entry<M>>,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        old: VaRange,
-        start: Va,
-        behind: Behind,
-        down: &mut Gather,
-    ) -> bool {
-        clip(tree, old);
-        let mut moved = tree.take(old);
+    fn shift(&mut self, old: VaRange, start: Va, behind: Behind, down: &mut Gather) -> bool {
+        let (uvm, space) = (self.uvm, self.space);
+        self.clip(old);
+        let mut moved = self.tree.take(old);
         let mut wired = false;
         moved.each(|e| {
             wired |= e.wired;
             if e.wired {
-                self.unwire_translations(held, space, e.range);
+                uvm.unwire_translations(self.held, space, e.range);
             }
         });
         // Before the lock goes: a fault at the new place must not change what a CPU still reaches
         // by the old.
         if wired {
             // I5: a locked mapping, which it stays, shows wired pages only.
-            self.forget_range(held, space, old, down);
+            uvm.forget_range(self.held, space, old, down);
         } else {
-            self.mem().pmap().pass(held, &space.pmap, old, &space.pmap, start, down);
-            down.flush(self.mem().pmap());
+            let pmap = uvm.mem().pmap();
+            pmap.pass(self.held, &space.pmap, old, &space.pmap, start, down);
+            down.flush(pmap);
         }
         if behind == Behind::Emptied {
             let mut emptied = Making::new();
-            moved.each(|entry| emptied.push(entry.emptied()));
-            self.stat().add(self.mem().cpu(), crate::Counter::EntriesMade, moved.len() as u64);
-            tree.put_back(emptied.finish());
+            moved.each(|entry| {
+                let entry = entry.emptied();
+                entry.attach();
+                emptied.push(entry);
+            });
+            uvm.stat().add(uvm.mem().cpu(), crate::Counter::EntriesMade, moved.len() as u64);
+            self.tree.put_back(emptied.finish());
         }
         moved.shift(old.start, start);
-        tree.put_back(moved);
+        self.tree.put_back(moved);
         wired
     }
 
     /// Continues the entry that ends where `tail` starts; says whether that is locked.
-    fn grow(
-        &self,
-        tree: &mut Tree<Entry<M>>,
-        held: &mut Held<'_, order::Map>,
-        tail: VaRange,
-    ) -> bool {
+    fn grow(&mut self, tail: VaRange) -> bool {
         if tail.is_empty() {
             return false;
         }
-        let Some(last) = tree.get(Va(tail.start.0 - 1)) else { return false };
+        let Some(last) = self.tree.get(Va(tail.start.0 - 1)) else { return false };
         let is_wired = last.wired;
-        let skip = last.len();
-        let through = last.writes == Writes::Shared;
-        let more = Entry {
-            range: tail,
-            amap: None,
-            object: last
-                .object
-                .as_ref()
-                .map(|o| ORef { pager: o.pager.clone(), offset: o.offset + skip }),
-            writes: if through { Writes::Shared } else { Writes::NeedsCopy },
-            submap: None,
-            name: last.name.clone(),
-            ..*last
-        };
-        self.add(tree, held, more, false);
+        let object = last.object.as_ref().map(|oref| oref.behind(last.len()));
+        let more = Entry { range: tail, object, wired: is_wired, ..last.emptied() };
+        self.add(more, false);
         is_wired
     }
 }

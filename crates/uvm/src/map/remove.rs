@@ -8,9 +8,9 @@ use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, VaRange};
 
 use super::tree::{Taken, Tree};
-use super::{clip, has_room, Change, Entry, RangeError};
+use super::{Change, Entry, LockedMap, RangeError, Writes};
 use crate::amap::LOOKS_AT_ONCE;
-use crate::map::steps::{Lock, ENTRIES, SLOTS};
+use crate::map::steps::{ENTRIES, SLOTS};
 use crate::object::Pager;
 use crate::{Space, Stop, Uvm};
 
@@ -61,24 +61,21 @@ impl<M: Machine> Uvm<M> {
         let reserve = Change::TAKE.bytes::<M>();
         let result =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let (mut tree, mut h) = match lock {
-                    Lock::Unclaimed => {
-                        space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?
-                    }
-                    Lock::Claimed => space.map.lock_and_unclaim(self.mem(), held),
-                };
-                if self.is_refilled(space, lock, &tree, ahead) {
+                let locked = space.map.lock_as(lock, self.mem(), held, range);
+                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                if map.is_refilled(lock, ahead) {
                     return Ok(None);
                 }
-                Change::TAKE.ensure(&tree, 0, reserved)?;
-                let first = tree.get(range.start).map(|e| e.range);
+                Change::TAKE.ensure(map.tree, 0, reserved)?;
+                let first = map.tree.get(range.start).map(|e| e.range);
                 // Of two clips one makes up for what goes, unless both are one entry's.
                 let splits = first.is_some_and(|e| e.start < range.start && range.end < e.end);
-                if splits && !has_room(self, &tree, 1) {
+                if splits && !map.has_room(1) {
                     return Err(Stop::Fail(RangeError::TooMany));
                 }
                 if first != Some(range) {
-                    clip(&mut tree, range);
+                    map.clip(range);
                 }
                 tree.take_into(range, &mut old);
                 if !old.is_empty() {
@@ -115,9 +112,8 @@ impl<M: Machine> Uvm<M> {
         let mut old = Taken::new();
         {
             let (mut tree, mut h) = space.map.lock(self.mem(), held, space.map.bounds);
-            tree.take_into(space.map.bounds, &mut old);
-            self.unwire_released(&mut h, space, space.map.bounds);
-            self.forget_range(&mut h, space, space.map.bounds, &mut down);
+            let map = &mut space.locked(self, &mut tree, &mut h);
+            map.take_out(space.map.bounds, &mut old, &mut down);
         }
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.frames(), self.mem(), held);
@@ -207,9 +203,9 @@ impl<M: Machine> Uvm<M> {
             let locked = space.map.lock_now(self.mem(), held, concerned);
             let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
             may_be(&tree)?;
+            let map = &mut space.locked(self, &mut tree, &mut h);
             // Whether it takes more than a step.
-            let is_much = range.pages() > Pages(SLOTS as u64)
-                && self.part_to_empty(&mut h, space, &tree, range) != range;
+            let is_much = range.pages() > Pages(SLOTS as u64) && map.part_to_empty(range) != range;
             if is_much && concerned != space.map.bounds {
                 concerned = space.map.bounds;
                 return Err(Stop::again(reserved));
@@ -223,16 +219,15 @@ impl<M: Machine> Uvm<M> {
                 space.map.unclaim(self.mem(), held);
                 return done.and(covered);
             }
-            let Some(copies) = self.copies_needed(&tree, &mut h, range) else {
+            let Some(need) = map.bytes_to_empty(range) else {
                 drop(tree);
                 self.copy_amaps_in_steps(held, space, range).map_err(RangeError::from)?;
                 return Err(Stop::again(reserved));
             };
-            let need = copies + release_bytes(&tree, &mut h, range);
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
-            self.discard_now(&mut h, space, &mut tree, range, &mut down);
+            map.discard_now(range, &mut down);
             covered(&tree)
         });
         down.perform(self.frames(), self.mem(), held);
@@ -252,36 +247,24 @@ impl<M: Machine> Uvm<M> {
             self.mem().reserve_heap(reserved).map_err(RangeError::from)?;
             {
                 let (mut tree, mut h) = space.map.lock_claimed(held);
-                let part = self.part_to_empty(&mut h, space, &tree, rest);
-                let Some(copies) = self.copies_needed(&tree, &mut h, part) else {
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                let part = map.part_to_empty(rest);
+                let Some(need) = map.bytes_to_empty(part) else {
                     drop(tree);
                     self.copy_amaps_claimed(held, space, part).map_err(RangeError::from)?;
                     continue;
                 };
-                let need = copies + release_bytes(&tree, &mut h, part);
                 if need > reserved {
                     reserved = need;
                     continue;
                 }
-                self.discard_now(&mut h, space, &mut tree, part, down);
+                map.discard_now(part, down);
                 rest.start = part.end;
             }
             down.perform(self.frames(), self.mem(), held);
             self.mem().pause(held);
         }
         Ok(())
-    }
-
-    fn discard_now(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        tree: &mut Tree<Entry<M>>,
-        range: VaRange,
-        down: &mut Gather,
-    ) {
-        self.forget_range(held, space, range, down);
-        tree.each_mut(range, |entry| self.discard_part(held, entry, range, down));
     }
 
     /// Forgets private copies of an object's pages from `from` on, wherever the space maps them:
@@ -317,37 +300,33 @@ impl<M: Machine> Uvm<M> {
         if !object.object().lock(held).0.copiers.may_have(space.family) {
             return Ok(());
         }
-        let mut rest = space.map.bounds;
         let mut down = Gather::new();
-        while !rest.is_empty() {
-            let next = self.attempt(held, 0, |held, reserved| {
+        self.by_parts(held, space.map.bounds, |held, rest| {
+            let done = self.attempt(held, 0, |held, reserved| {
                 let (mut tree, mut h) =
                     space.map.lock_now(self.mem(), held, rest).map_err(Stop::Wait)?;
                 let Some(part) = first_copied(&tree, rest, object.object().id(), from) else {
                     return Ok(rest.end);
                 };
-                let part = self.part_to_empty(&mut h, space, &tree, part);
-                let Some(copies) = self.copies_needed(&tree, &mut h, part) else {
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                let part = map.part_to_empty(part);
+                let Some(need) = map.bytes_to_empty(part) else {
                     drop(tree);
                     self.copy_amaps_in_steps(held, space, part).map_err(RangeError::from)?;
                     return Err(Stop::again(reserved));
                 };
-                let need = copies + release_bytes(&tree, &mut h, part);
                 if need > reserved {
                     return Err(Stop::Heap(need));
                 }
-                if tree.get(part.start).is_some_and(|e| e.wired) {
-                    self.unwire_translations(&mut h, space, part);
+                if map.tree.get(part.start).is_some_and(|e| e.wired) {
+                    self.unwire_translations(map.held, space, part);
                 }
-                self.forget_range(&mut h, space, part, &mut down);
-                tree.each_mut(part, |entry| self.discard_part(&mut h, entry, part, &mut down));
+                map.discard_now(part, &mut down);
                 Ok(part.end)
             });
             down.perform(self.frames(), self.mem(), held);
-            rest.start = next.map_err(|e: RangeError| e)?;
-            self.mem().pause(held);
-        }
-        Ok(())
+            done
+        })
     }
 
     pub(crate) fn discard_part(
@@ -357,37 +336,58 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         down: &mut Gather,
     ) {
-        self.clear_needs_copy_if_shared(held, entry);
+        // Before slots change that others have too.
+        if entry.writes == Writes::NeedsCopy && entry.amap.is_some() {
+            self.copy_amap(held, entry);
+        }
         let part = range.intersect(entry.range);
         if let Some(aref) = &entry.amap {
             let from: Pages = part.start - entry.range.start;
-            aref.discard(self.parts(), held, from, part.pages(), down);
+            aref.discard(self, held, from, part.pages(), down);
         }
+    }
+}
+
+impl<M: Machine> LockedMap<'_, '_, M> {
+    /// Takes the entries of a range out, and then its translations away.
+    pub(crate) fn take_out(
+        &mut self,
+        range: VaRange,
+        taken: &mut Taken<Entry<M>>,
+        down: &mut Gather,
+    ) {
+        self.clip(range);
+        self.tree.take_into(range, taken);
+        self.uvm.unwire_released(self.held, self.space, range);
+        self.uvm.forget_range(self.held, self.space, range, down);
+    }
+
+    fn discard_now(&mut self, range: VaRange, down: &mut Gather) {
+        self.uvm.forget_range(self.held, self.space, range, down);
+        self.tree.each_mut(range, |e| self.uvm.discard_part(self.held, e, range, down));
     }
 
     /// Heap bytes to give each entry in the range an amap of its own, where it waits to copy a
     /// shared one; none if that takes longer than one hold of a lock may.
-    pub(crate) fn copies_needed(
-        &self,
-        tree: &Tree<Entry<M>>,
-        held: &mut Held<'_, order::Map>,
-        range: VaRange,
-    ) -> Option<usize> {
+    pub(crate) fn copies_needed(&mut self, range: VaRange) -> Option<usize> {
         let (mut bytes, mut left) = (0, LOOKS_AT_ONCE);
-        let charged = tree.try_each(range, &mut |e| {
-            let (super::Writes::NeedsCopy, Some(aref)) = (e.writes, &e.amap) else { return Ok(()) };
-            let charged = aref.charge_copy(held, e.len(), &mut left);
-            charged.map(|()| bytes += aref.copy_bytes(held, e.len())).ok_or(())
+        let charged = self.tree.try_each(range, &mut |e| {
+            let (Writes::NeedsCopy, Some(aref)) = (e.writes, &e.amap) else { return Ok(()) };
+            let own = aref.copy_bytes(self.held, e.len(), &mut left);
+            own.map(|own| bytes += own).ok_or(())
         });
         charged.ok().map(|()| bytes)
     }
 
-    /// A private entry that shares its amap with others who wait to copy gets its own, before slots
-    /// change.
-    fn clear_needs_copy_if_shared(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
-        if entry.writes == super::Writes::NeedsCopy && entry.amap.is_some() {
-            self.copy_amap(held, entry);
-        }
+    /// Heap bytes to empty a range's slots; none if that takes longer than one hold of a lock may.
+    pub(crate) fn bytes_to_empty(&mut self, range: VaRange) -> Option<usize> {
+        let mut bytes = self.copies_needed(range)?;
+        self.tree.each(range, |e| {
+            let part = e.range.intersect(range);
+            let (from, len) = (part.start - e.range.start, part.pages());
+            bytes += e.amap.as_ref().map_or(0, |aref| aref.release_bytes(self.held, from, len));
+        });
+        Some(bytes)
     }
 }
 
@@ -404,7 +404,7 @@ fn first_copied<M: Machine>(
             return Ok(());
         };
         let skip = Pages(from.0.saturating_sub(oref.offset.0));
-        if e.amap.is_none() || e.writes == super::Writes::Shared || skip >= e.len() {
+        if e.amap.is_none() || e.writes == Writes::Shared || skip >= e.len() {
             return Ok(());
         }
         let part = VaRange::new(e.range.start + skip, e.range.end).intersect(range);
@@ -412,20 +412,4 @@ fn first_copied<M: Machine>(
         found.map_or(Ok(()), |_| Err(()))
     });
     found
-}
-
-/// Heap bytes that dropping what the range shows of its entries' amaps may need, where that lies in
-/// leaves shared with copies.
-pub(crate) fn release_bytes<M: Machine>(
-    tree: &Tree<Entry<M>>,
-    held: &mut Held<'_, order::Map>,
-    range: VaRange,
-) -> usize {
-    let mut bytes = 0;
-    tree.each(range, |e| {
-        let part = e.range.intersect(range);
-        let from: Pages = part.start - e.range.start;
-        bytes += e.amap.as_ref().map_or(0, |aref| aref.release_bytes(held, from, part.pages()));
-    });
-    bytes
 }

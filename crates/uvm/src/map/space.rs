@@ -60,6 +60,11 @@ impl<M: Machine> Space<M> {
         &self.map
     }
 
+    /// Whether the space is this instance's.
+    pub(crate) fn is_of(&self, uvm: &Uvm<M>) -> bool {
+        self.duty.is_of(&uvm.dropped_spaces)
+    }
+
     /// The addresses that mappings may have.
     ///
     /// ```

@@ -6,15 +6,16 @@
 //! they could do before it or after it.
 
 use alloc::sync::Arc;
+use core::convert::Infallible;
 use core::ops::Range;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Ticket, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Ticket, Va, VaRange};
 
-use crate::amap::AmapBody;
+use crate::amap::{ARef, AmapBody};
 use crate::map::tree::Tree;
-use crate::map::{moves_many, Entry};
+use crate::map::{moves_many, Entry, LockedMap};
 use crate::{Space, Stop, Uvm};
 
 /// Entries of a step.
@@ -160,13 +161,143 @@ fn part_to_count<M: Machine>(
     part_of_few_slots(held, tree, part)
 }
 
-/// The first part of a range that is wired, and is one entry's.
-fn first_wired<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Option<VaRange> {
-    tree.try_each(range, &mut |e| if e.wired { Err(e.range.intersect(range)) } else { Ok(()) })
-        .err()
+/// The first part of a range that is wired, and is one entry's, with what `of` says of that.
+pub(super) fn first_wired<M: Machine, T>(
+    tree: &Tree<Entry<M>>,
+    range: VaRange,
+    of: impl Fn(&Entry<M>) -> T,
+) -> Option<(VaRange, T)> {
+    let wired = |e: &Entry<M>| (e.range.intersect(range), of(e));
+    tree.try_each(range, &mut |e| if e.wired { Err(wired(e)) } else { Ok(()) }).err()
+}
+
+/// The part of a range that one step looks at: some entries, and some slots and some of their
+/// objects' pages, or leaves of few of these.
+pub(crate) fn part_to_look_at<M: Machine>(
+    held: &mut Held<'_, order::Map>,
+    tree: &Tree<Entry<M>>,
+    range: VaRange,
+) -> VaRange {
+    let (mut slots, mut pages) = (SLOTS, SLOTS);
+    let part = first_part(tree, range);
+    if part.pages().0 <= SLOTS as u64 {
+        return part;
+    }
+    up_to_clip(tree, part, |e, own| {
+        let end = few_slots(held, e, own, &mut slots);
+        let Some(oref) = &e.object else { return end };
+        let first = e.index(oref, own.start).0;
+        let all = own.pages().0;
+        let few = oref.pager.object().lock(held).0.few(first..first + all, &mut pages);
+        end.min(end_of(own, few - first, all))
+    })
+}
+
+impl<M: Machine> LockedMap<'_, '_, M> {
+    /// The part of a range that has as many entries and translations as one step takes.
+    pub(crate) fn part_to_lower(&self, range: VaRange) -> VaRange {
+        let (part, pmap) = (first_part(self.tree, range), self.uvm.mem().pmap());
+        VaRange::new(part.start, pmap.part(&self.space.pmap, part, TRANSLATIONS))
+    }
+
+    /// The part of a range that one step empties: of some thousands of translations, and as much as
+    /// one looks at.
+    pub(crate) fn part_to_empty(&mut self, range: VaRange) -> VaRange {
+        let part = self.part_to_lower(range);
+        part_of_few_slots(self.held, self.tree, part)
+    }
+
+    /// Whether anything in a range is wired.
+    fn has_wired(&self, range: VaRange) -> bool {
+        let was_wired = self.space.map.was_wired.load(Relaxed);
+        was_wired && first_wired(self.tree, range, |_| ()).is_some()
+    }
+
+    /// Whether so much is shown of some ranges that to take it away takes longer than a step.
+    #[inline]
+    pub(crate) fn is_refilled(&self, lock: Lock, ahead: &[Ahead]) -> bool {
+        let is_large = |ahead: &Ahead| ahead.range.pages().0 > PAGES_AT_ONCE as u64;
+        lock == Lock::Unclaimed && ahead.iter().any(|ahead| is_large(ahead) && self.is_full(ahead))
+    }
+
+    #[inline(never)]
+    fn is_full(&self, &Ahead { range, left, .. }: &Ahead) -> bool {
+        match left {
+            Left::Tables if !self.has_wired(range) => {
+                self.uvm.is_better_forgotten(self.space, range)
+            }
+            Left::Tables | Left::Translations => self.uvm.shows_much(self.space, range),
+        }
+    }
 }
 
 impl<M: Machine> Uvm<M> {
+    /// Calls `step` with what is left of a range, with the map locked, until that is nothing; others
+    /// have a turn in between. It says where it ended. What it took away is flushed before the lock
+    /// goes.
+    ///
+    /// # Errors
+    /// What a step fails with, which is the last then.
+    pub(crate) fn try_in_steps<E>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        (range, lock): (VaRange, Lock),
+        mut step: impl FnMut(&mut LockedMap<'_, '_, M>, VaRange, &mut Gather) -> Result<Va, E>,
+    ) -> Result<(), E> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let mut down = Gather::new();
+            let done = {
+                let (mut tree, mut h) = match lock {
+                    Lock::Unclaimed => space.map.lock(self.mem(), held, rest),
+                    Lock::Claimed => space.map.lock_claimed(held),
+                };
+                let done = step(&mut space.locked(self, &mut tree, &mut h), rest, &mut down);
+                down.flush(self.mem().pmap());
+                done
+            };
+            down.perform(self.frames(), self.mem(), held);
+            rest.start = done?;
+            self.mem().pause(held);
+        }
+        Ok(())
+    }
+
+    /// Takes steps as [`try_in_steps`](Self::try_in_steps) does, of which none fails.
+    pub(crate) fn in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: (VaRange, Lock),
+        mut step: impl FnMut(&mut LockedMap<'_, '_, M>, VaRange, &mut Gather) -> Va,
+    ) {
+        let done: Result<(), Infallible> =
+            self.try_in_steps(held, space, range, |map, rest, down| Ok(step(map, rest, down)));
+        let Ok(()) = done;
+    }
+
+    /// Calls `step` with what is left of a range, with nothing locked, until that is nothing; others
+    /// have a turn in between. It says where it ended.
+    ///
+    /// # Errors
+    /// What a step fails with, which is the last then.
+    pub(crate) fn by_parts<E>(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        range: VaRange,
+        mut step: impl FnMut(&mut Held<'_, order::Nothing>, VaRange) -> Result<Va, E>,
+    ) -> Result<(), E> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            rest.start = step(held, rest)?;
+            if !rest.is_empty() {
+                self.mem().pause(held);
+            }
+        }
+        Ok(())
+    }
+
     /// Calls `each` with every entry that overlaps the range, in order of address, under the map's
     /// lock, which isn't held all the time.
     pub(crate) fn each_in_steps(
@@ -176,31 +307,27 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         mut each: impl FnMut(&Entry<M>, &mut Held<'_, order::Map>),
     ) {
-        self.in_steps(
-            held,
-            space,
-            range,
-            |_, tree, rest| first_part(tree, rest),
-            |e, _, h| each(e, h),
-        );
+        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+            let part = first_part(map.tree, rest);
+            map.tree.each(part, |e| each(e, map.held));
+            part.end
+        });
     }
 
     /// Calls `each` likewise with each part of an entry that one step looks at: what lies in its
-    /// layers is as much as [`part_to_look_at`](Self::part_to_look_at) says.
+    /// layers is as much as [`part_to_look_at`] says.
     pub(crate) fn each_part_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
-        each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
+        mut each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
     ) {
-        self.in_steps(
-            held,
-            space,
-            range,
-            |h, tree, rest| self.part_to_look_at(h, tree, rest),
-            each,
-        );
+        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+            let part = part_to_look_at(map.held, map.tree, rest);
+            map.tree.each(part, |e| each(e, e.range.intersect(part), map.held));
+            part.end
+        });
     }
 
     /// Sums up what `count` says of each part of an entry with an amap, which one step at a time
@@ -213,74 +340,17 @@ impl<M: Machine> Uvm<M> {
         count: impl Fn(&Entry<M>, Range<u64>, &AmapBody<M>) -> usize,
     ) -> usize {
         let mut sum = 0;
-        self.in_steps(held, space, range, part_to_count, |e, own, h| {
-            if let Some(aref) = &e.amap {
-                sum += count(e, e.slots(aref, own), &aref.amap.body.lock(h).0);
-            }
+        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+            let part = part_to_count(map.held, map.tree, rest);
+            map.tree.each(part, |e| {
+                if let Some(aref) = &e.amap {
+                    let slots = e.slots(aref, e.range.intersect(part));
+                    sum += count(e, slots, &aref.amap.body.lock(map.held).0);
+                }
+            });
+            part.end
         });
         sum
-    }
-
-    /// Calls `each` with each entry's part of a range, under the map's lock. The lock is held for
-    /// as much as `part` says of what is left of the range.
-    fn in_steps(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        part: impl Fn(&mut Held<'_, order::Map>, &Tree<Entry<M>>, VaRange) -> VaRange,
-        mut each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
-    ) {
-        let mut rest = range;
-        loop {
-            {
-                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
-                let part = part(&mut h, &tree, rest);
-                tree.each(part, |e| each(e, e.range.intersect(part), &mut h));
-                rest.start = part.end;
-            }
-            if rest.is_empty() {
-                return;
-            }
-            self.mem().pause(held);
-        }
-    }
-
-    /// The part of a range that one step empties: of some thousands of translations, and as much as
-    /// one looks at.
-    pub(crate) fn part_to_empty(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        tree: &Tree<Entry<M>>,
-        range: VaRange,
-    ) -> VaRange {
-        let mut part = first_part(tree, range);
-        part.end = self.mem().pmap().part(&space.pmap, part, TRANSLATIONS);
-        part_of_few_slots(held, tree, part)
-    }
-
-    /// The part of a range that one step looks at: some entries, and some slots and some of their
-    /// objects' pages, or leaves of few of these.
-    pub(crate) fn part_to_look_at(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        tree: &Tree<Entry<M>>,
-        range: VaRange,
-    ) -> VaRange {
-        let (mut slots, mut pages) = (SLOTS, SLOTS);
-        let part = first_part(tree, range);
-        if part.pages().0 <= SLOTS as u64 {
-            return part;
-        }
-        up_to_clip(tree, part, |e, own| {
-            let end = few_slots(held, e, own, &mut slots);
-            let Some(oref) = &e.object else { return end };
-            let first = e.index(oref, own.start).0;
-            let all = own.pages().0;
-            let few = oref.pager.object().lock(held).0.few(first..first + all, &mut pages);
-            end.min(end_of(own, few - first, all))
-        })
     }
 
     /// Takes back the wiring of a range's pages, and their translations, a part at a time, before
@@ -293,23 +363,18 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> VaRange {
-        let mut rest = range;
-        while space.map.was_wired.load(Relaxed) && rest.pages().0 > WIRED as u64 {
-            let mut down = Gather::new();
-            {
-                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
-                let some = first_part(&tree, rest);
-                rest.start = some.end;
-                if let Some(mut part) = first_wired(&tree, some) {
-                    part.end = self.unwire_some(&mut h, space, part, WIRED);
-                    self.forget_range(&mut h, space, part, &mut down);
-                    rest.start = part.end;
-                }
-            }
-            down.perform(self.frames(), self.mem(), held);
-            self.mem().pause(held);
-        }
-        VaRange::new(range.start, rest.start)
+        let most = Pages(WIRED as u64);
+        let is_much = space.map.was_wired.load(Relaxed) && range.pages() > most;
+        let end = if is_much { Va(range.end.0 - most.bytes()) } else { range.start };
+        let ahead = VaRange::new(range.start, end);
+        self.in_steps(held, space, (ahead, Lock::Unclaimed), |map, rest, down| {
+            let some = first_part(map.tree, rest);
+            let Some((mut part, ())) = first_wired(map.tree, some, |_| ()) else { return some.end };
+            part.end = self.unwire_some(map.held, space, part, WIRED);
+            self.forget_range(map.held, space, part, down);
+            part.end
+        });
+        ahead
     }
 
     /// Forgets most of a range's translations, before what they show goes, so that the step that
@@ -337,24 +402,16 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> VaRange {
         let unwired = self.unwire_ahead(held, space, range);
-        let mut rest = range;
-        while !rest.is_empty() {
-            let mut down = Gather::new();
-            {
-                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
-                let end = self.mem().pmap().part(&space.pmap, rest, TRANSLATIONS);
-                let part = VaRange::new(rest.start, end);
-                let may_be_wired =
-                    space.map.was_wired.load(Relaxed) && first_wired(&tree, part).is_some();
-                if part.end == rest.end || may_be_wired {
-                    break;
-                }
-                self.forget_range(&mut h, space, part, &mut down);
-                rest.start = part.end;
+        let range = (range, Lock::Unclaimed);
+        let _up_to_last = self.try_in_steps(held, space, range, |map, rest, down| {
+            let end = self.mem().pmap().part(&space.pmap, rest, TRANSLATIONS);
+            let part = VaRange::new(rest.start, end);
+            if end == rest.end || map.has_wired(part) {
+                return Err(());
             }
-            down.perform(self.frames(), self.mem(), held);
-            self.mem().pause(held);
-        }
+            self.forget_range(map.held, space, part, down);
+            Ok(end)
+        });
         unwired
     }
 
@@ -375,7 +432,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Runs attempts of a change that takes away what some ranges show, which was [forgotten
     /// ahead](Self::forget_ahead): the first in the first space, the others in the second. One that
-    /// finds [too much](Self::is_refilled) says `None`, and is made again with that forgotten and
+    /// finds [too much](LockedMap::is_refilled) says `None`, and is made again with that forgotten and
     /// the maps claimed: threads that touch it again and again don't make it longer.
     pub(crate) fn attempt_ahead<T, E: From<NoMemory> + PartialEq>(
         &self,
@@ -436,35 +493,6 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Whether so much is shown of some ranges that to take it away takes longer than a step. The
-    /// map's lock is held.
-    #[inline]
-    pub(crate) fn is_refilled(
-        &self,
-        space: &Space<M>,
-        lock: Lock,
-        tree: &Tree<Entry<M>>,
-        ahead: &[Ahead],
-    ) -> bool {
-        let is_large = |ahead: &Ahead| ahead.range.pages().0 > PAGES_AT_ONCE as u64;
-        lock == Lock::Unclaimed
-            && ahead.iter().any(|ahead| is_large(ahead) && self.is_full(space, tree, ahead))
-    }
-
-    #[inline(never)]
-    fn is_full(
-        &self,
-        space: &Space<M>,
-        tree: &Tree<Entry<M>>,
-        &Ahead { range, left, .. }: &Ahead,
-    ) -> bool {
-        let is_wired = || space.map.was_wired.load(Relaxed) && first_wired(tree, range).is_some();
-        match left {
-            Left::Tables if !is_wired() => self.is_better_forgotten(space, range),
-            Left::Tables | Left::Translations => self.shows_much(space, range),
-        }
-    }
-
     /// Whether a range has more translations than were to be left by those who forget them ahead.
     pub(crate) fn shows_much(&self, space: &Space<M>, range: VaRange) -> bool {
         self.mem().pmap().part(&space.pmap, range, 2 * TRANSLATIONS) != range.end
@@ -501,58 +529,18 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Ticket> {
         self.claim_whole(held, space)?;
         for Ahead { range, unwired, .. } in ahead {
-            self.in_claimed_steps(held, space, *range, |h, _, part, down| {
+            self.in_steps(held, space, (*range, Lock::Claimed), |map, rest, down| {
+                let part = map.part_to_lower(rest);
                 let end = match space.map.was_wired.load(Relaxed) {
-                    true => self.unwire_some(h, space, part, WIRED),
+                    true => self.unwire_some(map.held, space, part, WIRED),
                     false => part.end,
                 };
-                self.forget_range(h, space, VaRange::new(part.start, end), down);
+                self.forget_range(map.held, space, VaRange::new(part.start, end), down);
                 end
             });
             *unwired = *range;
         }
         Ok(())
-    }
-
-    /// Lowers what a range of a map that is claimed shows, in steps.
-    pub(crate) fn lower_claimed(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        prot: Prot,
-    ) {
-        let pmap = self.mem().pmap();
-        self.in_claimed_steps(held, space, range, |h, _, part, down| {
-            pmap.protect(h, &space.pmap, part, prot, down);
-            part.end
-        });
-    }
-
-    /// Calls `step` with one part of a range after another, of some entries and some thousands of
-    /// translations, with the claimed map's lock held. It says where it ended; what it took away is
-    /// flushed before the lock goes.
-    pub(crate) fn in_claimed_steps(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        mut step: impl FnMut(&mut Held<'_, order::Map>, &Tree<Entry<M>>, VaRange, &mut Gather) -> Va,
-    ) {
-        let pmap = self.mem().pmap();
-        let mut rest = range;
-        while !rest.is_empty() {
-            let mut down = Gather::new();
-            {
-                let (tree, mut h) = space.map.lock_claimed(held);
-                let mut part = first_part(&tree, rest);
-                part.end = pmap.part(&space.pmap, part, TRANSLATIONS);
-                rest.start = step(&mut h, &tree, part, &mut down);
-                down.flush(pmap);
-            }
-            down.perform(self.frames(), self.mem(), held);
-            self.mem().pause(held);
-        }
     }
 
     /// Takes the right to write from all mappings of what a space has as copies of memory that
@@ -567,40 +555,23 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
     ) -> Result<(), NoMemory> {
-        let mut rest = space.map.bounds;
-        while !rest.is_empty() {
-            let mut down = Gather::new();
-            {
-                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
-                let (part, mut left) = (first_part(&tree, rest), MAPPINGS_OF_A_STEP);
-                let part = up_to_clip(&tree, part, |e, own| {
-                    let Some(aref) =
-                        e.amap.as_ref().filter(|aref| aref.amap.is_unprotected.load(Relaxed))
-                    else {
-                        return own.end;
-                    };
-                    let slots = e.slots(aref, own);
-                    let end = aref.write_protect(
-                        self.parts(),
-                        &mut h,
-                        slots.clone(),
-                        &mut left,
-                        &mut down,
-                    );
-                    let end = end_of(own, end - slots.start, slots.end - slots.start);
-                    aref.amap.is_unprotected.store(end != e.range.end, Relaxed);
-                    end
-                });
-                down.flush(self.mem().pmap());
-                rest.start = part.end;
-            }
-            down.perform(self.frames(), self.mem(), held);
-            self.mem().pause(held);
+        let all = (space.map.bounds, Lock::Unclaimed);
+        self.try_in_steps(held, space, all, |map, rest, down| {
             if self.mem().has_fatal_signal() {
                 return Err(NoMemory);
             }
-        }
-        Ok(())
+            let (part, mut left) = (first_part(map.tree, rest), MAPPINGS_OF_A_STEP);
+            let part = up_to_clip(map.tree, part, |e, own| {
+                let is_unprotected = |aref: &&ARef<M>| aref.amap.is_unprotected.load(Relaxed);
+                let Some(aref) = e.amap.as_ref().filter(is_unprotected) else { return own.end };
+                let slots = e.slots(aref, own);
+                let end = aref.write_protect(self, map.held, slots.clone(), &mut left, down);
+                let end = end_of(own, end - slots.start, slots.end - slots.start);
+                aref.amap.is_unprotected.store(end != e.range.end, Relaxed);
+                end
+            });
+            Ok(part.end)
+        })
     }
 
     /// Whether a range has so many tables, some of few translations each, or pages that so many

@@ -10,10 +10,10 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use super::attributes::covered;
-use super::tree::{Taken, Tree};
-use super::{clip, may_clip, Change, Entry, RangeError};
+use super::tree::Taken;
+use super::{Change, Entry, LockedMap, RangeError};
 use crate::fault::FaultError;
-use crate::map::steps::{first_part, WIRED};
+use crate::map::steps::{first_part, first_wired, Lock, WIRED};
 use crate::map::Writes;
 use crate::{Space, Stop, Uvm};
 
@@ -51,9 +51,7 @@ impl<M: Machine> Uvm<M> {
         let wired = marked.and_then(|()| {
             fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot))
         });
-        self.end_wiring_of(held, space, fresh, wired)?;
-        self.merge_in_steps(held, space, range);
-        Ok(())
+        self.end_wiring_of(held, space, fresh, wired)
     }
 
     /// Takes the marks back that a call has made, if it failed.
@@ -110,7 +108,12 @@ impl<M: Machine> Uvm<M> {
                 let mapped = self.mem().pmap().extract(&space.pmap, va).is_some();
                 if mapped && self.fault(held, space, va, access).is_err() {
                     // I5: what can't be wired now isn't mapped, and is wired when it is touched.
-                    self.forget(held, space, VaRange::new(va, va + machine::Pages(1)));
+                    let page = (VaRange::new(va, va + Pages(1)), Lock::Unclaimed);
+                    self.in_steps(held, space, page, |map, page, down| {
+                        self.unwire_translations(map.held, space, page);
+                        self.forget_range(map.held, space, page, down);
+                        page.end
+                    });
                 }
             }
         }
@@ -125,17 +128,6 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn forget(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let mut down = crate::page::Gather::new();
-        {
-            let (_tree, mut h) = space.map.lock(self.mem(), held, range);
-            self.unwire_translations(&mut h, space, range);
-            self.forget_range(&mut h, space, range, &mut down);
-            down.flush(self.mem().pmap());
-        }
-        down.perform(self.frames(), self.mem(), held);
-    }
-
     /// Marks a range as wired, some entries at a time, and notes which parts were not, with the
     /// accesses that may bring them in.
     fn mark_wired(
@@ -145,46 +137,12 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         fresh: &mut Fresh,
     ) -> Result<(), RangeError> {
-        let mut rest = range;
-        while !rest.is_empty() {
-            rest.start = self.mark_first(held, space, rest, rest == range, fresh)?;
-            self.mem().pause(held);
-        }
-        Ok(())
-    }
-
-    /// Marks the first part of a range, and says where that ends; looks first whether the whole
-    /// range is mapped.
-    fn mark_first(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        looks: bool,
-        fresh: &mut Fresh,
-    ) -> Result<Va, RangeError> {
-        let reserve = Change::CLIP.bytes::<M>() + 4 * FRESH_BYTES;
-        self.attempt(held, reserve, |held, reserved| {
-            let (mut tree, _) = space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
-            let part = first_part(&tree, range);
-            let whole = if looks { range } else { part };
-            covered(&tree, whole)?;
-            let mut count = 0;
-            tree.each(part, |_| count += 1);
-            let need = Change::CLIP.bytes_in(&tree) + count * FRESH_BYTES;
-            if need > reserved {
-                return Err(Stop::Heap(need));
+        self.change_entries(held, space, range, FRESH_BYTES, |e| {
+            if !e.wired {
+                self.note_wired(space);
+                e.wired = true;
+                fresh.push_back((e.range, prot_to_wire(e)));
             }
-            may_clip(self, &tree, whole)?;
-            clip(&mut tree, whole);
-            self.note_wired(space);
-            tree.each_mut(part, |e| {
-                if !e.wired {
-                    e.wired = true;
-                    fresh.push_back((e.range, prot_to_wire(e)));
-                }
-            });
-            Ok(part.end)
         })
     }
 
@@ -226,8 +184,7 @@ impl<M: Machine> Uvm<M> {
         while !rest.is_empty() {
             let part = {
                 let (tree, _) = space.map.lock(self.mem(), held, rest);
-                let of = |e: &Entry<M>| (e.range.intersect(rest), prot_to_wire(e));
-                tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
+                first_wired(&tree, rest, prot_to_wire)
             };
             let Some((part, prot)) = part else { return };
             if self.wire_range(held, space, part, prot).is_err() {
@@ -271,78 +228,35 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) = space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
-            covered(&tree, range)?;
-            may_clip(self, &tree, range)?;
-            Change::CLIP.ensure(&tree, 0, reserved)?;
-            clip(&mut tree, range);
-            Ok(())
-        })?;
-        let mut rest = range;
-        while !rest.is_empty() {
-            match self.unwire_first(held, space, rest) {
-                Ok(end) => rest.start = end,
+        let mut has_begun = false;
+        self.by_parts(held, range, |held, rest| {
+            let done = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
+                let locked = space.map.lock_now(self.mem(), held, rest);
+                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                covered(&tree, if has_begun { first_part(&tree, rest) } else { rest })?;
+                // A neighbour may have joined it meanwhile.
+                let map = &mut space.locked(self, &mut tree, &mut h);
+                map.clip_within(rest, 0, reserved)?;
+                Ok(map.unwire_first(rest))
+            });
+            match done {
                 // There is no room for what would be cut for a moment.
-                Err(RangeError::NoMemory | RangeError::TooMany) => {
+                Err(RangeError::NoMemory | RangeError::TooMany) if has_begun => {
                     self.unwire_marked(held, space, rest);
-                    break;
+                    Ok(rest.end)
                 }
-                Err(e) => return Err(e),
+                done => {
+                    has_begun = true;
+                    done
+                }
             }
-            self.mem().pause(held);
-        }
-        Ok(())
-    }
-
-    /// Unwires a range's first part, and says where that ends.
-    fn unwire_first(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) -> Result<Va, RangeError> {
-        self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let (mut tree, mut h) =
-                space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
-            let mut part = first_part(&tree, range);
-            part.end = self.mem().pmap().part(&space.pmap, part, WIRED);
-            covered(&tree, part)?;
-            may_clip(self, &tree, part)?;
-            Change::CLIP.ensure(&tree, 0, reserved)?;
-            clip(&mut tree, part);
-            self.unwire_range(&mut h, space, &mut tree, part);
-            self.merge(&mut tree, &mut h, part);
-            Ok(part.end)
         })
     }
 
     /// Unwires a range's entries as they are, some pages at a time, which takes no heap.
     fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
-        let mut rest = range;
-        while !rest.is_empty() {
-            {
-                let (mut tree, mut h) = space.map.lock(self.mem(), held, rest);
-                let part = first_part(&tree, rest);
-                let wired =
-                    tree.try_each(part, &mut |e| if e.wired { Err(e.range) } else { Ok(()) }).err();
-                rest.start = match wired {
-                    None => part.end,
-                    Some(wired) => {
-                        let end = self.unwire_some(&mut h, space, wired, WIRED);
-                        if end == wired.end {
-                            tree.each_mut(wired, |e| e.wired = false);
-                            end.min(rest.end)
-                        } else {
-                            // What is left of the entry is looked for again.
-                            rest.start
-                        }
-                    }
-                };
-            }
-            self.mem().pause(held);
-        }
-        self.merge_in_steps(held, space, range);
+        let range = (range, Lock::Unclaimed);
+        self.in_steps(held, space, range, |map, rest, _| map.unwire_first(rest));
     }
 
     /// Takes back the wiring of a range whose entries were taken out to be released; these are not
@@ -367,28 +281,11 @@ impl<M: Machine> Uvm<M> {
         entries: &mut Taken<Entry<M>>,
     ) {
         if space.map.was_wired.load(Relaxed) {
-            entries.each_mut(|entry| self.unwire_entry(held, space, entry));
-        }
-    }
-
-    fn unwire_range(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        entries: &mut Tree<Entry<M>>,
-        range: VaRange,
-    ) {
-        entries.each_mut(range, |entry| self.unwire_entry(held, space, entry));
-    }
-
-    fn unwire_entry(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        entry: &mut Entry<M>,
-    ) {
-        if core::mem::replace(&mut entry.wired, false) {
-            self.unwire_translations(held, space, entry.range);
+            entries.each_mut(|entry| {
+                if core::mem::replace(&mut entry.wired, false) {
+                    self.unwire_translations(held, space, entry.range);
+                }
+            });
         }
     }
 
@@ -436,8 +333,7 @@ impl<M: Machine> Uvm<M> {
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             let part = {
                 let (tree, _) = space.map.lock(self.mem(), held, rest);
-                let of = |e: &Entry<M>| (e.range.intersect(rest), e.prot);
-                tree.try_each(rest, &mut |e| if e.wired { Err(of(e)) } else { Ok(()) }).err()
+                first_wired(&tree, rest, |e| e.prot)
             };
             let Some((part, prot)) = part else { return };
             let access = least_access(prot);
@@ -451,6 +347,25 @@ impl<M: Machine> Uvm<M> {
             }
             rest.start = part.end;
         }
+    }
+}
+
+impl<M: Machine> LockedMap<'_, '_, M> {
+    /// Unwires some pages of the first entry in a range that is wired, which is so no more once none
+    /// of its pages is. Says where the rest begins, in which entries may be wired.
+    fn unwire_first(&mut self, range: VaRange) -> Va {
+        let part = first_part(self.tree, range);
+        let Some((_, wired)) = first_wired(self.tree, part, |e| e.range) else {
+            self.merge(part);
+            return part.end;
+        };
+        let end = self.uvm.unwire_some(self.held, self.space, wired, WIRED);
+        if end != wired.end {
+            return range.start;
+        }
+        self.tree.each_mut(wired, |e| e.wired = false);
+        self.merge(wired);
+        end.min(range.end)
     }
 }
 

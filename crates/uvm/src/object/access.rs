@@ -96,11 +96,7 @@ impl<M: Machine> Uvm<M> {
             return Ok(None);
         }
         let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
-        let mut page = found.map_err(|e| match e {
-            GetError::Wait(ticket) => Stop::Wait(ticket),
-            GetError::Read(start) => Stop::Read(start),
-            other => Stop::Fail(other),
-        })?;
+        let mut page = found.map_err(Stop::of_get)?;
         if intent == Intent::Write && self.frames().loans(page) != 0 {
             let mut down = Gather::new();
             let replaced = self.replace_loaned(&mut body, &mut h, page, &mut down);

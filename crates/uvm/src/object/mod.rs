@@ -110,6 +110,13 @@ pub(crate) struct ORef<M: Machine> {
     pub(crate) offset: Pages,
 }
 
+impl<M: Machine> ORef<M> {
+    /// The pages from so many behind the first on.
+    pub(crate) fn behind(&self, skip: Pages) -> Self {
+        ORef { pager: self.pager.clone(), offset: self.offset + skip }
+    }
+}
+
 impl<M: Machine> Clone for ORef<M> {
     /// The same pages; the object's count is not told.
     fn clone(&self) -> Self {

@@ -257,7 +257,7 @@ impl<M: Machine> Frames<M> {
     /// let range = memory(uvm, held, space, 1)?;
     /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
     /// assert_eq!(uvm.frames().wirings(pinned.pages()[0]), 1);
-    /// uvm.unwire_pages(held, pinned);
+    /// uvm.unwire_pages(held, pinned).map_err(|(why, _)| why)?;
     /// # Ok(()) });
     /// ```
     #[inline]

@@ -268,7 +268,7 @@ impl<'u> State<'u> {
         let uvm = self.uvm;
         self.pins
             .extract_if(.., |pins| which(pins))
-            .for_each(|pins| uvm.unwire_pages(held, pins.pinned));
+            .for_each(|pins| uvm.unwire_pages(held, pins.pinned).unwrap());
     }
 
     /// The devices write.
@@ -449,7 +449,7 @@ impl<'u> State<'u> {
         }
         if self.pins.len() > 3 {
             let pins = self.pins.remove(0);
-            self.uvm.unwire_pages(held, pins.pinned);
+            self.uvm.unwire_pages(held, pins.pinned).unwrap();
         }
     }
 
@@ -566,7 +566,7 @@ fn a_loan_that_makes_room_in_the_middle_goes_on_where_it_was() {
         (vec![3, 1, 2, 3, 4], 2)
     );
     audit(&uvm, held, &[&space, &other], &[&loan]);
-    uvm.unwire_pages(held, pinned);
+    uvm.unwire_pages(held, pinned).unwrap();
     uvm.return_loan(held, loan).unwrap();
     [space, other].into_iter().for_each(|space| uvm.space_destroy(held, space));
     assert_eq!(uvm.frames().free(), free);

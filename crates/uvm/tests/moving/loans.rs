@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::loaning::{audit, bytes, load, store, world, written, BOUNDS};
 use machine::{Machine, PageRange, Pages, Prot, ThreadCtx};
 use uvm::{
-    AnonObject, At, Backing, Counter, FaultError, Inherit, Intent, Loan, MapRequest, NotOurs,
-    Pager, Sharing, TransferError,
+    AnonObject, At, Backing, Counter, FaultError, Inherit, Intent, Loan, MapError, MapRequest,
+    NotOurs, Pager, Pass, Place, Sharing, TransferError,
 };
 use uvm_soft::SoftMachine;
 
@@ -180,7 +180,7 @@ fn what_a_device_may_write_to_is_copied() {
     uvm.machine().write(pinned.pages()[0], 0, &[99]);
     assert_eq!((bytes(&uvm, &loan), uvm.stat().get(Counter::LoansCopied)), (vec![1, 2], 1));
     audit(&uvm, held, &[&space], &[&loan]);
-    uvm.unwire_pages(held, pinned);
+    uvm.unwire_pages(held, pinned).unwrap();
     uvm.return_loan(held, loan).unwrap();
     // A locked mapping is no device.
     uvm.wire(held, &space, range).unwrap();
@@ -243,8 +243,20 @@ fn a_loan_of_another_instance_is_handed_back_whole() {
     assert_eq!(theirs.return_others(held, &mut loan, 1..2), Err(NotOurs));
     let (why, loan) = theirs.return_loan(held, loan).unwrap_err();
     assert_eq!((why, loan.len()), (NotOurs, 4));
-    let (why, mut loan) = theirs.transfer(held, &b, loan, At::Anywhere).unwrap_err();
+    let (why, loan) = theirs.transfer(held, &b, loan, At::Anywhere).unwrap_err();
     assert_eq!((why, loan.len()), (TransferError::NotOurs, 4));
+    let object: Arc<dyn Pager<_>> = AnonObject::new(&theirs, held, Pages(4)).unwrap();
+    let (why, mut loan) = theirs.give_to_object(held, &object, Pages(0), loan).unwrap_err();
+    assert_eq!((why, loan.len()), (TransferError::NotOurs, 4));
+    theirs.detach(held, &*object);
+    let pins = ours.wire_pages(held, &a, range, Prot::READ).unwrap();
+    let (why, pins) = theirs.unwire_pages(held, pins).unwrap_err();
+    assert_eq!((why, pins.pages().len()), (NotOurs, 4));
+    ours.unwire_pages(held, pins).unwrap();
+    let taken = ours.extract(held, &a, range, Pass::Copy).unwrap();
+    let (why, taken) = theirs.attach_range(held, &b, taken, Place::Anywhere).unwrap_err();
+    assert_eq!(why, MapError::Invalid);
+    ours.drop_detached(held, taken);
     audit(&ours, held, &[&a], &[&loan]);
     audit(&theirs, held, &[&b], &[&other]);
     // A part of it is still known to be ours; and so is all of it together again.

@@ -6,8 +6,8 @@ use crate::loaning::{audit, load, store, world, written, World, BOUNDS};
 use machine::order::Nothing;
 use machine::{Held, Machine, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::{
-    AnonObject, At, Counter, GetError, Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass,
-    Place, Sharing, TransferError,
+    AnonObject, At, Counter, Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Place,
+    Sharing, TransferError,
 };
 use uvm_soft::SoftMachine;
 
@@ -430,7 +430,7 @@ fn a_refused_push_into_an_object_leaves_what_is_mapped() {
     uvm.wire(held, &spaces[0], range).unwrap();
     let loan = filled(&uvm, held, &[2; PAGES as usize]);
     let (e, loan) = uvm.give_to_object(held, &pager, Pages(1), loan).unwrap_err();
-    assert_eq!(e, GetError::PastEnd);
+    assert_eq!(e, TransferError::PastEnd);
     for space in &spaces {
         assert!(range.iter_pages().all(|va| uvm
             .machine()
@@ -452,7 +452,7 @@ fn pages_are_pushed_down_into_an_object() {
     let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(3)).unwrap();
     let loan = filled(&uvm, held, &[7, 8, 9, 10]);
     let (e, mut loan) = uvm.give_to_object(held, &pager, Pages(0), loan).unwrap_err();
-    assert_eq!(e, GetError::PastEnd);
+    assert_eq!(e, TransferError::PastEnd);
     uvm.return_loan(held, loan.split_off(3)).unwrap();
     let shared = uvm.loan_again(&loan.pages()[2]).unwrap();
     uvm.give_to_object(held, &pager, Pages(0), loan).unwrap();
@@ -547,7 +547,7 @@ fn a_debugger_reaches_what_the_program_does_not() {
     let byte = |held: &mut Held<'_, Nothing>, access, with: &dyn Fn(machine::PageNo)| {
         let pinned = uvm.reference_pages(held, &space, first, access)?;
         with(pinned.pages()[0]);
-        uvm.unwire_pages(held, pinned);
+        uvm.unwire_pages(held, pinned).unwrap();
         Ok::<_, uvm::FaultError>(())
     };
     let seen = std::cell::Cell::new([0; 1]);

@@ -555,7 +555,7 @@ fn pages_that_the_file_got_past_them_are_read_again() {
             )
             .unwrap();
         assert!(!desk.file.invalidate(&desk.uvm, held, 5..8));
-        desk.uvm.unwire_pages(held, pinned);
+        desk.uvm.unwire_pages(held, pinned).unwrap();
         let seen: Vec<u8> = (0..8).map(|n| desk.load(&space, va + Pages(n)).unwrap()).collect();
         assert_eq!(seen, [90, 91, 7, 93, 94, 95, 6, 7]);
         desk.file.clean(&desk.uvm, held, 0..8).unwrap();

@@ -182,8 +182,8 @@ fn pinned_pages_stay_and_no_entry_is_split() {
     assert_eq!(uvm.frames().total() - uvm.frames().free(), used, "a pinned page was freed");
     let gone = into.pages()[0];
     assert!(uvm.frames().owner(gone) == Owner::Kernel);
-    uvm.unwire_pages(held, out);
-    uvm.unwire_pages(held, into);
+    uvm.unwire_pages(held, out).unwrap();
+    uvm.unwire_pages(held, into).unwrap();
     assert_eq!(uvm.frames().total() - uvm.frames().free(), used - 7);
     for n in 15..20 {
         assert_eq!(load(&uvm, &s, zero + Pages(n)), Ok(n as u8 + 90));
@@ -203,7 +203,7 @@ fn what_a_device_wrote_to_a_mapped_file_is_written_back() {
     // Written back before the device is done, and again after.
     desk.file.clean(&uvm, held, 0..8).unwrap();
     uvm.machine().write(pinned.pages()[0], 0, &[42]);
-    uvm.unwire_pages(held, pinned);
+    uvm.unwire_pages(held, pinned).unwrap();
     desk.file.clean(&uvm, held, 0..8).unwrap();
     assert_eq!(desk.disk.state().written[&0], 42);
     desk.close(held, vec![s]);
@@ -223,18 +223,18 @@ fn an_object_has_writers_as_long_as_a_device_may_write_to_it() {
     let wired = uvm.wire_pages(held, &s, all, Prot::WRITE).unwrap();
     uvm.unmap(held, &s, all).unwrap();
     assert_eq!((object.writers(), object.pinned_writers()), (0, 16));
-    uvm.unwire_pages(held, writes);
+    uvm.unwire_pages(held, writes).unwrap();
     assert!(!object.deny_writers(), "a device may write to it");
-    uvm.unwire_pages(held, wired);
+    uvm.unwire_pages(held, wired).unwrap();
     assert_eq!(object.pinned_writers(), 0);
     assert!(object.deny_writers());
-    uvm.unwire_pages(held, reads);
+    uvm.unwire_pages(held, reads).unwrap();
     // Where stores copy the page, no device reaches the object.
     let va = map(&uvm, &s, &desk.pager, Sharing::Private);
     let copies =
         uvm.wire_pages(held, &s, PageRange::new(va, va + Pages(8)).unwrap(), Prot::WRITE).unwrap();
     assert_eq!(object.pinned_writers(), 0);
-    uvm.unwire_pages(held, copies);
+    uvm.unwire_pages(held, copies).unwrap();
     desk.close(held, vec![s]);
 }
 
@@ -257,6 +257,6 @@ fn pinning_fails_as_an_access_would_and_leaves_nothing_pinned() {
     assert!(pages(0..1024).all(|page| uvm.frames().wire_count(page) == 0));
     let pinned = uvm.wire_pages(held, &s, range(100, 200), Prot::READ).unwrap();
     assert_eq!(pinned.pages().len(), CLUSTER, "more than a cluster was pinned at once");
-    uvm.unwire_pages(held, pinned);
+    uvm.unwire_pages(held, pinned).unwrap();
     desk.close(held, vec![s]);
 }

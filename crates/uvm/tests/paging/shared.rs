@@ -9,7 +9,7 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{
     Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Loan, MapRequest, Pager,
-    Quota, Sharing, Space, SwapId, Uvm,
+    Quota, Sharing, Space, SwapId, TransferError, Uvm,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
@@ -288,7 +288,7 @@ fn objects_with_one_quota_hold_no_more_together() {
     let page = |held: &mut Held<'_, Nothing>| Loan::from(vec![uvm.new_page(held).unwrap()]);
     let given = page(held);
     let (refusal, back) = uvm.give_to_object(held, &one, Pages(300), given).unwrap_err();
-    assert_eq!(refusal, GetError::NoSpace);
+    assert_eq!(refusal, TransferError::NoSpace);
     uvm.give_to_object(held, &one, Pages(150), back).unwrap();
     assert_eq!(quota.used(), 300);
     // What they are listed in is counted too, by leaves.

@@ -92,7 +92,7 @@ fn a_pin_of_a_hole_that_another_fills_is_one_pin() {
     let pinned = desk.uvm.wire_pages(held, &space, range, Prot::WRITE).unwrap();
     let page = pinned.pages()[0];
     let during = desk.uvm.frames().wire_count(page);
-    desk.uvm.unwire_pages(held, pinned);
+    desk.uvm.unwire_pages(held, pinned).unwrap();
     assert_eq!((during, desk.uvm.frames().wire_count(page)), (1, 0));
 }
 

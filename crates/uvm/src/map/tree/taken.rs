@@ -50,9 +50,11 @@ impl<E> Default for Taken<E> {
     }
 }
 
-impl<E> From<Tree<E>> for Taken<E> {
-    fn from(more: Tree<E>) -> Self {
-        Taken { one: None, more }
+impl<E: Span> From<Tree<E>> for Taken<E> {
+    fn from(mut more: Tree<E>) -> Self {
+        let only = more.before(Va(u64::MAX)).filter(|_| more.len() == 1);
+        let one = only.map(|e| e.range().start).and_then(|va| more.remove(va));
+        Taken { one, more }
     }
 }
 
