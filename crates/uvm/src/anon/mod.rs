@@ -456,8 +456,8 @@ impl<M: Machine> Anons<M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// A new anon with one reference and its page, whose bytes are whatever they were: for the caller
-    /// to fill, who activates it once it has been entered (I3).
+    /// A new anon with one reference and its page, whose bytes are whatever they were: for the
+    /// caller to fill, who activates it once it has been entered (I3).
     #[inline(always)]
     pub(crate) fn new_anon(
         &self,

@@ -11,9 +11,9 @@
 //! it: the asynchronous page-in that the paper leaves to the future (1999, section 5.4). `Random`
 //! advice brings the one page, `Sequential` starts with the widest window.
 //!
-//! I1: a page under way is its anon's, busy, and on no queue; a thread that finds it waits. I2: the pages
-//! of a chain come from consecutive slots, which stay taken until the read has ended, also if the
-//! anon goes (`owner.rs`). I3: memory for what may not be wanted is taken only where it is not
+//! I1: a page under way is its anon's, busy, and on no queue; a thread that finds it waits. I2: the
+//! pages of a chain come from consecutive slots, which stay taken until the read has ended, also if
+//! the anon goes (`owner.rs`). I3: memory for what may not be wanted is taken only where it is not
 //! short. A walk's next pages are wanted: for them anything goes but the reserves and
 //! [`FOR_COPIES`].
 //!

@@ -230,9 +230,9 @@ impl<M: Machine> Fork<'_, M> {
         }
     }
 
-    /// Makes entries for a part of the range, as far as they take no more heap than is reserved, and
-    /// no more looks than are `left`. `need` becomes what they take, with the first that could not
-    /// be made.
+    /// Makes entries for a part of the range, as far as they take no more heap than is reserved,
+    /// and no more looks than are `left`. `need` becomes what they take, with the first that could
+    /// not be made.
     #[inline]
     pub(crate) fn make_entries(
         &mut self,

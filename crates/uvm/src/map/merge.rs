@@ -28,8 +28,8 @@ use crate::amap::slots::Heap;
 
 impl<M: Machine> LockedMap<'_, '_, M> {
     /// Adds an entry that has no amap where nothing is, as part of a neighbour if it continues one:
-    /// one of the same CPU, if it could be anywhere. It is attached to its object if it stays one of
-    /// its own. Heap for [one more](super::Change::ADD) has been reserved, and
+    /// one of the same CPU, if it could be anywhere. It is attached to its object if it stays one
+    /// of its own. Heap for [one more](super::Change::ADD) has been reserved, and
     /// [`CHANGE_BYTES`](crate::amap::cover::CHANGE_BYTES).
     pub(super) fn add(&mut self, entry: Entry<M>, is_anywhere: bool) {
         let (tree, held) = (&mut *self.tree, &mut *self.held);

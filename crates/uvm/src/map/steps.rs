@@ -232,9 +232,9 @@ impl<M: Machine> LockedMap<'_, '_, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Calls `step` with what is left of a range, with the map locked, until that is nothing; others
-    /// have a turn in between. It says where it ended. What it took away is flushed before the lock
-    /// goes.
+    /// Calls `step` with what is left of a range, with the map locked, until that is nothing;
+    /// others have a turn in between. It says where it ended. What it took away is flushed before
+    /// the lock goes.
     ///
     /// # Errors
     /// What a step fails with, which is the last then.
@@ -277,8 +277,8 @@ impl<M: Machine> Uvm<M> {
         let Ok(()) = done;
     }
 
-    /// Calls `step` with what is left of a range, with nothing locked, until that is nothing; others
-    /// have a turn in between. It says where it ended.
+    /// Calls `step` with what is left of a range, with nothing locked, until that is nothing;
+    /// others have a turn in between. It says where it ended.
     ///
     /// # Errors
     /// What a step fails with, which is the last then.
@@ -432,8 +432,8 @@ impl<M: Machine> Uvm<M> {
 
     /// Runs attempts of a change that takes away what some ranges show, which was [forgotten
     /// ahead](Self::forget_ahead): the first in the first space, the others in the second. One that
-    /// finds [too much](LockedMap::is_refilled) says `None`, and is made again with that forgotten and
-    /// the maps claimed: threads that touch it again and again don't make it longer.
+    /// finds [too much](LockedMap::is_refilled) says `None`, and is made again with that forgotten
+    /// and the maps claimed: threads that touch it again and again don't make it longer.
     pub(crate) fn attempt_ahead<T, E: From<NoMemory> + PartialEq>(
         &self,
         held: &mut Held<'_, order::Nothing>,

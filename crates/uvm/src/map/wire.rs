@@ -351,8 +351,8 @@ impl<M: Machine> Uvm<M> {
 }
 
 impl<M: Machine> LockedMap<'_, '_, M> {
-    /// Unwires some pages of the first entry in a range that is wired, which is so no more once none
-    /// of its pages is. Says where the rest begins, in which entries may be wired.
+    /// Unwires some pages of the first entry in a range that is wired, which is so no more once
+    /// none of its pages is. Says where the rest begins, in which entries may be wired.
     fn unwire_first(&mut self, range: VaRange) -> Va {
         let part = first_part(self.tree, range);
         let Some((_, wired)) = first_wired(self.tree, part, |e| e.range) else {
