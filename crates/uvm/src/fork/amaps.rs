@@ -15,7 +15,7 @@ use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
     /// Gives entries in a range that wait to copy amaps of their own. Another fork may follow at
-    /// once: the caller asks [again](Self::copies_needed).
+    /// once: the caller asks [again](crate::map::LockedMap::copies_needed).
     ///
     /// # Errors
     /// [`NoMemory`], also if the thread is being ended: entries that have theirs keep them.
