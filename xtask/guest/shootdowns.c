@@ -310,9 +310,6 @@ static void unmapping_against_faults(void) {
 
 // --- threads that map side by side ------------------------------------------------------------------------------------
 
-// In which half a terabyte each thread has mapped last: CPUs that map in turns are given a place of their own.
-static _Atomic uintptr_t place[MAX + 1];
-
 // Maps wherever there is room, as all others do.
 static void *mapping_anywhere(void *argument) {
     long me = (long)argument;
@@ -322,63 +319,31 @@ static void *mapping_anywhere(void *argument) {
         if (at[0] != 0 || at[PAGE] != 0) atomic_fetch_add(&wrong, 1);
         touch(at, 2, (char)me);
         if (at[0] != (char)me || munmap(at, 2 * PAGE)) atomic_fetch_add(&wrong, 1);
-        atomic_store(&place[me], (uintptr_t)at >> 39);
         atomic_fetch_add(&rounds[me], 1);
     }
     return 0;
 }
 
-static int all_are_apart(int others) {
-    for (int i = 1; i <= others; i++) {
-        for (int j = 0; j < i; j++) if (atomic_load(&place[i]) == atomic_load(&place[j])) return 0;
-    }
-    return 1;
+static void wait_for_rounds(int others, int most) {
+    for (int i = 1; i <= others; i++) while (atomic_load(&rounds[i]) < most) usleep(100);
 }
 
-static long rounds_of(int others) {
-    long sum = 0;
-    for (int i = 1; i <= others; i++) sum += atomic_load(&rounds[i]);
-    return sum;
-}
-
-static long told_others(void) { return counter("tlb_noted") + counter("tlb_interrupts") + counter("tlb_deferred"); }
-
-// Returns when each thread has a place of its own.
-static int start_apart(pthread_t *threads) {
-    int others = start(threads, mapping_anywhere);
-    place[0] = (uintptr_t)map(1) >> 39;
-    while (!all_are_apart(others)) usleep(100);
-    return others;
-}
-
-// A CPU that its host stops while it has the map's lock makes the others wait, and so meet, once more: one of several
-// counts tells.
-static void threads_that_map_apart_tell_nobody(void) {
+static void side_by_side(int most) {
     pthread_t threads[MAX];
-    int others = start_apart(threads);
-    long done, told;
-    int left = 10;
-    do {
-        done = rounds_of(others);
-        told = told_others();
-        while (rounds_of(others) - done < 2000) usleep(1000);
-        told = told_others() - told;
-        done = rounds_of(others) - done;
-        // Each would be told in each round.
-    } while (told > done / 10 && --left);
-    if (told > done / 10) printf("  others were told %ld times in %ld rounds\n", told, done);
-    CHECK(told <= done / 10);
+    memset(rounds, 0, sizeof rounds);
+    atomic_store(&wrong, 0);
+    int others = start(threads, mapping_anywhere);
+    wait_for_rounds(others, most);
     end(threads, others);
     CHECK(atomic_load(&wrong) == 0);
 }
 
-static void map_apart_and_end(void) {
-    pthread_t threads[MAX];
-    end(threads, start_apart(threads));
-}
+static void threads_that_map_side_by_side(void) { side_by_side(1000); }
 
-static void many_whose_threads_map_apart_end(void) {
-    for (int i = 0; i < 100; i++) CHECK(in_child(map_apart_and_end) == 0);
+static void map_side_by_side_and_end(void) { side_by_side(20); }
+
+static void many_whose_threads_map_side_by_side_end(void) {
+    for (int i = 0; i < 100; i++) CHECK(in_child(map_side_by_side_and_end) == 0);
 }
 
 // The first keeps putting a page with a higher number where the last was, among what it maps anywhere; the others compare.
@@ -483,8 +448,8 @@ static const struct test_case cases[] = {
     {"nobody_writes_what_was_protected", nobody_writes_what_was_protected},
     {"fork_under_write_load_is_a_snapshot", fork_under_write_load_is_a_snapshot},
     {"unmapping_against_faults", unmapping_against_faults},
-    {"threads_that_map_apart_tell_nobody", threads_that_map_apart_tell_nobody},
-    {"many_whose_threads_map_apart_end", many_whose_threads_map_apart_end},
+    {"threads_that_map_side_by_side", threads_that_map_side_by_side},
+    {"many_whose_threads_map_side_by_side_end", many_whose_threads_map_side_by_side_end},
     {"who_looks_into_anothers_mappings_is_told", who_looks_into_anothers_mappings_is_told},
     {"an_audit_answers_who_waits", an_audit_answers_who_waits},
     {"an_audit_beside_programs_that_compute", an_audit_beside_programs_that_compute},

@@ -66,9 +66,9 @@ pub const CASES: &[Case] = &[
         ..guest("the heap gives memory back, several CPUs", &[("givesback", Libc::Musl)], &["/bin/givesback"])
     },
     Case {
-        name: "threads that map apart leave nothing behind",
+        name: "threads that map side by side leave nothing behind",
         guests: &[("flat", Libc::Musl), ("shootdowns", Libc::Musl)],
-        command: &["/bin/flat", "1024", "/bin/shootdowns", "many_whose_threads_map_apart_end"],
+        command: &["/bin/flat", "1024", "/bin/shootdowns", "many_whose_threads_map_side_by_side_end"],
         expect: &[Lacks("FAILED"), Contains("memory is as before")],
         cpus: 4,
         seconds: 300,
