@@ -447,9 +447,14 @@ impl Pmap for SoftPmap {
         }
         let tables = state.tables.spaces.remove(&space.id).expect("a space is destroyed once");
         assert!(tables.ptes.is_empty(), "a space is destroyed with {} mappings", tables.ptes.len());
+        // Bugs that leave some behind are for the program to find, whatever thread comes by here.
+        let leaves_some = [Plant::ReuseNames, Plant::SkipFlush, Plant::SkipRemoteFlush];
+        if leaves_some.iter().any(|&plant| self.planted(plant)) {
+            return;
+        }
         for (cpu, tlb) in state.tlbs.iter().enumerate() {
             assert!(
-                !tlb.knows_space(space.id) || self.planted(Plant::ReuseNames),
+                !tlb.knows_space(space.id),
                 "a space is destroyed while cpu {cpu} has its translations"
             );
         }
