@@ -697,7 +697,11 @@ impl<M: Machine> Passing<'_, M> {
                 self.half = Taken::from(entries);
                 Err(Stop::Fail(e.into()))
             }
-            MadeUpTo::Before(..) => unreachable!("what takes steps has been refused"),
+            // Others who share an amap have changed it since it was looked at: now it takes steps.
+            MadeUpTo::Before(..) => {
+                self.half = Taken::from(entries);
+                Err(Stop::again(0))
+            }
         }
     }
 
