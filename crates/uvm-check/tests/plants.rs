@@ -59,6 +59,7 @@ const READ_BACK: &[&str] = &["-p", "uvm-vm", "--test", "paging", "what_was_read_
 const WRITTEN_LAST: &[&str] =
     &["-p", "uvm-vm", "--test", "paging", "that_the_last_pass_has_written"];
 const RESERVE: &[&str] = &["-p", "uvm-vm", "--test", "paging", "the_reserve_is_filled"];
+const FREE_PAGES: &[&str] = &["-p", "uvm-vm", "--test", "page"];
 const HOLES: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_store_to_a_hole"];
 const REFUSED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
@@ -795,6 +796,18 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/reclaim.rs",
         changes: &[("self.pages_in_flight() + (made - made_before) as usize;", "self.pages_in_flight() + 0 * (made - made_before) as usize;")],
         found_by: WRITTEN_LAST,
+    },
+    Plant {
+        what: "memory: a free block merges with a buddy of another CPU's",
+        file: "uvm/src/page/buddy.rs",
+        changes: &[("&& page.index.load(Relaxed) == cpu as u64;", "&& cpu < self.lists.len();")],
+        found_by: FREE_PAGES,
+    },
+    Plant {
+        what: "memory: a free block merges with a part of its buddy",
+        file: "uvm/src/page/buddy.rs",
+        changes: &[("u32::from(page.order.load(Relaxed)) == order", "u32::from(page.order.load(Relaxed)) <= order")],
+        found_by: FREE_PAGES,
     },
     Plant {
         what: "memory: what a pass has freed is taken before the reserve is filled",

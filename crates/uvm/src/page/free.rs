@@ -1,34 +1,26 @@
-//! Free pages: a magazine of each CPU, lists behind them, and runs of many at once.
+//! Free pages: a magazine of each CPU, blocks behind them, and runs of many at once.
 //!
 //! ```text
-//!   alloc, free_page <-> magazine of this CPU <-- HALF at once --> lists:  CPU 0's | CPU 1's | ... | never used
+//!   alloc, free_page <-> magazine of this CPU <-- HALF at once --> free blocks (`buddy`)
 //! ```
 //! A magazine is an array, so that taking a number reads nothing but the array; and it is exchanged
-//! with the lists by halves, so that a CPU that takes and gives in turn comes there once in
+//! with the blocks by halves, so that a CPU that takes and gives in turn comes there once in
 //! [`HALF`] calls at most. Anons' numbers are kept likewise.
 //!
-//! What a CPU gives back comes on a list of its own, and it takes from there first: what it has
-//! written last lies in its own memory caches. With one list for all, two CPUs that filled and
-//! unmapped memory exchanged their pages, and with each page the 64 lines that one had written and
-//! the other was about to zero. Then it takes what no CPU has had, then the others' pages. One lock
-//! guards all lists; a CPU takes it once in 32 pages.
-//!
 //! A call for one page costs a lock, a CPU's number and a look at the record; what moves runs of
-//! pages pays them once. Runs pass the CPU's magazine by: they come off the lists and go back to
-//! them, as a chain.
+//! pages pays them once. Runs pass the CPU's magazine by.
 //!
-//! Source: Bonwick and Adams, Magazines and Vmem (USENIX ATC 2001), with a list in the depot in
+//! Source: Bonwick and Adams, Magazines and Vmem (USENIX ATC 2001), with free blocks in the depot in
 //! place of their full and empty magazines: giving back must not need memory.
-
-use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 use machine::atomic::Ordering::{Relaxed, Release};
 use machine::order::{Before, Held, PageCache};
 use machine::{Channel, Machine, NoMemory, PageNo};
 
+use super::buddy::Block;
 use super::gather::PageChain;
-use super::{pack, Frames, List, Owner, Place, Reserve, Segment, NIL};
+use super::{pack, Frames, Owner, Place, Reserve, Segment};
 
 /// Numbers that a magazine holds.
 pub const FULL: usize = 64;
@@ -38,39 +30,11 @@ pub(crate) const HALF: usize = FULL / 2;
 /// Free numbers, of pages or of what else a table holds, that one CPU has at hand.
 pub(crate) type Magazine = ArrayVec<u32, FULL>;
 
+/// Free blocks that a CPU takes over under one hold of the lock.
+const BLOCKS: usize = 64;
+
 /// Times that an allocation asks all caches, if others take each time what they give.
 const LOOKS: usize = 16;
-
-/// Free pages that are in no CPU's magazine.
-pub(super) struct FreeLists {
-    /// One for each CPU, and behind them the one for all.
-    pub(super) lists: Vec<List>,
-    /// Pages on all of them.
-    pub(super) len: usize,
-}
-
-impl FreeLists {
-    /// One list for all, and empty ones for so many CPUs.
-    ///
-    /// # Errors
-    /// [`NoMemory`] if the heap can't hold them.
-    pub(super) fn new(cpus: usize, all: List) -> Result<FreeLists, NoMemory> {
-        let mut lists = Vec::new();
-        lists.try_reserve_exact(cpus + 1).map_err(|_| NoMemory)?;
-        lists.resize(cpus, List::EMPTY);
-        lists.push(all);
-        Ok(FreeLists { lists, len: all.len })
-    }
-
-    /// The list that a CPU takes from next: its own, that of all, those of others. `None` if all
-    /// are empty.
-    fn next_for(&mut self, cpu: usize) -> Option<&mut List> {
-        let all = self.lists.len() - 1;
-        let others = (0..all).map(|i| (cpu + i) % all).skip(1);
-        let mut order = [cpu, all].into_iter().chain(others);
-        order.find(|&at| self.lists[at].len != 0).map(|at| &mut self.lists[at])
-    }
-}
 
 impl<M: Machine> Frames<M> {
     /// Takes a free page. Its contents are whatever they were; its owner is [`Owner::Kernel`], its
@@ -156,9 +120,12 @@ impl<M: Machine> Frames<M> {
     ) -> Result<PageNo, NoMemory> {
         let (mut cache, mut h) = self.per_cpu[cpu].cache.lock(held);
         if cache.is_empty() {
-            self.take_listed(machine, &mut h, reserve, HALF, |no| {
-                cache.push(no);
-                self.set_place(no, Place::Cached);
+            self.take_listed(machine, &mut h, reserve, HALF, |Block { first, pages }| {
+                // The next that is taken is the last: so pages come in ascending order.
+                for no in (first..first + pages).rev() {
+                    cache.push(no);
+                    self.set_place(no, Place::Cached);
+                }
                 // Counted in the cache before it leaves the list: see `free`.
                 self.per_cpu[cpu].cached.store(cache.len(), Release);
             });
@@ -183,7 +150,7 @@ impl<M: Machine> Frames<M> {
         PageNo(no)
     }
 
-    /// Takes pages from the free lists' fronts, at most so many, and as many as there are; says how
+    /// Takes free blocks, of at most so many pages together, and of as many as there are; says how
     /// many. Their records still say that they are there.
     fn take_listed(
         &self,
@@ -191,28 +158,17 @@ impl<M: Machine> Frames<M> {
         held: &mut Held<'_, PageCache>,
         reserve: Reserve,
         most: usize,
-        mut each: impl FnMut(u32),
+        mut each: impl FnMut(Block),
     ) -> usize {
         let (mut free, _h) = self.global.free.lock(held);
         let count = most.min(free.len.saturating_sub(self.kept_from(reserve)));
-        free.len -= count;
-        let mut left = count;
+        let (mut left, cpu) = (count as u32, machine.cpu());
         while left != 0 {
-            let Some(list) = free.next_for(machine.cpu()) else {
+            let Some(block) = free.take_up_to(&self.pages, cpu, left) else {
                 unreachable!("free pages are on no list")
             };
-            let taken = left.min(list.len);
-            for _ in 0..taken {
-                let page = &self.pages[list.head as usize];
-                each(list.head);
-                list.head = page.next.load(Relaxed);
-            }
-            list.len -= taken;
-            match self.pages.get(list.head as usize) {
-                Some(first) => first.prev.store(NIL, Relaxed),
-                None => list.tail = NIL,
-            }
-            left -= taken;
+            left -= block.pages;
+            each(block);
         }
         self.global.free_list_len.store(free.len, Release);
         if free.len < self.low_water() {
@@ -289,12 +245,14 @@ impl<M: Machine> Frames<M> {
         count: usize,
     ) {
         let (mut free, _h) = self.global.free.lock(held);
+        let mut free_run =
+            |run: Block| free.free(&self.pages, cpu, run, self.segment_of(run.first));
+        let mut runs = Runs::default();
         for no in (0..count).map_while(|_| cache.pop()) {
-            free.lists[cpu].splice_front(&self.pages, List { head: no, tail: no, len: 1 });
-            self.pages[no as usize].prev.store(NIL, Relaxed);
             self.set_place(no, Place::Free);
-            free.len += 1;
+            runs.add(no).into_iter().for_each(&mut free_run);
         }
+        runs.0.into_iter().for_each(free_run);
         self.global.free_list_len.store(free.len, Release);
     }
 
@@ -333,58 +291,79 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    /// Takes `count` frames that follow one another in physical memory, from the top; their state
-    /// is as [`alloc`](Self::alloc) leaves it. Cost: a scan of all records: for rare, large needs
-    /// such as a kernel heap.
+    /// Takes `count` frames that follow one another in physical memory, the first aligned to
+    /// `count` rounded up to a power of two; their state is as [`alloc`](Self::alloc) leaves it.
+    /// Cost: by CPUs, and by frames taken.
     ///
     /// # Errors
-    /// [`NoMemory`] if there is no such run, or taking it would reach into the kernel's reserve.
+    /// [`NoMemory`] if there is no such run, `count` is 0 or more than one page of page tables
+    /// maps, or taking it would reach into the kernel's reserve.
     ///
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
     /// let (frames, machine) = (uvm.frames(), uvm.machine());
-    /// let first = frames.alloc_run(held, 16)?;
+    /// let first = frames.alloc_run(machine, held, 16)?;
+    /// assert!(frames.pa(first).0.is_multiple_of(16 * PAGE_SIZE as u64));
     /// (first.0..first.0 + 16).for_each(|n| frames.free_page(machine, held, PageNo(n)));
     /// # Ok(()) });
     /// ```
     pub fn alloc_run<P: Before<PageCache>>(
         &self,
+        machine: &M,
         held: &mut Held<'_, P>,
         count: u32,
     ) -> Result<PageNo, NoMemory> {
-        self.drain_caches(held);
-        let (_cache, mut h) = self.per_cpu[0].cache.lock(held);
-        let (mut free, _h) = self.global.free.lock(&mut h);
-        let is_short = count == 0 || free.len < count as usize + self.reserve_kernel;
-        let mut segments = self.segments.iter().filter(|_| !is_short);
-        let Some(first) = segments.find_map(|segment| self.free_run(segment, count)) else {
+        let cpu = machine.cpu();
+        let mut run = self.take_run(held, cpu, count);
+        if run.is_none() {
+            // What lacks may lie in caches, or be in pieces that are different CPUs'.
+            self.drain_caches(held);
+            for _ in 0..=self.total / BLOCKS {
+                if !self.take_over_blocks(held, cpu) {
+                    break;
+                }
+            }
+            run = self.take_run(held, cpu, count);
+        }
+        let Some(Block { first, .. }) = run else {
             self.refusals.fetch_add(1, Relaxed);
             return Err(NoMemory);
         };
-        let [own @ .., all] = &mut free.lists[..] else { unreachable!("there is a list for all") };
-        for list in own.iter_mut().filter(|list| list.len != 0) {
-            all.splice_front(&self.pages, core::mem::replace(list, List::EMPTY));
-        }
-        for no in first..first + count {
-            all.unlink(&self.pages, no);
-            self.take(no);
-        }
-        free.len -= count as usize;
-        self.global.free_list_len.store(free.len, Relaxed);
         Ok(PageNo(first))
     }
 
-    fn free_run(&self, segment: &Segment, count: u32) -> Option<u32> {
-        let mut run = 0;
-        for no in (segment.first.0..segment.first.0 + segment.pages).rev() {
-            let free = self.pages[no as usize].place.load(Relaxed) == Place::Free as u8;
-            run = if free { run + 1 } else { 0 };
-            if run == count {
-                return Some(no);
-            }
+    fn take_run<P: Before<PageCache>>(
+        &self,
+        held: &mut Held<'_, P>,
+        cpu: usize,
+        count: u32,
+    ) -> Option<Block> {
+        let (_cache, mut h) = self.per_cpu[cpu].cache.lock(held);
+        let (mut free, _h) = self.global.free.lock(&mut h);
+        if count == 0 || free.len < count as usize + self.reserve_kernel {
+            return None;
         }
-        None
+        let run = free.take_run(&self.pages, cpu, count, |no| self.segment_of(no))?;
+        (run.first..run.first + count).for_each(|no| {
+            self.take(no);
+        });
+        self.global.free_list_len.store(free.len, Relaxed);
+        Some(run)
+    }
+
+    /// Makes some of all free blocks a CPU's; says whether there were others'.
+    fn take_over_blocks<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, cpu: usize) -> bool {
+        let (_cache, mut h) = self.per_cpu[cpu].cache.lock(held);
+        let (mut free, _h) = self.global.free.lock(&mut h);
+        free.take_over(&self.pages, cpu, BLOCKS, |no| self.segment_of(no))
+    }
+
+    /// The segment of a frame.
+    #[inline]
+    pub(super) fn segment_of(&self, no: u32) -> &Segment {
+        let has = |segment: &&Segment| no.wrapping_sub(segment.first.0) < segment.pages;
+        self.segments.iter().find(has).unwrap_or_else(|| panic!("{no} is no frame"))
     }
 
     /// Takes `count` free pages, each as [`alloc`](Self::alloc) leaves it, and hands them to
@@ -413,8 +392,9 @@ impl<M: Machine> Frames<M> {
         let mut taken = 0;
         if count >= HALF {
             let (_cache, mut h) = self.per_cpu[machine.cpu()].cache.lock(held);
-            let each = |no| each(self.take(no));
-            taken = self.take_listed(machine, &mut h, reserve, count, each);
+            taken = self.take_listed(machine, &mut h, reserve, count, |Block { first, pages }| {
+                (first..first + pages).for_each(|no| each(self.take(no)));
+            });
         }
         for _ in taken..count {
             each(self.alloc(machine, held, reserve)?);
@@ -422,21 +402,36 @@ impl<M: Machine> Frames<M> {
         Ok(())
     }
 
-    /// Frees a chain that would overflow a cache: it becomes the front of the CPU's free list.
+    /// Frees a chain that would overflow a cache.
     fn free_listed(&self, held: &mut Held<'_, PageCache>, cpu: usize, chain: &PageChain) {
-        let Some(head) = chain.head else { return };
         let (mut free, _h) = self.global.free.lock(held);
-        let (mut at, mut prev) = (head.0, NIL);
-        for _ in 0..chain.len {
-            let page = &self.pages[at as usize];
+        let mut free_run =
+            |run: Block| free.free(&self.pages, cpu, run, self.segment_of(run.first));
+        let (mut next, mut runs) = (chain.head, Runs::default());
+        while let Some(PageNo(no)) = next {
+            let page = &self.pages[no as usize];
+            next = page.next();
             page.frees(Place::Free);
-            page.prev.store(prev, Relaxed);
-            (prev, at) = (at, page.next.load(Relaxed));
+            runs.add(no).into_iter().for_each(&mut free_run);
         }
-        // Now `prev` is the chain's last page.
-        let front = List { head: head.0, tail: prev, len: chain.len };
-        free.lists[cpu].splice_front(&self.pages, front);
-        free.len += chain.len;
+        runs.0.into_iter().for_each(free_run);
         self.global.free_list_len.store(free.len, Release);
+    }
+}
+
+/// Numbers that come one by one, put together where they follow one another, up or down.
+#[derive(Default)]
+struct Runs(Option<Block>);
+
+impl Runs {
+    /// Adds a number. Returns the run before it, if it doesn't go on with that.
+    #[inline]
+    fn add(&mut self, no: u32) -> Option<Block> {
+        match &mut self.0 {
+            Some(run) if run.first + run.pages == no => run.pages += 1,
+            Some(run) if no + 1 == run.first => (run.first, run.pages) = (no, run.pages + 1),
+            run => return run.replace(Block { first: no, pages: 1 }),
+        }
+        None
     }
 }

@@ -29,6 +29,7 @@
 //! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches
 //! and batches are ours, so that a fault takes no lock shared by all CPUs.
 
+mod buddy;
 mod free;
 mod gather;
 #[allow(unsafe_code)]
@@ -38,7 +39,7 @@ mod record;
 
 use alloc::vec::Vec;
 
-use free::FreeLists;
+use buddy::FreeLists;
 pub use free::FULL;
 pub(crate) use free::{Magazine, HALF};
 pub use gather::{Gather, Unmapped};
@@ -180,6 +181,8 @@ struct Page {
     prev: AtomicU32,
     flags: AtomicU16,
     place: AtomicU8,
+    /// Of a free block's first page: see `buddy`.
+    order: AtomicU8,
 }
 
 /// A doubly linked list of pages through their records; the head lives inside the list's lock.
@@ -207,15 +210,17 @@ impl List {
         self.len += 1;
     }
 
-    /// Puts a list that isn't empty before this one.
-    fn splice_front(&mut self, pages: &[Page], front: List) {
-        pages[front.tail as usize].next.store(self.head, Relaxed);
+    /// Links a page at the front.
+    fn push_front(&mut self, pages: &[Page], no: u32) {
+        let page = &pages[no as usize];
+        page.next.store(self.head, Relaxed);
+        page.prev.store(NIL, Relaxed);
         match pages.get(self.head as usize) {
-            Some(first) => first.prev.store(front.tail, Relaxed),
-            None => self.tail = front.tail,
+            Some(first) => first.prev.store(no, Relaxed),
+            None => self.tail = no,
         }
-        self.head = front.head;
-        self.len += front.len;
+        self.head = no;
+        self.len += 1;
     }
 
     fn unlink(&mut self, pages: &[Page], no: u32) {
@@ -359,14 +364,11 @@ impl<M: Machine> Frames<M> {
         let (free, total) = (first_of(segments.len()), first_of(segments.len() + loaded.len()));
         let mut records = Vec::new();
         records.try_reserve_exact(numbers as usize).map_err(|_| NoMemory)?;
-        records.extend((0..free).map(|n| Page::new(Owner::Free, Place::Free, n, free)));
-        records.extend((free..total).map(|n| Page::new(Owner::Kernel, Place::Own, n, 0)));
-        records.extend((total..numbers).map(|n| Page::new(Owner::Kernel, Place::Nowhere, n, 0)));
-        let list = if free == 0 {
-            List::EMPTY
-        } else {
-            List { head: 0, tail: free - 1, len: free as usize }
-        };
+        records.extend((0..free).map(|_| Page::new(Owner::Free, Place::Free)));
+        records.extend((free..total).map(|_| Page::new(Owner::Kernel, Place::Own)));
+        records.extend((total..numbers).map(|_| Page::new(Owner::Kernel, Place::Nowhere)));
+        let mut lists = FreeLists::new(cpus)?;
+        table[..segments.len()].iter().for_each(|segment| lists.add_segment(&records, segment));
         let reserve_pageout = (total as usize / 512).clamp(2, 64);
         let slack = (total as usize / 64).clamp(4, 2048);
         Ok(Frames {
@@ -375,7 +377,7 @@ impl<M: Machine> Frames<M> {
             pages: records,
             per_cpu: (0..cpus).map(|_| CachePadded(PerCpu::new())).collect(),
             global: CachePadded(Global {
-                free: Ordered::new(FreeLists::new(cpus, list)?),
+                free: Ordered::new(lists),
                 free_list_len: AtomicUsize::new(free as usize),
                 queues: Ordered::new(Queues::new()),
                 balance: Balance::default(),

@@ -23,8 +23,9 @@ use machine::atomic::Ordering::Relaxed;
 use machine::order::{Before, Held, PageQueues};
 use machine::{Machine, PageNo};
 
+use super::buddy::{MAX_ORDER, NO_BLOCK};
 use super::record::WIRINGS;
-use super::{pack, Frames, List, Owner, PageFlags, Place, NIL};
+use super::{pack, Frames, List, Owner, Page, PageFlags, Place, NIL};
 
 /// Pages that come on the active queue at once.
 const BATCH: usize = 32;
@@ -357,8 +358,17 @@ impl<M: Machine> Frames<M> {
             }
             let (_cache, mut h) = self.per_cpu[0].cache.lock(&mut h);
             let (free, _h) = self.global.free.lock(&mut h);
-            free.lists.iter().try_for_each(|list| self.audit_list(list, Place::Free))?;
-            let listed: usize = free.lists.iter().map(|list| list.len).sum();
+            let (mut listed, mut blocks) = (0, 0);
+            free.each_list(|list, order| {
+                self.audit_list(list, Place::Free)?;
+                self.audit_blocks(list, order)?;
+                (listed, blocks) = (listed + (list.len << order), blocks + list.len);
+                Ok(())
+            })?;
+            let is_first = |page: &&Page| page.order.load(Relaxed) != NO_BLOCK;
+            if self.pages.iter().filter(is_first).count() != blocks {
+                return Err("a page says that a free block begins there, which is on no list");
+            }
             if free.len != listed {
                 return Err("the free lists have other lengths than their sum says");
             }
@@ -389,6 +399,26 @@ impl<M: Machine> Frames<M> {
         } else {
             Err("a list's length is not the number of pages that say they are on it")
         }
+    }
+
+    /// Whether all pages of a list's blocks are free, and no block could be merged with its buddy.
+    fn audit_blocks(&self, list: &List, order: u32) -> Result<(), &'static str> {
+        let mut at = (list.len != 0).then_some(PageNo(list.head));
+        while let Some(PageNo(first)) = at {
+            let order_of = |no: u32| u32::from(self.pages[no as usize].order.load(Relaxed));
+            let is_free = |no| self.place(PageNo(no)) == Place::Free;
+            if order_of(first) != order || !(first..first + (1 << order)).all(is_free) {
+                return Err("a free block has another size than its list says");
+            }
+            let buddy = self.segment_of(first).buddy(first, order);
+            let cpu_of = |no: u32| self.pages[no as usize].index.load(Relaxed);
+            let is_mate = |no| order_of(no) == order && cpu_of(no) == cpu_of(first);
+            if order < MAX_ORDER && buddy.is_some_and(is_mate) {
+                return Err("a free block and its buddy are a CPU's, and two");
+            }
+            at = self.pages[first as usize].next();
+        }
+        Ok(())
     }
 
     fn audit_list(&self, list: &List, place: Place) -> Result<(), &'static str> {

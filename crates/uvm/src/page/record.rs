@@ -3,6 +3,7 @@
 
 use core::num::NonZeroU32;
 
+use super::buddy::NO_BLOCK;
 use super::{Frames, Owner, Page, PageFlags, Place, NIL, PLACES};
 use machine::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
@@ -474,15 +475,16 @@ impl<M: Machine> Frames<M> {
 }
 
 impl Page {
-    pub(super) fn new(owner: Owner, place: Place, n: u32, end: u32) -> Page {
+    pub(super) fn new(owner: Owner, place: Place) -> Page {
         Page {
             owner: AtomicU64::new(pack(owner)),
             index: AtomicU64::new(0),
             wire: AtomicU32::new(0),
-            next: AtomicU32::new(if n + 1 < end { n + 1 } else { NIL }),
-            prev: AtomicU32::new(n.wrapping_sub(1)),
+            next: AtomicU32::new(NIL),
+            prev: AtomicU32::new(NIL),
             flags: AtomicU16::new(0),
             place: AtomicU8::new(place as u8),
+            order: AtomicU8::new(NO_BLOCK),
         }
     }
 }

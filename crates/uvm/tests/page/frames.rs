@@ -275,7 +275,7 @@ type Break = fn(&SoftMachine, &mut Held<'_, Nothing>);
 fn an_audit_finds_records_that_do_not_fit_the_lists() {
     let breaks: [(&str, Break); 6] = [
         ("operation gives back", |m, _| m.frames().announce(1)),
-        ("has an owner", |m, _| m.frames().set_owner(PageNo(150), Owner::Kernel, 0)),
+        ("has an owner", |m, _| m.frames().set_owner(PageNo(100), Owner::Kernel, 0)),
         ("without an owner", |m, h| {
             let page = alloc(m, h);
             m.frames().set_owner(page, Owner::Free, 0);
@@ -415,10 +415,8 @@ fn what_one_cpu_gave_back_is_there_for_all() {
 fn a_run_is_found_among_what_all_cpus_gave_back() {
     once_used(give_in_turns, |m, h, _| {
         let free = m.frames().free();
-        m.frames()
-            .alloc_run(h, 900)
-            .expect("all but a hundred pages are free, and lie side by side");
-        assert_eq!(m.frames().free(), free - 900);
+        m.frames().alloc_run(m, h, 256).expect("so many lie side by side");
+        assert_eq!(m.frames().free(), free - 256);
     });
 }
 
@@ -427,7 +425,7 @@ fn a_run_follows_one_another_in_one_segment() {
     let m = machine(&[(Pa(0x10_0000), 30), (Pa(0x100_0000), 64)]);
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
-    let first = m.frames().alloc_run(h, 40).expect("the second segment has room");
+    let first = m.frames().alloc_run(&m, h, 40).expect("the second segment has room");
     let start = m.frames().pa(first);
     for n in 0..40 {
         assert_eq!(
@@ -437,7 +435,7 @@ fn a_run_follows_one_another_in_one_segment() {
         assert_eq!(m.frames().owner(PageNo(first.0 + n)), Owner::Kernel);
     }
     assert_eq!(m.frames().free(), 54);
-    assert!(m.frames().alloc_run(h, 40).is_err() && m.frames().alloc_run(h, 0).is_err());
+    assert!(m.frames().alloc_run(&m, h, 40).is_err() && m.frames().alloc_run(&m, h, 0).is_err());
     m.frames().audit(h).unwrap();
 }
 
@@ -446,9 +444,47 @@ fn a_run_leaves_the_kernels_reserve() {
     let m = small();
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
-    assert!(m.frames().alloc_run(h, 200).is_err() && m.frames().alloc_run(h, 197).is_err());
-    assert_eq!(m.frames().alloc_run(h, 196), Ok(PageNo(4)));
-    assert!(m.frames().alloc_run(h, 1).is_err());
+    let run = |h: &mut _, count| m.frames().alloc_run(&m, h, count);
+    assert!(run(h, 128).is_ok() && run(h, 64).is_ok());
+    // Of 8 free pages, 4 are kept.
+    assert!(run(h, 5).is_err() && run(h, 4).is_ok() && run(h, 1).is_err());
+    m.frames().audit(h).unwrap();
+}
+
+#[test]
+fn pages_ascend() {
+    let m = machine(&[(Pa(0), 512)]);
+    let mut ctx = ThreadCtx::new();
+    let h = &mut ctx.held();
+    let pages: Vec<_> = (0..128).map(|_| alloc(&m, h)).collect();
+    assert!(pages.windows(2).all(|two| two[1].0 == two[0].0 + 1), "{pages:?}");
+    // And again, whatever the order in which they come back.
+    for order in [|n: usize| n, |n| 127 - n, |n| n * 37 % 128] {
+        (0..128).for_each(|n| m.frames().free_page(&m, h, pages[order(n)]));
+        m.frames().drain_caches(h);
+        m.frames().audit(h).unwrap();
+        let again: Vec<_> = (0..128).map(|_| alloc(&m, h)).collect();
+        assert_eq!(again, pages);
+    }
+}
+
+#[test]
+fn the_largest_run_is_what_a_table_maps() {
+    let most = (machine::PAGE_SIZE / 8) as u32;
+    let m = machine(&[(Pa(0), 4 * most)]);
+    let mut ctx = ThreadCtx::new();
+    let (f, h) = (m.frames(), &mut ctx.held());
+    assert!(f.alloc_run(&m, h, most + 1).is_err() && f.alloc_run(&m, h, u32::MAX).is_err());
+    let one = alloc(&m, h);
+    // The first is in pieces now.
+    let runs: Vec<_> = (0..3).map(|_| f.alloc_run(&m, h, most).expect("it is free")).collect();
+    assert!(runs
+        .iter()
+        .all(|run| f.pa(*run).0.is_multiple_of((most as usize * machine::PAGE_SIZE) as u64)));
+    assert!(f.alloc_run(&m, h, most).is_err());
+    f.free_page(&m, h, one);
+    assert!(f.alloc_run(&m, h, most / 2).is_ok(), "what a cache has merges with the rest");
+    f.audit(h).unwrap();
 }
 
 #[test]

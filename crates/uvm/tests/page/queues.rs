@@ -110,21 +110,26 @@ impl World<'_> {
         got.into_iter().for_each(|page| self.takes(page));
     }
 
-    /// The highest run of free pages in the first segment that has one.
+    /// A run is there if as many pages as the next power of two are free side by side, aligned.
     fn alloc_run(&mut self, h: &mut Token<'_>) {
         let count = self.below(90) as u32;
         let taken: BTreeSet<_> = self.taken().map(|page| page.0).collect();
-        let starts = [0..SEGMENTS[0], SEGMENTS[0]..ALL];
-        let first = starts.into_iter().find_map(|segment| {
-            let (start, end) = (segment.start, (segment.end + 1).saturating_sub(count));
-            (start..end).rev().find(|&first| taken.range(first..first + count).next().is_none())
+        let size = count.next_power_of_two();
+        let aligned = |no: u32| {
+            let frame = (self.frames().pa(PageNo(no)).0 >> machine::PAGE_SHIFT) as u32;
+            frame.is_multiple_of(size)
+        };
+        let any = [0..SEGMENTS[0], SEGMENTS[0]..ALL].into_iter().any(|segment| {
+            (segment.start..(segment.end + 1).saturating_sub(size))
+                .any(|first| aligned(first) && taken.range(first..first + size).next().is_none())
         });
         let is_there = count > 0 && self.free() >= count as usize + kept_from(Reserve::User);
         let refusals = self.frames().refusals();
-        let found = self.frames().alloc_run(h, count);
-        assert_eq!(found.ok(), first.filter(|_| is_there).map(PageNo), "{count} of {taken:?}");
+        let found = self.frames().alloc_run(self.m, h, count);
+        assert_eq!(found.is_ok(), any && is_there, "{count} of {taken:?}");
         assert_eq!(self.frames().refusals(), refusals + usize::from(found.is_err()));
         if let Ok(PageNo(first)) = found {
+            assert!(aligned(first), "{count} from {first} on");
             (first..first + count).for_each(|no| self.takes(PageNo(no)));
         }
     }

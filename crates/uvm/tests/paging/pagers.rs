@@ -118,7 +118,7 @@ fn a_pager_may_choose_its_pages_itself() {
     let (uvm, mut ctx) =
         (SoftMachine::new(Config::default()).into_uvm().unwrap(), ThreadCtx::new());
     let held = &mut ctx.held();
-    let first = uvm.frames().alloc_run(held, 2).unwrap();
+    let first = uvm.frames().alloc_run(uvm.machine(), held, 2).unwrap();
     let chips = vec![first, PageNo(first.0 + 1)];
     for &chip in &chips {
         uvm.machine().write(chip, 0, &[chip.0 as u8; 8]);

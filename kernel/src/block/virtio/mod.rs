@@ -84,7 +84,7 @@ pub struct KernelHal;
 unsafe impl Hal for KernelHal {
     fn dma_alloc(pages: usize, _direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {
         let frames = KERNEL.frames();
-        let Ok(first) = unlocked(|held| frames.alloc_run(held, pages as u32)) else {
+        let Ok(first) = unlocked(|held| frames.alloc_run(&KERNEL, held, pages as u32)) else {
             return (0, NonNull::dangling());
         };
         for page in (first.0..first.0 + pages as u32).map(PageNo) {
