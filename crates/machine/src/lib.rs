@@ -56,7 +56,7 @@ pub use notes::Notes;
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
 pub use pmap::{Pmap, Prot, Wiring};
 pub use shared::Shared;
-pub use shootdown::{CpuSet, Shootdown};
+pub use shootdown::{CpuSet, Shootdown, MAX_CPUS};
 
 /// The example of the crate's README, tested.
 #[cfg(doctest)]

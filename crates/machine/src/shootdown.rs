@@ -13,7 +13,18 @@ use arrayvec::ArrayVec;
 
 use crate::{Pmap, VaRange};
 
-/// A set of CPUs, one bit each; at most 64.
+/// CPUs that a [`CpuSet`] has room for: 64, or with `--cfg uvm_max_cpus="256"` or `"1024"` in
+/// `RUSTFLAGS` so many. A constant of the build, as each operation has a set on its stack.
+pub const MAX_CPUS: usize = if cfg!(uvm_max_cpus = "1024") {
+    1024
+} else if cfg!(uvm_max_cpus = "256") {
+    256
+} else {
+    64
+};
+const WORDS: usize = MAX_CPUS / 64;
+
+/// A set of CPUs, of numbers below [`MAX_CPUS`].
 ///
 /// ```
 /// use machine::CpuSet;
@@ -21,13 +32,18 @@ use crate::{Pmap, VaRange};
 /// assert_eq!(set.iter().collect::<Vec<_>>(), [0, 3]);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct CpuSet(pub u64);
+pub struct CpuSet([u64; WORDS]);
 
 impl CpuSet {
     /// No CPU.
-    pub const NONE: CpuSet = CpuSet(0);
+    pub const NONE: CpuSet = CpuSet([0; WORDS]);
+    /// All that there may be.
+    pub const ALL: CpuSet = CpuSet([u64::MAX; WORDS]);
 
     /// Just this CPU.
+    ///
+    /// # Panics
+    /// If its number isn't below [`MAX_CPUS`].
     ///
     /// ```
     /// use machine::CpuSet;
@@ -35,18 +51,55 @@ impl CpuSet {
     /// ```
     #[must_use]
     pub const fn one(cpu: usize) -> CpuSet {
-        CpuSet(1 << cpu)
+        let mut words = [0; WORDS];
+        words[cpu / 64] = 1 << (cpu % 64);
+        CpuSet(words)
     }
 
-    /// CPUs 0 up to `count`, without that; at most 64.
+    /// CPUs 0 up to `count`, without that.
+    ///
+    /// # Panics
+    /// If `count` is more than [`MAX_CPUS`].
     ///
     /// ```
     /// use machine::CpuSet;
     /// assert_eq!(CpuSet::first(2).iter().collect::<Vec<_>>(), [0, 1]);
+    /// assert_eq!(CpuSet::first(machine::MAX_CPUS), CpuSet::ALL);
     /// ```
     #[must_use]
     pub const fn first(count: usize) -> CpuSet {
-        CpuSet(if count == 0 { 0 } else { u64::MAX >> (64 - count) })
+        let mut words = [0; WORDS];
+        let mut cpu = 0;
+        while cpu < count {
+            let rest = count - cpu;
+            words[cpu / 64] = if rest < 64 { (1 << rest) - 1 } else { u64::MAX };
+            cpu += 64;
+        }
+        CpuSet(words)
+    }
+
+    /// CPUs 0 to 63, a bit each.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert_eq!(CpuSet::from_bits(0b1001).iter().collect::<Vec<_>>(), [0, 3]);
+    /// ```
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> CpuSet {
+        let mut words = [0; WORDS];
+        words[0] = bits;
+        CpuSet(words)
+    }
+
+    /// Those of CPUs 0 to 63 that are in the set, a bit each.
+    ///
+    /// ```
+    /// use machine::CpuSet;
+    /// assert_eq!(CpuSet::one(3).bits(), 0b1000);
+    /// ```
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0[0]
     }
 
     /// CPUs in either set.
@@ -55,9 +108,10 @@ impl CpuSet {
     /// use machine::CpuSet;
     /// assert_eq!(CpuSet::one(0).union(CpuSet::one(1)), CpuSet::first(2));
     /// ```
+    #[inline]
     #[must_use]
-    pub const fn union(self, other: CpuSet) -> CpuSet {
-        CpuSet(self.0 | other.0)
+    pub fn union(self, other: CpuSet) -> CpuSet {
+        CpuSet(core::array::from_fn(|word| self.0[word] | other.0[word]))
     }
 
     /// Whether the CPU is in the set.
@@ -68,7 +122,7 @@ impl CpuSet {
     /// ```
     #[must_use]
     pub const fn contains(self, cpu: usize) -> bool {
-        self.0 >> cpu & 1 == 1
+        cpu < MAX_CPUS && self.0[cpu / 64] >> (cpu % 64) & 1 == 1
     }
 
     /// Whether no CPU is in the set.
@@ -77,9 +131,10 @@ impl CpuSet {
     /// use machine::CpuSet;
     /// assert!(CpuSet::NONE.is_empty());
     /// ```
+    #[inline]
     #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
+    pub fn is_empty(self) -> bool {
+        self == CpuSet::NONE
     }
 
     /// CPUs in both sets.
@@ -88,9 +143,10 @@ impl CpuSet {
     /// use machine::CpuSet;
     /// assert_eq!(CpuSet::first(2).intersection(CpuSet::one(1)), CpuSet::one(1));
     /// ```
+    #[inline]
     #[must_use]
-    pub const fn intersection(self, other: CpuSet) -> CpuSet {
-        CpuSet(self.0 & other.0)
+    pub fn intersection(self, other: CpuSet) -> CpuSet {
+        CpuSet(core::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
     /// CPUs in this set that aren't in the other.
@@ -99,9 +155,10 @@ impl CpuSet {
     /// use machine::CpuSet;
     /// assert_eq!(CpuSet::first(2).without(CpuSet::one(1)), CpuSet::one(0));
     /// ```
+    #[inline]
     #[must_use]
-    pub const fn without(self, other: CpuSet) -> CpuSet {
-        CpuSet(self.0 & !other.0)
+    pub fn without(self, other: CpuSet) -> CpuSet {
+        CpuSet(core::array::from_fn(|word| self.0[word] & !other.0[word]))
     }
 
     /// The CPUs in the set, lowest number first.
@@ -111,11 +168,13 @@ impl CpuSet {
     /// assert_eq!(CpuSet::first(3).iter().sum::<usize>(), 3);
     /// ```
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        let mut rest = self.0;
-        core::iter::from_fn(move || {
-            let cpu = rest.trailing_zeros() as usize;
-            rest &= rest.wrapping_sub(1);
-            (cpu < 64).then_some(cpu)
+        self.0.into_iter().enumerate().flat_map(|(word, bits)| {
+            let mut rest = bits;
+            core::iter::from_fn(move || {
+                let bit = rest.trailing_zeros() as usize;
+                rest &= rest.wrapping_sub(1);
+                (bit < 64).then_some(64 * word + bit)
+            })
         })
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Barrier, Once};
 use std::time::{Duration, Instant};
 
 use machine::order::{Held, Nothing};
-use machine::{Machine, PageNo, ThreadCtx, Va};
+use machine::{Machine, PageNo, ThreadCtx, Va, MAX_CPUS};
 use uvm::page::Reserve;
 use uvm_conformance::{laws, Access, Effort, Law, Report, SharedCall, SharedWork, Trap, Work};
 use uvm_soft::{charged, Config, Denied, Moment, Plant, SoftMachine, SoftSpace, Stage};
@@ -174,7 +174,7 @@ fn effort(seed: u64) -> Effort {
 
 #[test]
 fn the_software_machine_keeps_the_laws() {
-    for cpus in [1, 2, 4, 64] {
+    for cpus in [1, 2, 4, MAX_CPUS.min(72)] {
         for forget_one_in in [0, 7] {
             let report = run(&Config { cpus, forget_one_in, ..Config::default() }, effort(1));
             assert!(report.is_sound(), "{cpus} CPUs:\n{report}");

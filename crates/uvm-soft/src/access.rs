@@ -310,7 +310,7 @@ impl<T: Threads> SoftMachine<T> {
         let range = machine::VaRange::new(Va(0), Va(0) + Pages(1 << 51));
         state.tlbs[cpu].forget_range(&machine::shootdown::Stale { space: space.id, range });
         let held = &mut state.tables.space_mut(space.id).held_by;
-        *held = CpuSet(held.0 & !CpuSet::one(cpu).0);
+        *held = held.without(CpuSet::one(cpu));
     }
 }
 

@@ -232,7 +232,7 @@ fn neighbouring_ranges_join_and_too_many_become_everything() {
     assert_eq!(down.ranges().map(<[_]>::len), Some(1));
     down.note(2, at(10), CpuSet::one(2));
     assert_eq!(down.ranges().map(<[_]>::len), Some(2));
-    assert_eq!(down.cpus(), CpuSet(0b110));
+    assert_eq!(down.cpus(), CpuSet::from_bits(0b110));
     (0..20).for_each(|n| down.note(1, at(2 * n), CpuSet::one(1)));
     assert_eq!(down.ranges(), None);
     let m = machine();

@@ -47,7 +47,8 @@ pub(super) fn list(cpus: CpuSet) -> String {
 }
 
 /// A set of CPUs as Linux writes its bits: `3,ffffffff`.
-pub(super) fn set(CpuSet(bits): CpuSet) -> String {
+pub(super) fn set(cpus: CpuSet) -> String {
+    let bits = cpus.bits();
     let digits = cpu::count().div_ceil(4);
     match digits.checked_sub(8) {
         Some(more @ 1..) => format!("{:0more$x},{:08x}", bits >> 32, bits as u32),

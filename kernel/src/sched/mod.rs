@@ -126,7 +126,7 @@ pub fn spawn_kernel(
     name: &'static str,
     main: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<Task>, machine::NoMemory> {
-    spawn_on(CpuSet(u64::MAX), name, main)
+    spawn_on(CpuSet::ALL, name, main)
 }
 
 /// The same on these CPUs alone, of which at least one runs tasks.
@@ -246,7 +246,7 @@ fn enqueue(task: Arc<Task>, place: Place) {
 /// task.
 fn choose(task: &Task, here: usize) -> (usize, bool) {
     let (last, allowed) = (task.cpu(), task.allowed().intersection(cpu::online()));
-    let idle = allowed.intersection(CpuSet(IDLE_CPUS.load(Relaxed)));
+    let idle = allowed.intersection(CpuSet::from_bits(IDLE_CPUS.load(Relaxed)));
     if !idle.is_empty() {
         // This one is awake: it has taken an interrupt. The last one may still have what the task
         // needs in its caches.
@@ -269,7 +269,7 @@ fn take_idle(cpu: usize) -> bool {
 /// (I4).
 #[inline]
 fn rouse(cpus: CpuSet) {
-    let idle = CpuSet(IDLE_CPUS.load(SeqCst)).intersection(cpus);
+    let idle = CpuSet::from_bits(IDLE_CPUS.load(SeqCst)).intersection(cpus);
     if let Some(cpu) = idle.iter().find(|&cpu| take_idle(cpu)) {
         ipi::send(CpuSet::one(cpu), ipi::Ipi::Reschedule);
     }
@@ -515,7 +515,7 @@ pub fn idle() -> ! {
 
 /// CPUs that run something.
 pub fn busy() -> CpuSet {
-    cpu::online().without(CpuSet(IDLE_CPUS.load(SeqCst)))
+    cpu::online().without(CpuSet::from_bits(IDLE_CPUS.load(SeqCst)))
 }
 
 /// The CPU that runs a task at this moment, if it isn't this one.

@@ -321,11 +321,11 @@ impl Task {
     /// CPUs that it may run on.
     #[inline]
     pub fn allowed(&self) -> CpuSet {
-        CpuSet(self.allowed.load(Relaxed))
+        CpuSet::from_bits(self.allowed.load(Relaxed))
     }
 
     pub(super) fn allow(&self, cpus: CpuSet) {
-        self.allowed.store(cpus.0, Relaxed);
+        self.allowed.store(cpus.bits(), Relaxed);
     }
 
     #[inline]

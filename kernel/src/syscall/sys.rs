@@ -153,7 +153,7 @@ fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
         return Err(EINVAL);
     }
     let task = thread.task().ok_or(ESRCH)?;
-    user::put(at, &task.allowed().intersection(cpu::online()).0)?;
+    user::put(at, &task.allowed().intersection(cpu::online()).bits())?;
     Ok(MASK)
 }
 
@@ -161,7 +161,7 @@ fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
     let mut mask = [0; 8];
     let known = size.min(mask.len());
     user::copy_in(&mut mask[..known], at)?;
-    let cpus = CpuSet(u64::from_le_bytes(mask));
+    let cpus = CpuSet::from_bits(u64::from_le_bytes(mask));
     let thread = thread_or_self(tid)?;
     access::may_schedule(&thread.process)?;
     if cpus.intersection(cpu::online()).is_empty() {

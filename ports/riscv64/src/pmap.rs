@@ -383,7 +383,7 @@ impl Sv39 {
     }
 
     fn holders(&self, root: u32) -> CpuSet {
-        CpuSet(self.harts[root as usize].load(SeqCst))
+        CpuSet::from_bits(self.harts[root as usize].load(SeqCst))
     }
 
     /// Frees roots of spaces that are gone, once no hart has them loaded any more.

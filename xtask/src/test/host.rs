@@ -26,7 +26,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/tests", run: tests },
     Check { name: "host/tests of the library", run: library },
     Check { name: "host/tests of the library with small leaves", run: small_leaves },
-    Check { name: "host/tests of the library with pages of 16 KiB", run: large_pages },
+    Check { name: "host/tests of the library with pages of 16 KiB and 256 CPUs", run: large },
     Check { name: "host/schedules", run: schedules },
     Check { name: "host/random concurrent programs", run: concurrent_programs },
     Check { name: "host/all schedules of small pieces", run: small_pieces },
@@ -153,11 +153,14 @@ fn small_leaves() -> Result<Verdict> {
     Ok(count_tests(&output(&mut command)?))
 }
 
-/// The same with pages of 16 KiB, as a port may have them. The target is named so that programs
-/// that run while others are built have pages of their own size.
-fn large_pages() -> Result<Verdict> {
-    let mut command = cargo(&["test", "-p", "uvm-vm", "--lib", "--tests", "--no-fail-fast"]);
-    command.args(["--target", HOST]).env("RUSTFLAGS", "--cfg uvm_page_shift=\"14\"");
+/// The same, and the laws, with pages of 16 KiB and with more CPUs than a word has bits, as a port
+/// may have them. The target is named so that programs that run while others are built have pages of
+/// their own size.
+fn large() -> Result<Verdict> {
+    let packages = ["test", "-p", "uvm-vm", "-p", "uvm-conformance", "--lib", "--tests"];
+    let mut command = cargo(&packages);
+    let flags = "--cfg uvm_page_shift=\"14\" --cfg uvm_max_cpus=\"256\"";
+    command.args(["--no-fail-fast", "--target", HOST]).env("RUSTFLAGS", flags);
     command.args(["--", "--skip", HOLDS]);
     Ok(count_tests(&output(&mut command)?))
 }

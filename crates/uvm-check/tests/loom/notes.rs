@@ -94,12 +94,12 @@ impl World {
 
     /// Takes an entry away from all CPUs and gives its page away.
     fn take(&self, me: usize, entry: usize, tlb: &mut Tlb, frees: bool) {
-        let before = CpuSet(self.holders.load(SeqCst));
+        let before = CpuSet::from_bits(self.holders.load(SeqCst));
         self.present[entry].swap(false, SeqCst);
         // The exchange orders all on the machines this is for; loom's is no stronger than the
         // language's.
         fence(SeqCst);
-        let after = CpuSet(self.holders.load(SeqCst));
+        let after = CpuSet::from_bits(self.holders.load(SeqCst));
         let holders = if self.how == How::LooksBefore { before } else { after };
         let range = VaRange::new(va(entry), va(entry) + Pages(1));
         tlb[entry] = false;
@@ -119,7 +119,7 @@ impl World {
     /// away; then leaves.
     fn run(&self, me: usize) {
         let mut tlb = [false; 2];
-        let join = || self.holders.fetch_or(CpuSet::one(me).0, SeqCst);
+        let join = || self.holders.fetch_or(1 << me, SeqCst);
         if self.how != How::JoinsLate {
             join();
         }
@@ -140,7 +140,7 @@ impl World {
         self.access(&tlb);
         self.notes[me].end_use();
         // Other tables are loaded: all is forgotten. Then it leaves.
-        self.holders.fetch_and(!CpuSet::one(me).0, SeqCst);
+        self.holders.fetch_and(!(1 << me), SeqCst);
     }
 }
 

@@ -28,7 +28,7 @@ use super::{gdt, io, pmap};
 use crate::mem::pools::{self, Pool};
 use crate::upcalls::Task;
 
-/// CPUs at most: what a [`CpuSet`] holds.
+/// CPUs at most: of each space's set there are 64 bits. A [`CpuSet`] may hold more.
 pub const MAX_CPUS: usize = 64;
 
 /// No address space.
@@ -211,7 +211,7 @@ pub fn count() -> usize {
 /// The same as a set.
 #[inline]
 pub fn online() -> CpuSet {
-    CpuSet(u64::MAX >> (MAX_CPUS - count()))
+    CpuSet::first(count())
 }
 
 /// CPUs that the machine has, whether or not they run: what per-CPU memory is sized by.

@@ -166,7 +166,7 @@ fn answer(requests: u32) {
     }
     if requests & Ipi::ForgetKernel as u32 != 0 {
         tables::forget_all();
-        FORGETTING.fetch_and(!CpuSet::one(cpu::index()).0, AcqRel);
+        FORGETTING.fetch_and(!(1 << cpu::index()), AcqRel);
     }
 }
 
@@ -180,7 +180,7 @@ pub fn forget_kernel() {
     static ONE: SpinLock<()> = SpinLock::new(());
     let _one = ONE.lock();
     let others = cpu::online().without(CpuSet::one(cpu::index()));
-    FORGETTING.store(others.0, SeqCst);
+    FORGETTING.store(others.bits(), SeqCst);
     send(others, Ipi::ForgetKernel);
     tables::forget_all();
     let mut wait = Wait::new();

@@ -203,7 +203,7 @@ pub(super) fn lock_if_table(page: PageNo) -> Option<Last> {
 /// `machine::notes`).
 #[inline]
 pub(super) fn cpus_of(root: PageNo) -> CpuSet {
-    CpuSet(record(root).wide.load(SeqCst))
+    CpuSet::from_bits(record(root).wide.load(SeqCst))
 }
 
 impl Space {

@@ -101,7 +101,7 @@ pub fn counters() -> [(&'static str, u64); 6] {
 #[inline]
 pub(super) fn activate(space: &Space) {
     if cpu::this().space.get() != space.root.0 {
-        record(space.root).wide.fetch_or(CpuSet::one(cpu::index()).0, SeqCst);
+        record(space.root).wide.fetch_or(1 << cpu::index(), SeqCst);
         load(space.top, space.root.0);
     }
 }
@@ -128,7 +128,7 @@ pub(super) fn load(root: Root, space: u32) {
     // SAFETY: roots map the kernel, and none is freed while a CPU is in its space's set.
     unsafe { io::write_cr3(root.place()) };
     if left != NO_SPACE && left != space {
-        record(PageNo(left)).wide.fetch_and(!CpuSet::one(cpu::index()).0, SeqCst);
+        record(PageNo(left)).wide.fetch_and(!(1 << cpu::index()), SeqCst);
     }
 }
 
@@ -335,7 +335,7 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     };
     let me = cpu::index();
     let cpus = noted.intersection(ranges.map_or(noted, holders));
-    count(|c| &c.deferred, u64::from(noted.without(cpus).0.count_ones()));
+    count(|c| &c.deferred, u64::from(noted.without(cpus).bits().count_ones()));
     let mut asked = ArrayVec::<(usize, Left), { cpu::MAX_CPUS }>::new();
     for cpu in cpus.iter() {
         let left = cpu::shared(cpu).notes.leave(ranges);
@@ -346,7 +346,7 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     if until == Until::OutOfUse && !asked.is_empty() {
         Hope::of(me).await_all(&mut asked);
     }
-    count(|c| &c.noted, u64::from(cpus.0.count_ones()) - asked.len() as u64);
+    count(|c| &c.noted, u64::from(cpus.bits().count_ones()) - asked.len() as u64);
     if asked.is_empty() {
         return;
     }

@@ -156,7 +156,7 @@ pub(in super::super) fn new_space<P: Before<PageCache>>(
     record.words[SHAPE].store(3 << LEVEL, Relaxed);
     record.words[NEXT].store(NIL, Relaxed);
     record.words[LISTED].store(0, Relaxed);
-    record.wide.store(CpuSet::NONE.0, Relaxed);
+    record.wide.store(CpuSet::NONE.bits(), Relaxed);
     // SAFETY: `new_root` has made it one, for this space alone.
     Ok(unsafe { Space::new(root) })
 }
