@@ -54,7 +54,7 @@ pub use current::Current;
 pub use machine::{Channel, Machine, NoMemory, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
-pub use pmap::{Pmap, Prot, Wiring};
+pub use pmap::{Pmap, Prot, Run, Wiring};
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown, MAX_CPUS};
 

@@ -24,8 +24,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use machine::order::{Before, Held, Nothing, PageCache, RawLock};
 use machine::{
-    Channel, Machine, NoMemory, Pa, PageNo, PageRange, Pages, Pmap, Prot, Shootdown, ThreadCtx,
-    Ticket, Va, VaRange, Wiring, PAGE_SIZE,
+    Channel, Machine, NoMemory, Pa, PageNo, PageRange, Pages, Pmap, Prot, Run, Shootdown,
+    ThreadCtx, Ticket, Va, VaRange, Wiring, PAGE_SIZE,
 };
 use uvm::page::Frames;
 use uvm::{Counter, MapRequest, Space, SwapDevice, Transfer, Uvm};
@@ -260,8 +260,7 @@ impl Pmap for Windows {
         &self,
         _held: &mut Held<'_, P>,
         space: &u64,
-        va: Va,
-        page: PageNo,
+        run: Run,
         prot: Prot,
         access: Prot,
         wiring: Wiring,
@@ -269,17 +268,19 @@ impl Pmap for Windows {
     ) -> Result<(), NoMemory> {
         let state = &mut *locked(&self.state);
         let wired = wiring == Wiring::Wired;
-        let mappings = state.spaces.get_mut(space).expect("a space that is there");
-        let old = mappings.insert(va.0, Mapping { page, prot, wired });
-        if let Some(old) = old {
-            state.mapped_at[old.page.0 as usize].retain(|at| *at != (*space, va.0));
+        for (va, page) in run.iter() {
+            let mappings = state.spaces.get_mut(space).expect("a space that is there");
+            let old = mappings.insert(va.0, Mapping { page, prot, wired });
+            if let Some(old) = old {
+                state.mapped_at[old.page.0 as usize].retain(|at| *at != (*space, va.0));
+            }
+            state.mapped_at[page.0 as usize].push((*space, va.0));
+            if !access.is_empty() {
+                state.bits[page.0 as usize] |= Prot::READ | access & Prot::WRITE;
+            }
+            // Other mappings of the page may show more now, and will when they fault.
+            state.show(self.fd, *space, va.0);
         }
-        state.mapped_at[page.0 as usize].push((*space, va.0));
-        if !access.is_empty() {
-            state.bits[page.0 as usize] |= Prot::READ | access & Prot::WRITE;
-        }
-        // Other mappings of the page may show more now, and will when they fault.
-        state.show(self.fd, *space, va.0);
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{CpuSet, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+use machine::{CpuSet, NoMemory, PageNo, Pages, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring};
 use spin::Mutex;
 use uvm::page::Reserve;
 
@@ -420,7 +420,7 @@ impl Pmap for Sv39 {
             }
             let others = self.holders(space.0).without(CpuSet::one(hart()));
             if !others.is_empty() {
-                sbi::remote_fence(others.0, 0, usize::MAX);
+                sbi::remote_fence(others.bits(), 0, usize::MAX);
             }
             fence(None);
             let table = page_of(table).0;
@@ -440,33 +440,35 @@ impl Pmap for Sv39 {
     }
 
     fn enter<P: Before<PageCache>>(
-        &self, held: &mut Held<'_, P>, space: &Space, va: Va, page: PageNo, prot: Prot,
-        access: Prot, wiring: Wiring, down: &mut Shootdown,
+        &self, held: &mut Held<'_, P>, space: &Space, run: Run, prot: Prot, access: Prot,
+        wiring: Wiring, down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         let state = &mut *self.state.lock();
-        let spot = state.make(held, space.0, va)?;
-        let mut new = entry_of(page.0, rights(prot) | USER);
-        new |= if wiring == Wiring::Wired { WIRED } else { 0 };
-        new |= if access.is_empty() { 0 } else { A };
-        new |= if access.contains(Prot::WRITE) { D } else { 0 };
-        let is_same = |old: u64| old != 0 && page_of(old) == page;
-        // What the MMU sets meanwhile is kept; with another page it is the old page's.
-        let change = |old| Some(new | if is_same(old) { old & (A | D | HELD) } else { 0 });
-        let old = slot(spot).fetch_update(SeqCst, Relaxed, change).unwrap_or(0);
-        if !is_same(old) {
-            if old != 0 {
-                state.unchain(spot, old);
+        for (va, page) in run.iter() {
+            let spot = state.make(held, space.0, va)?;
+            let mut new = entry_of(page.0, rights(prot) | USER);
+            new |= if wiring == Wiring::Wired { WIRED } else { 0 };
+            new |= if access.is_empty() { 0 } else { A };
+            new |= if access.contains(Prot::WRITE) { D } else { 0 };
+            let is_same = |old: u64| old != 0 && page_of(old) == page;
+            // What the MMU sets meanwhile is kept; with another page it is the old page's.
+            let change = |old| Some(new | if is_same(old) { old & (A | D | HELD) } else { 0 });
+            let old = slot(spot).fetch_update(SeqCst, Relaxed, change).unwrap_or(0);
+            if !is_same(old) {
+                if old != 0 {
+                    state.unchain(spot, old);
+                }
+                state.chain(spot, page);
             }
-            state.chain(spot, page);
-        }
-        if !is_same(old) || old & RIGHTS & !new != 0 {
-            state.note(self, spot, old, down);
-            if !cfg!(feature = "plant-overtake") {
-                state.unfinished += u32::from(down.begin_count());
+            if !is_same(old) || old & RIGHTS & !new != 0 {
+                state.note(self, spot, old, down);
+                if !cfg!(feature = "plant-overtake") {
+                    state.unfinished += u32::from(down.begin_count());
+                }
             }
         }
         // An MMU may remember that nothing was there.
-        fence(Some(VaRange::new(va, va + Pages(1))));
+        fence(Some(run.range()));
         Ok(())
     }
 
@@ -598,10 +600,10 @@ impl Pmap for Sv39 {
         let others = down.cpus().without(CpuSet::one(hart()));
         if !others.is_empty() && !cfg!(feature = "plant-local") {
             match down.ranges() {
-                None => sbi::remote_fence(others.0, 0, usize::MAX),
+                None => sbi::remote_fence(others.bits(), 0, usize::MAX),
                 Some(ranges) => ranges.iter().for_each(|stale| {
                     let bytes = stale.range.end.0 - stale.range.start.0;
-                    sbi::remote_fence(others.0, stale.range.start.0, bytes as usize);
+                    sbi::remote_fence(others.bits(), stale.range.start.0, bytes as usize);
                 }),
             }
         }

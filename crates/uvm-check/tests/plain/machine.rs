@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use machine::order::{Nothing, PageCache};
 use machine::{
-    Before, Channel, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, Ticket, Va, VaRange,
-    Wiring, PAGE_SHIFT, PAGE_SIZE,
+    Before, Channel, Held, Machine, NoMemory, PageNo, Pmap, Prot, Run, Shootdown, Ticket, Va,
+    VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
 };
 use uvm::page::Frames;
 use uvm::Uvm;
@@ -113,17 +113,18 @@ impl Pmap for PlainPmap {
         &self,
         _: &mut Held<'_, P>,
         space: &u64,
-        va: Va,
-        page: PageNo,
+        run: Run,
         prot: Prot,
         access: Prot,
         wiring: Wiring,
         _: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         let mut tables = lock(&self.0);
-        let pte = Pte { page, prot, wired: wiring == Wiring::Wired };
-        tables.ptes.insert((*space, va.0 >> PAGE_SHIFT), pte);
-        tables.touch(page, access);
+        for (va, page) in run.iter() {
+            let pte = Pte { page, prot, wired: wiring == Wiring::Wired };
+            tables.ptes.insert((*space, va.0 >> PAGE_SHIFT), pte);
+            tables.touch(page, access);
+        }
         Ok(())
     }
 

@@ -401,7 +401,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         page: PageNo,
         upper: Upper<'_, M>,
     ) -> Attempt<Promoted> {
-        let (uvm, entry) = (self.uvm, self.entry);
+        let (uvm, entry, frames) = (self.uvm, self.entry, self.uvm.frames());
         let private = entry.writes != Writes::Shared;
         if private && self.access == Prot::WRITE {
             if upper.is_some_and(|(amap, slot)| !amap.cover.is_exclusive(slot..slot + 1)) {
@@ -419,6 +419,10 @@ impl<M: Machine> Fault<'_, '_, M> {
         let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
         if own.contains(Prot::WRITE) {
             body.mark(entry.index(oref, self.va));
+        }
+        if frames.is_device(page) && upper.is_none() {
+            let index = entry.index(oref, self.va);
+            return self.enter_device(&mut held.deeper(), body, index, page, own).map(|()| None);
         }
         self.enter(&mut held.deeper(), page, own)?;
         let slots = upper.map(|(amap, slot)| (&amap.slots, slot));

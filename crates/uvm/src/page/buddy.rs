@@ -141,7 +141,7 @@ impl FreeLists {
         let order = most.ilog2().min(MAX_ORDER);
         let list = self.in_turn(cpu).find(|&list| self.lists[list].orders != 0)?;
         let orders = self.lists[list].orders;
-        let small = orders & (2 << order) - 1;
+        let small = orders & ((2 << order) - 1);
         let found = if small == 0 { orders.trailing_zeros() } else { small.ilog2() };
         Some(self.take(pages, list, found, order.min(found)))
     }

@@ -17,6 +17,9 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
 use crate::object::{Access, GetError, Object, ObjectBody, Pager, Removed};
 use crate::Uvm;
 
+/// Pages that come into the object together, and are mapped at one fault.
+pub(crate) const DEVICE_RUN: u64 = 64;
+
 /// See the module.
 ///
 /// ```
@@ -86,9 +89,14 @@ impl<M: Machine> Pager<M> for DevicePager<M> {
         if index >= body.length().min(self.len) {
             return Err(GetError::PastEnd);
         }
-        let page = PageNo(self.first.0 + index.0 as u32);
-        self.object.insert(uvm, body, held, index, page);
-        Ok(page)
+        let page_of = |index: u64| PageNo(self.first.0 + index as u32);
+        let start = index.0 / DEVICE_RUN * DEVICE_RUN;
+        for index in start..(start + DEVICE_RUN).min(body.length().0).min(self.len.0) {
+            if body.page(Pages(index)).is_none() {
+                self.object.insert(uvm, body, held, Pages(index), page_of(index));
+            }
+        }
+        Ok(page_of(index.0))
     }
 
     /// The device has its frames back.

@@ -51,7 +51,9 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
+use machine::{
+    NoMemory, PageNo, Pages, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring, PAGE_SIZE,
+};
 
 use super::cpu;
 use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, UNCACHED, USER, WRITE};
@@ -137,9 +139,9 @@ pub fn is_mapped(page: PageNo) -> bool {
     reverse::first(page, &lock_page(page)).is_some()
 }
 
-/// The entry for a page: what its mapping allows, and that `access` has happened.
-#[inline]
-fn entry_for(page: PageNo, prot: Prot, access: Prot, wiring: Wiring) -> u64 {
+/// The entry for a page: what its mapping allows, and that the access has happened.
+#[inline(always)]
+fn entry_for(page: PageNo, Entering { prot, access, wiring }: Entering) -> u64 {
     let mut entry = KERNEL.frames().bytes_at(page).0 | PRESENT | USER;
     if prot.contains(Prot::WRITE) {
         entry |= WRITE;
@@ -199,48 +201,22 @@ impl Pmap for NativePmap {
         space::free_space(held, space);
     }
 
+    #[inline(always)]
     fn enter<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         space: &Space,
-        va: Va,
-        page: PageNo,
+        run: Run,
         prot: Prot,
         access: Prot,
         wiring: Wiring,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
-        let last = space.last_table_or_new(held, va.0)?;
-        let at = index(va.0, 0);
-        let old = last.entries[at].load(Relaxed);
-        let new = entry_for(page, prot, access, wiring);
-        if old & PRESENT == 0 {
-            if put(held, &last, at, page, new)? {
-                drop(last);
-                shorten(page, down);
-            }
-            return Ok(());
+        let how = Entering { prot, access, wiring };
+        if run.pages != Pages(1) {
+            return enter_run(held, space, run, how, down);
         }
-        let mut stale = Stale::new(space.root);
-        let mut is_long = false;
-        if (old ^ new) & ADDRESS == 0 && (new & !old & WIRED == 0 || reverse::may_be_wired(page)) {
-            let _page = lock_page(page);
-            let old = change(&last.entries[at], |old| new | old & (ACCESSED | DIRTY | SEEN));
-            if old & WRITE > new & WRITE || old & NO_EXECUTE < new & NO_EXECUTE {
-                let untold = stale.add(va.0, old, down);
-                reverse::set_untold(page, untold);
-            }
-        } else {
-            let node = reverse::take_node(held)?;
-            take_out(&last, at, va.0, old, &mut stale, down);
-            is_long = reverse::put_with(node, page, &last, at, new);
-        }
-        stale.note(down);
-        if is_long {
-            drop(last);
-            shorten(page, down);
-        }
-        Ok(())
+        enter_page(held, space, (run.va, run.page), how, down)
     }
 
     #[inline]
@@ -286,7 +262,7 @@ impl Pmap for NativePmap {
                 continue;
             }
             let old = slot.load(Relaxed);
-            let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
+            let new = entry_for(page, Entering::ahead(prot));
             if old & PRESENT == 0 {
                 if reverse::is_full(&own)
                     || reverse::link_own(held, &own, last.page, first + n).is_err()
@@ -542,6 +518,75 @@ impl Pmap for NativePmap {
     fn flush(&self, down: &Shootdown) {
         tlb::flush(down);
     }
+}
+
+/// What is entered of each page: its rights, what counts as having happened, and whether it may be
+/// forgotten.
+#[derive(Clone, Copy)]
+struct Entering {
+    prot: Prot,
+    access: Prot,
+    wiring: Wiring,
+}
+
+impl Entering {
+    /// Ahead of use.
+    #[inline(always)]
+    fn ahead(prot: Prot) -> Entering {
+        Entering { prot, access: Prot::NONE, wiring: Wiring::Pageable }
+    }
+}
+
+#[cold]
+fn enter_run<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+    space: &Space,
+    run: Run,
+    how: Entering,
+    down: &mut Shootdown,
+) -> Result<(), NoMemory> {
+    run.iter().try_for_each(|at| enter_page(held, space, at, how, down))
+}
+
+#[inline(never)]
+fn enter_page<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+    space: &Space,
+    (va, page): (Va, PageNo),
+    how: Entering,
+    down: &mut Shootdown,
+) -> Result<(), NoMemory> {
+    let last = space.last_table_or_new(held, va.0)?;
+    let at = index(va.0, 0);
+    let old = last.entries[at].load(Relaxed);
+    let new = entry_for(page, how);
+    if old & PRESENT == 0 {
+        if put(held, &last, at, page, new)? {
+            drop(last);
+            shorten(page, down);
+        }
+        return Ok(());
+    }
+    let mut stale = Stale::new(space.root);
+    let mut is_long = false;
+    if (old ^ new) & ADDRESS == 0 && (new & !old & WIRED == 0 || reverse::may_be_wired(page)) {
+        let _page = lock_page(page);
+        let old = change(&last.entries[at], |old| new | old & (ACCESSED | DIRTY | SEEN));
+        if old & WRITE > new & WRITE || old & NO_EXECUTE < new & NO_EXECUTE {
+            let untold = stale.add(va.0, old, down);
+            reverse::set_untold(page, untold);
+        }
+    } else {
+        let node = reverse::take_node(held)?;
+        take_out(&last, at, va.0, old, &mut stale, down);
+        is_long = reverse::put_with(node, page, &last, at, new);
+    }
+    stale.note(down);
+    if is_long {
+        drop(last);
+        shorten(page, down);
+    }
+    Ok(())
 }
 
 /// The end of the first part of a range that takes as long to remove as so many mappings of pages

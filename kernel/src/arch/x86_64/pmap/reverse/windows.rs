@@ -32,13 +32,13 @@ use core::ops::{Deref, Range};
 use crate::mem::frames::Owner;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use machine::{Pa, Prot, Wiring};
+use machine::{Pa, Prot};
 
 use super::nodes::{give_node, node, take_node, List};
 use super::*;
 use crate::arch::pmap::record::{witness, IN_BUCKET, NOTHING, OWN, WINDOW};
 use crate::arch::pmap::space::Last;
-use crate::arch::pmap::{entry_for, page_of};
+use crate::arch::pmap::{entry_for, page_of, Entering};
 use crate::arch::tables::{ADDRESS, NO_EXECUTE, PRESENT, WRITE};
 use crate::lock::{Once, RawSpin};
 use crate::mem::fault;
@@ -468,7 +468,7 @@ fn enter_run<P: Before<PageCache>>(
             }
             if may(n) {
                 let old = slot.load(Relaxed);
-                let new = entry_for(page, prot, Prot::NONE, Wiring::Pageable);
+                let new = entry_for(page, Entering::ahead(prot));
                 if old & PRESENT == 0 {
                     slot.store(new, Relaxed);
                     meant |= 1 << ((first + n) % PAGES);
