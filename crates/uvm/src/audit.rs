@@ -19,9 +19,9 @@ use crate::page::{PageFlags, Place};
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot};
 
+use crate::amap::borrowed::Content;
 use crate::amap::Amap;
 use crate::anon::AnonNo;
-use crate::loan::slots::Content;
 use crate::map::{Entry, Map, Writes};
 use crate::object::Pager;
 use crate::object::Stored;
@@ -309,7 +309,7 @@ impl<M: Machine> Uvm<M> {
             }
             let found = match body.borrower {
                 0 => None,
-                name => self.anons.borrowers.next(&mut h, name),
+                name => self.borrowers.next(&mut h, name),
             };
             let known = found.is_some_and(|(_, found)| Arc::ptr_eq(&found, amap));
             ensure!(

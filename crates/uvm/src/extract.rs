@@ -29,7 +29,7 @@ use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
 use crate::amap::LOOKS_AT_ONCE;
 use crate::fork::steps::MadeUpTo;
 use crate::fork::Fork;
-use crate::loan::slots::AT_ONCE;
+use crate::map::adopt::AT_ONCE;
 use crate::map::lock::TreeGuard;
 use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::map::tree::{built_bytes, Making, Taken, Tree};
@@ -292,7 +292,7 @@ impl<M: Machine> Uvm<M> {
             is_moved_singly = mode.inheritance().is_none() && moves_many(range, va);
         }
         if mode == Pass::Share && self.anons.borrowed.load(Relaxed) > AT_ONCE {
-            self.settle_in_steps(held, from, range)?;
+            self.adopt_in_steps(held, from, range)?;
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Gather::new());
         let ahead = match mode {

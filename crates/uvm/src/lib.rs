@@ -58,6 +58,7 @@ pub mod fault;
 mod fork;
 mod io;
 pub mod loan;
+mod loanout;
 pub mod map;
 mod object;
 mod owed;
@@ -147,6 +148,7 @@ pub struct Uvm<M: Machine> {
     pass_lock: pageout::PassLock<M>,
     waiters: pageout::Waiters<M>,
     left: amap::deferred::DeferredReleases<M>,
+    borrowers: amap::borrowers::Borrowers<M>,
     /// Pages that are being written so that they can be freed.
     in_flight: AtomicUsize,
     /// Pages that are being read.
@@ -191,6 +193,7 @@ impl<M: Machine> Uvm<M> {
             pass_lock: pageout::PassLock::new(),
             waiters: pageout::Waiters::new(),
             left: amap::deferred::DeferredReleases::new(),
+            borrowers: amap::borrowers::Borrowers::new(),
             in_flight: AtomicUsize::new(0),
             coming_in: AtomicUsize::new(0),
             sweep_hand: AtomicU32::new(0),

@@ -13,7 +13,7 @@
 //! again, in the same amap and the same entry; so no transfer makes either, and the map isn't
 //! fragmented. Or the pages go [down into an object](Uvm::give_to_object).
 //!
-//! The map is locked, looked at, and the pages put into slots as they are (`loan::slots`); what can
+//! The map is locked, looked at, and the pages put into slots as they are (`amap::borrowed`); what can
 //! fail does so before anything has changed. What is drawn above comes to pass when they are
 //! touched.
 //!
@@ -27,11 +27,11 @@ use crate::page::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
 
+use crate::amap::borrowed::BORROWED;
+use crate::amap::borrowers::ENTER_BYTES;
 use crate::amap::slots::put_bytes;
 use crate::amap::AnonHolders;
 use crate::anon::drop_page;
-use crate::loan::borrowers::ENTER_BYTES;
-use crate::loan::slots::BORROWED;
 use crate::loan::{Loan, LoanedPage};
 use crate::map::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::map::tree::Tree;
@@ -102,6 +102,9 @@ impl From<NoMemory> for TransferError {
 /// Pages of a transfer area: as many as come at once.
 const AREA: Pages = Pages(if cfg!(feature = "__small-leaves") { 8 } else { Loan::MOST as u64 });
 
+/// The part of memory that slots may hold on loan.
+const PART: usize = 16;
+
 /// A call under way.
 struct Transfer<'a, M: Machine> {
     space: &'a Space<M>,
@@ -113,7 +116,7 @@ struct Transfer<'a, M: Machine> {
 impl<M: Machine> Uvm<M> {
     /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan is the
     /// space's then. Cost: some steps a page; what else they cost is paid by who touches them
-    /// (`loan::slots`).
+    /// (`amap::borrowed`).
     ///
     /// # Errors
     /// [`TransferError`], and the pages again.
@@ -152,11 +155,47 @@ impl<M: Machine> Uvm<M> {
             Ok(va) => {
                 loan.hand_over();
                 self.stat().add(self.mem().cpu(), Counter::PagesTransferred, count);
-                self.keep_few_borrowed(held, space, VaRange::new(va, va + Pages(count)));
+                // What can't get anons for lack of memory stays as it is.
+                if self.anons.borrowed.load(Relaxed) > self.frames().total() / PART {
+                    let put = VaRange::new(va, va + Pages(count));
+                    let _ = self.adopt_in_steps(held, space, put);
+                }
                 Ok(va)
             }
             Err(e) => Err((e, loan)),
         }
+    }
+
+    /// Puts pages on loan where a program reads to, in place of what is there: see
+    /// [`transfer`](Self::transfer).
+    ///
+    /// # Errors
+    /// [`TransferError`], and the pages again, to be copied.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let (from, to) = (memory(uvm, held, space, 4)?, memory(uvm, held, space, 4)?);
+    /// store(uvm, space, from.start, b"read")?;
+    /// let loan = uvm.loan_to_kernel(held, space, from)?;
+    /// uvm.receive(held, space, loan, to.start).map_err(|(why, _)| why)?;
+    /// assert_eq!(&load(uvm, space, to.start)?, b"read");
+    /// # Ok(()) });
+    /// ```
+    pub fn receive(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        loan: Loan,
+        va: Va,
+    ) -> Result<(), (TransferError, Loan)> {
+        let count = loan.len();
+        let put = self.transfer(held, space, loan, At::Fixed(va));
+        match put {
+            Ok(_) => space.remap_history.grow(count),
+            Err(_) => space.remap_history.refused(),
+        }
+        put.map(|_| ())
     }
 
     fn put(
@@ -267,16 +306,10 @@ impl<M: Machine> Uvm<M> {
                 return Err(TransferError::Protection);
             }
             let part = entry.range.intersect(range);
-            let shared = entry.writes == Writes::CopyOnWrite && !has_alone(held, entry, part);
             let is_zeroes = |page: &LoanedPage| self.is_zero_page(page.page());
             let zeroes =
                 entry.object.is_some() && loan.pages()[indices(part, range)].iter().any(is_zeroes);
-            if entry.submap.is_some()
-                || entry.wired
-                || entry.writes == Writes::Shared
-                || shared
-                || zeroes
-            {
+            if zeroes || !entry.is_private(held, part) {
                 return Err(TransferError::Unsuitable);
             }
             bytes += put_bytes(part.pages().0) + ENTER_BYTES;
@@ -314,7 +347,7 @@ impl<M: Machine> Uvm<M> {
         });
         body.slots.put_all(first, numbers, &mut AnonHolders { uvm: self, held: &mut h, down });
         body.borrows(first..first + part.pages().0);
-        anons.borrowers.enter(&mut h, &aref.amap, &mut body);
+        self.borrowers.enter(&mut h, &aref.amap, &mut body);
         aref.amap.borrows.store(true, Relaxed);
         anons.borrowed.fetch_add(put, Relaxed);
     }
@@ -562,18 +595,6 @@ impl<M: Machine> Uvm<M> {
         self.stat().add(machine.cpu(), Counter::PagesTransferred, loan.len() as u64);
         Ok(None)
     }
-}
-
-/// Whether nobody else refers to the slots of a part of an entry.
-pub(crate) fn has_alone<M: Machine>(
-    held: &mut Held<'_, order::Map>,
-    entry: &Entry<M>,
-    part: VaRange,
-) -> bool {
-    entry
-        .amap
-        .as_ref()
-        .is_none_or(|aref| aref.amap.body.lock(held).0.cover.is_exclusive(entry.slots(aref, part)))
 }
 
 /// The indices of a part's pages among a range's.

@@ -75,8 +75,8 @@ const PARTS: &[Part] = &[
     },
     Part {
         files: &[
-            "crates/uvm/src/loan/give.rs",
-            "crates/uvm/src/loan/out.rs",
+            "crates/uvm/src/loanout/give.rs",
+            "crates/uvm/src/loanout/mod.rs",
             "crates/uvm/src/loan/mod.rs",
         ],
         names: ".",

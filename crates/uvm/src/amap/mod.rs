@@ -21,8 +21,12 @@
 //!
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
 
+mod ahead;
+pub(crate) mod borrowed;
+pub(crate) mod borrowers;
 pub(crate) mod cover;
 pub(crate) mod deferred;
+pub(crate) mod rewritten;
 pub(crate) mod slots;
 
 use alloc::sync::Arc;
@@ -36,15 +40,15 @@ use crate::page::Gather;
 use machine::order;
 use machine::{Held, Machine, PageNo, Pages, Pmap, Prot, Shared, VaRange, PAGE_SHIFT};
 
+use crate::amap::borrowed::Content;
+use crate::amap::borrowers::Name;
 use crate::amap::cover::{Cover, CHANGE_BYTES};
 use crate::amap::deferred::Left;
+use crate::amap::rewritten::{Rewritten, RewrittenSlots};
 use crate::amap::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 use crate::anon::AnonNo;
-use crate::fault::ReadAhead;
-use crate::fork::eager::{self, CopyState, Rewritten};
-use crate::loan::borrowers::Name;
-use crate::loan::slots::Content;
 use crate::Uvm;
+pub(crate) use ahead::ReadAhead;
 
 /// Numbers that are released together at most: a leaf's.
 const MOST: usize = 64;
@@ -86,7 +90,7 @@ pub(crate) struct AmapBody<M: Machine> {
     /// Where stores have copied what parent and child had.
     pub(crate) rewritten: Rewritten,
     pub(crate) slots: Slots,
-    /// Slots that may hold pages on loan lie in here (`loan::slots`).
+    /// Slots that may hold pages on loan lie in here (`borrowed`).
     pub(crate) borrowed: Range<u64>,
     /// Its name among amaps that have such slots.
     pub(crate) borrower: Name,
@@ -115,18 +119,9 @@ pub(crate) struct ARef<M: Machine> {
     pub(crate) slot: Pages,
 }
 
-/// A fork's copy of some slots.
-pub(crate) struct Forked<M: Machine> {
-    pub(crate) copy: ARef<M>,
-    /// Nobody but the parent's entry referred to the slots.
-    pub(crate) was_exclusive: bool,
-    /// Those of them whose pages the fork is to copy: they are empty in the copy so far.
-    pub(crate) rewritten: eager::Slots,
-}
-
 impl<M: Machine> AmapBody<M> {
     /// Whether a fork copies slots itself, of an entry that writes them so.
-    fn is_copied_at_fork(&self, range: Range<u64>, writes: Writes) -> bool {
+    pub(crate) fn is_copied_at_fork(&self, range: Range<u64>, writes: Writes) -> bool {
         // What is large waits to be copied part by part.
         let is_any = self.rewritten.is_any() && self.slots.most_leaves() <= LOOKS_AT_ONCE;
         let is_exclusive = self.cover.is_exclusive(range);
@@ -151,7 +146,7 @@ impl<M: Machine> AmapBody<M> {
     }
 
     /// The same numbers at the same indices of a range, but for some.
-    fn share(
+    pub(crate) fn share(
         &self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Amap>,
@@ -160,7 +155,10 @@ impl<M: Machine> AmapBody<M> {
     ) -> Slots {
         let mut down = Gather::new();
         let mut holders = AnonHolders { uvm, held, down: &mut down };
-        self.slots.share_range(range, but.iter().map(|&(slot, _)| slot), &mut holders)
+        let mut copy = Slots::new();
+        let but = but.iter().map(|&(slot, _)| slot);
+        self.slots.share_into(&mut copy, range, but, &mut holders);
+        copy
     }
 }
 
@@ -278,7 +276,7 @@ impl<M: Machine> ARef<M> {
         let mut holders = AnonHolders { uvm, held: &mut h, down };
         cover.sub(range, |_| slots.take_all(&mut holders));
         if body.cover.is_empty() {
-            uvm.anons.borrowers.leave(&mut h, &mut body);
+            uvm.borrowers.leave(&mut h, &mut body);
         }
         true
     }
@@ -332,7 +330,7 @@ impl<M: Machine> ARef<M> {
             emptied &= slots.take_range(unused, heap, &mut holders)
         });
         if body.cover.is_empty() {
-            uvm.anons.borrowers.leave(&mut h, &mut body);
+            uvm.borrowers.leave(&mut h, &mut body);
         }
         (rest, emptied)
     }
@@ -377,33 +375,6 @@ impl<M: Machine> ARef<M> {
         body.cover.is_exclusive(self.range(len))
     }
 
-    /// A fork's copy of the first `len` slots, where it makes one: others write these slots too,
-    /// and would not ask; or stores have had to copy pages of them while its children were there,
-    /// and would again. As for [`copy`](Self::copy) the caller takes the right to write.
-    /// [`fork_bytes`](Self::fork_bytes) have been reserved.
-    pub(crate) fn fork(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Map>,
-        len: Pages,
-        writes: Writes,
-        state: &CopyState<M>,
-    ) -> Option<Forked<M>> {
-        let range = self.range(len);
-        let (body, mut h) = self.amap.body.lock(held);
-        if !body.is_copied_at_fork(range.clone(), writes) {
-            return None;
-        }
-        let was_exclusive = body.cover.is_exclusive(range.clone());
-        let holds = |slot| body.slots.get(slot).and_then(Content::anon);
-        let rewritten = match was_exclusive {
-            true => state.choose(&body.rewritten, &range, holds),
-            false => eager::Slots::new(),
-        };
-        let slots = body.share(uvm, &mut h, range, &rewritten);
-        Some(Forked { copy: Self::with_slots(slots, self.slot, len), was_exclusive, rewritten })
-    }
-
     /// Heap bytes that a fork may need for the first `len` slots; none if it takes more than the
     /// looks that are `left`.
     pub(crate) fn fork_bytes(
@@ -418,7 +389,7 @@ impl<M: Machine> ARef<M> {
         let looks = if is_copied { body.slots.most_leaves() } else { body.cover.len() };
         *left = left.checked_sub(looks)?;
         Some(match is_copied {
-            true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + eager::BYTES,
+            true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + rewritten::BYTES,
             false => body.cover.add_bytes(&self.range(len)),
         })
     }
@@ -457,7 +428,7 @@ impl<M: Machine> ARef<M> {
     pub(crate) fn copy(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Map>, len: Pages) -> Self {
         let slots = {
             let (body, mut h) = self.amap.body.lock(held);
-            body.share(uvm, &mut h, self.range(len), &eager::Slots::new())
+            body.share(uvm, &mut h, self.range(len), &RewrittenSlots::new())
         };
         Self::with_slots(slots, self.slot, len)
     }
@@ -573,7 +544,7 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn reference(&mut self, number: NonZeroU32) {
         match Content::of(number) {
             Content::Anon(no) => self.uvm.anons.reference(self.uvm.frames(), self.held, no),
-            // Leaves that are shared have none (`loan::slots` I1).
+            // Leaves that are shared have none (`borrowed` I1).
             Content::Borrowed(page) => _ = self.uvm.frames().loan(page),
         }
     }

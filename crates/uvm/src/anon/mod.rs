@@ -42,10 +42,9 @@ use machine::shared::CachePadded;
 use machine::{Held, Machine, NoMemory, Ordered, PageNo};
 use spin::Once;
 
-use crate::loan::borrowers::Borrowers;
 use crate::swap::{Slot, Swap, SLOTS_PER_FRAME};
 
-/// The number of an anon: below 2^31, so that slots can hold something else too (`loan::slots`).
+/// The number of an anon: below 2^31, so that slots can hold something else too (`amap::borrowed`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct AnonNo(NonZeroU32);
 
@@ -57,7 +56,7 @@ impl fmt::Display for AnonNo {
 
 impl AnonNo {
     /// The number, if it is an anon's: one comparison for both, none and
-    /// [`BORROWED`](crate::loan::slots::BORROWED).
+    /// [`BORROWED`](crate::amap::borrowed::BORROWED).
     #[inline(always)]
     pub(crate) fn new(number: u32) -> Option<AnonNo> {
         if number.cast_signed() > 0 {
@@ -227,8 +226,6 @@ pub(crate) struct Anons<M: Machine> {
     pub(crate) borrowed: AtomicUsize,
     /// Whether any space has ever had locked memory: a hint.
     pub(crate) was_wired: AtomicBool,
-    /// The amaps that these are in.
-    pub(crate) borrowers: Borrowers<M>,
     pub(crate) swap: Swap<M>,
 }
 
@@ -253,7 +250,6 @@ impl<M: Machine> Anons<M> {
             out: AtomicUsize::new(0),
             borrowed: AtomicUsize::new(0),
             was_wired: AtomicBool::new(false),
-            borrowers: Borrowers::new(),
             swap: Swap::new(),
         })
     }

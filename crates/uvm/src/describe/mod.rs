@@ -8,7 +8,7 @@ use core::ops::Deref;
 
 use machine::{order, Held, Machine, PageRange, Pages, Prot, Va, VaRange};
 
-use crate::loan::slots::Content;
+use crate::amap::borrowed::Content;
 use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes};
 use crate::{Pager, Space, Uvm};
 pub use space::RangeStats;

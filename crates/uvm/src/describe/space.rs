@@ -8,7 +8,7 @@ use core::num::NonZeroU32;
 
 use machine::{order, Before, Held, Machine, PageRange, Pages, Pmap, VaRange, PAGE_SIZE};
 
-use crate::loan::slots::Content;
+use crate::amap::borrowed::Content;
 use crate::map::{tree::entry_bytes, Entry, Writes};
 use crate::{Space, Uvm};
 

@@ -16,9 +16,9 @@ use machine::{order, Held, Machine, Pages, Pmap, Prot, Va};
 
 use super::cases::Hold;
 use super::Fault;
+use crate::amap::borrowed::borrowed;
 use crate::amap::slots::{Slots, LEAF};
 use crate::anon::AnonNo;
-use crate::loan::slots::borrowed;
 use crate::map::lock::WINDOW;
 use crate::map::{Advice, ORef, Writes};
 use crate::object::{resident, ObjectBody};

@@ -19,11 +19,12 @@
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot};
 
 use super::{Attempt, Fault, Refused};
+use crate::amap::borrowed::Content;
 use crate::amap::slots::Found;
 use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::AnonNo;
 use crate::io::ReadRequest;
-use crate::loan::slots::{Content, Settle, Shown};
+use crate::map::adopt::{Adopt, Shown};
 use crate::map::{ORef, Writes};
 use crate::object::{busy_check, Access, GetError, ObjectBody, ObjectGuard};
 use crate::page::{Gather, PageFlags};
@@ -164,13 +165,13 @@ impl<M: Machine> Fault<'_, '_, M> {
         body: &mut AmapBody<M>,
         slot: u64,
     ) -> Attempt<()> {
-        let all = Settle::All(Shown::new(self.space, self.entry, aref));
-        let copies = self.uvm.settle_borrowed(held, body, slot..slot + 1, &all)?;
+        let all = Adopt::All(Shown::new(self.space, self.entry, aref));
+        let copies = self.uvm.adopt_borrowed(held, body, slot..slot + 1, &all)?;
         self.space.remap_history.stored(copies);
         if let Some(w) = self.window() {
             let around = slot - w.fault as u64..slot + (w.len - w.fault) as u64;
             // The rest can wait, if memory is short.
-            let _ = self.uvm.settle_borrowed(held, body, around, &Settle::Own);
+            let _ = self.uvm.adopt_borrowed(held, body, around, &Adopt::Own);
         }
         Ok(())
     }

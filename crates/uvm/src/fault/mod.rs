@@ -47,13 +47,12 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Prot, Va, VaRange};
 use crate::io::ReadRequest;
 use crate::map::lock::TreeGuard;
 use crate::map::tree::Tree;
-use crate::map::{Entry, Map, Writes};
+use crate::map::{Entry, Map, RangeError, Writes};
 use crate::object::{GetError, Pager};
 use crate::pageout::Last;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 pub use polled::{FaultHole, PreparedRead, Retry};
-pub(crate) use swapped::ReadAhead;
 
 /// What a resolved fault cost.
 ///
@@ -106,6 +105,17 @@ pub enum FaultError {
 impl From<NoMemory> for FaultError {
     fn from(_: NoMemory) -> Self {
         FaultError::NoMemory
+    }
+}
+
+impl From<FaultError> for RangeError {
+    fn from(e: FaultError) -> Self {
+        match e {
+            FaultError::NoMemory | FaultError::TooOften => RangeError::NoMemory,
+            FaultError::NoMapping => RangeError::NoMapping,
+            FaultError::Protection => RangeError::Access,
+            FaultError::Bus | FaultError::Io | FaultError::NoSpace => RangeError::Fault,
+        }
     }
 }
 

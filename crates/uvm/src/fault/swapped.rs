@@ -25,10 +25,11 @@ use arrayvec::ArrayVec;
 use machine::{order, Held, Machine, PageNo, Pages, Va, VaRange};
 
 use super::{Attempt, Fault, FaultError};
+use crate::amap::borrowed::Content;
 use crate::amap::AmapBody;
+use crate::amap::ReadAhead;
 use crate::anon::AnonNo;
 use crate::io::{ReadRequest, Source, CLUSTER, FOR_COPIES};
-use crate::loan::slots::Content;
 use crate::map::steps::part_to_look_at;
 use crate::map::{Advice, Entry};
 use crate::page::{Reserve, Slot};
@@ -37,26 +38,6 @@ use crate::{Space, Stop, Uvm};
 
 /// Pages of the first read at a place.
 const FIRST: u8 = 8;
-
-/// How an amap has been read from swap lately.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct ReadAhead {
-    /// A fault in `mark .. mark + span` starts the next read.
-    mark: u64,
-    span: u8,
-    /// The size of the last window, 0 before the first.
-    size: u8,
-    /// The slot behind the last window.
-    next: u64,
-}
-
-impl ReadAhead {
-    /// Whether a fault at a slot finds what the last read brought, and should start another.
-    #[inline]
-    pub(super) fn is_due(&self, slot: u64) -> bool {
-        slot.wrapping_sub(self.mark) < u64::from(self.span)
-    }
-}
 
 /// What a read brings: pages with the slots that they come from, in order.
 struct Cluster {

@@ -25,9 +25,10 @@ use core::ops::Range;
 
 use crate::page::Gather;
 use arrayvec::ArrayVec;
-use machine::lines::{AtomicU64, Ordering::Relaxed};
+use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Run, Va, VaRange, Wiring};
 
+use crate::amap::rewritten::{Rewritten, RewrittenSlots};
 use crate::amap::slots::LEAF_BYTES;
 use crate::amap::ARef;
 use crate::anon::{many_bytes, AnonNo};
@@ -38,23 +39,13 @@ use crate::map::{Entry, Writes};
 use crate::stat::Counter;
 use crate::Uvm;
 
-/// Slots that an amap remembers.
-const SLOTS: usize = 4;
 /// Pages that one fork copies at most.
 const MOST: usize = 16;
 /// Forks of a space after which what its amaps learned is forgotten.
 const FORKS: u32 = 256;
-/// No slot.
-const NONE: u64 = u64::MAX;
-
-/// Heap bytes that the copies in one amap may need: each keeps a leaf from being shared.
-pub(crate) const BYTES: usize = SLOTS * LEAF_BYTES;
 
 /// Those that all copies of a fork may need.
 pub(crate) const ALL_BYTES: usize = MOST * LEAF_BYTES + many_bytes(MOST);
-
-/// Some of an amap's slots, and what they hold.
-pub(crate) type Slots = ArrayVec<(u64, AnonNo), SLOTS>;
 
 /// The fork that is under way, or the copy of a range that is to be passed.
 pub(crate) struct CopyState<M: Machine> {
@@ -97,14 +88,14 @@ impl<M: Machine> CopyState<M> {
         rewritten: &Rewritten,
         range: &Range<u64>,
         holds: impl Fn(u64) -> Option<AnonNo>,
-    ) -> Slots {
+    ) -> RewrittenSlots {
         if !self.eager_copies {
-            return Slots::new();
+            return RewrittenSlots::new();
         }
         if self.forgets {
-            rewritten.slots.iter().for_each(|place| place.store(NONE, Relaxed));
+            rewritten.forget();
         }
-        let mut chosen = Slots::new();
+        let mut chosen = RewrittenSlots::new();
         for slot in rewritten
             .slots
             .iter()
@@ -120,38 +111,8 @@ impl<M: Machine> CopyState<M> {
     }
 
     /// Says where these are mapped.
-    pub(crate) fn add(&mut self, slots: Slots, place: impl Fn(u64) -> Va) {
+    pub(crate) fn add(&mut self, slots: RewrittenSlots, place: impl Fn(u64) -> Va) {
         self.places.extend(slots.into_iter().map(|(slot, original)| (place(slot), original)));
-    }
-}
-
-/// See the module. A hint.
-pub(crate) struct Rewritten {
-    slots: [AtomicU64; SLOTS],
-}
-
-impl Rewritten {
-    pub(crate) fn new() -> Rewritten {
-        Rewritten { slots: core::array::from_fn(|_| AtomicU64::new(NONE)) }
-    }
-
-    /// Says that a store to a slot had to copy what others have too. Stores that do so at once may
-    /// leave one slot in two places.
-    #[inline]
-    pub(crate) fn note(&self, slot: u64) {
-        for place in &self.slots {
-            match place.load(Relaxed) {
-                // Mostly it is known, and the line stays where it is.
-                known if known == slot => return,
-                NONE => return place.store(slot, Relaxed),
-                _ => {}
-            }
-        }
-    }
-
-    /// Whether any store has had to since all was forgotten.
-    pub(crate) fn is_any(&self) -> bool {
-        self.slots[0].load(Relaxed) != NONE
     }
 }
 
@@ -173,7 +134,7 @@ impl<M: Machine> Fork<'_, M> {
 
     /// Gives the child its copies, and the parent what it had. No CPU knows a writable translation
     /// of the pages any more. What can't be had is shared and left to the stores. The heap has been
-    /// reserved, [`BYTES`] for each amap.
+    /// reserved, [`BYTES`](crate::amap::rewritten::BYTES) for each amap.
     pub(super) fn copy_rewritten(
         &mut self,
         held: &mut Held<'_, order::Map>,
@@ -255,7 +216,7 @@ mod tests {
             .zip(&rewritten.slots)
             .for_each(|(&slot, place)| place.store(slot, Relaxed));
         let holds = |slot| {
-            core::num::NonZeroU32::new(slot as u32).and_then(crate::loan::slots::Content::anon)
+            core::num::NonZeroU32::new(slot as u32).and_then(crate::amap::borrowed::Content::anon)
         };
         let chosen = |state: CopyState<uvm_soft::SoftMachine>, range| -> std::vec::Vec<u64> {
             state.choose(&rewritten, &range, holds).iter().map(|&(slot, _)| slot).collect()

@@ -18,6 +18,8 @@ use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Va, VaRange};
 
+use crate::amap::borrowed::Content;
+use crate::amap::rewritten::RewrittenSlots;
 use crate::amap::slots::LEAF;
 use crate::amap::{ARef, LOOKS_AT_ONCE};
 use crate::map::tree::{built_bytes, Tree};
@@ -123,7 +125,7 @@ impl<'a, M: Machine> Fork<'a, M> {
             return Ok(None);
         }
         if let (Inherit::Share | Inherit::Copy, Some(aref)) = (inherit, &entry.amap) {
-            self.uvm.settle_entry(held, self.parent, entry, aref)?;
+            self.uvm.adopt_entry(held, self.parent, entry, aref)?;
         }
         let (amap, writes) = match inherit {
             Inherit::None => return Ok(None),
@@ -159,7 +161,23 @@ impl<'a, M: Machine> Fork<'a, M> {
         }
         debug_assert!(!entry.wired, "pages that are wired are copied before");
         let is_write_protected = state.is_write_protected;
-        let Some(forked) = aref.fork(uvm, held, entry.len(), entry.writes, state) else {
+        // A copy is made where others write these slots too, and would not ask; or where stores have
+        // had to copy pages of them while the parent's children were there, and would again.
+        let copied = {
+            let (body, mut h) = aref.amap.body.lock(held);
+            let range = aref.range(entry.len());
+            body.is_copied_at_fork(range.clone(), entry.writes).then(|| {
+                let was_exclusive = body.cover.is_exclusive(range.clone());
+                let holds = |slot| body.slots.get(slot).and_then(Content::anon);
+                let rewritten = match was_exclusive {
+                    true => state.choose(&body.rewritten, &range, holds),
+                    false => RewrittenSlots::new(),
+                };
+                let slots = body.share(uvm, &mut h, range, &rewritten);
+                (ARef::with_slots(slots, aref.slot, entry.len()), was_exclusive, rewritten)
+            })
+        };
+        let Some((copy, was_exclusive, rewritten)) = copied else {
             if entry.writes == Writes::CopyOnWrite {
                 if !is_write_protected {
                     uvm.write_protect(held, parent, entry, self.down);
@@ -168,14 +186,14 @@ impl<'a, M: Machine> Fork<'a, M> {
             }
             return (share_amap(held, entry), Writes::NeedsCopy);
         };
-        if !forked.was_exclusive {
-            forked.copy.amap.is_unprotected.store(true, Relaxed);
+        if !was_exclusive {
+            copy.amap.is_unprotected.store(true, Relaxed);
             state.others_can_write = true;
         }
-        if !forked.rewritten.is_empty() {
+        if !rewritten.is_empty() {
             // Its time comes when all else is done, so that other threads find it read-only for a
             // short time.
-            state.add(forked.rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
+            state.add(rewritten, |slot| entry.range.start + Pages(slot - aref.slot.0));
         } else if !is_write_protected {
             uvm.write_protect(held, parent, entry, self.down);
         }
@@ -183,7 +201,7 @@ impl<'a, M: Machine> Fork<'a, M> {
         if entry.writes != Writes::CopyOnWrite {
             entry.writes = Writes::CopyOnWrite;
         }
-        (Some(forked.copy), Writes::CopyOnWrite)
+        (Some(copy), Writes::CopyOnWrite)
     }
 }
 
@@ -296,7 +314,7 @@ impl<M: Machine> Uvm<M> {
             Inherit::Copy => 0,
             Inherit::None | Inherit::Zero => return Some(0),
         };
-        Some(self.settle_bytes(held, aref, e.len()) + bytes)
+        Some(self.adopt_bytes(held, aref, e.len()) + bytes)
     }
 
     /// Whether other spaces write to what an entry maps too, and may have locked it.

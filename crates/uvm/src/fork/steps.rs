@@ -19,12 +19,13 @@ use crate::page::PageFlags;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
 
+use crate::amap::borrowed::Content;
 use crate::amap::slots::{Slots, LEAF, SET_BYTES};
 use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
 use crate::anon::{many_bytes, AnonBody, AnonNo};
 use crate::fork::eager;
 use crate::fork::Fork;
-use crate::loan::slots::{Content, AT_ONCE};
+use crate::map::adopt::AT_ONCE;
 use crate::map::steps::{first_part, part_of_few_slots, Lock, WIRED};
 use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Entry, Inherit, Writes};
@@ -132,7 +133,7 @@ impl<M: Machine> Fork<'_, M> {
                 Some(_) => None,
             };
             if let Some(first) = first {
-                self.uvm.settle_claimed(held, self.parent, first.range)?;
+                self.uvm.adopt_claimed(held, self.parent, first.range)?;
                 self.prepare(held, &first)?;
             }
             let done = self.make_step(held, rest, reserve);

@@ -39,12 +39,6 @@
 //! wiring each in the kernel's map: here the kernel sees all memory at a fixed address, and
 //! borrowing maps nothing.
 
-pub(crate) mod borrowers;
-mod give;
-mod out;
-pub(crate) mod remap;
-pub(crate) mod slots;
-
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -535,7 +529,7 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Panics
     /// If the list has another instance's.
-    fn make_loaned_room(&self, loan: &mut Loan, pages: usize) -> Result<(), NoMemory> {
+    pub(crate) fn make_loaned_room(&self, loan: &mut Loan, pages: usize) -> Result<(), NoMemory> {
         if loan.is_empty() {
             loan.of = self.instance;
         }
@@ -622,7 +616,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// A copy of what can't be loaned as it is.
-    fn loan_copy<P: Before<order::PageCache>>(
+    pub(crate) fn loan_copy<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         page: PageNo,

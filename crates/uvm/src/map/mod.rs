@@ -21,12 +21,14 @@
 //! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`,
 //! `lock`.
 
+pub(crate) mod adopt;
 mod attributes;
 mod insert;
 #[allow(unsafe_code)]
 pub(crate) mod lock;
 mod merge;
 mod remap;
+pub(crate) mod remap_history;
 pub(crate) mod remove;
 pub(crate) mod space;
 pub(crate) mod steps;
@@ -256,6 +258,17 @@ impl<M: Machine> Entry<M> {
             _ => false,
         };
         amaps && self.objects_follow(next) && self.writes == next.writes
+    }
+
+    /// Whether a part of the entry is private memory that is not locked, and no other entry refers
+    /// to its slots, or the entry has yet to copy them: pages can be put there, or taken away.
+    pub(crate) fn is_private(&self, held: &mut Held<'_, order::Map>, part: VaRange) -> bool {
+        let is_alone =
+            |aref: &ARef<M>| aref.amap.body.lock(held).0.cover.is_exclusive(self.slots(aref, part));
+        self.submap.is_none()
+            && !self.wired
+            && self.writes != Writes::Shared
+            && (self.writes == Writes::NeedsCopy || self.amap.as_ref().is_none_or(is_alone))
     }
 
     /// The slot of an address in the amap.

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageRange, Pmap, VaRange};
 
-use crate::loan::remap::RemapHistory;
+use crate::map::remap_history::RemapHistory;
 use crate::map::{Change, Entry, Map, MapError};
 use crate::owed::SpaceDuty;
 use crate::{Stop, Uvm};

@@ -12,7 +12,6 @@ use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
 use super::attributes::covered;
 use super::tree::Taken;
 use super::{Change, Entry, LockedMap, RangeError};
-use crate::fault::FaultError;
 use crate::map::steps::{first_part, first_wired, Lock, WIRED};
 use crate::map::Writes;
 use crate::{Space, Stop, Uvm};
@@ -162,12 +161,7 @@ impl<M: Machine> Uvm<M> {
             if self.mem().has_fatal_signal() {
                 return Err(RangeError::NoMemory);
             }
-            self.fault_to_wire(held, space, va, access).map_err(|e| match e {
-                FaultError::NoMemory | FaultError::TooOften => RangeError::NoMemory,
-                FaultError::NoMapping => RangeError::NoMapping,
-                FaultError::Protection => RangeError::Access,
-                FaultError::Bus | FaultError::Io | FaultError::NoSpace => RangeError::Fault,
-            })?;
+            self.fault_to_wire(held, space, va, access)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Pages on loan to programs, when memory is short: their slots get anons (`loan::slots`), and what
+//! Pages on loan to programs, when memory is short: their slots get anons (`map/adopt.rs`), and what
 //! they hold can leave like any other anonymous memory.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use machine::{order, Held, Machine, PageNo, Pmap};
 use super::Priority;
 use crate::amap::Amap;
 use crate::anon::{drop_page, many_bytes};
-use crate::loan::slots::{Settle, AT_ONCE};
+use crate::map::adopt::{Adopt, AT_ONCE};
 use crate::object::Launder;
 use crate::owner::PageOwner;
 use crate::Uvm;
@@ -32,7 +32,7 @@ impl<M: Machine> Uvm<M> {
     pub(super) fn adopt_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
         let (anons, mut next) = (&self.anons, 0);
         while anons.borrowed.load(Relaxed) != 0 {
-            let Some((name, amap)) = anons.borrowers.next(held, next) else { break };
+            let Some((name, amap)) = self.borrowers.next(held, next) else { break };
             next = name + 1;
             let mut from = 0;
             while let Some((slot, pages)) = self.adopt_slots(held, &amap, from) {
@@ -59,7 +59,7 @@ impl<M: Machine> Uvm<M> {
         let (mut body, mut h) = amap.body.lock(held);
         let (first, _) = body.borrowed_from(from).next()?;
         let slots = first..first + AT_ONCE as u64;
-        self.settle_borrowed(&mut h, &mut body, slots.clone(), &Settle::Uncopied).ok()?;
+        self.adopt_borrowed(&mut h, &mut body, slots.clone(), &Adopt::Uncopied).ok()?;
         let rest = body.borrowed_from(first).take_while(|(slot, _)| slots.contains(slot));
         Some((first, rest.map(|(_, page)| page).collect()))
     }

@@ -16,7 +16,7 @@ use crate::page::SCAN;
 use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use super::{Pass, Priority, Progress};
-use crate::loan::slots::Content;
+use crate::amap::borrowed::Content;
 use crate::map::{Entry, Writes};
 use crate::{Space, Uvm};
 

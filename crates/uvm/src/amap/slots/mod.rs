@@ -571,26 +571,13 @@ impl Slots {
         self.leaves.drain(|leaf| let_go(leaf, holders));
     }
 
-    /// A table with the same numbers at the same indices of a range, but for some: leaves that lie
-    /// in it and have none of those are shared, others copied.
-    pub(crate) fn share_range(
-        &self,
-        range: Range<u64>,
-        but: impl Iterator<Item = u64> + Clone,
-        holders: &mut impl Holders,
-    ) -> Slots {
-        let mut copy = Slots::new();
-        self.share_into(&mut copy, range, but, holders);
-        copy
-    }
-
     /// How many leaves there are at most. Cost: O(1).
     pub(crate) fn most_leaves(&self) -> usize {
         self.leaves.most()
     }
 
-    /// Puts the numbers of a range at the same indices of a table that has none there, as
-    /// [`share_range`](Self::share_range) does.
+    /// Puts the numbers of a range, but for some, at the same indices of a table that has none
+    /// there: leaves that lie in the range and have none of those are shared, others copied.
     pub(crate) fn share_into(
         &self,
         copy: &mut Slots,
@@ -652,7 +639,7 @@ impl Slots {
         self.leaves.range(keys_of(&range)).any(|(_, leaf)| has_others(leaf))
     }
 
-    /// Heap bytes for [`share_range`](Self::share_range), at most.
+    /// Heap bytes for [`share_into`](Self::share_into), at most.
     pub(crate) fn share_bytes(&self, range: Range<u64>) -> usize {
         self.leaves.copy_bytes(keys_of(&range)) + 2 * LEAF_BYTES
     }
@@ -738,7 +725,8 @@ mod tests {
     fn a_copy_shares_leaves_until_one_changes() {
         let (mut a, mut c) = (Slots::new(), Counts::default());
         (0..200).for_each(|i| assert_eq!(a.set(i, n(i as u32 + 1)), None));
-        let mut b = a.share_range(10..200, [].into_iter(), &mut c);
+        let mut b = Slots::new();
+        a.share_into(&mut b, 10..200, [].into_iter(), &mut c);
         assert_eq!(
             (indices(&b).len(), b.get(9), b.get(10), c.0.len()),
             (190, None, Some(n(11)), 54)

@@ -1,31 +1,12 @@
-//! Slots that hold a page on loan, until somebody writes to it.
+//! Giving anons to slots that hold pages on loan (`amap::borrowed`): before a store, before slots are
+//! shared, and when memory is short.
 //!
 //! ```text
-//!   transfer:   slot -> P (a loan)      | discard, exit: the loan is returned
-//!   read:       slot -> P               | mapped as it is, not to be written, with those around it
-//!   written:    slot -> anon -> P       | P was nobody's: it is the anon's now, and written in place
-//!               slot -> anon of P       | P is an anon's: one more reference, and whoever writes copies
-//!               slot -> anon -> copy    | anything else, as pages of files
+//!   a page without an owner   the anon's own: written in place, once no other borrower has it
+//!   an anon's page            one more reference to that anon
+//!   any other                 copied, and forgotten where the slot is seen; or left on loan
 //! ```
-//! Pages that are [transferred](crate::transfer) go into slots as they are: who only reads what it
-//! gets, hands it on or gives it back, pays neither for anons nor for queues, and shares a file's
-//! pages with the file. The first store to one *settles* its slot: that has an anon from then on.
-//! Loaning such memory again loans the same pages.
-//!
-//! What is on loan is not paged out. When memory is short the page daemon settles slots, so that
-//! what they hold can leave (`pageout/loaned.rs`). That may need heap: so only a part of memory may
-//! be in slots like this, the [`PART`]th; what comes beyond is settled at once.
-//!
-//! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: whoever
-//! shares slots, as fork does, settles them before. I2: a translation may show such a page there,
-//! and can't write it; whoever returns the loan has it forgotten by every CPU before, for the
-//! page's owner may write in place from then on. I3: `AmapBody::borrowed` spans all of an amap's
-//! such slots; `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
-//!
-//! Source: 1998, sections 4.1 (loans from objects and anons to anons) and 4.2. The road not taken:
-//! an anon for each page as it comes, which cost as much as a third of its copy.
 
-use core::num::NonZeroU32;
 use core::ops::Range;
 
 use crate::page::Taken;
@@ -34,6 +15,7 @@ use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Va, VaRange, PAGE_SHIFT};
 
+use crate::amap::borrowed::borrowed;
 use crate::amap::{ARef, AmapBody};
 use crate::anon::{many_bytes, AnonNo};
 use crate::loan::LoanedPage;
@@ -43,45 +25,16 @@ use crate::map::Entry;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
-/// Set in what a slot holds, if it is a page on loan: memory has less than 2^31 pages.
-pub(crate) const BORROWED: u32 = 1 << 31;
-
-/// The part of memory that slots may hold on loan.
-const PART: usize = 16;
-
 /// Slots that are looked at at once.
 pub(crate) const AT_ONCE: usize = 64;
 /// Slots among which one hold looks for some.
 const LOOKED_AT: usize = 4096;
 
-/// What a slot holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Content {
-    Anon(AnonNo),
-    Borrowed(PageNo),
-}
-
-impl Content {
-    #[inline(always)]
-    pub(crate) fn of(number: NonZeroU32) -> Content {
-        match AnonNo::new(number.get()) {
-            Some(no) => Content::Anon(no),
-            None => Content::Borrowed(PageNo(number.get() & !BORROWED)),
-        }
-    }
-
-    /// The anon, if it is one.
-    #[inline]
-    pub(crate) fn anon(number: NonZeroU32) -> Option<AnonNo> {
-        AnonNo::new(number.get())
-    }
-}
-
-/// Which pages on loan are settled.
-pub(crate) enum Settle<'a, M: Machine> {
+/// Which pages on loan are adopted.
+pub(crate) enum Adopt<'a, M: Machine> {
     /// All, where they are seen: what is copied is forgotten there.
     All(Shown<'a, M>),
-    /// Those that nobody else has: they can be written in place then.
+    /// Those that no other borrower has: they can be written in place then.
     Own,
     /// Those that need not be copied.
     Uncopied,
@@ -111,37 +64,15 @@ struct Copied {
     down: Gather,
 }
 
-/// What a slot holds for a page on loan, by number; 0 for nothing.
-#[inline]
-pub(crate) fn borrowed(number: u32) -> Option<PageNo> {
-    (number & BORROWED != 0).then_some(PageNo(number & !BORROWED))
-}
-
 /// The slots that two ranges have in common.
 fn common(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)
 }
 
-impl<M: Machine> AmapBody<M> {
-    /// Slots from `from` on that hold pages on loan, in order, with these.
-    pub(crate) fn borrowed_from(&self, from: u64) -> impl Iterator<Item = (u64, PageNo)> + '_ {
-        let all = &self.borrowed;
-        let slots = self.slots.range(from.clamp(all.start, all.end)..all.end);
-        slots.filter_map(|(slot, number)| Some((slot, borrowed(number.get())?)))
-    }
-
-    /// Keeps I3 where slots of a range get pages on loan.
-    pub(crate) fn borrows(&mut self, range: Range<u64>) {
-        let all = &self.borrowed;
-        self.borrowed =
-            if all.is_empty() { range } else { all.start.min(range.start)..all.end.max(range.end) };
-    }
-}
-
 impl<M: Machine> Uvm<M> {
-    /// Heap bytes that [`settle_entry`](Self::settle_entry) may need.
-    pub(crate) fn settle_bytes(
+    /// Heap bytes that [`adopt_entry`](Self::adopt_entry) may need.
+    pub(crate) fn adopt_bytes(
         &self,
         held: &mut Held<'_, order::Map>,
         aref: &ARef<M>,
@@ -160,18 +91,18 @@ impl<M: Machine> Uvm<M> {
     /// copied for it. Heap for chunks of anons has been reserved.
     ///
     /// # Errors
-    /// [`NoMemory`], with some of them settled.
+    /// [`NoMemory`], with some of them adopted.
     #[cold]
     #[inline(never)]
-    pub(crate) fn settle_borrowed(
+    pub(crate) fn adopt_borrowed(
         &self,
         held: &mut Held<'_, order::Amap>,
         body: &mut AmapBody<M>,
         range: Range<u64>,
-        which: &Settle<'_, M>,
+        which: &Adopt<'_, M>,
     ) -> Result<usize, NoMemory> {
         let range = common(&range, &body.borrowed);
-        let (mut settled, mut copies, mut result, mut next) = (0, 0, Ok(()), range.start);
+        let (mut adopted, mut copies, mut result, mut next) = (0, 0, Ok(()), range.start);
         while result.is_ok() && next < range.end {
             let some = body.borrowed_from(next).take_while(|&(slot, _)| slot < range.end);
             let some: ArrayVec<_, AT_ONCE> = some.take(AT_ONCE).collect();
@@ -181,7 +112,7 @@ impl<M: Machine> Uvm<M> {
                 match self.anon_for(held, page, which, slot, &mut copied) {
                     Ok(Some(no)) => {
                         body.slots.set(slot, no.number());
-                        settled += 1;
+                        adopted += 1;
                     }
                     Ok(None) => {}
                     Err(e) => {
@@ -196,11 +127,11 @@ impl<M: Machine> Uvm<M> {
                 self.return_pages(held, copied.pages.into_iter());
             }
         }
-        if settled != 0 {
-            self.anons.borrowed.fetch_sub(settled, Relaxed);
+        if adopted != 0 {
+            self.anons.borrowed.fetch_sub(adopted, Relaxed);
             self.pages_may_go();
         }
-        if result.is_ok() && matches!(which, Settle::All(_)) {
+        if result.is_ok() && matches!(which, Adopt::All(_)) {
             let all = &mut body.borrowed;
             if range.start == all.start {
                 all.start = range.end;
@@ -211,8 +142,8 @@ impl<M: Machine> Uvm<M> {
         result.map(|()| copies)
     }
 
-    /// The same for an entry whose slots are about to be shared.
-    pub(crate) fn settle_entry(
+    /// Gives all slots of an entry that hold pages on loan anons, before they are shared.
+    pub(crate) fn adopt_entry(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
@@ -223,30 +154,17 @@ impl<M: Machine> Uvm<M> {
             return Ok(());
         }
         let (mut body, mut h) = aref.amap.body.lock(held);
-        let all = Settle::All(Shown::new(space, entry, aref));
-        self.settle_borrowed(&mut h, &mut body, aref.range(entry.len()), &all)?;
+        let all = Adopt::All(Shown::new(space, entry, aref));
+        self.adopt_borrowed(&mut h, &mut body, aref.range(entry.len()), &all)?;
         aref.amap.borrows.store(!body.borrowed.is_empty(), Relaxed);
         Ok(())
-    }
-
-    /// Settles what has just been put into a range, if slots hold more on loan than they may. What
-    /// can't be settled for lack of memory stays as it is.
-    pub(crate) fn keep_few_borrowed(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
-        if self.anons.borrowed.load(Relaxed) > self.frames().total() / PART {
-            let _ = self.settle_in_steps(held, space, range);
-        }
     }
 
     /// Gives slots of a range that hold pages on loan anons instead, some at a time.
     ///
     /// # Errors
-    /// [`NoMemory`], with some of them settled.
-    pub(crate) fn settle_in_steps(
+    /// [`NoMemory`], with some of them adopted.
+    pub(crate) fn adopt_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
@@ -256,17 +174,17 @@ impl<M: Machine> Uvm<M> {
             self.attempt(held, many_bytes(AT_ONCE), |held, _| {
                 let locked = space.map.lock_now(self.mem(), held, rest);
                 let (tree, mut h) = locked.map_err(Stop::Wait)?;
-                self.settle_some(&mut h, space, &tree, rest).map_err(Stop::Fail)
+                self.adopt_some(&mut h, space, &tree, rest).map_err(Stop::Fail)
             })
         })
     }
 
-    /// Settles in steps as [`settle_in_steps`](Self::settle_in_steps) does, in a map that is
+    /// Gives slots anons in steps as [`adopt_in_steps`](Self::adopt_in_steps) does, in a map that is
     /// claimed.
     ///
     /// # Errors
     /// [`NoMemory`], also if the thread is being ended.
-    pub(crate) fn settle_claimed(
+    pub(crate) fn adopt_claimed(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
@@ -276,15 +194,15 @@ impl<M: Machine> Uvm<M> {
             self.mem().reserve_heap(many_bytes(AT_ONCE))?;
             let end = {
                 let (tree, mut h) = space.map.lock_claimed(held);
-                self.settle_some(&mut h, space, &tree, rest)?
+                self.adopt_some(&mut h, space, &tree, rest)?
             };
             self.pause_or_give_up(held)?;
             Ok(end)
         })
     }
 
-    /// Settles the first slots of a range that hold pages on loan. Says up to where it has looked.
-    fn settle_some(
+    /// Gives the first slots of a range that hold pages on loan anons. Says up to where it has looked.
+    fn adopt_some(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
@@ -292,7 +210,7 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<Va, NoMemory> {
         let part = first_part(tree, range);
-        let looked_at = tree.try_each(part, &mut |entry| match self.settle_first(
+        let looked_at = tree.try_each(part, &mut |entry| match self.adopt_first(
             held,
             space,
             entry,
@@ -305,9 +223,9 @@ impl<M: Machine> Uvm<M> {
         looked_at.map_or_else(|end| end, |()| Ok(part.end))
     }
 
-    /// Looks at some slots at the start of an entry's part, and settles some. Says up to where none
+    /// Looks at some slots at the start of an entry's part, and gives some anons. Says up to where none
     /// is on loan; nothing if that is so for all of them.
-    fn settle_first(
+    fn adopt_first(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
@@ -331,24 +249,25 @@ impl<M: Machine> Uvm<M> {
         if is_borrowed {
             let some = end..slots.end.min(end + AT_ONCE as u64);
             end = some.end;
-            let all = Settle::All(Shown::new(space, entry, aref));
-            self.settle_borrowed(&mut h, &mut body, some, &all)?;
+            let all = Adopt::All(Shown::new(space, entry, aref));
+            self.adopt_borrowed(&mut h, &mut body, some, &all)?;
         }
         Ok(Some(entry.range.start + Pages(end - aref.slot.0)))
     }
 
-    /// An anon for the page on loan in a slot, if it is to be settled; the loan is returned, or
+    /// An anon for the page on loan in a slot, if it is to be adopted: that which has the page, or a
+    /// new one, which takes over a page without an owner or gets a copy. The loan is returned, or
     /// goes with `copied`.
     fn anon_for(
         &self,
         held: &mut Held<'_, order::Amap>,
         page: PageNo,
-        which: &Settle<'_, M>,
+        which: &Adopt<'_, M>,
         slot: u64,
         copied: &mut Copied,
     ) -> Result<Option<AnonNo>, NoMemory> {
-        let frames = self.frames();
-        if matches!(which, Settle::Own) && !frames.is_borrowers(page) {
+        let (machine, frames) = (self.mem(), self.frames());
+        if matches!(which, Adopt::Own) && !frames.is_borrowers(page) {
             return Ok(None);
         }
         if let Owner::Anon(number) = frames.owner(page) {
@@ -356,37 +275,24 @@ impl<M: Machine> Uvm<M> {
                 let (mut anon, _h) = self.anons.get(no).lock(held);
                 if anon.page() == Some(page) {
                     anon.add_reference(frames);
-                    // Its owner has it: this is not the last who holds it.
+                    // Its owner has it: this is not the last hold.
                     frames.end_loan(page);
                     return Ok(Some(no));
                 }
             }
         }
-        if matches!(which, Settle::Uncopied) && !frames.is_disowned(page) {
+        if matches!(which, Adopt::Uncopied) && !frames.is_disowned(page) {
             return Ok(None);
         }
-        self.new_anon_for(held, page, which, slot, copied)
-    }
-
-    /// A new anon for a page that no anon has: it is taken over, if it is nobody's, or copied.
-    fn new_anon_for(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        page: PageNo,
-        which: &Settle<'_, M>,
-        slot: u64,
-        copied: &mut Copied,
-    ) -> Result<Option<AnonNo>, NoMemory> {
-        let (machine, frames) = (self.mem(), self.frames());
         let no = self.anons.take(machine, &mut held.deeper())?;
         let (mut own, mut taken) = (page, frames.take_over(page));
         if taken == Taken::Not {
             let copy = match which {
-                Settle::All(shown) => {
+                Adopt::All(shown) => {
                     let copy = self.copied_page(held, page, Counter::TransfersCopied);
                     copy.map(|copy| Some((shown, copy)))
                 }
-                Settle::Own | Settle::Uncopied => Ok(None),
+                Adopt::Own | Adopt::Uncopied => Ok(None),
             };
             let Ok(Some((shown, copy))) = copy else {
                 self.anons.give_back(machine, held, no);
@@ -396,7 +302,7 @@ impl<M: Machine> Uvm<M> {
             machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);
             copied.pages.push(LoanedPage(page));
             taken = frames.take_over(own);
-            debug_assert_eq!(taken, Taken::Alone, "nobody else has a new page");
+            debug_assert_eq!(taken, Taken::Alone, "a new page has no other holder");
         }
         self.anons.make_of(machine, held, no, own);
         frames.activate(machine, held, own);

@@ -16,10 +16,9 @@
 use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use crate::page::Owner;
-use machine::{order, Held, Machine, Va};
+use machine::Machine;
 
-use crate::loan::{Loan, LoanedPage};
-use crate::transfer::{At, TransferError};
+use crate::loan::LoanedPage;
 use crate::{Space, Uvm};
 
 /// What it is at most: then a reader that begins to store is noticed soon.
@@ -35,10 +34,16 @@ const REFUSED: i32 = 64;
 pub(crate) struct RemapHistory(AtomicI32);
 
 impl RemapHistory {
-    fn grow(&self, by: usize) {
+    /// So many pages on loan were received.
+    pub(crate) fn grow(&self, by: usize) {
         let now = self.0.load(Relaxed);
         // What another thread adds meanwhile may be lost.
         self.0.store(now.saturating_add_unsigned(by as u32).min(MOST), Relaxed);
+    }
+
+    /// Pages could not be received.
+    pub(crate) fn refused(&self) {
+        self.shrink(REFUSED);
     }
 
     fn shrink(&self, by: i32) {
@@ -81,37 +86,5 @@ impl<M: Machine> Uvm<M> {
         let is_kept =
             |page: &&LoanedPage| !matches!(self.frames().owner(page.page()), Owner::Anon(_));
         Some(pages.iter().take_while(is_kept).count()).filter(|&count| count >= least).unwrap_or(0)
-    }
-
-    /// Puts pages on loan where a program reads to, in place of what is there: see
-    /// [`transfer`](Self::transfer).
-    ///
-    /// # Errors
-    /// [`TransferError`], and the pages again, to be copied.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let (from, to) = (memory(uvm, held, space, 4)?, memory(uvm, held, space, 4)?);
-    /// store(uvm, space, from.start, b"read")?;
-    /// let loan = uvm.loan_to_kernel(held, space, from)?;
-    /// uvm.receive(held, space, loan, to.start).map_err(|(why, _)| why)?;
-    /// assert_eq!(&load(uvm, space, to.start)?, b"read");
-    /// # Ok(()) });
-    /// ```
-    pub fn receive(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        loan: Loan,
-        va: Va,
-    ) -> Result<(), (TransferError, Loan)> {
-        let count = loan.len();
-        let put = self.transfer(held, space, loan, At::Fixed(va));
-        match put {
-            Ok(_) => space.remap_history.grow(count),
-            Err(_) => space.remap_history.shrink(REFUSED),
-        }
-        put.map(|_| ())
     }
 }

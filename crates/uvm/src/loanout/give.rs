@@ -17,12 +17,11 @@
 use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pages, Prot, VaRange};
 
-use super::out::LoanOut;
-use super::Loan;
+use super::LoanOut;
 use crate::fault::FaultError;
+use crate::loan::Loan;
 use crate::map::tree::Tree;
-use crate::map::{Entry, Writes};
-use crate::transfer::has_alone;
+use crate::map::Entry;
 use crate::{Space, Stop, Uvm};
 
 /// Pages that are brought in for one call.
@@ -142,13 +141,7 @@ fn can_be_given<M: Machine>(
     range: VaRange,
 ) -> bool {
     let mut is_plain = |e: &Entry<M>| {
-        let is_private =
-            e.writes == Writes::NeedsCopy || has_alone(held, e, e.range.intersect(range));
-        e.submap.is_none()
-            && !e.wired
-            && e.prot.contains(Prot::READ_WRITE)
-            && e.writes != Writes::Shared
-            && is_private
+        e.prot.contains(Prot::READ_WRITE) && e.is_private(held, e.range.intersect(range))
     };
     tree.is_covered(range)
         && tree.try_each(range, &mut |e| if is_plain(e) { Ok(()) } else { Err(()) }).is_ok()

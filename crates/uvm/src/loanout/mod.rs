@@ -4,19 +4,21 @@
 //! brought in by a fault with nothing held, and looked at again; if it is gone again by then it is
 //! pinned and copied, so that every page ends.
 
+mod give;
+
 use alloc::sync::Arc;
 use core::ops::Range;
 
 use machine::{order, Held, Machine, NoMemory, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
-use super::{Loan, LoanedPage};
+use crate::amap::borrowed::Content;
 use crate::amap::slots::CLUSTER_BYTES;
 use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
 use crate::counted::{AtomicU32, Ordering::Acquire};
 use crate::fault::{FaultError, Reach};
 use crate::io::ReadRequest;
-use crate::loan::slots::Content;
+use crate::loan::{Loan, LoanedPage};
 use crate::map::steps::MAPPINGS_OF_A_STEP;
 use crate::map::{Advice, Entry, Map, ORef, Writes};
 use crate::object::{resident, Access, GetError, ObjectBody, Pager};
@@ -31,9 +33,9 @@ const SPECIAL: PageFlags = PageFlags::BUSY.union(PageFlags::ERROR).union(PageFla
 const AT_ONCE: usize = 64;
 
 /// A call under way.
-pub(super) struct LoanOut<'a, M: Machine> {
+struct LoanOut<'a, M: Machine> {
     uvm: &'a Uvm<M>,
-    pub(super) loan: &'a mut Loan,
+    loan: &'a mut Loan,
     down: &'a mut Gather,
     /// What is left of [`MAPPINGS_OF_A_STEP`]. At zero the hold of the lock ends.
     left: usize,
@@ -182,13 +184,13 @@ impl<M: Machine> Uvm<M> {
 }
 
 impl<'a, M: Machine> LoanOut<'a, M> {
-    pub(super) fn new(uvm: &'a Uvm<M>, loan: &'a mut Loan, down: &'a mut Gather) -> Self {
+    fn new(uvm: &'a Uvm<M>, loan: &'a mut Loan, down: &'a mut Gather) -> Self {
         let (left, anons, objects, zeroes) = (MAPPINGS_OF_A_STEP, 0, 0, 0);
         LoanOut { uvm, loan, down, left, anons, objects, zeroes }
     }
 
     /// Whether as much is lowered as may be under one hold of a lock.
-    pub(super) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.left == 0
     }
 
@@ -197,7 +199,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         self.left = MAPPINGS_OF_A_STEP;
     }
 
-    pub(super) fn count(&self) {
+    fn count(&self) {
         let (cpu, stat) = (self.uvm.mem().cpu(), self.uvm.stat());
         stat.add(cpu, Counter::LoansAnon, self.anons);
         stat.add(cpu, Counter::LoansObject, self.objects);
@@ -292,7 +294,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     }
 
     /// Loans what is resident of an entry's part, from its start on.
-    pub(super) fn loan_part(
+    fn loan_part(
         &mut self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
