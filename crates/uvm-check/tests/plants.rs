@@ -511,7 +511,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "giving: what was given is there yet",
         file: "uvm/src/loanout/give.rs",
-        changes: &[("self.discard_part(&mut h, entry, range, &mut down)", "{ let _ = entry; }")],
+        changes: &[("                space.locked(self, &mut tree, &mut h).empty(range, &mut down);\n", "")],
         found_by: RANDOM,
     },
     Plant {
@@ -625,15 +625,15 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "large amaps: a copy has the first leaves alone",
         file: "uvm/src/fork/amaps.rs",
-        changes: &[("Ok(end) => rest.start = end,", "Ok(_) => rest.start = rest.end,")],
+        changes: &[("rest.start = part.end;", "rest.start = rest.end;")],
         found_by: LARGE,
     },
     Plant {
         what: "large amaps: a reference is counted in the first runs alone",
         file: "uvm/src/fork/amaps.rs",
         changes: &[(
-            "at = aref.reference_some(&mut held.deeper(), at..all.end);",
-            "aref.reference_some(&mut held.deeper(), at..all.end);\n                at = all.end;",
+            "at = aref.amap.body.lock(held).0.cover.add_some(at..all.end, RUNS_AT_ONCE);",
+            "aref.amap.body.lock(held).0.cover.add_some(at..all.end, RUNS_AT_ONCE);\n                at = all.end;",
         )],
         found_by: LARGE,
     },
@@ -919,8 +919,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "race: swapoff takes the slot of a page that is being written there",
-        file: "uvm/src/owner.rs",
-        changes: &[("            busy_check(machine, page)?;\n", "            let _ = busy_check(machine, page);\n")],
+        file: "uvm/src/pageout/swap.rs",
+        changes: &[("match busy_check(machine, page) {", "match busy_check(machine, page).or(Ok::<_, Ticket>(())) {")],
         found_by: LEAVES,
     },
     Plant {

@@ -126,27 +126,19 @@ impl<M: Machine> Uvm<M> {
         ensure!(dropped == 0, "{dropped} spaces were dropped, and not destroyed");
         let (mut count, mut amaps) = (Count::default(), Amaps::new());
         for space in spaces {
-            self.audit_space(held, space, &mut count, &mut amaps)?;
+            let (mut maps, mut mapped) = (vec![space.map.clone()], 0);
+            while let Some(map) = maps.pop() {
+                let counts = (&mut count, &mut amaps);
+                mapped += self.audit_map(held, space, &map, &mut maps, counts)?;
+            }
+            let resident = self.mem().pmap().resident(&space.pmap);
+            ensure!(
+                mapped == resident,
+                "{resident} translations, of which {mapped} lie in entries"
+            );
         }
         self.audit_amaps(held, &mut count, &amaps)?;
         Ok(count)
-    }
-
-    fn audit_space(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        count: &mut Count,
-        amaps: &mut Amaps<M>,
-    ) -> Result<(), AuditError> {
-        let mut maps = vec![space.map.clone()];
-        let mut mapped = 0;
-        while let Some(map) = maps.pop() {
-            mapped += self.audit_map(held, space, &map, &mut maps, (count, amaps))?;
-        }
-        let resident = self.mem().pmap().resident(&space.pmap);
-        ensure!(mapped == resident, "{resident} translations, of which {mapped} lie in entries");
-        Ok(())
     }
 
     /// Checks one map and says how many translations lie in its entries; its submaps go on the

@@ -8,8 +8,8 @@ use core::error::Error;
 use core::fmt;
 
 use crate::{
-    AuditError, BadShare, FaultError, GetError, IoError, MapError, RangeError, Retry, SwapError,
-    TransferError,
+    AuditError, BadShare, FaultError, GetError, IoError, MapError, NotOurs, RangeError, Retry,
+    SwapError, TransferError,
 };
 
 /// Makes each type an error, each of its values with the sentence behind it.
@@ -79,12 +79,22 @@ errors! {
         Retry::Hole(_) => "the file needs room for the page first",
         Retry::Failed(_) => "the fault can't be resolved",
     }
+    NotOurs {
+        NotOurs => "a loan of another VM system",
+    }
+    SwapError {
+        SwapError::Empty => "the device has no room for a page",
+        SwapError::TooMuch => "more than ten times the memory can't be kept on swap",
+        SwapError::TooMany => "sixteen swap devices are on already",
+        SwapError::NotFound => "no such swap device is on",
+        SwapError::Busy => "the device is being switched off already",
+        SwapError::NoMemory => "what is on the device does not fit into memory and other devices",
+        SwapError::Io => "a part of what is on the device could not be read",
+    }
     BadShare {
         BadShare => "these shares of memory are not possible together",
     }
 }
-
-impl Error for SwapError {}
 
 impl Error for AuditError {}
 

@@ -32,9 +32,10 @@ use crate::fork::Fork;
 use crate::map::adopt::AT_ONCE;
 use crate::map::lock::TreeGuard;
 use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
-use crate::map::tree::{built_bytes, Making, Taken, Tree};
+use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{
-    clip, moves_many, Change, Entry, Inherit, MapError, Name, Place, Writes, NOWHERE,
+    choose_place, clip, find_like, moves_many, within, Change, Entry, Inherit, MapError, Name,
+    Place, Writes, NOWHERE,
 };
 use crate::owed::Owed;
 use crate::stat::Counter;
@@ -271,18 +272,15 @@ impl<M: Machine> Uvm<M> {
         place: Place,
         mode: Pass,
     ) -> Result<Passed, MapError> {
-        let inside = |r: VaRange, s: &Space<M>| r.intersect(s.map.bounds) == r;
-        if range.is_empty() || !inside(range, from) {
+        if range.is_empty() || range.intersect(from.map.bounds) != range {
             return Err(MapError::Invalid);
         }
         if range.pages() > to.map.bounds.pages() {
             return Err(MapError::NoSpace);
         }
         let (mut is_moved_singly, mut replaces) = (false, NOWHERE);
-        if let Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) = place {
-            let new = VaRange::sized(va, range.pages())
-                .filter(|&new| va.is_page_aligned() && inside(new, to));
-            let new = new.ok_or(MapError::Invalid)?;
+        if let Some(va) = place.fixed() {
+            let new = within(to.map.bounds, va, range.pages()).ok_or(MapError::Invalid)?;
             if core::ptr::eq(&*from.map, &*to.map) && !new.intersect(range).is_empty() {
                 return Err(MapError::Invalid);
             }
@@ -524,8 +522,7 @@ impl<M: Machine> Uvm<M> {
         let (mut entries, mut down) = (Tree::new(), Gather::new());
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
             {
-                let whole = from.map.lock_now(self.mem(), held, from.map.bounds);
-                let (mut tree, mut h) = whole.map_err(Stop::Wait)?;
+                let (mut tree, mut h) = from.map.lock_now(self.mem(), held, from.map.bounds)?;
                 passable(&tree, range)?;
                 let map = &mut from.locked(self, &mut tree, &mut h);
                 let clipped = map.clip_within(range, 0, reserved);
@@ -567,8 +564,7 @@ impl<M: Machine> Passing<'_, M> {
         let (uvm, from, to, range) = (self.uvm, self.from, self.to, self.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
-            let locked = from.map.lock_as(lock, uvm.mem(), held, from.map.bounds);
-            let (tree, h) = locked.map_err(Stop::Wait)?;
+            let (tree, h) = from.map.lock_as(lock, uvm.mem(), held, from.map.bounds)?;
             (Trees::One(tree), h)
         } else {
             let (a, b, h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
@@ -643,12 +639,12 @@ impl<M: Machine> Passing<'_, M> {
     /// Where the range will lie: anywhere, where it can be moved by tables if it has some.
     fn choose(&self, tree: &Tree<Entry<M>>) -> Result<Va, Stop<MapError>> {
         let (range, bounds, place) = (self.range, self.to.map.bounds, self.place);
-        if matches!(place, Place::Anywhere | Place::Hint(_)) {
-            if let Some(va) = crate::map::find_like(tree, bounds, range, range.pages()) {
+        if place.fixed().is_none() {
+            if let Some(va) = find_like(tree, bounds, range, range.pages()) {
                 return Ok(va);
             }
         }
-        crate::map::choose_place(tree, bounds, range.pages(), place)
+        choose_place(tree, bounds, range.pages(), place)
     }
 
     /// Heap bytes for all that a call does behind this point; none if that takes more than a step.
@@ -713,13 +709,19 @@ impl<M: Machine> Passing<'_, M> {
         held: &mut Held<'_, order::Map>,
     ) -> Taken<Entry<M>> {
         let mut taken = tree.take(self.range);
-        self.uvm.unwire_entries(held, self.from, &mut taken);
-        if self.mode == Pass::DonateZero {
-            let mut zeroes = Making::new();
-            taken.each(|e| {
-                zeroes.push(Entry { object: None, writes: Writes::NeedsCopy, ..e.emptied() });
+        if self.from.map.was_wired.load(Relaxed) {
+            taken.each_mut(|entry| {
+                if core::mem::replace(&mut entry.wired, false) {
+                    self.uvm.unwire_translations(held, self.from, entry.range);
+                }
             });
-            tree.put_back(zeroes.finish());
+        }
+        if self.mode == Pass::DonateZero {
+            tree.put_back(taken.map(|e| Entry {
+                object: None,
+                writes: Writes::NeedsCopy,
+                ..e.emptied()
+            }));
         }
         taken
     }

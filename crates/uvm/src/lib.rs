@@ -76,7 +76,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::ops::Deref;
 
-use machine::lines::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use machine::lines::{AtomicU32, AtomicU64, AtomicUsize};
 
 use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, Ticket};
 
@@ -284,10 +284,6 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn anon_table_bytes(&self) -> usize {
         self.anons.heap_bytes()
-    }
-
-    pub(crate) fn number_object(&self) -> u64 {
-        self.next_object.fetch_add(1, Relaxed)
     }
 
     /// Lets the host see to others after each so many pages of a loop, at the `n`th page.

@@ -35,9 +35,9 @@ use machine::{order, Before, Channel, Held, Machine, PageNo, Pages, Pmap};
 
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Direction, Ended, Outcome};
-use crate::object::{busy_check, unbusy, ObjectBody, Stored};
-use crate::object::{GetError, Launder, Pager};
-use crate::page::{Frames, Owner, PageFlags, Reserve};
+use crate::object::{unbusy, ObjectBody};
+use crate::object::{Launder, Pager};
+use crate::page::{Frames, Owner, PageFlags};
 use crate::stat::Counter;
 use crate::swap::{Bits, Slot};
 use crate::Uvm;
@@ -335,37 +335,5 @@ impl<M: Machine> PageOwner<'_, M> {
     pub(crate) fn give_slot_back(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo) {
         uvm.frames().clear_flags(page, PageFlags::CLEAN);
         self.set_slot(uvm, held, page, None);
-    }
-
-    /// Takes what it has at `index` and on swap back into memory, for swapoff: a resident page
-    /// gives its place back; else a new page is made busy for the read from there, and returned.
-    ///
-    /// # Errors
-    /// [`GetError::Wait`] if I/O has the page, [`GetError::NoMemory`].
-    pub(crate) fn bring_back(
-        &mut self,
-        uvm: &Uvm<M>,
-        held: &mut Locked<'_>,
-        (index, what): (Pages, Stored),
-    ) -> Result<Option<PageNo>, GetError> {
-        let (machine, frames) = (uvm.mem(), uvm.frames());
-        if let Stored::Page(page) = what {
-            busy_check(machine, page)?;
-            self.give_slot_back(uvm, held, page);
-            return Ok(None);
-        }
-        let page = frames.alloc(machine, held, Reserve::User)?;
-        match self {
-            PageOwner::Anon { no, body } => {
-                uvm.prepare_read(page);
-                body.set_page(frames, *no, page);
-            }
-            PageOwner::Object { pager, body } => {
-                pager.object().insert_reading(uvm, body, index, page);
-            }
-            PageOwner::Orphan => unreachable!("an orphan is on no device alone"),
-        }
-        uvm.read_prepared(1);
-        Ok(Some(page))
     }
 }

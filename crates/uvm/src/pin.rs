@@ -210,7 +210,7 @@ impl<M: Machine> Uvm<M> {
     fn unpin_all(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned<M>) {
         let changed = pinned.access.contains(Prot::WRITE);
         for page in core::mem::take(&mut pinned.pages) {
-            while !self.unpin_owned(&mut held.deeper(), page, changed) {}
+            self.unpin_owned(&mut held.deeper(), page, changed);
         }
         for pager in pinned.stored_to.iter().flat_map(|all| all.iter()) {
             pager.object().unpin_writer();
@@ -221,26 +221,30 @@ impl<M: Machine> Uvm<M> {
     /// Takes one wiring of a page back, whatever owns it by now: its owner may let it go at this
     /// moment, and one of the two frees it.
     pub(crate) fn unwire_page<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        while !self.unpin_owned(&mut held.deeper(), page, false) {}
+        self.unpin_owned(&mut held.deeper(), page, false);
         self.pages_may_go();
     }
 
-    /// Takes one pin back under the lock of the page's owner. Says no if the owner has just gone:
-    /// look again.
-    fn unpin_owned(&self, held: &mut Held<'_, order::Amap>, page: PageNo, changed: bool) -> bool {
+    /// Takes one pin back under the lock of the page's owner; again, if that has just gone.
+    fn unpin_owned(&self, held: &mut Held<'_, order::Amap>, page: PageNo, changed: bool) {
         let (machine, frames) = (self.mem(), self.frames());
-        let unpinned = self.with_owner(held, page, |owner, h| {
-            if changed {
-                owner.set_dirty(frames, page);
+        loop {
+            let unpinned = self.with_owner(held, page, |owner, h| {
+                if changed {
+                    owner.set_dirty(frames, page);
+                }
+                frames.unwire(machine, h, page);
+            });
+            // A mapped object is known; one that is not has just lost its last reference, and its
+            // pages their owner.
+            let has_one = matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
+            if unpinned.is_none() && has_one {
+                continue;
             }
-            frames.unwire(machine, h, page);
-        });
-        // A mapped object is known; one that is not has just lost its last reference, and its pages
-        // their owner.
-        let has_none = !matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
-        if unpinned.is_none() && has_none && frames.unpin(page) {
-            frames.free_page(machine, held, page);
+            if unpinned.is_none() && frames.unpin(page) {
+                frames.free_page(machine, held, page);
+            }
+            return;
         }
-        unpinned.is_some() || has_none
     }
 }

@@ -249,8 +249,7 @@ impl<M: Machine> Uvm<M> {
                 space.map.lock_now(self.mem(), held, range)
             }
             At::Anywhere => space.map.lock_now(self.mem(), held, NOWHERE),
-        }
-        .map_err(Stop::Wait)?;
+        }?;
         let (start, new_area) = match transfer.at {
             At::Fixed(va) => (va, None),
             At::Anywhere => {

@@ -66,9 +66,9 @@ const LEAVES_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 4 } else { 4
 /// that copies share, the leaf is copied, with as many references as it has slots.
 const CUT: usize = if cfg!(feature = "__small-leaves") { 1 } else { 16 };
 /// Runs of counts that one hold of a lock changes, at least those of a leaf.
-const RUNS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 4 } else { 1024 };
+pub(crate) const RUNS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 4 } else { 1024 };
 /// Numbers that are dropped before others get a turn: more than a leaf has.
-const SLOTS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 8 } else { 4096 };
+pub(crate) const SLOTS_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 8 } else { 4096 };
 /// Heap bytes that [`ARef::release_some`] may need: a leaf at both ends of each part.
 const RELEASE_BYTES: usize = PARTS * 2 * LEAF_BYTES + CHANGE_BYTES;
 
@@ -205,56 +205,10 @@ impl<M: Machine> ARef<M> {
     }
 
     /// Counts one more reference to the first `len` slots;
-    /// [`reference_bytes`](Self::reference_bytes) have been reserved.
+    /// [the cover's bytes](Cover::add_bytes) have been reserved.
     pub(crate) fn reference(&self, held: &mut Held<'_, order::Map>, len: Pages) {
         let (mut body, _) = self.amap.body.lock(held);
         body.cover.add(self.range(len));
-    }
-
-    /// Counts one more reference to the first of some slots, and says where the rest begins;
-    /// [`CHANGE_BYTES`] have been reserved.
-    pub(crate) fn reference_some(&self, held: &mut Held<'_, order::Map>, range: Range<u64>) -> u64 {
-        self.amap.body.lock(held).0.cover.add_some(range, RUNS_AT_ONCE)
-    }
-
-    /// Heap bytes that [`reference`](Self::reference) may need; none if it takes more than the
-    /// looks that are `left`.
-    pub(crate) fn reference_bytes(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        len: Pages,
-        left: &mut usize,
-    ) -> Option<usize> {
-        let (body, _) = self.amap.body.lock(held);
-        *left = left.checked_sub(body.cover.len())?;
-        Some(body.cover.add_bytes(&self.range(len)))
-    }
-
-    /// Puts what the first of some slots hold into a copy that no other thread has, and says where
-    /// the rest begins.
-    ///
-    /// # Errors
-    /// The heap bytes that are needed, if these are more than were `reserved`.
-    pub(crate) fn share_some(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Map>,
-        range: Range<u64>,
-        copy: &mut ARef<M>,
-        reserved: usize,
-    ) -> Result<u64, usize> {
-        let (body, mut h) = self.amap.body.lock(held);
-        let part = range.start..body.slots.few(range, &mut { SLOTS_AT_ONCE });
-        let need = body.slots.share_bytes(part.clone());
-        if need > reserved {
-            return Err(need);
-        }
-        let mut down = Gather::new();
-        let mut holders = AnonHolders { uvm, held: &mut h, down: &mut down };
-        if let Some(slots) = copy.own_slots() {
-            body.slots.share_into(slots, part.clone(), core::iter::empty(), &mut holders);
-        }
-        Ok(part.end)
     }
 
     /// Drops a reference to the first `len` slots where that takes no heap, as for most entries;
@@ -314,7 +268,7 @@ impl<M: Machine> ARef<M> {
     /// Drops a reference to some of the slots of a range, from its start on, and says where the
     /// rest begins. Where `heap` isn't reserved, slots may be left (I1): then the caller
     /// [notes](Uvm::note_left) it.
-    fn release_some(
+    pub(crate) fn release_some(
         &self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Map>,
@@ -335,31 +289,15 @@ impl<M: Machine> ARef<M> {
         (rest, emptied)
     }
 
-    /// Drops a reference to the first `len` slots with a map locked;
-    /// [`release_bytes`](Self::release_bytes) have been reserved.
-    pub(crate) fn release_reserved(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Map>,
-        len: Pages,
-        down: &mut Gather,
-    ) {
-        let (_, emptied) =
-            self.release_some(uvm, held, (self.range(len), usize::MAX), Heap::Reserved, down);
-        debug_assert_eq!(emptied, Emptied::All);
-    }
-
     /// Heap bytes that dropping references to, or the contents of, some slots may need: a leaf for
     /// each end of a part in which nobody else has any, where that end lies in a leaf that is
     /// shared with copies.
     pub(crate) fn release_bytes(
         &self,
         held: &mut Held<'_, order::Map>,
-        from: Pages,
-        len: Pages,
+        range: Range<u64>,
     ) -> usize {
         let (body, _) = self.amap.body.lock(held);
-        let range = self.slot.0 + from.0..self.slot.0 + from.0 + len.0;
         let own = body.cover.runs_in(range.clone()).filter(|&(_, count)| count == 1);
         let leaves: usize = own
             .map(|(run, _)| {
@@ -402,7 +340,7 @@ impl<M: Machine> ARef<M> {
             && body.cover.has_few_runs(range, RUNS_AT_ONCE.div_ceil(CUT))
     }
 
-    /// Heap bytes that [`copy`](Self::copy) needs, and [`release_reserved`](Self::release_reserved)
+    /// Heap bytes that [`copy`](Self::copy) needs, and [`release_some`](Self::release_some)
     /// after it, when copies have every leaf; none if that takes more than the looks that are
     /// `left`. What no other entry refers to isn't copied.
     pub(crate) fn copy_bytes(
@@ -472,23 +410,21 @@ impl<M: Machine> ARef<M> {
         range.end
     }
 
-    /// Empties a run of slots from `from` pages on and drops the references, but for slots that
-    /// other entries refer to: memory shared by inheritance is not one entry's to forget. The
-    /// caller has removed its mappings and reserved [`release_bytes`](Self::release_bytes).
+    /// Empties a run of slots and drops the references, but for slots that other entries refer to:
+    /// memory shared by inheritance is not one entry's to forget. The caller has removed its
+    /// mappings and reserved [`release_bytes`](Self::release_bytes).
     pub(crate) fn discard(
         &self,
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Map>,
-        from: Pages,
-        len: Pages,
+        range: Range<u64>,
         down: &mut Gather,
     ) {
         let (mut body, mut h) = self.amap.body.lock(held);
         let AmapBody { slots, cover, .. } = &mut *body;
         let mut holders = AnonHolders { uvm, held: &mut h, down };
-        let (first, end) = (self.slot.0 + from.0, self.slot.0 + from.0 + len.0);
-        for (run, count) in cover.runs_in(first..end) {
-            let part = run.start.max(first)..run.end.min(end);
+        for (run, count) in cover.runs_in(range.clone()) {
+            let part = run.start.max(range.start)..run.end.min(range.end);
             if count == 1 && !part.is_empty() {
                 let _all = slots.take_range(part, Heap::Reserved, &mut holders);
             }

@@ -9,6 +9,7 @@ use core::ops::Deref;
 use machine::{order, Held, Machine, PageRange, Pages, Prot, Va, VaRange};
 
 use crate::amap::borrowed::Content;
+use crate::map::steps::{first_part, Lock};
 use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes};
 use crate::{Pager, Space, Uvm};
 pub use space::RangeStats;
@@ -128,7 +129,11 @@ impl<M: Machine> Uvm<M> {
         mut each: impl FnMut(&Outline),
     ) {
         let range = VaRange::from(range);
-        self.each_in_steps(held, space, range, |e, _| each(&outline(e)));
+        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+            let part = first_part(map.tree, rest);
+            map.tree.each(part, |e| each(&outline(e)));
+            part.end
+        });
     }
 
     /// The first entry that overlaps the range, with its name: with it a host goes through a range

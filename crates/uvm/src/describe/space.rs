@@ -9,6 +9,7 @@ use core::num::NonZeroU32;
 use machine::{order, Before, Held, Machine, PageRange, Pages, Pmap, VaRange, PAGE_SIZE};
 
 use crate::amap::borrowed::Content;
+use crate::map::steps::{part_to_look_at, Lock};
 use crate::map::{tree::entry_bytes, Entry, Writes};
 use crate::{Space, Uvm};
 
@@ -59,13 +60,18 @@ impl<M: Machine> Uvm<M> {
     ) -> RangeStats {
         let range = VaRange::from(range);
         let mut sum = RangeStats::default();
-        self.each_part_in_steps(held, space, range, |e, part, h| {
-            // Once for each entry, at its first part.
-            if part.start == e.range.start.max(range.start) {
-                sum.heap += entry_bytes::<Entry<M>>();
-            }
-            self.count_anons(h, e, part, &mut sum);
-            self.count_object(h, space, e, part, &mut sum);
+        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+            let step = part_to_look_at(map.held, map.tree, rest);
+            map.tree.each(step, |e| {
+                let part = e.range.intersect(step);
+                // Once for each entry, at its first part.
+                if part.start == e.range.start.max(range.start) {
+                    sum.heap += entry_bytes::<Entry<M>>();
+                }
+                self.count_anons(map.held, e, part, &mut sum);
+                self.count_object(map.held, space, e, part, &mut sum);
+            });
+            step.end
         });
         sum
     }

@@ -46,7 +46,6 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Prot, Va, VaRange};
 
 use crate::io::ReadRequest;
 use crate::map::lock::TreeGuard;
-use crate::map::tree::Tree;
 use crate::map::{Entry, Map, RangeError, Writes};
 use crate::object::{GetError, Pager};
 use crate::pageout::Last;
@@ -423,7 +422,7 @@ impl<M: Machine> Uvm<M> {
             let map = submap.as_deref().unwrap_or(&request.space.map);
             let (is_hole, below);
             {
-                let (tree, mut h) = map.read_now(self.mem(), held).map_err(Stop::Wait)?;
+                let (tree, mut h) = map.read_now(self.mem(), held)?;
                 let mut copy = MaybeUninit::uninit();
                 let found = map.pin_if(tree, request.va, &mut copy, |entry| {
                     let Some(entry) = entry else { return Ok(false) };
@@ -447,12 +446,12 @@ impl<M: Machine> Uvm<M> {
                 }
             }
             if is_hole {
-                map.confirm_hole(self.mem(), held, request.va).map_err(Stop::Wait)?;
+                map.confirm_hole(self.mem(), held, request.va)?;
                 return Err(FaultError::NoMapping.into());
             }
             if below.is_none() {
                 let nowhere = VaRange::new(request.va, request.va);
-                let (tree, mut h) = map.lock_now(self.mem(), held, nowhere).map_err(Stop::Wait)?;
+                let (tree, mut h) = map.lock_now(self.mem(), held, nowhere)?;
                 return self.fault_after_change(&mut h, request, (map, tree), effects, reserved);
             }
             submap = below;
@@ -482,7 +481,18 @@ impl<M: Machine> Uvm<M> {
             true => self.clip_to_copy(held, &mut tree, request.va, reserved)?,
             false => 0,
         };
-        self.own_amap(held, request, &mut tree, (reserved, used))?;
+        // Another thread may have had the map meanwhile.
+        let waits = |entry: &&mut Entry<M>| request.needs_amap(entry);
+        if let Some(entry) = tree.get_mut(request.va).filter(waits) {
+            let need = BYTES + used + self.copy_amap_bytes(held, entry);
+            if need > reserved {
+                return Err(Stop::Heap(need));
+            }
+            if let Some(aref) = &entry.amap {
+                aref.note_rewritten(held, entry.slot(aref, request.va));
+            }
+            self.copy_amap(held, entry);
+        }
         let look = |entry: Option<&Entry<M>>| Ok::<_, Stop<Refused>>(entry.is_some());
         let mut copy = MaybeUninit::uninit();
         let found = map.pin_if(Access::Exclusive(tree), request.va, &mut copy, look)?;
@@ -521,30 +531,5 @@ impl<M: Machine> Uvm<M> {
             }
             (None, None) => Err(FaultError::NoMapping.into()),
         }
-    }
-
-    /// Gives the entry at the address, if it waits to copy, an amap of its own; asks for the heap
-    /// that this needs first.
-    #[cold]
-    #[inline(never)]
-    fn own_amap(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        request: &Request<'_, M>,
-        tree: &mut Tree<Entry<M>>,
-        (reserved, used): (usize, usize),
-    ) -> Attempt<()> {
-        // Another thread may have had the map meanwhile.
-        let waits = |entry: &&mut Entry<M>| request.needs_amap(entry);
-        let Some(entry) = tree.get_mut(request.va).filter(waits) else { return Ok(()) };
-        let need = BYTES + self.copy_amap_bytes(held, entry);
-        if need > reserved - used {
-            return Err(Stop::Heap(need + used));
-        }
-        if let Some(aref) = &entry.amap {
-            aref.note_rewritten(held, entry.slot(aref, request.va));
-        }
-        self.copy_amap(held, entry);
-        Ok(())
     }
 }

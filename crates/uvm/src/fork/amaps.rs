@@ -8,10 +8,10 @@ use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
 
 use crate::amap::cover::CHANGE_BYTES;
 use crate::amap::slots::Slots;
-use crate::amap::{ARef, NEW_BYTES};
+use crate::amap::{ARef, AnonHolders, NEW_BYTES, RUNS_AT_ONCE, SLOTS_AT_ONCE};
 use crate::map::Writes;
 use crate::stat::Counter;
-use crate::{Space, Stop, Uvm};
+use crate::{Space, Uvm};
 
 impl<M: Machine> Uvm<M> {
     /// Gives entries in a range that wait to copy amaps of their own. Another fork may follow at
@@ -25,9 +25,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), NoMemory> {
-        self.attempt(held, 0, |held, _| {
-            self.claim_whole(held, space).map_err(Stop::<NoMemory>::Wait)
-        })?;
+        self.attempt(held, 0, |held, _| self.claim_whole::<NoMemory>(held, space))?;
         let copied = self.copy_amaps_claimed(held, space, range);
         space.map.unclaim(self.mem(), held);
         copied
@@ -100,13 +98,20 @@ impl<M: Machine> Uvm<M> {
         let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
         let (mut rest, mut reserved) = (from.range(len), 0);
         while !rest.is_empty() {
-            let shared = self.machine().reserve_heap(reserved).map(|()| {
-                from.share_some(self, &mut held.deeper(), rest.clone(), &mut copy, reserved)
-            });
-            let shared = shared.and_then(|shared| {
-                match shared {
-                    Ok(end) => rest.start = end,
-                    Err(need) => reserved = need,
+            let shared = self.mem().reserve_heap(reserved).and_then(|()| {
+                {
+                    let (body, mut h) = from.amap.body.lock(held);
+                    let part = rest.start..body.slots.few(rest.clone(), &mut { SLOTS_AT_ONCE });
+                    let need = body.slots.share_bytes(part.clone());
+                    if need > reserved {
+                        reserved = need;
+                    } else if let Some(slots) = copy.own_slots() {
+                        let mut down = Gather::new();
+                        let mut holders = AnonHolders { uvm: self, held: &mut h, down: &mut down };
+                        let but = core::iter::empty();
+                        body.slots.share_into(slots, part.clone(), but, &mut holders);
+                        rest.start = part.end;
+                    }
                 }
                 self.pause_or_give_up(held)
             });
@@ -129,7 +134,7 @@ impl<M: Machine> Uvm<M> {
         let mut at = all.start;
         while at < all.end {
             let added = self.mem().reserve_heap(CHANGE_BYTES).and_then(|()| {
-                at = aref.reference_some(&mut held.deeper(), at..all.end);
+                at = aref.amap.body.lock(held).0.cover.add_some(at..all.end, RUNS_AT_ONCE);
                 self.pause_or_give_up(held)
             });
             if let Err(e) = added {

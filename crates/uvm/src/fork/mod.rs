@@ -20,13 +20,13 @@ use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Va, VaRange};
 
 use crate::amap::borrowed::Content;
 use crate::amap::rewritten::RewrittenSlots;
-use crate::amap::slots::LEAF;
+use crate::amap::slots::{Emptied, Heap, LEAF};
 use crate::amap::{ARef, LOOKS_AT_ONCE};
 use crate::map::tree::{built_bytes, Tree};
 use crate::map::{clip, Change, Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
 use eager::CopyState;
-use steps::MadeUpTo;
+use steps::{MadeUpTo, ENTRIES_AT_ONCE};
 
 /// The largest part that a store cuts off an entry, as a power of two of slots.
 const LARGEST_CUT: u32 = 24;
@@ -68,11 +68,13 @@ impl<'a, M: Machine> Fork<'a, M> {
         reserved: usize,
     ) -> Result<bool, Stop<NoMemory>> {
         let (uvm, parent, range) = (self.uvm, self.parent, self.range);
-        let (mut tree, mut h) = parent.map.lock_now(uvm.mem(), held, range).map_err(Stop::Wait)?;
+        let (mut tree, mut h) = parent.map.lock_now(uvm.mem(), held, range)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
         parent.map.forks.store(nth, Relaxed);
         self.state = CopyState::new(nth);
-        self.is_in_steps = self.is_in_steps || uvm.forks_in_steps(parent, &tree);
+        self.is_in_steps = self.is_in_steps
+            || tree.len() > ENTRIES_AT_ONCE
+            || uvm.copies_in_steps(parent, parent.map.bounds);
         if self.is_in_steps {
             parent.map.claim(&tree);
             drop(tree);
@@ -306,27 +308,26 @@ impl<M: Machine> Uvm<M> {
             Inherit::Share if e.writes == Writes::NeedsCopy => {
                 aref.copy_bytes(held, e.len(), left)?
             }
-            Inherit::Copy if self.may_copy_wired(held, e, aref) => return None,
+            // Other spaces write to it too, and may have locked it.
+            Inherit::Copy
+                if self.anons.was_wired.load(Relaxed)
+                    && e.writes == Writes::CopyOnWrite
+                    && !aref.is_exclusive(held, e.len()) =>
+            {
+                return None
+            }
             Inherit::Copy if e.writes != Writes::Shared => {
                 aref.fork_bytes(held, e.len(), e.writes, left)?
             }
-            Inherit::Share => aref.reference_bytes(held, e.len(), left)?,
+            Inherit::Share => {
+                let (body, _) = aref.amap.body.lock(held);
+                *left = left.checked_sub(body.cover.len())?;
+                body.cover.add_bytes(&aref.range(e.len()))
+            }
             Inherit::Copy => 0,
             Inherit::None | Inherit::Zero => return Some(0),
         };
         Some(self.adopt_bytes(held, aref, e.len()) + bytes)
-    }
-
-    /// Whether other spaces write to what an entry maps too, and may have locked it.
-    fn may_copy_wired(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        e: &Entry<M>,
-        aref: &ARef<M>,
-    ) -> bool {
-        self.anons.was_wired.load(Relaxed)
-            && e.writes == Writes::CopyOnWrite
-            && !aref.is_exclusive(held, e.len())
     }
 
     /// Takes the right to write from a space's translations of what an entry maps.
@@ -350,7 +351,9 @@ impl<M: Machine> Uvm<M> {
             Some(aref) => {
                 let copy = aref.copy(self, held, len);
                 let mut down = Gather::new();
-                aref.release_reserved(self, held, len, &mut down);
+                let all = (aref.range(len), usize::MAX);
+                let (_, emptied) = aref.release_some(self, held, all, Heap::Reserved, &mut down);
+                debug_assert_eq!(emptied, Emptied::All);
                 // The copy holds every leaf, so nothing was freed.
                 down.perform(self.frames(), self.mem(), held);
                 entry.amap = Some(copy);

@@ -12,12 +12,10 @@
 //! wait to copy what nobody else has. It is not waited for memory here: the attempt ends, and with
 //! it the claim.
 
-use core::ops::Range;
-
 use crate::page::Gather;
 use crate::page::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange};
 
 use crate::amap::borrowed::Content;
 use crate::amap::slots::{Slots, LEAF, SET_BYTES};
@@ -32,7 +30,7 @@ use crate::map::{Entry, Inherit, Writes};
 use crate::{Space, Uvm};
 
 /// Entries of a fork in one piece.
-const ENTRIES_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 2 } else { 512 };
+pub(super) const ENTRIES_AT_ONCE: usize = if cfg!(feature = "__small-leaves") { 2 } else { 512 };
 /// Translations of a fork or copy in one piece, about.
 const TRANSLATIONS_AT_ONCE: usize = 32768;
 /// Heap bytes that a step begins with.
@@ -133,7 +131,16 @@ impl<M: Machine> Fork<'_, M> {
                 Some(_) => None,
             };
             if let Some(first) = first {
-                self.uvm.adopt_claimed(held, self.parent, first.range)?;
+                let (uvm, parent) = (self.uvm, self.parent);
+                uvm.by_parts(held, first.range, |held, rest| {
+                    uvm.mem().reserve_heap(many_bytes(AT_ONCE))?;
+                    let end = {
+                        let (tree, mut h) = parent.map.lock_claimed(held);
+                        uvm.adopt_some(&mut h, parent, &tree, rest)?
+                    };
+                    uvm.pause_or_give_up(held)?;
+                    Ok::<_, NoMemory>(end)
+                })?;
                 self.prepare(held, &first)?;
             }
             let done = self.make_step(held, rest, reserve);
@@ -273,11 +280,6 @@ impl<M: Machine> Fork<'_, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Whether a fork takes too long for one piece.
-    pub(crate) fn forks_in_steps(&self, parent: &Space<M>, tree: &Tree<Entry<M>>) -> bool {
-        tree.len() > ENTRIES_AT_ONCE || self.copies_in_steps(parent, parent.map.bounds)
-    }
-
     /// Whether a copy of a range takes too long for one piece, whatever entries it has.
     pub(crate) fn copies_in_steps(&self, space: &Space<M>, range: VaRange) -> bool {
         space.map.was_wired.load(Relaxed)
@@ -308,47 +310,38 @@ impl<M: Machine> Uvm<M> {
         if !space.map.was_wired.load(Relaxed) {
             return;
         }
+        let (frames, pmap) = (self.frames(), self.mem().pmap());
         self.in_steps(held, space, (range, Lock::Claimed), |map, rest, _| {
             let mut part = first_part(map.tree, rest);
-            part.end = self.mem().pmap().part(&space.pmap, part, WIRED);
+            part.end = pmap.part(&space.pmap, part, WIRED);
             let part = part_of_few_slots(map.held, map.tree, part);
             map.tree.each(part, |entry| {
                 let is_writable =
                     entry.writes == Writes::CopyOnWrite && entry.prot.contains(Prot::WRITE);
-                if let Some(aref) = entry.amap.as_ref().filter(|_| entry.wired && is_writable) {
-                    self.restore_write(map.held, space, (entry, aref), entry.range.intersect(part));
+                let aref = entry.amap.as_ref().filter(|_| entry.wired && is_writable);
+                let Some(aref) = aref else { return };
+                let (body, mut h) = aref.amap.body.lock(map.held);
+                for (slot, number) in
+                    body.slots.range(entry.slots(aref, entry.range.intersect(part)))
+                {
+                    let anon = Content::anon(number).filter(|_| !body.slots.is_shared(slot));
+                    let Some(no) = anon else { continue };
+                    let (anon, mut h) = self.anons.get(no).lock(&mut h);
+                    let va = entry.range.start + Pages(slot - aref.slot.0);
+                    let is_shown = |&page: &PageNo| {
+                        pmap.extract(&space.pmap, va).is_some_and(|(p, _)| p == page)
+                    };
+                    let is_alone = |&page: &PageNo| anon.refs() == 1 && frames.loans(page) == 0;
+                    if let Some(page) = anon.page().filter(is_alone).filter(is_shown) {
+                        // A hint is enough, and leaves a translation wired or pageable as it is:
+                        // what is being wired isn't yet.
+                        let page = [Some((page, entry.prot))];
+                        pmap.enter_ahead(&mut h, &space.pmap, va, &page, |_| true);
+                    }
                 }
             });
             part.end
         });
-    }
-
-    /// Lets wired pages of a part of an entry that the space has alone be written without a fault.
-    fn restore_write(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        (entry, aref): (&Entry<M>, &ARef<M>),
-        part: VaRange,
-    ) {
-        let (frames, pmap) = (self.frames(), self.mem().pmap());
-        let (body, mut h) = aref.amap.body.lock(held);
-        for (slot, number) in body.slots.range(entry.slots(aref, part)) {
-            let Some(no) = Content::anon(number).filter(|_| !body.slots.is_shared(slot)) else {
-                continue;
-            };
-            let (anon, mut h) = self.anons.get(no).lock(&mut h);
-            let alone = anon.page().filter(|&page| anon.refs() == 1 && frames.loans(page) == 0);
-            let va = entry.range.start + Pages(slot - aref.slot.0);
-            let Some(page) =
-                alone.filter(|&p| pmap.extract(&space.pmap, va).is_some_and(|(q, _)| p == q))
-            else {
-                continue;
-            };
-            // A hint is enough, and leaves a translation wired or pageable as it is: what is being
-            // wired isn't yet.
-            pmap.enter_ahead(&mut h, &space.pmap, va, &[Some((page, entry.prot))], |_| true);
-        }
     }
 
     /// A copy of slots that may be locked, made a leaf at a time, with a copy of every page, or of
@@ -372,7 +365,12 @@ impl<M: Machine> Uvm<M> {
                     let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
                     let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
                     if let Some(slots) = copy.own_slots() {
-                        self.copy_slots(&mut h, &body.slots, rest.start..end, copied, slots)?;
+                        // Slots before one for which memory is short have theirs.
+                        for (slot, number) in body.slots.range(rest.start..end) {
+                            let no = Content::anon(number);
+                            let Some(no) = no else { unreachable!("it was adopted before") };
+                            slots.set(slot, self.copy_of(&mut h, no, copied)?.number());
+                        }
                     }
                     rest.start = end;
                     Ok(())
@@ -383,23 +381,6 @@ impl<M: Machine> Uvm<M> {
             }
         }
         Ok(copy)
-    }
-
-    /// Puts a copy of every page in some slots into others of the same numbers; those before one
-    /// for which memory is short have theirs.
-    fn copy_slots(
-        &self,
-        held: &mut Held<'_, order::Amap>,
-        from: &Slots,
-        range: Range<u64>,
-        copied: Copied,
-        to: &mut Slots,
-    ) -> Result<(), NoMemory> {
-        for (slot, number) in from.range(range) {
-            let Some(no) = Content::anon(number) else { unreachable!("it was settled before") };
-            to.set(slot, self.copy_of(held, no, copied)?.number());
-        }
-        Ok(())
     }
 
     /// What the copy of a slot has: a new anon with the bytes of the slot's; that itself, with one

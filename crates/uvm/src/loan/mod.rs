@@ -40,7 +40,6 @@
 //! borrowing maps nothing.
 
 use alloc::vec::Vec;
-use core::fmt;
 use core::ops::Range;
 
 use machine::{order, Before, Held, Machine, NoMemory, PageNo};
@@ -138,14 +137,6 @@ pub struct Loan {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotOurs;
-
-impl fmt::Display for NotOurs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a loan of another VM system")
-    }
-}
-
-impl core::error::Error for NotOurs {}
 
 impl Loan {
     /// Nothing.

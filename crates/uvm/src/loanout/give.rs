@@ -20,8 +20,6 @@ use machine::{order, Held, Machine, PageRange, Pages, Prot, VaRange};
 use super::LoanOut;
 use crate::fault::FaultError;
 use crate::loan::Loan;
-use crate::map::tree::Tree;
-use crate::map::Entry;
 use crate::{Space, Stop, Uvm};
 
 /// Pages that are brought in for one call.
@@ -90,15 +88,18 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Given, FaultError> {
         let mut down = Gather::new();
         let given = self.attempt(held, 0, |held, reserved| {
-            let (mut tree, mut h) =
-                space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
-            if !can_be_given(&tree, &mut h, range) {
-                return Ok(Given::Never);
-            }
+            let (mut tree, mut h) = space.map.lock_now(self.mem(), held, range)?;
+            let is_plain = tree.try_each(range, &mut |e| {
+                let is_private = e.is_private(&mut h, e.range.intersect(range));
+                if is_private && e.prot.contains(Prot::READ_WRITE) {
+                    Ok(())
+                } else {
+                    Err(())
+                }
+            });
+            let is_plain = is_plain.is_ok() && tree.is_covered(range);
             let need = space.locked(self, &mut tree, &mut h).bytes_to_empty(range);
-            let Some(need) = need else {
-                return Ok(Given::Never);
-            };
+            let Some(need) = need.filter(|_| is_plain) else { return Ok(Given::Never) };
             if need > reserved {
                 return Err(Stop::Heap(need));
             }
@@ -116,7 +117,7 @@ impl<M: Machine> Uvm<M> {
             let is_long = out.is_over();
             out.count();
             if loan.len() as u64 == range.pages().0 {
-                tree.each_mut(range, |entry| self.discard_part(&mut h, entry, range, &mut down));
+                space.locked(self, &mut tree, &mut h).empty(range, &mut down);
                 // Pages of an object may be stored to elsewhere: not after another mapping is here.
                 down.flush(self.mem().pmap());
                 return Ok(Given::All);
@@ -132,17 +133,4 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.frames(), self.mem(), held);
         given
     }
-}
-
-/// Whether a range is mapped, and all of it private memory that can be put back.
-fn can_be_given<M: Machine>(
-    tree: &Tree<Entry<M>>,
-    held: &mut Held<'_, order::Map>,
-    range: VaRange,
-) -> bool {
-    let mut is_plain = |e: &Entry<M>| {
-        e.prot.contains(Prot::READ_WRITE) && e.is_private(held, e.range.intersect(range))
-    };
-    tree.is_covered(range)
-        && tree.try_each(range, &mut |e| if is_plain(e) { Ok(()) } else { Err(()) }).is_ok()
 }

@@ -153,7 +153,7 @@ impl<M: Machine> Uvm<M> {
             if out.is_over() {
                 out.down.perform(self.frames(), self.mem(), held);
                 self.mem().pause(held);
-                out.begin_step();
+                out.left = MAPPINGS_OF_A_STEP;
             }
             let n = out.loan.len() - before;
             let at = index.0 + n as u64;
@@ -194,20 +194,11 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         self.left == 0
     }
 
-    /// The lock has been given back.
-    fn begin_step(&mut self) {
-        self.left = MAPPINGS_OF_A_STEP;
-    }
-
     fn count(&self) {
         let (cpu, stat) = (self.uvm.mem().cpu(), self.uvm.stat());
         stat.add(cpu, Counter::LoansAnon, self.anons);
         stat.add(cpu, Counter::LoansObject, self.objects);
         stat.add(cpu, Counter::LoansZero, self.zeroes);
-    }
-
-    fn push(&mut self, page: LoanedPage) {
-        self.loan.pages.push(page);
     }
 
     /// Takes the right to write from all mappings of a page.
@@ -230,7 +221,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
                 // What is loaned stays so: an attempt goes on behind what those before it have
                 // loaned.
                 let at = range.start + Pages((self.loan.len() - before) as u64);
-                self.begin_step();
+                self.left = MAPPINGS_OF_A_STEP;
                 self.loan_resident(held, space, VaRange::new(at, range.end))
             })?;
             if at == range.end {
@@ -245,7 +236,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
                 let copy =
                     self.uvm.attempt(held, 0, |held, _| Ok(self.uvm.loan_copy(held, pin.page)?));
                 self.uvm.unwire_page(held, pin.page);
-                self.push(copy.map_err(|e: NoMemory| e)?);
+                self.loan.pages.push(copy.map_err(|e: NoMemory| e)?);
             } else {
                 self.uvm.fault(held, space, at, Prot::READ)?;
             }
@@ -266,10 +257,10 @@ impl<'a, M: Machine> LoanOut<'a, M> {
             // submap ends.
             let below = submap.take();
             let map = below.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read_now(self.uvm.mem(), held).map_err(Stop::Wait)?;
+            let (tree, mut h) = map.read_now(self.uvm.mem(), held)?;
             let Some(entry) = tree.get(at) else {
                 drop(tree);
-                map.confirm_hole(self.uvm.mem(), held, at).map_err(Stop::Wait)?;
+                map.confirm_hole(self.uvm.mem(), held, at)?;
                 return Err(FaultError::NoMapping.into());
             };
             if entry.submap.is_some() {
@@ -301,20 +292,9 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         entry: &Entry<M>,
         part: VaRange,
     ) -> Result<(), NoMemory> {
-        match &entry.amap {
-            Some(aref) => self.loan_upper(held, space, (entry, aref), part),
-            None => self.loan_below(&mut held.deeper(), entry, part),
-        }
-    }
-
-    /// Loans from an entry with an amap: anons, and what lies below where there are none.
-    fn loan_upper(
-        &mut self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        (entry, aref): (&Entry<M>, &ARef<M>),
-        part: VaRange,
-    ) -> Result<(), NoMemory> {
+        let Some(aref) = &entry.amap else {
+            return self.loan_below(&mut held.deeper(), entry, part);
+        };
         let first = self.loan.len();
         let result = {
             let (body, mut h) = aref.amap.body.read(held);
@@ -330,6 +310,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         result
     }
 
+    /// Loans from an entry with an amap: anons, and what lies below where there are none.
     fn loan_slots(
         &mut self,
         held: &mut Held<'_, order::Amap>,
@@ -363,7 +344,15 @@ impl<'a, M: Machine> LoanOut<'a, M> {
                             let at = (space, entry, va);
                             self.loan_anon(held, at, no, is_there, others_write)?
                         }
-                        Content::Borrowed(page) => self.loan_borrowed(held, page)?,
+                        Content::Borrowed(page) => {
+                            let loaned = match self.uvm.frames().loan(page) {
+                                true => LoanedPage(page),
+                                false => self.uvm.loan_copy(held, page)?,
+                            };
+                            self.anons += 1;
+                            self.loan.pages.push(loaned);
+                            true
+                        }
                     };
                     if !is_loaned {
                         return Ok(());
@@ -428,7 +417,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
             Found::Busy => return Ok(false),
             Found::Held if self.is_wired_by(at, page) && frames.loan(page) => {}
             Found::Held => {
-                self.push(self.uvm.loan_copy(&mut h, page)?);
+                self.loan.pages.push(self.uvm.loan_copy(&mut h, page)?);
                 return Ok(true);
             }
         }
@@ -436,22 +425,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
             self.lower(&mut h, page);
         }
         self.anons += 1;
-        self.push(LoanedPage(page));
-        Ok(true)
-    }
-
-    /// Loans a page once more that a slot has on loan.
-    fn loan_borrowed(
-        &mut self,
-        held: &mut Held<'_, order::Amap>,
-        page: PageNo,
-    ) -> Result<bool, NoMemory> {
-        let loaned = match self.uvm.frames().loan(page) {
-            true => LoanedPage(page),
-            false => self.uvm.loan_copy(held, page)?,
-        };
-        self.anons += 1;
-        self.push(loaned);
+        self.loan.pages.push(LoanedPage(page));
         Ok(true)
     }
 
@@ -478,7 +452,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
             return self.loan_at_hand(&mut h, oref, &body, first..first + part.pages().0);
         }
         for _ in part.iter_pages() {
-            self.push(self.uvm.zero_page(held)?);
+            self.loan.pages.push(self.uvm.zero_page(held)?);
             self.zeroes += 1;
         }
         Ok(())
@@ -514,7 +488,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
                     }
                     None => return Ok(()),
                 };
-                self.push(page);
+                self.loan.pages.push(page);
                 at += 1;
             }
         }
@@ -560,7 +534,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
                 true => self.loan_owned(&mut h, page),
                 false => self.uvm.loan_copy(&mut h, page),
             };
-            self.push(loaned.map_err(GetError::from)?);
+            self.loan.pages.push(loaned.map_err(GetError::from)?);
         }
         Ok(())
     }

@@ -172,37 +172,15 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), NoMemory> {
         self.by_parts(held, range, |held, rest| {
             self.attempt(held, many_bytes(AT_ONCE), |held, _| {
-                let locked = space.map.lock_now(self.mem(), held, rest);
-                let (tree, mut h) = locked.map_err(Stop::Wait)?;
+                let (tree, mut h) = space.map.lock_now(self.mem(), held, rest)?;
                 self.adopt_some(&mut h, space, &tree, rest).map_err(Stop::Fail)
             })
         })
     }
 
-    /// Gives slots anons in steps as [`adopt_in_steps`](Self::adopt_in_steps) does, in a map that is
-    /// claimed.
-    ///
-    /// # Errors
-    /// [`NoMemory`], also if the thread is being ended.
-    pub(crate) fn adopt_claimed(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) -> Result<(), NoMemory> {
-        self.by_parts(held, range, |held, rest| {
-            self.mem().reserve_heap(many_bytes(AT_ONCE))?;
-            let end = {
-                let (tree, mut h) = space.map.lock_claimed(held);
-                self.adopt_some(&mut h, space, &tree, rest)?
-            };
-            self.pause_or_give_up(held)?;
-            Ok(end)
-        })
-    }
-
-    /// Gives the first slots of a range that hold pages on loan anons. Says up to where it has looked.
-    fn adopt_some(
+    /// Looks at some slots of a range, up to the first that hold pages on loan, and gives these anons.
+    /// Says up to where no slot holds one.
+    pub(crate) fn adopt_some(
         &self,
         held: &mut Held<'_, order::Map>,
         space: &Space<M>,
@@ -210,49 +188,27 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
     ) -> Result<Va, NoMemory> {
         let part = first_part(tree, range);
-        let looked_at = tree.try_each(part, &mut |entry| match self.adopt_first(
-            held,
-            space,
-            entry,
-            entry.range.intersect(part),
-        ) {
-            Ok(None) => Ok(()),
-            Ok(Some(end)) => Err(Ok(end)),
-            Err(e) => Err(Err(e)),
+        let looked_at = tree.try_each(part, &mut |entry| {
+            let borrows = |aref: &&ARef<M>| aref.amap.borrows.load(Relaxed);
+            let Some(aref) = entry.amap.as_ref().filter(borrows) else { return Ok(()) };
+            let (mut body, mut h) = aref.amap.body.lock(held);
+            let own = entry.range.intersect(part);
+            let slots = common(&entry.slots(aref, own), &body.borrowed);
+            let found =
+                (0..).zip(body.slots.range(slots.clone())).find_map(|(n, (slot, number))| {
+                    let is_borrowed = borrowed(number.get()).is_some();
+                    (is_borrowed || n == LOOKED_AT).then_some((slot, is_borrowed))
+                });
+            let Some((mut end, is_borrowed)) = found else { return Ok(()) };
+            if is_borrowed {
+                let some = end..slots.end.min(end + AT_ONCE as u64);
+                end = some.end;
+                let all = Adopt::All(Shown::new(space, entry, aref));
+                self.adopt_borrowed(&mut h, &mut body, some, &all).map_err(Err)?;
+            }
+            Err(Ok(entry.range.start + Pages(end - aref.slot.0)))
         });
         looked_at.map_or_else(|end| end, |()| Ok(part.end))
-    }
-
-    /// Looks at some slots at the start of an entry's part, and gives some anons. Says up to where none
-    /// is on loan; nothing if that is so for all of them.
-    fn adopt_first(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        entry: &Entry<M>,
-        own: VaRange,
-    ) -> Result<Option<Va>, NoMemory> {
-        let Some(aref) = entry.amap.as_ref().filter(|aref| aref.amap.borrows.load(Relaxed)) else {
-            return Ok(None);
-        };
-        let (mut body, mut h) = aref.amap.body.lock(held);
-        let slots = common(&entry.slots(aref, own), &body.borrowed);
-        let mut first = None;
-        for (n, (slot, number)) in body.slots.range(slots.clone()).enumerate() {
-            let is_borrowed = borrowed(number.get()).is_some();
-            if is_borrowed || n == LOOKED_AT {
-                first = Some((slot, is_borrowed));
-                break;
-            }
-        }
-        let Some((mut end, is_borrowed)) = first else { return Ok(None) };
-        if is_borrowed {
-            let some = end..slots.end.min(end + AT_ONCE as u64);
-            end = some.end;
-            let all = Adopt::All(Shown::new(space, entry, aref));
-            self.adopt_borrowed(&mut h, &mut body, some, &all)?;
-        }
-        Ok(Some(entry.range.start + Pages(end - aref.slot.0)))
     }
 
     /// An anon for the page on loan in a slot, if it is to be adopted: that which has the page, or a

@@ -76,8 +76,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Gather::new();
         let mut concerned = range;
         let result = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-            let locked = space.map.lock_now(self.mem(), held, concerned);
-            let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+            let (mut tree, mut h) = space.map.lock_now(self.mem(), held, concerned)?;
             let is_much = range.pages().0 > PAGES_AT_ONCE as u64 && self.shows_much(space, range);
             if is_much && concerned != space.map.bounds {
                 concerned = space.map.bounds;
@@ -194,8 +193,7 @@ impl<M: Machine> Uvm<M> {
         self.by_parts(held, range, |held, rest| {
             let more = ENTRIES * heap;
             self.attempt(held, Change::CLIP.bytes::<M>() + more, |held, reserved| {
-                let locked = space.map.lock_now(self.mem(), held, rest);
-                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let (mut tree, mut h) = space.map.lock_now(self.mem(), held, rest)?;
                 let part = first_part(&tree, rest);
                 let whole = if rest == range { range } else { part };
                 covered(&tree, whole)?;

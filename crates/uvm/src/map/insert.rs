@@ -40,6 +40,16 @@ pub enum Place {
     Reserved(Va),
 }
 
+impl Place {
+    /// The address, where no other will do.
+    pub(crate) fn fixed(self) -> Option<Va> {
+        match self {
+            Place::Anywhere | Place::Hint(_) => None,
+            Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => Some(va),
+        }
+    }
+}
+
 /// Who sees stores to a mapping.
 ///
 /// ```
@@ -307,14 +317,9 @@ impl<M: Machine> Uvm<M> {
         let reserve = Change::REPLACE.bytes::<M>() + CHANGE_BYTES;
         let made =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let concerned = match request.place {
-                    Place::Anywhere | Place::Hint(_) => NOWHERE,
-                    Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
-                        request.range_at(va, &space.map)
-                    }
-                };
-                let locked = space.map.lock_as(lock, self.mem(), held, concerned);
-                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let place = request.place.fixed();
+                let concerned = place.map_or(NOWHERE, |va| request.range_at(va, &space.map));
+                let (mut tree, mut h) = space.map.lock_as(lock, self.mem(), held, concerned)?;
                 let map = &mut space.locked(self, &mut tree, &mut h);
                 if map.is_refilled(lock, ahead) {
                     return Ok(None);
@@ -355,13 +360,8 @@ impl<M: Machine> Uvm<M> {
             .0
             .checked_add(first)
             .is_some_and(|end| end <= u64::MAX >> machine::PAGE_SHIFT);
-        let placed = match request.place {
-            Place::Anywhere | Place::Hint(_) => true,
-            Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => {
-                let range = VaRange::sized(va, request.len);
-                va.is_page_aligned() && range.is_some_and(|r| r.intersect(map.bounds) == r)
-            }
-        };
+        let at = request.place.fixed();
+        let placed = at.is_none_or(|va| within(map.bounds, va, request.len).is_some());
         let shared_zero = zero && request.sharing == Sharing::Shared;
         if request.len.0 == 0
             || !indices
@@ -406,7 +406,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
             cpu: self.uvm.mem().cpu() as u8,
             ..Entry::zeroes(range, request.name.clone())
         };
-        let is_anywhere = matches!(request.place, Place::Anywhere | Place::Hint(_));
+        let is_anywhere = request.place.fixed().is_none();
         self.add(entry, is_anywhere);
     }
 }
@@ -443,6 +443,12 @@ pub(crate) fn find_like<M: Machine>(
     Some(Va(wide.0 + now.start.0.wrapping_sub(wide.0) % TABLE.bytes()))
 }
 
+/// So many pages at an address, if they lie in bounds, and the address is a page's.
+pub(crate) fn within(bounds: VaRange, va: Va, len: Pages) -> Option<VaRange> {
+    let is_inside = |range: &VaRange| va.is_page_aligned() && range.intersect(bounds) == *range;
+    VaRange::sized(va, len).filter(is_inside)
+}
+
 /// Where so many pages go.
 pub(crate) fn choose_place<M: Machine>(
     tree: &Tree<Entry<M>>,
@@ -451,10 +457,7 @@ pub(crate) fn choose_place<M: Machine>(
     place: Place,
 ) -> Result<Va, Stop<MapError>> {
     let anywhere = || tree.find_space(bounds, len.bytes()).ok_or(Stop::Fail(MapError::NoSpace));
-    let free = |va: Va| {
-        let range = VaRange::sized(va, len);
-        va.is_page_aligned() && range.is_some_and(|r| r.intersect(bounds) == r && tree.is_free(r))
-    };
+    let free = |va: Va| within(bounds, va, len).is_some_and(|range| tree.is_free(range));
     match place {
         Place::Anywhere => anywhere(),
         Place::Hint(va) if free(va) => Ok(va),

@@ -27,7 +27,7 @@
 //! its steps, and all others that want the map wait for its end. I3: a thread that has claimed a
 //! map waits for nothing; it gives way. While a map is claimed nothing of it is pinned. An attempt
 //! that has heap reserved doesn't wait under way, which would cost it that: it ends with
-//! [`Stop::Wait`](crate::Stop) (`lock_now` and its like).
+//! [`Stop::Wait`] (`lock_now` and its like).
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -41,6 +41,7 @@ use machine::{order, Channel, Held, Machine, Pages, Ticket, Va, VaRange, PAGE_SH
 use super::steps::Lock;
 use super::tree::Tree;
 use super::{Entry, Map};
+use crate::Stop;
 
 type Entries<M> = Tree<Entry<M>>;
 /// Access to a map's entries.
@@ -78,15 +79,15 @@ impl<M: Machine> Map<M> {
     /// Like [`lock`](Self::lock), for an attempt, which doesn't wait.
     ///
     /// # Errors
-    /// What to wait with, if the map is claimed.
+    /// [`Stop::Wait`], if the map is claimed.
     #[inline]
-    pub(crate) fn lock_now<'a>(
+    pub(crate) fn lock_now<'a, E>(
         &'a self,
         machine: &M,
         held: &'a mut Held<'_, order::Nothing>,
         range: VaRange,
-    ) -> Result<Locked<'a, M>, Ticket> {
-        self.try_lock(machine, held, range).map_err(|(_, ticket)| ticket)
+    ) -> Result<Locked<'a, M>, Stop<E>> {
+        self.try_lock(machine, held, range).map_err(|(_, ticket)| Stop::Wait(ticket))
     }
 
     #[inline]
@@ -131,14 +132,14 @@ impl<M: Machine> Map<M> {
     /// Waits, where a reader has found no entry, until what was mapped there can't be reached (I2).
     ///
     /// # Errors
-    /// What to wait with, if the map is claimed.
+    /// [`Stop::Wait`], if the map is claimed.
     #[cold]
-    pub(crate) fn confirm_hole(
+    pub(crate) fn confirm_hole<E>(
         &self,
         machine: &M,
         held: &mut Held<'_, order::Nothing>,
         va: Va,
-    ) -> Result<(), Ticket> {
+    ) -> Result<(), Stop<E>> {
         // Whatever the page, there may be no address behind it.
         let page = VaRange::new(va, va + Pages(u64::from(self.bounds.contains(va))));
         self.lock_now(machine, held, page).map(drop)
@@ -190,14 +191,14 @@ impl<M: Machine> Map<M> {
     /// Takes the lock for the last step of a change, which ends a claim of the caller's.
     ///
     /// # Errors
-    /// What to wait with, if another thread has claimed the map.
-    pub(crate) fn lock_as<'a>(
+    /// [`Stop::Wait`], if another thread has claimed the map.
+    pub(crate) fn lock_as<'a, E>(
         &'a self,
         lock: Lock,
         machine: &M,
         held: &'a mut Held<'_, order::Nothing>,
         range: VaRange,
-    ) -> Result<Locked<'a, M>, Ticket> {
+    ) -> Result<Locked<'a, M>, Stop<E>> {
         match lock {
             Lock::Unclaimed => self.lock_now(machine, held, range),
             Lock::Claimed => Ok(self.lock_and_unclaim(machine, held)),
@@ -234,15 +235,15 @@ impl<M: Machine> Map<M> {
     /// Like [`read`](Self::read), for an attempt, which doesn't wait.
     ///
     /// # Errors
-    /// What to wait with, if the map is claimed.
+    /// [`Stop::Wait`], if the map is claimed.
     #[inline(always)]
     #[cfg_attr(feature = "__lines", track_caller)]
-    pub(crate) fn read_now<'a>(
+    pub(crate) fn read_now<'a, E>(
         &'a self,
         machine: &M,
         held: &'a mut Held<'_, order::Nothing>,
-    ) -> Result<Read<'a, M>, Ticket> {
-        self.try_read(machine, held).map_err(|(_, ticket)| ticket)
+    ) -> Result<Read<'a, M>, Stop<E>> {
+        self.try_read(machine, held).map_err(|(_, ticket)| Stop::Wait(ticket))
     }
 
     #[inline(always)]

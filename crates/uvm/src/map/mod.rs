@@ -49,7 +49,7 @@ pub use crate::object::Advice;
 pub(crate) use crate::object::ORef;
 use crate::object::Object;
 use crate::{Space, Stop, Uvm};
-pub(crate) use insert::{choose_place, find_like, moves_many, NOWHERE};
+pub(crate) use insert::{choose_place, find_like, moves_many, within, NOWHERE};
 pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
 pub use remap::RemapPlace;
 use tree::{Span, Tree};

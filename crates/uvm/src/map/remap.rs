@@ -7,8 +7,8 @@
 use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, Va, VaRange};
 
-use super::tree::{built_bytes, Making, Taken, Tree};
-use super::{find_like, moves_many, Change, Entry, LockedMap, MapError, RangeError};
+use super::tree::{built_bytes, Taken, Tree};
+use super::{find_like, moves_many, within, Change, Entry, LockedMap, MapError, RangeError};
 use crate::amap::cover::CHANGE_BYTES;
 use crate::map::steps::Ahead;
 use crate::{Space, Stop, Uvm};
@@ -135,8 +135,11 @@ impl<M: Machine> Uvm<M> {
         };
         let tail = VaRange::sized(old.end, new_len - old.pages());
         let tail = tail.unwrap_or(VaRange::new(old.end, Va(u64::MAX)));
-        let moved_from = match behind == Behind::Emptied || !self.may_stay(held, space, tail, place)
-        {
+        let may_stay = {
+            let (tree, _) = space.map.lock(self.mem(), held, tail);
+            fits(&tree, space, tail, place)
+        };
+        let moved_from = match behind == Behind::Emptied || !may_stay {
             true => {
                 let moves_many = matches!(place, RemapPlace::Fixed(va) if moves_many(old, va));
                 self.move_ahead(held, space, old, moves_many)
@@ -152,8 +155,7 @@ impl<M: Machine> Uvm<M> {
         let reserve = Change::MOVE.bytes::<M>() + CHANGE_BYTES;
         let result =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let locked = space.map.lock_as(lock, self.mem(), held, concerned);
-                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let (mut tree, mut h) = space.map.lock_as(lock, self.mem(), held, concerned)?;
                 let map = &mut space.locked(self, &mut tree, &mut h);
                 if !map.tree.is_covered(old) {
                     return Err(Stop::Fail(MapError::NoMapping));
@@ -186,7 +188,7 @@ impl<M: Machine> Uvm<M> {
                 // Several entries are taken out and put in again, and what stays behind is made and
                 // put in.
                 let change = Change::MOVE.with(map.tree, &[old, old, old, new]);
-                let made = if kept > 1 { built_bytes::<Entry<M>>(kept) } else { 0 };
+                let made = if kept > 0 { built_bytes::<Entry<M>>(kept) } else { 0 };
                 change.ensure(map.tree, made + CHANGE_BYTES, reserved)?;
                 if !map.has_room(1 + kept + map.clips(old) + map.clips(new)) {
                     return Err(Stop::Fail(MapError::TooMany));
@@ -218,18 +220,6 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Whether a mapping that grows by `tail` need not move, as things are.
-    fn may_stay(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        tail: VaRange,
-        place: RemapPlace,
-    ) -> bool {
-        let (tree, _) = space.map.lock(self.mem(), held, tail);
-        fits(&tree, space, tail, place)
-    }
-
     fn check_remap(
         &self,
         space: &Space<M>,
@@ -245,8 +235,7 @@ impl<M: Machine> Uvm<M> {
             return Err(MapError::NoSpace);
         }
         if let RemapPlace::Fixed(va) = place {
-            let new = VaRange::sized(va, len).filter(|&n| inside(n) && va.is_page_aligned());
-            return match new {
+            return match within(space.map.bounds, va, len) {
                 Some(new) if new.intersect(old).is_empty() => Ok(()),
                 _ => Err(MapError::Invalid),
             };
@@ -280,14 +269,13 @@ impl<M: Machine> LockedMap<'_, '_, M> {
             down.flush(pmap);
         }
         if behind == Behind::Emptied {
-            let mut emptied = Making::new();
-            moved.each(|entry| {
+            let emptied = moved.map(|entry| {
                 let entry = entry.emptied();
                 entry.attach();
-                emptied.push(entry);
+                entry
             });
             uvm.stat().add(uvm.mem().cpu(), crate::Counter::EntriesMade, moved.len() as u64);
-            self.tree.put_back(emptied.finish());
+            self.tree.put_back(emptied);
         }
         moved.shift(old.start, start);
         self.tree.put_back(moved);

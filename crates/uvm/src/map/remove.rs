@@ -7,6 +7,7 @@
 use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, VaRange};
 
+use super::attributes::covered;
 use super::tree::{Taken, Tree};
 use super::{Change, Entry, LockedMap, RangeError, Writes};
 use crate::amap::LOOKS_AT_ONCE;
@@ -61,8 +62,7 @@ impl<M: Machine> Uvm<M> {
         let reserve = Change::TAKE.bytes::<M>();
         let result =
             self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let locked = space.map.lock_as(lock, self.mem(), held, range);
-                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let (mut tree, mut h) = space.map.lock_as(lock, self.mem(), held, range)?;
                 let map = &mut space.locked(self, &mut tree, &mut h);
                 if map.is_refilled(lock, ahead) {
                     return Ok(None);
@@ -194,14 +194,9 @@ impl<M: Machine> Uvm<M> {
         let may_be = |tree: &Tree<Entry<M>>| {
             tree.try_each(range, &mut |e| if e.wired { Err(RangeError::Access) } else { Ok(()) })
         };
-        let covered = |tree: &Tree<Entry<M>>| match tree.is_covered(range) {
-            true => Ok(()),
-            false => Err(Stop::Fail(RangeError::NoMapping)),
-        };
         let mut concerned = range;
         let result = self.attempt(held, 0, |held, reserved| {
-            let locked = space.map.lock_now(self.mem(), held, concerned);
-            let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+            let (mut tree, mut h) = space.map.lock_now(self.mem(), held, concerned)?;
             may_be(&tree)?;
             let map = &mut space.locked(self, &mut tree, &mut h);
             // Whether it takes more than a step.
@@ -212,12 +207,12 @@ impl<M: Machine> Uvm<M> {
             }
             if is_much {
                 // Who forks meanwhile gets all of it or nothing.
-                let covered = covered(&tree);
+                let is_covered = covered(&tree, range);
                 space.map.claim(&tree);
                 drop(tree);
                 let done = self.discard_in_steps(held, space, range, &mut down);
                 space.map.unclaim(self.mem(), held);
-                return done.and(covered);
+                return done.and(Ok(is_covered?));
             }
             let Some(need) = map.bytes_to_empty(range) else {
                 drop(tree);
@@ -228,7 +223,7 @@ impl<M: Machine> Uvm<M> {
                 return Err(Stop::Heap(need));
             }
             map.discard_now(range, &mut down);
-            covered(&tree)
+            Ok(covered(&tree, range)?)
         });
         down.perform(self.frames(), self.mem(), held);
         result
@@ -303,8 +298,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Gather::new();
         self.by_parts(held, space.map.bounds, |held, rest| {
             let done = self.attempt(held, 0, |held, reserved| {
-                let (mut tree, mut h) =
-                    space.map.lock_now(self.mem(), held, rest).map_err(Stop::Wait)?;
+                let (mut tree, mut h) = space.map.lock_now(self.mem(), held, rest)?;
                 let Some(part) = first_copied(&tree, rest, object.object().id(), from) else {
                     return Ok(rest.end);
                 };
@@ -328,24 +322,6 @@ impl<M: Machine> Uvm<M> {
             done
         })
     }
-
-    pub(crate) fn discard_part(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        entry: &mut Entry<M>,
-        range: VaRange,
-        down: &mut Gather,
-    ) {
-        // Before slots change that others have too.
-        if entry.writes == Writes::NeedsCopy && entry.amap.is_some() {
-            self.copy_amap(held, entry);
-        }
-        let part = range.intersect(entry.range);
-        if let Some(aref) = &entry.amap {
-            let from: Pages = part.start - entry.range.start;
-            aref.discard(self, held, from, part.pages(), down);
-        }
-    }
 }
 
 impl<M: Machine> LockedMap<'_, '_, M> {
@@ -364,7 +340,21 @@ impl<M: Machine> LockedMap<'_, '_, M> {
 
     fn discard_now(&mut self, range: VaRange, down: &mut Gather) {
         self.uvm.forget_range(self.held, self.space, range, down);
-        self.tree.each_mut(range, |e| self.uvm.discard_part(self.held, e, range, down));
+        self.empty(range, down);
+    }
+
+    /// Empties the slots of a range, whose translations are gone.
+    pub(crate) fn empty(&mut self, range: VaRange, down: &mut Gather) {
+        self.tree.each_mut(range, |e| {
+            // Before slots change that others have too.
+            if e.writes == Writes::NeedsCopy && e.amap.is_some() {
+                self.uvm.copy_amap(self.held, e);
+            }
+            if let Some(aref) = &e.amap {
+                let slots = e.slots(aref, e.range.intersect(range));
+                aref.discard(self.uvm, self.held, slots, down);
+            }
+        });
     }
 
     /// Heap bytes to give each entry in the range an amap of its own, where it waits to copy a
@@ -383,9 +373,9 @@ impl<M: Machine> LockedMap<'_, '_, M> {
     pub(crate) fn bytes_to_empty(&mut self, range: VaRange) -> Option<usize> {
         let mut bytes = self.copies_needed(range)?;
         self.tree.each(range, |e| {
-            let part = e.range.intersect(range);
-            let (from, len) = (part.start - e.range.start, part.pages());
-            bytes += e.amap.as_ref().map_or(0, |aref| aref.release_bytes(self.held, from, len));
+            if let Some(aref) = &e.amap {
+                bytes += aref.release_bytes(self.held, e.slots(aref, e.range.intersect(range)));
+            }
         });
         Some(bytes)
     }
@@ -398,8 +388,7 @@ fn first_copied<M: Machine>(
     object: u64,
     from: Pages,
 ) -> Option<VaRange> {
-    let mut found = None;
-    let _ = tree.try_each(range, &mut |e| {
+    let look = &mut |e: &Entry<M>| {
         let Some(oref) = e.object.as_ref().filter(|o| o.pager.object().id() == object) else {
             return Ok(());
         };
@@ -408,8 +397,11 @@ fn first_copied<M: Machine>(
             return Ok(());
         }
         let part = VaRange::new(e.range.start + skip, e.range.end).intersect(range);
-        found = Some(part).filter(|part| !part.is_empty());
-        found.map_or(Ok(()), |_| Err(()))
-    });
-    found
+        if part.is_empty() {
+            Ok(())
+        } else {
+            Err(part)
+        }
+    };
+    tree.try_each(range, look).err()
 }

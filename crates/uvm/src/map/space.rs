@@ -167,7 +167,7 @@ impl<M: Machine> Uvm<M> {
         }
         let map_bytes = size_of::<Map<M>>() + 64;
         self.attempt(held, map_bytes + Change::ADD.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) = space.map.lock_now(self.mem(), held, range).map_err(Stop::Wait)?;
+            let (mut tree, _) = space.map.lock_now(self.mem(), held, range)?;
             if !tree.is_free(range) {
                 return Err(MapError::Exists.into());
             }

@@ -11,7 +11,7 @@ use core::ops::Range;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Ticket, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Va, VaRange};
 
 use crate::amap::{ARef, AmapBody};
 use crate::map::tree::Tree;
@@ -146,19 +146,6 @@ pub(crate) fn part_of_few_slots<M: Machine>(
     }
     let mut left = SLOTS;
     up_to_clip(tree, range, |e, own| few_slots(held, e, own, &mut left))
-}
-
-/// The part of a range whose slots one step counts.
-fn part_to_count<M: Machine>(
-    held: &mut Held<'_, order::Map>,
-    tree: &Tree<Entry<M>>,
-    range: VaRange,
-) -> VaRange {
-    let part = first_part(tree, range);
-    if part.pages().0 <= COUNTED as u64 {
-        return part;
-    }
-    part_of_few_slots(held, tree, part)
 }
 
 /// The first part of a range that is wired, and is one entry's, with what `of` says of that.
@@ -298,38 +285,6 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Calls `each` with every entry that overlaps the range, in order of address, under the map's
-    /// lock, which isn't held all the time.
-    pub(crate) fn each_in_steps(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        mut each: impl FnMut(&Entry<M>, &mut Held<'_, order::Map>),
-    ) {
-        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
-            let part = first_part(map.tree, rest);
-            map.tree.each(part, |e| each(e, map.held));
-            part.end
-        });
-    }
-
-    /// Calls `each` likewise with each part of an entry that one step looks at: what lies in its
-    /// layers is as much as [`part_to_look_at`] says.
-    pub(crate) fn each_part_in_steps(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-        mut each: impl FnMut(&Entry<M>, VaRange, &mut Held<'_, order::Map>),
-    ) {
-        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
-            let part = part_to_look_at(map.held, map.tree, rest);
-            map.tree.each(part, |e| each(e, e.range.intersect(part), map.held));
-            part.end
-        });
-    }
-
     /// Sums up what `count` says of each part of an entry with an amap, which one step at a time
     /// counts the slots of.
     pub(crate) fn count_in_steps(
@@ -341,7 +296,10 @@ impl<M: Machine> Uvm<M> {
     ) -> usize {
         let mut sum = 0;
         self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
-            let part = part_to_count(map.held, map.tree, rest);
+            let mut part = first_part(map.tree, rest);
+            if part.pages().0 > COUNTED as u64 {
+                part = part_of_few_slots(map.held, map.tree, part);
+            }
             map.tree.each(part, |e| {
                 if let Some(aref) = &e.amap {
                     let slots = e.slots(aref, e.range.intersect(part));
@@ -478,7 +436,7 @@ impl<M: Machine> Uvm<M> {
         let parts = &mut parts[..2 - usize::from(one)];
         let (mut claimed, mut result) = (0, Ok(()));
         for (space, ahead) in parts.iter_mut() {
-            result = self.forget_claimed(held, space, ahead).map_err(Stop::Wait);
+            result = self.forget_claimed(held, space, ahead);
             if result.is_err() {
                 break;
             }
@@ -506,12 +464,12 @@ impl<M: Machine> Uvm<M> {
     /// Claims a map.
     ///
     /// # Errors
-    /// What to wait with, if another thread has claimed it.
-    pub(crate) fn claim_whole(
+    /// [`Stop::Wait`], if another thread has claimed it.
+    pub(crate) fn claim_whole<E>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-    ) -> Result<(), Ticket> {
+    ) -> Result<(), Stop<E>> {
         let (tree, _) = space.map.lock_now(self.mem(), held, space.map.bounds)?;
         space.map.claim(&tree);
         Ok(())
@@ -520,13 +478,13 @@ impl<M: Machine> Uvm<M> {
     /// Claims a map, and forgets all that some ranges show, in steps.
     ///
     /// # Errors
-    /// What to wait with, if another thread has claimed it.
-    fn forget_claimed(
+    /// [`Stop::Wait`], if another thread has claimed it.
+    fn forget_claimed<E>(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         ahead: &mut [Ahead],
-    ) -> Result<(), Ticket> {
+    ) -> Result<(), Stop<E>> {
         self.claim_whole(held, space)?;
         for Ahead { range, unwired, .. } in ahead {
             self.in_steps(held, space, (*range, Lock::Claimed), |map, rest, down| {

@@ -10,7 +10,7 @@ use core::ops::Range;
 use machine::{order, Held, Machine, NoMemory, PageRange, Pages, VaRange};
 
 use crate::io::{ReadRequest, CLUSTER};
-use crate::map::Advice;
+use crate::map::{Advice, Entry};
 use crate::object::{Access, GetError, Pager};
 use crate::{Memory, Space, Stop, Uvm};
 
@@ -128,14 +128,12 @@ fn first_object<M: Machine>(
     range: VaRange,
 ) -> Option<Mapped<M>> {
     let (tree, _) = space.map.lock(machine, held, range);
-    let mut found = None;
-    let _ = tree.try_each(range, &mut |e| {
+    let look = &mut |e: &Entry<M>| {
         let Some(oref) = &e.object else { return Ok(()) };
         let part = e.range.intersect(range);
         let first = e.index(oref, part.start).0;
         oref.pager.object().attach();
-        found = Some((oref.pager.clone(), first..first + part.pages().0, part.end));
-        Err(())
-    });
-    found
+        Err((oref.pager.clone(), first..first + part.pages().0, part.end))
+    };
+    tree.try_each(range, look).err()
 }

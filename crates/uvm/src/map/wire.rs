@@ -10,11 +10,10 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
 
 use super::attributes::covered;
-use super::tree::Taken;
 use super::{Change, Entry, LockedMap, RangeError};
 use crate::map::steps::{first_part, first_wired, Lock, WIRED};
 use crate::map::Writes;
-use crate::{Space, Stop, Uvm};
+use crate::{Space, Uvm};
 
 /// What a call has marked, part by part. A range has as many parts as it has entries, so the list
 /// is no one piece.
@@ -225,8 +224,7 @@ impl<M: Machine> Uvm<M> {
         let mut has_begun = false;
         self.by_parts(held, range, |held, rest| {
             let done = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-                let locked = space.map.lock_now(self.mem(), held, rest);
-                let (mut tree, mut h) = locked.map_err(Stop::Wait)?;
+                let (mut tree, mut h) = space.map.lock_now(self.mem(), held, rest)?;
                 covered(&tree, if has_begun { first_part(&tree, rest) } else { rest })?;
                 // A neighbour may have joined it meanwhile.
                 let map = &mut space.locked(self, &mut tree, &mut h);
@@ -264,22 +262,6 @@ impl<M: Machine> Uvm<M> {
     ) {
         if space.map.was_wired.load(Relaxed) {
             self.unwire_translations(held, space, range);
-        }
-    }
-
-    /// Unwires entries that another map gets, whose translations are still there.
-    pub(crate) fn unwire_entries(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        entries: &mut Taken<Entry<M>>,
-    ) {
-        if space.map.was_wired.load(Relaxed) {
-            entries.each_mut(|entry| {
-                if core::mem::replace(&mut entry.wired, false) {
-                    self.unwire_translations(held, space, entry.range);
-                }
-            });
         }
     }
 

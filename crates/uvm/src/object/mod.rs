@@ -32,7 +32,7 @@ use alloc::sync::Arc;
 use core::num::NonZeroU32;
 
 use arrayvec::ArrayVec;
-use machine::lines::{AtomicBool, AtomicUsize};
+use machine::lines::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use machine::shared;
 use machine::{
     order, Before, Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Shared, Ticket,
@@ -141,7 +141,7 @@ impl<M: Machine> Object<M> {
         quota: Option<Arc<Quota>>,
     ) -> Self {
         Object {
-            id: uvm.number_object(),
+            id: uvm.next_object.fetch_add(1, Relaxed),
             known: AtomicBool::new(false),
             refs: Refs::new(),
             writers: AtomicUsize::new(0),

@@ -222,14 +222,16 @@ pub trait Pager<M: Machine>: Send + Sync {
         false
     }
 
-    /// Tells the pager that the last reference is gone, under the object's lock. What it frees goes
-    /// into `down`. Where it leaves [some](Removed::Some) it is told again, once other threads have
-    /// had a turn.
+    /// Tells the pager that the last reference is gone, under the object's lock. What it frees, all
+    /// pages if nothing else is said, goes into `down`. Where it leaves [some](Removed::Some) it is
+    /// told again, once other threads have had a turn.
     fn last_reference(
         &self,
         uvm: &Uvm<M>,
         body: &mut ObjectBody,
         held: &mut Held<'_, order::Object>,
         down: &mut Gather,
-    ) -> Removed;
+    ) -> Removed {
+        body.remove_some(uvm, held, down)
+    }
 }

@@ -24,10 +24,10 @@ use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Ticket};
 use super::{Last, Priority, Reclaim};
 use crate::anon::AnonNo;
 use crate::io::{Direction, CLUSTER};
-use crate::object::Stored;
-use crate::object::{GetError, Launder};
+use crate::object::Launder;
+use crate::object::{busy_check, Stored};
 use crate::owner::PageOwner;
-use crate::page::PageFlags;
+use crate::page::{PageFlags, Reserve};
 use crate::stat::Counter;
 use crate::swap::{Slot, SwapError, SwapId, WRITE_CLUSTER};
 use crate::Uvm;
@@ -46,8 +46,8 @@ struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Takes the slot on the device back from what an owner has at an index, or makes a page busy
-    /// for the read from there.
+    /// Takes the slot on the device back from what an owner has at an index: a resident page gives it
+    /// back; else a new page is made busy for the read from there.
     fn bring<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
@@ -62,12 +62,28 @@ impl Homecoming<'_> {
         let Some(slot) = slot.filter(|slot| self.numbers.contains(&slot.number())) else {
             return Ok(());
         };
-        let is_alone = uvm.swap().is_alone(held, slot);
-        match owner.bring_back(uvm, held, (index, what)) {
-            Ok(page) => self.batch.extend(page.map(|page| (slot, page, is_alone))),
-            Err(GetError::Wait(ticket)) => self.wait = Some(ticket),
-            Err(_) => return Err(NoMemory),
+        let (machine, frames) = (uvm.mem(), uvm.frames());
+        if let Stored::Page(page) = what {
+            match busy_check(machine, page) {
+                Ok(()) => owner.give_slot_back(uvm, held, page),
+                Err(ticket) => self.wait = Some(ticket),
+            }
+            return Ok(());
         }
+        let is_alone = uvm.swap().is_alone(held, slot);
+        let page = frames.alloc(machine, held, Reserve::User)?;
+        match owner {
+            PageOwner::Anon { no, body } => {
+                uvm.prepare_read(page);
+                body.set_page(frames, no, page);
+            }
+            PageOwner::Object { pager, body } => {
+                pager.object().insert_reading(uvm, body, index, page);
+            }
+            PageOwner::Orphan => unreachable!("an orphan is on no device alone"),
+        }
+        uvm.read_prepared(1);
+        self.batch.push((slot, page, is_alone));
         Ok(())
     }
 }

@@ -17,8 +17,8 @@ use alloc::sync::Arc;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
 
 use crate::io::{ReadRequest, Source, CLUSTER};
-use crate::object::{Access, Advice, GetError, Launder, Object, ObjectBody, Pager, Quota, Removed};
-use crate::page::{Gather, PageFlags, Reserve, Slot};
+use crate::object::{Access, Advice, GetError, Launder, Object, ObjectBody, Pager, Quota};
+use crate::page::{PageFlags, Reserve, Slot};
 use crate::Uvm;
 
 /// Pages of a read around a fault.
@@ -209,15 +209,5 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
 
     fn launder(&self) -> Launder {
         Launder::Swap
-    }
-
-    fn last_reference(
-        &self,
-        uvm: &Uvm<M>,
-        body: &mut ObjectBody,
-        held: &mut Held<'_, order::Object>,
-        down: &mut Gather,
-    ) -> Removed {
-        body.remove_some(uvm, held, down)
     }
 }

@@ -25,7 +25,7 @@ use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot
 use crate::io::{Direction, ReadRequest, Source, Transfer};
 use crate::object::ahead::{Plan, Reader};
 use crate::object::{
-    busy_check, Access, Advice, GetError, IoError, Launder, Object, ObjectBody, Pager, Put, Removed,
+    busy_check, Access, Advice, GetError, IoError, Launder, Object, ObjectBody, Pager, Put,
 };
 use crate::page::{Gather, PageFlags};
 use crate::{Counter, Uvm};
@@ -121,7 +121,8 @@ impl Run {
 
 impl<M: Machine> VnodePager<M> {
     /// A pager for a file of `len` pages, with one reference: the host's, given back by
-    /// [`Uvm::detach`]. It is [registered](Uvm::register).
+    /// [`Uvm::detach`]: what was modified and not [cleaned](Self::clean) by then is lost. It is
+    /// [registered](Uvm::register).
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for it.
@@ -642,17 +643,5 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
         uvm.pageout_started(run.pages.len());
         self.write(uvm, held, &run);
         Put::Started(run.pages.len())
-    }
-
-    /// The host has given its handle back: the pages are out of reach. What was modified and not
-    /// [cleaned](VnodePager::clean) is lost.
-    fn last_reference(
-        &self,
-        uvm: &Uvm<M>,
-        body: &mut ObjectBody,
-        held: &mut Held<'_, order::Object>,
-        down: &mut Gather,
-    ) -> Removed {
-        body.remove_some(uvm, held, down)
     }
 }

@@ -31,7 +31,6 @@ mod size_classes;
 pub mod zram;
 
 use alloc::sync::Arc;
-use core::fmt;
 use core::ops::Range;
 use machine::lines::{AtomicU32, Ordering::Relaxed};
 
@@ -202,22 +201,6 @@ pub enum SwapError {
     NoMemory,
     /// Some of what it holds could not be read: that is lost, the rest is where it was or at home.
     Io,
-}
-
-impl fmt::Display for SwapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SwapError::Empty => "the device has no room for a page",
-            SwapError::TooMuch => "more than ten times the memory can't be kept on swap",
-            SwapError::TooMany => "sixteen swap devices are on already",
-            SwapError::NotFound => "no such swap device is on",
-            SwapError::Busy => "the device is being switched off already",
-            SwapError::NoMemory => {
-                "what is on the device does not fit into memory and other devices"
-            }
-            SwapError::Io => "a part of what is on the device could not be read",
-        })
-    }
 }
 
 impl From<NoMemory> for SwapError {

@@ -40,7 +40,7 @@ use machine::{Va, VaRange, PAGE_SHIFT};
 pub(crate) use build::built_bytes;
 use node::Nodes;
 pub(crate) use node::{Node, INNER, LEAF};
-pub(crate) use taken::{Making, Taken};
+pub(crate) use taken::Taken;
 
 /// Something that lies at a range of addresses.
 pub(crate) trait Span {

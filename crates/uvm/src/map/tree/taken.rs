@@ -13,37 +13,6 @@ pub(crate) struct Taken<E> {
     pub(super) more: Tree<E>,
 }
 
-/// Entries that are made in order.
-pub(crate) struct Making<E> {
-    one: Option<E>,
-    more: Option<Builder<E>>,
-}
-
-impl<E: Span> Making<E> {
-    pub(crate) const fn new() -> Self {
-        Making { one: None, more: None }
-    }
-
-    /// Adds an entry behind all others. Heap for [more than one](super::built_bytes) has been
-    /// reserved.
-    pub(crate) fn push(&mut self, entry: E) {
-        match (self.one.take(), &mut self.more) {
-            (None, None) => self.one = Some(entry),
-            (Some(one), more) => {
-                let more = more.insert(Builder::new());
-                more.push(one);
-                more.push(entry);
-            }
-            (None, Some(more)) => more.push(entry),
-        }
-    }
-
-    /// All of them.
-    pub(crate) fn finish(self) -> Taken<E> {
-        Taken { one: self.one, more: self.more.map_or_else(Tree::new, Builder::finish) }
-    }
-}
-
 impl<E> Default for Taken<E> {
     fn default() -> Self {
         Taken::new()
@@ -70,9 +39,7 @@ impl<E> Taken<E> {
     pub(crate) fn len(&self) -> usize {
         usize::from(self.one.is_some()) + self.more.len()
     }
-}
 
-impl<E> Taken<E> {
     /// Takes all entries out, some at a time, the last first.
     pub(crate) fn drain(&mut self, mut some: impl FnMut(&[E])) {
         if let Some(one) = self.one.take() {
@@ -100,6 +67,17 @@ impl<E: Span> Taken<E> {
             return each(one);
         }
         self.more.each(ALL, each);
+    }
+
+    /// What `make` makes of each entry, in order, at the same places. [Heap](super::built_bytes) for
+    /// it has been reserved.
+    pub(crate) fn map(&self, mut make: impl FnMut(&E) -> E) -> Taken<E> {
+        if let Some(one) = &self.one {
+            return Taken { one: Some(make(one)), more: Tree::new() };
+        }
+        let mut more = Builder::new();
+        self.more.each(ALL, |e| more.push(make(e)));
+        Taken { one: None, more: more.finish() }
     }
 
     /// Calls `each` on every entry, in order, to change; ranges must stay.

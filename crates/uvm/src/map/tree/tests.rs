@@ -120,9 +120,7 @@ fn an_entry_that_comes_and_goes_needs_no_node() {
 #[test]
 fn entries_that_are_made_in_order_come_in() {
     for count in [0, 1, 2, 3, 100] {
-        let mut making = Making::new();
-        (0..count).for_each(|i| making.push(r(i * 10, i * 10 + 5)));
-        let mut made = making.finish();
+        let mut made = Taken::from(tens(count)).map(|e| *e);
         let mut places = Vec::new();
         made.each_mut(|e| places.push(*e));
         assert_eq!((made.len() as u64, made.one.is_some()), (count, count == 1));
