@@ -448,7 +448,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: what is copied stays mapped where it was read",
         file: "uvm/src/map/adopt.rs",
-        changes: &[("            machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);\n", "            let _ = (shown, slot);\n")],
+        changes: &[("            machine.pmap().remove(held, &space.pmap, shown, &mut copied.down);\n", "            let _ = (space, shown);\n")],
         found_by: MOVING,
     },
     Plant {
@@ -517,7 +517,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "transfer: what was there is still seen",
         file: "uvm/src/transfer.rs",
-        changes: &[("        self.forget_range(&mut h, space, range, transfer.down);\n", "")],
+        changes: &[("            self.forget_range(&mut h, space, range, &mut down);\n", "")],
         found_by: RANDOM,
     },
     Plant {

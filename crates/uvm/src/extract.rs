@@ -160,22 +160,14 @@ impl<M: Machine> Detached<M> {
 }
 
 /// Two maps, locked; or one.
-enum Trees<'a, M: Machine> {
-    One(TreeGuard<'a, M>),
-    Two(TreeGuard<'a, M>, TreeGuard<'a, M>),
+struct Trees<'a, M: Machine> {
+    from: TreeGuard<'a, M>,
+    other: Option<TreeGuard<'a, M>>,
 }
 
 impl<'a, M: Machine> Trees<'a, M> {
-    fn from(&mut self) -> &mut TreeGuard<'a, M> {
-        match self {
-            Trees::One(tree) | Trees::Two(tree, _) => tree,
-        }
-    }
-
     fn to(&mut self) -> &mut TreeGuard<'a, M> {
-        match self {
-            Trees::One(tree) | Trees::Two(_, tree) => tree,
-        }
+        self.other.as_mut().unwrap_or(&mut self.from)
     }
 }
 
@@ -294,7 +286,7 @@ impl<M: Machine> Uvm<M> {
         }
         let (replaced, half, down) = (Taken::new(), Taken::new(), Gather::new());
         let ahead = match mode {
-            Pass::Share | Pass::Copy => Ahead::nothing(NOWHERE),
+            Pass::Share | Pass::Copy => Ahead::nothing(from, NOWHERE),
             Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
         };
         let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
@@ -302,12 +294,8 @@ impl<M: Machine> Uvm<M> {
         let mut passing =
             Passing { uvm, from, range, to, target, place, mode, down, replaced, half, has_cut };
         let reserve = Change::MOVE.bytes::<M>();
-        let result = self.attempt_ahead(
-            held,
-            (from, to),
-            &mut ahead,
-            reserve,
-            |held, reserved, lock, ahead| {
+        let result =
+            self.attempt_ahead(held, &mut ahead, reserve, |held, reserved, lock, ahead| {
                 let passed = passing.attempt(held, reserved, lock, ahead);
                 if passed.is_err() {
                     // The next attempt begins anew, with the memory that this one took.
@@ -315,14 +303,11 @@ impl<M: Machine> Uvm<M> {
                     passing.down.perform(self.frames(), self.mem(), held);
                 }
                 passed
-            },
-        );
+            });
         self.release_entries(held, &mut passing.replaced, &mut passing.down);
         passing.down.perform(self.frames(), self.mem(), held);
-        let [given, replaced] = ahead;
         if !matches!(result, Ok(Passed::At(_))) {
-            self.wire_again(held, from, given.unwired);
-            self.wire_again(held, to, replaced.unwired);
+            self.wire_ahead_again(held, &ahead);
         }
         if passing.has_cut && result.is_err() {
             self.merge_refused(held, from, range);
@@ -559,13 +544,13 @@ impl<M: Machine> Passing<'_, M> {
         held: &mut Held<'_, order::Nothing>,
         reserved: usize,
         lock: Lock,
-        ahead: &[Ahead],
+        ahead: &[Ahead<'_, M>],
     ) -> Result<Option<Passed>, Stop<MapError>> {
         let (uvm, from, to, range) = (self.uvm, self.from, self.to, self.range);
         let one = core::ptr::eq(&*from.map, &*to.map);
         let (mut trees, mut h) = if one {
             let (tree, h) = from.map.lock_as(lock, uvm.mem(), held, from.map.bounds)?;
-            (Trees::One(tree), h)
+            (Trees { from: tree, other: None }, h)
         } else {
             let (a, b, h) = machine::Shared::lock_pair(&from.map.tree, &to.map.tree, held);
             if lock == Lock::Claimed {
@@ -578,26 +563,26 @@ impl<M: Machine> Passing<'_, M> {
             }
             from.map.exclude(&a, range);
             to.map.exclude(&b, to.map.bounds);
-            (Trees::Two(a, b), h)
+            (Trees { from: a, other: Some(b) }, h)
         };
-        let entries = passable(trees.from(), range)?;
+        let entries = passable(&trees.from, range)?;
         let at = self.choose(trees.to())?;
         let new = VaRange::new(at, at + range.pages());
         // All that can be refused is, before anything is copied or cut.
-        let source = from.locked(uvm, trees.from(), &mut h);
+        let source = from.locked(uvm, &mut trees.from, &mut h);
         let own = source.clips(range);
         let has_room = own == 0 || source.has_room(own);
-        let is_full = source.is_refilled(lock, &ahead[..1]);
+        let is_full = source.is_refilled(lock, ahead);
         let target = to.locked(uvm, trees.to(), &mut h);
         let more = entries + target.clips(new) + if one { own } else { 0 };
-        let is_full = is_full || target.is_refilled(lock, &ahead[1..]);
+        let is_full = is_full || target.is_refilled(lock, ahead);
         if !has_room || !target.has_room(more) {
             return Err(Stop::Fail(MapError::TooMany));
         }
         let target_in_use = self.target == Target::InUse;
         if self.mode == Pass::Copy
             && (uvm.copies_in_steps(from, range)
-                || target_in_use && written_by_others(trees.from(), &mut h, range))
+                || target_in_use && written_by_others(&trees.from, &mut h, range))
         {
             return Ok(Some(Passed::InSteps));
         }
@@ -611,11 +596,11 @@ impl<M: Machine> Passing<'_, M> {
         if need > reserved {
             return Err(Stop::Heap(need));
         }
-        clip(trees.from(), range);
+        clip(&mut trees.from, range);
         self.has_cut = true;
         let mut passed = match is_given {
-            false => self.fork_part(trees.from(), &mut h)?,
-            true => self.take_part(trees.from(), &mut h),
+            false => self.fork_part(&mut trees.from, &mut h)?,
+            true => self.take_part(&mut trees.from, &mut h),
         };
         // What was there goes first: a table may come in its place.
         if !trees.to().is_free(new) {
@@ -630,7 +615,7 @@ impl<M: Machine> Passing<'_, M> {
         passed.each(|e| e.note_copier(&mut h, to.family));
         passed.shift(range.start, at);
         trees.to().put_back(passed);
-        from.locked(uvm, trees.from(), &mut h).merge(range);
+        from.locked(uvm, &mut trees.from, &mut h).merge(range);
         to.locked(uvm, trees.to(), &mut h).merge(new);
         uvm.stat().add(uvm.mem().cpu(), Counter::EntriesPassed, entries as u64);
         Ok(Some(Passed::At(at)))
@@ -658,13 +643,13 @@ impl<M: Machine> Passing<'_, M> {
         // Both trees are cut, and a range put into either; several entries are made as a tree, or
         // taken as one.
         let several = usize::from(entries > 1);
-        let tallest = trees.from().splice_bytes().max(trees.to().splice_bytes());
+        let tallest = trees.from.splice_bytes().max(trees.to().splice_bytes());
         let mut bytes = several * 3 * tallest + built_bytes::<Entry<M>>(entries);
-        bytes += Change { insertions: 3, splices: 0 }.bytes_in(trees.from());
+        bytes += Change { insertions: 3, splices: 0 }.bytes_in(&mut trees.from);
         bytes += Change { insertions: 3, splices: 0 }.with(trees.to(), &[new]).bytes_in(trees.to());
         if let Some(inherit) = self.mode.inheritance() {
             let mut left = LOOKS_AT_ONCE;
-            let counted = trees.from().try_each(self.range, &mut |e| {
+            let counted = trees.from.try_each(self.range, &mut |e| {
                 let own = self.uvm.fork_entry_bytes(e, inherit, held, &mut left);
                 own.map(|own| bytes += own).ok_or(())
             });

@@ -327,37 +327,30 @@ impl<M: Machine> Uvm<M> {
             if self.waiters.has_waiters() && !waited {
                 self.queue_up(held, &mut reclaim);
             }
-            let stop = match once(held, reserve) {
-                Err(Stop::Fail(e)) if e == E::from(NoMemory) => {
-                    if self.make_room_for(held, &mut reclaim) {
-                        continue;
-                    }
-                    return (Err(e), waited);
-                }
+            let result = once(held, reserve);
+            match &result {
                 Err(Stop::Heap(bytes)) => {
-                    reserve = bytes;
+                    reserve = *bytes;
                     continue;
                 }
-                Ok(done) => {
-                    self.has_room(held, &mut reclaim);
-                    return (Ok(done), waited);
+                Err(Stop::Fail(e))
+                    if *e == E::from(NoMemory) && self.make_room_for(held, &mut reclaim) =>
+                {
+                    continue
                 }
-                Err(stop) => stop,
-            };
-            self.has_room(held, &mut reclaim);
-            match stop {
-                Stop::Wait(ticket) => {
+                _ => self.has_room(held, &mut reclaim),
+            }
+            match result {
+                Ok(done) => return (Ok(done), waited),
+                Err(Stop::Fail(e)) => return (Err(e), waited),
+                Err(Stop::Wait(ticket)) => {
                     self.stat.add(self.memory.cpu(), Counter::Waits, 1);
-                    waited = true;
                     self.memory.wait(held, ticket);
                 }
-                Stop::Read(start) => {
-                    waited = true;
-                    self.start(held, start);
-                }
-                Stop::Fail(e) => return (Err(e), waited),
-                Stop::Heap(bytes) => reserve = bytes,
+                Err(Stop::Read(start)) => self.start(held, start),
+                Err(Stop::Heap(bytes)) => reserve = bytes,
             }
+            waited = true;
         }
     }
 }

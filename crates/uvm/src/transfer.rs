@@ -105,14 +105,6 @@ const AREA: Pages = Pages(if cfg!(feature = "__small-leaves") { 8 } else { Loan:
 /// The part of memory that slots may hold on loan.
 const PART: usize = 16;
 
-/// A call under way.
-struct Transfer<'a, M: Machine> {
-    space: &'a Space<M>,
-    loan: &'a Loan,
-    at: At,
-    down: &'a mut Gather,
-}
-
 impl<M: Machine> Uvm<M> {
     /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan is the
     /// space's then. Cost: some steps a page; what else they cost is paid by who touches them
@@ -198,6 +190,8 @@ impl<M: Machine> Uvm<M> {
         put.map(|_| ())
     }
 
+    /// Puts pages where they belong, under the map's lock. What can fail does so before anything has
+    /// changed.
     fn put(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -205,15 +199,52 @@ impl<M: Machine> Uvm<M> {
         loan: &Loan,
         at: At,
     ) -> Result<Va, TransferError> {
-        let mut down = Gather::new();
-        let reserve = put_bytes(loan.len() as u64) + ENTER_BYTES;
+        let (mut down, pages) = (Gather::new(), Pages(loan.len() as u64));
+        let reserve = put_bytes(pages.0) + ENTER_BYTES;
         let result = self.attempt(held, reserve, |held, reserved| {
-            let put =
-                self.put_pages(held, &mut Transfer { space, loan, at, down: &mut down }, reserved);
-            if put.is_err() {
-                down.perform(self.frames(), self.mem(), held);
+            let (mut tree, mut h) = match at {
+                At::Fixed(va) => {
+                    let range = VaRange::sized(va, pages).ok_or(TransferError::NoMapping)?;
+                    space.map.lock_now(self.mem(), held, range)
+                }
+                At::Anywhere => space.map.lock_now(self.mem(), held, NOWHERE),
+            }?;
+            let (start, new_area) = match at {
+                At::Fixed(va) => (va, None),
+                At::Anywhere => {
+                    let map = &mut space.locked(self, &mut tree, &mut h);
+                    self.place_in_area(map, pages, reserved)?
+                }
+            };
+            let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
+            if space.locked(self, &mut tree, &mut h).copies_needed(range).is_none() {
+                drop(tree);
+                self.copy_amaps_in_steps(held, space, range).map_err(TransferError::from)?;
+                return Err(Stop::again(reserved));
             }
-            put
+            let need = self.put_needs(&tree, &mut h, range, loan)?;
+            if need > reserved {
+                // Another attempt may fail for heap: this one leaves nothing.
+                if let Some(area) = new_area {
+                    drop(tree.take(area));
+                }
+                return Err(Stop::Heap(need));
+            }
+            if let Some(area) = new_area.filter(|area| area.pages() >= AREA) {
+                space.map.area.0.store(area.start.0, Relaxed);
+            }
+            self.forget_range(&mut h, space, range, &mut down);
+            tree.each_mut(range, |entry| {
+                if entry.writes == Writes::NeedsCopy {
+                    self.copy_amap(&mut h, entry);
+                }
+                entry.note_copier(&mut h, space.family);
+                self.put_in_entry(&mut h, (entry, range), loan, &mut down);
+            });
+            if at == At::Anywhere {
+                space.map.area.1.store(range.end.0, Relaxed);
+            }
+            Ok(start)
         });
         down.perform(self.frames(), self.mem(), held);
         result
@@ -232,60 +263,6 @@ impl<M: Machine> Uvm<M> {
             any = true;
         }
         Ok(any)
-    }
-
-    /// Puts pages where they belong, under the map's lock.
-    fn put_pages(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        transfer: &mut Transfer<'_, M>,
-        reserved: usize,
-    ) -> Result<Va, Stop<TransferError>> {
-        let space = transfer.space;
-        let pages = Pages(transfer.loan.len() as u64);
-        let (mut tree, mut h) = match transfer.at {
-            At::Fixed(va) => {
-                let range = VaRange::sized(va, pages).ok_or(TransferError::NoMapping)?;
-                space.map.lock_now(self.mem(), held, range)
-            }
-            At::Anywhere => space.map.lock_now(self.mem(), held, NOWHERE),
-        }?;
-        let (start, new_area) = match transfer.at {
-            At::Fixed(va) => (va, None),
-            At::Anywhere => {
-                let map = &mut space.locked(self, &mut tree, &mut h);
-                self.place_in_area(map, pages, reserved)?
-            }
-        };
-        let range = VaRange::sized(start, pages).ok_or(TransferError::NoMapping)?;
-        if space.locked(self, &mut tree, &mut h).copies_needed(range).is_none() {
-            drop(tree);
-            self.copy_amaps_in_steps(held, space, range).map_err(TransferError::from)?;
-            return Err(Stop::again(reserved));
-        }
-        let need = self.put_needs(&tree, &mut h, range, transfer.loan)?;
-        if need > reserved {
-            // Another attempt may fail for heap: this one leaves nothing.
-            if let Some(area) = new_area {
-                drop(tree.take(area));
-            }
-            return Err(Stop::Heap(need));
-        }
-        if let Some(area) = new_area.filter(|area| area.pages() >= AREA) {
-            space.map.area.0.store(area.start.0, Relaxed);
-        }
-        self.forget_range(&mut h, space, range, transfer.down);
-        tree.each_mut(range, |entry| {
-            if entry.writes == Writes::NeedsCopy {
-                self.copy_amap(&mut h, entry);
-            }
-            entry.note_copier(&mut h, space.family);
-            self.put_in_entry(&mut h, entry, range, transfer);
-        });
-        if transfer.at == At::Anywhere {
-            space.map.area.1.store(range.end.0, Relaxed);
-        }
-        Ok(start)
     }
 
     /// Heap bytes for putting pages into a range, if it can take them.
@@ -324,19 +301,18 @@ impl<M: Machine> Uvm<M> {
     fn put_in_entry(
         &self,
         held: &mut Held<'_, order::Map>,
-        entry: &Entry<M>,
-        range: VaRange,
-        transfer: &mut Transfer<'_, M>,
+        (entry, range): (&Entry<M>, VaRange),
+        loan: &Loan,
+        down: &mut Gather,
     ) {
         let Some(aref) = &entry.amap else { return };
         let part = entry.range.intersect(range);
         let first = entry.slot(aref, part.start);
         let (mut body, mut h) = aref.amap.body.lock(held);
-        let (anons, down) = (&self.anons, &mut *transfer.down);
         // No page has a number that high.
         let zero = self.zero_page.get().map_or(u32::MAX, |page| page.0 | BORROWED);
         let mut put = 0;
-        let numbers = transfer.loan.pages()[indices(part, range)].iter().map(|page| {
+        let numbers = loan.pages()[indices(part, range)].iter().map(|page| {
             let number = page.page().0 | BORROWED;
             if number == zero {
                 return 0;
@@ -348,7 +324,7 @@ impl<M: Machine> Uvm<M> {
         body.borrows(first..first + part.pages().0);
         self.borrowers.enter(&mut h, &aref.amap, &mut body);
         aref.amap.borrows.store(true, Relaxed);
-        anons.borrowed.fetch_add(put, Relaxed);
+        self.anons.borrowed.fetch_add(put, Relaxed);
     }
 
     /// Where untouched addresses of the transfer area are; a new area, which is returned, if there

@@ -24,7 +24,7 @@ use crate::amap::slots::Found;
 use crate::amap::{ARef, AmapBody, AnonHolders};
 use crate::anon::AnonNo;
 use crate::io::ReadRequest;
-use crate::map::adopt::{Adopt, Shown};
+use crate::map::adopt::Adopt;
 use crate::map::{ORef, Writes};
 use crate::object::{busy_check, Access, GetError, ObjectBody, ObjectGuard};
 use crate::page::{Gather, PageFlags};
@@ -165,7 +165,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         body: &mut AmapBody<M>,
         slot: u64,
     ) -> Attempt<()> {
-        let all = Adopt::All(Shown::new(self.space, self.entry, aref));
+        let all = Adopt::All(self.space, self.entry, aref);
         let copies = self.uvm.adopt_borrowed(held, body, slot..slot + 1, &all)?;
         self.space.remap_history.stored(copies);
         if let Some(w) = self.window() {

@@ -268,8 +268,18 @@ impl<M: Machine> Uvm<M> {
                 // A read that begins in the part goes on behind it.
                 let ahead = (rest.end - part.end).min(Pages(CLUSTER as u64));
                 let reach = VaRange::new(part.start, part.end + ahead);
+                let leave = self.frames().low_water();
                 let found = tree.try_each(part, &mut |e| {
-                    self.entry_on_swap(&mut h, e, e.range.intersect(reach)).map_or(Ok(()), Err)
+                    let (Some(aref), part) = (&e.amap, e.range.intersect(reach)) else {
+                        return Ok(());
+                    };
+                    let (body, mut h) = aref.amap.body.lock(&mut h);
+                    let slots = e.slots(aref, part);
+                    let anons = body.slots.range(slots.clone());
+                    let found = self.first_on_swap(&mut h, anons, leave);
+                    let Some((cluster, last)) = found else { return Ok(()) };
+                    let next = part.start + Pages(last + 1 - slots.start);
+                    self.swap_request(&cluster).map_or(Ok(()), |request| Err((request, next)))
                 });
                 if let Err(found) = found {
                     return Some(found);
@@ -279,20 +289,5 @@ impl<M: Machine> Uvm<M> {
             self.mem().pause(held);
         }
         None
-    }
-
-    fn entry_on_swap(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        entry: &Entry<M>,
-        part: VaRange,
-    ) -> Option<(ReadRequest, Va)> {
-        let aref = entry.amap.as_ref()?;
-        let (body, mut h) = aref.amap.body.lock(held);
-        let slots = entry.slots(aref, part);
-        let anons = body.slots.range(slots.clone());
-        let (cluster, last) = self.first_on_swap(&mut h, anons, self.frames().low_water())?;
-        let start = self.swap_request(&cluster)?;
-        Some((start, part.start + Pages(last + 1 - slots.start)))
     }
 }

@@ -13,7 +13,7 @@ use crate::page::Taken;
 use crate::page::{Gather, Owner};
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Va, VaRange, PAGE_SHIFT};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Va, VaRange};
 
 use crate::amap::borrowed::borrowed;
 use crate::amap::{ARef, AmapBody};
@@ -32,30 +32,12 @@ const LOOKED_AT: usize = 4096;
 
 /// Which pages on loan are adopted.
 pub(crate) enum Adopt<'a, M: Machine> {
-    /// All, where they are seen: what is copied is forgotten there.
-    All(Shown<'a, M>),
+    /// All, of an entry whose slots they are: what is copied is forgotten where that shows them.
+    All(&'a Space<M>, &'a Entry<M>, &'a ARef<M>),
     /// Those that no other borrower has: they can be written in place then.
     Own,
     /// Those that need not be copied.
     Uncopied,
-}
-
-/// Where an entry's slots are seen.
-pub(crate) struct Shown<'a, M: Machine> {
-    space: &'a Space<M>,
-    /// The address of slot 0, which may lie below any.
-    base: u64,
-}
-
-impl<'a, M: Machine> Shown<'a, M> {
-    pub(crate) fn new(space: &'a Space<M>, entry: &Entry<M>, aref: &ARef<M>) -> Self {
-        Shown { space, base: entry.range.start.0.wrapping_sub(aref.slot.bytes()) }
-    }
-
-    fn page(&self, slot: u64) -> VaRange {
-        let start = Va(self.base.wrapping_add(slot << PAGE_SHIFT));
-        VaRange::new(start, start + Pages(1))
-    }
 }
 
 /// Pages that were copied: their loans end once every CPU has forgotten them where they were seen.
@@ -131,7 +113,7 @@ impl<M: Machine> Uvm<M> {
             self.anons.borrowed.fetch_sub(adopted, Relaxed);
             self.pages_may_go();
         }
-        if result.is_ok() && matches!(which, Adopt::All(_)) {
+        if result.is_ok() && matches!(which, Adopt::All(..)) {
             let all = &mut body.borrowed;
             if range.start == all.start {
                 all.start = range.end;
@@ -154,7 +136,7 @@ impl<M: Machine> Uvm<M> {
             return Ok(());
         }
         let (mut body, mut h) = aref.amap.body.lock(held);
-        let all = Adopt::All(Shown::new(space, entry, aref));
+        let all = Adopt::All(space, entry, aref);
         self.adopt_borrowed(&mut h, &mut body, aref.range(entry.len()), &all)?;
         aref.amap.borrows.store(!body.borrowed.is_empty(), Relaxed);
         Ok(())
@@ -203,7 +185,7 @@ impl<M: Machine> Uvm<M> {
             if is_borrowed {
                 let some = end..slots.end.min(end + AT_ONCE as u64);
                 end = some.end;
-                let all = Adopt::All(Shown::new(space, entry, aref));
+                let all = Adopt::All(space, entry, aref);
                 self.adopt_borrowed(&mut h, &mut body, some, &all).map_err(Err)?;
             }
             Err(Ok(entry.range.start + Pages(end - aref.slot.0)))
@@ -243,19 +225,15 @@ impl<M: Machine> Uvm<M> {
         let no = self.anons.take(machine, &mut held.deeper())?;
         let (mut own, mut taken) = (page, frames.take_over(page));
         if taken == Taken::Not {
-            let copy = match which {
-                Adopt::All(shown) => {
-                    let copy = self.copied_page(held, page, Counter::TransfersCopied);
-                    copy.map(|copy| Some((shown, copy)))
-                }
-                Adopt::Own | Adopt::Uncopied => Ok(None),
-            };
-            let Ok(Some((shown, copy))) = copy else {
+            let Adopt::All(space, entry, aref) = which else {
                 self.anons.give_back(machine, held, no);
-                return copy.map(|_| None);
+                return Ok(None);
             };
-            own = copy.into_page();
-            machine.pmap().remove(held, &shown.space.pmap, shown.page(slot), &mut copied.down);
+            let copy = self.copied_page(held, page, Counter::TransfersCopied);
+            own = copy.inspect_err(|_| self.anons.give_back(machine, held, no))?.into_page();
+            let va = entry.range.start + Pages(slot - aref.slot.0);
+            let shown = VaRange::new(va, va + Pages(1));
+            machine.pmap().remove(held, &space.pmap, shown, &mut copied.down);
             copied.pages.push(LoanedPage(page));
             taken = frames.take_over(own);
             debug_assert_eq!(taken, Taken::Alone, "a new page has no other holder");

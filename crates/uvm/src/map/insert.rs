@@ -313,39 +313,37 @@ impl<M: Machine> Uvm<M> {
             _ => NOWHERE,
         };
         let mut ahead = [self.forget_ahead(held, space, replaced)];
-        let spaces = (space, space);
         let reserve = Change::REPLACE.bytes::<M>() + CHANGE_BYTES;
-        let made =
-            self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let place = request.place.fixed();
-                let concerned = place.map_or(NOWHERE, |va| request.range_at(va, &space.map));
-                let (mut tree, mut h) = space.map.lock_as(lock, self.mem(), held, concerned)?;
-                let map = &mut space.locked(self, &mut tree, &mut h);
-                if map.is_refilled(lock, ahead) {
-                    return Ok(None);
-                }
-                let start = choose_place(map.tree, space.map.bounds, request.len, request.place)?;
-                // As on Linux, one more than may be had by cutting.
-                if !map.has_room(0) {
-                    return Err(Stop::Fail(MapError::TooMany));
-                }
-                let range = VaRange::new(start, start + request.len);
-                map.exclude(range);
-                if matches!(request.place, Place::Fixed(_) | Place::Reserved(_))
-                    && !map.tree.is_free(range)
-                {
-                    Change::REPLACE.ensure(map.tree, CHANGE_BYTES, reserved)?;
-                    map.take_out(range, &mut old, &mut down);
-                } else {
-                    Change::ADD.ensure(map.tree, CHANGE_BYTES, reserved)?;
-                }
-                map.place_entry(range, request);
-                Ok(Some(start))
-            });
+        let made = self.attempt_ahead(held, &mut ahead, reserve, |held, reserved, lock, ahead| {
+            let place = request.place.fixed();
+            let concerned = place.map_or(NOWHERE, |va| request.range_at(va, &space.map));
+            let (mut tree, mut h) = space.map.lock_as(lock, self.mem(), held, concerned)?;
+            let map = &mut space.locked(self, &mut tree, &mut h);
+            if map.is_refilled(lock, ahead) {
+                return Ok(None);
+            }
+            let start = choose_place(map.tree, space.map.bounds, request.len, request.place)?;
+            // As on Linux, one more than may be had by cutting.
+            if !map.has_room(0) {
+                return Err(Stop::Fail(MapError::TooMany));
+            }
+            let range = VaRange::new(start, start + request.len);
+            map.exclude(range);
+            if matches!(request.place, Place::Fixed(_) | Place::Reserved(_))
+                && !map.tree.is_free(range)
+            {
+                Change::REPLACE.ensure(map.tree, CHANGE_BYTES, reserved)?;
+                map.take_out(range, &mut old, &mut down);
+            } else {
+                Change::ADD.ensure(map.tree, CHANGE_BYTES, reserved)?;
+            }
+            map.place_entry(range, request);
+            Ok(Some(start))
+        });
         self.release_entries(held, &mut old, &mut down);
         down.perform(self.frames(), self.mem(), held);
         if made.is_err() {
-            self.wire_again(held, space, ahead[0].unwired);
+            self.wire_ahead_again(held, &ahead);
         }
         made
     }

@@ -144,17 +144,16 @@ impl<M: Machine> Uvm<M> {
                 let moves_many = matches!(place, RemapPlace::Fixed(va) if moves_many(old, va));
                 self.move_ahead(held, space, old, moves_many)
             }
-            false => Ahead::nothing(old),
+            false => Ahead::nothing(space, old),
         };
         let target = match place {
             RemapPlace::Fixed(va) => VaRange::new(va, va + new_len),
             RemapPlace::Stay | RemapPlace::MayMove => VaRange::new(old.start, old.start),
         };
         let mut ahead = [moved_from, self.forget_ahead(held, space, target)];
-        let spaces = (space, space);
         let reserve = Change::MOVE.bytes::<M>() + CHANGE_BYTES;
         let result =
-            self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
+            self.attempt_ahead(held, &mut ahead, reserve, |held, reserved, lock, ahead| {
                 let (mut tree, mut h) = space.map.lock_as(lock, self.mem(), held, concerned)?;
                 let map = &mut space.locked(self, &mut tree, &mut h);
                 if !map.tree.is_covered(old) {
@@ -215,7 +214,7 @@ impl<M: Machine> Uvm<M> {
         }
         // It may stay after all, since another thread has unmapped what was in the way.
         if result.is_err() || result == Ok(old.start) {
-            ahead.iter().for_each(|ahead| self.wire_again(held, space, ahead.unwired));
+            self.wire_ahead_again(held, &ahead);
         }
         result
     }

@@ -58,10 +58,9 @@ impl<M: Machine> Uvm<M> {
         let mut down = Gather::new();
         let mut old = Taken::new();
         let mut ahead = [self.forget_ahead(held, space, range)];
-        let spaces = (space, space);
         let reserve = Change::TAKE.bytes::<M>();
         let result =
-            self.attempt_ahead(held, spaces, &mut ahead, reserve, |held, reserved, lock, ahead| {
+            self.attempt_ahead(held, &mut ahead, reserve, |held, reserved, lock, ahead| {
                 let (mut tree, mut h) = space.map.lock_as(lock, self.mem(), held, range)?;
                 let map = &mut space.locked(self, &mut tree, &mut h);
                 if map.is_refilled(lock, ahead) {
@@ -89,7 +88,7 @@ impl<M: Machine> Uvm<M> {
         down.perform(self.frames(), self.mem(), held);
         self.clear_left(held);
         if result.is_err() {
-            self.wire_again(held, space, ahead[0].unwired);
+            self.wire_ahead_again(held, &ahead);
         }
         result
     }

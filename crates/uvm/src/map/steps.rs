@@ -45,11 +45,11 @@ const COUNTED: usize = 32 * SLOTS;
 pub(crate) const WIRED: usize = if cfg!(feature = "__small-leaves") { 2 } else { 512 };
 
 /// What was done ahead to a range whose translations are to be taken away.
-pub(crate) struct Ahead {
+pub(crate) struct Ahead<'a, M: Machine> {
+    space: &'a Space<M>,
     range: VaRange,
-    /// The part whose pages are not wired any more, to be [wired again](Uvm::wire_again) if the
-    /// change is refused.
-    pub(crate) unwired: VaRange,
+    /// The part whose pages are not wired any more, to be wired again if the change is refused.
+    unwired: VaRange,
     left: Left,
 }
 
@@ -62,10 +62,10 @@ enum Left {
     Tables,
 }
 
-impl Ahead {
+impl<'a, M: Machine> Ahead<'a, M> {
     /// Nothing yet.
-    pub(crate) fn nothing(range: VaRange) -> Ahead {
-        Ahead { range, unwired: VaRange::new(range.start, range.start), left: Left::Tables }
+    pub(crate) fn nothing(space: &'a Space<M>, range: VaRange) -> Self {
+        Ahead { space, range, unwired: VaRange::new(range.start, range.start), left: Left::Tables }
     }
 }
 
@@ -200,15 +200,19 @@ impl<M: Machine> LockedMap<'_, '_, M> {
         was_wired && first_wired(self.tree, range, |_| ()).is_some()
     }
 
-    /// Whether so much is shown of some ranges that to take it away takes longer than a step.
+    /// Whether so much is shown of those of some ranges that lie in this map that to take it away
+    /// takes longer than a step.
     #[inline]
-    pub(crate) fn is_refilled(&self, lock: Lock, ahead: &[Ahead]) -> bool {
-        let is_large = |ahead: &Ahead| ahead.range.pages().0 > PAGES_AT_ONCE as u64;
+    pub(crate) fn is_refilled(&self, lock: Lock, ahead: &[Ahead<'_, M>]) -> bool {
+        let is_large = |ahead: &Ahead<'_, M>| ahead.range.pages().0 > PAGES_AT_ONCE as u64;
         lock == Lock::Unclaimed && ahead.iter().any(|ahead| is_large(ahead) && self.is_full(ahead))
     }
 
     #[inline(never)]
-    fn is_full(&self, &Ahead { range, left, .. }: &Ahead) -> bool {
+    fn is_full(&self, &Ahead { space, range, left, .. }: &Ahead<'_, M>) -> bool {
+        if !Arc::ptr_eq(&space.map, &self.space.map) {
+            return false;
+        }
         match left {
             Left::Tables if !self.has_wired(range) => {
                 self.uvm.is_better_forgotten(self.space, range)
@@ -339,17 +343,17 @@ impl<M: Machine> Uvm<M> {
     /// takes it finds few. Nobody may rely on one that isn't wired (pmap law P1), and none is left
     /// that is but by who wires it now.
     #[inline]
-    pub(crate) fn forget_ahead(
+    pub(crate) fn forget_ahead<'a>(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
+        space: &'a Space<M>,
         range: VaRange,
-    ) -> Ahead {
+    ) -> Ahead<'a, M> {
         let unwired = match range.pages().0 <= PAGES_AT_ONCE as u64 {
             true => VaRange::new(range.start, range.start),
             false => self.forget_many(held, space, range),
         };
-        Ahead { range, unwired, left: Left::Translations }
+        Ahead { space, range, unwired, left: Left::Translations }
     }
 
     #[inline(never)]
@@ -374,41 +378,40 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Prepares a range's translations to be moved: forgets them, where that is the better way.
-    pub(crate) fn move_ahead(
+    pub(crate) fn move_ahead<'a>(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
+        space: &'a Space<M>,
         range: VaRange,
         is_moved_singly: bool,
-    ) -> Ahead {
+    ) -> Ahead<'a, M> {
         if is_moved_singly || self.is_better_forgotten(space, range) {
             return self.forget_ahead(held, space, range);
         }
         let unwired = self.unwire_ahead(held, space, range);
-        Ahead { range, unwired, left: Left::Tables }
+        Ahead { space, range, unwired, left: Left::Tables }
     }
 
     /// Runs attempts of a change that takes away what some ranges show, which was [forgotten
-    /// ahead](Self::forget_ahead): the first in the first space, the others in the second. One that
-    /// finds [too much](LockedMap::is_refilled) says `None`, and is made again with that forgotten
-    /// and the maps claimed: threads that touch it again and again don't make it longer.
+    /// ahead](Self::forget_ahead). One that finds [too much](LockedMap::is_refilled) says `None`,
+    /// and is made again with that forgotten and the maps claimed: threads that touch it again and
+    /// again don't make it longer.
     pub(crate) fn attempt_ahead<T, E: From<NoMemory> + PartialEq>(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        spaces: (&Space<M>, &Space<M>),
-        ahead: &mut [Ahead],
+        ahead: &mut [Ahead<'_, M>],
         reserve: usize,
         mut once: impl FnMut(
             &mut Held<'_, order::Nothing>,
             usize,
             Lock,
-            &[Ahead],
+            &[Ahead<'_, M>],
         ) -> Result<Option<T>, Stop<E>>,
     ) -> Result<T, E> {
         let mut lock = Lock::Unclaimed;
         self.attempt(held, reserve, |held, reserved| {
             if lock == Lock::Claimed {
-                self.claim_and_forget(held, spaces, ahead, reserved)?;
+                self.claim_and_forget(held, ahead, reserved)?;
             }
             once(held, reserved, lock, ahead)?.ok_or_else(|| {
                 lock = Lock::Claimed;
@@ -417,36 +420,51 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Claims the maps of both spaces, which may be one, and forgets what is shown in their ranges:
-    /// in order of address, so that of two threads that want the same two maps one gets both.
+    /// Wires again what was unwired for a change that was refused.
+    pub(crate) fn wire_ahead_again(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        ahead: &[Ahead<'_, M>],
+    ) {
+        ahead.iter().for_each(|ahead| self.wire_again(held, ahead.space, ahead.unwired));
+    }
+
+    /// Claims the maps of some ranges, and forgets all that is shown in these, in steps: in order of
+    /// address, so that of two threads that want the same two maps one gets both.
     #[inline(never)]
     fn claim_and_forget<E: From<NoMemory>>(
         &self,
         held: &mut Held<'_, order::Nothing>,
-        (from, to): (&Space<M>, &Space<M>),
-        ahead: &mut [Ahead],
+        ahead: &mut [Ahead<'_, M>],
         reserved: usize,
     ) -> Result<(), Stop<E>> {
-        let one = core::ptr::eq(&*from.map, &*to.map);
-        let (given, replaced) = ahead.split_at_mut(if one { ahead.len() } else { 1 });
-        let mut parts = [(from, given), (to, replaced)];
-        if Arc::as_ptr(&from.map) > Arc::as_ptr(&to.map) {
-            parts.swap(0, 1);
-        }
-        let parts = &mut parts[..2 - usize::from(one)];
+        ahead.sort_unstable_by_key(|ahead| Arc::as_ptr(&ahead.space.map));
+        let is_one = |a: &Ahead<'_, M>, b: &Ahead<'_, M>| Arc::ptr_eq(&a.space.map, &b.space.map);
         let (mut claimed, mut result) = (0, Ok(()));
-        for (space, ahead) in parts.iter_mut() {
-            result = self.forget_claimed(held, space, ahead);
+        for ranges in ahead.chunk_by_mut(is_one) {
+            result = self.claim_whole(held, ranges[0].space);
             if result.is_err() {
                 break;
             }
-            claimed += 1;
+            claimed += ranges.len();
+            for Ahead { space, range, unwired, .. } in ranges {
+                self.in_steps(held, space, (*range, Lock::Claimed), |map, rest, down| {
+                    let part = map.part_to_lower(rest);
+                    let end = match space.map.was_wired.load(Relaxed) {
+                        true => self.unwire_some(map.held, space, part, WIRED),
+                        false => part.end,
+                    };
+                    self.forget_range(map.held, space, VaRange::new(part.start, end), down);
+                    end
+                });
+                *unwired = *range;
+            }
         }
         let result =
             result.and_then(|()| Ok(self.mem().reserve_heap(reserved).map_err(E::from)?));
         if result.is_err() {
-            let spaces = parts.iter().take(claimed);
-            spaces.for_each(|(space, _)| space.map.unclaim(self.mem(), held));
+            let maps = ahead[..claimed].chunk_by(is_one);
+            maps.for_each(|ranges| ranges[0].space.map.unclaim(self.mem(), held));
         }
         result
     }
@@ -472,32 +490,6 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), Stop<E>> {
         let (tree, _) = space.map.lock_now(self.mem(), held, space.map.bounds)?;
         space.map.claim(&tree);
-        Ok(())
-    }
-
-    /// Claims a map, and forgets all that some ranges show, in steps.
-    ///
-    /// # Errors
-    /// [`Stop::Wait`], if another thread has claimed it.
-    fn forget_claimed<E>(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        ahead: &mut [Ahead],
-    ) -> Result<(), Stop<E>> {
-        self.claim_whole(held, space)?;
-        for Ahead { range, unwired, .. } in ahead {
-            self.in_steps(held, space, (*range, Lock::Claimed), |map, rest, down| {
-                let part = map.part_to_lower(rest);
-                let end = match space.map.was_wired.load(Relaxed) {
-                    true => self.unwire_some(map.held, space, part, WIRED),
-                    false => part.end,
-                };
-                self.forget_range(map.held, space, VaRange::new(part.start, end), down);
-                end
-            });
-            *unwired = *range;
-        }
         Ok(())
     }
 

@@ -125,20 +125,6 @@ impl Gather {
         self.freed.len != 0 || !self.queued.is_empty()
     }
 
-    /// Adds a page that is still on its queue.
-    #[inline]
-    pub(super) fn gather_queued<M: Machine, P: Before<PageQueues>>(
-        &mut self,
-        frames: &Frames<M>,
-        held: &mut Held<'_, P>,
-        page: PageNo,
-    ) {
-        if self.queued.is_full() {
-            self.unqueue(frames, held);
-        }
-        self.queued.push(page);
-    }
-
     /// Takes pages off their queues, under one hold of the lock.
     fn unqueue<M: Machine, P: Before<PageQueues>>(
         &mut self,
@@ -241,7 +227,10 @@ impl<M: Machine> Frames<M> {
         }
         // A thread that finds it on its queue finds that it is ownerless.
         self.page(page).owner.store(pack(Owner::Kernel), Relaxed);
-        down.gather_queued(self, held, page);
+        if down.queued.is_full() {
+            down.unqueue(self, held);
+        }
+        down.queued.push(page);
     }
 
     /// Takes an idle page from its owner, whose lock is held and who has removed the page's
