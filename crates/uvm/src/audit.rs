@@ -457,7 +457,7 @@ impl<M: Machine> Uvm<M> {
             }
             if owner == Owner::Orphan {
                 let is_busy = self.frames().flags(page).contains(PageFlags::BUSY);
-                ensure!(is_busy, "{page:?} is nobody's and idle");
+                ensure!(is_busy, "{page:?} is an orphan and idle");
                 if let Some(slot) = self.frames().slot(page) {
                     self.audit_slot(held, count, slot, format!("orphan {page:?}"))?;
                 }

@@ -6,12 +6,12 @@
 //!     Copy          each has its own from now on; copied as it is written
 //!     Donate        from: a hole          DonateZero   from: the same mappings, of zeroes
 //! ```
-//! Both maps are locked at once, so nobody ever sees the memory in neither or, if donated, in both;
+//! Both maps are locked at once, so no thread sees the memory in neither or, if donated, in both;
 //! all that can fail is reserved before. Translations of donated memory go, or come along where the
 //! port can move whole tables ([`Pmap::pass`]).
 //!
 //! A [`Detached`] range is one that has been taken and not been given to anybody yet: an address
-//! space in which nobody runs. It can be looked at, loaned from, copied or shared again, paged out,
+//! space in which no CPU runs. It can be looked at, loaned from, copied or shared again, paged out,
 //! and audited like any other.
 //!
 //! The paper's quick references, with which a map's entries need not be cut for a short look at
@@ -41,8 +41,8 @@ use crate::owed::Owed;
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
-/// Entries that are passed at once, at most: nobody sees a part of them passed, so others wait for
-/// all.
+/// Entries that are passed at once, at most: no thread sees a part of them passed, so others wait
+/// for all.
 pub const MOST_ENTRIES: usize = 512;
 
 /// How memory is passed.
@@ -332,7 +332,7 @@ impl<M: Machine> Uvm<M> {
         space.locked(self, &mut tree, &mut h).merge(range);
     }
 
-    /// Takes what lies in a range out of a space, or shares or copies it, to be given to somebody
+    /// Takes what lies in a range out of a space, or shares or copies it, to be given to another
     /// later.
     ///
     /// # Errors
@@ -420,8 +420,8 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Allows at most `prot` in a detached range, for ever. In steps: nobody else has the range
-    /// yet.
+    /// Allows at most `prot` in a detached range, for ever. In steps: no other thread has the
+    /// range yet.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -678,7 +678,7 @@ impl<M: Machine> Passing<'_, M> {
                 self.half = Taken::from(entries);
                 Err(Stop::Fail(e.into()))
             }
-            // Others who share an amap have changed it since it was looked at: now it takes steps.
+            // Spaces that share an amap have changed it since it was looked at: now it takes steps.
             MadeUpTo::Before(..) => {
                 self.half = Taken::from(entries);
                 Err(Stop::again(0))

@@ -6,8 +6,8 @@
 //! *object*, a file's or a shared segment's pages, which a *pager* brings in. There are never more
 //! than two, so a look-up ends after two steps, and reference counts alone say when a page may be
 //! written in place and when it must be freed. The *pmap* caches what the maps say for the MMU and
-//! may forget it. When memory is short the page daemon takes pages from their owners, who find them
-//! again on swap or in their files.
+//! may forget it. When memory is short the page daemon takes pages from their owners, which find
+//! them again on swap or in their files.
 //!
 //! ```text
 //!   Space ── Map ── Entry ─┬─ ARef ── Amap ── slots ── Anon ── page

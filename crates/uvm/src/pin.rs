@@ -2,7 +2,7 @@
 //!
 //! A raw read or write moves bytes between a device and a program's pages, which must stay where
 //! they are meanwhile. That is no property of the mapping, so the map isn't told: no entry is
-//! split, none is marked, and nobody looks one up to take it back. What is pinned stands in a value
+//! split, none is marked, and none is looked up to take it back. What is pinned stands in a value
 //! on the caller's stack (1999, section 3.2).
 //!
 //! A pinned page may be unmapped, truncated or replaced meanwhile: it then has no owner any more,

@@ -1,10 +1,10 @@
 //! Page transfer: pages of the kernel's become anonymous memory of a program, not copied.
 //!
 //! ```text
-//!   a page that is nobody's                a new anon's own: written in place, once no other
-//!   borrower has it an anon's page on loan                 one more reference to that anon:
-//!   whoever writes first copies any other page on loan                 a copy of it
-//!   the page of zeroes                     an empty slot
+//!   a page without an owner    a new anon's own: written in place, once no other borrower has it
+//!   an anon's page on loan     one more reference to that anon: the first store copies it
+//!   any other page on loan     a copy of it
+//!   the page of zeroes         an empty slot
 //! ```
 //! The pages come from devices and sockets ([`Uvm::new_page`]), from programs that loaned them, or
 //! whose they were. They go to addresses that the program names, in place of what is there, or into
@@ -13,8 +13,8 @@
 //! again, in the same amap and the same entry; so no transfer makes either, and the map isn't
 //! fragmented. Or the pages go [down into an object](Uvm::give_to_object).
 //!
-//! The map is locked, looked at, and the pages put into slots as they are (`amap::borrowed`); what can
-//! fail does so before anything has changed. What is drawn above comes to pass when they are
+//! The map is locked, looked at, and the pages put into slots as they are (`amap::borrowed`); what
+//! can fail does so before anything has changed. What is drawn above comes to pass when they are
 //! touched.
 //!
 //! Source: 1998, section 4.2.
@@ -107,7 +107,7 @@ const PART: usize = 16;
 
 impl<M: Machine> Uvm<M> {
     /// Makes pages on loan anonymous memory of a space, and says where they lie; the loan is the
-    /// space's then. Cost: some steps a page; what else they cost is paid by who touches them
+    /// space's then. Cost: some steps a page; what else they cost is paid when they are touched
     /// (`amap::borrowed`).
     ///
     /// # Errors
@@ -190,8 +190,8 @@ impl<M: Machine> Uvm<M> {
         put.map(|_| ())
     }
 
-    /// Puts pages where they belong, under the map's lock. What can fail does so before anything has
-    /// changed.
+    /// Puts pages where they belong, under the map's lock. What can fail does so before anything
+    /// has changed.
     fn put(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -375,10 +375,10 @@ impl<M: Machine> Uvm<M> {
 
     /// Makes pages on loan the pages of an object from `index` on, in place of what it has there,
     /// and ends the loan: the paper's pushing of pages down into the object layer. Mappings of the
-    /// object show them. A page that is nobody's becomes the object's own, on loan to those who
+    /// object show them. A page without an owner becomes the object's, on loan to those that
     /// have it too: so a program that [gives](Self::give_to_kernel) pages, which are loaned again
     /// and [transferred](Self::transfer) back to it, goes on reading what the object owns now. A
-    /// page that somebody owns or has pinned is copied. Waits for I/O of pages that go. Cost: by
+    /// page that has an owner or is pinned is copied. Waits for I/O of pages that go. Cost: by
     /// pages.
     ///
     /// # Errors
@@ -442,8 +442,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Unmaps the pages of an object in a range that many map, some at a time, before all that lies
-    /// there is replaced under one lock. Whoever uses one meanwhile maps it again. Pages that are
-    /// wired stay mapped, since the replacement may be refused.
+    /// there is replaced under one lock. A thread that uses one meanwhile maps it again. Pages that
+    /// are wired stay mapped, since the replacement may be refused.
     fn unmap_ahead(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -495,8 +495,8 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Takes pages over that are nobody's, all or none: then says which can't be, since somebody
-    /// has pinned it, or it comes twice.
+    /// Takes pages over without owners, all or none: then says which can't be, since it is pinned,
+    /// or comes twice.
     fn take_over_all(&self, loan: &Loan) -> Option<usize> {
         let frames = self.frames();
         let refused =
@@ -505,7 +505,7 @@ impl<M: Machine> Uvm<M> {
         Some(refused)
     }
 
-    /// Makes pages that were just taken over nobody's again.
+    /// Makes pages ownerless again that were just taken over.
     fn let_go_all(&self, pages: &[LoanedPage]) {
         for &LoanedPage(page) in pages {
             match self.frames().loans(page) {
@@ -515,7 +515,7 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// One attempt to put pages that are nobody's into an object; or the number of one that must be
+    /// One attempt to put ownerless pages into an object; or the number of one that must be
     /// copied before.
     fn give_pages(
         &self,

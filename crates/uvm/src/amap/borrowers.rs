@@ -1,7 +1,7 @@
 //! Which amaps have pages on loan in their slots: so that the page daemon finds those slots.
 //!
 //! A page's record names its owner, and a slot that has the page on loan isn't it. So an amap that
-//! gets such a page comes into a table, by a name of its own, and stays there until nobody refers
+//! gets such a page comes into a table, by a name of its own, and stays there until no entry refers
 //! to its slots.
 //!
 //! I1: an amap with a page on loan in a slot is in the table.

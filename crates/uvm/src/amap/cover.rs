@@ -73,7 +73,7 @@ impl Cover {
         if range.is_empty() {
             return;
         }
-        debug_assert!(self.is_unused(range.clone()), "somebody refers to {range:?}");
+        debug_assert!(self.is_unused(range.clone()), "an entry refers to {range:?}");
         match &mut self.runs {
             Runs::One(run) if run.count == 0 => {
                 *run = Run { count: 1, start: range.start, end: range.end };
@@ -378,7 +378,7 @@ mod tests {
         let mut c = Cover::new();
         assert!(!c.is_shared(&(0..1)));
         c.insert(10..20);
-        assert!(!c.is_shared(&(10..20)), "one reference is nobody else's");
+        assert!(!c.is_shared(&(10..20)), "one reference is not shared");
         c.add(10..20);
         assert!(c.is_shared(&(10..20)) && c.is_shared(&(11..19)));
         assert!(!c.is_shared(&(9..20)) && !c.is_shared(&(10..21)));

@@ -1,15 +1,15 @@
 //! What spaces that end leave behind, and how it goes.
 //!
 //! ```text
-//!   amap A  slots  [leaf  a b c d]  <- shared with another amap       cover [a, b]   c and d: nobody's
+//!   amap A  slots  [leaf  a b c d]  <- shared with another amap       cover [a, b]  c, d: no entry's
 //!             ^
 //!   Uvm::left -> A -> another amap -> none                            linked through the amaps: takes no heap
 //! ```
 //! To drop references to a part of a leaf that hangs in several tables takes a copy of it. A space
 //! that ends can't be refused, and most have nothing of the kind; so it reserves no heap for
 //! copies: the slots stay, and the amap is put on a list. It goes through the list then, as does
-//! whoever ends or unmaps next, and the page daemon after each pass: with heap, or where the leaf
-//! has lost its other holders meanwhile, or all that it holds is nobody's, nothing is left.
+//! the next space that ends or unmaps, and the page daemon after each pass: with heap, or where the
+//! leaf has lost its other holders meanwhile, or no entry has what it holds, nothing is left.
 //!
 //! Not taken: leaves made beforehand, of which each entry could need two, one at either end; a mask
 //! for each table that holds a leaf, which would leave numbers that no mask shows.
@@ -34,7 +34,7 @@ const GAPS: usize = 16;
 
 /// An amap's place on the list.
 pub(crate) enum Left<M: Machine> {
-    /// It has no slots that nobody refers to, and is not on the list.
+    /// It has no slots that no entry refers to, and is not on the list.
     Nothing,
     /// It may have some; the amap that follows.
     Something(Option<Arc<Amap<M>>>),
@@ -54,7 +54,7 @@ impl<M: Machine> DeferredReleases<M> {
 }
 
 impl<M: Machine> AmapBody<M> {
-    /// Whether there may be slots that nobody refers to.
+    /// Whether there may be slots that no entry refers to.
     pub(crate) fn has_left(&self) -> bool {
         matches!(self.left, Left::Something(_))
     }

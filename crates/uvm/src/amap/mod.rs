@@ -96,7 +96,7 @@ pub(crate) struct AmapBody<M: Machine> {
     pub(crate) borrower: Name,
     /// How the slots have been read from swap lately: a hint.
     pub(crate) ahead: ReadAhead,
-    /// Its place among amaps with slots that nobody refers to.
+    /// Its place among amaps with slots that no entry refers to.
     pub(crate) left: Left<M>,
 }
 
@@ -104,10 +104,10 @@ pub(crate) struct AmapBody<M: Machine> {
 pub(crate) struct Amap<M: Machine> {
     pub(crate) body: Shared<order::Amap, M::Lock, AmapBody<M>>,
     /// Whether any slot may hold a page on loan: `body.borrowed` is not empty. Changes with the
-    /// body locked; who has the map of an entry reads for its slots without.
+    /// body locked; a thread that has the map of an entry reads it for its slots without.
     pub(crate) borrows: AtomicBool,
     /// A copy of slots that others write, whose translations of these pages may allow stores yet.
-    /// Nobody but the thread that makes the copy has it then: see
+    /// No thread but the one that makes the copy has it then: see
     /// [`write_protect_copies`](Uvm::write_protect_copies).
     pub(crate) is_unprotected: AtomicBool,
 }
@@ -177,7 +177,7 @@ impl<M: Machine> ARef<M> {
         Self::with_slots(Slots::new(), Pages(range.start.0 >> PAGE_SHIFT), range.pages())
     }
 
-    /// The slots of an amap that nobody else knows yet.
+    /// The slots of an amap that no other thread knows yet.
     pub(crate) fn own_slots(&mut self) -> Option<&mut Slots> {
         Arc::get_mut(&mut self.amap).map(|amap| &mut amap.body.get_mut().slots)
     }
@@ -290,7 +290,7 @@ impl<M: Machine> ARef<M> {
     }
 
     /// Heap bytes that dropping references to, or the contents of, some slots may need: a leaf for
-    /// each end of a part in which nobody else has any, where that end lies in a leaf that is
+    /// each end of a part in which no other entry has any, where that end lies in a leaf that is
     /// shared with copies.
     pub(crate) fn release_bytes(
         &self,

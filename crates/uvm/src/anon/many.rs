@@ -2,7 +2,7 @@
 //! its lock.
 //!
 //! Source: as for magazines (`page/free.rs`), whose depot this is. The road not taken is
-//! larger magazines: a CPU would keep what nobody else can have.
+//! larger magazines: a CPU would keep what no other CPU can have.
 
 use crate::page::{Gather, Owner, HALF};
 use crate::Memory;

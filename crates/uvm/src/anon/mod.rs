@@ -20,12 +20,12 @@
 //! anon: twice the size of a slot, and a heap call for each page that is touched.
 //!
 //! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use
-//! has a page, whose owner is this anon, or a slot, which nobody else holds, or both. I3: a page
-//! that is about to be shown by a translation is on no queue yet, so that nobody takes it away
-//! between: whoever makes an anon activates its page when it has been entered. I4: the page's
-//! record is marked as shared exactly if `refs` is more than one, so that whoever maps it ahead
-//! need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's own; the
-//! magazines of free numbers and their depot by their own.
+//! has a page, whose owner is this anon, or a slot, which it alone holds, or both. I3: a page
+//! that is about to be shown by a translation is on no queue yet, so that the page daemon doesn't
+//! take it: the thread that makes an anon activates its page when that has been entered. I4: the
+//! page's record is marked as shared exactly if `refs` is more than one, so that a thread that maps
+//! the page ahead need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's
+//! own; the magazines of free numbers and their depot by their own.
 
 mod many;
 
@@ -137,7 +137,8 @@ impl AnonBody {
     }
 
     /// Takes the page away: it is its holder's to free. One that is busy stays so until then, so
-    /// that nobody who found it here without the lock maps it meanwhile ([`Frames::is_alone`]).
+    /// that no thread which found it here without the lock maps it meanwhile
+    /// ([`Frames::is_alone`]).
     pub(crate) fn take_page<M: Machine>(&mut self, frames: &Frames<M>) {
         if let Some(page) = self.page.take() {
             frames.set_owner(page, Owner::Kernel, 0);
@@ -149,8 +150,8 @@ pub(crate) type Anon<M> = Ordered<order::Anon, <M as Machine>::Lock, AnonBody>;
 
 struct Cell<M: Machine> {
     anon: Anon<M>,
-    /// The next free number of the depot's list, 0 at the end; written by who has the number, or
-    /// under the depot's lock.
+    /// The next free number of the depot's list, 0 at the end; written by the thread that has the
+    /// number, or under the depot's lock.
     next_free: AtomicU32,
 }
 
@@ -183,7 +184,7 @@ enum LetGo {
     Gone,
     /// The same, but for a page that the caller releases.
     Idle(PageNo),
-    /// The same, but for a page that somebody holds: the caller leaves it to him.
+    /// The same, but for a page that has other holders: the caller leaves it to them.
     Loan(PageNo),
 }
 
@@ -414,7 +415,7 @@ impl<M: Machine> Anons<M> {
                 return LetGo::Idle(page);
             }
             if !frames.flags(page).contains(PageFlags::BUSY) {
-                // Who finds it on its queue finds that it is nobody's.
+                // A thread that finds it on its queue finds that it is ownerless.
                 frames.set_owner(page, Owner::Kernel, 0);
                 return LetGo::Loan(page);
             }
@@ -453,7 +454,7 @@ impl<M: Machine> Anons<M> {
 
 impl<M: Machine> Uvm<M> {
     /// A new anon with one reference and its page, whose bytes are whatever they were: for the
-    /// caller to fill, who activates it once it has been entered (I3).
+    /// caller to fill, which activates it once it has been entered (I3).
     #[inline(always)]
     pub(crate) fn new_anon(
         &self,
@@ -506,7 +507,7 @@ impl<M: Machine> Uvm<M> {
     }
 }
 
-/// Frees a page that nothing maps any more, or leaves it to whoever has it pinned or on loan. Its
+/// Frees a page that nothing maps any more, or leaves it to the last pin or loan. Its
 /// owner's lock is held, and the owner has forgotten it.
 #[inline]
 pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
@@ -543,14 +544,14 @@ fn leave_all<M: Machine, P: Before<PageQueues>>(
     }
 }
 
-/// Lets a page go that somebody may hold, once its record names no owner and no list has it.
+/// Lets a page go that may be held, once its record names no owner and no list has it.
 pub(crate) fn leave<M: Machine, P: Before<PageQueues>>(
     machine: &Memory<M>,
     held: &mut Held<'_, P>,
     page: Unmapped,
     down: &mut Gather,
 ) {
-    // Whoever holds it last frees it at once, and doesn't know of `down`.
+    // The last holder frees it at once, and doesn't know of `down`.
     down.flush(machine.pmap());
     if machine.frames().disown(page.page()) {
         machine.frames().release(held, page, down);

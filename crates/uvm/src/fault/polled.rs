@@ -89,7 +89,7 @@ pub enum Retry {
     /// says what to wait for.
     Read(PreparedRead),
     /// No memory is left: to be tried again once the ticket's channel was woken, as it is when
-    /// pages are freed. A page daemon must run, or somebody call [`Uvm::make_room`], which says
+    /// pages are freed. A page daemon must run, or a thread call [`Uvm::make_room`], which says
     /// whether there is hope.
     Memory(Ticket),
     /// A store reaches a hole in a file: to be tried again once [`Uvm::make_hole_room`] has found
@@ -101,7 +101,7 @@ pub enum Retry {
 
 impl<M: Machine> Uvm<M> {
     /// Makes one attempt to resolve an access that the MMU refused, as [`fault`](Self::fault) does,
-    /// and never sleeps. If it is resolved the access may be tried again, and a read that nobody
+    /// and never sleeps. If it is resolved the access may be tried again, and a read that no thread
     /// waits for, of pages that will be wanted next, may be there to be started.
     ///
     /// A fault that was read for counts as major to whom that matters: the caller knows whether it

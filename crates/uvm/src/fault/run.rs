@@ -56,7 +56,8 @@ impl<M: Machine> Fault<'_, '_, M> {
         }
         let mut pages = [None; WINDOW];
         made.iter().zip(&mut pages).for_each(|(&(page, _), to)| *to = Some((page, entry.prot)));
-        // Others who read the amap may have found them by now, and loaned, shared or replaced them.
+        // Threads that read the amap may have found them by now, and loaned, shared or replaced
+        // them.
         let is_there = |i: usize| {
             let (page, anon) = made[i];
             frames.is_alone(page, anon.get())

@@ -12,7 +12,7 @@
 //! next forks give the child copies of these from the start, mapped, and the parent's page stays
 //! the parent's.
 //!
-//! Nobody can write such a page between the loss of its translations and the copy, so the child
+//! No thread can write such a page between the loss of its translations and the copy, so the child
 //! gets the memory of one moment, as by any fork: the copy is the one that a store would have made,
 //! made at once.
 //!
@@ -175,8 +175,8 @@ impl<M: Machine> Fork<'_, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// A copy of a parent's page, which the parent may write again if nobody else has it. None, and
-    /// nothing has changed, if the page is not at hand or memory is short.
+    /// A copy of a parent's page, which the parent may write again if no other space has it. None,
+    /// and nothing has changed, if the page is not at hand or memory is short.
     fn copy_for_child(
         &self,
         held: &mut Held<'_, order::Map>,

@@ -4,10 +4,10 @@
 //!   parent entry  CopyOnWrite, amap A       parent  NeedsCopy --> A <-- NeedsCopy  child    (cover of A: 2)
 //!   and its translations writable    ==>    translations read-only
 //! ```
-//! A fork costs by entries: amaps are shared until somebody writes, and only the parent's
-//! translations are lowered. Whoever writes first copies the amap, by sharing its leaves, and then
-//! the one leaf and the one page; the last one left finds its slots exclusive and takes them over
-//! without copying anything (1999, sections 5.2 and 5.4). What the parent stores to while its
+//! A fork costs by entries: amaps are shared until one is written, and only the parent's
+//! translations are lowered. The first space to write copies the amap, by sharing its leaves, and
+//! then the one leaf and the one page; the last one left finds its slots exclusive and takes them
+//! over without copying anything (1999, sections 5.2 and 5.4). What the parent stores to while its
 //! children are there a fork copies itself (`eager.rs`).
 
 pub(crate) mod amaps;
@@ -80,7 +80,7 @@ impl<'a, M: Machine> Fork<'a, M> {
             drop(tree);
             let result = self.make_in_steps(held);
             parent.map.unclaim(uvm.mem(), held);
-            // Those who waited, before this thread forks again.
+            // Threads that waited go first, before this one forks again.
             uvm.mem().pause(held);
             return Ok(result.map(|()| self.state.others_can_write)?);
         }
@@ -163,8 +163,8 @@ impl<'a, M: Machine> Fork<'a, M> {
         }
         debug_assert!(!entry.wired, "pages that are wired are copied before");
         let is_write_protected = state.is_write_protected;
-        // A copy is made where others write these slots too, and would not ask; or where stores have
-        // had to copy pages of them while the parent's children were there, and would again.
+        // A copy is made where others write these slots too, and would not ask; or where stores
+        // have had to copy pages of them while the parent's children were there, and would again.
         let copied = {
             let (body, mut h) = aref.amap.body.lock(held);
             let range = aref.range(entry.len());
@@ -342,7 +342,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if
-    /// nobody else refers to its slots, or a copy. The heap has been reserved.
+    /// no other entry refers to its slots, or a copy. The heap has been reserved.
     pub(crate) fn copy_amap(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
         let len = entry.len();
         match &entry.amap {

@@ -4,13 +4,13 @@
 //!   claim the map  ->  private memory read-only, on every CPU  ->  the child's entries  ->  what the fork copies  ->  let others in
 //! ```
 //! The child gets the memory of one moment, that at which the last translation lost the right to
-//! write: who stores to memory that is read-only already waits for the fork's end, as does who maps
-//! or unmaps. So a store that is in the child has all those before it, of all threads, in the child
+//! write: a store to memory that is read-only already waits for the fork's end, as do mapping and
+//! unmapping. So a store that is in the child has all those before it, of all threads, in the child
 //! too. Between two steps nothing is locked and other processes run.
 //!
 //! A fork that fails half-way leaves translations read-only, which costs faults, and entries that
-//! wait to copy what nobody else has. It is not waited for memory here: the attempt ends, and with
-//! it the claim.
+//! wait to copy what no other space has. It is not waited for memory here: the attempt ends, and
+//! with it the claim.
 
 use crate::page::Gather;
 use crate::page::PageFlags;
@@ -346,7 +346,7 @@ impl<M: Machine> Uvm<M> {
 
     /// A copy of slots that may be locked, made a leaf at a time, with a copy of every page, or of
     /// every locked one. An anon that is on swap is shared: no wired translation shows it, so
-    /// nothing has to be lowered, and whoever writes it first copies it.
+    /// nothing has to be lowered, and the first store copies it.
     fn copy_in_steps(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -1,27 +1,27 @@
-//! Page loanout: pages of a program or an object, read by somebody else as they were, and never
-//! copied unless somebody writes.
+//! Page loanout: pages of a program or an object, read by the kernel or another program as they
+//! were, and never copied unless they are stored to.
 //!
 //! ```text
 //!   loaned            lender writes                    last return
 //!   anon  --> P     anon  --> P' (a copy)            P is free
-//!   kernel -> P     kernel -> P  (nobody's)
+//!   kernel -> P     kernel -> P  (ownerless)
 //! ```
 //! A loan to the kernel is a count in the page's record. While it is there the page stays in memory
-//! and its bytes don't change: no translation may write it, and whoever wants to, breaks the loan
-//! first: the lender gets a new page with a copy, and the old one, which is nobody's any more, is
-//! freed by the last borrower. If the borrowers were done before, the write just goes on. No map
-//! entry is touched, so loaning fragments nothing.
+//! and its bytes don't change: no translation may write it, and a store breaks the loan first:
+//! the lender gets a new page with a copy, and the old one, which has no owner any more, is freed
+//! by the last borrower. If the borrowers were done before, the write just goes on. No map entry is
+//! touched, so loaning fragments nothing.
 //!
 //! What can't be loaned is copied for the borrower instead, and looks the same to it: a page that a
 //! device or the host may be writing to at this moment (it is wired, and not by the mapping it is
-//! loaned from), a device's, one that is loaned 30,000 times. Memory that nobody has touched is
+//! loaned from), a device's, one that is loaned 30,000 times. Memory that no program has touched is
 //! loaned as the one page of zeroes.
 //!
-//! I1: a page with loans is written by nobody: no translation allows it, faults and hosts break the
-//! loan before. I2: a page that its owner has let go is nobody's, on no queue, mapped nowhere, and
-//! held by somebody. I3: the page daemon passes loaned pages by, but that it ends loans to programs
-//! that nobody needs (`pageout/loaned.rs`). I4: a loan is taken under the lock of the page's owner
-//! and given back without any: see [`Frames::disown`](crate::page::Frames::disown).
+//! I1: no thread writes a page with loans: no translation allows it, faults and hosts break the
+//! loan before. I2: a page that its owner has let go has no owner, is on no queue, mapped nowhere,
+//! and held. I3: the page daemon passes loaned pages by, but that it ends loans to programs that
+//! are not needed (`pageout/loaned.rs`). I4: a loan is taken under the lock of the page's owner and
+//! given back without any: see [`Frames::disown`](crate::page::Frames::disown).
 //!
 //! # Against the others
 //! * *A store through a translation that a CPU still has* while the loan is made: it is what was
@@ -30,10 +30,10 @@
 //!   the page writable* does so under the owner's lock, before the loan is counted; the protection
 //!   comes after. *A neighbour entered ahead* asks under the pmap's lock, as against the page
 //!   daemon.
-//! * *A new page, not yet entered*, is on no queue and isn't loaned: whoever loans faults, and so
-//!   waits for it.
-//! * *Fork, exit, unmap, truncation* don't look at loans: who drops a page leaves it to its
-//!   borrowers.
+//! * *A new page, not yet entered*, is on no queue and isn't loaned: a thread that is to loan it
+//!   faults, and so waits for it.
+//! * *Fork, exit, unmap, truncation* don't look at loans: an owner that drops a page leaves
+//!   it to the borrowers.
 //!
 //! Source: 1998, section 4.1. The road not taken is the paper's array of page pointers with a
 //! wiring each in the kernel's map: here the kernel sees all memory at a fixed address, and
@@ -171,7 +171,7 @@ impl Loan {
         &self.pages
     }
 
-    /// The pages one by one, for who keeps them elsewhere.
+    /// The pages one by one, for a host that keeps them elsewhere.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -535,11 +535,11 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// A new page of the kernel's in the form of a loan, its bytes whatever they were: to be filled
-    /// by the caller, who is the only one that has it, and [transferred](Self::transfer) or given
+    /// by the caller, which alone has it, and [transferred](Self::transfer) or given
     /// back.
     ///
     /// # Errors
-    /// [`NoMemory`]. Who may wait asks [`Uvm::make_room`] then.
+    /// [`NoMemory`]. A caller that may wait asks [`Uvm::make_room`] then.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -616,7 +616,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives an object a copy in place of a page of its that is loaned, and is about to be written.
-    /// Who maps the object finds the copy.
+    /// A thread that maps the object finds the copy.
     #[cold]
     pub(crate) fn replace_loaned(
         &self,

@@ -5,7 +5,7 @@
 //!   loaned, then given up      protect, tell CPUs; loan;    remove, tell CPUs; empty the slots
 //!   given                    remove, tell CPUs;           loan; empty the slots
 //! ```
-//! Nobody can store to a page from the moment its translation has gone, with the map locked, until
+//! No thread can store to a page from when its translation has gone, with the map locked, until
 //! its slot is empty: so nothing is protected, and CPUs are told once. It takes all pages resident
 //! at the same time. The borrower can put back what it has no use for by a
 //! [transfer](Uvm::transfer) to where it was.
@@ -70,7 +70,7 @@ impl<M: Machine> Uvm<M> {
         for _ in 0..=MISSES {
             match self.give_at_once(held, space, range, &mut loan)? {
                 Given::All => return Ok(Some(loan)),
-                // Who loans what is left is told why it can't be had, and what lies before it can.
+                // A loan of what is left says why it can't be had, and gets what lies before it.
                 Given::Missing(page)
                     if self.fault(held, space, range.start + Pages(page), Prot::READ).is_ok() => {}
                 Given::Missing(_) | Given::Never => break,

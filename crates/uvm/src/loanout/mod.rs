@@ -47,8 +47,8 @@ struct LoanOut<'a, M: Machine> {
 impl<M: Machine> Uvm<M> {
     /// Loans the pages of a range to the kernel, at most [`Loan::MOST`] from that of its start on,
     /// as a load from each would see them at this moment: anonymous memory, pages of files, shared
-    /// memory, memory that nobody has touched, in any mixture. What isn't resident is brought in.
-    /// The lender's next store to a page that is loaned yet gets it a copy.
+    /// memory, memory that no program has touched, in any mixture. What isn't resident is brought
+    /// in. The lender's next store to a page that is loaned yet gets it a copy.
     ///
     /// Cost: a look-up an entry, and one more if it is a submap's, some steps a page; one round of
     /// interrupts an entry at most, to CPUs that run in a space that may write to the pages. No
@@ -302,7 +302,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         };
         let loaned = Pages((self.loan.len() - first) as u64);
         if entry.writes != Writes::NeedsCopy {
-            // Where the slots are this entry's alone nobody else can write to them.
+            // Where the slots are this entry's alone no other space can write to them.
             let (pmap, space) = (self.uvm.mem().pmap(), &space.pmap);
             let range = VaRange::new(part.start, part.start + loaned);
             pmap.protect(held, space, range, entry.prot.without_write(), self.down);

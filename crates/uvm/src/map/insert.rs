@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// Who sees stores to a mapping.
+/// Which spaces see stores to a mapping.
 ///
 /// ```
 /// # use uvm_soft::example::*;
@@ -67,7 +67,7 @@ impl Place {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// Only this address space, and nobody's object.
+    /// Only this address space; an object gets none.
     Private,
     /// All that map the object.
     Shared,
@@ -129,7 +129,7 @@ pub struct MapRequest<M: Machine> {
     pub prot: Prot,
     /// The most that `protect` may allow later.
     pub max_prot: Prot,
-    /// Who sees stores.
+    /// Which spaces see stores.
     pub sharing: Sharing,
     /// What a child gets; `None` for the sharing's own: a copy of private memory, the same shared
     /// memory.

@@ -4,8 +4,8 @@
 //!   [ before )[ new )                [ new )[ after )
 //!     amap: slots behind are free      amap: slots ahead are free    -> they become the new pages', nothing is copied
 //! ```
-//! Every cut of an entry costs all who look something up, and an entry once cut stays so unless
-//! somebody mends it (1999, section 3). So a mapping that continues a neighbour, upwards or
+//! Every cut of an entry costs each look-up something, and an entry once cut stays so unless it is
+//! mended (1999, section 3). So a mapping that continues a neighbour, upwards or
 //! downwards, becomes part of it: a heap that grows by brk, a stack that grows down and an
 //! allocator whose mappings the kernel stacks from the top each keep one entry and one amap. An
 //! amap's slots are numbered by the addresses where it was made, so that there is room on both
@@ -17,7 +17,7 @@
 //! more than one (`docs/decisions/faults-and-maps.md`).
 //!
 //! A neighbour that waits to copy may grow too: its new slots are its own, in an amap that it
-//! shares with others for the old ones; whoever copies, copies what the amap has in the whole
+//! shares with others for the old ones; a copy has what the amap has in the whole
 //! range.
 
 use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};

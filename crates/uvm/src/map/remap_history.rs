@@ -1,9 +1,9 @@
 //! Whether a reader gets pages in place of copies of them.
 //!
-//! Who reads into whole pages of its memory can have them mapped as they came, if they are pages
-//! that nobody is going to write: of files, or nobody's. A program's own pages are copied: it fills
-//! its buffer again, most likely, and then would pay for a copy and a fault, where the reader saves
-//! a copy.
+//! A program that reads into whole pages of its memory can have pages mapped as they came, if none
+//! is going to be written: pages of files, or ownerless ones. A program's own pages are copied: it
+//! fills its buffer again, most likely, and then would pay for a copy and a fault, where the reader
+//! saves a copy.
 //!
 //! That pays as long as the reader doesn't store into what it reads, and the memory that it reads
 //! into can take pages at all. Both are known only afterwards, so each space has its remap_history:

@@ -1,8 +1,8 @@
 //! Unmapping, in two phases: entries and translations leave under the map's lock; references drop
 //! after it.
 //!
-//! Dropping a reference may free thousands of pages or end a file's last use: nobody who faults
-//! elsewhere in the map waits for that (1999, section 3.1).
+//! Dropping a reference may free thousands of pages or end a file's last use: no thread that
+//! faults elsewhere in the map waits for that (1999, section 3.1).
 
 use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, VaRange};
@@ -16,7 +16,7 @@ use crate::object::Pager;
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
-    /// Removes every mapping in the range; holes are no error. Anonymous memory that nobody else
+    /// Removes every mapping in the range; holes are no error. Anonymous memory that no other entry
     /// refers to is freed at once. Cost: O(log n) and what was there.
     ///
     /// A range that would cut a page in two isn't taken:
@@ -205,7 +205,7 @@ impl<M: Machine> Uvm<M> {
                 return Err(Stop::again(reserved));
             }
             if is_much {
-                // Who forks meanwhile gets all of it or nothing.
+                // A thread that forks meanwhile gets all of it or nothing.
                 let is_covered = covered(&tree, range);
                 space.map.claim(&tree);
                 drop(tree);

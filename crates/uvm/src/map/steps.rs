@@ -340,8 +340,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Forgets most of a range's translations, before what they show goes, so that the step that
-    /// takes it finds few. Nobody may rely on one that isn't wired (pmap law P1), and none is left
-    /// that is but by who wires it now.
+    /// takes it finds few. No thread relies on one that isn't wired (pmap law P1), and none is
+    /// left that is, but for what is being wired now.
     #[inline]
     pub(crate) fn forget_ahead<'a>(
         &self,
@@ -429,8 +429,8 @@ impl<M: Machine> Uvm<M> {
         ahead.iter().for_each(|ahead| self.wire_again(held, ahead.space, ahead.unwired));
     }
 
-    /// Claims the maps of some ranges, and forgets all that is shown in these, in steps: in order of
-    /// address, so that of two threads that want the same two maps one gets both.
+    /// Claims the maps of some ranges, and forgets all that is shown in these, in steps: in order
+    /// of address, so that of two threads that want the same two maps one gets both.
     #[inline(never)]
     fn claim_and_forget<E: From<NoMemory>>(
         &self,
@@ -469,7 +469,7 @@ impl<M: Machine> Uvm<M> {
         result
     }
 
-    /// Whether a range has more translations than were to be left by those who forget them ahead.
+    /// Whether a range has more translations than are to be left where they were forgotten ahead.
     pub(crate) fn shows_much(&self, space: &Space<M>, range: VaRange) -> bool {
         self.mem().pmap().part(&space.pmap, range, 2 * TRANSLATIONS) != range.end
     }

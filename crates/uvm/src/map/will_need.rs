@@ -106,7 +106,7 @@ impl<M: Machine> Uvm<M> {
             {
                 Err(GetError::Read(start)) => return Ok(Some((start, at + 1))),
                 Err(GetError::NoMemory) => return Ok(None),
-                // It was there at once, or can't be had: whoever needs it will be told.
+                // It was there at once, or can't be had: a thread that needs it will be told.
                 Ok(_)
                 | Err(GetError::Wait(_) | GetError::PastEnd | GetError::Io | GetError::NoSpace) => {
                     at += 1

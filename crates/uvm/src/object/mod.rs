@@ -229,7 +229,7 @@ impl<M: Machine> Object<M> {
     /// assert!(file.object().attach_if_used());
     /// uvm.detach(held, &*file);
     /// uvm.detach(held, &*file);
-    /// assert!(!file.object().attach_if_used(), "nobody has it any more");
+    /// assert!(!file.object().attach_if_used(), "it has given its pages up");
     /// # Ok(()) });
     /// ```
     #[must_use]
@@ -553,13 +553,13 @@ impl ObjectBody {
     }
 
     /// Takes the marks of leaves away that lie in a range and of which each resident page is
-    /// `settled`.
+    /// `is_clean`.
     pub(crate) fn unmark(
         &mut self,
         range: core::ops::Range<u64>,
-        settled: impl Fn(PageNo) -> bool,
+        is_clean: impl Fn(PageNo) -> bool,
     ) {
-        self.pages.unmark_if(range, |number| Stored::of(number).page().is_none_or(&settled));
+        self.pages.unmark_if(range, |number| Stored::of(number).page().is_none_or(&is_clean));
     }
 
     /// Pages the object is long.

@@ -56,7 +56,7 @@ impl<M: Machine> Object<M> {
     /// # run(|uvm, held, space| {
     /// let file = file(uvm, held, "text", 1)?;
     /// assert!(file.object().admit_writer());
-    /// assert!(!file.object().deny_writers(), "somebody may write");
+    /// assert!(!file.object().deny_writers(), "a mapping may write");
     /// file.object().leave_writer();
     /// # Ok(()) });
     /// ```

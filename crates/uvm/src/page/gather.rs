@@ -233,7 +233,7 @@ impl<M: Machine> Frames<M> {
         down.queued.push(page);
     }
 
-    /// Takes an idle page from its owner, whose lock is held and who has removed the page's
+    /// Takes an idle page from its owner, whose lock is held and which has removed the page's
     /// mappings; [`release_all`] is to follow. Says no, with nothing changed, if I/O has the page,
     /// or the page is held.
     ///

@@ -32,7 +32,7 @@ impl<M: Machine> Frames<M> {
         let place = self.page(page).place.load(Relaxed);
         // From `Free` on no bytes are of use.
         if place >= Place::Free as u8 {
-            nobodys_bytes(page, place);
+            refuse_bytes(page, place);
         }
         self.pa(page)
     }
@@ -89,6 +89,6 @@ impl<M: Machine> Frames<M> {
 
 #[cold]
 #[inline(never)]
-fn nobodys_bytes(page: PageNo, place: u8) -> ! {
-    panic!("{page:?} is {:?}, and holds nobody's bytes", PLACES[usize::from(place)])
+fn refuse_bytes(page: PageNo, place: u8) -> ! {
+    panic!("{page:?} is {:?}, and holds no bytes of use", PLACES[usize::from(place)])
 }

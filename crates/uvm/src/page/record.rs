@@ -33,7 +33,7 @@ pub enum TryLoan {
     Held,
 }
 
-/// Who has a page that a caller wished to [take over](Frames::take_over).
+/// What came of a caller's wish to [take a page over](Frames::take_over).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
     /// The caller alone.

@@ -83,7 +83,7 @@ pub(crate) struct Waiters<M: Machine> {
 enum Turn {
     /// At once.
     First,
-    /// After others, who may have left free pages.
+    /// After others, which may have left free pages.
     Waited,
     /// Not at all: the thread is being ended.
     GaveUp,

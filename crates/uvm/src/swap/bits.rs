@@ -1,7 +1,7 @@
 //! Which slots of one device are taken: a bit each, and where a run of free ones lies.
 //!
 //! Large writes want long runs, so a search starts where the last one ended and takes the first run
-//! that is long enough. Where free slots are scattered it settles for less rather than look at
+//! that is long enough. Where free slots are scattered it takes less rather than look at
 //! every word of a large device: the caller holds a spin lock.
 //!
 //! I1: `used` counts the taken slots that are not bad; a bad slot is taken for ever. I2: bits at
@@ -15,7 +15,7 @@ use super::pieces::Pieces;
 
 /// A run that ends a search among scattered slots: 64 KiB.
 const ENOUGH: u32 = 16;
-/// Words that a search looks at before it settles for [`ENOUGH`].
+/// Words that a search looks at before [`ENOUGH`] will do.
 const PATIENCE: u32 = 1024;
 
 pub(crate) struct Bits {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_search_settles_for_sixteen() {
+    fn a_long_search_takes_sixteen() {
         let slots = 4 * 64 * PATIENCE;
         let mut b = Bits::new(slots).unwrap();
         while b.alloc(256).is_some() {}

@@ -71,7 +71,7 @@ impl Branch {
         leaf
     }
 
-    /// Marks the leaf at a key, beside others who read the table.
+    /// Marks the leaf at a key, beside threads that read the table.
     #[inline]
     pub(super) fn mark(&self, key: u64) {
         let bit = 1 << (key % BRANCH);

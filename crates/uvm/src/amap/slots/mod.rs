@@ -18,13 +18,13 @@
 //! The road not taken is a radix tree: a sparse terabyte would pay for a path of inner nodes at
 //! every touched page.
 //!
-//! A number may be put where none is by several threads at once ([`Found::install`]), while nobody
-//! changes the table otherwise: of those who want one place, one gets it. All else takes the table
-//! alone.
+//! A number may be put where none is by several threads at once ([`Found::install`]), while no
+//! thread changes the table otherwise: of those that want one place, one gets it. All else takes
+//! the table alone.
 //!
-//! I1: a leaf in the map has at least one number, and `used` names them, where nobody is just about
-//! to install one. I2: a leaf that hangs in several tables doesn't change. Only a table that holds
-//! it can share it, so one that finds itself the only holder, under its own lock, stays so.
+//! I1: a leaf in the map has at least one number, and `used` names them, where no thread is just
+//! about to install one. I2: a leaf that hangs in several tables doesn't change. Only a table that
+//! holds it can share it, so one that finds itself the only holder, under its own lock, stays so.
 
 mod leaves;
 
@@ -88,7 +88,7 @@ impl Part<'_> {
     }
 }
 
-/// Whoever counts the leaves that hold a number.
+/// What counts the leaves that hold a number.
 pub(crate) trait Holders {
     /// One more leaf holds the number.
     fn reference(&mut self, number: NonZeroU32);
@@ -143,7 +143,7 @@ impl Leaf {
         Leaf { slots: core::array::from_fn(|_| AtomicU32::new(0)), used: AtomicU64::new(0) }
     }
 
-    /// A leaf with the same numbers; nobody installs one meanwhile.
+    /// A leaf with the same numbers; no thread installs one meanwhile.
     fn copy(&self) -> Leaf {
         let copy = Leaf::new();
         self.numbers(0..LEAF as usize)
@@ -156,13 +156,13 @@ impl Leaf {
         self.used.load(Relaxed) == 0
     }
 
-    /// The number at a place, and all that whoever put it there did before.
+    /// The number at a place, and all that the thread that put it there did before.
     #[inline]
     fn number(&self, at: usize) -> Option<NonZeroU32> {
         NonZeroU32::new(self.slots[at].load(Acquire))
     }
 
-    /// Puts a number, or none, at a place; nobody else can reach the leaf.
+    /// Puts a number, or none, at a place; no other thread can reach the leaf.
     #[inline]
     fn put(&mut self, at: usize, value: u32) -> Option<NonZeroU32> {
         let old = self.number(at);
@@ -172,8 +172,8 @@ impl Leaf {
         old
     }
 
-    /// Puts numbers, or none where that is 0, into a part that is empty; nobody else can reach the
-    /// leaf.
+    /// Puts numbers, or none where that is 0, into a part that is empty; no other thread can
+    /// reach the leaf.
     fn fill(&mut self, part: Range<usize>, values: &mut impl Iterator<Item = u32>) {
         let mut used = self.used.load(Relaxed);
         for ((place, slot), value) in (part.start..).zip(&self.slots[part]).zip(values) {
@@ -183,7 +183,7 @@ impl Leaf {
         self.used.store(used, Relaxed);
     }
 
-    /// Empties a part, and says what was there; nobody else can reach the leaf.
+    /// Empties a part, and says what was there; no other thread can reach the leaf.
     fn clear(&mut self, part: Range<usize>) -> impl Iterator<Item = NonZeroU32> + '_ {
         let used = self.used.load(Relaxed);
         let mut left = used & bits(&part);
@@ -246,7 +246,7 @@ impl Found<'_> {
         self.leaf.is_some_and(has_others)
     }
 
-    /// Whether a number can be put there beside others who do the same.
+    /// Whether a number can be put there beside other threads that do the same.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.branch.is_some() && !self.is_shared()
@@ -264,8 +264,8 @@ impl Found<'_> {
         (self.index + 1..(self.index / LEAF + 1) * LEAF).map(|index| Found { index, ..*self })
     }
 
-    /// Puts a number where none is, beside others who do the same. Says no where that is not open,
-    /// or somebody was first: then nothing has changed.
+    /// Puts a number where none is, beside other threads that do the same. Says no where that is
+    /// not open, or another thread was first: then nothing has changed.
     #[inline]
     pub(crate) fn install(&self, value: NonZeroU32) -> bool {
         self.install_behind(value).is_some()
@@ -279,7 +279,7 @@ impl Found<'_> {
             Some(leaf) => leaf,
             None => branch.grow(self.index / LEAF),
         };
-        // Who finds the number finds what it names.
+        // A thread that finds the number finds what it names.
         let at = self.index % LEAF;
         let slot = &leaf.slots[at as usize];
         slot.compare_exchange(0, value.get(), Release, Relaxed).ok()?;
@@ -298,13 +298,13 @@ impl Found<'_> {
 }
 
 impl Found<'_> {
-    /// Puts a number in place of another, beside others who read the table. The leaf is this
-    /// table's own, and whoever replaces `old` holds its lock; so this says yes.
+    /// Puts a number in place of another, beside threads that read the table. The leaf is
+    /// this table's own, and a thread that replaces `old` holds its lock; so this says yes.
     #[inline]
     pub(crate) fn replace(&self, old: NonZeroU32, new: NonZeroU32) -> bool {
         let slot = |leaf: &'_ Arc<Leaf>| {
             let slot = &leaf.slots[(self.index % LEAF) as usize];
-            // Who finds the number finds what it names.
+            // A thread that finds the number finds what it names.
             slot.compare_exchange(old.get(), new.get(), Release, Relaxed).is_ok()
         };
         self.leaf.is_some_and(slot)
@@ -312,8 +312,8 @@ impl Found<'_> {
 }
 
 /// Whether other tables hold the leaf. Where none does, all that former holders did with what its
-/// numbers name, up to their letting go, has happened before: whoever is told that it is alone may
-/// write there.
+/// numbers name, up to their letting go, has happened before: a thread that is told that it is
+/// alone may write there.
 #[inline]
 fn has_others(leaf: &Arc<Leaf>) -> bool {
     if Arc::strong_count(leaf) > 1 {
@@ -497,7 +497,7 @@ impl Slots {
         self.leaves.range(keys_of(range)).take(most + 1).count() <= most
     }
 
-    /// Marks the leaf around an index, which has a number, beside others who read the table.
+    /// Marks the leaf around an index, which has a number, beside threads that read the table.
     #[inline]
     pub(crate) fn mark(&self, index: u64) {
         if let Some(branch) = self.leaves.branch(index / LEAF) {
@@ -762,7 +762,7 @@ mod tests {
         let visited: Vec<u64> = s.marked(66..1 << 40).map(|(i, _)| i).collect();
         assert_eq!(visited, (66..128).chain(19_968..20_032).collect::<Vec<_>>());
         // A leaf that isn't all in the range keeps its mark, and so does one with a number that
-        // isn't settled.
+        // isn't as asked for.
         s.unmark_if(1..1 << 40, |number| number != n(20_001));
         assert_eq!((s.is_marked(0), s.is_marked(64), s.is_marked(20_031)), (true, false, true));
         // A leaf that goes takes its mark along.

@@ -420,8 +420,8 @@ fn no_order_makes_a_tree_deep() {
     }
 }
 
-/// Who keeps splitting one leaf and empties what was split off, so that a tree that only removes
-/// empty nodes would gain a level for each few insertions.
+/// A program keeps splitting one leaf and empties what was split off, so that a tree that only
+/// removes empty nodes would gain a level for each few insertions.
 #[test]
 fn splitting_and_thinning_in_turns_makes_no_levels() {
     let mut t = Tree::new();
