@@ -8,6 +8,8 @@
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
 //! * [`shared`]: locks of that order that several CPUs read at once, and share no line in doing so;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
+//!   [`plain`]: an implementation of it over a port's tables;
+//! * [`promise`]: a heap that promises memory, over any allocator;
 //! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`notes`]: how
 //!   CPUs tell each other;
 //! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without
@@ -17,7 +19,7 @@
 //! writing a port.
 //!
 //! Nothing here is unsafe but the lock cells in `order` and `shared`, references to a running task
-//! in [`current`], and to let a frame go that the host keeps for itself.
+//! in [`current`], and calls of an allocator in [`promise`].
 #![no_std]
 
 extern crate alloc;
@@ -43,7 +45,10 @@ pub mod machine;
 pub mod notes;
 #[allow(unsafe_code)]
 pub mod order;
+pub mod plain;
 pub mod pmap;
+#[allow(unsafe_code)]
+pub mod promise;
 #[allow(unsafe_code)]
 pub mod shared;
 pub mod shootdown;

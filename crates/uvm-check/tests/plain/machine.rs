@@ -1,17 +1,18 @@
-//! A machine without a TLB: the smallest that keeps the contract.
+//! A machine without a TLB: the smallest that keeps the contract, by `machine::plain`.
 //!
-//! Every access walks the tables, under the lock that each call of the pmap takes. So what leaves
-//! the tables is used by no CPU from that moment on, no shootdown has anything to tell, and law P6
-//! holds by itself. Nothing is forgotten but on demand, transfers end at once, nothing can be made
-//! to fail.
+//! Every access looks into the tables, under the lock that each call of the pmap takes. So what
+//! leaves the tables is used by no CPU from that moment on, no shootdown has anything to tell, and
+//! law P6 holds by itself. Nothing is forgotten but on demand, transfers end at once, nothing can
+//! be made to fail.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use machine::order::{Nothing, PageCache};
+use machine::plain::{Entry, PlainPmap, Tables};
 use machine::{
-    Before, Channel, Held, Machine, NoMemory, PageNo, Pmap, Prot, Run, Shootdown, Ticket, Va,
-    VaRange, Wiring, PAGE_SHIFT, PAGE_SIZE,
+    Before, Channel, CpuSet, Held, Machine, NoMemory, PageNo, Pmap, Prot, Shootdown, ThreadCtx,
+    Ticket, Va, VaRange, Wiring, PAGE_SIZE,
 };
 use uvm::page::Frames;
 use uvm::Uvm;
@@ -21,28 +22,63 @@ use uvm_soft::{Config, Denied, Mapping, Sleepers, StdThreads, Threads};
 /// Simulated CPUs: names for threads.
 const CPUS: usize = 2;
 
-/// Which page of which space.
-type Spot = (u64, u64);
-
-#[derive(Clone, Copy)]
-struct Pte {
-    page: PageNo,
-    prot: Prot,
-    wired: bool,
-}
-
+/// Entries by space and address.
 #[derive(Default)]
-struct Tables {
-    ptes: BTreeMap<Spot, Pte>,
-    referenced: Vec<bool>,
-    modified: Vec<bool>,
+pub struct List {
+    entries: BTreeMap<(u64, Va), Entry>,
     spaces: u64,
 }
 
-pub struct PlainPmap(Mutex<Tables>);
+impl List {
+    fn access(&mut self, space: u64, va: Va, access: Prot) -> Option<PageNo> {
+        let entry = self.entries.get_mut(&(space, va))?;
+        let may = entry.prot.contains(access);
+        if may {
+            entry.seen |= Prot::READ | access & Prot::WRITE;
+        }
+        may.then_some(entry.page)
+    }
+}
+
+impl Tables for List {
+    fn create<P: Before<PageCache>>(&mut self, _: &mut Held<'_, P>) -> Result<u64, NoMemory> {
+        self.spaces += 1;
+        Ok(self.spaces)
+    }
+
+    fn destroy<P: Before<PageCache>>(&mut self, _: &mut Held<'_, P>, space: u64) {
+        let all = VaRange::new(Va(0), Va(u64::MAX));
+        assert_eq!(self.first(space, all), None, "a space is destroyed with mappings");
+    }
+
+    fn get(&self, space: u64, va: Va) -> Option<Entry> {
+        self.entries.get(&(space, va)).copied()
+    }
+
+    fn first(&self, space: u64, range: VaRange) -> Option<(Va, Entry)> {
+        let start = (space, range.start);
+        let mut there = self.entries.range(start..(space, range.end).max(start));
+        there.next().map(|((_, va), entry)| (*va, *entry))
+    }
+
+    fn set(&mut self, space: u64, va: Va, new: Option<Entry>) -> Option<Entry> {
+        match new {
+            Some(new) => self.entries.insert((space, va), new),
+            None => self.entries.remove(&(space, va)),
+        }
+    }
+
+    fn holders(&self, _: u64) -> CpuSet {
+        CpuSet::NONE
+    }
+
+    fn flush(_: &Shootdown) {}
+}
+
+type Lock = <StdThreads as Threads>::Lock;
 
 pub struct PlainMachine {
-    pmap: PlainPmap,
+    pmap: PlainPmap<List, Lock>,
     frames: Arc<Frames<PlainMachine>>,
     bytes: Vec<Mutex<Box<[u8; PAGE_SIZE]>>>,
     sleepers: <StdThreads as Threads>::Sleepers,
@@ -52,187 +88,11 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn spots(space: u64, range: VaRange) -> std::ops::Range<Spot> {
-    let start = (space, range.start.0 >> PAGE_SHIFT);
-    start..(space, range.end.0 >> PAGE_SHIFT).max(start)
-}
-
-fn va(spot: Spot) -> Va {
-    Va(spot.1 << PAGE_SHIFT)
-}
-
-impl Tables {
-    fn access(&mut self, spot: Spot, access: Prot) -> Option<PageNo> {
-        let pte = self.ptes.get(&spot).filter(|pte| pte.prot.contains(access))?;
-        let page = pte.page;
-        self.touch(page, access);
-        Some(page)
-    }
-
-    fn touch(&mut self, page: PageNo, access: Prot) {
-        self.referenced[page.0 as usize] |= access != Prot::NONE;
-        self.modified[page.0 as usize] |= access.contains(Prot::WRITE);
-    }
-
-    fn lower(&mut self, spots: impl IntoIterator<Item = Spot>, prot: Prot) -> u32 {
-        let mut wired = 0;
-        for spot in spots {
-            let Some(pte) = self.ptes.get_mut(&spot) else { continue };
-            pte.prot &= prot;
-            if prot == Prot::NONE {
-                wired += u32::from(pte.wired);
-                self.ptes.remove(&spot);
-            }
-        }
-        wired
-    }
-
-    fn of(&self, space: u64, range: VaRange) -> Vec<Spot> {
-        self.ptes.range(spots(space, range)).map(|(spot, _)| *spot).collect()
-    }
-
-    fn maps(&self, page: PageNo) -> Vec<Spot> {
-        self.ptes.iter().filter(|(_, pte)| pte.page == page).map(|(spot, _)| *spot).collect()
-    }
-}
-
-impl Pmap for PlainPmap {
-    type Space = u64;
-
-    fn create<P: Before<PageCache>>(&self, _: &mut Held<'_, P>) -> Result<u64, NoMemory> {
-        let mut tables = lock(&self.0);
-        tables.spaces += 1;
-        Ok(tables.spaces)
-    }
-
-    fn destroy<P: Before<PageCache>>(&self, _: &mut Held<'_, P>, space: u64) {
-        assert_eq!(self.resident(&space), 0, "a space is destroyed with mappings");
-    }
-
-    fn enter<P: Before<PageCache>>(
-        &self,
-        _: &mut Held<'_, P>,
-        space: &u64,
-        run: Run,
-        prot: Prot,
-        access: Prot,
-        wiring: Wiring,
-        _: &mut Shootdown,
-    ) -> Result<(), NoMemory> {
-        let mut tables = lock(&self.0);
-        for (va, page) in run.iter() {
-            let pte = Pte { page, prot, wired: wiring == Wiring::Wired };
-            tables.ptes.insert((*space, va.0 >> PAGE_SHIFT), pte);
-            tables.touch(page, access);
-        }
-        Ok(())
-    }
-
-    fn enter_ahead<P: Before<PageCache>>(
-        &self,
-        _: &mut Held<'_, P>,
-        space: &u64,
-        va: Va,
-        pages: &[Option<(PageNo, Prot)>],
-        may: impl Fn(usize) -> bool,
-    ) {
-        let mut tables = lock(&self.0);
-        for (n, run) in pages.iter().enumerate() {
-            let Some((page, prot)) = *run else { continue };
-            if may(n) {
-                let spot = (*space, (va.0 >> PAGE_SHIFT) + n as u64);
-                tables.ptes.entry(spot).or_insert(Pte { page, prot, wired: false });
-            }
-        }
-    }
-
-    fn remove<P: Before<PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
-        space: &u64,
-        range: VaRange,
-        down: &mut Shootdown,
-    ) {
-        self.protect(held, space, range, Prot::NONE, down);
-    }
-
-    fn protect<P: Before<PageCache>>(
-        &self,
-        _: &mut Held<'_, P>,
-        space: &u64,
-        range: VaRange,
-        prot: Prot,
-        _: &mut Shootdown,
-    ) {
-        let mut tables = lock(&self.0);
-        let spots = tables.of(*space, range);
-        tables.lower(spots, prot);
-    }
-
-    fn unwire(&self, space: &u64, range: VaRange) -> Option<(Va, PageNo)> {
-        let mut tables = lock(&self.0);
-        let (spot, pte) = tables.ptes.range_mut(spots(*space, range)).find(|(_, pte)| pte.wired)?;
-        pte.wired = false;
-        Some((va(*spot), pte.page))
-    }
-
-    fn part(&self, space: &u64, range: VaRange, mappings: usize) -> Va {
-        lock(&self.0).of(*space, range).get(mappings).map_or(range.end, |spot| va(*spot))
-    }
-
-    fn extract(&self, space: &u64, va: Va) -> Option<(PageNo, Prot)> {
-        let tables = lock(&self.0);
-        tables.ptes.get(&(*space, va.0 >> PAGE_SHIFT)).map(|pte| (pte.page, pte.prot))
-    }
-
-    fn resident(&self, space: &u64) -> usize {
-        lock(&self.0).of(*space, VaRange::new(Va(0), Va(!0))).len()
-    }
-
-    fn page_protect<P: Before<PageCache>>(
-        &self,
-        _: &mut Held<'_, P>,
-        page: PageNo,
-        prot: Prot,
-        _: &mut Shootdown,
-    ) -> u32 {
-        let mut tables = lock(&self.0);
-        let spots = tables.maps(page);
-        tables.lower(spots, prot)
-    }
-
-    fn is_mapped(&self, page: PageNo) -> bool {
-        !lock(&self.0).maps(page).is_empty()
-    }
-
-    fn is_referenced(&self, page: PageNo) -> bool {
-        lock(&self.0).referenced[page.0 as usize]
-    }
-
-    fn clear_referenced(&self, page: PageNo) -> bool {
-        std::mem::replace(&mut lock(&self.0).referenced[page.0 as usize], false)
-    }
-
-    fn is_modified(&self, page: PageNo) -> bool {
-        lock(&self.0).modified[page.0 as usize]
-    }
-
-    fn clear_modified(&self, page: PageNo, _: &mut Shootdown) -> bool {
-        std::mem::replace(&mut lock(&self.0).modified[page.0 as usize], false)
-    }
-
-    fn forget_modified(&self, page: PageNo) {
-        lock(&self.0).modified[page.0 as usize] = false;
-    }
-
-    fn flush(&self, _: &Shootdown) {}
-}
-
 impl Machine for PlainMachine {
-    type Lock = <StdThreads as Threads>::Lock;
-    type Pmap = PlainPmap;
+    type Lock = Lock;
+    type Pmap = PlainPmap<List, Lock>;
 
-    fn pmap(&self) -> &PlainPmap {
+    fn pmap(&self) -> &Self::Pmap {
         &self.pmap
     }
 
@@ -292,12 +152,11 @@ impl PlainMachine {
     ) -> Result<(), Denied<E>> {
         StdThreads::set_cpu(cpu % CPUS);
         for _ in 0..64 {
-            {
-                let mut tables = lock(&self.pmap.0);
-                if let Some(page) = tables.access((space, at.0 >> PAGE_SHIFT), access) {
-                    data(page);
-                    return Ok(());
-                }
+            let is_done = self.pmap.tables(|tables| {
+                tables.access(space, at.page_floor(), access).map(&mut data).is_some()
+            });
+            if is_done {
+                return Ok(());
             }
             fault(at, access).map_err(Denied::Fault)?;
         }
@@ -310,10 +169,8 @@ impl Desk for PlainMachine {
         let frames = Arc::new(Frames::with(&config.segments, &[], &config.devices, CPUS)?);
         let pages = frames.numbers();
         let garbage = || Mutex::new(Box::new([0xa5; PAGE_SIZE]));
-        let (referenced, modified) = (vec![false; pages], vec![false; pages]);
-        let tables = Tables { referenced, modified, ..Tables::default() };
         let machine = PlainMachine {
-            pmap: PlainPmap(Mutex::new(tables)),
+            pmap: PlainPmap::new(List::default(), pages),
             frames: frames.clone(),
             bytes: (0..pages).map(|_| garbage()).collect(),
             sleepers: Default::default(),
@@ -368,18 +225,24 @@ impl Desk for PlainMachine {
     }
 
     fn mappings(&self, space: &u64) -> Vec<Mapping> {
-        let all = spots(*space, VaRange::new(Va(0), Va(!0)));
-        let tables = lock(&self.pmap.0);
-        let mapping = |(spot, pte): (&Spot, &Pte)| Mapping {
-            va: va(*spot),
-            page: pte.page,
-            prot: pte.prot,
-            wiring: if pte.wired { Wiring::Wired } else { Wiring::Pageable },
+        let mapping = |((_, va), entry): (&(u64, Va), &Entry)| Mapping {
+            va: *va,
+            page: entry.page,
+            prot: entry.prot,
+            wiring: entry.wiring,
         };
-        tables.ptes.range(all).map(mapping).collect()
+        let all = (*space, Va(0))..(*space + 1, Va(0));
+        self.pmap.tables(|tables| tables.entries.range(all).map(mapping).collect())
     }
 
     fn forget_all(&self) {
-        lock(&self.pmap.0).ptes.retain(|_, pte| pte.wired);
+        let pageable =
+            |(at, entry): (&(u64, Va), &Entry)| (entry.wiring == Wiring::Pageable).then_some(*at);
+        let all: Vec<_> =
+            self.pmap.tables(|tables| tables.entries.iter().filter_map(pageable).collect());
+        let held = &mut ThreadCtx::new();
+        for (space, va) in all {
+            self.pmap.forget(&mut held.held(), &space, va, &mut Shootdown::new());
+        }
     }
 }
