@@ -26,6 +26,9 @@
 //! passes at any speed; the only clock is the port's own patience in [`Access::wait`], for a
 //! wake-up that never comes.
 //!
+//! A port that keeps them shows what the library does on it by [`workload`]: programs that fork,
+//! lend pages, hand them over and use more memory than there is.
+//!
 //! # Using it
 //! A port on a desk implements [`Access`] by what its simulated CPUs do
 //! (`tests/soft.rs` in this crate: the software machine). On bare metal a load is one instruction
@@ -47,6 +50,7 @@ mod report;
 mod rounds;
 mod tables;
 mod unflushed;
+mod workload;
 
 use alloc::string::String;
 
@@ -54,6 +58,7 @@ use machine::order::{Held, Nothing};
 use machine::{Machine, PageNo, Pmap, Va, VaRange};
 
 pub use report::{Law, Report, Violation};
+pub use workload::{workload, Programs};
 
 /// An address space of a machine.
 pub type SpaceOf<M> = <<M as Machine>::Pmap as Pmap>::Space;
