@@ -46,8 +46,8 @@ switch_stacks:                  # a0: where this stack's pointer is kept; a1: th
     addi sp, sp, 112
     ret
 
-.globl run_user
-run_user:                       # a0: the program's Frame; returns when it has trapped
+.globl enter_user
+enter_user:                     # a0: the program's Registers; returns when it has trapped
     addi sp, sp, -112
     saved sd, sp
     sd sp, 264(a0)

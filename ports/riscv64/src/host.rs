@@ -1,33 +1,33 @@
-//! This machine as the library sees it: `impl Machine`. The state is in statics, as a pmap has no
-//! other way to the frames from which it takes its tables; so a reference to the machine is free.
+//! This machine as the library sees it: `impl Machine`.
+//!
+//! All there is hangs on one static, the VM system, which owns the machine and the page frames: a
+//! pmap has no other way to the frames from which it takes its tables.
 
-use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::mem::forget;
 
 use machine::order::{Held, Nothing, RawLock};
+use machine::plain::PlainPmap;
 use machine::{Channel, Machine, NoMemory, PageNo, ThreadCtx, Ticket, PAGE_SIZE};
-use spin::Once;
+use spin::{Mutex, Once};
 use uvm::page::Frames;
 use uvm::Uvm;
 
 use crate::pmap::Sv39;
-use crate::{heap, thread};
+use crate::{hart, heap, thread};
 
 /// The machine.
-pub struct Virt;
+pub struct Virt(pub PlainPmap<Sv39, Spin>);
 
-pub static FRAMES: Once<Arc<Frames<Virt>>> = Once::new();
-pub static PMAP: Once<Sv39> = Once::new();
 pub static UVM: Once<Uvm<Virt>> = Once::new();
-
-/// The page frames, which are handed over in start-up.
-pub fn frames() -> &'static Frames<Virt> {
-    FRAMES.get().expect("memory is handed over first")
-}
 
 /// The VM system, which is made in start-up.
 pub fn uvm() -> &'static Uvm<Virt> {
     UVM.get().expect("the VM system is made before programs")
+}
+
+/// The page frames.
+pub fn frames() -> &'static Frames<Virt> {
+    uvm().frames()
 }
 
 /// Calls the library with the token that this thread holds none of its locks: the one place where
@@ -37,35 +37,30 @@ pub fn enter<T>(call: impl FnOnce(&mut Held<'_, Nothing>) -> T) -> T {
 }
 
 /// A spin lock. Interrupts are off in this kernel, and the firmware's fences come through all the
-/// same: so whoever spins keeps nobody waiting.
-pub struct Spin(AtomicBool);
+/// same: so a hart that spins keeps no other waiting.
+pub struct Spin(Mutex<()>);
 
-// SAFETY: the exchange says yes to one until `unlock`; acquire and release order what it guards.
+// SAFETY: it is a lock of `spin`; a guard that is forgotten leaves it locked until `unlock`.
 unsafe impl RawLock for Spin {
     fn new() -> Self {
-        Spin(AtomicBool::new(false))
+        Spin(Mutex::new(()))
     }
 
     fn lock(&self) {
-        while !self.try_lock() {
-            core::hint::spin_loop();
-        }
+        forget(self.0.lock());
     }
 
     fn try_lock(&self) -> bool {
-        !self.0.load(Relaxed) && !self.0.swap(true, Acquire)
+        self.0.try_lock().map(forget).is_some()
     }
 
     unsafe fn unlock(&self) {
-        self.0.store(false, Release);
-    }
-
-    fn cpu() -> usize {
-        crate::hart()
+        // SAFETY: the caller holds the lock (this function's contract).
+        unsafe { self.0.force_unlock() };
     }
 }
 
-/// The bytes of a frame from `offset`, `len` of them: memory is mapped where it lies.
+/// Bytes of a frame: memory is mapped where it lies.
 fn bytes(page: PageNo, offset: usize, len: usize) -> *mut u8 {
     assert!(len <= PAGE_SIZE && offset <= PAGE_SIZE - len, "bytes beyond a page's end");
     (frames().bytes_at(page).0 as usize + offset) as *mut u8
@@ -87,14 +82,14 @@ fn copy(from: *const u8, to: *mut u8, len: usize) {
 
 impl Machine for Virt {
     type Lock = Spin;
-    type Pmap = Sv39;
+    type Pmap = PlainPmap<Sv39, Spin>;
 
-    fn pmap(&self) -> &Sv39 {
-        PMAP.get().expect("the pmap is made before the VM system")
+    fn pmap(&self) -> &PlainPmap<Sv39, Spin> {
+        &self.0
     }
 
     fn cpu(&self) -> usize {
-        crate::hart()
+        hart()
     }
 
     fn zero(&self, page: PageNo) {
@@ -118,7 +113,7 @@ impl Machine for Virt {
     }
 
     fn ticket(&self, channel: Channel) -> Ticket {
-        Ticket { channel, sequence: thread::sequence(channel) }
+        thread::ticket(channel)
     }
 
     fn wait(&self, _held: &mut Held<'_, Nothing>, ticket: Ticket) {

@@ -1,23 +1,25 @@
 //! The laws of the contract, checked on both harts.
 
-use core::arch::asm;
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::order::{Held, Nothing};
-use machine::{Machine, PageNo, Va, VaRange};
+use machine::{PageNo, Va, VaRange};
+use riscv::interrupt::{Exception, Trap as Cause};
+use riscv::register::sstatus;
+use spin::Mutex;
 use uvm::page::Reserve;
 use uvm_conformance::{laws, Access, Effort, Law, SharedWork, Trap, Violation, Work};
 
 use crate::host::{enter, frames, uvm, Virt};
-use crate::pmap::{self, Space};
-use crate::user::{run_user, trap, Frame};
-use crate::{print, thread, user, HARTS};
+use crate::pmap::{self, EXHAUSTED};
+use crate::user::{run_user, Registers};
+use crate::{print, thread, HARTS};
 
 struct Harts;
 
 extern "C" {
-    fn user_load(at: u64, word: *mut u64) -> usize;
-    fn user_store(at: u64, word: u64) -> usize;
+    fn user_load(at: u64, word: *mut u64) -> bool;
+    fn user_store(at: u64, word: u64) -> bool;
 }
 
 impl Access<Virt> for Harts {
@@ -26,49 +28,38 @@ impl Access<Virt> for Harts {
     }
 
     fn on(&self, cpu: usize, work: Work<'_>) {
-        thread::move_to(cpu);
-        enter(work);
+        let work = Mutex::new(work);
+        thread::on_harts(cpu..cpu + 1, &|_| enter(&mut **work.lock()));
     }
 
     fn at_once(&self, cpus: usize, work: SharedWork<'_>) {
-        thread::at_once(cpus, &|cpu| enter(|held| work(cpu, held)));
+        thread::on_harts(0..cpus, &|cpu| enter(|held| work(cpu, held)));
     }
 
-    fn load(&self, _cpu: usize, space: &Space, va: Va) -> Result<u64, Trap> {
-        pmap::load(space.0);
+    fn load(&self, _cpu: usize, space: &u64, va: Va) -> Result<u64, Trap> {
+        pmap::load(*space);
         let mut word = 0;
         // SAFETY: an access to a program's address, whose trap is caught.
-        let failed = unsafe { user_load(va.0, &mut word) };
-        if failed == 0 {
-            Ok(word)
-        } else {
-            Err(Trap::Fault)
-        }
+        let has_trapped = unsafe { user_load(va.0, &mut word) };
+        (!has_trapped).then_some(word).ok_or(Trap::Fault)
     }
 
-    fn store(&self, _cpu: usize, space: &Space, va: Va, word: u64) -> Result<(), Trap> {
-        pmap::load(space.0);
+    fn store(&self, _cpu: usize, space: &u64, va: Va, word: u64) -> Result<(), Trap> {
+        pmap::load(*space);
         // SAFETY: as above.
-        let failed = unsafe { user_store(va.0, word) };
-        if failed == 0 {
-            Ok(())
-        } else {
-            Err(Trap::Fault)
-        }
+        let has_trapped = unsafe { user_store(va.0, word) };
+        (!has_trapped).then_some(()).ok_or(Trap::Fault)
     }
 
     /// Runs what is there: `ecall` comes back at once.
-    fn fetch(&self, _cpu: usize, space: &Space, va: Va) -> Result<(), Trap> {
-        pmap::load(space.0);
-        let mut frame = Frame::new(va);
+    fn fetch(&self, _cpu: usize, space: &u64, va: Va) -> Result<(), Trap> {
+        pmap::load(*space);
         loop {
-            // SAFETY: as for any program.
-            unsafe { run_user(&mut frame) };
-            match trap().0 {
-                8 => return Ok(()),
-                12 => return Err(Trap::Fault),
-                cause if cause >> 63 == 1 => user::take_interrupt(None),
-                cause => return Err(Trap::Broken(alloc::format!("a fetch trapped by {cause}"))),
+            match run_user(&mut Registers::new(va)) {
+                Cause::Exception(Exception::UserEnvCall) => return Ok(()),
+                Cause::Exception(Exception::InstructionPageFault) => return Err(Trap::Fault),
+                Cause::Interrupt(_) => thread::give_way(),
+                cause => return Err(Trap::Broken(alloc::format!("a fetch trapped by {cause:?}"))),
             }
         }
     }
@@ -78,11 +69,11 @@ impl Access<Virt> for Harts {
     }
 
     fn page(&self, held: &mut Held<'_, Nothing>) -> Option<PageNo> {
-        frames().alloc(&Virt, held, Reserve::User).ok()
+        frames().alloc(uvm().machine(), held, Reserve::User).ok()
     }
 
     fn free(&self, held: &mut Held<'_, Nothing>, page: PageNo) {
-        frames().free_page(&Virt, held, page);
+        frames().free_page(uvm().machine(), held, page);
     }
 
     fn window(&self) -> VaRange {
@@ -90,10 +81,9 @@ impl Access<Virt> for Harts {
     }
 
     fn without_tables(&self, work: Work<'_>, held: &mut Held<'_, Nothing>) -> bool {
-        let exhausted = &uvm().machine().pmap().exhausted;
-        exhausted.store(true, Relaxed);
+        EXHAUSTED.store(true, Relaxed);
         work(held);
-        exhausted.store(false, Relaxed);
+        EXHAUSTED.store(false, Relaxed);
         true
     }
 
@@ -106,26 +96,14 @@ impl Access<Virt> for Harts {
     }
 }
 
-/// Whether the kernel may use programs' pages. It changes here alone: some MMUs, as QEMU's, forget
-/// all translations with it, and so would hide what is checked.
-fn use_programs_pages(may: bool) {
-    thread::at_once(HARTS, &|_| {
-        let sum = 1 << 18;
-        // SAFETY: nothing but `user_load` and `user_store` uses a program's address.
-        unsafe {
-            match may {
-                true => asm!("csrs sstatus, {}", in(reg) sum),
-                false => asm!("csrc sstatus, {}", in(reg) sum),
-            }
-        }
-    });
-}
-
-/// Says whether all hold.
+/// Says whether all hold. Whether the kernel may use programs' pages changes here alone: some MMUs,
+/// as QEMU's, forget all translations with it, and so would hide what is checked.
 pub fn hold() -> bool {
-    use_programs_pages(true);
+    // SAFETY: nothing but `user_load` and `user_store` uses a program's address.
+    thread::on_harts(0..HARTS, &|_| unsafe { sstatus::set_sum() });
     let report = laws(uvm().machine(), &Harts, Effort { rounds: 50, ..Effort::default() });
-    use_programs_pages(false);
+    // SAFETY: as above.
+    thread::on_harts(0..HARTS, &|_| unsafe { sstatus::clear_sum() });
     print!("{report}");
     report.is_sound()
 }

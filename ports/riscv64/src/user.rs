@@ -1,239 +1,150 @@
-//! Programs: their registers, their calls, their faults.
+//! User mode: a program's registers, its faults, and the functions of `programs.s` that it runs.
 
-use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
-use core::sync::atomic::{AtomicI64, Ordering::*};
+use core::fmt;
 
-use machine::{Channel, Machine, PageRange, Pages, Pmap, Prot, Ticket, Va, PAGE_SIZE};
-use spin::Mutex;
-use uvm::{At, Loan, MapRequest, Space};
+use machine::order::{Held, Nothing};
+use machine::{Machine, Pa, PageRange, Pages, Prot, Va, PAGE_SIZE};
+use riscv::interrupt::{cause, Exception, Interrupt, Trap};
+use riscv::register::stval;
+use uvm::{DevicePager, MapRequest, Sharing, Space};
+use uvm_conformance::{Programs, SharedWork};
 
-use crate::host::{enter, uvm, Virt};
-use crate::{pmap, print, sbi, thread};
+use crate::host::{enter, frames, uvm, Virt};
+use crate::{pmap, print, thread, HARTS};
 
-/// How long a program runs before others may, in ticks.
-pub const SLICE: u64 = 100_000;
-/// Where a program's text and its memory begin.
-pub const TEXT: Va = Va(4 << 30);
-const DATA: Va = Va(8 << 30);
+/// Where a program's text begins.
+const TEXT: Va = Va(4 << 30);
 const WINDOW: PageRange = PageRange::new(pmap::WINDOW.start, pmap::WINDOW.end).unwrap();
-const RUNS: i64 = i64::MIN;
+/// The number of the register of the first argument, and of a result.
+const A0: usize = 10;
+
+core::arch::global_asm!(include_str!("programs.s"));
+
+/// A function of `programs.s`.
+type Function = unsafe extern "C" fn();
+extern "C" {
+    static user_begin: u8;
+    static user_end: u8;
+    fn hello();
+    fn fill();
+    fn check();
+}
+
+/// Where the programs' text lies, and its pages: in the kernel's image, so the allocator hasn't got
+/// it.
+pub fn text() -> (Pa, u32) {
+    let begin = &raw const user_begin as usize;
+    (Pa(begin as u64), ((&raw const user_end as usize - begin) / PAGE_SIZE) as u32)
+}
 
 /// Registers of a program that has trapped, by number; where it goes on; the kernel's.
 #[repr(C)]
-#[derive(Clone)]
-pub struct Frame {
-    pub x: [u64; 32],
-    pub pc: u64,
+pub struct Registers {
+    x: [u64; 32],
+    pc: u64,
     kernel: [u64; 2],
 }
 
-impl Frame {
-    pub fn new(pc: Va) -> Frame {
-        Frame { x: [0; 32], pc: pc.0, kernel: [0; 2] }
+impl Registers {
+    pub fn new(pc: Va) -> Registers {
+        Registers { x: [0; 32], pc: pc.0, kernel: [0; 2] }
     }
 }
 
-extern "C" {
-    pub fn run_user(frame: *mut Frame);
+/// Runs a program in the space that is loaded until it traps, and says why it has.
+pub fn run_user(registers: &mut Registers) -> Trap<Interrupt, Exception> {
+    extern "C" {
+        fn enter_user(registers: *mut Registers);
+    }
+    // SAFETY: a program reaches what its tables map for it, and no more.
+    unsafe { enter_user(registers) };
+    cause()
 }
 
-/// A program that runs or has run.
-pub struct Process {
-    pub space: Space<Virt>,
-    frame: Frame,
-    child: Option<&'static Child>,
-    loan: Option<Loan>,
-}
-
-struct Child {
-    process: Mutex<Option<Process>>,
-    code: AtomicI64,
-}
-
-/// What has been sent and not yet received.
-static MAIL: Mutex<Option<Loan>> = Mutex::new(None);
-
-impl Process {
-    /// A program that begins at `start` of the text, with so many pages of memory.
-    pub fn new(start: usize, pages: u64, number: u64) -> Process {
-        let (space, data) = enter(|held| {
-            let space = uvm().space_create(held, WINDOW).expect("there is memory");
-            uvm().map(held, &space, &crate::text().at(TEXT)).expect("the space is empty");
-            let zero = MapRequest::zero(Pages(pages)).prot(Prot::READ_WRITE);
-            let data = uvm().map(held, &space, &zero.at(DATA)).expect("the space is empty");
-            (space, data)
-        });
-        let mut frame = Frame::new(Va(TEXT.0 + start as u64));
-        frame.x[10..13].copy_from_slice(&[data.0, pages, number]);
-        Process { space, frame, child: None, loan: None }
-    }
-
-    /// Runs it to its end, and says its exit code.
-    pub fn run(&mut self) -> i64 {
-        thread::run_in(Some(self.space.pmap().0));
-        let code = loop {
-            // SAFETY: the space is loaded; a program reaches what its tables map for it.
-            unsafe { run_user(&mut self.frame) };
-            let (cause, va) = trap();
-            let access = match cause {
-                8 => match self.call() {
-                    Some(code) => break code,
-                    None => continue,
-                },
-                12 => Prot::EXECUTE,
-                13 => Prot::READ,
-                15 => Prot::WRITE,
-                // An interrupt: the clock, or another hart that has work.
-                _ if cause >> 63 == 1 => {
-                    take_interrupt(Some(SLICE));
-                    thread::give_way();
-                    continue;
-                }
-                _ => break -(cause as i64),
-            };
-            let done = enter(|held| uvm().fault(held, &self.space, Va(va), access));
-            if let Err(error) = done {
-                print!(
-                    "a program is ended at {:#x}: {access:?} of {va:#x}, {error:?}\n",
-                    self.frame.pc
-                );
-                break -1;
-            }
-        };
-        thread::run_in(None);
-        code
-    }
-
-    /// Ends it.
-    pub fn end(self) {
-        enter(|held| uvm().space_destroy(held, self.space));
-    }
-
-    /// Does what the program asks for; its exit code if that is to end.
-    fn call(&mut self) -> Option<i64> {
-        let [a, b] = [10, 11].map(|n| self.frame.x[n]);
-        self.frame.pc += 4;
-        self.frame.x[10] = match self.frame.x[17] {
-            0 => return Some(a as i64),
-            1 => self.print(Va(a), b as usize),
-            2 => self.fork(),
-            3 => self.wait() as u64,
-            4 => {
-                self.loan = self.take(Va(a), b);
-                u64::from(self.loan.is_none())
-            }
-            5 => self.give_back(),
-            6 => {
-                *MAIL.lock() = self.take(Va(a), b);
-                thread::wake(Channel(1 << 41));
-                0
-            }
-            7 => self.receive(),
-            _ => return Some(-2),
-        };
-        None
-    }
-
-    /// Has a program's pages on loan.
-    fn take(&self, at: Va, pages: u64) -> Option<Loan> {
-        let range = PageRange::sized(at, Pages(pages))?;
-        enter(|held| uvm().loan_to_kernel(held, &self.space, range)).ok()
-    }
-
-    /// Prints what the program has in memory, without a copy: its pages are loaned meanwhile.
-    fn print(&self, at: Va, len: usize) -> u64 {
-        let Some(loan) = self.take(at.page_floor(), 1) else { return 1 };
-        let mut bytes = vec![0; len.min(PAGE_SIZE - at.page_offset())];
-        uvm().machine().read(loan.pages()[0].page(), at.page_offset(), &mut bytes);
-        print!("{}", core::str::from_utf8(&bytes).unwrap_or("?\n"));
-        enter(|held| uvm().return_loan(held, loan)).expect("there is one VM system");
-        0
-    }
-
-    /// Forks: the parent's call returns 1 and the child's 0.
-    fn fork(&mut self) -> u64 {
-        let Ok(space) = enter(|held| uvm().fork(held, &self.space)) else { return u64::MAX };
-        let mut frame = self.frame.clone();
-        frame.x[10] = 0;
-        let process = Process { space, frame, child: None, loan: None };
-        let child = Child { process: Mutex::new(Some(process)), code: AtomicI64::new(RUNS) };
-        let child: &'static Child = Box::leak(Box::new(child));
-        self.child = Some(child);
-        let run: fn(usize) = |child| {
-            // SAFETY: it was leaked.
-            let child = unsafe { &*(child as *const Child) };
-            let mut process = child.process.lock().take().expect("a child runs once");
-            let code = process.run();
-            process.end();
-            child.code.store(code, Release);
-            thread::wake(Channel(1 << 42));
-        };
-        thread::spawn(None, run, &raw const *child as usize);
-        1
-    }
-
-    fn wait(&mut self) -> i64 {
-        let Some(child) = self.child.take() else { return -1 };
-        until(Channel(1 << 42), || Some(child.code.load(Acquire)).filter(|code| *code != RUNS))
-    }
-
-    /// The kernel has seen, all the time, what was there when it was loaned: 0.
-    fn give_back(&mut self) -> u64 {
-        let Some(loan) = self.loan.take() else { return 1 };
-        let first = self.frame.x[12] - 100;
-        let words = (0..loan.len()).map(|n| first + (loan.len() - n) as u64);
-        let is_old = loan.pages().iter().zip(words).all(|(page, word)| {
-            let mut bytes = [0; 8];
-            uvm().machine().read(page.page(), 0, &mut bytes);
-            u64::from_le_bytes(bytes) == word
-        });
-        enter(|held| uvm().return_loan(held, loan)).expect("there is one VM system");
-        u64::from(!is_old)
-    }
-
-    /// Pages that were sent become this program's memory: the very frames.
-    fn receive(&mut self) -> u64 {
-        let loan = until(Channel(1 << 41), || MAIL.lock().take());
-        let first = loan.pages()[0].page();
-        match enter(|held| uvm().transfer(held, &self.space, loan, At::Anywhere)) {
-            Ok(va) => {
-                let _ = enter(|held| uvm().fault(held, &self.space, va, Prot::READ));
-                let there = uvm().machine().pmap().extract(self.space.pmap(), va);
-                print!("page transfer: {first:?} was sent, {there:?} is mapped\n");
-                va.0
-            }
-            Err((_, loan)) => {
-                enter(|held| uvm().return_loan(held, loan)).expect("there is one VM system");
-                0
-            }
-        }
-    }
-}
-
-fn until<T>(channel: Channel, mut what: impl FnMut() -> Option<T>) -> T {
+/// Runs a function with three arguments in a space to its end, which is a system call; says its
+/// result.
+fn call(
+    held: &mut Held<'_, Nothing>, space: &Space<Virt>, function: Function, arguments: [u64; 3],
+) -> u64 {
+    let offset = function as *const () as u64 - text().0 .0;
+    let mut registers = Registers::new(Va(TEXT.0 + offset));
+    registers.x[A0..A0 + 3].copy_from_slice(&arguments);
+    thread::run_in(Some(*space.pmap()));
     loop {
-        let sequence = thread::sequence(channel);
-        match what() {
-            Some(done) => return done,
-            None => thread::sleep(Ticket { channel, sequence }),
-        }
+        let access = match run_user(&mut registers) {
+            Trap::Exception(Exception::UserEnvCall) => break,
+            Trap::Exception(Exception::InstructionPageFault) => Prot::EXECUTE,
+            Trap::Exception(Exception::LoadPageFault) => Prot::READ,
+            Trap::Exception(Exception::StorePageFault) => Prot::WRITE,
+            // The clock, or another hart that has work.
+            Trap::Interrupt(_) => {
+                thread::give_way();
+                continue;
+            }
+            Trap::Exception(other) => panic!("a program is ended by {other:?}"),
+        };
+        let va = Va(stval::read() as u64);
+        let done = uvm().fault(held, space, va, access);
+        done.unwrap_or_else(|error| panic!("{access:?} of {va:?}: {error:?}"));
+    }
+    thread::run_in(None);
+    registers.x[A0]
+}
+
+/// This kernel's programs, for `uvm_conformance::workload`: all map this text.
+pub struct User(Arc<DevicePager<Virt>>);
+
+impl User {
+    pub fn new(held: &mut Held<'_, Nothing>) -> User {
+        let (begin, pages) = text();
+        let first = frames().page_at(begin).expect("the machine was told of it");
+        let pager = DevicePager::new(uvm(), held, first, Pages(pages.into()));
+        User(pager.expect("there is memory"))
+    }
+
+    /// A program stores a greeting, which is printed from its page, on loan.
+    pub fn greet(&self, held: &mut Held<'_, Nothing>) {
+        let space = self.space(held);
+        let at = uvm().map(held, &space, &MapRequest::zero(Pages(1))).expect("there is room");
+        let mut text = vec![0; call(held, &space, hello, [at.0, 0, 0]) as usize];
+        let page = PageRange::sized(at, Pages(1)).expect("it is mapped there");
+        let loan = uvm().loan_to_kernel(held, &space, page).expect("it is mapped");
+        uvm().machine().read(loan.pages()[0].page(), 0, &mut text);
+        self.say(format_args!("{}", core::str::from_utf8(&text).unwrap_or("?")));
+        uvm().return_loan(held, loan).expect("there is one VM system");
+        uvm().space_destroy(held, space);
     }
 }
 
-/// Takes an interrupt back that was pending, and says when the clock's comes next.
-pub fn take_interrupt(next: Option<u64>) {
-    // SAFETY: clears a pending bit.
-    unsafe { core::arch::asm!("csrci sip, 2") };
-    sbi::set_timer(next);
-}
+impl Programs<Virt> for User {
+    fn space(&self, held: &mut Held<'_, Nothing>) -> Space<Virt> {
+        let size = Pages(text().1.into());
+        let text = MapRequest::object(self.0.clone(), Pages(0), size, Sharing::Shared);
+        let space = uvm().space_create(held, WINDOW).expect("there is memory");
+        let mapped = uvm().map(held, &space, &text.prot(Prot::READ_EXECUTE).at(TEXT));
+        mapped.expect("the space is empty");
+        space
+    }
 
-/// Why a program has trapped, and at which address.
-pub fn trap() -> (u64, u64) {
-    let (cause, value): (u64, u64);
-    // SAFETY: reads two registers.
-    unsafe {
-        core::arch::asm!("csrr {}, scause", "csrr {}, stval", out(reg) cause, out(reg) value)
-    };
-    (cause, value)
+    fn fill(
+        &self, held: &mut Held<'_, Nothing>, space: &Space<Virt>, at: Va, pages: u64, number: u64,
+    ) {
+        call(held, space, fill, [at.0, pages, number]);
+    }
+
+    fn check(
+        &self, held: &mut Held<'_, Nothing>, space: &Space<Virt>, at: Va, pages: u64, number: u64,
+    ) -> bool {
+        call(held, space, check, [at.0, pages, number]) == 1
+    }
+
+    fn at_once(&self, work: SharedWork<'_>) {
+        thread::on_harts(0..HARTS, &|hart| enter(|held| work(hart, held)));
+    }
+
+    fn say(&self, line: fmt::Arguments<'_>) {
+        print!("{line}\n");
+    }
 }
