@@ -499,7 +499,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "giving: a page that is pushed down twice is one",
         file: "uvm/src/transfer.rs",
-        changes: &[("        if let Some(refused) = self.take_over_all(loan) {\n", "        if let Some(refused) = self.take_over_all(loan).filter(|_| false) {\n")],
+        changes: &[("loan.pages().iter().position(is_refused) {", "loan.pages().iter().position(is_refused).filter(|_| false) {")],
         found_by: MOVING,
     },
     Plant {

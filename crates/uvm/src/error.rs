@@ -7,6 +7,8 @@
 use core::error::Error;
 use core::fmt;
 
+use machine::NoMemory;
+
 use crate::{
     AuditError, BadShare, FaultError, GetError, IoError, MapError, NotOurs, RangeError, Retry,
     SwapError, TransferError,
@@ -97,6 +99,19 @@ errors! {
 }
 
 impl Error for AuditError {}
+
+/// Has each of these say that memory is short.
+macro_rules! from_no_memory {
+    ($($error:ident)*) => {$(
+        impl From<NoMemory> for $error {
+            fn from(_: NoMemory) -> Self {
+                $error::NoMemory
+            }
+        }
+    )*};
+}
+
+from_no_memory! { FaultError GetError MapError RangeError SwapError TransferError }
 
 #[cfg(test)]
 mod tests {

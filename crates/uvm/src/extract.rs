@@ -697,7 +697,7 @@ impl<M: Machine> Passing<'_, M> {
         if self.from.map.was_wired.load(Relaxed) {
             taken.each_mut(|entry| {
                 if core::mem::replace(&mut entry.wired, false) {
-                    self.uvm.unwire_translations(held, self.from, entry.range);
+                    self.uvm.unwire_some(held, self.from, entry.range, usize::MAX);
                 }
             });
         }

@@ -93,12 +93,6 @@ pub enum TransferError {
     NotOurs,
 }
 
-impl From<NoMemory> for TransferError {
-    fn from(_: NoMemory) -> Self {
-        TransferError::NoMemory
-    }
-}
-
 /// Pages of a transfer area: as many as come at once.
 const AREA: Pages = Pages(if cfg!(feature = "__small-leaves") { 8 } else { Loan::MOST as u64 });
 
@@ -495,16 +489,6 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    /// Takes pages over without owners, all or none: then says which can't be, since it is pinned,
-    /// or comes twice.
-    fn take_over_all(&self, loan: &Loan) -> Option<usize> {
-        let frames = self.frames();
-        let refused =
-            loan.pages().iter().position(|page| frames.take_over(page.page()) == Taken::Not)?;
-        self.let_go_all(&loan.pages()[..refused]);
-        Some(refused)
-    }
-
     /// Makes pages ownerless again that were just taken over.
     fn let_go_all(&self, pages: &[LoanedPage]) {
         for &LoanedPage(page) in pages {
@@ -534,7 +518,10 @@ impl<M: Machine> Uvm<M> {
             let _gone_before_others_come = down.unmap(machine.frames(), machine, &mut h, old);
         }
         down.flush(machine.pmap());
-        if let Some(refused) = self.take_over_all(loan) {
+        // All of them or none: one that is pinned, or comes twice, can't be taken over.
+        let is_refused = |page: &LoanedPage| frames.take_over(page.page()) == Taken::Not;
+        if let Some(refused) = loan.pages().iter().position(is_refused) {
+            self.let_go_all(&loan.pages()[..refused]);
             return Ok(Some(refused));
         }
         let new = indices.clone().filter(|&index| body.is_empty_at(Pages(index))).count();

@@ -485,10 +485,6 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
         }
     }
 
-    fn release(&mut self, number: NonZeroU32) {
-        self.release_many(core::iter::once(number));
-    }
-
     fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>) {
         let (anons, frames) = (&self.uvm.anons, self.uvm.frames());
         let (mut returned, mut last) = (0, ArrayVec::<PageNo, MOST>::new());

@@ -64,32 +64,29 @@ impl<M: Machine> Anons<M> {
         &self,
         machine: &Memory<M>,
         held: &mut Held<'_, order::Object>,
-        anons: impl Iterator<Item = AnonNo>,
+        mut anons: impl Iterator<Item = AnonNo>,
         down: &mut Gather,
     ) {
-        let (mut free, mut idle, mut loan) = (Numbers::new(), Pages::new(), Pages::new());
-        machine.frames().announce(MANY);
-        for no in anons {
+        loop {
+            let (mut free, mut idle, mut loan) = (Numbers::new(), Pages::new(), Pages::new());
+            machine.frames().announce(MANY);
             // A page that leaves takes a number along: there is room.
-            match self.let_go(machine, held, no, down) {
-                LetGo::Kept => continue,
-                LetGo::Gone => {}
-                LetGo::Idle(page) => idle.push(page),
-                LetGo::Loan(page) => loan.push(page),
+            while !free.is_full() {
+                let Some(no) = anons.next() else { break };
+                match self.let_go(machine, held, no, down) {
+                    LetGo::Kept => continue,
+                    LetGo::Gone => {}
+                    LetGo::Idle(page) => idle.push(page),
+                    LetGo::Loan(page) => loan.push(page),
+                }
+                free.push(no);
             }
-            free.push(no);
-            if free.is_full() {
-                machine.frames().release_all(held, &idle, MANY, down);
-                leave_all(machine, held, &loan, down);
-                machine.frames().announce(MANY);
-                idle.clear();
-                loan.clear();
-                self.give_back_many(machine, held, &free);
-                free.clear();
+            machine.frames().release_all(held, &idle, MANY, down);
+            leave_all(machine, held, &loan, down);
+            self.give_back_many(machine, held, &free);
+            if !free.is_full() {
+                return;
             }
         }
-        machine.frames().release_all(held, &idle, MANY, down);
-        leave_all(machine, held, &loan, down);
-        self.give_back_many(machine, held, &free);
     }
 }

@@ -191,18 +191,9 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: PageRange,
-        each: impl FnMut(Pages),
-    ) -> bool {
-        self.resident_in(held, space, range.into(), each)
-    }
-
-    pub(crate) fn resident_in(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
         mut each: impl FnMut(Pages),
     ) -> bool {
+        let range = VaRange::from(range);
         let (tree, mut h) = space.map.lock(self.mem(), held, range);
         tree.each(range, |e| {
             for va in e.range.intersect(range).iter_pages() {

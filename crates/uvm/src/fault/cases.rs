@@ -103,7 +103,10 @@ impl<M: Machine> Fault<'_, '_, M> {
                 if let Some((anon, page)) = self.resolve_below(held, oref, Some((body, slot)))? {
                     let is_installed = found.install(anon.number());
                     debug_assert!(is_installed, "another thread filled a slot");
-                    self.enter_new(held, page)?;
+                    // Every CPU has forgotten the page that it is a copy of.
+                    let shown = self.enter(&mut held.deeper(), page, entry.prot);
+                    self.uvm.frames().activate(self.uvm.mem(), held, page);
+                    shown?;
                 }
                 Ok(true)
             }
@@ -317,15 +320,6 @@ impl<M: Machine> Fault<'_, '_, M> {
         self.enter(&mut held.deeper(), page, self.entry.prot.without_write())?;
         self.map_loaned_around(held, &body.slots, slot);
         Ok(true)
-    }
-
-    /// Case 2B: shows the page of a new anon, which the slot has by now, where every CPU has
-    /// forgotten the page that it is a copy of.
-    #[inline]
-    fn enter_new(&mut self, held: &mut Held<'_, order::Amap>, page: PageNo) -> Attempt<()> {
-        let shown = self.enter(&mut held.deeper(), page, self.entry.prot);
-        self.uvm.frames().activate(self.uvm.mem(), held, page);
-        shown
     }
 
     /// Shows the object's page, or copies it for a private write: then the copy is returned, to be

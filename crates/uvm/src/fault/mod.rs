@@ -101,12 +101,6 @@ pub enum FaultError {
     TooOften,
 }
 
-impl From<NoMemory> for FaultError {
-    fn from(_: NoMemory) -> Self {
-        FaultError::NoMemory
-    }
-}
-
 impl From<FaultError> for RangeError {
     fn from(e: FaultError) -> Self {
         match e {

@@ -12,21 +12,6 @@ use super::{Advice, Change, Entry, Inherit, RangeError};
 use crate::map::steps::{first_part, Lock, ENTRIES, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
-/// What a change of protection takes from some entries.
-#[derive(Default)]
-struct Lowers {
-    any: bool,
-    /// An entry is wired.
-    wired: bool,
-}
-
-impl Lowers {
-    fn add<M: Machine>(&mut self, e: &Entry<M>, prot: Prot) {
-        self.any |= !prot.contains(e.prot);
-        self.wired |= e.wired;
-    }
-}
-
 impl<M: Machine> Uvm<M> {
     /// Sets the protection of a range. Lowering reaches translations before this returns; raising
     /// is left to the next fault.
@@ -86,10 +71,13 @@ impl<M: Machine> Uvm<M> {
             let whole = if looks { range } else { part };
             may_be(&tree, whole, prot)?;
             space.locked(self, &mut tree, &mut h).clip_within(whole, 0, reserved)?;
-            let mut lowers = Lowers::default();
-            tree.each(part, |e| lowers.add(e, prot));
+            let (mut lowers, mut is_wired) = (false, false);
+            tree.each(part, |e| {
+                lowers |= !prot.contains(e.prot);
+                is_wired |= e.wired;
+            });
             // What is wired isn't forgotten: it is unwired first, below.
-            if is_much && lowers.any && !(lowers.wired && prot == Prot::NONE) {
+            if is_much && lowers && !(is_wired && prot == Prot::NONE) {
                 space.map.claim(&tree);
                 drop(tree);
                 let range = (part, Lock::Claimed);
@@ -98,22 +86,19 @@ impl<M: Machine> Uvm<M> {
                     self.mem().pmap().protect(map.held, &space.pmap, some, prot, down);
                     some.end
                 });
-                {
-                    let (mut tree, mut h) = space.map.lock_claimed(held);
-                    tree.each_mut(part, |e| e.prot = prot);
-                    space.locked(self, &mut tree, &mut h).merge(part);
-                }
-                space.map.unclaim(self.mem(), held);
+                let (mut tree, mut h) = space.map.lock_and_unclaim(self.mem(), held);
+                tree.each_mut(part, |e| e.prot = prot);
+                space.locked(self, &mut tree, &mut h).merge(part);
                 return Ok(part.end);
             }
             tree.each_mut(part, |e| {
                 e.prot = prot;
                 if e.wired && prot == Prot::NONE {
                     // The translations go; a fault wires the pages again once access is back.
-                    self.unwire_translations(&mut h, space, e.range);
+                    self.unwire_some(&mut h, space, e.range, usize::MAX);
                 }
             });
-            if lowers.any {
+            if lowers {
                 self.mem().pmap().protect(&mut h, &space.pmap, part, prot, &mut down);
                 // Before the lock goes: a fault that finds the new protection must not meet the old
                 // translation.

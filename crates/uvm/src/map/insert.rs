@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, NoMemory, Pages, Prot, Va, VaRange};
+use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
 
 use super::tree::{Taken, Tree};
 use super::{Advice, Change, Entry, Inherit, LockedMap, Map, Name, ORef, Writes};
@@ -266,12 +266,6 @@ pub enum MapError {
     Invalid,
     /// The old range of a move is not all mapped, or a place not all reserved.
     NoMapping,
-}
-
-impl From<NoMemory> for MapError {
-    fn from(_: NoMemory) -> Self {
-        MapError::NoMemory
-    }
 }
 
 impl<M: Machine> Uvm<M> {

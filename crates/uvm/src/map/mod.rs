@@ -102,12 +102,6 @@ pub enum RangeError {
     Fault,
 }
 
-impl From<machine::NoMemory> for RangeError {
-    fn from(_: machine::NoMemory) -> Self {
-        RangeError::NoMemory
-    }
-}
-
 /// A run of addresses with one set of attributes.
 pub(crate) struct Entry<M: Machine> {
     pub(crate) range: VaRange,

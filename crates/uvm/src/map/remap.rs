@@ -116,7 +116,8 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<Va, MapError> {
         if new_len < old.pages() {
             let end = old.start + new_len;
-            self.unmap_range(held, space, VaRange::new(end, old.end)).map_err(|e| match e {
+            let cut = PageRange::new(end, old.end).ok_or(MapError::Invalid)?;
+            self.unmap(held, space, cut).map_err(|e| match e {
                 RangeError::TooMany => MapError::TooMany,
                 _ => MapError::NoMemory,
             })?;
@@ -254,7 +255,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
         moved.each(|e| {
             wired |= e.wired;
             if e.wired {
-                uvm.unwire_translations(self.held, space, e.range);
+                uvm.unwire_some(self.held, space, e.range, usize::MAX);
             }
         });
         // Before the lock goes: a fault at the new place must not change what a CPU still reaches

@@ -46,15 +46,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
-        self.unmap_range(held, space, range.into())
-    }
-
-    pub(super) fn unmap_range(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) -> Result<(), RangeError> {
+        let range = VaRange::from(range);
         let mut down = Gather::new();
         let mut old = Taken::new();
         let mut ahead = [self.forget_ahead(held, space, range)];
@@ -79,7 +71,7 @@ impl<M: Machine> Uvm<M> {
                 tree.take_into(range, &mut old);
                 if !old.is_empty() {
                     let _range = space.map.pin_range(tree, range);
-                    self.unwire_released(&mut h, space, range);
+                    self.unwire_some(&mut h, space, range, usize::MAX);
                     self.forget_range(&mut h, space, range, &mut down);
                 }
                 Ok(Some(()))
@@ -312,7 +304,7 @@ impl<M: Machine> Uvm<M> {
                     return Err(Stop::Heap(need));
                 }
                 if map.tree.get(part.start).is_some_and(|e| e.wired) {
-                    self.unwire_translations(map.held, space, part);
+                    self.unwire_some(map.held, space, part, usize::MAX);
                 }
                 map.discard_now(part, &mut down);
                 Ok(part.end)
@@ -333,7 +325,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
     ) {
         self.clip(range);
         self.tree.take_into(range, taken);
-        self.uvm.unwire_released(self.held, self.space, range);
+        self.uvm.unwire_some(self.held, self.space, range, usize::MAX);
         self.uvm.forget_range(self.held, self.space, range, down);
     }
 

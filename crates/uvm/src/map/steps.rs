@@ -450,10 +450,7 @@ impl<M: Machine> Uvm<M> {
             for Ahead { space, range, unwired, .. } in ranges {
                 self.in_steps(held, space, (*range, Lock::Claimed), |map, rest, down| {
                     let part = map.part_to_lower(rest);
-                    let end = match space.map.was_wired.load(Relaxed) {
-                        true => self.unwire_some(map.held, space, part, WIRED),
-                        false => part.end,
-                    };
+                    let end = self.unwire_some(map.held, space, part, WIRED);
                     self.forget_range(map.held, space, VaRange::new(part.start, end), down);
                     end
                 });

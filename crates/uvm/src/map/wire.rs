@@ -60,15 +60,14 @@ impl<M: Machine> Uvm<M> {
         mut fresh: Fresh,
         result: Result<(), RangeError>,
     ) -> Result<(), RangeError> {
-        let mut n = 0;
-        while let Some((part, _)) = fresh.pop_front() {
+        for n in 0.. {
+            let Some((part, _)) = fresh.pop_front() else { break };
             // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes
             // along.
             if result.is_err() && self.unwire_all(held, space, part).is_err() {
                 self.unwire_marked(held, space, part);
             }
             self.pause_after(held, n);
-            n += 1;
         }
         result
     }
@@ -108,7 +107,7 @@ impl<M: Machine> Uvm<M> {
                     // I5: what can't be wired now isn't mapped, and is wired when it is touched.
                     let page = (VaRange::new(va, va + Pages(1)), Lock::Unclaimed);
                     self.in_steps(held, space, page, |map, page, down| {
-                        self.unwire_translations(map.held, space, page);
+                        self.unwire_some(map.held, space, page, usize::MAX);
                         self.forget_range(map.held, space, page, down);
                         page.end
                     });
@@ -251,33 +250,10 @@ impl<M: Machine> Uvm<M> {
         self.in_steps(held, space, range, |map, rest, _| map.unwire_first(rest));
     }
 
-    /// Takes back the wiring of a range whose entries were taken out to be released; these are not
-    /// looked at. Cost: by the range's tables, and by wired pages, of which
-    /// [`unwire_ahead`](Self::unwire_ahead) left few.
-    pub(crate) fn unwire_released(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
-        if space.map.was_wired.load(Relaxed) {
-            self.unwire_translations(held, space, range);
-        }
-    }
-
-    /// Takes back the wiring of the range's pages and translations. A wired translation is never
-    /// forgotten (pmap law P1), so the pages to unwire are those that are mapped as wired.
-    pub(crate) fn unwire_translations(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
-        self.unwire_some(held, space, range, usize::MAX);
-    }
-
-    /// Takes back the wiring of at most so many of the range's pages, and says up to where no other
-    /// is wired.
+    /// Takes back the wiring of at most so many of the range's pages and translations, and says up to
+    /// where no other is wired. A wired translation is never forgotten (pmap law P1), so the pages to
+    /// unwire are those that are mapped as wired; entries are not looked at. Cost: a load, where
+    /// nothing was ever wired; else by the range's tables, and by wired pages.
     pub(crate) fn unwire_some(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -285,6 +261,9 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         most: usize,
     ) -> Va {
+        if !space.map.was_wired.load(Relaxed) {
+            return range.end;
+        }
         let mut rest = range;
         for _ in 0..most {
             let Some((va, page)) = self.mem().pmap().unwire(&space.pmap, rest) else {
@@ -316,7 +295,8 @@ impl<M: Machine> Uvm<M> {
             for (n, va) in part.iter_pages().enumerate() {
                 self.pause_after(held, n);
                 let mut is_there = false;
-                self.resident_in(held, space, VaRange::new(va, va + Pages(1)), |_| is_there = true);
+                let Some(page) = PageRange::sized(va, Pages(1)) else { continue };
+                self.resident(held, space, page, |_| is_there = true);
                 if let (true, Some(access)) = (is_there, access) {
                     let _ = self.fault(held, space, va, access);
                 }

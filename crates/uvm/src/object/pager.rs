@@ -7,7 +7,7 @@
 //! allocates the page, so a device or a ROM can hand out pages of its own choosing (1999, section
 //! 6).
 
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Ticket};
+use machine::{order, Held, Machine, PageNo, Pages, Ticket};
 
 use super::{Object, ObjectBody, Removed};
 use crate::io::{ReadRequest, Transfer};
@@ -38,12 +38,6 @@ pub enum GetError {
     NoSpace,
     /// No page is free.
     NoMemory,
-}
-
-impl From<NoMemory> for GetError {
-    fn from(_: NoMemory) -> Self {
-        GetError::NoMemory
-    }
 }
 
 /// A file's data could not be written back.

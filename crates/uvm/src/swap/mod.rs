@@ -37,7 +37,7 @@ use machine::lines::{AtomicU32, Ordering::Relaxed};
 use arrayvec::ArrayVec;
 
 pub(crate) use bits::Bits;
-use machine::{order, Before, Held, Machine, NoMemory, Ordered, PageNo};
+use machine::{order, Before, Held, Machine, Ordered, PageNo};
 
 use crate::io::Transfer;
 pub use crate::page::Slot;
@@ -201,12 +201,6 @@ pub enum SwapError {
     NoMemory,
     /// Some of what it holds could not be read: that is lost, the rest is where it was or at home.
     Io,
-}
-
-impl From<NoMemory> for SwapError {
-    fn from(_: NoMemory) -> Self {
-        SwapError::NoMemory
-    }
 }
 
 /// A run of slots that was just allocated.

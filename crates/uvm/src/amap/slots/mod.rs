@@ -92,12 +92,8 @@ impl Part<'_> {
 pub(crate) trait Holders {
     /// One more leaf holds the number.
     fn reference(&mut self, number: NonZeroU32);
-    /// One leaf less does.
-    fn release(&mut self, number: NonZeroU32);
-    /// The same for several numbers, those of a leaf at most.
-    fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>) {
-        numbers.for_each(|number| self.release(number));
-    }
+    /// One leaf less holds each of some numbers, those of a leaf at most.
+    fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>);
 }
 
 /// Whether a shared leaf may be copied to take a part of it out.
@@ -429,7 +425,7 @@ impl Slots {
             } else {
                 for (place, value) in (from..to).zip(&mut values) {
                     if let Some(old) = leaf.put(place, value) {
-                        holders.release(old);
+                        holders.release_many(core::iter::once(old));
                     }
                 }
             }
@@ -691,8 +687,8 @@ mod tests {
         fn reference(&mut self, number: NonZeroU32) {
             *self.0.entry(number).or_insert(1) += 1;
         }
-        fn release(&mut self, number: NonZeroU32) {
-            *self.0.entry(number).or_insert(1) -= 1;
+        fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>) {
+            numbers.for_each(|number| *self.0.entry(number).or_insert(1) -= 1);
         }
     }
 
