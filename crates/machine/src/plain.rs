@@ -26,6 +26,14 @@ const PLACES: usize = 4;
 const NIL: u32 = u32::MAX;
 
 /// What tables say of an address.
+///
+/// ```
+/// use machine::plain::Entry;
+/// use machine::{PageNo, Prot, Wiring};
+/// let (page, wiring) = (PageNo(7), Wiring::Pageable);
+/// let entry = Entry { page, prot: Prot::READ_WRITE, wiring, seen: Prot::READ };
+/// assert!(!entry.seen.contains(Prot::WRITE), "no store yet");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// What is mapped.
@@ -276,13 +284,25 @@ impl<T: Tables> State<T> {
 
 /// A pmap over a port's tables; `R` is the port's lock.
 ///
-/// An example is with [`Tables`].
+/// ```
+/// use machine::plain::{PlainPmap, Tables};
+/// use machine::{PageNo, Pmap, RawLock};
+/// fn is_new<T: Tables, R: RawLock>(pmap: &PlainPmap<T, R>) -> bool {
+///     (0..100).all(|n| !pmap.is_mapped(PageNo(n)))
+/// }
+/// ```
 pub struct PlainPmap<T, R>(Ordered<FreeList, R, State<T>>);
 
 impl<T: Tables, R: RawLock> PlainPmap<T, R> {
     /// For so many frames of the machine, of devices too (`Frames::numbers`).
     ///
-    /// An example is with [`Tables`].
+    /// ```
+    /// use machine::plain::{PlainPmap, Tables};
+    /// use machine::RawLock;
+    /// fn small<T: Tables + Default, R: RawLock>() -> PlainPmap<T, R> {
+    ///     PlainPmap::new(T::default(), 100)
+    /// }
+    /// ```
     pub fn new(tables: T, frames: usize) -> Self {
         let none = Place { space: 0, va: Va(0), next: NIL };
         let last = (frames * PLACES) as u32;
@@ -304,6 +324,14 @@ impl<T: Tables, R: RawLock> PlainPmap<T, R> {
     }
 
     /// Has the tables to itself: for accesses of a machine without an MMU, and to look.
+    ///
+    /// ```
+    /// use machine::plain::{PlainPmap, Tables};
+    /// use machine::{RawLock, Va};
+    /// fn is_seen<T: Tables, R: RawLock>(pmap: &PlainPmap<T, R>, space: u64, va: Va) -> bool {
+    ///     pmap.tables(|tables| tables.get(space, va).is_some_and(|entry| !entry.seen.is_empty()))
+    /// }
+    /// ```
     pub fn tables<O>(&self, work: impl FnOnce(&mut T) -> O) -> O {
         self.locked(|state| work(&mut state.tables))
     }

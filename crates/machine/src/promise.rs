@@ -57,7 +57,11 @@ fn of_bytes(bytes: usize) -> Layout {
 impl<H: GlobalAlloc, const CPUS: usize, const PIECE: usize> PromisedHeap<H, CPUS, PIECE> {
     /// A heap on an allocator, for so many CPUs; nothing is promised.
     ///
-    /// An example is with [`PromisedHeap`].
+    /// ```
+    /// # use machine::promise::PromisedHeap;
+    /// # use std::alloc::System;
+    /// static mut HEAP: PromisedHeap<System, 2, 32> = PromisedHeap::new(System);
+    /// ```
     pub const fn new(heap: H) -> Self {
         PromisedHeap { heap, pockets: [NONE; CPUS] }
     }
@@ -67,7 +71,14 @@ impl<H: GlobalAlloc, const CPUS: usize, const PIECE: usize> PromisedHeap<H, CPUS
     /// # Errors
     /// [`NoMemory`].
     ///
-    /// An example is with [`PromisedHeap`].
+    /// ```
+    /// # use machine::promise::PromisedHeap;
+    /// # use std::alloc::System;
+    /// let mut heap = PromisedHeap::<System, 2, 32>::new(System);
+    /// heap.reserve(1, 4096)?; // CPU 1 may allocate so much now.
+    /// # heap.reserve(1, 0)?;
+    /// # Ok::<(), machine::NoMemory>(())
+    /// ```
     pub fn reserve(&mut self, cpu: usize, bytes: usize) -> Result<(), NoMemory> {
         let worst = |bytes: usize| bytes.saturating_add(UNRESERVED_BYTES).saturating_mul(PIECE);
         let left = self.empty(cpu);
@@ -78,7 +89,13 @@ impl<H: GlobalAlloc, const CPUS: usize, const PIECE: usize> PromisedHeap<H, CPUS
 
     /// Allocates for a CPU; null if there is no memory.
     ///
-    /// An example is with [`PromisedHeap`].
+    /// ```
+    /// # use machine::promise::PromisedHeap;
+    /// # use std::alloc::{Layout, System};
+    /// let mut heap = PromisedHeap::<System, 2, 32>::new(System);
+    /// let word = heap.alloc(0, Layout::new::<u64>());
+    /// assert!(!word.is_null());
+    /// ```
     pub fn alloc(&mut self, cpu: usize, layout: Layout) -> *mut u8 {
         let block = self.take(layout);
         if !block.is_null() {
@@ -95,7 +112,14 @@ impl<H: GlobalAlloc, const CPUS: usize, const PIECE: usize> PromisedHeap<H, CPUS
     /// # Safety
     /// It is one of [`alloc`](Self::alloc), with this layout, and used no more.
     ///
-    /// An example is with [`PromisedHeap`].
+    /// ```
+    /// # use machine::promise::PromisedHeap;
+    /// # use std::alloc::{Layout, System};
+    /// let mut heap = PromisedHeap::<System, 2, 32>::new(System);
+    /// let word = heap.alloc(0, Layout::new::<u64>());
+    /// // SAFETY: it is of that layout, and used no more.
+    /// unsafe { heap.dealloc(word, Layout::new::<u64>()) };
+    /// ```
     pub unsafe fn dealloc(&mut self, at: *mut u8, layout: Layout) {
         // SAFETY: this function's contract.
         unsafe { self.heap.dealloc(at, layout) };

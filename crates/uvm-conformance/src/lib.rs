@@ -26,7 +26,7 @@
 //! passes at any speed; the only clock is the port's own patience in [`Access::wait`], for a
 //! wake-up that never comes.
 //!
-//! A port that keeps them shows what the library does on it by [`workload`]: programs that fork,
+//! A port that keeps them shows what the library does on it by [`workload()`]: programs that fork,
 //! lend pages, hand them over and use more memory than there is.
 //!
 //! # Using it

@@ -68,7 +68,14 @@ struct Memory<M: Machine> {
 /// # Panics
 /// If something isn't as it should be, or there is no memory.
 ///
-/// An example is with [`Programs`].
+/// ```
+/// # use machine::{order::Nothing, Held, Machine};
+/// # use uvm::Uvm;
+/// use uvm_conformance::{workload, Programs};
+/// fn show<M: Machine>(uvm: &Uvm<M>, held: &mut Held<'_, Nothing>, programs: &impl Programs<M>) {
+///     workload(uvm, held, programs);
+/// }
+/// ```
 pub fn workload<M: Machine>(
     uvm: &Uvm<M>,
     held: &mut Held<'_, Nothing>,

@@ -156,7 +156,7 @@ impl Index {
     /// Forgets other directories until there is room for so much; `false` if that isn't enough.
     fn make_room(&mut self, bytes: usize, dir: u32) -> bool {
         while self.bytes + bytes > self.room {
-            let others = self.directories.iter().filter(|(&ino, _)| ino != dir);
+            let others = self.directories.iter().filter(|&(&ino, _)| ino != dir);
             let Some((&eldest, _)) = others.min_by_key(|(_, it)| it.used) else { return false };
             self.forget(eldest);
         }

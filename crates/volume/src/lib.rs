@@ -30,6 +30,9 @@
 
 extern crate alloc;
 
+#[cfg(feature = "__example")]
+#[doc(hidden)]
+pub mod example;
 mod groups;
 mod index;
 mod inodes;
@@ -82,6 +85,10 @@ const MAX_CHANGES: u32 = 16;
 const SECTOR: u64 = 512;
 
 /// A transfer failed.
+///
+/// ```
+/// assert_eq!(volume::DeviceError.to_string(), "the disk failed to transfer data");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceError;
 
@@ -95,6 +102,33 @@ impl core::error::Error for DeviceError {}
 
 /// The disk, for metadata. Offsets and lengths are multiples of 512 bytes. Calls may sleep. Clones
 /// are the same disk.
+///
+/// ```
+/// use volume::{Device, DeviceError};
+///
+/// /// A disk that holds zeroes and drops what is written.
+/// #[derive(Clone)]
+/// struct Null;
+///
+/// impl Device for Null {
+///     fn bytes(&self) -> u64 {
+///         1 << 20
+///     }
+///     fn is_read_only(&self) -> bool {
+///         false
+///     }
+///     fn read(&mut self, _at: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+///         to.fill(0);
+///         Ok(())
+///     }
+///     fn write(&mut self, _at: u64, _from: &[u8]) -> Result<(), DeviceError> {
+///         Ok(())
+///     }
+///     fn flush(&mut self) -> Result<(), DeviceError> {
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait Device: Clone + Send {
     /// The length.
     fn bytes(&self) -> u64;
@@ -118,6 +152,18 @@ pub trait Device: Clone + Send {
 }
 
 /// A contiguous part of a file on the disk; in bytes.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::New;
+/// # let root = volume.root();
+/// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+/// let runs = volume.reserve(file, 8192, 0, 8192)?;
+/// // The host writes its pages there.
+/// let bytes: u64 = runs.iter().map(|run| run.len).sum();
+/// assert!(bytes == 8192 && runs.iter().all(|run| !run.unwritten));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
     /// Where in the file.
@@ -130,6 +176,14 @@ pub struct Run {
 }
 
 /// What the volume says of itself, in blocks.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// let space = volume.space();
+/// assert!(space.free < space.blocks);
+/// assert_eq!(space.blocks * space.block_size, 4 << 20);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Space {
     pub block_size: u64,
@@ -142,6 +196,11 @@ pub struct Space {
 }
 
 /// What a volume may take of memory.
+///
+/// ```
+/// let small = volume::Limits { cache_lines: 16, pieces: 32 };
+/// # let _ = small;
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Blocks of 4 KiB of metadata that are remembered; names may take as much again.
@@ -151,6 +210,16 @@ pub struct Limits {
 }
 
 /// How a volume is mounted.
+///
+/// ```
+/// # use volume::{ErrorKind, Mode, New, Volume};
+/// # use volume::example::{disk, Now, LIMITS};
+/// let mut volume = Volume::mount(disk(), Now, Mode::ReadOnly, LIMITS)?;
+/// let root = volume.root();
+/// let made = volume.create(root, b"data", New::File, 0o644, (0, 0));
+/// assert_eq!(made.err(), Some(ErrorKind::ReadOnly));
+/// # Ok::<(), ErrorKind>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     ReadOnly,
@@ -160,6 +229,16 @@ pub enum Mode {
 type Services = MountedServices<(), NoopObserver>;
 
 /// See the module. The host serialises calls by a lock that may sleep.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::New;
+/// let root = volume.root();
+/// let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?;
+/// volume.resize(file.ino, 100)?;
+/// assert_eq!(volume.lookup(root, b"data")?.size, 100);
+/// # Ok(()) });
+/// ```
 pub struct Volume<D: Device> {
     fs: Ext4<Shadow<D>, Services>,
     state: Arc<Mutex<State>>,
@@ -205,6 +284,14 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::UnsupportedFeature`]: it has a feature that is not known here;
     /// [`ErrorKind::NoMemory`]: a file whose deletion or truncation a crash interrupted lies in
     /// more pieces than may be listed.
+    ///
+    /// ```
+    /// # use volume::{ErrorKind, Mode, Volume};
+    /// # use volume::example::{disk, Now, LIMITS};
+    /// let mut volume = Volume::mount(disk(), Now, Mode::ReadWrite, LIMITS)?;
+    /// volume.unmount()?;
+    /// # Ok::<(), ErrorKind>(())
+    /// ```
     pub fn mount<C: Clock + Clone + Send + 'static>(
         mut device: D,
         clock: C,
@@ -294,15 +381,36 @@ impl<D: Device> Volume<D> {
     }
 
     /// The root directory's inode.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// assert_eq!(volume.attributes(volume.root())?.mode, 0o040_755);
+    /// # Ok(()) });
+    /// ```
     pub fn root(&self) -> u32 {
         self.fs.root_inode().raw()
     }
 
     /// Bytes of a block: 1024, 2048 or 4096.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// assert_eq!(volume.block_size(), volume.space().block_size);
+    /// # Ok(()) });
+    /// ```
     pub fn block_size(&self) -> u64 {
         self.block_size
     }
 
+    /// What the volume says of itself now.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// let before = volume.space().files_free;
+    /// volume.create(volume.root(), b"dir", volume::New::Dir, 0o755, (0, 0))?;
+    /// assert_eq!(volume.space().files_free, before - 1);
+    /// # Ok(()) });
+    /// ```
     pub fn space(&self) -> Space {
         let stats = self.fs.statfs();
         Space {
@@ -316,6 +424,12 @@ impl<D: Device> Volume<D> {
     }
 
     /// The user and the group that the reserved blocks are for, besides who may do anything.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// assert_eq!(volume.reserve_owner(), (0, 0));
+    /// # Ok(()) });
+    /// ```
     pub fn reserve_owner(&self) -> (u32, u32) {
         self.reserve.owner
     }
@@ -326,6 +440,18 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// I/O and damage; [`ErrorKind::NoMemory`] if the whole file lies in [too many
     /// pieces](Limits::pieces). Cost: the whole of the file's extent tree.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// volume.resize(file, 1 << 20)?;
+    /// assert!(volume.extents(file, 0, 1 << 20)?.is_empty(), "a hole");
+    /// volume.reserve(file, 1 << 20, 4096, 4096)?;
+    /// assert_eq!(volume.extents(file, 0, 1 << 20)?[0].at, 4096);
+    /// # Ok(()) });
+    /// ```
     pub fn extents(&mut self, ino: u32, at: u64, len: u64) -> Result<Vec<Run>> {
         if len == 0 {
             return Ok(Vec::new());
@@ -354,6 +480,17 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::NoSpace`]: as if never called, except that the size may be the new one and
     /// blocks may be reserved.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// // A file of 100 bytes: its block is where the host writes them.
+    /// let runs = volume.reserve(file, 100, 0, 100)?;
+    /// assert_eq!((runs[0].at, runs[0].unwritten), (0, false));
+    /// # Ok(()) });
+    /// ```
     pub fn reserve(&mut self, ino: u32, size: u64, at: u64, len: u64) -> Result<Vec<Run>> {
         let end = (at + len).min(size).max(at);
         let (at, full_end) = (self.floor(at), self.ceil(end));
@@ -413,6 +550,17 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`]: what could be had stays reserved.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// volume.resize(file, 8192)?;
+    /// volume.allocate(file, 0, 8192)?;
+    /// assert!(volume.extents(file, 0, 8192)?.iter().all(|run| run.unwritten));
+    /// # Ok(()) });
+    /// ```
     pub fn allocate(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
         self.make_log_room();
         let (at, end) = (self.floor(at), self.ceil(at + len));
@@ -440,6 +588,17 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// I/O and damage; [`ErrorKind::FileTooLarge`].
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// volume.reserve(file, 8192, 0, 8192)?;
+    /// volume.resize(file, 0)?;
+    /// assert!(volume.extents(file, 0, 8192)?.is_empty());
+    /// # Ok(()) });
+    /// ```
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
         self.settle()?;
         let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
@@ -578,6 +737,17 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// volume.reserve(file, 16384, 0, 16384)?;
+    /// volume.punch(file, 0, 8192)?;
+    /// assert_eq!(volume.extents(file, 0, 16384)?[0].at, 8192);
+    /// # Ok(()) });
+    /// ```
     pub fn punch(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
         let (from, to) = (self.ceil(at), self.floor(at + len));
         if from >= to {
@@ -652,6 +822,18 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// I/O and damage; mounting again frees it then.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// let was_last = volume.unlink(root, b"data")?;
+    /// // Nothing has it open any more.
+    /// assert!(was_last);
+    /// volume.reap(file)?;
+    /// # Ok(()) });
+    /// ```
     pub fn reap(&mut self, ino: u32) -> Result<()> {
         self.settle()?;
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
@@ -677,6 +859,13 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// I/O. The journal takes nothing more after a failure.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// volume.create(volume.root(), b"dir", volume::New::Dir, 0o755, (0, 0))?;
+    /// volume.sync()?; // It is there after a crash.
+    /// # Ok(()) });
+    /// ```
     pub fn sync(&mut self) -> Result<()> {
         self.make_log_room();
         self.fs.sync().map_err(kind)?;
@@ -744,6 +933,18 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`]: there are inodes without names that were not reaped; I/O.
+    ///
+    /// ```
+    /// # use volume::{ErrorKind, Mode, New, Volume};
+    /// # use volume::example::{disk, Now, LIMITS};
+    /// # let disk = disk();
+    /// let mut volume = Volume::mount(disk.clone(), Now, Mode::ReadWrite, LIMITS)?;
+    /// volume.create(volume.root(), b"dir", New::Dir, 0o755, (0, 0))?;
+    /// volume.unmount()?;
+    /// let mut volume = Volume::mount(disk, Now, Mode::ReadOnly, LIMITS)?;
+    /// volume.lookup(volume.root(), b"dir")?;
+    /// # Ok::<(), ErrorKind>(())
+    /// ```
     pub fn unmount(&mut self) -> Result<()> {
         self.make_log_room();
         self.fs.unmount().map_err(kind)

@@ -26,6 +26,16 @@ pub const APPEND_ONLY: u32 = InodeFlags::APPEND.bits();
 pub const NO_ATIME: u32 = InodeFlags::NO_ATIME.bits();
 
 /// What an inode says of itself.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::New;
+/// # let root = volume.root();
+/// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+/// let file = volume.attributes(file)?;
+/// assert_eq!((file.mode, file.links, file.size), (0o100_644, 1, 0));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes {
     pub ino: u32,
@@ -70,6 +80,15 @@ impl From<InodeInfo> for Attributes {
 }
 
 /// Which list of an inode says who may do what.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::AccessList;
+/// let root = volume.root();
+/// assert_eq!(volume.access_list(root, AccessList::Own)?, None);
+/// assert_eq!(volume.access_list(root, AccessList::Default)?, None);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessList {
     /// Its own.
@@ -88,6 +107,16 @@ impl AccessList {
 }
 
 /// What to make.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::New;
+/// let root = volume.root();
+/// let pipe = volume.create(root, b"pipe", New::Fifo, 0o600, (1, 1))?;
+/// let zero = volume.create(root, b"zero", New::CharDevice(1, 5), 0o666, (0, 0))?;
+/// assert_eq!((pipe.uid, zero.device), (1, Some((1, 5))));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub enum New<'a> {
     File,
@@ -100,6 +129,17 @@ pub enum New<'a> {
 }
 
 /// What to change; `None` leaves it.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::{Change, New};
+/// # let root = volume.root();
+/// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+/// let change = Change { owner: Some((7, 8)), ..Change::default() };
+/// let file = volume.change(file, &change)?;
+/// assert_eq!((file.uid, file.gid, file.mode), (7, 8, 0o100_644));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Change {
     pub perm: Option<u32>,
@@ -111,6 +151,19 @@ pub struct Change {
 }
 
 /// How a rename treats what has the name already.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::{ErrorKind, New, Rename};
+/// let root = volume.root();
+/// for name in [b"one", b"two"] {
+///     volume.create(root, name, New::File, 0o644, (0, 0))?;
+/// }
+/// let refused = volume.rename(root, b"one", root, b"two", Rename::NoReplace);
+/// assert_eq!(refused, Err(ErrorKind::AlreadyExists));
+/// volume.rename(root, b"one", root, b"two", Rename::Exchange)?;
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rename {
     Replace,
@@ -119,6 +172,13 @@ pub enum Rename {
 }
 
 /// One name of a directory; `next` is where the listing goes on behind it.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// let names = volume.list(volume.root(), volume::Cursor::Start, 2)?;
+/// assert_eq!((&names[0].name[..], &names[1].name[..]), (&b"."[..], &b".."[..]));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub ino: u32,
@@ -152,6 +212,13 @@ const fn type_bits(file_type: DirectoryEntryType) -> u32 {
 impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::NotFound`]: no such inode; I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// let root = volume.attributes(volume.root())?;
+    /// assert_eq!((root.uid, root.device), (0, None));
+    /// # Ok(()) });
+    /// ```
     pub fn attributes(&mut self, ino: u32) -> Result<Attributes> {
         self.make_log_room();
         Ok(self.fs.inode(number(ino)?).map_err(kind)?.into())
@@ -159,6 +226,16 @@ impl<D: Device> Volume<D> {
 
     /// # Errors
     /// I/O and damage; [`ErrorKind::ReadOnly`].
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::{Change, New};
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// let change = Change { perm: Some(0o600), ..Change::default() };
+    /// assert_eq!(volume.change(file, &change)?.mode, 0o100_600);
+    /// # Ok(()) });
+    /// ```
     pub fn change(&mut self, ino: u32, change: &Change) -> Result<Attributes> {
         self.settle()?;
         let update = InodeMetadataUpdate {
@@ -177,6 +254,15 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::{AccessList, New};
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// assert_eq!(volume.access_list(file, AccessList::Own)?, None);
+    /// # Ok(()) });
+    /// ```
     pub fn access_list(&mut self, ino: u32, which: AccessList) -> Result<Option<Vec<u8>>> {
         self.make_log_room();
         match self.fs.get_xattr(number(ino)?, which.namespace(), b"") {
@@ -190,6 +276,18 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`]: it has as before; I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::{AccessList, New};
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// # let list = [1, 0, 0, 0, 1, 0, 6, 0, 4, 0, 4, 0, 32, 0, 4, 0];
+    /// // As ext4 writes one: a version, then entries.
+    /// volume.set_access_list(file, AccessList::Own, &list)?;
+    /// assert_eq!(volume.access_list(file, AccessList::Own)?, Some(list.to_vec()));
+    /// # Ok(()) });
+    /// ```
     pub fn set_access_list(&mut self, ino: u32, which: AccessList, bytes: &[u8]) -> Result<()> {
         self.settle()?;
         let ino = number(ino)?;
@@ -203,6 +301,16 @@ impl<D: Device> Volume<D> {
     /// [`ErrorKind::NotFound`]; I/O and damage: a name of an inode without links is that too. A
     /// machine that went off leaves such names on a volume without a journal, and what the inode
     /// says of itself is of a file that was freed, or of none.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::{ErrorKind, New};
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// assert_eq!(volume.lookup(root, b"data")?.ino, file);
+    /// assert_eq!(volume.lookup(root, b"none").err(), Some(ErrorKind::NotFound));
+    /// # Ok(()) });
+    /// ```
     pub fn lookup(&mut self, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.make_log_room();
         let found = match self.known(dir, text)? {
@@ -265,6 +373,22 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// I/O and damage; [`ErrorKind::InvalidInput`]: a cursor of another kind of directory.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::{Cursor, New};
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// let (mut from, mut names) = (Cursor::Start, Vec::new());
+    /// loop {
+    ///     let part = volume.list(root, from, 2)?;
+    ///     let Some(last) = part.last() else { break };
+    ///     from = last.next;
+    ///     names.extend(part.into_iter().map(|entry| entry.name));
+    /// }
+    /// assert!(names.contains(&b"data".to_vec()));
+    /// # Ok(()) });
+    /// ```
     pub fn list(&mut self, dir: u32, from: Cursor, max: usize) -> Result<Vec<Entry>> {
         self.make_log_room();
         let entries = self.fs.read_directory(number(dir)?, from, max).map_err(kind)?;
@@ -283,6 +407,15 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`], [`ErrorKind::NoSpace`]: nothing changed; I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// let root = volume.root();
+    /// let dir = volume.create(root, b"dir", New::Dir, 0o755, (0, 0))?;
+    /// volume.create(dir.ino, b"link", New::Symlink(b"../data"), 0o777, (0, 0))?;
+    /// # Ok(()) });
+    /// ```
     pub fn create(
         &mut self,
         dir: u32,
@@ -337,6 +470,15 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::AlreadyExists`], [`ErrorKind::TooManyLinks`], [`ErrorKind::NoSpace`]; I/O and
     /// damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// assert_eq!(volume.link(file, root, b"other")?.links, 2);
+    /// # Ok(()) });
+    /// ```
     pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
         self.settle()?;
         let (inode, parent, called) = (number(ino)?, number(dir)?, name(text)?);
@@ -354,6 +496,18 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// volume.link(file, root, b"other")?;
+    /// assert!(!volume.unlink(root, b"data")?, "it has another name");
+    /// assert!(volume.unlink(root, b"other")?);
+    /// volume.reap(file)?;
+    /// # Ok(()) });
+    /// ```
     pub fn unlink(&mut self, dir: u32, text: &[u8]) -> Result<bool> {
         self.settle()?;
         let (parent, called) = (number(dir)?, name(text)?);
@@ -374,6 +528,16 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::NotDirectory`], [`ErrorKind::NotEmpty`]; I/O and
     /// damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// let root = volume.root();
+    /// let dir = volume.create(root, b"dir", New::Dir, 0o755, (0, 0))?;
+    /// volume.remove_dir(root, b"dir")?;
+    /// volume.reap(dir.ino)?;
+    /// # Ok(()) });
+    /// ```
     pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
         self.settle()?;
         let (parent, called) = (number(dir)?, name(text)?);
@@ -390,6 +554,16 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// As `rename(2)` says; I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::{New, Rename};
+    /// # let root = volume.root();
+    /// # let file = volume.create(root, b"data", New::File, 0o644, (0, 0))?.ino;
+    /// let lost = volume.rename(root, b"data", root, b"other", Rename::Replace)?;
+    /// assert_eq!((volume.lookup(root, b"other")?.ino, lost), (file, None));
+    /// # Ok(()) });
+    /// ```
     pub fn rename(
         &mut self,
         dir: u32,
@@ -458,6 +632,15 @@ impl<D: Device> Volume<D> {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`]: it is none; I/O and damage.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// # use volume::New;
+    /// let root = volume.root();
+    /// let link = volume.create(root, b"link", New::Symlink(b"data"), 0o777, (0, 0))?;
+    /// assert_eq!(volume.read_link(link.ino)?, b"data");
+    /// # Ok(()) });
+    /// ```
     pub fn read_link(&mut self, ino: u32) -> Result<Vec<u8>> {
         self.make_log_room();
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
