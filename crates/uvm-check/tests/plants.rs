@@ -298,13 +298,13 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "isolation: page-out on request takes what others map",
         file: "uvm/src/pageout/range.rs",
-        changes: &[("        if is_others || !is_written_to {", "        if !is_written_to {")],
+        changes: &[("        if is_others || e.writes_to().is_none() {", "        if e.writes_to().is_none() {")],
         found_by: ON_REQUEST,
     },
     Plant {
         what: "isolation: page-out on request takes files that the caller can't write",
         file: "uvm/src/pageout/range.rs",
-        changes: &[("        if is_others || !is_written_to {", "        if is_others {")],
+        changes: &[("        if is_others || e.writes_to().is_none() {", "        if is_others {")],
         found_by: ON_REQUEST,
     },
     Plant {

@@ -593,9 +593,7 @@ impl<M: Machine> Passing<'_, M> {
         let Some(need) = self.heap_bytes(&mut trees, &mut h, new, entries) else {
             return Ok(Some(Passed::InSteps));
         };
-        if need > reserved {
-            return Err(Stop::Heap(need));
-        }
+        Stop::ensure(need, reserved)?;
         clip(&mut trees.from, range);
         self.has_cut = true;
         let mut passed = match is_given {

@@ -373,6 +373,15 @@ impl<E> Stop<E> {
         Stop::Heap(reserved)
     }
 
+    /// Ends the attempt where it needs more heap than was reserved.
+    pub(crate) fn ensure(need: usize, reserved: usize) -> Result<(), Self> {
+        if need > reserved {
+            Err(Stop::Heap(need))
+        } else {
+            Ok(())
+        }
+    }
+
     /// The same end with another error.
     pub(crate) fn map<F>(self, to: impl FnOnce(E) -> F) -> Stop<F> {
         match self {

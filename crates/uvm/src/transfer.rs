@@ -347,9 +347,7 @@ impl<M: Machine> Uvm<M> {
         }
         let need =
             Change::ADD.bytes_in(map.tree) + 128 + crate::amap::NEW_BYTES + put_bytes(pages.0);
-        if need > reserved {
-            return Err(Stop::Heap(need));
-        }
+        Stop::ensure(need, reserved)?;
         if !map.has_room(1) {
             return Err(TransferError::NoSpace.into());
         }

@@ -44,7 +44,7 @@ use crate::amap::borrowed::Content;
 use crate::amap::borrowers::Name;
 use crate::amap::cover::{Cover, CHANGE_BYTES};
 use crate::amap::deferred::Left;
-use crate::amap::rewritten::{Rewritten, RewrittenSlots};
+use crate::amap::rewritten::Rewritten;
 use crate::amap::slots::{Emptied, Heap, Holders, Slots, LEAF_BYTES};
 use crate::anon::AnonNo;
 use crate::Uvm;
@@ -313,25 +313,6 @@ impl<M: Machine> ARef<M> {
         body.cover.is_exclusive(self.range(len))
     }
 
-    /// Heap bytes that a fork may need for the first `len` slots; none if it takes more than the
-    /// looks that are `left`.
-    pub(crate) fn fork_bytes(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        len: Pages,
-        writes: Writes,
-        left: &mut usize,
-    ) -> Option<usize> {
-        let (body, _) = self.amap.body.lock(held);
-        let is_copied = body.is_copied_at_fork(self.range(len), writes);
-        let looks = if is_copied { body.slots.most_leaves() } else { body.cover.len() };
-        *left = left.checked_sub(looks)?;
-        Some(match is_copied {
-            true => body.slots.share_bytes(self.range(len)) + NEW_BYTES + rewritten::BYTES,
-            false => body.cover.add_bytes(&self.range(len)),
-        })
-    }
-
     /// Whether a copy of some slots, and the end of a reference to them, take no longer than one
     /// hold of a lock may.
     pub(crate) fn copies_few(&self, held: &mut Held<'_, order::Map>, range: &Range<u64>) -> bool {
@@ -340,7 +321,7 @@ impl<M: Machine> ARef<M> {
             && body.cover.has_few_runs(range, RUNS_AT_ONCE.div_ceil(CUT))
     }
 
-    /// Heap bytes that [`copy`](Self::copy) needs, and [`release_some`](Self::release_some)
+    /// Heap bytes that a copy of the slots needs, and [`release_some`](Self::release_some)
     /// after it, when copies have every leaf; none if that takes more than the looks that are
     /// `left`. What no other entry refers to isn't copied.
     pub(crate) fn copy_bytes(
@@ -358,17 +339,6 @@ impl<M: Machine> ARef<M> {
         let own = body.cover.runs_in(range.clone()).filter(|&(_, count)| count == 1).count();
         let release = own * 2 * LEAF_BYTES + body.cover.add_bytes(&range);
         Some(body.slots.share_bytes(range) + NEW_BYTES + release)
-    }
-
-    /// A new amap with the same anons in the same slots, as far as the first `len` go. Cost: by
-    /// leaves of 64 slots. The caller sees to it that no mapping can write the anons that are now
-    /// shared.
-    pub(crate) fn copy(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Map>, len: Pages) -> Self {
-        let slots = {
-            let (body, mut h) = self.amap.body.lock(held);
-            body.share(uvm, &mut h, self.range(len), &RewrittenSlots::new())
-        };
-        Self::with_slots(slots, self.slot, len)
     }
 
     /// Before a store to an address copies the amap, which others have too: says that it will have

@@ -227,9 +227,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
         let range = VaRange::from(range);
         let (tree, _) = space.map.read(self.mem(), held);
-        let may_store =
-            |e: &&Entry<M>| e.writes == Writes::Shared && e.max_prot.contains(Prot::WRITE);
-        let entry = tree.get(range.start).filter(may_store)?;
+        let entry = tree.get(range.start).filter(|e| e.writes_to().is_some())?;
         let object = entry.object.as_ref()?;
         let shown = Some(entry.range.intersect(range)).filter(|shown| !shown.is_empty())?;
         let first = object.offset + (shown.start - entry.range.start);

@@ -69,7 +69,16 @@ impl<M: Machine> Uvm<M> {
                     sum.heap += entry_bytes::<Entry<M>>();
                 }
                 self.count_anons(map.held, e, part, &mut sum);
-                self.count_object(map.held, space, e, part, &mut sum);
+                let Some(oref) = &e.object else { return };
+                let first = e.index(oref, part.start);
+                let (body, _) = oref.pager.object().lock(map.held);
+                let maps = |&(index, page): &(Pages, _)| {
+                    let va = part.start + (index - first);
+                    let found = self.mem().pmap().extract(&space.pmap, va);
+                    found.is_some_and(|(mapped, _)| mapped == page)
+                };
+                let there = body.pages(first.0..first.0 + part.pages().0);
+                sum.mapped += there.filter(maps).count();
             });
             step.end
         });
@@ -152,26 +161,6 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-    }
-
-    fn count_object(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        e: &Entry<M>,
-        range: VaRange,
-        sum: &mut RangeStats,
-    ) {
-        let Some(oref) = &e.object else { return };
-        let part = e.range.intersect(range);
-        let first = e.index(oref, part.start);
-        let (body, _) = oref.pager.object().lock(held);
-        let there = body.pages(first.0..first.0 + part.pages().0);
-        let maps = |&(index, page): &(Pages, _)| {
-            let found = self.mem().pmap().extract(&space.pmap, part.start + (index - first));
-            found.is_some_and(|(mapped, _)| mapped == page)
-        };
-        sum.mapped += there.filter(maps).count();
     }
 
     /// Which pages of a range are in memory, as mincore reports: `each` gets every such page's

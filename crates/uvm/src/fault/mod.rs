@@ -479,9 +479,7 @@ impl<M: Machine> Uvm<M> {
         let waits = |entry: &&mut Entry<M>| request.needs_amap(entry);
         if let Some(entry) = tree.get_mut(request.va).filter(waits) {
             let need = BYTES + used + self.copy_amap_bytes(held, entry);
-            if need > reserved {
-                return Err(Stop::Heap(need));
-            }
+            Stop::ensure(need, reserved)?;
             if let Some(aref) = &entry.amap {
                 aref.note_rewritten(held, entry.slot(aref, request.va));
             }

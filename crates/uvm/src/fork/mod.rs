@@ -19,9 +19,9 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Va, VaRange};
 
 use crate::amap::borrowed::Content;
-use crate::amap::rewritten::RewrittenSlots;
+use crate::amap::rewritten::{self, RewrittenSlots};
 use crate::amap::slots::{Emptied, Heap, LEAF};
-use crate::amap::{ARef, LOOKS_AT_ONCE};
+use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
 use crate::map::tree::{built_bytes, Tree};
 use crate::map::{clip, Change, Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
@@ -302,7 +302,7 @@ impl<M: Machine> Uvm<M> {
         left: &mut usize,
     ) -> Option<usize> {
         let Some(aref) = &e.amap else {
-            return Some(if inherit == Inherit::Share { crate::amap::NEW_BYTES } else { 0 });
+            return Some(if inherit == Inherit::Share { NEW_BYTES } else { 0 });
         };
         let bytes = match inherit {
             Inherit::Share if e.writes == Writes::NeedsCopy => {
@@ -317,7 +317,15 @@ impl<M: Machine> Uvm<M> {
                 return None
             }
             Inherit::Copy if e.writes != Writes::Shared => {
-                aref.fork_bytes(held, e.len(), e.writes, left)?
+                let (body, _) = aref.amap.body.lock(held);
+                let range = aref.range(e.len());
+                let is_copied = body.is_copied_at_fork(range.clone(), e.writes);
+                let looks = if is_copied { body.slots.most_leaves() } else { body.cover.len() };
+                *left = left.checked_sub(looks)?;
+                match is_copied {
+                    true => body.slots.share_bytes(range) + NEW_BYTES + rewritten::BYTES,
+                    false => body.cover.add_bytes(&range),
+                }
             }
             Inherit::Share => {
                 let (body, _) = aref.amap.body.lock(held);
@@ -349,7 +357,12 @@ impl<M: Machine> Uvm<M> {
             None => entry.amap = Some(ARef::new(entry.range)),
             Some(aref) if aref.is_exclusive(held, len) => {}
             Some(aref) => {
-                let copy = aref.copy(self, held, len);
+                // By leaves of 64 slots: no mapping can write the anons that are shared now.
+                let slots = {
+                    let (body, mut h) = aref.amap.body.lock(held);
+                    body.share(self, &mut h, aref.range(len), &[])
+                };
+                let copy = ARef::with_slots(slots, aref.slot, len);
                 let mut down = Gather::new();
                 let all = (aref.range(len), usize::MAX);
                 let (_, emptied) = aref.release_some(self, held, all, Heap::Reserved, &mut down);
@@ -392,9 +405,7 @@ impl<M: Machine> Uvm<M> {
         // However many entries there are: what is stored to is not the program's to cut, and each
         // cut needs memory that has been touched.
         let bytes = Change::CLIP.bytes_in(tree);
-        if bytes > reserved {
-            return Err(Stop::Heap(bytes));
-        }
+        Stop::ensure(bytes, reserved)?;
         clip(tree, part);
         Ok(bytes)
     }
@@ -405,7 +416,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Map>,
         entry: &Entry<M>,
     ) -> usize {
-        let Some(aref) = &entry.amap else { return crate::amap::NEW_BYTES };
+        let Some(aref) = &entry.amap else { return NEW_BYTES };
         aref.copy_bytes(held, entry.len(), &mut { usize::MAX }).unwrap_or_default()
     }
 }

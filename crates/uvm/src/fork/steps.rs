@@ -143,9 +143,25 @@ impl<M: Machine> Fork<'_, M> {
                 })?;
                 self.prepare(held, &first)?;
             }
-            let done = self.make_step(held, rest, reserve);
+            self.uvm.mem().reserve_heap(reserve)?;
+            let made = {
+                let (mut tree, mut h) = self.parent.map.lock_claimed(held);
+                let part = first_part(&tree, rest);
+                let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
+                let most = (reserve, LOOKS_AT_ONCE);
+                let end = self.make_entries(&mut h, &mut tree, part, most, &mut need);
+                // Under the lock, as for a fork in one piece.
+                self.down.flush(self.uvm.mem().pmap());
+                match end {
+                    MadeUpTo::Failed(e) => Err(e),
+                    // The first entry here needs more.
+                    MadeUpTo::Before(va, _) if va == rest.start => Ok((va, need)),
+                    MadeUpTo::Before(va, _) => Ok((va, STEP_BYTES)),
+                    MadeUpTo::All => Ok((part.end, STEP_BYTES)),
+                }
+            };
             self.down.perform(self.uvm.frames(), self.uvm.mem(), held);
-            (rest.start, reserve) = done?;
+            (rest.start, reserve) = made?;
             self.uvm.pause_or_give_up(held)?;
         }
         Ok(())
@@ -211,31 +227,6 @@ impl<M: Machine> Fork<'_, M> {
             }))
         });
         first.err().flatten()
-    }
-
-    /// Makes entries for the first part of a range. Says where that ends, and what the next step is
-    /// to reserve: more, if that is what the first entry here needs.
-    fn make_step(
-        &mut self,
-        held: &mut Held<'_, order::Nothing>,
-        range: VaRange,
-        reserve: usize,
-    ) -> Result<(Va, usize), NoMemory> {
-        self.uvm.mem().reserve_heap(reserve)?;
-        let (mut tree, mut h) = self.parent.map.lock_claimed(held);
-        let part = first_part(&tree, range);
-        let mut need = built_bytes::<Entry<M>>(0) + tree.splice_bytes();
-        let most = (reserve, LOOKS_AT_ONCE);
-        let end = self.make_entries(&mut h, &mut tree, part, most, &mut need);
-        // Under the lock, as for a fork in one piece.
-        self.down.flush(self.uvm.mem().pmap());
-        match end {
-            MadeUpTo::Failed(e) => Err(e),
-            // More is needed by the first entry here.
-            MadeUpTo::Before(va, _) if va == range.start => Ok((va, need)),
-            MadeUpTo::Before(va, _) => Ok((va, STEP_BYTES)),
-            MadeUpTo::All => Ok((part.end, STEP_BYTES)),
-        }
     }
 
     /// Makes entries for a part of the range, as far as they take no more heap than is reserved,

@@ -100,9 +100,7 @@ impl<M: Machine> Uvm<M> {
             let is_plain = is_plain.is_ok() && tree.is_covered(range);
             let need = space.locked(self, &mut tree, &mut h).bytes_to_empty(range);
             let Some(need) = need.filter(|_| is_plain) else { return Ok(Given::Never) };
-            if need > reserved {
-                return Err(Stop::Heap(need));
-            }
+            Stop::ensure(need, reserved)?;
             self.forget_range(&mut h, space, range, &mut down);
             let mut out = LoanOut::new(self, loan, &mut down);
             let result = tree.try_each(range, &mut |entry| {

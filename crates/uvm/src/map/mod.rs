@@ -406,10 +406,7 @@ impl Change {
         more: usize,
         reserved: usize,
     ) -> Result<(), Stop<X>> {
-        match self.bytes_in(tree) + more {
-            need if need > reserved => Err(Stop::Heap(need)),
-            _ => Ok(()),
-        }
+        Stop::ensure(self.bytes_in(tree) + more, reserved)
     }
 }
 

@@ -210,9 +210,7 @@ impl<M: Machine> Uvm<M> {
                 self.copy_amaps_in_steps(held, space, range).map_err(RangeError::from)?;
                 return Err(Stop::again(reserved));
             };
-            if need > reserved {
-                return Err(Stop::Heap(need));
-            }
+            Stop::ensure(need, reserved)?;
             map.discard_now(range, &mut down);
             Ok(covered(&tree, range)?)
         });
@@ -300,9 +298,7 @@ impl<M: Machine> Uvm<M> {
                     self.copy_amaps_in_steps(held, space, part).map_err(RangeError::from)?;
                     return Err(Stop::again(reserved));
                 };
-                if need > reserved {
-                    return Err(Stop::Heap(need));
-                }
+                Stop::ensure(need, reserved)?;
                 if map.tree.get(part.start).is_some_and(|e| e.wired) {
                     self.unwire_some(map.held, space, part, usize::MAX);
                 }

@@ -172,9 +172,7 @@ impl<M: Machine> Uvm<M> {
                 return Err(MapError::Exists.into());
             }
             let need = map_bytes + Change::ADD.bytes_in(&tree);
-            if need > reserved {
-                return Err(Stop::Heap(need));
-            }
+            Stop::ensure(need, reserved)?;
             let map = Arc::new(Map::new(range));
             tree.insert(Entry::submap(map.clone()));
             let (pmap, family) = (space.pmap.clone(), space.family);

@@ -13,11 +13,11 @@
 use arrayvec::ArrayVec;
 
 use crate::page::SCAN;
-use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange};
 
 use super::{Pass, Priority, Progress};
 use crate::amap::borrowed::Content;
-use crate::map::{Entry, Writes};
+use crate::map::Entry;
 use crate::{Space, Uvm};
 
 /// Slots and entries that are looked at with the map locked.
@@ -173,8 +173,7 @@ impl<M: Machine> Uvm<M> {
         let Some(oref) = &e.object else { return part.end };
         // A handle of the host's, and this mapping.
         let is_others = oref.pager.object().references() > 2;
-        let is_written_to = e.writes == Writes::Shared && e.max_prot.contains(Prot::WRITE);
-        if is_others || !is_written_to {
+        if is_others || e.writes_to().is_none() {
             return part.end;
         }
         let first = e.index(oref, part.start);

@@ -291,9 +291,7 @@ impl Found<'_> {
         let (leaf, end) = if at == 0 { (before(), LEAF) } else { (self.leaf, at) };
         leaf.map_or(0, |leaf| (leaf.used.load(Relaxed) << (64 - end)).leading_ones() as usize)
     }
-}
 
-impl Found<'_> {
     /// Puts a number in place of another, beside threads that read the table. The leaf is
     /// this table's own, and a thread that replaces `old` holds its lock; so this says yes.
     #[inline]
