@@ -643,7 +643,7 @@ impl<M: Machine> Passing<'_, M> {
         let several = usize::from(entries > 1);
         let tallest = trees.from.splice_bytes().max(trees.to().splice_bytes());
         let mut bytes = several * 3 * tallest + built_bytes::<Entry<M>>(entries);
-        bytes += Change { insertions: 3, splices: 0 }.bytes_in(&mut trees.from);
+        bytes += Change { insertions: 3, splices: 0 }.bytes_in(&trees.from);
         bytes += Change { insertions: 3, splices: 0 }.with(trees.to(), &[new]).bytes_in(trees.to());
         if let Some(inherit) = self.mode.inheritance() {
             let mut left = LOOKS_AT_ONCE;

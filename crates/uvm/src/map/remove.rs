@@ -203,7 +203,7 @@ impl<M: Machine> Uvm<M> {
                 drop(tree);
                 let done = self.discard_in_steps(held, space, range, &mut down);
                 space.map.unclaim(self.mem(), held);
-                return done.and(Ok(is_covered?));
+                return done.and(is_covered.map_err(Stop::Fail));
             }
             let Some(need) = map.bytes_to_empty(range) else {
                 drop(tree);
