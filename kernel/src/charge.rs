@@ -14,7 +14,7 @@
 //! Each user may have a quarter of what was free when the first process started, all but root
 //! together half, root three quarters. Beyond that the call fails by the error that Linux has for
 //! it. Memory of a process itself (pages, page tables, map entries) has no such bound; it is
-//! counted when somebody asks (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are
+//! counted on request (`proc::oom`). Pages of unnamed objects (memfds, shared memory) are
 //! counted by a [`Quota`] for each process within one for its user, and all users but root may have
 //! half of memory and swap so: beyond that `write` and `fallocate` of a memfd say ENOSPC, a store
 //! to one or to a segment gets SIGBUS, and `shmget` of a segment that could never be filled says
@@ -81,7 +81,7 @@ pub struct User {
     locked: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
-    /// What its processes had together when somebody had to go last (`proc::oom`).
+    /// What its processes had together when one had to go last (`proc::oom`).
     pub judged: AtomicI64,
     /// Pages of the heap that it held then beside what was counted.
     pub idle: AtomicI64,

@@ -1,6 +1,6 @@
 //! `--accel`: whether QEMU emulates the guest's CPU, or this machine's CPU runs the guest by KVM.
 //!
-//! That `/dev/kvm` is there says little: it may be somebody else's, and where this machine is a
+//! That `/dev/kvm` is there says little: it may be another user's, and where this machine is a
 //! guest itself, its KVM may lack what a kernel does. So our kernel is booted with it once, with a
 //! program that starts others and sleeps; what came of it is kept until this machine boots again.
 //!

@@ -54,7 +54,7 @@ pub fn window() -> Option<(u16, u16)> {
     (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
 }
 
-/// Whether somebody types, and sees what comes.
+/// Whether a person types, and sees what comes.
 pub fn is_interactive() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }

@@ -37,8 +37,8 @@ pub struct Pa(pub u64);
 /// A page frame: the index of its record in the frame table, dense over all memory
 /// segments.
 ///
-/// A mere number: whoever has one proves nothing by it. What reaches a frame's bytes by number asks
-/// the frame table's `bytes_at` first whether the frame holds bytes for somebody.
+/// A mere number: to have one proves nothing. What reaches a frame's bytes by number asks
+/// the frame table's `bytes_at` first whether the frame holds bytes of use.
 ///
 /// ```
 /// use machine::{Channel, PageNo};

@@ -18,13 +18,13 @@
 //!
 //! I1: a CPU enters a space's set before it can load a translation of the space, and leaves it
 //! after it has forgotten all; an asker
-//!     reads the set after it has lowered. Then whoever isn't in the set has seen the lowered
+//!     reads the set after it has lowered. Then a CPU that isn't in the set has seen the lowered
 //!     tables, or has forgotten since.
 //! I2: `uses` becomes odd before the box is looked into, and a note is left before `uses` is read.
 //! Both sides write, then read what
 //!     the other has written, in one order that all CPUs agree on: so the asker finds `uses` odd or
 //!     the asked finds the note.
-//! I3: notes are taken out before what they say is forgotten, so whoever leaves one has lowered
+//! I3: notes are taken out before what they say is forgotten, so a CPU that leaves one has lowered
 //! before that.
 //!
 //! `uvm-check/tests/loom/notes.rs` tries all schedules, and breaks each of these laws to see that
@@ -271,7 +271,7 @@ impl Notes {
     #[cold]
     pub fn take(&self, mut forget: impl FnMut(Forget<'_>)) {
         let passes = self.passes.load(Relaxed);
-        // Whoever changes `waiting` after this pass has taken it sees the pass begun.
+        // A CPU that changes `waiting` after this pass has taken it sees the pass begun.
         self.passes.store(passes + 1, Relaxed);
         let waiting = self.waiting.swap(0, AcqRel);
         let mut ranges = [VaRange::new(Va(0), Va(0)); WORDS + 1];
@@ -418,7 +418,7 @@ mod tests {
                 let notes = Notes::new();
                 let _ = notes.leave(Some(before));
                 let _ = notes.leave(note);
-                // Whoever comes later takes nothing back.
+                // A later CPU takes nothing back.
                 let _ = notes.leave(Some(&many[1..2]));
                 assert_eq!(taken(&notes), None, "{note:?} after {before:?}");
             }

@@ -5,30 +5,24 @@
 //!
 //! # Laws
 //! P1. *What may be forgotten*: any mapping entered with [`Wiring::Pageable`], at any time. A
-//! mapping entered with
-//!     [`Wiring::Wired`] stays until it is removed.
-//! P2. *What must be exact*: after a call that removes or lowers has returned and its [`Shootdown`]
-//! has been
-//!     performed, no CPU reads or writes through what was lowered. Until then a CPU may.
-//! P3. *What may be put off*: telling other CPUs, until [`Pmap::flush`]. Raising a permission may
-//! stay unknown to
-//!     a CPU: it faults once more, and the VM system answers with the same `enter`.
-//! P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and
-//! present, since they
-//!     were cleared. A removed mapping's bits are kept with the page. They may be said too often,
-//!     never too rarely.
-//! P5. A page's mappings are found from the page ([`Pmap::page_protect`]), at a cost of their
-//! number. P6. *What nobody may overtake*: a mapping that has left the tables, or was lowered
-//! there, by `enter` too, may be used
-//!     by a CPU until its shootdown is flushed, and whoever looks into the tables meanwhile finds
-//!     nothing to tell the CPUs. A space's map and a page's owner have different locks. So a port
-//!     counts the shootdowns that are not flushed ([`Shootdown::begin_count`]); while there are
-//!     others, `remove` and `protect` note the whole range, `page_protect` all that CPUs know, and
-//!     so does `clear_modified` where it clears a bit. Else an unmapping would return, or the page
-//!     daemon free a page, while a CPU still reaches it; or a page would count as clean while a CPU
-//!     whose translation says that it is modified already goes on storing to it. A port may leave
-//!     out what nobody but the lowering CPU itself holds, if nothing runs there before the flush
-//!     that could use it.
+//! mapping entered with [`Wiring::Wired`] stays until it is removed. P2. *What must be exact*:
+//! after a call that removes or lowers has returned and its [`Shootdown`] has been performed, no
+//! CPU reads or writes through what was lowered. Until then a CPU may. P3. *What may be put off*:
+//! telling other CPUs, until [`Pmap::flush`]. Raising a permission may stay unknown to a CPU: it
+//! faults once more, and the VM system answers with the same `enter`. P4. *Referenced and
+//! modified*: a page's bits are the union over all its mappings, past and present, since they were
+//! cleared. A removed mapping's bits are kept with the page. They may be said too often, never too
+//! rarely. P5. A page's mappings are found from the page ([`Pmap::page_protect`]), at a cost of
+//! their number. P6. *What no call may overtake*: a mapping that has left the tables, or was
+//! lowered there, by `enter` too, may be used by a CPU until its shootdown is flushed, and a thread
+//! that looks into the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's
+//! owner have different locks. So a port counts the shootdowns that are not flushed
+//! ([`Shootdown::begin_count`]); while there are others, `remove` and `protect` note the whole
+//! range, `page_protect` all that CPUs know, and so does `clear_modified` where it clears a bit.
+//! Else an unmapping would return, or the page daemon free a page, while a CPU still reaches it; or
+//! a page would count as clean while a CPU whose translation says that it is modified already goes
+//! on storing to it. A port may leave out what no CPU but the lowering one holds, if nothing runs
+//! there before the flush that could use it.
 //!
 //! # Locks
 //! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes
@@ -210,10 +204,10 @@ pub trait Pmap: Send + Sync + Sized {
     /// table), of which one was just entered.
     ///
     /// The locks of the pages' owners may be gone by now. So `may(i)` is asked, under the lock that
-    /// [`page_protect`](Self::page_protect) takes, right before page `i` is entered: whoever takes
-    /// a page away says so in its record first and calls `page_protect` then, and either finds the
-    /// mapping or prevents it. The same holds for whoever loans a page or gives its owner a second
-    /// reference, which must not be written through a mapping made ahead.
+    /// [`page_protect`](Self::page_protect) takes, right before page `i` is entered: a thread that
+    /// takes a page away says so in its record first and calls `page_protect` then, and either
+    /// finds the mapping or prevents it. The same holds for a thread that loans a page or gives its
+    /// owner a second reference, which must not be written through a mapping made ahead.
     fn enter_ahead<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,

@@ -15,7 +15,7 @@
 //!
 //! A reader that needs one part of what it read, and for longer than the look-up,
 //! [pins](Access::pin) it: it keeps a copy, says which pages the copy stands for, and no longer
-//! hinders writers of other pages. Whoever changes a part in a way that copies must not miss
+//! hinders writers of other pages. A thread that changes a part in a way that copies must not miss
 //! [excludes](Shared::exclude) the part's pages first.
 //!
 //! Source: Dice and Kogan, BRAVO: biased locking for reader-writer locks (USENIX ATC 2019), with

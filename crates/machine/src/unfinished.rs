@@ -1,4 +1,4 @@
-//! Shootdowns under way: whether anybody has lowered what CPUs may hold, and has not told them all
+//! Shootdowns under way: whether a CPU has lowered what others may hold, and has not told them all
 //! yet (law P6 of [`crate::pmap`]).
 //!
 //! ```text
@@ -8,9 +8,9 @@
 //! A line for each CPU, which alone writes it: what CPUs do to spaces of their own takes no line
 //! from others. Who asks reads them all.
 //!
-//! I1: a shootdown begins with the lock held under which it lowers. So whoever finds the mapping
+//! I1: a shootdown begins with the lock held under which it lowers. So a CPU that finds the mapping
 //! lowered, under that lock, finds it begun. I2: it ends after the CPUs were told, with release;
-//! whoever doesn't find it any more, with acquire, goes on after that. I3: it begins and ends on
+//! one that doesn't find it any more, with acquire, goes on after that. I3: it begins and ends on
 //! one CPU, whose thread doesn't sleep meanwhile.
 //!
 //! `uvm-check/tests/loom/unfinished.rs` tries all schedules, and breaks each of these laws to see

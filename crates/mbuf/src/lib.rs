@@ -28,7 +28,7 @@
 //! * I5: `memory` is the sum of the pieces', each with all pages behind it, those too of which no
 //!   byte counts any more.
 //!
-//! Locks: none; whoever owns a chain locks it. Source: the paper's section 2.3 (mbufs, external
+//! Locks: none; a chain's owner locks it. Source: the paper's section 2.3 (mbufs, external
 //! storage), 5.1, 5.2. The road not taken is a linked list as in BSD: a piece's own allocation for
 //! each, where the deque has one for many.
 #![no_std]

@@ -130,7 +130,7 @@ impl World {
                 }
             }
             11 => {
-                // Somebody has room for so much, and fails when he has it.
+                // A reader has room for so much, and fails when it has it.
                 let (chain, model) = &mut self.chains[which];
                 let mut got = Vec::new();
                 let result =

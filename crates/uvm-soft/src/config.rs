@@ -73,7 +73,7 @@ pub enum Stage {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoBy {
-    /// Whoever waits for something ends one; and the test, when it likes.
+    /// A thread that waits for something ends one; and the test, when it likes.
     Waiters,
     /// Only the test: a thread of its own.
     Test,

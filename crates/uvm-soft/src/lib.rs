@@ -18,7 +18,7 @@
 //!   [`SoftMachine::tlb_audit`] finds such entries before they are used;
 //! * pageable mappings are forgotten at random (law P1), by seed; pages hold garbage until they are
 //!   written;
-//! * transfers end in any order, when somebody waits or a test says so, and fail when it says that;
+//! * transfers end in any order, when a thread waits or a test says so, and fail when it says that;
 //! * frames, tables and heap reservations fail at the Nth call, when asked to ([`Injector`]);
 //! * what an operation allocates beyond its reservation is found by a [`ChargedHeap`];
 //! * a [`Plant`] breaks one law on purpose, to prove that a test would see it.

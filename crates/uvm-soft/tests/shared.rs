@@ -189,8 +189,8 @@ fn pin<'a>(
     copy: &'a mut MaybeUninit<u32>,
 ) -> Pin<'a> {
     let part = NonNull::from(&*access);
-    // SAFETY: the part is what the lock guards, a number; whoever changes it here excludes the
-    // pages or means that the copy misses the change.
+    // SAFETY: the part is what the lock guards, a number; a thread that changes it here excludes
+    // the pages or means that the copy misses the change.
     unsafe { access.pin(lock, part, pages, copy) }
 }
 

@@ -211,7 +211,7 @@ pub unsafe fn donate_write(fd: Fd, start: *mut u8, length: usize) -> Result<usiz
         .map(|bytes| bytes as usize)
 }
 
-/// Makes a range of whole pages fit to be imported, by whoever has the descriptor that this
+/// Makes a range of whole pages fit to be imported, by a process that has the descriptor that this
 /// returns, with at most `protection` (`PROT_READ` and so on). Closing its last copy takes back
 /// what was not imported.
 ///

@@ -36,7 +36,7 @@ fn block(layout: Layout) -> (usize, Layout) {
     (block.size() / LINE, block)
 }
 
-// SAFETY: what the system gives is handed on, and kept until somebody asks for a block of the same
+// SAFETY: what the system gives is handed on, and kept until a caller asks for a block of the same
 // size again.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

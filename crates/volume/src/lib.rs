@@ -504,7 +504,7 @@ impl<D: Device> Volume<D> {
         if self.freed {
             self.sync()?;
         }
-        self.settle()?;
+        self.begin_change()?;
         self.allocate(ino, at, full_end - at)?;
         for run in self.extents(ino, at, full_end - at)? {
             if run.unwritten {
@@ -578,7 +578,7 @@ impl<D: Device> Volume<D> {
                 break;
             }
             from = to;
-            self.settle_sometimes(step)?;
+            self.begin_step(step)?;
         }
         Ok(())
     }
@@ -600,7 +600,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
-        self.settle()?;
+        self.begin_change()?;
         let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
         if size < old {
             self.shrink(ino, size, old)?;
@@ -631,7 +631,7 @@ impl<D: Device> Volume<D> {
                 break;
             }
             self.attempt(|fs| fs.truncate_inode(inode, end))?;
-            self.settle_sometimes(steps)?;
+            self.begin_step(steps)?;
         }
         Ok(())
     }
@@ -683,7 +683,7 @@ impl<D: Device> Volume<D> {
             }
             end = at;
             steps += 1;
-            self.settle_sometimes(steps)?;
+            self.begin_step(steps)?;
         }
         Ok(kept)
     }
@@ -753,7 +753,7 @@ impl<D: Device> Volume<D> {
         if from >= to {
             return Ok(());
         }
-        self.settle()?;
+        self.begin_change()?;
         self.punch_now(ino, from, to)
     }
 
@@ -835,7 +835,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn reap(&mut self, ino: u32) -> Result<()> {
-        self.settle()?;
+        self.begin_change()?;
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
         let is_file = info.mode & 0o170000 == 0o100000;
         if is_file && info.size > 0 {
@@ -877,7 +877,7 @@ impl<D: Device> Volume<D> {
 
     /// Before a change: commits if there were many since the last time, since the crate copies the
     /// whole of what is not committed at each change, to be able to take it back.
-    fn settle(&mut self) -> Result<()> {
+    fn begin_change(&mut self) -> Result<()> {
         self.changes += 1;
         if self.changes > MAX_CHANGES {
             self.sync()?;
@@ -886,11 +886,11 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// [`settle`](Self::settle) before the next step of one long change: most steps change what the
-    /// one before has changed.
-    fn settle_sometimes(&mut self, steps: u32) -> Result<()> {
+    /// [`begin_change`](Self::begin_change) before the next step of one long change: most steps
+    /// change what the one before has changed.
+    fn begin_step(&mut self, steps: u32) -> Result<()> {
         if steps.is_multiple_of(MAX_CHANGES) {
-            self.settle()?;
+            self.begin_change()?;
         }
         Ok(())
     }

@@ -44,7 +44,7 @@
 //!
 //! # Stacks and registers
 //! * `UserRegs`: a program's registers at the top of its task's stack; what is written there is
-//!   good for the way back, whoever wrote it
+//!   good for the way back, whatever wrote it
 //! * `Bases`, `fpu::State`: what else a switch saves: segment bases, vector state, which `accepts`
 //!   judges before it is loaded
 //! * `switch::{Context, switch, entry_stack, on_stack}`: a new task's stack begins with the up-call

@@ -4,15 +4,15 @@
 //!   submit(op, sector, pages, done) --> slot --> virtio::blk::Queue --> device
 //!                                        |                                |
 //!          done(token, pages, result) <--+------------- interrupt <-------+
-//!          or: wakes whoever waits in read, write, flush
+//!          or: wakes the task that waits in read, write, flush
 //! ```
 //! A disk has 64 slots, made when it is found: a request takes one, with a copy of its list of
 //! pages, and nothing is allocated. When no slot or not enough of the ring is free, `submit`
-//! sleeps: so whoever writes much is held back to what the disk takes.
+//! sleeps: so a program that writes much is held back to what the disk takes.
 //!
 //! I1: a slot is free (in `Shared::free`), in the ring, or done and about to be given back; who
-//! took it off `free` gives it back, but for one that nobody waits for: that is given back by
-//! whoever takes it out of the ring. I2: the pages of a request stay allocated until it is done:
+//! took it off `free` gives it back, but for one that nobody waits for: that is given back by the
+//! CPU that takes it out of the ring. I2: the pages of a request stay allocated until it is done:
 //! that is the requester's promise. I3: `done` is called in interrupt context, with the slot's lock
 //! held: it takes any spin lock but asks nothing of a disk. Locks: `shared`, then a slot; a slot's
 //! lock alone while `done` runs.
@@ -94,7 +94,7 @@ enum Memory<'a> {
 struct Slot {
     op: QueueOp,
     data: Data,
-    /// Nobody: somebody waits.
+    /// `None` if a task waits.
     done: Option<Done>,
     /// Set when the device has done with it.
     result: Option<Result<()>>,
@@ -246,7 +246,7 @@ impl Disk {
     /// for `O_EXCL`.
     ///
     /// # Errors
-    /// `EBUSY` if somebody has it.
+    /// `EBUSY` if it is taken.
     pub fn claim(&self) -> Result<()> {
         if self.claimed.swap(true, Ordering::Acquire) {
             return Err(EBUSY);
@@ -259,7 +259,7 @@ impl Disk {
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// Whether somebody has claimed it.
+    /// Whether it is claimed.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
     }

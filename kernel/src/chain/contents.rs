@@ -234,7 +234,7 @@ impl Contents {
     /// Puts back what was taken, in front of all else.
     pub fn unget(&mut self, mut chain: Chain) {
         let _ = self.with_moved(|held| {
-            // Only a second mover finds something here. Nothing may be lost: somebody is ended
+            // Only a second mover finds something here. Nothing may be lost: a process is ended
             // before this fails.
             let joined = vm::with_room_at_any_cost(|| {
                 chain.take_from(&Clusters, &mut held.front, usize::MAX)

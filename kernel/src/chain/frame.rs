@@ -5,7 +5,7 @@ use machine::{NoMemory, PAGE_SIZE};
 use crate::mem::frames::KERNEL;
 use crate::vm::{self, LoanedPage};
 
-/// A page of the kernel's own, or one that somebody loans. It goes back by [`free`](Frame::free),
+/// A page of the kernel's own, or one on loan. It goes back by [`free`](Frame::free),
 /// not when dropped.
 ///
 /// I1: nobody writes a page that is loaned. I2: a page of the kernel's own is written by the frame
@@ -27,7 +27,7 @@ impl Frame {
         Ok(Frame { page: vm::new_page()?, asked_for: true })
     }
 
-    /// A page that somebody loans.
+    /// A page on loan.
     #[inline]
     pub fn loan(page: LoanedPage) -> Frame {
         Frame { page, asked_for: false }

@@ -200,7 +200,7 @@ pub fn take_back(mut chain: Chain, space: &Space, addr: u64) {
     let mut at = addr;
     let _ = chain.try_each_run(|run| {
         let pages = run.pages();
-        // Nothing may be lost: somebody is ended before this fails.
+        // Nothing may be lost: a process is ended before this fails.
         if let Ok(loan) = vm::with_room_at_any_cost(|| vm::loan_all_again(pages.iter())) {
             vm::put_back(space, loan, at);
         }
@@ -380,7 +380,7 @@ fn hand_over_run(chain: &mut Chain, to: &mut Sink<'_>) -> bool {
         }
         Err(mut front) => {
             core::mem::swap(chain, &mut front);
-            // Nothing may be lost: somebody is ended before this fails.
+            // Nothing may be lost: a process is ended before this fails.
             let _ =
                 vm::with_room_at_any_cost(|| chain.take_from(&Clusters, &mut front, usize::MAX));
             front.release(&Clusters);

@@ -6,7 +6,7 @@
 //! Invariants: I1: the position's lock is held through a transfer that moves it, so that two
 //! writers that share a file don't overwrite each other; files without positions never take it and
 //! so may block. I2: `release` runs once, when the last reference goes, and never under a spin
-//! lock: whoever removes a descriptor lets its reference go after unlocking the table.
+//! lock: a thread that removes a descriptor lets its reference go after unlocking the table.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -358,8 +358,8 @@ impl File {
 
     /// Carries what was written to the file to stable storage.
     ///
-    /// Fails if data written since this file was opened could not be carried there: once, whoever
-    /// has tried.
+    /// Fails if data written since this file was opened could not be carried there: once, whichever
+    /// thread has tried.
     pub fn sync(&self) -> Result<()> {
         let synced = self.io.stored().map_or(Ok(()), |node| node.sync());
         self.check_written()?;

@@ -204,12 +204,12 @@ pub trait Stored {
         0
     }
 
-    /// How many of them somebody has been told of.
+    /// How many of them a program has been told of.
     fn write_errors_seen(&self) -> u64 {
         0
     }
 
-    /// Somebody is told of so many.
+    /// A program is told of so many.
     fn saw_write_errors(&self, _count: u64) {}
 
     /// Why.

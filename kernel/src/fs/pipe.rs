@@ -273,7 +273,7 @@ impl Pipe {
         outcome(chain.len(), result).map(|_| chain)
     }
 
-    /// As [`take`](Pipe::take), but what comes first may be memory that somebody gave away as it
+    /// As [`take`](Pipe::take), but what comes first may be memory that a program gave away as it
     /// was, which `map` takes.
     pub fn take_any(
         &self,
@@ -386,7 +386,7 @@ impl Pipe {
                 result
             });
             if let Some(turn) = over {
-                result = result.and(self.settle(turn, from, start));
+                result = result.and(self.wait_within_capacity(turn, from, start));
             }
         }
         outcome(from.done() - start, told(result))
@@ -403,7 +403,7 @@ impl Pipe {
     /// written what is too much, of what is its own: it had written `start` bytes before. Others
     /// may have [put back](Self::unget) what they took.
     #[cold]
-    fn settle(&self, turn: u64, from: &mut Source<'_>, start: usize) -> Result<()> {
+    fn wait_within_capacity(&self, turn: u64, from: &mut Source<'_>, start: usize) -> Result<()> {
         let is_over = || self.over.load(Ordering::SeqCst) == turn;
         let ready = || (!is_over() || !self.readers.is_open()).then_some(());
         let waited = self.writers.wait.wait_intr(None, ready).map_err(interrupted);
@@ -545,7 +545,7 @@ fn told(result: Result<()>) -> Result<()> {
 /// What was taken out of a pipe.
 pub enum Taken {
     Bytes(Chain),
-    /// Where memory is now that somebody gave away as it was, and its length.
+    /// Where memory is now that a program gave away as it was, and its length.
     Range(u64, usize),
 }
 
@@ -583,7 +583,7 @@ pub fn of(file: &File) -> Option<&Arc<Pipe>> {
 struct PipeInode {
     pipe: Arc<Pipe>,
     ino: u64,
-    /// Whoever made it.
+    /// The process that made it.
     owner: (u32, u32),
 }
 

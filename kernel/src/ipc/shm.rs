@@ -3,12 +3,12 @@
 //! ```text
 //!   TABLE  slot -> Shm { key, owner, mode, times,
 //!                     segment: a handle, until it is removed
-//!                     remnant: finds it as long as somebody has it attached }
+//!                     remnant: finds it as long as a process has it attached }
 //! ```
 //! The VM system counts attachments: a mapping is a reference of the segment's object, whether it
 //! came by `shmat`, by fork or by a split, and however it goes. So nothing here is told of exit,
 //! exec or unmapping, and the memory of a removed segment is freed with its last mapping. Its slot
-//! is found empty later: whoever makes a segment looks at [`AT_ONCE`] removed ones, each in its
+//! is found empty later: a call that makes a segment looks at [`AT_ONCE`] removed ones, each in its
 //! turn, and at all of them only before it is refused.
 //!
 //! I1: a slot's number is its index plus its sequence times `SLOTS`, so a reused slot has a new

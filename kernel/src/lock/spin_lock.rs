@@ -52,7 +52,7 @@ impl RawSpin {
         !self.0.swap(true, Acquire)
     }
 
-    /// Whether somebody holds the lock; a moment's value.
+    /// Whether a CPU holds the lock; a moment's value.
     #[inline]
     pub fn is_taken(&self) -> bool {
         self.0.load(Acquire)

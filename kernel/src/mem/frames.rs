@@ -49,8 +49,8 @@ pub fn table() -> Option<&'static Arc<Frames<KernelMachine>>> {
 /// Runs `call` with the token that says this thread holds no lock of the VM system. Builds with
 /// debug assertions check that.
 ///
-/// The token could come down from each system call's entry. But whoever drops a file or a page,
-/// ends a transfer in an interrupt, or allocates needs one too, and destructors, handlers and
+/// The token could come down from each system call's entry. But a thread that drops a file or a
+/// page, ends a transfer in an interrupt, or allocates needs one too, and destructors, handlers and
 /// allocators have no parameter for it. So it is made where it is needed, in this place alone
 /// (`clippy.toml`).
 #[inline]
@@ -61,8 +61,8 @@ pub fn unlocked<T>(call: impl FnOnce(&mut Held<'_, Nothing>) -> T) -> T {
 }
 
 /// Runs `call` with the token for the page allocator alone: the heap may grow with any other lock
-/// of the VM system held. Whoever had one of the allocator's would wait for himself, which the lock
-/// finds out.
+/// of the VM system held. A thread that had one of the allocator's would wait for itself, which the
+/// lock finds out.
 pub fn at_allocator<T>(call: impl FnOnce(&mut Held<'_, PageQueues>) -> T) -> T {
     call(&mut thread().held().down_to())
 }

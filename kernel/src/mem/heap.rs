@@ -152,7 +152,7 @@ struct Depot {
     first: *mut Run,
     whole: usize,
 }
-// SAFETY: what the pointers lead to is free memory that belongs to whoever has the depot.
+// SAFETY: what the pointers lead to is free memory that belongs to the CPU that has the depot.
 unsafe impl Send for Depot {}
 
 static DEPOTS: [[SpinLock<Depot>; SIZES.len()]; POOLS] =
@@ -445,13 +445,13 @@ pub fn bytes() -> u64 {
     mapped + pools::mark_frames(mapped) * PAGE_SIZE as u64 - back.ballooned * PAGE_SIZE as u64
 }
 
-/// Whether somebody has to see to the heap: see [`is_low`] and [`wake_daemon`].
+/// Whether the page daemon has to see to the heap: see [`is_low`] and [`wake_daemon`].
 #[inline]
 pub fn wants_attention() -> bool {
     LOW.load(Relaxed) || FULL.load(Relaxed)
 }
 
-/// Whether the cushion is being used: whoever can should make room.
+/// Whether the cushion is being used: a thread that can should make room.
 pub fn is_low() -> bool {
     LOW.load(Relaxed)
 }

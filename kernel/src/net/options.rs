@@ -299,7 +299,7 @@ fn may_set(level: u32, name: u32, value: &Value) -> Result<()> {
         net::SO_PRIORITY if !PRIORITIES.contains(&value.int()?) => {
             by.need(Caps::NET_ADMIN).or_else(|_| by.need(Caps::NET_RAW))
         }
-        // More of it than there was, which is nothing unless somebody asked.
+        // More of it than there was, which is nothing unless the caller asked.
         net::SO_BUSY_POLL if !administers && value.int()? != 0 => Err(EPERM),
         net::SO_BUSY_POLL if value.int()? < 0 => Err(EINVAL),
         _ => Ok(()),

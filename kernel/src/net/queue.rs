@@ -136,12 +136,12 @@ impl Incoming {
         self.maker.user().is_full()
     }
 
-    /// Somebody wants room: the next who makes some will wake him.
+    /// A writer wants room: the next reader that makes some wakes it.
     pub fn want_room(&self) {
         self.is_wanted.store(true, Ordering::SeqCst);
     }
 
-    /// Whether somebody wants the room that was made; he is to be woken then.
+    /// Whether a writer wants the room that was made; it is to be woken then.
     pub fn take_wish(&self) -> bool {
         self.is_wanted.load(Ordering::SeqCst) && self.is_wanted.swap(false, Ordering::SeqCst)
     }
@@ -157,7 +157,7 @@ impl Incoming {
         result
     }
 
-    /// Puts a record of `chain` in front of the others. Nothing may be lost: somebody is ended
+    /// Puts a record of `chain` in front of the others. Nothing may be lost: a process is ended
     /// before this fails.
     pub fn unget(&self, chain: Chain, is_stream: bool) {
         if chain.is_empty() && is_stream {

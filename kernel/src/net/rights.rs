@@ -182,7 +182,7 @@ impl Rights {
         Ok(Box::new(Rights { files, user, holder: holder.weak(), first, next: None, _charge }))
     }
 
-    /// The files, for somebody who only looks at the message, and calls [`seen`] before its call
+    /// The files, for a reader that only looks at the message, and calls [`seen`] before its call
     /// ends.
     pub fn copy(&self) -> Vec<Arc<File>> {
         self.files.clone()

@@ -186,7 +186,7 @@ impl Socket {
         File::anonymous(self, abi::O_RDWR | flags & abi::O_NONBLOCK)
     }
 
-    /// Itself, counted. It is there as long as somebody has a reference to call this with.
+    /// Itself, counted. It is there as long as there is a reference to call this with.
     pub fn arc(&self) -> Result<Arc<Socket>> {
         self.me.upgrade().ok_or(EBADF)
     }

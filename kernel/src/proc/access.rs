@@ -8,12 +8,12 @@
 //!   limit         prlimit
 //! ```
 //! I1: a process may do everything to itself. I2: memory that is not dumpable is for itself and for
-//! `SYS_PTRACE` only, whoever asks, and so is what a process keeps when its memory has gone; memory
-//! stops being dumpable before its process gets the credentials that it is to be kept from others
-//! for (`change_cred`). I3: memory is reached through `memory_of` or `may_debug`, which judge that
-//! memory; a process that was judged may have other memory by then. What else a program has is
-//! reached through `look_into`. I4: a new program's memory becomes dumpable when the descriptors
-//! that the old one's exec closes are closed (`exec`).
+//! `SYS_PTRACE` only, whatever process asks, and so is what a process keeps when its memory has
+//! gone; memory stops being dumpable before its process gets the credentials that it is to be kept
+//! from others for (`change_cred`). I3: memory is reached through `memory_of` or `may_debug`, which
+//! judge that memory; a process that was judged may have other memory by then. What else a program
+//! has is reached through `look_into`. I4: a new program's memory becomes dumpable when the
+//! descriptors that the old one's exec closes are closed (`exec`).
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;

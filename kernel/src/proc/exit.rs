@@ -48,7 +48,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
     let number = trace::leaves(thread);
     table::with(|tree| tree.remove_thread(thread.tid()));
     let mut group = process.group.lock();
-    // Counted once by whoever sums up: as a thread's before, as a gone thread's after.
+    // Counted once in a sum: as a thread's before, as a gone thread's after.
     process.usage.lock().add(&thread.usage());
     let left = group.threads.iter().position(|other| Arc::ptr_eq(other, thread));
     let own = left.map(|at| group.threads.swap_remove(at));

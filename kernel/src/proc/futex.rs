@@ -1,4 +1,4 @@
-//! Futexes: sleeping until somebody says that a word of user memory may have changed.
+//! Futexes: sleeping until a thread says that a word of user memory may have changed.
 //!
 //! A word is compared with the bucket locked that waiters on it enter. A waker changes the word
 //! first and then looks at the bucket. So either a waiter sees the new value, or the waker sees the
@@ -32,7 +32,7 @@ const ANY: u32 = u32::MAX;
 enum Key {
     /// An address in one address space.
     Private { mm: usize, va: u64 },
-    /// A place in an object, whoever maps it.
+    /// A place in an object, whatever space maps it.
     Shared { object: u64, offset: u64 },
 }
 

@@ -151,8 +151,8 @@ pub struct Adjustment {
     now: AtomicI32,
     /// The least that may be set without `CAP_SYS_RESOURCE`: what was set with it last.
     least: AtomicI32,
-    /// How good it would have been to end the process when somebody had to go last; for who
-    /// chooses, one at a time.
+    /// How good it would have been to end the process when one had to go last; for the thread
+    /// that chooses, one at a time.
     judged: AtomicI64,
 }
 

@@ -258,7 +258,7 @@ pub fn with_stopped<T>(
     f(&thread, trace.stop_for(&current_process())?)
 }
 
-/// Whether a thread is traced by somebody who may not trace everybody: what it runs gets no more
+/// Whether a thread is traced by a process that may not trace all others: what it runs gets no more
 /// rights than it had.
 pub fn keeps_from_gains(thread: &Thread) -> bool {
     let tracer = thread.trace.lock().tracer.clone();

@@ -9,9 +9,9 @@
 //! ```
 //! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with
 //! nothing to do takes from others' queues, and else halts. A thread of the kernel that is woken
-//! goes first: it waits for what others need. A program gives way early to one, and to whoever a
-//! device's interrupt has made ready. Tasks that are due, since their timer went off or they are
-//! the first that another has woken in its turn, take turns with all others (`queue`); so do
+//! goes first: it waits for what others need. A program gives way early to one, and to the task
+//! that a device's interrupt has made ready. Tasks that are due, since their timer went off or they
+//! are the first that another has woken in its turn, take turns with all others (`queue`); so do
 //! threads of the kernel with long work.
 //!
 //! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that
@@ -67,7 +67,7 @@ const TASK_HEAP: usize = 16 * 1024;
 /// What each CPU runs when there is nothing to run.
 static IDLE: [Once<Arc<Task>>; cpu::MAX_CPUS] = [const { Once::new() }; cpu::MAX_CPUS];
 
-/// CPUs that halt, or are about to (I4). Whoever takes a bit out has given that CPU something to
+/// CPUs that halt, or are about to (I4). A CPU that takes a bit out has given that CPU something to
 /// do.
 static IDLE_CPUS: AtomicU64 = AtomicU64::new(0);
 
@@ -322,7 +322,7 @@ pub fn set_affinity(task: &Arc<Task>, cpus: CpuSet) {
     if !cpus.contains(task.cpu()) {
         task.add_work(Work::RESCHEDULE);
         nudge(task);
-        // In a queue it is found by whoever takes it from there, who may be long about it.
+        // In a queue it is found by the CPU that takes it from there, which may be long about it.
         rouse(cpus);
     }
 }
@@ -354,7 +354,7 @@ pub fn yield_now() {
     schedule();
 }
 
-/// Ends the current task. Whoever waits for it holds its own reference.
+/// Ends the current task. A task that waits for it holds its own reference.
 pub fn exit_current() -> ! {
     queue::leave();
     current().end();
@@ -505,8 +505,8 @@ pub fn idle() -> ! {
                 let place = task.next_place();
                 queue::push(here, task, place);
             }
-            // Whoever has taken the bit out has sent an interrupt, which may have been answered
-            // while `steal` waited for a lock.
+            // The CPU that has taken the bit out has sent an interrupt, which may have been
+            // answered while `steal` waited for a lock.
             None => rest.until(|| queue::len(here) != 0 || IDLE_CPUS.load(SeqCst) & bit == 0),
         }
         IDLE_CPUS.fetch_and(!bit, AcqRel);

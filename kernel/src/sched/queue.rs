@@ -4,13 +4,13 @@
 //! the first task that is woken in each task's turn; in the other all others. So a sleep ends in
 //! time, however many tasks were woken or told to end at once, and tasks that sleep much have half
 //! of the CPU at most. Who stands in the first line runs for a moment, and then takes turns with
-//! the others; a turn of these is short while somebody waits in the first one. Each line is first
+//! the others; a turn of these is short while a task waits in the first one. Each line is first
 //! come, first served; a thread of the kernel that is woken goes to the front of the first one, and
 //! waits for no turn.
 //!
 //! I1: each line has room for all tasks, so that a wake-up never allocates. I2: `len` is the
-//! queue's length, changed with its lock held by an exchange, so that whoever queues and then looks
-//! for idle CPUs does it in that order. No two queues are locked at a time.
+//! queue's length, changed with its lock held by an exchange, so that a CPU that queues and then
+//! looks for idle CPUs does it in that order. No two queues are locked at a time.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;

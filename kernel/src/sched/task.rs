@@ -271,7 +271,7 @@ impl Task {
     }
 
     /// Takes it out of its sleep, or keeps it from it; it `is_due` then or isn't. Whether it slept:
-    /// the caller then puts it into a queue. Else whoever leaves its stack does.
+    /// the caller then puts it into a queue. Else the CPU that leaves its stack does.
     #[inline]
     pub(super) fn awaken(&self, is_due: bool) -> bool {
         if !self.is_asleep() {

@@ -44,8 +44,8 @@ impl Channels {
         Ticket { channel, sequence: self.bucket(channel).sequence.load(Relaxed) }
     }
 
-    /// Sleeps until the ticket's channel has been woken since, or, if that is looked at, somebody
-    /// says that it is enough.
+    /// Sleeps until the ticket's channel has been woken since, or, if that is looked at,
+    /// `is_enough` says so.
     pub fn wait(&self, ticket: Ticket, is_enough: impl Fn() -> bool) {
         let bucket = self.bucket(ticket.channel);
         bucket.waiters.wait(|| {

@@ -4,7 +4,8 @@
 //! and waits until the count is none. So all come to their turn as the mutex lets them: sharers
 //! that keep coming can't hold up who waits to be alone.
 //!
-//! I1: `sharers` grows only with `turn` held, so whoever holds that and has seen none is alone.
+//! I1: `sharers` grows only with `turn` held, so a thread that holds that and has seen none is
+//! alone.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 

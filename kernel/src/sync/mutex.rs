@@ -94,7 +94,7 @@ impl<T: ?Sized> Mutex<T> {
         self.waiters.wake_one();
     }
 
-    /// Gives the lock to whoever has waited for it longest (I1); false if nobody waits.
+    /// Gives the lock to the task that has waited for it longest (I1); false if none waits.
     #[cold]
     fn hand_on(&self) -> bool {
         self.waiters.wake_first(|task| self.heir.store(task.id(), Release))

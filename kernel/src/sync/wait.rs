@@ -28,7 +28,7 @@ pub enum Woken {
     Timeout,
 }
 
-/// Somebody who is told of each wake-up that is for all, and goes on being told.
+/// A watcher that is told of each wake-up that is for all, and goes on being told.
 pub trait Watcher: Send + Sync {
     /// May be called from interrupt handlers and with spin locks held, the queue's among them.
     fn notice(&self);
@@ -37,7 +37,7 @@ pub trait Watcher: Send + Sync {
     fn uid(&self) -> u32;
 }
 
-/// Watchers of a queue, at most: whoever wakes tells them all. Users have shares of them
+/// Watchers of a queue, at most: a waker tells them all. Users have shares of them
 /// (`share`).
 const WATCHERS: usize = 1024;
 
@@ -121,7 +121,8 @@ impl WaitQueue {
         }
     }
 
-    /// Whether somebody wants to be told of each change, though it makes nothing ready that wasn't.
+    /// Whether a watcher wants to be told of each change, though it makes nothing ready that
+    /// wasn't.
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Relaxed)
     }

@@ -191,7 +191,7 @@ const fn build() -> [Handler; SIZE] {
 /// Runs the system call that the registers ask for and leaves its result there.
 pub fn dispatch(regs: &mut UserRegs) {
     let number = regs.call_number() as usize;
-    // If the kernel lives on its last memory, somebody has to go before another call takes more.
+    // If the kernel lives on its last memory, a process has to go before another call takes more.
     if heap::wants_attention() && attend_to_heap().is_err() {
         regs.set_result(Err::<u64, _>(ENOMEM).into_word());
         return;

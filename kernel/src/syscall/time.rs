@@ -118,7 +118,7 @@ fn clock_getres(id: i32, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// The wall clock is the machine's, whoever asks; no other may be set at all.
+/// The wall clock is the machine's, for every program; no other may be set at all.
 fn clock_settime(id: i32, at: u64) -> Result<()> {
     if id != clock::REALTIME {
         return Err(EINVAL);

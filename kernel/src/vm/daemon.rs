@@ -4,7 +4,7 @@
 //! until free pages fall under the low water mark, which stands above what is kept for the kernel,
 //! so that it runs before anybody is refused; then it makes passes until the high one is reached or
 //! being written for. A pass that finds next to nothing is followed by a rest, twice as long as the
-//! last: were it not, every few pages that somebody takes would cost a look at all of memory, and
+//! last: were it not, every few pages that a program takes would cost a look at all of memory, and
 //! since the daemon runs ahead of programs, nobody who could end and give memory back would ever
 //! run. Kernel stacks that a crowd of threads has left it gives back, too; and it asks file systems
 //! on disks to forget what nobody uses, which their own thread does, since that may take long.

@@ -1,4 +1,4 @@
-//! What page frames are used for, counted when somebody asks: `/proc/meminfo`, `/proc/vmstat`.
+//! What page frames are used for, counted on request: `/proc/meminfo`, `/proc/vmstat`.
 //!
 //! Every frame's record is looked at without a lock, so sums are a moment's values and may disagree
 //! by a few pages. The road not taken is counters kept on the way of each fault and release, which

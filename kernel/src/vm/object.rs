@@ -148,7 +148,7 @@ impl Object {
     }
 
     /// Whether a program has it mapped so that stores come through, or may be allowed to, or an
-    /// export has, or somebody is about to.
+    /// export has, or a call is about to.
     pub fn has_writers(&self) -> bool {
         self.inner.pager().object().writers() > 0
     }
@@ -383,7 +383,7 @@ impl Object {
     }
 }
 
-/// Somebody who is about to map an object so that stores come through, as [`Object::has_writers`]
+/// A call that is about to map an object so that stores come through, as [`Object::has_writers`]
 /// counts.
 pub struct Writing(Object);
 

@@ -1,6 +1,6 @@
 //! A shared segment: anonymous memory that has a handle of its own beside its mappings.
 //!
-//! System V shared memory outlives the processes that map it, until somebody removes it; from then
+//! System V shared memory outlives the processes that map it, until a process removes it; from then
 //! on it lives as long as its mappings. So a segment is held by a [`Segment`], and once removed
 //! only known by a [`Remnant`], which keeps the object's head and none of its pages: the count of
 //! references, which is how many mappings there are, decides alone.
@@ -23,7 +23,7 @@ use crate::sched;
 
 type Anon = AnonObject<KernelMachine>;
 
-/// A segment somebody holds.
+/// A segment that is held.
 pub struct Segment {
     pager: Arc<Anon>,
 }

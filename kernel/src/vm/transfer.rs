@@ -32,7 +32,7 @@ pub fn transfer(space: &Space, pages: Loan) -> core::result::Result<u64, (Errno,
 }
 
 /// Puts pages back that were [given](super::give), where nobody has had the addresses for something
-/// else since. Nothing may be lost: somebody is ended before this fails.
+/// else since. Nothing may be lost: a process is ended before this fails.
 pub fn put_back(space: &Space, mut pages: Loan, addr: u64) {
     let bytes = Loan::bytes(pages.len()) * 16;
     loop {
@@ -218,7 +218,7 @@ impl Export {
         self.pages
     }
 
-    /// Maps what was donated where it was. Nothing may be lost: somebody is ended before this
+    /// Maps what was donated where it was. Nothing may be lost: a process is ended before this
     /// fails, unless other threads have mapped something else where a donation has left a hole.
     fn put_back(&self, space: &Space, addr: u64) {
         let place = match self.giving {
@@ -302,7 +302,7 @@ fn anonymous_span(space: &uvm::Space<KernelMachine>, range: PageRange) -> usize 
 /// A name of memory that came by a donation.
 const DONATED: &str = "donated";
 
-/// Memory of a program that somebody may read once, to be [taken](Export::donate): whole pages from
+/// Memory of a program that another may read once, to be [taken](Export::donate): whole pages from
 /// `addr` on, which are private, anonymous and may be written. Zeroes will take its place; where it
 /// came by a donation itself, nothing will. `None` if it is of another kind.
 ///

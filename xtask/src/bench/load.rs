@@ -16,7 +16,7 @@ struct Ticks {
 /// A measurement under way.
 pub struct Watch {
     begin: Ticks,
-    /// The load averages of a minute, at the begin and whenever somebody looked.
+    /// The load averages of a minute, at the begin and at each look.
     loads: Vec<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Disks with file systems that somebody has damaged on purpose: a machine mounts one after the
+//! Disks with file systems that were damaged on purpose: a machine mounts one after the
 //! other, asks for all that is there, writes, deletes, and unmounts. What it is told does not
 //! matter, as long as it is told, and the machine lives.
 //!

@@ -1,5 +1,5 @@
-//! The kernel with less memory than its programs use: contents are checked, and whoever has to go
-//! goes.
+//! The kernel with less memory than its programs use: contents are checked, and the program that
+//! has to go goes.
 //!
 //! A short run of each stands in every `./uvm test`; `--long` has ten minutes of over-commitment.
 

@@ -20,7 +20,7 @@ pub struct Counted {
     pub loaned_back: RefCell<usize>,
 }
 
-/// A page: a cluster, or one that somebody loaned.
+/// A page: a cluster, or one on loan.
 pub struct Page {
     bytes: Rc<Vec<u8>>,
     loan: bool,
@@ -40,7 +40,7 @@ impl Counted {
         Ok(())
     }
 
-    /// A page that somebody loans.
+    /// A page on loan.
     #[allow(dead_code)]
     pub fn loan(&self, bytes: &Rc<Vec<u8>>) -> Page {
         self.out.set(self.out.get() + 1);

@@ -22,7 +22,7 @@ pub struct Rom<M: Desk = SoftMachine> {
 }
 
 impl<M: Desk> Rom<M> {
-    /// The pages of all ROMs of a machine: on no queue, whoever wires and unwires them.
+    /// The pages of all ROMs of a machine: on no queue, whatever space wires and unwires them.
     ///
     /// # Errors
     /// [`NoMemory`].

@@ -1,7 +1,7 @@
 //! Storage in memory, behind files and swap devices, that watches what is done to it.
 //!
 //! A transfer is made at once or put under way, as the [`Line`] says; then the machine ends it when
-//! somebody waits or a test says so, in any order. While it is under way the storage is an
+//! a thread waits or a test says so, in any order. While it is under way the storage is an
 //! adversary: a page to be filled holds garbage until the end; of the pages to be written every
 //! second is looked at when the write starts, the others when it ends; the pages of one transfer
 //! end in several parts; a block whose write failed holds garbage.

@@ -121,7 +121,7 @@ pub struct Object {
     pub fates: BTreeMap<u64, Fate>,
     /// Pages that a file has no room for on its disk: they show zeroes.
     pub holes: BTreeSet<u64>,
-    /// Pages that an object within the quota has, since somebody has used them.
+    /// Pages that an object within the quota has, since a program has used them.
     pub made: BTreeSet<u64>,
 }
 

@@ -19,11 +19,11 @@ struct Inner<T> {
     value: UnsafeCell<Option<T>>,
 }
 
-/// See the module. The memory itself goes with the last copy of the pointer below, whoever drops
-/// it.
+/// See the module. The memory itself goes with the last copy of the pointer below, whichever thread
+/// drops it.
 pub struct Arc<T>(std::sync::Arc<Inner<T>>);
 
-// SAFETY: as std's: the value is shared by reference, and moves to whoever is last.
+// SAFETY: as std's: the value is shared by reference, and moves to the thread that is last.
 unsafe impl<T: Send + Sync> Send for Arc<T> {}
 // SAFETY: the same.
 unsafe impl<T: Send + Sync> Sync for Arc<T> {}

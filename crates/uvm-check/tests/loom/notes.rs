@@ -1,5 +1,5 @@
-//! Notes: nobody uses a translation once whoever took it away goes on, nor walks through a table
-//! that was freed.
+//! Notes: no CPU uses a translation once the CPU that took it away goes on, nor walks through a
+//! table that was freed.
 //!
 //! A CPU here is a thread. It is in the kernel, joins a space, begins to use translations as a
 //! program does, loads one from the tables when it likes, and ends its use. An asker lowers the

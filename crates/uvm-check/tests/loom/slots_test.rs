@@ -135,8 +135,8 @@ fn a_copy_of_a_copy_keeps_the_leaf_shared() {
     });
 }
 
-/// A first touch: whoever gets the place has filled its page before; who doesn't finds that page
-/// filled.
+/// A first touch: a thread that gets the place has filled its page before; one that doesn't finds
+/// that page filled.
 fn touch(slots: &Slots, index: u64, pages: &[UnsafeCell<u8>; 2], mine: u32) {
     let page = |no: NonZeroU32| &pages[no.get() as usize - 1];
     let mine = NonZeroU32::new(mine).unwrap();

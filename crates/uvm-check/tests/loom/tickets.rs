@@ -15,7 +15,7 @@ const PAGE: Channel = Channel(7);
 /// Has another queue than `PAGE`.
 const OTHER: Channel = Channel(8);
 
-/// A page that somebody waits for, in the life of its owner's lock.
+/// A page that a thread waits for, in the life of its owner's lock.
 struct Owner {
     busy: Ordered<Object, RawSpin, bool>,
     /// Boxed: a thread of loom's has a small stack.

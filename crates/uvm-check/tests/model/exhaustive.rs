@@ -14,7 +14,7 @@ fn check_all(beginning: &[Op], alphabet: &[Op], watch: Watch) {
 }
 
 /// 20 page frames, a device of few slots, and transfers that end when an operation says so or
-/// somebody waits.
+/// a thread waits.
 fn check_all_paging(beginning: &[Op], alphabet: &[Op]) {
     let machine =
         Config { segments: vec![(machine::Pa(0x10_0000), 20)], cpus: 2, ..Config::default() };

@@ -2,7 +2,7 @@
 //! page daemon takes what it can.
 //!
 //! ```text
-//!   P + 0    shared memory, a word for each CPU     may only grow, whoever looks
+//!   P + 0    shared memory, a word for each CPU     may only grow, in each thread's eyes
 //!   P + 1    private memory, a word for each CPU    the same; forks have it copied on the next write
 //!   P + 2n   two pages of each CPU's own            hold what it stored last
 //! ```

@@ -34,7 +34,7 @@ struct Program {
 struct Town {
     w: Arc<World>,
     state: Mutex<State>,
-    /// Somebody asks the host.
+    /// A program asks the host.
     is_asked: AtomicBool,
     kills: AtomicUsize,
 }
@@ -132,7 +132,7 @@ impl Town {
     }
 }
 
-/// Three programs need two of three units each. Afterwards the line serves whoever comes.
+/// Three programs need two of three units each. Afterwards the line serves each program that comes.
 #[test]
 fn whoever_is_refused_has_its_turn_or_is_ended() {
     check(|| {
@@ -146,7 +146,7 @@ fn whoever_is_refused_has_its_turn_or_is_ended() {
     });
 }
 
-/// Two come at the moment in which a third leaves: both find the turn taken, and somebody must tell
+/// Two come at the moment in which a third leaves: both find the turn taken, and a thread must tell
 /// one of them.
 #[test]
 fn who_comes_to_the_line_as_another_leaves_is_not_forgotten() {

@@ -393,7 +393,7 @@ fn page_arrives(outcome: Outcome, expect: Result<u64, FaultError>) {
                 })
             })
             .collect();
-        // A failed page is asked for again by whoever comes after; so the device answers until both
+        // A failed page is asked for again by the next thread; so the device answers until both
         // are served.
         let device = {
             let (w, served) = (w.clone(), served.clone());

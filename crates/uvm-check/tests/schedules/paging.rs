@@ -1,4 +1,5 @@
-//! The page daemon, a device that ends transfers when it likes, and whoever else wants the pages.
+//! The page daemon, a device that ends transfers when it likes, and other threads that want the
+//! pages.
 //!
 //! The device is a thread of its own; its storage (`uvm_check::host`) takes I/O on a page that a
 //! CPU can reach, or that changes hands, for an error of its own.
@@ -615,9 +616,9 @@ fn shared_memory_meets_the_page_daemon() {
     });
 }
 
-/// Three pages on loan in a program's slots, another program's, a file's and nobody's, are settled
-/// by the page daemon while the program reads and writes them, and those whose they are write
-/// theirs.
+/// Three pages on loan in a program's slots, another program's, a file's and one without owner, are
+/// adopted by the page daemon while the program reads and writes them, and those whose they are
+/// write theirs.
 #[test]
 fn pages_on_loan_to_a_program_meet_the_page_daemon() {
     check_paging(|| {

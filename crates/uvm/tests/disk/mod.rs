@@ -33,7 +33,8 @@ pub struct State {
     pub holes: BTreeSet<u64>,
     pub asked: Vec<u64>,
     pub full: bool,
-    /// How often the hole is punched again, and read, before whoever asked for room comes back.
+    /// How often the hole is punched again, and read, before the thread that asked for room comes
+    /// back.
     pub punches: usize,
     pub reads: Vec<Range<u64>>,
     pub writes: Vec<Range<u64>>,

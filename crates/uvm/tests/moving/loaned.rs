@@ -95,7 +95,7 @@ impl Pins {
     }
 }
 
-/// Whether parent and child have the page in common, whoever stores to it.
+/// Whether parent and child have the page in common, whichever stores to it.
 fn is_of_both(page: u64) -> bool {
     matches!(kind(page), Kind::Shared | Kind::Inherited)
 }

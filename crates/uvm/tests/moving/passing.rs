@@ -117,7 +117,7 @@ fn many_pages_are_taken_and_given_back_at_once_or_none() {
         uvm.new_pages(held, pages, &mut loan).unwrap();
         assert_eq!((loan.len(), uvm.frames().free()), (pages, free - pages));
         let va = uvm.transfer(held, &space, loan, At::Anywhere).unwrap();
-        // One sixteenth of memory may wait for somebody to touch it.
+        // One sixteenth of memory may wait for a program to touch it.
         assert_eq!(uvm.anons(), if pages > 16 { pages } else { 0 });
         audit(&uvm, held, &[&space], &[]);
         uvm.discard(held, &space, PageRange::new(va, va + Pages(pages as u64)).unwrap()).unwrap();

@@ -98,7 +98,7 @@ fn a_number_reaches_no_page_that_is_free_or_the_hosts_own() {
     m.frames().keep(page);
     assert_eq!(refused_by(&m, page, other), ALL, "the host's own");
     let_go(m.frames(), page);
-    assert_eq!(refused_by(&m, page, other), [""; 0], "somebody's, until it is freed last");
+    assert_eq!(refused_by(&m, page, other), [""; 0], "it has an owner, until it is freed last");
     assert_eq!(refused_by(&m, page, other), ALL, "free");
     assert_eq!(refused_by(&m, PageNo(200), other), ALL, "none");
     m.frames().activate(&m, h, other);

@@ -106,7 +106,7 @@ const OWNERS: [Owner; 9] = [
     Owner::Object(u32::MAX),
 ];
 
-/// One step, of those that somebody may take as the page is now; or none.
+/// One step, of those that a thread may take as the page is now; or none.
 fn step(
     m: &SoftMachine,
     h: &mut Held<'_, Nothing>,

@@ -541,7 +541,7 @@ fn pages_that_the_file_got_past_them_are_read_again() {
         let va = map(&desk, &space, 8, Sharing::Shared, Advice::Normal);
         (0..8).for_each(|n| assert_eq!(desk.load(&space, va + Pages(n)), Ok(n as u8)));
         desk.disk.state().written.extend((0..8).map(|n| (n, 90 + n as u8)));
-        // What was stored is not thrown away, nor what somebody uses.
+        // What was stored is not thrown away, nor what a program uses.
         desk.store(&space, va + Pages(2), 7).unwrap();
         assert!(!desk.file.invalidate(&desk.uvm, held, 0..4));
         assert!(desk.file.invalidate(&desk.uvm, held, 3..5));

@@ -165,8 +165,8 @@ fn a_failed_write_costs_a_slot_and_nobody_a_page() {
 }
 
 /// Half of swap is bad, the half that fills first, and says so at once: passes free nothing and
-/// start nothing that could be waited for. Whoever is refused memory has the slots tried one by one
-/// and is not told that memory has run out.
+/// start nothing that could be waited for. A thread that is refused memory has the slots tried one
+/// by one and is not told that memory has run out.
 #[test]
 fn writes_that_fail_at_once_end_no_operation() {
     let (uvm, mut ctx) = (world(64), ThreadCtx::new());

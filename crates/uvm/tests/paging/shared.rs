@@ -186,7 +186,7 @@ fn a_lost_slot_is_one_pages_loss() {
         let lost: Vec<u64> = (0..LEN).filter(|&n| w.load(n) == Err(FaultError::Io)).collect();
         assert_eq!(lost.len(), 2);
         (0..LEN).filter(|n| !lost.contains(n)).for_each(|n| assert_eq!(w.load(n), Ok(n as u8)));
-        // It stays lost, until somebody lets it go.
+        // It stays lost, until the last program lets it go.
         assert_eq!(w.store(lost[0], 1), Err(FaultError::Io));
         w.audit();
         w.uvm.punch(&mut ctx.held(), &w.pager, lost[0]..lost[0] + 1);

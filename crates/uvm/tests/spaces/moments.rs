@@ -35,7 +35,7 @@ fn a_dropped_page_is_out_of_every_cpus_reach() {
             let held = &mut ctx.held();
             file.drop_clean(&uvm, held, 0..16);
             let is_free = uvm.frames().owner(page) == Owner::Free;
-            // Somebody gets the frame and writes a secret.
+            // Another program gets the frame and writes a secret.
             while let Ok(next) = uvm.frames().alloc(uvm.machine(), held, Reserve::Kernel) {
                 if next == page {
                     uvm.machine().write(page, 0, &[0x42]);

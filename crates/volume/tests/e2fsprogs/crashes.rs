@@ -184,8 +184,8 @@ fn what_was_set_aside_for_deleted_files_is_freed_after_a_power_cut() {
     deleted_while_open(&["-b", "1024", "-J", "size=4"]);
 }
 
-/// Without a journal a machine that goes off may leave a name whose inode was freed. Whoever looks
-/// it up is told of the damage, and isn't given what the inode was.
+/// Without a journal a machine that goes off may leave a name whose inode was freed. A thread that
+/// looks it up is told of the damage, and isn't given what the inode was.
 fn killed_without_a_journal(options: &[&str], seed: u64) -> usize {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let image = folder.path().join("disk.img");

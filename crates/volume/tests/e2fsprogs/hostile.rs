@@ -192,7 +192,7 @@ fn mount_and_use(image: Vec<u8>, seed: u64) {
     }
 }
 
-/// The seed that is tried, for whoever watches that it ends.
+/// The seed that is tried, for the thread that watches that it ends.
 static CURRENT: AtomicU64 = AtomicU64::new(0);
 
 fn watch() {

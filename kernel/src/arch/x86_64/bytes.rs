@@ -10,7 +10,7 @@ use machine::{PageNo, PAGE_SIZE};
 
 use crate::mem::frames::KERNEL;
 
-/// Bytes that lie together in one page, which is kept from being freed by whoever has this.
+/// Bytes that lie together in one page, which this keeps from being freed.
 #[derive(Clone, Copy)]
 pub struct PageBytes {
     /// In the direct map; so are the `len` bytes from there on.

@@ -70,7 +70,7 @@ pub struct Cpu {
     heap_pool: Cell<Pool>,
     /// The task that runs, by `Arc::into_raw`; null before `sched::init`.
     current: Cell<*const Task>,
-    /// The task whose stack was just left, until somebody has looked where it goes.
+    /// The task whose stack was just left, until this CPU has looked where it goes.
     left: Cell<*const Task>,
     pub(super) tables: UnsafeCell<gdt::Tables>,
     pub(super) shared: Shared,
@@ -173,7 +173,7 @@ pub fn clear_work() {
     this().done.set(0);
 }
 
-/// This CPU's data. Whoever sleeps may go on elsewhere: it is not to be kept across that.
+/// This CPU's data. A task that sleeps may go on elsewhere: it is not to be kept across that.
 #[inline]
 pub(super) fn this() -> &'static Cpu {
     let this: *const Cpu;
@@ -190,7 +190,7 @@ pub(super) fn shared(cpu: usize) -> &'static Shared {
     &CPUS[cpu].shared
 }
 
-/// This CPU's number. Whoever sleeps may go on elsewhere.
+/// This CPU's number. A task that sleeps may go on elsewhere.
 #[inline]
 pub fn index() -> usize {
     let index: usize;
@@ -305,7 +305,7 @@ pub fn current() -> Current<Task> {
     }
     debug_assert!(!current.is_null(), "a task runs since sched::init");
     // SAFETY: the slot keeps the task until a switch, at which it stops running, and by then
-    // somebody else keeps it alive until it runs again. The slot is empty until `sched::init`
+    // another reference keeps it alive until it runs again. The slot is empty until `sched::init`
     // alone.
     unsafe { Current::new(NonNull::new_unchecked(current)) }
 }

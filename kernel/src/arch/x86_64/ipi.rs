@@ -6,10 +6,10 @@
 //! ```
 //! A CPU with nothing to do sets a bit itself while it looks for work ([`watch`]): so nobody
 //! interrupts it, and it sees what it is asked. I1: a bit is taken before it is acted upon, so what
-//! was written before `send` is seen by whoever acts. I2: a CPU that waits with interrupts off does
-//! so by [`Wait`], which answers; so a CPU that waits for a lock answers the lock's holder, who may
-//! wait for its answer. I3: what is asked for is done without a lock, as the one who polls may hold
-//! any.
+//! was written before `send` is seen by the CPU that acts. I2: a CPU that waits with interrupts off
+//! does so by [`Wait`], which answers; so a CPU that waits for a lock answers the lock's holder,
+//! who may wait for its answer. I3: what is asked for is done without a lock, as the one who polls
+//! may hold any.
 //!
 //! What can't wait for that, stopping a CPU and asking it where it is, goes by NMI.
 
@@ -49,7 +49,7 @@ const SHOW: u32 = 2;
 #[inline]
 pub fn send(cpus: CpuSet, what: Ipi) {
     for cpu in cpus.without(CpuSet::one(cpu::index())).iter() {
-        // Whoever finds a bit set knows that an interrupt is on its way for it.
+        // A CPU that finds a bit set knows that an interrupt is on its way for it.
         if cpu::shared(cpu).requests.fetch_or(what as u32, AcqRel) == 0 {
             apic::interrupt(cpu);
         }
@@ -74,7 +74,7 @@ pub fn watch(ticks: u64, is_called: impl Fn() -> bool) {
     let requests = &cpu::this().shared.requests;
     let begun = io::rdtsc();
     requests.fetch_or(WATCHING, AcqRel);
-    // Whoever takes the bits by an interrupt takes this CPU's too.
+    // A CPU that takes the bits by an interrupt takes this one's too.
     let sees = || (0..LOOKS).any(|_| requests.load(Acquire) != WATCHING || is_called());
     while !sees() && io::rdtsc() - begun < ticks {
         io::interrupt_window();

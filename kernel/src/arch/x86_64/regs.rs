@@ -18,7 +18,7 @@ use crate::arch::layout::USER_END;
 /// See the module. Traps inside the kernel build the same structure, without the two bases behind
 /// it.
 ///
-/// I1: a program's are good for the way back, whoever wrote to them: selectors are those of
+/// I1: a program's are good for the way back, whatever wrote to them: selectors are those of
 /// programs, flags among those that a program may choose, bases addresses of user memory. So these
 /// fields are changed here alone.
 #[repr(C)]

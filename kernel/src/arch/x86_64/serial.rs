@@ -1,4 +1,5 @@
-//! The two serial ports: COM1 is the console, COM2 the control channel to whoever started QEMU.
+//! The two serial ports: COM1 is the console, COM2 the control channel to the program that started
+//! QEMU.
 //!
 //! Output polls: QEMU takes a byte at once unless its own output is blocked. Input arrives by
 //! interrupt and goes to the receiver that the terminal has registered, the console's byte by byte,

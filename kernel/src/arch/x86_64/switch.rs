@@ -70,7 +70,7 @@ pub fn entry_stack(stack: &Stack) -> u64 {
     stack.top() - BASES
 }
 
-/// Leaves `from` and goes on where `to` was left. Returns when somebody switches to `from` again.
+/// Leaves `from` and goes on where `to` was left. Returns when a CPU switches to `from` again.
 ///
 /// # Safety
 /// Both belong to tasks that stay alive until they are switched from for the last time; `to` isn't

@@ -29,7 +29,7 @@ pub const MAX_INPUT: usize = 4096;
 /// What stands at the host's end of the input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Somebody who types.
+    /// A person who types.
     Keyboard,
     /// A pipe or a file, with the bytes that edit a line quoted.
     Stream,

@@ -7,9 +7,9 @@
 //! A file's extents are remembered: reading, and writing over what is there, takes no lock but for
 //! that table.
 //!
-//! I1: what is remembered is the volume's table as of the last change of it; whoever changes it
-//! forgets it before the volume is unlocked. I2: `size` is the size that programs see; it is stored
-//! before pages behind it go, so that nobody writes them to the disk any more. I3: a page in
+//! I1: what is remembered is the volume's table as of the last change of it; a thread that changes
+//! it forgets it before the volume is unlocked. I2: `size` is the size that programs see; it is
+//! stored before pages behind it go, so that nobody writes them to the disk any more. I3: a page in
 //! `pending` was written by a program, or reserved in a file without a name, has no block, and has
 //! one set aside in `Fs::pending`.
 
@@ -57,7 +57,7 @@ pub(super) struct Backing {
     sectors: AtomicU64,
     runs: SpinLock<Option<Runs>>,
     pending: SpinLock<Ranges>,
-    /// For how many ranges of `pending` that have no pages somebody pays.
+    /// For how many ranges of `pending` that have no pages a user pays.
     kept: SpinLock<(usize, Option<Charge>)>,
     /// It has no name any more: blocks are set aside for it in `pending` alone, since those on the
     /// disk would be lost in a crash. Changes with the volume locked.
@@ -238,7 +238,7 @@ impl Backing {
         Ok(runs)
     }
 
-    /// Forgets where the file lies: whoever wants to know asks the volume again.
+    /// Forgets where the file lies: the next look asks the volume again.
     pub(super) fn forget_runs(&self) {
         let runs = self.runs.lock().take();
         drop(runs);
@@ -399,7 +399,7 @@ impl Backing {
         })
     }
 
-    /// Charges whoever calls for ranges that no page has to be kept for.
+    /// Charges the calling process for ranges that no page has to be kept for.
     fn pay_for(&self, ranges: usize) -> Result<()> {
         let mut kept = self.kept.lock();
         if ranges <= kept.0 {
@@ -468,7 +468,7 @@ impl Backing {
     }
 
     /// Gives back what was set aside for the pages of a range.
-    pub(super) fn settle(&self, from: u64, to: u64) {
+    pub(super) fn release_pending(&self, from: u64, to: u64) {
         let _ = self.in_parts(from / PAGE..to.div_ceil(PAGE), |pending, part| {
             self.fs.give_back(pending.remove(part));
             Ok(())
@@ -476,10 +476,10 @@ impl Backing {
     }
 
     /// The same behind a file's new end; with the page that it ends in, if that needs nothing more.
-    pub(super) fn settle_behind(&self, end: u64) -> Result<()> {
+    pub(super) fn release_pending_behind(&self, end: u64) -> Result<()> {
         let last = end & !(PAGE - 1);
         let is_placed = has_blocks(&self.runs()?, last, end);
-        self.settle(if is_placed { last } else { end.next_multiple_of(PAGE) }, u64::MAX);
+        self.release_pending(if is_placed { last } else { end.next_multiple_of(PAGE) }, u64::MAX);
         Ok(())
     }
 
@@ -584,7 +584,7 @@ impl Backing {
             // The disk's free room lies in pieces: what was promised as one would come to many.
             return Err(EFBIG);
         }
-        // Whoever dirtied them had room for them.
+        // The thread that dirtied them had room for them.
         self.promise_beside(&runs, at, len, 0).1?;
         let mut volume = self.fs.volume();
         let size = self.size();
@@ -597,7 +597,7 @@ impl Backing {
         let runs = self.load(&mut volume)?;
         self.fs.data.announce(pages);
         drop(volume);
-        self.settle(at, end);
+        self.release_pending(at, end);
         Ok((runs, Blocks::New))
     }
 }
@@ -657,7 +657,7 @@ impl Vnode<KernelMachine> for Arc<Backing> {
                 let Err(errno) = fits else { return Transfer::Done };
                 self.failure.store(errno.0, Ordering::Relaxed);
                 // It won't be tried again: what was set aside for it is free.
-                self.settle(start, end);
+                self.release_pending(start, end);
                 return Transfer::Failed;
             }
         };

@@ -1,10 +1,10 @@
 //! What is kept of a file system though nobody uses it: nodes, names of directories, listings, and
 //! where files lie.
 //!
-//! Whoever comes for the volume finds the cache within its bounds, or brings it back there first:
-//! so a program that looks at a million files has the kernel keep as many as one that looks at a
-//! thousand. A walk costs by nodes, and there is one for each quarter of them that came since the
-//! last. Walks take some nodes at a time and let others run in between.
+//! A thread that comes for the volume finds the cache within its bounds, or brings it back there
+//! first: so a program that looks at a million files has the kernel keep as many as one that looks
+//! at a thousand. A walk costs by nodes, and there is one for each quarter of them that came since
+//! the last. Walks take some nodes at a time and let others run in between.
 //!
 //! I1: a node that goes is the table's alone (`ext4`, I3), and has no pages.
 
@@ -156,7 +156,7 @@ impl Fs {
     /// Forgets nodes that nobody uses and that may go, until so many are left.
     pub(super) fn forget_unless(&self, least: usize, may_go: impl Fn(&Arc<Node>) -> bool) {
         let mut left = usize::MAX;
-        // Once more, for those that somebody looked at meanwhile.
+        // Once more, for those that a thread looked at meanwhile.
         while self.nodes.lock().len() < left && left > least {
             left = self.nodes.lock().len();
             let mut next = Some(0);

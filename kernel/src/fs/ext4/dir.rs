@@ -376,7 +376,7 @@ impl Node {
         Ok(())
     }
 
-    /// After `node` has lost a name. Whoever found it still holds it, so it is freed later.
+    /// After `node` has lost a name. The thread that found it still holds it, so it is freed later.
     fn detached(&self, volume: &mut Volume, node: &Arc<Node>, unwritten: Vec<Range<u64>>) {
         node.refresh(volume);
         if !node.is_unlinked() {

@@ -7,7 +7,7 @@
 //! Pages are pinned for the time of one request by a value on this stack: nothing of it is in the
 //! program's map (1999, section 3.2). Position, length and address must be multiples of a sector,
 //! else it is `EINVAL`, as on Linux. Of that, whole pages at a page's start move so; the rest, and
-//! what a page of the file that is in somebody's use would not agree with, goes through the cache
+//! what a page of the file that is in use would not agree with, goes through the cache
 //! and to the disk before the call returns.
 //!
 //! I1: the whole call holds `writer`, reads together and a write alone: a truncation frees no block
@@ -139,7 +139,7 @@ impl Contents {
             |at, len, from| self.write_piece(at, len, from),
         );
         if done < len {
-            self.backing.settle((at + done).next_multiple_of(PAGE), at + len);
+            self.backing.release_pending((at + done).next_multiple_of(PAGE), at + len);
         }
         result
     }

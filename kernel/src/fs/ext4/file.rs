@@ -51,7 +51,7 @@ pub(super) struct Contents {
     waiting: AtomicU64,
     /// I4.
     swapped: AtomicBool,
-    /// Failed writes that somebody has been told of, and that a mapping has been told of.
+    /// Failed writes that a program has been told of, and that a mapping has been told of.
     errors_seen: AtomicU64,
     errors_told_by_msync: AtomicU64,
     /// The object's count of pages changed through mappings, as of the last time that the file's
@@ -285,14 +285,14 @@ impl Contents {
         Ok(())
     }
 
-    /// Writes dirty pages back and waits for them, and for whoever does the same; errors are
+    /// Writes dirty pages back and waits for them, and for threads that do the same; errors are
     /// counted by the object, and what could not be written is clean.
     pub(super) fn clean(&self) {
         let _cleaner = self.cleaner.lock();
         self.waiting.store(0, Ordering::Relaxed);
         let was_dirty = self.backing.take_dirty();
         if was_dirty || self.object.is_mapped() {
-            // Whoever syncs the file is told.
+            // A program that syncs the file is told.
             let _ = self.object.clean();
         }
     }
@@ -337,7 +337,7 @@ impl Contents {
             self.resize(len)?;
         }
         if len < size {
-            self.backing.settle_behind(len)?;
+            self.backing.release_pending_behind(len)?;
             self.write_size()?;
         }
         Ok(())
@@ -346,7 +346,7 @@ impl Contents {
     /// Drops all that it holds: it has no name and no user any more.
     pub(super) fn empty(&self) {
         let _ = self.resize(0);
-        self.backing.settle(0, u64::MAX);
+        self.backing.release_pending(0, u64::MAX);
     }
 
     pub(super) fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
@@ -378,7 +378,7 @@ impl Contents {
         self.wipe(last.min(to), to)?;
         if last > first {
             self.object.free_range(first, last - first)?;
-            self.backing.settle(first, last);
+            self.backing.release_pending(first, last);
             let mut volume = self.backing.fs.volume();
             let done = volume.punch(self.backing.ino, first, last - first);
             self.backing.changed(&mut volume);

@@ -226,7 +226,7 @@ impl Fs {
         self.was_closed(node);
     }
 
-    /// Somebody is about to let a node go that has no name.
+    /// A thread is about to let a node go that has no name.
     pub(super) fn was_closed(&self, node: &Node) {
         let order = node.unlinked.load(Ordering::Acquire);
         if order != 0 {
@@ -249,7 +249,7 @@ impl Fs {
             closed.remove(&order);
             drop(closed);
             if !self.reap(order, ino) && !was_in_use {
-                // Whoever closed it may not be through with that. Later it is found by
+                // The thread that closed it may not be through with that. Later it is found by
                 // `reap_unused`.
                 self.closed.lock().entry(order).or_insert((ino, true));
             }

@@ -11,9 +11,9 @@
 //! and `execve` share. Nodes stay after their last use as long as they have pages, so the number of
 //! files that stay cached is bounded by memory alone. Those without pages, names that were looked
 //! up, listings of folders and lists of where files lie are a cache of bounded size (`cache`),
-//! which whoever comes for the volume keeps within it. What stays because a program uses it is
-//! charged: a file with its descriptor, and a folder that keeps the one above it to the user who
-//! found it.
+//! which each thread that comes for the volume keeps within it. What stays because a program uses
+//! it is charged: a file with its descriptor, and a folder that keeps the one above it to the user
+//! who found it.
 //!
 //! I1: no user memory is copied, and no page of a file is waited for, with the volume locked:
 //! bringing pages in needs the volume. I2: a name is looked up and its node taken from the table
@@ -90,12 +90,12 @@ pub(super) struct Fs {
     cache: Cache,
     /// Inodes without names that were not freed yet, in the order in which they lost the last.
     unlinked: SpinLock<BTreeMap<u64, u32>>,
-    /// Those of them that somebody has closed, and whether they were in use still when they were
+    /// Those of them that were closed, and whether they were in use still when they were
     /// looked at.
     closed: SpinLock<BTreeMap<u64, (u32, bool)>>,
     /// The next number of that order.
     next_unlinked: AtomicU64,
-    /// Held while they are freed: whoever needs their room waits until it is there.
+    /// Held while they are freed: a thread that needs their room waits until it is there.
     reaping: Mutex<()>,
     read_only: AtomicBool,
     /// Held while nodes are taken from the table one after another: to be written, or to be
@@ -194,7 +194,7 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     let Some(node) = super::inode::downcast::<Node>(root) else { return Ok(false) };
     let fs = node.fs().clone();
     fs.flush();
-    // Whoever writes nodes back holds them, and they would seem to be in use.
+    // A thread that writes nodes back holds them, and they would seem to be in use.
     let _walk = fs.walk.lock();
     // What it kept from being freed meanwhile.
     fs.reap_unused();

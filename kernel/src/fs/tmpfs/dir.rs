@@ -311,7 +311,7 @@ impl TmpNode {
         let replaced = to.take(to_name);
         let moved = from.take(name);
         to.add(to_name, node.clone(), charges.1);
-        self.settle(&node, to_node, to_name);
+        self.update_links(&node, to_node, to_name);
         self.modified();
         to_node.modified();
         drop(tree);
@@ -331,8 +331,8 @@ impl TmpNode {
             let taken = (from.take(name), to.take(to_name));
             from.add(name, target.clone(), charges.0);
             to.add(to_name, node.clone(), charges.1);
-            self.settle(node, to_node, to_name);
-            to_node.settle(target, self, name);
+            self.update_links(node, to_node, to_name);
+            to_node.update_links(target, self, name);
             self.modified();
             to_node.modified();
             drop(taken);
@@ -340,7 +340,7 @@ impl TmpNode {
     }
 
     /// After `node` moved from this directory to `to`: its back link and both directories' counts.
-    fn settle(&self, node: &TmpNode, to: &TmpNode, name: &[u8]) {
+    fn update_links(&self, node: &TmpNode, to: &TmpNode, name: &[u8]) {
         if let Ok(dir) = node.dir() {
             dir.moved(to, name);
             if !core::ptr::eq(self, to) {

@@ -128,7 +128,7 @@ pub fn post(
     if group.threads.is_empty() {
         return (Ok(Sent::Ignored), None);
     }
-    let was_stopped = settle_stop(process, &mut group, info.signal);
+    let was_stopped = change_stop(process, &mut group, info.signal);
     let sent = if info.signal == SIGKILL {
         kill_all(&mut group, ExitStatus::Killed(SIGKILL));
         Ok(Sent::Ignored)
@@ -187,7 +187,7 @@ fn waits_for(thread: &Thread, signal: Signal) -> bool {
 
 /// What a signal does to a stop at the time it is sent. Returns whether the process had come to
 /// rest and goes on now.
-fn settle_stop(process: &Arc<Process>, group: &mut Group, signal: Signal) -> bool {
+fn change_stop(process: &Arc<Process>, group: &mut Group, signal: Signal) -> bool {
     if SigSet::STOPS.has(signal) {
         discard(process, group, SigSet::of(&[SIGCONT]));
         return false;

@@ -1,4 +1,4 @@
-//! `signalfd`: signals that are read like a file. Whoever reads takes the signals of its own thread
+//! `signalfd`: signals that are read like a file. A thread that reads takes its own signals
 //! and process.
 //!
 //! A signal that some thread would take at once is not for a file. One that all block wakes the
