@@ -184,8 +184,9 @@ impl User {
         all.inspect_err(|_| _ = self.kept.fetch_sub(bytes, Relaxed))
     }
 
-    /// As [`take`](Self::take), for what outlives processes: nobody's end gives back the pages that
-    /// it leaves partly free, so these have a bound, too, somewhat beyond that of what is on them.
+    /// As [`take`](Self::take), for what outlives processes: no process's end gives back the pages
+    /// that it leaves partly free, so these have a bound, too, somewhat beyond that of what is on
+    /// them.
     fn take_lasting(&self, bytes: usize) -> Result<(), Full> {
         let most = EACH.load(Relaxed) / PAGE_SIZE;
         if self.uid != 0 && self.heap_pages() > most + most / 4 {
@@ -210,14 +211,14 @@ impl User {
     /// What counts the pages of objects that outlive the process that made them.
     pub fn memory(&self) -> &Arc<Quota> {
         let total = frames::table().map_or(0, |frames| frames.total());
-        // As a tmpfs on Linux: nobody's end gives back what has a name, so half is for private
+        // As a tmpfs on Linux: no process's end gives back what has a name, so half is for private
         // memory.
         let half = (total + SWAP.load(Relaxed)) / 2;
         shared_memory().set_most(half.saturating_sub(shared_memory().heap().div_ceil(PAGE_SIZE)));
         &self.memory
     }
 
-    /// Whether one object of the user's may have so many pages, if nobody else has any.
+    /// Whether one object of the user's may have so many pages, if no other user has any.
     pub fn may_fill(&self, pages: u64) -> bool {
         self.memory();
         self.uid == 0 || pages <= shared_memory().most() as u64

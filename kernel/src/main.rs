@@ -76,7 +76,7 @@ fn start(info: &BootInfo) -> ! {
     let devices = framebuffer::find();
     mem::init(|| info.memory(), info.module, devices.as_slice()).expect("enough memory to start");
     let last_resort = stack::Stack::new().expect("enough memory for a stack");
-    // SAFETY: the stack is forgotten, so nobody else gets it.
+    // SAFETY: the stack is forgotten, so no other task gets it.
     unsafe { cpu::init(last_resort.top()) };
     core::mem::forget(last_resort);
     trap::init();

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 const NOT_NEEDED: [&str; 8] =
     ["debconf", "dpkg", "gawk", "install-info", "libperl", "original-awk", "perl", "tar"];
 
-/// What nobody reads in there.
+/// What isn't read in there.
 const NOT_READ: [&str; 4] =
     ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
 

@@ -45,7 +45,7 @@ pub enum Clock {
     Instructions,
 }
 
-/// Whether the machine has a display card; nobody looks at it.
+/// Whether the machine has a display card, which isn't looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Display {
     #[default]
@@ -210,7 +210,7 @@ impl Machine {
             std::thread::spawn(move || {
                 // What can't be read of QEMU's complaints is no reason to stop.
                 for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-                    let mut errors = errors.lock().expect("nobody panics with it");
+                    let mut errors = errors.lock().expect("no thread panics with it");
                     errors.push_str(&line);
                     errors.push('\n');
                 }
@@ -296,8 +296,8 @@ impl Running {
                 break Ending::Stopped(Stopped::ByUser);
             }
             // QEMU keeps such a machine for a debugger, with all its registers printed.
-            if self.errors.lock().expect("nobody panics with it").starts_with(GIVEN_UP) {
-                self.errors.lock().expect("nobody panics with it").clear();
+            if self.errors.lock().expect("no thread panics with it").starts_with(GIVEN_UP) {
+                self.errors.lock().expect("no thread panics with it").clear();
                 break Ending::Silent {
                     status: "KVM internal error at what the kernel does".to_owned(),
                 };
@@ -318,7 +318,8 @@ impl Running {
             (Ending::Silent { .. }, Report { panic: Some(_), .. }) => Ending::Panicked,
             (Ending::Silent { .. }, Report { exit: Some(code), .. }) => Ending::Exited(*code),
             (Ending::Silent { status }, _) => {
-                let errors = self.errors.lock().expect("nobody panics with it").trim().to_owned();
+                let errors =
+                    self.errors.lock().expect("no thread panics with it").trim().to_owned();
                 if !errors.is_empty() {
                     ui::say(&format!("qemu: {errors}"));
                 }

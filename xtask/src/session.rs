@@ -1,5 +1,5 @@
-//! A machine that nobody watches: its output is captured, its input comes from a script. Tests and
-//! benchmarks run so.
+//! A machine without a person at it: its output is captured, its input comes from a script. Tests
+//! and benchmarks run so.
 
 use crate::console;
 use crate::control::{Report, Traces};

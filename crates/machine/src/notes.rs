@@ -8,7 +8,7 @@
 //!                                               `-- yes: uses += 1, forget what the notes say, begin anew
 //! ```
 //! A CPU that runs a kernel's code uses no translation of a program but where it copies to or from
-//! the program's memory. So most CPUs that are asked need no interrupt, and nobody waits for them;
+//! the program's memory. So most CPUs that are asked need no interrupt, and no CPU waits for them;
 //! and one that must be interrupted has answered by coming into the kernel at all. Entering and
 //! leaving the kernel is what counts `uses`; so is each such copy.
 //!
@@ -260,7 +260,7 @@ impl Notes {
         self.uses.load(Relaxed) % 2 == 1
     }
 
-    /// This CPU goes through its box. Takes no lock, waits for nobody. If the box is empty `forget`
+    /// This CPU goes through its box. Takes no lock, waits for no CPU. If the box is empty `forget`
     /// isn't called.
     ///
     /// ```

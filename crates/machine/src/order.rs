@@ -272,7 +272,7 @@ pub unsafe trait RawLock: Send + Sync {
     /// Waits for the lock and takes it.
     #[cfg_attr(feature = "__lines", track_caller)]
     fn lock(&self);
-    /// Takes the lock if nobody holds it.
+    /// Takes the lock if it is free.
     fn try_lock(&self) -> bool;
     /// Gives the lock back.
     ///
@@ -405,7 +405,7 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
         )
     }
 
-    /// Takes the lock if nobody holds it; the token descends as in [`lock`](Self::lock).
+    /// Takes the lock if it is free; the token descends as in [`lock`](Self::lock).
     ///
     /// ```
     /// # use machine::{order::*, ThreadCtx};
@@ -429,7 +429,7 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
         &self.cell
     }
 
-    /// The value, where nobody else can know the lock.
+    /// The value, where no other thread can know the lock.
     ///
     /// ```
     /// # use machine::order::*;
@@ -441,7 +441,7 @@ impl<L: Level, R: RawLock, T> Ordered<L, R, T> {
         self.cell.get_mut()
     }
 
-    /// The value, taken out of a lock that nobody else can know.
+    /// The value, taken out of a lock that no other thread can know.
     ///
     /// ```
     /// # use machine::order::*;

@@ -209,7 +209,7 @@ unsafe impl<L, R: Sync, T: Send + Sync> Sync for Shared<L, R, T> {}
 /// let mut held = thread.held();
 /// let (access, _held) = map.read(&mut held);
 /// if let Some(mut map) = access.exclusive() {
-///     *map += 1; // Nobody reads beside it.
+///     *map += 1; // No thread reads beside it.
 /// }
 /// ```
 pub enum Access<'a, R: RawLock, T> {
@@ -541,7 +541,7 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// let mut thread = ThreadCtx::new();
     /// let mut held = thread.held();
     /// let (guard, _held) = map.lock(&mut held);
-    /// map.exclude(&guard, 7..9); // Nobody uses a copy of what stands for these pages now.
+    /// map.exclude(&guard, 7..9); // No thread uses a copy of what stands for these pages now.
     /// ```
     #[inline]
     pub fn exclude(&self, _guard: &Guard<'_, R, T>, pages: Range<u64>) {

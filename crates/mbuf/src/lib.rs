@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Three kinds of storage: a few bytes in the mbuf itself; a page that the chain asked for (a
-//! *cluster*), written behind what it holds as long as nobody else refers to it; and a run of pages
-//! from elsewhere, loaned by a process or of a file, which is one piece however long it is, and is
-//! never written. Pages and runs are the host's: see [`Pages`].
+//! *cluster*), written behind what it holds as long as there is no other reference to it; and a run
+//! of pages from elsewhere, loaned by a process or of a file, which is one piece however long it
+//! is, and is never written. Pages and runs are the host's: see [`Pages`].
 //!
 //! Invariants, checked by [`Chain::audit`]:
 //! * I1: `len` is the sum of the pieces' lengths, and no piece is empty.
@@ -51,10 +51,10 @@ pub use piece::INLINE;
 pub trait Pages {
     /// A reference to a page of [`PAGE_SIZE`] bytes.
     type Page;
-    /// References to pages in a row, which nobody writes.
+    /// References to pages in a row, which are not written.
     type Run;
 
-    /// A page that nobody else refers to, with any contents.
+    /// A page without another reference, with any contents.
     ///
     /// Fails with [`NoMemory`], and nothing has changed then.
     fn alloc(&self) -> Result<Self::Page, NoMemory>;

@@ -27,7 +27,7 @@ impl World {
     }
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
-        // Never `STALE`, so that a byte that nobody wrote is seen.
+        // Never `STALE`, so that a byte that was never written is seen.
         let mut fresh = || {
             self.next = (self.next + 1) % 200;
             self.next

@@ -207,7 +207,7 @@ fn locks<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     });
 }
 
-/// A channel that nobody else uses.
+/// A channel that has no other use.
 const MINE: Channel = Channel(0x7700_0000_0000_0001);
 
 /// A channel is woken after a thread has read its ticket and before it waits.

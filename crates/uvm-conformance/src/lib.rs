@@ -247,7 +247,7 @@ impl Default for Effort {
 /// Checks the laws, and says which were checked and which are broken. It goes on after a violation,
 /// with less to rely on: the first ones tell most.
 ///
-/// The machine serves nobody else meanwhile. All pages and spaces are given back, but not after a
+/// The machine serves nothing else meanwhile. All pages and spaces are given back, but not after a
 /// violation: a CPU may still know them.
 ///
 /// Cost: some hundred mappings and flushes for each CPU, and [`Effort`].

@@ -48,7 +48,7 @@ impl fmt::Display for Law {
             Law::P3 => "P3, what may be put off",
             Law::P4 => "P4, referenced and modified",
             Law::P5 => "P5, from a page to its mappings",
-            Law::P6 => "P6, what nobody may overtake",
+            Law::P6 => "P6, what no call may overtake",
             Law::Tables => "tables",
             Law::Memory => "no memory for tables",
             Law::Bytes => "bytes of frames",

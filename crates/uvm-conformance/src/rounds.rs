@@ -3,7 +3,7 @@
 //!
 //! In the random work each CPU owns some places of one space and some pages. In a round it maps a
 //! page at a place,
-//! takes it away or lowers it, flushes, and from then on nobody may load from or store to the page:
+//! takes it away or lowers it, flushes, and from then on no CPU may load from or store to the page:
 //! it writes a word there that no program may see, and looks later whether the page has changed.
 //! Between its steps it loads and stores at all places, its own and the others', and never sees
 //! that word. So each law is checked by what it promises and nothing else: no order of the CPUs is

@@ -22,7 +22,7 @@ const LATE: u64 = 0x1a7e_1a7e_1a7e_1a7e;
 
 pub(crate) fn check<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     if lab.cpus() == 1 {
-        lab.report.leave_out(Law::P6, "one CPU has nobody to overtake");
+        lab.report.leave_out(Law::P6, "one CPU has no other to overtake");
         return;
     }
     lab.begins(Law::P6);

@@ -103,7 +103,7 @@ pub enum Plant {
     IgnorePageProtect,
     /// `remove` does nothing.
     IgnoreRemove,
-    /// `flush` tells nobody.
+    /// `flush` tells no CPU.
     SkipFlush,
     /// `flush` tells only the calling CPU.
     SkipRemoteFlush,
@@ -121,7 +121,7 @@ pub enum Plant {
     OvertakeOthers,
     /// An `enter` that replaces a mapping is not counted among the unflushed.
     UncountedEnter,
-    /// An `enter` that replaces or lowers a mapping tells nobody.
+    /// An `enter` that replaces or lowers a mapping tells no CPU.
     ReplaceUntold,
     /// An `enter` of the same page with more rights keeps the old ones.
     KeepRights,
@@ -141,9 +141,9 @@ pub enum Plant {
     AheadReplaces,
     /// `enter_ahead` doesn't ask whether it may.
     AheadUnasked,
-    /// To remove a whole space tells nobody, and the next space gets its name.
+    /// To remove a whole space tells no CPU, and the next space gets its name.
     ReuseNames,
-    /// A wake-up that finds nobody asleep is lost.
+    /// A wake-up that finds no thread asleep is lost.
     LoseWake,
     /// `zero` leaves a page's last word.
     ShortZero,

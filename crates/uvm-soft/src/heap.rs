@@ -71,7 +71,7 @@ struct Charge {
     locks: usize,
     /// How deep the thread is in code of the host.
     host: usize,
-    /// What was allocated wrongly first. It ends a test, so nobody frees it.
+    /// What was allocated wrongly first. It ends a test, so it is never freed.
     fault: Option<&'static str>,
 }
 
@@ -121,7 +121,7 @@ pub struct Host(());
 ///
 /// ```
 /// let _host = uvm_soft::host();
-/// let own = vec![0; 64]; // The host's, and charged to nobody.
+/// let own = vec![0; 64]; // The host's, and charged to no operation.
 /// # let _ = own;
 /// ```
 #[must_use]

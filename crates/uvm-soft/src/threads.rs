@@ -171,7 +171,7 @@ impl Sleepers for StdSleepers {
                 s.get(&ticket.channel).copied().unwrap_or(0) == ticket.sequence && !is_enough()
             })
             .unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "nobody woke {ticket:?} for {PATIENCE:?}");
+        assert!(!timeout.timed_out(), "no thread woke {ticket:?} for {PATIENCE:?}");
     }
 
     fn wake(&self, channel: Channel) {

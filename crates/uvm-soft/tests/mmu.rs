@@ -110,7 +110,7 @@ fn only_cpus_that_may_know_are_told() {
     }
     let counters = m.pmap().counters();
     assert_eq!((counters.local_flushes, counters.remote_flushes, counters.told), (2, 1, 1));
-    assert_eq!(counters.interrupts, 0, "nobody was using a translation");
+    assert_eq!(counters.interrupts, 0, "no CPU was using a translation");
 }
 
 #[test]

@@ -181,7 +181,7 @@ pub fn transfer_read(fd: Fd, pieces: &mut [Piece], most: usize) -> Result<usize,
 ///
 /// ```
 /// # fn f(piece: uvm_user::Piece) -> Result<(), uvm_user::Errno> {
-/// // SAFETY: nobody uses what came any more.
+/// // SAFETY: what came is not used any more.
 /// unsafe { uvm_user::anflush(piece.start, piece.length) }
 /// # }
 /// ```

@@ -50,7 +50,7 @@ impl Pager<SoftMachine> for Squares {
         Ok(page)
     }
 
-    /// Nobody can see the pages any more: they can be computed again.
+    /// No program can see the pages any more: they can be computed again.
     fn last_reference(
         &self,
         uvm: &Uvm<SoftMachine>,

@@ -23,7 +23,7 @@ impl Vnode<SoftMachine> for Text {
     }
 
     fn write(&self, _: &SoftMachine, _: Pages, _: &[PageNo]) -> Transfer {
-        Transfer::Failed // This file can't be changed, and nobody maps it shared.
+        Transfer::Failed // This file can't be changed, and no program maps it shared.
     }
 }
 

@@ -34,7 +34,7 @@ fn a_dropped_loan_pin_range_or_read_is_found_at_once_and_by_audit() {
     let again = uvm.loan_again(&loan.pages()[0]).unwrap();
     uvm.return_page(held, again).unwrap();
     audit(&uvm, held, &[&space, detached.space()], &[&loan]);
-    // What a panic unwinds is nobody's fault but the panic's.
+    // What a panic unwinds is the panic's fault alone.
     let panic = catch_unwind(AssertUnwindSafe(move || {
         let _unwound = unwound;
         panic!("on purpose");

@@ -1,4 +1,6 @@
-//! The examples run, and their own assertions hold.
+//! The examples run, and their own assertions hold. Each has what they share, as it has in a
+//! program of its own.
+#![allow(clippy::duplicate_mod)]
 
 #[path = "../examples/custom_pager.rs"]
 mod custom_pager;

@@ -58,7 +58,7 @@ unsafe impl GlobalAlloc for Heap {
             return unsafe { System.dealloc(at, block) };
         }
         FREE.with(|list| {
-            // SAFETY: the block is nobody's any more, and large enough.
+            // SAFETY: the block is free, and large enough.
             unsafe { at.cast::<*mut u8>().write(list[size].get()) };
             list[size].set(at);
         });

@@ -3,13 +3,13 @@
 //! A group of which nothing was ever used may have bitmaps that were never written: its descriptor
 //! says so. At the first use the crate begins such a bitmap with zeroes, also behind its end, where
 //! ones belong. So while a volume is mounted for writing, [`Groups`] writes these bitmaps as the
-//! descriptor is read, and the crate is shown a descriptor of a group in use. Nobody reads the
+//! descriptor is read, and the crate is shown a descriptor of a group in use. No call reads the
 //! bitmaps before a descriptor is written that counts on them.
 //!
-//! On a volume without a journal that nobody unmounted, a bitmap and its checksum in the descriptor
-//! may be of different times. What the bitmap says is as good as anything else there, so the
-//! checksum is made to agree, where the crate would refuse the volume; and a list of orphans that
-//! leads nowhere is forgotten. `e2fsck` is still the one to ask about such a volume.
+//! On a volume without a journal that was not unmounted, a bitmap and its checksum in the
+//! descriptor may be of different times. What the bitmap says is as good as anything else there, so
+//! the checksum is made to agree, where the crate would refuse the volume; and a list of orphans
+//! that leads nowhere is forgotten. `e2fsck` is still the one to ask about such a volume.
 //!
 //! The road not taken: to set the bits in what the crate writes. It writes bitmaps by way of the
 //! journal, whose blocks have checksums.

@@ -87,12 +87,11 @@ impl State {
     fn count_pieces(&mut self, block: &[u8]) -> Ext4Result<()> {
         if let (Some(left), Some(&[a, b, low, high, _, _, 0, 0])) =
             (&mut self.pieces_left, block.first_chunk())
+            && [a, b] == EXTENT_MAGIC
         {
-            if [a, b] == EXTENT_MAGIC {
-                let pieces = usize::from(u16::from_le_bytes([low, high]));
-                // One without any costs a read.
-                *left = left.checked_sub(pieces.max(1)).ok_or(Ext4Error::no_memory())?;
-            }
+            let pieces = usize::from(u16::from_le_bytes([low, high]));
+            // One without any costs a read.
+            *left = left.checked_sub(pieces.max(1)).ok_or(Ext4Error::no_memory())?;
         }
         Ok(())
     }

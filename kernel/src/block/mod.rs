@@ -11,7 +11,7 @@
 //! sleeps: so a program that writes much is held back to what the disk takes.
 //!
 //! I1: a slot is free (in `Shared::free`), in the ring, or done and about to be given back; who
-//! took it off `free` gives it back, but for one that nobody waits for: that is given back by the
+//! took it off `free` gives it back, but for one that no task waits for: that is given back by the
 //! CPU that takes it out of the ring. I2: the pages of a request stay allocated until it is done:
 //! that is the requester's promise. I3: `done` is called in interrupt context, with the slot's lock
 //! held: it takes any spin lock but asks nothing of a disk. Locks: `shared`, then a slot; a slot's

@@ -8,8 +8,8 @@ use crate::vm::{self, LoanedPage};
 /// A page of the kernel's own, or one on loan. It goes back by [`free`](Frame::free),
 /// not when dropped.
 ///
-/// I1: nobody writes a page that is loaned. I2: a page of the kernel's own is written by the frame
-/// that asked for it, and as long as there is no other.
+/// I1: no thread writes a page that is loaned. I2: a page of the kernel's own is written by the
+/// frame that asked for it, and as long as there is no other.
 #[must_use]
 pub struct Frame {
     page: LoanedPage,
@@ -77,10 +77,10 @@ impl Frame {
     }
 }
 
-/// The bytes of a page on loan, or of the kernel's own that nobody writes any more.
+/// The bytes of a page on loan, or of the kernel's own that no thread writes any more.
 #[inline]
 pub fn loaned_bytes(page: &LoanedPage) -> &[u8] {
     let at = KERNEL.address(page.page()) as *const u8;
-    // SAFETY: nobody writes it while this borrow lasts: not its owner (I1), and no frame (I2).
+    // SAFETY: no thread writes it while this borrow lasts: not its owner (I1), and no frame (I2).
     unsafe { core::slice::from_raw_parts(at, PAGE_SIZE) }
 }

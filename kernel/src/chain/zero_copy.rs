@@ -47,7 +47,7 @@ impl Threshold {
     }
 
     /// What a write of `bytes` loans where there is room for `room`. One that finds room is copied:
-    /// its writer goes on, and may store into what nobody has read, which costs more than a copy.
+    /// its writer goes on, and may store into what is not read yet, which costs more than a copy.
     /// One that doesn't waits for the reader anyway.
     pub fn loans(&self, bytes: usize, room: usize) -> Loans {
         if self.allows(PAGE_SIZE) {
@@ -74,8 +74,8 @@ pub enum Loans {
 pub static LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
 /// The same for pipes.
 pub static PIPE_LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
-/// From how many bytes on a read takes the pages that it finds, if nobody is going to write them,
-/// in place of copies.
+/// From how many bytes on a read takes the pages that it finds, if no program is going to write
+/// them, in place of copies.
 pub static RECEIVE: Threshold = Threshold::new(16 * PAGE_SIZE);
 
 /// Puts up to `most` bytes of `from` behind what `chain` has.

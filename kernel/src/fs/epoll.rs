@@ -421,7 +421,7 @@ impl Epoll {
 }
 
 impl Drop for Epoll {
-    /// Nobody can change the set any more; each entry leaves its file.
+    /// No thread can change the set any more; each entry leaves its file.
     fn drop(&mut self) {
         loop {
             let first = self.set.items.lock().all.first_key_value().map(|(&key, _)| key);

@@ -159,7 +159,7 @@ impl File {
         let kept =
             flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
         let seekable = io.seekable();
-        // What nobody has been told of is for the next one who looks, though he came later.
+        // What no program has been told of is for the next one that looks, though it came later.
         let errors_told = AtomicU64::new(io.stored().map_or(0, |node| node.write_errors_seen()));
         Arc::new(File {
             place,

@@ -9,8 +9,8 @@
 //! Invariants: I1: `len` and `capacity` change only with `contents` locked; polls read them
 //! without. I2: `contents` is a sleeping lock and is held over user copies: transfers of up to
 //! `PIPE_BUF` are in one piece. I3: a byte leaves only once it was copied out whole. I4: a pipe
-//! that nobody has open holds nothing. I5: `over` is the turn of a writer that put more into the
-//! pipe than it is to hold, and waits until that is so no longer; nobody else writes meanwhile.
+//! that no process has open holds nothing. I5: `over` is the turn of a writer that put more into
+//! the pipe than it is to hold, and waits until that is so no longer; no other writes meanwhile.
 //!
 //! I5 is for pages that are loaned: they need no room, so a large write puts all of them where the
 //! reader finds them at once, and still ends no sooner than if they had been copied in little by
@@ -133,7 +133,7 @@ impl Pipe {
         }))
     }
 
-    /// The inside of a fifo that nobody has open, which a user has made.
+    /// The inside of a fifo that no process has open, which a user has made.
     ///
     /// # Errors
     /// `ENFILE`.

@@ -4,8 +4,8 @@
 //! for. So it costs no more than its reader.
 //!
 //! Invariants: I1: a timer that is set has exactly one kernel timer with its current `serial`,
-//! older ones find theirs stale; or it has run out, which nobody has read. I2: the kernel timer
-//! holds a weak reference, so a closed file's goes off for nobody.
+//! older ones find theirs stale; or it has run out, which no thread has read. I2: the kernel timer
+//! holds a weak reference, so a closed file's goes off for no thread.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};

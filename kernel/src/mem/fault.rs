@@ -109,7 +109,7 @@ pub fn point() -> Result<(), NoMemory> {
 }
 
 /// Whether the running thread has been refused memory on purpose, since this was asked last: then
-/// there is some, and nobody is to be killed for it.
+/// there is some, and no process is to be killed for it.
 pub fn has_struck() -> bool {
     running(|own| own.fail_nth.has_struck.swap(false, Relaxed)) == Some(true)
 }

@@ -84,7 +84,7 @@ impl KernelMachine {
     /// A page's bytes in the direct map.
     ///
     /// # Panics
-    /// If the frame holds bytes for nobody.
+    /// If the frame holds no bytes of use.
     #[inline]
     pub fn address(&self, page: PageNo) -> u64 {
         layout::direct(self.frames().bytes_at(page).0)
@@ -93,7 +93,7 @@ impl KernelMachine {
     /// A page's bytes.
     ///
     /// # Panics
-    /// If the frame holds bytes for nobody.
+    /// If the frame holds no bytes of use.
     #[inline]
     pub fn bytes(&self, page: PageNo) -> PageBytes {
         PageBytes::of(page)

@@ -25,10 +25,10 @@
 //! [`reserve`] is how the kernel gets by with containers that can't fail: it maps as much as the
 //! operation announces before the operation changes anything. I1: the stock, `mapped - claimed`,
 //! was at least the sum of all CPUs' promises when any of them was made, and each CPU has taken no
-//! more of it since its own. The kernel isn't preempted and an attempt never sleeps, so nobody else
-//! comes between on this CPU. A promise stands until the CPU makes another, so a CPU that asks for
-//! what it was promised before only looks whether the stock still has it all: that takes no lock,
-//! and writes nothing.
+//! more of it since its own. The kernel isn't preempted and an attempt never sleeps, so no other
+//! thread comes between on this CPU. A promise stands until the CPU makes another, so a CPU that
+//! asks for what it was promised before only looks whether the stock still has it all: that takes
+//! no lock, and writes nothing.
 //!
 //! What announces nothing, in small pieces (a descriptor, a name), lives on a cushion that every
 //! `reserve` fills up again: so when memory runs out, faults and forks are refused first, while
@@ -527,7 +527,7 @@ pub fn give_back() -> bool {
                 Some(piece) => piece,
                 None if back.melt(&mut melted) => continue,
                 None => {
-                    // SAFETY: talc gave these with this layout, and nobody has touched them.
+                    // SAFETY: talc gave these with this layout, and they were not touched since.
                     low.iter().for_each(|piece| unsafe {
                         back.talc.deallocate(piece.start() as *mut u8, piece.layout())
                     });
@@ -537,7 +537,7 @@ pub fn give_back() -> bool {
         };
         let mut pages = piece.addresses();
         loop {
-            // SAFETY: nobody has the piece but this.
+            // SAFETY: this function alone has the piece.
             let unmap = |va| unsafe { tables::unmap(va) };
             let frames: ArrayVec<u64, BATCH> =
                 pages.by_ref().take(BATCH).filter_map(unmap).collect();
@@ -545,7 +545,7 @@ pub fn give_back() -> bool {
                 break;
             }
             ipi::forget_kernel();
-            // SAFETY: they were the piece's, which nobody has, and all CPUs have forgotten it.
+            // SAFETY: they were the piece's, which is free, and all CPUs have forgotten it.
             frames.into_iter().for_each(|pa| unsafe { super::free_frame(pa) });
             io::interrupt_window();
         }
@@ -700,12 +700,12 @@ impl Back {
         pages.try_for_each(|va| tables::map_if_absent(va, Reserve::Kernel))
     }
 
-    /// What of the stock nobody was promised.
+    /// What of the stock isn't promised.
     fn surplus(&self) -> u64 {
         (self.mapped - self.claimed).saturating_sub(OWED.load(Relaxed))
     }
 
-    /// Gives talc what of the stock nobody was promised.
+    /// Gives talc what of the stock isn't promised.
     fn claim_surplus(&mut self) {
         let surplus = self.surplus();
         if surplus >= MUCH {
@@ -772,7 +772,7 @@ impl Back {
     fn extend(&mut self, bytes: u64) {
         let end = (self.claimed + bytes) as *mut u8;
         // SAFETY: the memory from `claimed` to `mapped` is mapped, follows what talc has, and is
-        // used by nobody.
+        // in no use.
         self.end = unsafe {
             match self.end {
                 None => self.talc.claim(self.claimed as *mut u8, bytes as usize),

@@ -1,6 +1,6 @@
 //! The archive that the boot loader put into memory, which goes back to the machine as it is read.
 //!
-//! I1: the frames of whole pages from `at` on are the kernel's and hold the archive; nobody else
+//! I1: the frames of whole pages from `at` on are the kernel's and hold the archive; no other code
 //! knows them.
 
 use machine::{Pa, PAGE_SIZE};

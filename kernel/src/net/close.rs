@@ -32,7 +32,7 @@ impl Socket {
         }
         if let Some(peer) = peer.filter(|_| self.kind != Kind::Datagram) {
             let mut there = if what & SHUT_SEND != 0 { SHUT_RECEIVE } else { 0 };
-            // Over TCP the other end doesn't hear that nobody will receive.
+            // Over TCP the other end doesn't hear that nothing will be received.
             if what & SHUT_RECEIVE != 0 && self.transport.rules().tells_of_end {
                 there |= SHUT_SEND;
             }
@@ -77,7 +77,8 @@ impl Socket {
         }
     }
 
-    /// Drops all that was sent to it, and the connections to it: nobody can receive or accept them.
+    /// Drops all that was sent to it, and the connections to it: they can't be received or
+    /// accepted.
     pub fn drop_incoming(&self) {
         self.incoming.clear(Close::No);
         let pending = match &mut self.ends.lock().phase {
@@ -87,7 +88,7 @@ impl Socket {
         refuse(pending);
     }
 
-    /// Ends the connections that nobody will accept.
+    /// Ends the connections that will not be accepted.
     fn refuse_all(&self, phase: Phase) {
         let Phase::Listening(mut row) = phase else { return };
         refuse(core::mem::take(&mut row.pending));

@@ -2,7 +2,7 @@
 //!
 //! A socket is bound to an address (or any) and a port of its protocol. Two may share a port if
 //! their addresses don't meet; if both have SO_REUSEADDR and neither listens; or if both have
-//! SO_REUSEPORT and are one user's: nobody takes over another user's connections. There is no state
+//! SO_REUSEPORT and are one user's: no user takes over another's connections. There is no state
 //! behind a closed connection that would keep a port.
 
 use alloc::collections::BTreeMap;

@@ -311,7 +311,7 @@ pub(super) fn poll(socket: &Socket) -> u32 {
     }
     let peer = if socket.transport.rules().is_lossy { None } else { socket.peer() };
     let is_full = peer.is_some_and(|peer| {
-        // Nobody would wake a socket that can't be noted: it tries, and finds out.
+        // No wake-up would reach a socket that can't be noted: it tries, and finds out.
         is_full(socket, &peer) && watch(socket, &peer).is_ok() && is_full(socket, &peer)
     });
     if !is_full {

@@ -15,8 +15,8 @@
 //! Invariants: I1: the atomics change only with the queue locked. I2: `used` is the sum of the
 //! records' charges: bytes of a stream, memory of a message. I3: nothing comes in after `close`.
 //! I4: who finds no room sets `is_wanted` before he looks again or sleeps, and who makes room looks
-//! at it after: so nobody sleeps beside room. I5: `memory` is the sum of all records' memory, and
-//! what the totals of the socket's maker know of.
+//! at it after: so no writer sleeps beside room. I5: `memory` is the sum of all records' memory,
+//! and what the totals of the socket's maker know of.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -47,7 +47,7 @@ pub struct Extra {
 }
 
 impl Extra {
-    /// Lets go what nobody takes.
+    /// Lets go what isn't taken.
     pub fn discard(self) {
         if let Some(rights) = self.rights {
             defer_close(rights);

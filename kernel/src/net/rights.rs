@@ -128,7 +128,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Enters `server`, whose connection nobody has accepted yet, as held by its listener.
+    /// Enters `server`, whose connection is not accepted yet, as held by its listener.
     ///
     /// Fails with `ENOBUFS`.
     pub fn enter(server: &Socket, listener: &Socket) -> Result<Place> {
@@ -223,7 +223,7 @@ pub struct DeferredCloses {
 /// A close's work: that of copying so many bytes.
 const CLOSE: usize = 4096;
 
-/// Lets the files of messages go that nobody will receive.
+/// Lets the files of messages go that will not be received.
 pub fn defer_close(mut rights: Box<Rights>) {
     rights.strike();
     let deferred_closes = &sched::current().deferred_closes;

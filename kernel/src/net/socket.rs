@@ -46,7 +46,7 @@ use crate::vm::{self, Asks};
 pub const SHUT_RECEIVE: u32 = 1;
 pub const SHUT_SEND: u32 = 2;
 
-/// Connections that nobody has accepted yet, and who waits to be taken in.
+/// Connections that are not accepted yet, and who waits to be taken in.
 pub struct Listener {
     pub backlog: usize,
     pub pending: VecDeque<Pending>,
@@ -54,7 +54,7 @@ pub struct Listener {
     pub waiting: VecDeque<Arc<Socket>>,
 }
 
-/// The server's end of a connection that nobody has accepted yet.
+/// The server's end of a connection that is not accepted yet.
 pub struct Pending {
     /// A local one's. It goes before the socket, whose address it names.
     pub place: Option<Place>,

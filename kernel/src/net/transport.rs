@@ -99,7 +99,7 @@ pub trait Transport: Sync {
     /// The names of the two ends of a new connection: the client's and the server's.
     fn names(&self, socket: &Socket, listener: &Socket, name: &Address) -> (Address, Address);
 
-    /// What a server's end holds as long as nobody has accepted it.
+    /// What a server's end holds as long as it isn't accepted.
     fn enter_backlog(&self, _server: &Socket, _listener: &Socket) -> Result<Option<Place>> {
         Ok(None)
     }

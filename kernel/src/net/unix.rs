@@ -92,7 +92,7 @@ fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {
     Ok(Bound { place, number: socket.number(), _node: None })
 }
 
-/// An abstract name that nobody has: five hexadecimal digits.
+/// An abstract name that is free: five hexadecimal digits.
 pub fn any_name(socket: &Socket) -> Result<(Address, Bound)> {
     static NEXT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
     for _ in 0..1 << 20 {

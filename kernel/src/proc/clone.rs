@@ -238,7 +238,7 @@ fn start(
     let flags = request.flags;
     let tid = child.tid();
     if flags.contains(Flags::PARENT_SETTID) {
-        // As on Linux: nobody looks where there is no memory.
+        // As on Linux: it isn't an error where there is no memory.
         let _ = user::put(request.parent_tid, &tid);
     }
     if flags.contains(Flags::CHILD_CLEARTID) {

@@ -120,7 +120,7 @@ pub struct Process {
     pub sleepers: AtomicUsize,
     /// Threads of others that this process traces.
     pub tracees: SpinLock<Tracees>,
-    /// Who traced the first thread, if that has gone; 0 for nobody.
+    /// The first thread's tracer, if that thread has gone; 0 for none.
     pub leader_tracer: AtomicI32,
     /// Whether the memory that a thread of it left last was dumpable.
     pub was_dumpable: AtomicBool,

@@ -209,8 +209,8 @@ impl Tree {
         self.nodes.values()
     }
 
-    /// A number nobody bears (N2), or none among the next ones. The last of them are root's, who
-    /// may have to end what took all others.
+    /// A number that no process bears (N2), or none among the next ones. The last of them are
+    /// root's, who may have to end what took all others.
     fn allocate(&mut self, asker: Asker) -> Result<Option<Pid>> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
         if self.threads.len() + self.reserved.len() + self.kept.len() >= self.limit - kept {
@@ -423,7 +423,7 @@ pub fn insert(
             return;
         };
         for info in tree.reserved.swap_remove(at).sent {
-            // It has stopped for nobody yet, so nobody hears that it goes on.
+            // No process was told that it stopped, so none hears that it goes on.
             let _ = send::post(&process, None, info, None);
         }
     });

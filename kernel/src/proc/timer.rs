@@ -17,7 +17,7 @@
 //!
 //! Invariants: TM1: a timer on a real clock that is set has exactly one kernel timer with its
 //! current `serial`, older ones find theirs stale; or it has `fired`, and its signal is queued or
-//! ignored; or it notifies nobody. TM2: a process has one signal of each timer in its queues at
+//! ignored; or it notifies no process. TM2: a process has one signal of each timer in its queues at
 //! most. TM3: `Process::counts_cpu_time` while a timer on CPU time is set or CPU time is limited.
 //! Locks: `Process::timers` comes before `Process::limits`, a leaf: usage is read before it is
 //! taken, signals are sent after it is dropped. Signals are taken with `Group` locked.
@@ -164,7 +164,7 @@ impl Timer {
         self.start(process, slot, self.target.saturating_sub(sched::now()));
     }
 
-    /// Sets a timer that has fired and whose signal nobody takes anew, for a tick later at the
+    /// Sets a timer that has fired and whose signal isn't taken anew, for a tick later at the
     /// earliest.
     fn start_later(&mut self, process: &Weak<Process>, slot: Slot) {
         if self.fired {

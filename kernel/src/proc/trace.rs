@@ -81,7 +81,7 @@ pub struct Tracees {
     /// Those that ended and aren't its children, until it waits for them. They count as their
     /// users' (`Counted::Tasks`) and among all threads until then.
     ended: BTreeMap<Pid, Ended>,
-    /// The process has ended: nobody would let go of another one.
+    /// The process has ended: it would never let go of another one.
     is_over: bool,
 }
 
@@ -157,7 +157,7 @@ impl Tracees {
     }
 }
 
-/// Whether any thread has ever been traced. Before that nobody who sends a signal or waits need
+/// Whether any thread has ever been traced. Before that no thread that sends a signal or waits need
 /// look.
 static ANYBODY: AtomicBool = AtomicBool::new(false);
 
@@ -166,7 +166,7 @@ impl Thread {
         ANYBODY.load(Ordering::Acquire) && self.trace.lock().tracer.is_some()
     }
 
-    /// Who traces it; 0 for nobody.
+    /// The tracer's number; 0 for none.
     pub fn tracer(&self) -> Pid {
         self.trace.lock().tracer.as_ref().map_or(0, |tracer| tracer.pid)
     }

@@ -327,7 +327,7 @@ pub fn arm_again() {
 /// The alarm has gone off.
 pub fn timer_interrupt(origin: Origin) {
     let (now, local) = (now(), local());
-    // Nobody arms it until all is known that it has to go off for.
+    // It isn't armed until all is known that it has to go off for.
     local.armed.store(now, Relaxed);
     run_due(now, local);
     let task = &super::current();

@@ -114,7 +114,7 @@ impl Lines {
         }
         let now = clock::now();
         if now >= self.until {
-            // The others have had theirs, too, if nobody has asked for as long as that.
+            // The others have had theirs, too, if no task has asked for as long as that.
             self.is_due = !self.is_due || now >= self.until + OTHERS;
             self.until = now + if self.is_due { DUE } else { OTHERS };
         }

@@ -26,7 +26,7 @@ const LINE: usize = BUCKETS;
 pub struct Channels([Bucket; BUCKETS + 1]);
 
 impl Channels {
-    /// Nobody waits on any channel.
+    /// No task waits on any channel.
     pub const fn new() -> Channels {
         Channels(
             [const { Bucket { sequence: AtomicU64::new(0), waiters: WaitQueue::new() } };

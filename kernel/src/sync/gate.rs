@@ -23,7 +23,7 @@ impl Gate {
         Gate { turn: Mutex::new(()), sharers: AtomicU32::new(0), none: WaitQueue::new() }
     }
 
-    /// Sleeps until nobody else has it.
+    /// Sleeps until no other task has it.
     pub fn alone(&self) -> MutexGuard<'_, ()> {
         let turn = self.turn.lock();
         if self.sharers.load(Ordering::Acquire) != 0 {
@@ -32,7 +32,7 @@ impl Gate {
         turn
     }
 
-    /// Sleeps until nobody has it alone, or waits to.
+    /// Sleeps until no task has it alone, or waits to.
     pub fn share(&self) -> Shared<'_> {
         let _turn = self.turn.lock();
         self.sharers.fetch_add(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! it has the lock, each holder hands it on to the waiter that came first.
 //!
 //! I1: `held` stays set while the lock is handed on; `heir` names the task that has it from then
-//! on, which is awake and in no queue of waiters, and nobody else takes it.
+//! on, which is awake and in no queue of waiters, and no other takes it.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

@@ -290,7 +290,7 @@ impl WaitQueue {
         drop(waiters);
     }
 
-    /// Takes a task off; says whether it was still there, that is, whether nobody has woken it
+    /// Takes a task off; says whether it was still there, that is, whether no task has woken it
     /// through this queue.
     fn leave(&self, task: &Arc<Task>) -> bool {
         let mut waiters = self.waiters.lock();

@@ -117,7 +117,7 @@ fn anflush(addr: u64, len: u64) -> Result<()> {
 }
 
 /// Gives a pipe the memory as it is; another file, and what isn't plain memory, in the form of
-/// loaned pages that are then taken from the program: what is loaned by nobody any more moves
+/// loaned pages that are then taken from the program: what is on loan from no owner any more moves
 /// whole.
 fn donate_write(fd: i32, addr: u64, len: usize) -> Result<usize> {
     let file = curproc::file(fd)?;

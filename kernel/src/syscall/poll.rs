@@ -59,7 +59,7 @@ struct Wanted {
 impl Wanted {
     fn look(&mut self) -> bool {
         if sched::work_done(LOOK) && sched::is_leaving() {
-            // Nobody will hear of it.
+            // No thread will hear of it.
             self.got = 0;
             return false;
         }

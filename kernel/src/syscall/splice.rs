@@ -84,7 +84,7 @@ impl Side {
         Ok(chain)
     }
 
-    /// Puts back what was taken last and nobody could have.
+    /// Puts back what was taken last and had no taker.
     fn unget(&mut self, chain: Chain) {
         if self.is_channel() {
             return self.file.unget(chain);

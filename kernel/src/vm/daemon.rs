@@ -5,9 +5,10 @@
 //! so that it runs before anybody is refused; then it makes passes until the high one is reached or
 //! being written for. A pass that finds next to nothing is followed by a rest, twice as long as the
 //! last: were it not, every few pages that a program takes would cost a look at all of memory, and
-//! since the daemon runs ahead of programs, nobody who could end and give memory back would ever
-//! run. Kernel stacks that a crowd of threads has left it gives back, too; and it asks file systems
-//! on disks to forget what nobody uses, which their own thread does, since that may take long.
+//! since the daemon runs ahead of programs, no process that could end and give memory back would
+//! ever run. Kernel stacks that a crowd of threads has left it gives back, too; and it asks file
+//! systems on disks to forget what is unused, which their own thread does, since that may take
+//! long.
 //!
 //! Who is refused memory makes room without it: operations of the library by themselves, the
 //! kernel's own by [`with_room`].

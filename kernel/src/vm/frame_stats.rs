@@ -148,7 +148,7 @@ struct Kinds {
     file: i64,
     /// With a place on swap.
     slotted: i64,
-    /// Of nobody: in I/O, and on loan.
+    /// Without an owner: in I/O, and on loan.
     orphan: i64,
     loan: i64,
     kernel: i64,

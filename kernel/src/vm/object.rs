@@ -244,7 +244,7 @@ impl Object {
         with(|uvm, held| uvm.read_ahead(held, &pager, touched(at, len)));
     }
 
-    /// Frees whole pages in a range of bytes of a file that are clean and in nobody's use.
+    /// Frees whole pages in a range of bytes of a file that are clean and in no use.
     pub fn drop_clean(&self, at: u64, len: u64) {
         if let Kind::File(pager) = &self.inner.kind {
             let end = at.saturating_add(len);
@@ -329,8 +329,8 @@ impl Object {
         Ok(is_zero.unwrap_or(true))
     }
 
-    /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that nobody has
-    /// to see.
+    /// Calls `work` with the bytes of the page at byte `at`; `None` if it is a hole that no program
+    /// has to see.
     fn in_page<T>(
         &self,
         at: u64,

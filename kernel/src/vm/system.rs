@@ -45,7 +45,7 @@ pub struct Above {
     pub each_space: fn(each: &mut dyn FnMut(Arc<Space>)),
     /// Has a process killed, as memory and swap are full; whether memory may come of it.
     pub out_of_memory: fn() -> bool,
-    /// Asks file systems to forget what nobody uses. Doesn't sleep.
+    /// Asks file systems to forget what is unused. Doesn't sleep.
     pub memory_is_short: fn(),
 }
 

@@ -31,8 +31,8 @@ pub fn transfer(space: &Space, pages: Loan) -> core::result::Result<u64, (Errno,
     result.map(|at| at.0).map_err(|(error, pages)| (transfer_errno(&error), pages))
 }
 
-/// Puts pages back that were [given](super::give), where nobody has had the addresses for something
-/// else since. Nothing may be lost: a process is ended before this fails.
+/// Puts pages back that were [given](super::give), where no thread has had the addresses for
+/// something else since. Nothing may be lost: a process is ended before this fails.
 pub fn put_back(space: &Space, mut pages: Loan, addr: u64) {
     let bytes = Loan::bytes(pages.len()) * 16;
     loop {
@@ -233,7 +233,7 @@ impl Export {
         let _ = super::with_room_at_any_cost(again);
     }
 
-    /// Loans what was donated, and gives it up: its pages are nobody's but the borrower's then.
+    /// Loans what was donated, and gives it up: its pages are the borrower's alone then.
     ///
     /// # Errors
     /// `ENODATA` if it is gone; `ENOMEM` or `EFAULT` if a page can't be had, with nothing changed.
@@ -378,7 +378,7 @@ pub fn unmap_donated(space: &Space, addr: u64, len: u64) -> Result<PageRange> {
 }
 
 impl Drop for Export {
-    /// What nobody imported is freed.
+    /// What was not imported is freed.
     fn drop(&mut self) {
         if let Some(detached) = self.range.lock().take() {
             with(|uvm, held| uvm.drop_detached(held, detached));

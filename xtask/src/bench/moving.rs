@@ -122,7 +122,7 @@ pub fn moving(args: &MoveArgs) -> Result<u8> {
         let measured = Document { about: String::new(), rows };
         let mut derived = derive(&measured);
         if clock == Clock::Instructions {
-            // One CPU has nobody to ask.
+            // One CPU has no other to ask.
             derived.retain(|row| row.name != REMOTE_ROW);
             document.rows.extend(measured.rows);
         } else {

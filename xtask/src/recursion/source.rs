@@ -51,7 +51,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
 
 impl Source {
     /// What a bare name stands for in a file: what that declares; else the crate; else all others.
-    /// A name that is nobody's stays.
+    /// A name without an owner stays.
     pub fn keys(&self, krate: &str, file: &str, names: &Types) -> Types {
         let mut keys = Types::new();
         for name in names {

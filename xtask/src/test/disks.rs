@@ -64,7 +64,7 @@ pub const fn swap(mib: u64) -> TestDisk {
     new(Holds::Swap, mib)
 }
 
-/// With a swap area that nobody uses yet.
+/// With a swap area that isn't used yet.
 pub const fn idle_swap(mib: u64) -> TestDisk {
     new(Holds::IdleSwap, mib)
 }

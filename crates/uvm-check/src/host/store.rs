@@ -10,7 +10,7 @@
 //! page that isn't busy or that changes hands meanwhile; swap I/O on a page that a CPU can still
 //! reach; two transfers on one block at once; a swapped page read from where nothing was written; a
 //! transfer on a device that has been switched off; a file's page written where the file has a
-//! hole, for which nobody has asked the disk for room.
+//! hole, for which the disk was not asked for room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -64,7 +64,7 @@ struct LineState {
 /// A block that could not be read, and what it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lost {
-    /// Whose it is, if that is an object; swap belongs to nobody.
+    /// Whose it is, if that is an object; swap belongs to none.
     pub object: Option<usize>,
     /// Its place.
     pub block: u64,
@@ -208,12 +208,12 @@ impl<M: Desk> Store<M> {
         self.lock().bad.insert(block);
     }
 
-    /// Takes what the blocks hold for nobody's from now on; they hold it still.
+    /// Takes what the blocks hold for free from now on; they hold it still.
     pub(super) fn age(&self) {
         self.lock().written.clear();
     }
 
-    /// Notes that nobody may use the storage any more: it is trouble if a transfer is under way.
+    /// Notes that the storage may not be used any more: it is trouble if a transfer is under way.
     pub(super) fn leave(&self) {
         let busy = self.lock().busy.iter().next().map(|(&block, &way)| (block, way));
         if let Some((block, way)) = busy {

@@ -32,7 +32,7 @@ impl<M: Desk> SwapDisk<M> {
         self.store.leave();
     }
 
-    /// Notes that the device is switched on anew: what it holds is nobody's.
+    /// Notes that the device is switched on anew: what it holds has no owner.
     pub fn renew(&self) {
         self.store.age();
     }

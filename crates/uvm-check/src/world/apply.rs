@@ -322,7 +322,7 @@ impl<M: Desk> World<M> {
         Ok(())
     }
 
-    /// Frames of a device that nobody has.
+    /// Frames of a device that has no user.
     fn idle_run(&self) -> PageNo {
         let frames = self.machine().frames();
         let idle = |first: &u32| {

@@ -105,8 +105,8 @@ impl<M: Desk> World<M> {
         let slots: u32 = staying.map(|device| device.slots - device.bad - device.slots / 64).sum();
         let kept: Vec<PageNo> =
             self.loans.iter().flatten().flat_map(Loan::pages).map(LoanedPage::page).collect();
-        // A slot's loan keeps no page that is nobody's or a program's: the page daemon gives the
-        // slot an anon.
+        // A slot's loan keeps no page of a program, nor one without owner: the page daemon gives
+        // the slot an anon.
         let is_slots = |page: PageNo| {
             let is_loaned = frames.wire_count(page) == frames.loans(page) && !kept.contains(&page);
             is_loaned && (frames.is_disowned(page) || matches!(frames.owner(page), Owner::Anon(_)))

@@ -84,7 +84,7 @@ impl<M: Desk> World<M> {
                 self.learn_made(&mut after);
             }
             if !self.uvm.clear_left(&mut ThreadCtx::new().held()) {
-                return Err("slots that nobody refers to stay, though there is heap".into());
+                return Err("slots without a reference stay, though there is heap".into());
             }
             // Beyond so many the shortage is the world's own.
             if !got.is_no_memory() || first + failures > 40 {

@@ -175,7 +175,7 @@ impl<M: Desk> World<M> {
     /// # Panics
     /// If the machine has no memory for it.
     pub fn on(setup: &Setup) -> World<M> {
-        // A run that is pinned when its device goes is nobody's yet.
+        // A run that is pinned when its device goes has no owner yet.
         let runs = (RUNS as u64 + (PINS as u64 * CLUSTER as u64).div_ceil(RUN)) as u32;
         let devices = vec![(Pa(1 << 40), runs * RUN as u32)];
         let config = Config { devices, ..setup.machine.clone() };

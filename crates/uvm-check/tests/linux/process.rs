@@ -138,7 +138,7 @@ impl Processes {
 
     /// A process's life.
     fn serve(&self, mut s: usize) -> ! {
-        // SAFETY: children that end are nobody's concern; the call changes nothing else.
+        // SAFETY: children that end are not waited for; the call changes nothing else.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         loop {
             let mut call: Call = [0; 7];
@@ -176,7 +176,7 @@ impl Drop for Processes {
     fn drop(&mut self) {
         (0..SPACES).for_each(|s| self.exit(s));
         for (ours, theirs) in self.sockets {
-            // SAFETY: both are ours, and nobody uses them after this.
+            // SAFETY: both are ours, and are not used after this.
             unsafe {
                 libc::close(ours);
                 libc::close(theirs);

@@ -1,4 +1,4 @@
-//! References: with the last one what is referred to is given up, once, and nobody uses it then.
+//! References: with the last one what is referred to is given up, once, and no thread uses it then.
 
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};

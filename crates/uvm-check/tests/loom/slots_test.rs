@@ -58,7 +58,7 @@ fn two_tables() -> (Arc<Body>, Slots, Slots) {
     (body, a, b)
 }
 
-/// A fault for writing: in place where nobody else can have the page, on a copy else.
+/// A fault for writing: in place where no other thread can have the page, on a copy else.
 fn write(slots: &mut Slots, body: &Body) {
     let mut counts = Counts(body);
     let found = slots.find(0);

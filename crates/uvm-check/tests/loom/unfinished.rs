@@ -1,9 +1,9 @@
-//! Shootdowns under way: nobody who finds a mapping lowered goes on before the CPUs have been told
+//! Shootdowns under way: no CPU that finds a mapping lowered goes on before the CPUs have been told
 //! of it.
 //!
 //! A CPU here is a thread. Several take one mapping away: the first of them lowers it and tells the
 //! CPUs, with nothing locked; who comes later finds nothing to lower, and may go on at once only if
-//! nobody is still telling. Who goes on gives the page away.
+//! no CPU is still telling. Who goes on gives the page away.
 
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::sync::{Arc, Mutex};

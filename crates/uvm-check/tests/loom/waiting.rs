@@ -1,4 +1,4 @@
-//! The kernel's wait queues: nobody who goes to sleep as others look whether anybody does is left
+//! The kernel's wait queues: no task that goes to sleep as others look whether one does is left
 //! asleep.
 
 use std::sync::Arc;

@@ -147,7 +147,7 @@ fn a_refused_swapoff_does_not_use_memory_up() {
     }
 }
 
-/// A device's frame that was pinned when its pager went is nobody's then, and no free memory when
+/// A device's frame that was pinned when its pager went has no owner then, and no free memory when
 /// the pin goes.
 #[test]
 fn a_pinned_frame_of_a_device_outlives_its_pager() {

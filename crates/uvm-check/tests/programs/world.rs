@@ -73,7 +73,7 @@ impl Event {
     }
 }
 
-/// A place for a value that is in nobody's or one thread's hands.
+/// A place for a value that no thread has, or one.
 type Slot<T> = Mutex<Option<T>>;
 
 fn hold<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {

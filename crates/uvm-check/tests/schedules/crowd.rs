@@ -92,7 +92,7 @@ impl Cpu {
         self.own = [0, 0];
     }
 
-    /// Nobody stores to what may only be read.
+    /// No thread stores to what may only be read.
     fn protect_own(&mut self, page: usize) {
         let (range, mut ctx) = (self.range(), ThreadCtx::new());
         let both = Prot::READ.union(Prot::WRITE);

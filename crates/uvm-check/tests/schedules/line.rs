@@ -1,4 +1,4 @@
-//! The line of those who were refused memory: nobody is forgotten in it, one at a time asks the
+//! The line of those who were refused memory: none is forgotten in it, one at a time asks the
 //! host, and nobody is refused whom the host has not ended.
 //!
 //! Programs take units of something through `with_room`, as a kernel takes its stacks. No page can
@@ -106,7 +106,7 @@ impl Town {
                 let mut ctx = ThreadCtx::new();
                 if town.w.uvm.with_room(&mut ctx.held(), Last::AskHost, || town.take(me)).is_err() {
                     let has_to_go = town.state.lock().unwrap().programs[me].has_to_go;
-                    assert!(has_to_go, "program {me} is refused, and nobody has ended it");
+                    assert!(has_to_go, "program {me} is refused, and was not ended");
                     break;
                 }
             }

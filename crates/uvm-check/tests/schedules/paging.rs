@@ -98,7 +98,7 @@ impl Paged {
     fn swapped(&self) -> Arc<Space<Soft>> {
         let (space, before) = (self.written(), self.pages_out());
         take_unused(&self.w);
-        assert_eq!(self.pages_out() - before, 2, "nobody else uses the pages");
+        assert_eq!(self.pages_out() - before, 2, "no other program uses the pages");
         space
     }
 
@@ -226,7 +226,7 @@ fn pages_change_owners_beside_the_page_daemon() {
 }
 
 /// A process lets its pages go just as the page daemon, which has seen whose they are, comes for
-/// their owners' locks. Nobody else runs, so that the few steps between the two are met often.
+/// their owners' locks. No other thread runs, so that the few steps between the two are met often.
 #[test]
 fn a_page_is_let_go_as_the_page_daemon_comes_for_it() {
     check_paging(|| {
@@ -353,7 +353,7 @@ fn nobody_is_refused_what_is_being_given_back() {
     });
 }
 
-/// Data that a write failed to bring out is still in memory; nobody notices.
+/// Data that a write failed to bring out is still in memory; no program notices.
 #[test]
 fn a_failed_write_is_noticed_by_nobody() {
     check_paging(|| {

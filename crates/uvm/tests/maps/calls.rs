@@ -33,7 +33,7 @@ fn a_mapping_appears_at_once_with_all_its_attributes() {
     };
     let before = locks();
     let va = uvm.map(held, &s, &request).unwrap();
-    assert_eq!(locks() - before, 1, "the map's lock, once: nobody sees the mapping half made");
+    assert_eq!(locks() - before, 1, "the map's lock, once: no thread sees the mapping half made");
     let e = uvm.entry_at(held, &s, va).unwrap();
     assert_eq!(
         (e.range, e.prot, e.max_prot),
@@ -131,7 +131,8 @@ fn a_full_map_refuses_what_cuts_and_stays_as_it_was() {
     end(&uvm, held, [s]);
 }
 
-/// What runs while nobody may hold the map's lock: another thread uses the map, and must come back.
+/// What runs while no thread may hold the map's lock: another thread uses the map, and must come
+/// back.
 type Probe = Box<dyn Fn() + Send + Sync>;
 
 fn probe(uvm: &World, space: &Arc<Space<Soft>>) -> Probe {
@@ -150,7 +151,7 @@ fn probe(uvm: &World, space: &Arc<Space<Soft>>) -> Probe {
     })
 }
 
-/// A pager that runs a probe when it is told that nobody refers to it any more.
+/// A pager that runs a probe when it is told that there is no reference to it any more.
 struct LastWords {
     object: Object<Soft>,
     probe: Mutex<Option<Probe>>,

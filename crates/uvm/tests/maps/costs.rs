@@ -221,13 +221,13 @@ fn what_is_rewritten_after_each_fork_is_copied_by_the_fork() {
     let (s, hot, cold) = with_ones(&uvm, held);
     let count = |counter| uvm.stat().get(counter);
     let shares = |held: &mut _, child: &_| entries(&uvm, held, child)[0].layers.needs_copy;
-    // Nobody knows of the first: the parent's store copies the amap and the page.
+    // No hint knows of the first: the parent's store copies the amap and the page.
     let child = uvm.fork(held, &s).unwrap();
     assert!(shares(held, &child));
     store(&uvm, &s, hot, 2).unwrap();
     assert_eq!((count(Counter::AmapCopies), count(Counter::FaultsAnonCopied)), (1, 1));
     uvm.space_destroy(held, child);
-    // The second child has both of its own from the start, mapped, and nobody's store faults.
+    // The second child has both of its own from the start, mapped, and no store faults.
     let child = uvm.fork(held, &s).unwrap();
     assert!(!shares(held, &child) && !shares(held, &s));
     let faults = count(Counter::Faults);

@@ -18,7 +18,7 @@ struct Counting;
 static HEAP: Counting = Counting;
 
 fn count(bytes: isize) {
-    // A thread that is ending has no counter any more; nobody asks for it either.
+    // A thread that is ending has no counter any more; it is not asked for either.
     let _ = HELD.try_with(|held| held.set(held.get() + bytes));
 }
 

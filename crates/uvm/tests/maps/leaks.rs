@@ -1,8 +1,8 @@
 //! The paper's fork patterns for ever: no memory stays behind.
 //!
 //! Under 4.4BSD a process that forks, writes, and goes on in the child grows a chain of shadow
-//! objects whose pages nobody can reach (the swap leak; 1999, section 5.1). Here each pattern is
-//! repeated, and frames, anons and bytes of heap are the same before and after; with memory too
+//! objects whose pages no program can reach (the swap leak; 1999, section 5.1). Here each pattern
+//! is repeated, and frames, anons and bytes of heap are the same before and after; with memory too
 //! small for all of it, no slot of swap stays behind either.
 //!
 //! `UVM_LOOPS` sets how often; the default is short, and `./uvm test --long` runs a million.

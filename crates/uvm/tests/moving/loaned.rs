@@ -456,7 +456,7 @@ impl<'u> State<'u> {
     fn check(&mut self, held: &mut Held<'_, Nothing>) {
         while self.uvm.machine().complete(0, Fate::Works) {}
         for (loan, showed) in &self.loan {
-            assert_eq!(bytes(self.uvm, loan), *showed, "nobody's store changes what is on loan");
+            assert_eq!(bytes(self.uvm, loan), *showed, "no store changes what is on loan");
         }
         let loan: Vec<_> = self.loan.iter().map(|(loan, _)| loan).collect();
         let sides = [Some(&self.parent), self.child.as_ref()];

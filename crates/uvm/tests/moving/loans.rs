@@ -31,7 +31,7 @@ fn a_store_breaks_the_loan_and_the_borrower_sees_nothing_of_it() {
     assert_eq!((space.map().entries(held), uvm.anons()), (1, 4));
     let before = uvm.frames().free();
     uvm.return_loan(held, loan).unwrap();
-    assert_eq!(uvm.frames().free(), before + 1, "the page that was nobody's");
+    assert_eq!(uvm.frames().free(), before + 1, "the page that had no owner");
     audit(&uvm, held, &[&space], &[]);
     // What is back is written in place.
     store(&uvm, &space, range.start, 88);

@@ -76,7 +76,7 @@ impl World<'_> {
         (0..count).map(|_| all.swap_remove(self.below(all.len()))).collect()
     }
 
-    /// A page that was just taken: nobody else has it, and it knows of no earlier owner.
+    /// A page that was just taken: no other thread has it, and it knows of no earlier owner.
     fn takes(&mut self, page: PageNo) {
         let f = self.frames();
         assert!(page.0 < ALL && !self.taken().any(|p| p == page), "{page:?} is taken");

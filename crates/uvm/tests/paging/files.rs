@@ -134,8 +134,8 @@ fn a_bad_page_fails_alone() {
     }
 }
 
-/// A page that was read unasked and could not be has a frame, and nobody may ever come for it: it
-/// goes like any other.
+/// A page that was read unasked and could not be has a frame, and no thread may ever come for it:
+/// it goes like any other.
 #[test]
 fn pages_that_could_not_be_read_keep_no_frame_from_others() {
     let config = Config { segments: vec![(Pa(0x10_0000), 256)], ..Config::default() };
@@ -313,7 +313,7 @@ fn a_file_whose_last_reference_goes_leaves_its_pages_to_the_io() {
         let access = Access::Call(Advice::Sequential, 1);
         uvm.with_page(&mut ThreadCtx::new().held(), &pager, Pages(0), Intent::Read, access, byte)
     });
-    // The window that is waited for, and the next two, for which nobody waits.
+    // The window that is waited for, and the next two, for which no thread waits.
     wait_until(|| desk.uvm.machine().under_way() >= 3);
     desk.uvm.machine().complete(0, Fate::Works);
     assert_eq!(reader.join().unwrap(), Ok(Some(0)));
@@ -348,7 +348,7 @@ fn files_that_nobody_maps_stay_until_memory_is_short_and_are_idle_then() {
         desk.uvm.pageout(held, 256);
     }
     let left = desk.pager.object().resident(held);
-    assert!(left < 30, "{left} pages of a file that nobody uses are left");
+    assert!(left < 30, "{left} pages of a file that no program uses are left");
     assert_eq!(desk.disk.state().written[&7], 70, "what was changed has been written");
     desk.uvm.punch(held, &desk.pager, 0..100);
     assert!(desk.pager.object().is_idle(held));

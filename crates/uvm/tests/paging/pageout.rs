@@ -448,8 +448,8 @@ fn random_advice_brings_in_single_pages() {
     assert_empty(&uvm);
 }
 
-/// MADV_WILLNEED: what lies on swap in a range comes in by large reads that nobody waits for, and
-/// nothing else does.
+/// MADV_WILLNEED: what lies on swap in a range comes in by large reads that no thread waits for,
+/// and nothing else does.
 #[test]
 fn what_will_be_needed_is_read_from_swap_before_it_is_touched() {
     for mode in [Mode::AtOnce, Mode::Later] {
@@ -884,7 +884,7 @@ fn what_was_transferred_leaves_memory_when_that_is_short() {
         let (uvm, mut ctx) = (world(256), ThreadCtx::new());
         let held = &mut ctx.held();
         swap_on(&uvm, held, 2048, mode);
-        // Five pages each: nobody's, a program's that goes on having them, a file's.
+        // Five pages each: without owner, a program's that goes on having them, a file's.
         let new = (0..5).map(|_| uvm.new_page(held).unwrap());
         let mut loan: Loan = new.collect();
         for page in loan.pages() {

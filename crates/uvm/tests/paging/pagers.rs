@@ -131,7 +131,7 @@ impl Pager<SoftMachine> for Rom {
         "rom"
     }
 
-    /// The page belongs to nobody's table: the next fault asks again.
+    /// The page belongs to no table: the next fault asks again.
     fn get(
         &self,
         _: &Uvm<SoftMachine>,

@@ -304,7 +304,7 @@ fn its_share_is_a_limit_that_can_be_changed() {
     w.end();
 }
 
-/// A page whose bytes can't be unpacked is lost to who has it, and nobody else notices. Switching
+/// A page whose bytes can't be unpacked is lost to its program, and no other notices. Switching
 /// zram off goes on past it.
 #[test]
 fn what_can_not_be_unpacked_is_lost_alone() {

@@ -53,21 +53,16 @@ fn work(disk: &Disk, chance: &mut Random, steps: u64) -> Run {
             }
             5 => {
                 let to = format!("file {}", chance.below(40));
-                if to != name {
-                    if let Some(data) = run.now.remove(&name) {
-                        let moved = volume.rename(
-                            root,
-                            name.as_bytes(),
-                            root,
-                            to.as_bytes(),
-                            Rename::Replace,
-                        );
-                        if let Some(gone) = moved.expect("rename") {
-                            volume.reap(gone).expect("reap");
-                        }
-                        run.now.insert(to.clone(), data);
-                        run.touched.push(to);
+                if to != name
+                    && let Some(data) = run.now.remove(&name)
+                {
+                    let moved =
+                        volume.rename(root, name.as_bytes(), root, to.as_bytes(), Rename::Replace);
+                    if let Some(gone) = moved.expect("rename") {
+                        volume.reap(gone).expect("reap");
                     }
+                    run.now.insert(to.clone(), data);
+                    run.touched.push(to);
                 }
             }
             _ if chance.below(3) == 0 => {

@@ -120,7 +120,7 @@ fn a_volume_that_is_to_delete_a_file_of_too_many_extents_is_refused() {
             assert!(volume.unlink(root, name).expect("unlink"));
         }
         volume.sync().expect("sync");
-        // Nobody unmounts it.
+        // It isn't unmounted.
         drop(volume);
         let refused = mount_with(&disk, Limits { pieces: 499, ..LIMITS });
         assert_eq!(refused.err(), Some(volume::ErrorKind::NoMemory), "{options:?}");

@@ -81,7 +81,7 @@ fn listed_by_debugfs(image: &Path, dir: &str) -> BTreeMap<String, u32> {
         Some((words.nth(3)?.to_owned(), ino))
     };
     let mut all: BTreeMap<String, u32> = text.lines().filter_map(entry).collect();
-    // A part of a block that nobody uses has the number 0.
+    // An unused part of a block has the number 0.
     all.retain(|name, &mut ino| name != "." && name != ".." && ino != 0);
     all
 }

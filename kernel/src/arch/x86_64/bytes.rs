@@ -1,6 +1,6 @@
 //! Bytes of a page frame that programs and other CPUs may read and write at the same time.
 //!
-//! Rust's references promise that nobody else writes meanwhile, which nobody can promise here. So
+//! Rust's references promise that no other writes meanwhile, which no kernel can promise here. So
 //! no reference to such bytes is made: instructions that the compiler doesn't look into copy them
 //! in and out, and a reader takes each byte as it was at some moment.
 
@@ -22,7 +22,7 @@ impl PageBytes {
     /// All bytes of a page.
     ///
     /// # Panics
-    /// If the frame holds bytes for nobody.
+    /// If the frame holds no bytes of use.
     #[inline]
     pub fn of(page: PageNo) -> PageBytes {
         PageBytes { at: KERNEL.address(page) as *mut u8, len: PAGE_SIZE }

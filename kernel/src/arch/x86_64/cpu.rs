@@ -270,7 +270,7 @@ extern "C" {
 /// `ist_top` ends a stack that nothing else uses, for ever.
 pub unsafe fn init(ist_top: u64) {
     let cpu = this();
-    // SAFETY: I1: nobody else holds a reference into this CPU's tables during start-up. The
+    // SAFETY: I1: no other code holds a reference into this CPU's tables during start-up. The
     // registers are those of system calls, which every x86-64 has: they lead to `entry.s`, with the
     // kernel's segments.
     unsafe {

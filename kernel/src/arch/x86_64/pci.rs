@@ -11,8 +11,8 @@ use crate::arch::io;
 const ADDRESS: u16 = 0xcf8;
 const DATA: u16 = 0xcfc;
 
-/// Configuration space through the ports; only start-up uses it, so nobody comes between address
-/// and data.
+/// Configuration space through the ports; only start-up uses it, so no other access comes between
+/// address and data.
 pub struct Ports;
 
 fn select(function: DeviceFunction, register: u8) {

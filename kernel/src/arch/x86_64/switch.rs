@@ -29,7 +29,7 @@ impl Context {
     /// Writes a stack so that the first switch to it returns to a program with these registers.
     pub fn for_user(stack: &mut Stack, regs: &UserRegs) -> Context {
         let at = user_regs(stack);
-        // SAFETY: the stack is the caller's alone: nobody uses it, and it is large enough.
+        // SAFETY: the stack is the caller's alone: no task uses it, and it is large enough.
         let left = unsafe {
             at.write(regs.clone());
             prepare(at as u64, task_start_user as *const () as u64)
@@ -49,7 +49,7 @@ impl Context {
 /// The frame that `switch_stacks` pops: r15 r14 r13 r12 rbx rbp and the return address.
 ///
 /// # Safety
-/// There is room below `top`, on a stack that nobody uses.
+/// There is room below `top`, on a stack that no task uses.
 unsafe fn prepare(top: u64, start: u64) -> u64 {
     let frame = [0, 0, 0, 0, 0, 0, start];
     let at = (top - core::mem::size_of_val(&frame) as u64) as *mut [u64; 7];
@@ -87,7 +87,7 @@ pub unsafe fn switch(from: &Context, to: &Context) {
 pub fn on_stack<T>(stack: &mut Large, work: impl FnOnce() -> T) -> T {
     struct Call<F, T>(Option<F>, Option<T>);
     extern "C" fn run<F: FnOnce() -> T, T>(call: *mut u8) {
-        // SAFETY: `call` is the one below, which outlives this and which nobody else touches
+        // SAFETY: `call` is the one below, which outlives this and which no other CPU touches
         // meanwhile.
         let call = unsafe { &mut *call.cast::<Call<F, T>>() };
         call.1 = call.0.take().map(|work| work());

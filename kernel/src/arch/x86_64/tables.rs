@@ -262,7 +262,7 @@ pub fn map_if_absent(va: u64, reserve: Reserve) -> Result<(), NoMemory> {
 /// The caller has all CPUs forget it (`ipi::forget_kernel`).
 ///
 /// # Safety
-/// Nobody uses what lies there.
+/// No CPU uses what lies there.
 pub unsafe fn unmap(va: u64) -> Option<u64> {
     let _turn = GROWTH.lock();
     let old = entry(va, 0).ok()?.swap(0, Relaxed);
@@ -292,7 +292,7 @@ pub fn map_device(pa: u64, length: u64) -> Result<(), NoMemory> {
     };
     assert!(
         cpu::count() == 1,
-        "device registers are mapped once other CPUs run, which nobody tells"
+        "device registers are mapped once other CPUs run, which are not told"
     );
     let first = pa & !(PAGE_SIZE as u64 - 1);
     for page in (first..end).step_by(PAGE_SIZE) {

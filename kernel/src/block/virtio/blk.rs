@@ -99,7 +99,7 @@ impl Bytes {
     /// `len` bytes at `at`.
     ///
     /// # Safety
-    /// They are the caller's until all requests for them have ended; and nobody else's, if a disk
+    /// They are the caller's until all requests for them have ended; and no other's, if a disk
     /// is to write there.
     pub unsafe fn new(at: u64, len: usize) -> Bytes {
         Bytes { at, len }
@@ -217,7 +217,7 @@ impl Queue {
     }
 
     /// Hands a request to the device. Its memory is the device's until [`finish`](Self::finish):
-    /// the caller keeps the pages from being freed, and nobody takes an interest in what they hold.
+    /// the caller keeps the pages from being freed, and what they hold is of no interest.
     ///
     /// # Errors
     /// [`Full`]; nothing has changed.

@@ -79,7 +79,7 @@ fn attach(kind: DeviceType, found: Found) {
 /// What the crate needs of this kernel.
 pub struct KernelHal;
 
-// SAFETY: memory comes from the frame allocator, whole, zeroed and for nobody else, through the
+// SAFETY: memory comes from the frame allocator, whole, zeroed and for no other use, through the
 // direct map, which never moves.
 unsafe impl Hal for KernelHal {
     fn dma_alloc(pages: usize, _direction: BufferDirection) -> (PhysAddr, NonNull<u8>) {

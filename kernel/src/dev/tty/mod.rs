@@ -31,7 +31,7 @@ use termios::WinSize;
 /// Unit of VTIME: a tenth of a second.
 const TENTH: Nanos = 100_000_000;
 
-/// Who the terminal belongs to; 0 is nobody.
+/// The session that the terminal belongs to; 0 is none.
 struct Job {
     session: i32,
     foreground: i32,

@@ -9,9 +9,9 @@
 //!
 //! I1: what is remembered is the volume's table as of the last change of it; a thread that changes
 //! it forgets it before the volume is unlocked. I2: `size` is the size that programs see; it is
-//! stored before pages behind it go, so that nobody writes them to the disk any more. I3: a page in
-//! `pending` was written by a program, or reserved in a file without a name, has no block, and has
-//! one set aside in `Fs::pending`.
+//! stored before pages behind it go, so that no write takes them to the disk any more. I3: a page
+//! in `pending` was written by a program, or reserved in a file without a name, has no block, and
+//! has one set aside in `Fs::pending`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! What is kept of a file system though nobody uses it: nodes, names of directories, listings, and
+//! What is kept of a file system though it is unused: nodes, names of directories, listings, and
 //! where files lie.
 //!
 //! A thread that comes for the volume finds the cache within its bounds, or brings it back there
@@ -134,12 +134,12 @@ impl Fs {
         self.each_node(|node| node.dir().map_or((), Dir::forget_listing));
     }
 
-    /// Forgets nodes that nobody needs and that have no pages, until so many are left.
+    /// Forgets nodes that are not needed and have no pages, until so many are left.
     pub(super) fn forget_idle(&self, least: usize) {
         self.forget_unless(least, |node| !node.is_unlinked() && is_idle(node));
     }
 
-    /// Forgets a node if nobody uses it and it may go, and then those above it.
+    /// Forgets a node if it is unused and may go, and then those above it.
     fn forget_with_above(&self, ino: u32, may_go: impl Fn(&Arc<Node>) -> bool) {
         let mut next = Some(ino);
         while let Some(node) = next.and_then(|ino| self.take_unused(ino, &may_go)) {
@@ -153,7 +153,7 @@ impl Fs {
         }
     }
 
-    /// Forgets nodes that nobody uses and that may go, until so many are left.
+    /// Forgets nodes that are unused and may go, until so many are left.
     pub(super) fn forget_unless(&self, least: usize, may_go: impl Fn(&Arc<Node>) -> bool) {
         let mut left = usize::MAX;
         // Once more, for those that a thread looked at meanwhile.

@@ -187,7 +187,7 @@ impl Node {
     }
 
     /// Does something with the volume that may need a charge for a directory. A user who has little
-    /// left is given back first what is kept of directories that nobody uses.
+    /// left is given back first what is kept of unused directories.
     fn with_charge<T>(
         &self,
         act: impl Fn(&mut Volume, &mut Option<Charge>) -> Result<T>,
@@ -211,7 +211,7 @@ impl Node {
     }
 
     /// The node that a name leads to. One that is looked up in full needs the charge, if it is a
-    /// directory's that nobody knows yet.
+    /// directory's that no thread knows yet.
     fn find_in(
         &self,
         volume: &mut Volume,
@@ -310,7 +310,7 @@ impl Node {
         });
         self.fs().changed(volume);
         let found = listed.and_then(|()| self.find_in(volume, name, charge)).or_else(|error| {
-            // Nobody has seen it.
+            // No thread has seen it.
             let gone = match kind {
                 Kind::Dir => volume.remove_dir(self.ino, name),
                 _ => volume.unlink(self.ino, name).map(|_| ()),

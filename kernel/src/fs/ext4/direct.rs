@@ -12,7 +12,7 @@
 //!
 //! I1: the whole call holds `writer`, reads together and a write alone: a truncation frees no block
 //! that a request is under way to. I2: blocks that are reserved are written whole by the request,
-//! so nobody sees what they held before.
+//! so no program sees what they held before.
 
 use linux_raw_sys::general::O_DIRECT;
 use machine::PAGE_SIZE;

@@ -7,7 +7,7 @@
 //! it is the first to have the new one. I2: changes of the size and writes hold `writer` alone, so
 //! an append is one step and a truncation doesn't meet a write. I3: bytes of the last page behind
 //! the end are zero when the size changes, before a program can see a longer one. I4: what is
-//! swapped on keeps its blocks, and nobody writes it; checked with `writer` held.
+//! swapped on keeps its blocks, and no program writes it; checked with `writer` held.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

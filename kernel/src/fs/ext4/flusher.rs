@@ -28,7 +28,7 @@ const INTERVAL: sched::Nanos = 5_000_000_000;
 static CALLED: AtomicBool = AtomicBool::new(false);
 /// Memory is short: unused nodes shall go.
 static SHORT: AtomicBool = AtomicBool::new(false);
-/// How often what nobody uses goes at most: while memory stays short there is little of it.
+/// How often what is unused goes at most: while memory stays short there is little of it.
 const REST: sched::Nanos = 1_000_000_000;
 /// What a look at a node comes to in bytes copied.
 const LOOK: usize = 256;
@@ -62,7 +62,7 @@ pub(super) fn closed() {
     CALLS.wake_one();
 }
 
-/// Asks it to forget names, listings and nodes that nobody uses, and that have no pages. The page
+/// Asks it to forget names, listings and nodes that are unused and have no pages. The page
 /// daemon's.
 pub fn memory_is_short() {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -108,14 +108,14 @@ fn mounted() -> Vec<Arc<Fs>> {
 pub fn sync_all() {
     for fs in mounted().iter().filter(|fs| !fs.is_read_only()) {
         fs.flush();
-        // As in sync(2), nobody is told.
+        // As in sync(2), no program is told.
         let _ = fs.commit();
     }
 }
 
-/// Before the machine goes off: everything is written, and file systems are left clean as far as
-/// nobody uses them. They stay locked: other CPUs still run, and what they would write now would be
-/// half done when the power goes.
+/// Before the machine goes off: everything is written, and file systems are left clean as far as no
+/// program uses them. They stay locked: other CPUs still run, and what they would write now would
+/// be half done when the power goes.
 pub fn shut_down() {
     sync_all();
     for fs in mounted().iter().filter(|fs| !fs.is_read_only()) {
@@ -142,7 +142,7 @@ pub fn sync_object(id: u64) -> Result<bool> {
     synced.map(|()| true)
 }
 
-/// Drops pages of files that are clean and that nobody maps or uses.
+/// Drops pages of files that are clean and neither mapped nor used.
 pub fn drop_pages() {
     /// Bytes of a file with whose object locked.
     const STEP: u64 = 1 << 20;
@@ -159,7 +159,7 @@ pub fn drop_pages() {
     mounted().iter().for_each(|fs| fs.each_node(of_node));
 }
 
-/// Forgets names of directories, and nodes that nobody needs and that have no pages.
+/// Forgets names of directories, and nodes that are not needed and have no pages.
 pub fn drop_nodes() {
     for fs in mounted() {
         fs.reap_unused();
@@ -170,7 +170,7 @@ pub fn drop_nodes() {
 }
 
 impl Fs {
-    /// Writes back what is dirty and forgets what nobody needs; no commit.
+    /// Writes back what is dirty and forgets what is not needed; no commit.
     pub(super) fn flush(&self) {
         if !self.is_read_only() {
             self.write_all();
@@ -196,14 +196,14 @@ impl Fs {
         found.is_some()
     }
 
-    /// Forgets what nobody uses: nodes without names at once, those without pages when there are
+    /// Forgets what is unused: nodes without names at once, those without pages when there are
     /// many.
     fn forget(&self) {
         self.reap_unused();
         self.trim();
     }
 
-    /// Takes a node out of the table if nobody else has it and it is still as wanted.
+    /// Takes a node out of the table if there is no other reference and it is still as wanted.
     pub(super) fn take_unused(
         &self,
         ino: u32,
@@ -257,7 +257,7 @@ impl Fs {
         }
     }
 
-    /// The same for all that nobody uses, closed or not: what was mapped, and what was looked at
+    /// The same for all that are unused, closed or not: what was mapped, and what was looked at
     /// too early.
     pub(super) fn reap_unused(&self) {
         let _turn = self.reaping.lock();
@@ -324,7 +324,7 @@ impl Fs {
         Err(EBUSY)
     }
 
-    /// Takes all nodes out of the table that nobody uses; whether none but the directory that was
+    /// Takes all unused nodes out of the table; whether none but the directory that was
     /// mounted and those above it are left.
     fn forget_unused(&self, mounted: &InodeRef) -> bool {
         self.forget_unless(0, |node| !node.is_unlinked() && !is_dirty(node));
@@ -344,7 +344,7 @@ impl Fs {
     }
 }
 
-/// Nobody but the table has it, and it isn't mapped.
+/// The table alone has it, and it isn't mapped.
 fn is_unused(node: &Arc<Node>) -> bool {
     Arc::strong_count(node) == 1
         && node.contents().map_or(true, |contents| !contents.object().is_mapped())

@@ -5,7 +5,7 @@
 //!                    |  (node, dir, file)                  ^  extents, blocks
 //!                    +-- vm::Object = VnodePager --> Backing --> Data --> disk, many pages a request, without waiting
 //!                             ^                                  (device)
-//!   flusher: every 5 s or when asked: cleans objects, commits, forgets nodes that nobody needs
+//!   flusher: every 5 s or when asked: cleans objects, commits, forgets nodes that are not needed
 //! ```
 //! There is one cache of file data: the pages of the files' objects, which `read`, `write`, `mmap`
 //! and `execve` share. Nodes stay after their last use as long as they have pages, so the number of
@@ -18,9 +18,9 @@
 //! I1: no user memory is copied, and no page of a file is waited for, with the volume locked:
 //! bringing pages in needs the volume. I2: a name is looked up and its node taken from the table
 //! under the volume's lock, or the directory's name table's; both change under both. I3: a node
-//! leaves the table only when nobody else holds it and nobody maps it, so there is one object for a
-//! file. Locks: a file's `writer`, the volume, a directory's names, the table, a node's attributes;
-//! the last three spin.
+//! leaves the table only when there is no other reference and no mapping of it, so there is one
+//! object for a file. Locks: a file's `writer`, the volume, a directory's names, the table, a
+//! node's attributes; the last three spin.
 //!
 //! Road not taken: blocks given out at `write(2)`. They are given out at write-back, where a run of
 //! pages is known; until then their number is set aside, so that a full disk is told to the writer.
@@ -282,7 +282,7 @@ impl Fs {
         }
         if mode == Mode::ReadOnly {
             self.flush();
-            // From here on nobody begins to write.
+            // From here on no thread begins to write.
             self.read_only.store(true, Ordering::Release);
             let closed = self.close_for_writing();
             return closed.inspect_err(|_| self.read_only.store(false, Ordering::Release));

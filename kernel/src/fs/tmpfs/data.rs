@@ -1,7 +1,7 @@
 //! The contents of a tmpfs file: a VM object of anonymous memory, and a size in bytes.
 //!
 //! There is no buffer beside it. A mapping of the file and a read or write of it touch the same
-//! pages, so they always agree. Pages that nobody wrote are holes and read as zeros.
+//! pages, so they always agree. Pages that were never written are holes and read as zeros.
 //!
 //! Invariants: I1: the object's size is the file's, and bytes of the last page beyond it are zero.
 //! I2: size changes and writes hold `writer`, so an append is one step and a truncation doesn't

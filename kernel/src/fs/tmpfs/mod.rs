@@ -15,7 +15,7 @@
 //! counts the names of a node (for a directory: 2 + its subdirectories); at 0 the node lives on
 //! until its last user goes. I3: nodes are never dropped under a spin lock: their memory is given
 //! back to the VM system then. I4: what a file system holds is bounded (limits.rs), but for that of
-//! memfds, which nobody sees.
+//! memfds, which no path leads to.
 //!
 //! Locks: `tree` -> one directory's `entries` -> a node's `attr`.
 

@@ -142,7 +142,7 @@ fn act_on(thread: &Thread, group: &mut Group, info: SigInfo) -> Option<Next> {
             DefaultAction::Ignore | DefaultAction::Continue => None,
             DefaultAction::Stop => Some(Next::MayStop(info.signal)),
             DefaultAction::Terminate => {
-                // Taken and effective at once: nobody sees the process without the one and the
+                // Taken and effective at once: no thread sees the process without the one and the
                 // other.
                 send::kill_all(group, ExitStatus::Killed(info.signal));
                 Some(Next::Terminate(info.signal))

@@ -152,8 +152,8 @@ fn enqueue(
 ) -> Result<Sent> {
     let signal = info.signal;
     let judge = target.unwrap_or(&group.threads[0]);
-    let nobody_cares = wants(judge, signal) && !waits_for(judge, signal) && !judge.is_traced();
-    if nobody_cares && group.actions.ignores(signal) {
+    let is_of_no_use = wants(judge, signal) && !waits_for(judge, signal) && !judge.is_traced();
+    if is_of_no_use && group.actions.ignores(signal) {
         return Ok(Sent::Ignored);
     }
     let queued = match target {

@@ -206,7 +206,7 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
-        name: "locks have no times where nobody asked",
+        name: "locks have no times where none were asked for",
         command: &["/bin/busybox", "grep", "^lock_", "/proc/vmstat"],
         expect: &[Exactly("")],
         code: 1,
