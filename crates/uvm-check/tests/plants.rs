@@ -59,6 +59,8 @@ const READ_BACK: &[&str] = &["-p", "uvm-vm", "--test", "paging", "what_was_read_
 const WRITTEN_LAST: &[&str] =
     &["-p", "uvm-vm", "--test", "paging", "that_the_last_pass_has_written"];
 const RESERVE: &[&str] = &["-p", "uvm-vm", "--test", "paging", "the_reserve_is_filled"];
+const MERGES: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "an_entry_merges_with_one_that_has_an_amap"];
 const FREE_PAGES: &[&str] = &["-p", "uvm-vm", "--test", "page"];
 const HOLES: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_store_to_a_hole"];
 const REFUSED: &[&str] =
@@ -796,6 +798,12 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/pageout/reclaim.rs",
         changes: &[("self.pages_in_flight() + (made - made_before) as usize;", "self.pages_in_flight() + 0 * (made - made_before) as usize;")],
         found_by: WRITTEN_LAST,
+    },
+    Plant {
+        what: "pins: an entry gets its neighbour's amap beside faults that have pinned it",
+        file: "uvm/src/map/merge.rs",
+        changes: &[("if let Some(range) = has_no_amap {", "if let Some(range) = has_no_amap.filter(|range| range.is_empty()) {")],
+        found_by: MERGES,
     },
     Plant {
         what: "memory: a free block merges with a buddy of another CPU's",

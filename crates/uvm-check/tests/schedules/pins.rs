@@ -1,10 +1,12 @@
 //! Entries that faults have pinned, beside changes of the map.
 
+use std::sync::Arc;
+
 use machine::{Pages, Prot, ThreadCtx, VaRange};
-use uvm::{FaultError, MapRequest};
+use uvm::{AnonObject, FaultError, MapRequest, Pager, Sharing};
 use uvm_soft::{ShuttleThreads, Threads};
 
-use super::world::{check, spawn, World, P, Q};
+use super::world::{check, spawn, Soft, World, P, Q};
 
 /// Two pages are unmapped, and one of them mapped again, beside faults in both: a store succeeds
 /// before the unmapping or finds nothing, and what is mapped afterwards is zero.
@@ -100,5 +102,46 @@ fn an_entry_gets_its_own_amap_beside_faults_in_it() {
         }
         w.check(&[&space, &child], &[]);
         w.end(vec![space, child]);
+    });
+}
+
+/// An entry without an amap becomes part of its neighbour, which has one, beside a load and a store
+/// in it: the load, which has found no amap, doesn't show the object's page after the store.
+#[test]
+fn an_entry_merges_with_one_that_has_an_amap_beside_faults_in_it() {
+    check(|| {
+        let w = World::new();
+        let h = &mut ThreadCtx::new();
+        let object = AnonObject::new(&w.uvm, &mut h.held(), Pages(2)).expect("there is memory");
+        let pager: Arc<dyn Pager<Soft>> = object;
+        let space = w.space();
+        let page = |va| VaRange::new(va, va + Pages(1)).try_into().expect("whole pages");
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Private));
+        w.uvm.protect(&mut h.held(), &space, page(P), Prot::READ).expect("there is heap");
+        // The second page's entry gets the amap; the first one's has none.
+        w.store(0, &space, Q, 1);
+        w.uvm.protect(&mut h.held(), &space, page(Q), Prot::NONE).expect("there is heap");
+        w.uvm.protect(&mut h.held(), &space, page(P), Prot::READ_WRITE).expect("there is heap");
+        let reader = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.load(1, &space, P))
+        };
+        let writer = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || {
+                w.store(2, &space, P, 2);
+                assert_eq!(w.load(2, &space, P), 2, "the store is gone");
+            })
+        };
+        ShuttleThreads::set_cpu(0);
+        w.uvm.protect(&mut h.held(), &space, page(Q), Prot::READ_WRITE).expect("there is heap");
+        writer.join().unwrap();
+        assert!([0, 2].contains(&reader.join().unwrap()));
+        for cpu in 0..3 {
+            assert_eq!((w.load(cpu, &space, P), w.load(cpu, &space, Q)), (2, 1));
+        }
+        w.check(&[&space], std::slice::from_ref(&pager));
+        w.end(vec![space]);
+        w.uvm.detach(&mut h.held(), &*pager);
     });
 }

@@ -14,9 +14,10 @@
 //!
 //! I1: a change that faults must not miss, or that drops an amap or an object of an entry, waits
 //! for the pins of all pages that it concerns: [`Map::lock`] does for the range that it is given,
-//! [`Map::exclude`] for more. Not such changes: an entry that is added or grows, two that become
-//! one, one that is cut outside of the pin's window. A copy of an entry stays right through them:
-//! each page of the window has the slot and the object's page that it had.
+//! [`Map::exclude`] for more. Not such changes: an entry that is added or extended, or merged with
+//! one that has the same amap; one that is clipped outside of the pin's window. A copy of an entry
+//! stays right through them: each page of the window has the slot and the object's page that it
+//! had. A merge that gives an entry an amap is one: it waits for the pins of that entry.
 //!
 //! What was mapped in a range may be reached until its translations are gone. An unmapping pins the
 //! range for that time, and gives the lock back. I2: whatever puts an entry where none was waits

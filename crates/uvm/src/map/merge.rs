@@ -82,6 +82,11 @@ impl<M: Machine> LockedMap<'_, '_, M> {
         if !before.is_like(after) {
             return;
         }
+        let has_no_amap = match (&before.amap, &after.amap) {
+            (None, Some(_)) => Some(before.range),
+            (Some(_), None) => Some(after.range),
+            _ => None,
+        };
         // An address in the one that goes, and in the one that grows.
         let (goes, grown) = if before.is_continued_by(after)
             || after.amap.is_none() && grows(held, before, after, Heap::Unreserved)
@@ -92,6 +97,11 @@ impl<M: Machine> LockedMap<'_, '_, M> {
         } else {
             return;
         };
+        // A fault that has pinned the one without an amap would show the object's page after a store
+        // has put a copy of it in the amap.
+        if let Some(range) = has_no_amap {
+            self.space.map.exclude(tree, range);
+        }
         let Some(gone) = tree.remove(goes) else { return };
         extend(tree, grown, gone.range);
         if let Some(object) = gone.writes_to() {
