@@ -7,12 +7,15 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use machine::{order, Held, Machine, NoMemory, PageRange, Pages, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageRange, Pages, Va, VaRange};
 
 use crate::io::{ReadRequest, CLUSTER};
 use crate::map::{Advice, Entry};
 use crate::object::{Access, GetError, Pager};
 use crate::{Memory, Space, Stop, Uvm};
+
+/// Pages, or entries, that are looked at under one hold of a lock.
+const LOOKS: usize = 1024;
 
 impl<M: Machine> Uvm<M> {
     /// Starts reading what a range of addresses will need: pages of objects, and private memory
@@ -42,9 +45,12 @@ impl<M: Machine> Uvm<M> {
             rest.start = next;
         }
         let mut rest = range;
-        while let Some((pager, indices, next)) = first_object(self.mem(), held, space, rest) {
-            self.read_ahead(held, &pager, indices);
-            self.detach(held, &*pager);
+        while let Some((object, next)) = first_object(self.mem(), held, space, rest) {
+            if let Some((pager, indices)) = object {
+                self.read_ahead(held, &pager, indices);
+                self.detach(held, &*pager);
+            }
+            self.mem().pause(held);
             rest.start = next;
         }
     }
@@ -74,7 +80,13 @@ impl<M: Machine> Uvm<M> {
                     self.next_missing(held, &**pager, rest.clone()).map_err(Stop::Fail)
                 });
             let Ok(Some((start, next))) = next else { return };
-            self.start(held, start);
+            if let Some(start) = start {
+                self.start(held, start);
+            }
+            if self.mem().has_fatal_signal() {
+                return;
+            }
+            self.mem().pause(held);
             rest.start = next;
         }
     }
@@ -83,16 +95,20 @@ impl<M: Machine> Uvm<M> {
         self.frames().free() > self.frames().low_water() + CLUSTER
     }
 
-    /// Prepares the first read in a range of an object, and says where the next may begin.
+    /// Prepares the first read in a range of an object, if there is one among the first [`LOOKS`]
+    /// pages. Returns where to look on.
     fn next_missing(
         &self,
         held: &mut Held<'_, order::Nothing>,
         pager: &dyn Pager<M>,
         range: Range<u64>,
-    ) -> Result<Option<(ReadRequest, u64)>, NoMemory> {
+    ) -> Result<Option<(Option<ReadRequest>, u64)>, NoMemory> {
         let (mut body, mut h) = pager.object().lock(held);
         let (mut at, end) = (range.start, range.end.min(body.length().0));
-        while at < end {
+        for _ in 0..LOOKS {
+            if at >= end {
+                return Ok(None);
+            }
             if body.page(Pages(at)).is_some() {
                 at += 1;
                 continue;
@@ -104,7 +120,7 @@ impl<M: Machine> Uvm<M> {
             let pages = (end - at).min(CLUSTER as u64) as u32;
             match pager.get(self, &mut body, &mut h, Pages(at), Access::Call(Advice::Random, pages))
             {
-                Err(GetError::Read(start)) => return Ok(Some((start, at + 1))),
+                Err(GetError::Read(start)) => return Ok(Some((Some(start), at + 1))),
                 Err(GetError::NoMemory) => return Ok(None),
                 // It was there at once, or can't be had: a thread that needs it will be told.
                 Ok(_)
@@ -113,27 +129,32 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        Ok(None)
+        Ok(Some((None, at)))
     }
 }
 
-/// An object with a range of its pages, and where what is mapped of it ends.
-type Mapped<M> = (Arc<dyn Pager<M>>, Range<u64>, machine::Va);
+/// An object with a range of its pages.
+type Mapped<M> = (Arc<dyn Pager<M>>, Range<u64>);
 
-/// The first object that is mapped in a range, with a reference for the caller.
+/// The first object that is mapped in a range, with a reference for the caller, if it is among the
+/// first [`LOOKS`] entries; and where to look on.
 fn first_object<M: Machine>(
     machine: &Memory<M>,
     held: &mut Held<'_, order::Nothing>,
     space: &Space<M>,
     range: VaRange,
-) -> Option<Mapped<M>> {
+) -> Option<(Option<Mapped<M>>, Va)> {
     let (tree, _) = space.map.lock(machine, held, range);
+    let mut looks = LOOKS;
     let look = &mut |e: &Entry<M>| {
-        let Some(oref) = &e.object else { return Ok(()) };
         let part = e.range.intersect(range);
+        looks -= 1;
+        let Some(oref) = &e.object else {
+            return if looks == 0 { Err((None, part.end)) } else { Ok(()) };
+        };
         let first = e.index(oref, part.start).0;
         oref.pager.object().attach();
-        Err((oref.pager.clone(), first..first + part.pages().0, part.end))
+        Err((Some((oref.pager.clone(), first..first + part.pages().0)), part.end))
     };
     tree.try_each(range, look).err()
 }
