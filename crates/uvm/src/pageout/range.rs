@@ -15,9 +15,10 @@ use arrayvec::ArrayVec;
 use crate::page::SCAN;
 use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange};
 
-use super::{Pass, Priority, Progress};
+use super::{Priority, Progress};
 use crate::amap::borrowed::Content;
 use crate::map::Entry;
+use crate::swap::WRITE_CLUSTER;
 use crate::{Space, Uvm};
 
 /// Slots and entries that are looked at with the map locked.
@@ -53,28 +54,32 @@ impl<M: Machine> Uvm<M> {
     ) -> Progress {
         let range = VaRange::from(range);
         let mut progress = Progress::default();
-        let mut under_way = None;
-        self.each_found(held, space, range, |held, mut pages| {
-            while !pages.is_empty() {
-                let pass = under_way.get_or_insert_with(|| {
-                    while !self.begin_pass(held) {}
-                    self.new_pass(held, usize::MAX, Priority::Desperate)
-                });
-                let (now, later) = pages.split_at(pages.len().min(pass.room_for()));
-                self.look_at(held, pass, now);
-                if pass.room_for() == 0 {
-                    progress = progress.and(self.end_range(held, under_way.take()));
-                }
-                pages = later;
+        let mut batch = ArrayVec::<PageNo, WRITE_CLUSTER>::new();
+        self.each_found(held, space, range, |held, pages| {
+            if batch.remaining_capacity() < pages.len() {
+                progress = progress.and(self.pageout_pages(held, &batch));
+                batch.clear();
             }
+            batch.extend(pages.iter().copied());
         });
-        progress.and(self.end_range(held, under_way))
+        progress.and(self.pageout_pages(held, &batch))
     }
 
-    /// Ends a pass, and lets other threads run, which may want one.
-    fn end_range(&self, held: &mut Held<'_, order::Nothing>, pass: Option<Pass<M>>) -> Progress {
-        let Some(mut pass) = pass else { return Progress::default() };
-        self.finish(held, &mut pass);
+    /// A pass over some pages, of which no more than their numbers are known; then other threads
+    /// may want one. The search for them is none of its time: that may sleep.
+    fn pageout_pages(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo]) -> Progress {
+        if pages.is_empty() {
+            return Progress::default();
+        }
+        while !self.begin_pass(held) {}
+        let mut pass = self.new_pass(held, usize::MAX, Priority::Desperate);
+        let mut rest = pages;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(pass.room_for()));
+            self.look_at(held, &mut pass, now);
+            self.finish(held, &mut pass);
+            rest = later;
+        }
         self.end_pass();
         self.mem().pause(held);
         pass.progress

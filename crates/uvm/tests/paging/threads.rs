@@ -243,11 +243,14 @@ fn a_new_page_is_not_taken_before_it_is_mapped() {
                     PageRange::new(renewed, next).unwrap(),
                 )
                 .unwrap();
-                let world = uvm.clone();
+                let (world, there) = (uvm.clone(), space.clone());
                 uvm.machine().pmap().hooks.at_next(Moment::Mapping, move || {
                     about_to_map.send(()).unwrap();
                     // Until the pass has come to the page behind.
-                    wait_until(|| world.frames().flags(next_page).contains(PageFlags::BUSY));
+                    wait_until(|| {
+                        let is_busy = world.frames().flags(next_page).contains(PageFlags::BUSY);
+                        is_busy || world.machine().pmap().extract(there.pmap(), next).is_none()
+                    });
                 });
                 store(renewed, 2);
             }));
