@@ -67,6 +67,8 @@ fn madvise(addr: u64, len: u64, number: u32) -> Result<()> {
     let mm = current_mm()?;
     let inside = end.min(USER_END).saturating_sub(addr);
     if inside != 0 {
+        // Until what it unlocks is locked again no other thread may lock as much elsewhere.
+        let _growing = (advice == Advice::DontNeedLocked).then(|| mm.growing.lock());
         vm::advise(&mm.space, addr, inside, advice)?;
     }
     if inside == len {
