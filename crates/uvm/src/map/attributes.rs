@@ -71,21 +71,21 @@ impl<M: Machine> Uvm<M> {
             let whole = if looks { range } else { part };
             may_be(&tree, whole, prot)?;
             space.locked(self, &mut tree, &mut h).clip_within(whole, 0, reserved)?;
-            let (mut lowers, mut is_wired) = (false, false);
-            tree.each(part, |e| {
-                lowers |= !prot.contains(e.prot);
-                is_wired |= e.wired;
-            });
-            // What is wired isn't forgotten: it is unwired first, below.
-            if is_much && lowers && !(is_wired && prot == Prot::NONE) {
+            let mut lowers = false;
+            tree.each(part, |e| lowers |= !prot.contains(e.prot));
+            if is_much && lowers {
                 space.map.claim(&tree);
                 drop(tree);
-                let range = (part, Lock::Claimed);
-                self.in_steps(held, space, range, |map, rest, down| {
-                    let some = map.part_to_lower(rest);
-                    self.mem().pmap().protect(map.held, &space.pmap, some, prot, down);
-                    some.end
-                });
+                if prot == Prot::NONE {
+                    // A fault wires the pages again once access is back.
+                    self.forget_in_steps(held, space, part);
+                } else {
+                    self.in_steps(held, space, (part, Lock::Claimed), |map, rest, down| {
+                        let some = map.part_to_lower(rest);
+                        self.mem().pmap().protect(map.held, &space.pmap, some, prot, down);
+                        some.end
+                    });
+                }
                 let (mut tree, mut h) = space.map.lock_and_unclaim(self.mem(), held);
                 tree.each_mut(part, |e| e.prot = prot);
                 space.locked(self, &mut tree, &mut h).merge(part);

@@ -448,12 +448,7 @@ impl<M: Machine> Uvm<M> {
             }
             claimed += ranges.len();
             for Ahead { space, range, unwired, .. } in ranges {
-                self.in_steps(held, space, (*range, Lock::Claimed), |map, rest, down| {
-                    let part = map.part_to_lower(rest);
-                    let end = self.unwire_some(map.held, space, part, WIRED);
-                    self.forget_range(map.held, space, VaRange::new(part.start, end), down);
-                    end
-                });
+                self.forget_in_steps(held, space, *range);
                 *unwired = *range;
             }
         }
@@ -488,6 +483,21 @@ impl<M: Machine> Uvm<M> {
         let (tree, _) = space.map.lock_now(self.mem(), held, space.map.bounds)?;
         space.map.claim(&tree);
         Ok(())
+    }
+
+    /// Unwires and forgets all that a range shows, in steps; the map is claimed.
+    pub(super) fn forget_in_steps(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: VaRange,
+    ) {
+        self.in_steps(held, space, (range, Lock::Claimed), |map, rest, down| {
+            let part = map.part_to_lower(rest);
+            let end = self.unwire_some(map.held, space, part, WIRED);
+            self.forget_range(map.held, space, VaRange::new(part.start, end), down);
+            end
+        });
     }
 
     /// Takes the right to write from all mappings of what a space has as copies of memory that
