@@ -65,12 +65,43 @@ pub(crate) fn borrowed(number: u32) -> Option<PageNo> {
     (number & BORROWED != 0).then_some(PageNo(number & !BORROWED))
 }
 
+/// What a bounded search has come to.
+pub(crate) enum Search {
+    /// This slot.
+    Found(u64),
+    /// It is to be gone on with at this slot.
+    GoesOn(u64),
+}
+
 impl<M: Machine> AmapBody<M> {
     /// Slots from `from` on that hold pages on loan, in order, with these.
     pub(crate) fn borrowed_from(&self, from: u64) -> impl Iterator<Item = (u64, PageNo)> + '_ {
         let all = &self.borrowed;
         let slots = self.slots.range(from.clamp(all.start, all.end)..all.end);
         slots.filter_map(|(slot, number)| Some((slot, borrowed(number.get())?)))
+    }
+
+    /// The first slot of a range that holds a page on loan, among so many that hold anything; none if
+    /// there is none in the range.
+    /// There are none before that, if it is the first of all: I3's span shrinks.
+    pub(crate) fn first_borrowed(&mut self, range: Range<u64>, looks: usize) -> Option<Search> {
+        let all = &mut self.borrowed;
+        let start = range.start.max(all.start);
+        let slots = self.slots.range(start..range.end.min(all.end).max(start));
+        let mut ends = slots.zip(0..).filter_map(|((slot, number), n)| {
+            let is_borrowed = borrowed(number.get()).is_some();
+            (is_borrowed || n == looks).then_some((slot, is_borrowed))
+        });
+        let found = ends.next();
+        if start == all.start {
+            all.start = found.map_or(range.end.clamp(start, all.end), |(slot, _)| slot);
+        } else if found.is_none() && range.end >= all.end {
+            all.end = start.min(all.end);
+        }
+        found.map(|(slot, is_borrowed)| match is_borrowed {
+            true => Search::Found(slot),
+            false => Search::GoesOn(slot),
+        })
     }
 
     /// Keeps I3 where slots of a range get pages on loan.

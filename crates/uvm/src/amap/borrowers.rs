@@ -61,6 +61,11 @@ impl<M: Machine> Borrowers<M> {
         }
     }
 
+    /// The highest name so far.
+    pub(crate) fn last(&self) -> Name {
+        self.last.load(Relaxed)
+    }
+
     /// The amap with the lowest name from `name` on, and its name.
     pub(crate) fn next<P: Before<order::ObjectTable>>(
         &self,

@@ -126,7 +126,11 @@ impl<'a, M: Machine> Fork<'a, M> {
         if entry.submap.is_some() {
             return Ok(None);
         }
-        if let (Inherit::Share | Inherit::Copy, Some(aref)) = (inherit, &entry.amap) {
+        let shared = entry.amap.as_ref().filter(|_| {
+            // In steps an entry is prepared first.
+            !self.is_in_steps && matches!(inherit, Inherit::Share | Inherit::Copy)
+        });
+        if let Some(aref) = shared {
             self.uvm.adopt_entry(held, self.parent, entry, aref)?;
         }
         let (amap, writes) = match inherit {

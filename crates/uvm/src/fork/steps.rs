@@ -255,8 +255,10 @@ impl<M: Machine> Fork<'_, M> {
             *need += own + layers.unwrap_or_default();
             // One that is to be prepared is the first of its step.
             let waits = !is_first && self.is_in_steps && self.needs_preparing(entry);
-            if waits || layers.is_none() || *need > reserved {
-                end = MadeUpTo::Before(entry.range.start, layers.is_none());
+            let is_long = layers.is_none()
+                || !self.is_in_steps && self.uvm.adopts_long(held, entry, &mut left);
+            if waits || is_long || *need > reserved {
+                end = MadeUpTo::Before(entry.range.start, is_long);
                 return None;
             }
             is_first = false;

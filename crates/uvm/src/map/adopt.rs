@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Va, VaRange};
 
-use crate::amap::borrowed::borrowed;
+use crate::amap::borrowed::Search;
 use crate::amap::{ARef, AmapBody};
 use crate::anon::{many_bytes, AnonNo};
 use crate::loan::LoanedPage;
@@ -28,7 +28,7 @@ use crate::{Space, Stop, Uvm};
 /// Slots that are looked at at once.
 pub(crate) const AT_ONCE: usize = 64;
 /// Slots among which one hold looks for some.
-const LOOKED_AT: usize = 4096;
+pub(crate) const LOOKED_AT: usize = 4096;
 
 /// Which pages on loan are adopted.
 pub(crate) enum Adopt<'a, M: Machine> {
@@ -124,6 +124,25 @@ impl<M: Machine> Uvm<M> {
         result.map(|()| copies)
     }
 
+    /// Whether there are more slots than are `left` to look at among which an entry's pages on loan
+    /// lie.
+    #[inline]
+    pub(crate) fn adopts_long(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+        left: &mut usize,
+    ) -> bool {
+        let Some(aref) = entry.amap.as_ref().filter(|aref| aref.amap.borrows.load(Relaxed)) else {
+            return false;
+        };
+        let (body, _) = aref.amap.body.lock(held);
+        let slots = common(&aref.range(entry.len()), &body.borrowed);
+        let looks = body.slots.range(slots).take(*left).count();
+        *left -= looks;
+        *left == 0
+    }
+
     /// Gives all slots of an entry that hold pages on loan anons, before they are shared.
     pub(crate) fn adopt_entry(
         &self,
@@ -176,18 +195,16 @@ impl<M: Machine> Uvm<M> {
             let (mut body, mut h) = aref.amap.body.lock(held);
             let own = entry.range.intersect(part);
             let slots = common(&entry.slots(aref, own), &body.borrowed);
-            let found =
-                (0..).zip(body.slots.range(slots.clone())).find_map(|(n, (slot, number))| {
-                    let is_borrowed = borrowed(number.get()).is_some();
-                    (is_borrowed || n == LOOKED_AT).then_some((slot, is_borrowed))
-                });
-            let Some((mut end, is_borrowed)) = found else { return Ok(()) };
-            if is_borrowed {
-                let some = end..slots.end.min(end + AT_ONCE as u64);
-                end = some.end;
-                let all = Adopt::All(space, entry, aref);
-                self.adopt_borrowed(&mut h, &mut body, some, &all).map_err(Err)?;
-            }
+            let end = match body.first_borrowed(slots.clone(), LOOKED_AT) {
+                None => return Ok(()),
+                Some(Search::GoesOn(at)) => at,
+                Some(Search::Found(first)) => {
+                    let some = first..slots.end.min(first + AT_ONCE as u64);
+                    let all = Adopt::All(space, entry, aref);
+                    self.adopt_borrowed(&mut h, &mut body, some.clone(), &all).map_err(Err)?;
+                    some.end
+                }
+            };
             Err(Ok(entry.range.start + Pages(end - aref.slot.0)))
         });
         looked_at.map_or_else(|end| end, |()| Ok(part.end))

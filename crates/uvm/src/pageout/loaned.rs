@@ -15,13 +15,15 @@
 
 use crate::page::{Gather, Owner, PageFlags};
 use arrayvec::ArrayVec;
+use core::ops::Range;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageNo, Pmap};
 
 use super::Priority;
+use crate::amap::borrowed::Search;
 use crate::amap::Amap;
 use crate::anon::{drop_page, many_bytes};
-use crate::map::adopt::{Adopt, AT_ONCE};
+use crate::map::adopt::{Adopt, AT_ONCE, LOOKED_AT};
 use crate::object::Launder;
 use crate::owner::PageOwner;
 use crate::Uvm;
@@ -30,38 +32,47 @@ impl<M: Machine> Uvm<M> {
     /// Gives slots that hold pages on loan anons. Cost: by these slots and, if there are any, by
     /// amaps that have ever had some.
     pub(super) fn adopt_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
-        let (anons, mut next) = (&self.anons, 0);
+        // Programs may make more as long as this goes on.
+        let (anons, last, mut next) = (&self.anons, self.borrowers.last(), 0);
         while anons.borrowed.load(Relaxed) != 0 {
             let Some((name, amap)) = self.borrowers.next(held, next) else { break };
+            if name > last {
+                break;
+            }
             next = name + 1;
             let mut from = 0;
-            while let Some((slot, pages)) = self.adopt_slots(held, &amap, from) {
+            while let Some((slots, pages)) = self.adopt_slots(held, &amap, from) {
                 let disowned = pages.into_iter().filter(|&page| self.disown(held, priority, page));
                 if disowned.count() != 0 {
-                    let _ = self.adopt_slots(held, &amap, slot);
+                    let _ = self.adopt_slots(held, &amap, slots.start);
                 }
-                from = slot + AT_ONCE as u64;
+                from = slots.end;
                 self.mem().pause(held);
             }
         }
     }
 
-    /// Gives some slots of an amap anons, the first of which is the first from `from` on with a
-    /// page on loan; that, and the objects' pages that they hold yet. None, if no slot is left, or
-    /// there is no heap.
+    /// Gives some slots of an amap anons, the first of which is the first from `from` on with a page
+    /// on loan, if that is among the [`LOOKED_AT`] first. Returns these slots, and the objects'
+    /// pages that they hold yet; or no slots, behind those that it has looked at. None, if no slot
+    /// is left, or there is no heap.
     fn adopt_slots(
         &self,
         held: &mut Held<'_, order::Nothing>,
         amap: &Amap<M>,
         from: u64,
-    ) -> Option<(u64, ArrayVec<PageNo, AT_ONCE>)> {
+    ) -> Option<(Range<u64>, ArrayVec<PageNo, AT_ONCE>)> {
         self.mem().reserve_heap(many_bytes(AT_ONCE)).ok()?;
         let (mut body, mut h) = amap.body.lock(held);
-        let (first, _) = body.borrowed_from(from).next()?;
+        let first = match body.first_borrowed(from..u64::MAX, LOOKED_AT)? {
+            Search::Found(first) => first,
+            Search::GoesOn(at) => return Some((at..at, ArrayVec::new())),
+        };
         let slots = first..first + AT_ONCE as u64;
         self.adopt_borrowed(&mut h, &mut body, slots.clone(), &Adopt::Uncopied).ok()?;
         let rest = body.borrowed_from(first).take_while(|(slot, _)| slots.contains(slot));
-        Some((first, rest.map(|(_, page)| page).collect()))
+        let pages = rest.map(|(_, page)| page).collect();
+        Some((slots, pages))
     }
 
     /// Takes a page from its object, which has it elsewhere too and doesn't use it: it is its
