@@ -92,16 +92,14 @@ impl<M: Machine> Uvm<M> {
         self.left.is_any.store(false, Relaxed);
         let mut next = self.left.first.lock(held).0.take();
         let mut emptied = Emptied::All;
-        let mut down = Gather::new();
         while let Some(amap) = next {
             let here;
-            (here, next) = self.clear_left_in(held, &amap, &mut down);
+            (here, next) = self.clear_left_in(held, &amap);
             if here == Emptied::NotAll {
                 self.note_left(held, &amap);
             }
             emptied &= here;
         }
-        down.perform(self.frames(), self.mem(), held);
         emptied == Emptied::All
     }
 
@@ -111,7 +109,6 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Nothing>,
         amap: &Amap<M>,
-        down: &mut Gather,
     ) -> (Emptied, Option<Arc<Amap<M>>>) {
         let next = match core::mem::replace(&mut amap.body.lock(held).0.left, Left::Nothing) {
             Left::Nothing => None,
@@ -121,16 +118,21 @@ impl<M: Machine> Uvm<M> {
         while let Some(from) = at.take() {
             let is_reserved = self.mem().reserve_heap(GAPS * 2 * LEAF_BYTES).is_ok();
             let heap = if is_reserved { Heap::Reserved } else { Heap::Unreserved };
-            let (mut body, mut h) = amap.body.lock(held);
-            let AmapBody { slots, cover, .. } = &mut *body;
-            let mut holders = AnonHolders { uvm: self, held: &mut h, down };
-            for (n, gap) in (1..).zip(cover.gaps(from)) {
-                at = Some(gap.end).filter(|_| n == GAPS);
-                emptied &= slots.take_range(gap, heap, &mut holders);
-                if at.is_some() {
-                    break;
+            let mut down = Gather::new();
+            {
+                let (mut body, mut h) = amap.body.lock(held);
+                let AmapBody { slots, cover, .. } = &mut *body;
+                let mut holders = AnonHolders { uvm: self, held: &mut h, down: &mut down };
+                for (n, gap) in (1..).zip(cover.gaps(from)) {
+                    at = Some(gap.end).filter(|_| n == GAPS);
+                    emptied &= slots.take_range(gap, heap, &mut holders);
+                    if at.is_some() {
+                        break;
+                    }
                 }
             }
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
         }
         (emptied, next)
     }

@@ -170,6 +170,10 @@ impl<M: Machine> Uvm<M> {
                 self.has_room(held, &mut reclaim);
                 return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
             }
+            if self.mem().has_fatal_signal() {
+                self.has_room(held, &mut reclaim);
+                return Err(SwapError::NoMemory);
+            }
             let memory = self.mem().ticket(Channel::MEMORY);
             let mut home = Homecoming { numbers, batch: ArrayVec::new(), wait: None };
             let brought = self.bring_home(held, &mut home);
@@ -202,6 +206,7 @@ impl<M: Machine> Uvm<M> {
         home: &mut Homecoming<'_>,
     ) -> Result<(), NoMemory> {
         for no in (1..self.anons.end(held)).filter_map(AnonNo::new) {
+            self.pause_after(held, no.get() as usize);
             {
                 let (mut body, mut h) = self.anons.get(no).lock(held);
                 let what = body.page().map(Stored::Page).or(body.swap.map(Stored::Slot));
@@ -219,6 +224,7 @@ impl<M: Machine> Uvm<M> {
             let mut rest = 0..u64::MAX >> 1;
             while pager.launder() == Launder::Swap && !rest.is_empty() {
                 self.read_home(held, home);
+                self.mem().pause(held);
                 let (mut body, h) = pager.object().lock(held);
                 let mut h = h.down_to();
                 for _ in 0..CLUSTER {
