@@ -196,7 +196,10 @@ impl<M: Machine> Uvm<M> {
             let own = entry.range.intersect(part);
             let slots = common(&entry.slots(aref, own), &body.borrowed);
             let end = match body.first_borrowed(slots.clone(), LOOKED_AT) {
-                None => return Ok(()),
+                None => {
+                    aref.amap.borrows.store(!body.borrowed.is_empty(), Relaxed);
+                    return Ok(());
+                }
                 Some(Search::GoesOn(at)) => at,
                 Some(Search::Found(first)) => {
                     let some = first..slots.end.min(first + AT_ONCE as u64);
