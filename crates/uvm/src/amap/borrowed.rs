@@ -12,14 +12,14 @@
 //! shares a file's pages with the file. The first store to one gives its slot an anon
 //! (`map/adopt.rs`). Loaning such memory again loans the same pages.
 //!
-//! What is on loan is not paged out. When memory is short the page daemon gives slots anons, so that
-//! what they hold can leave (`pageout/loaned.rs`). That may need heap: so only a part of memory may
-//! be in slots like this (`transfer.rs`); slots beyond it get anons at once.
+//! What is on loan is not paged out. When memory is short the page daemon gives slots anons, so
+//! that what they hold can leave (`pageout/loaned.rs`). That may need heap: so only a part of
+//! memory may be in slots like this (`transfer.rs`); slots beyond it get anons at once.
 //!
 //! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: before slots
-//! are shared, as by a fork, they get anons. I2: a translation may show such a page there, and can't
-//! write it; before the loan is returned every CPU has forgotten it, for the page's owner may write
-//! in place from then on. I3: `AmapBody::borrowed` spans all of an amap's
+//! are shared, as by a fork, they get anons. I2: a translation may show such a page there, and
+//! can't write it; before the loan is returned every CPU has forgotten it, for the page's owner may
+//! write in place from then on. I3: `AmapBody::borrowed` spans all of an amap's
 //! such slots; `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
 //!
 //! Source: 1998, sections 4.1 (loans from objects and anons to anons) and 4.2. The road not taken:
@@ -81,8 +81,8 @@ impl<M: Machine> AmapBody<M> {
         slots.filter_map(|(slot, number)| Some((slot, borrowed(number.get())?)))
     }
 
-    /// The first slot of a range that holds a page on loan, among so many that hold anything; none if
-    /// there is none in the range.
+    /// The first slot of a range that holds a page on loan, among so many that hold anything; none
+    /// if there is none in the range.
     /// There are none before that, if it is the first of all: I3's span shrinks.
     pub(crate) fn first_borrowed(&mut self, range: Range<u64>, looks: usize) -> Option<Search> {
         let all = &mut self.borrowed;

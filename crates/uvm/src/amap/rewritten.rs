@@ -1,5 +1,5 @@
-//! Slots whose pages a store has had to copy while parent and child had them: what an amap remembers
-//! for the next forks (`fork/eager.rs`).
+//! Slots whose pages a store has had to copy while parent and child had them: what an amap
+//! remembers for the next forks (`fork/eager.rs`).
 
 use arrayvec::ArrayVec;
 use machine::lines::{AtomicU64, Ordering::Relaxed};

@@ -1,5 +1,5 @@
-//! Giving anons to slots that hold pages on loan (`amap::borrowed`): before a store, before slots are
-//! shared, and when memory is short.
+//! Giving anons to slots that hold pages on loan (`amap::borrowed`): before a store, before slots
+//! are shared, and when memory is short.
 //!
 //! ```text
 //!   a page without an owner   the anon's own: written in place, once no other borrower has it
@@ -179,8 +179,8 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Looks at some slots of a range, up to the first that hold pages on loan, and gives these anons.
-    /// Says up to where no slot holds one.
+    /// Looks at some slots of a range, up to the first that hold pages on loan, and gives these
+    /// anons. Says up to where no slot holds one.
     pub(crate) fn adopt_some(
         &self,
         held: &mut Held<'_, order::Map>,
@@ -213,8 +213,8 @@ impl<M: Machine> Uvm<M> {
         looked_at.map_or_else(|end| end, |()| Ok(part.end))
     }
 
-    /// An anon for the page on loan in a slot, if it is to be adopted: that which has the page, or a
-    /// new one, which takes over a page without an owner or gets a copy. The loan is returned, or
+    /// An anon for the page on loan in a slot, if it is to be adopted: that which has the page, or
+    /// a new one, which takes over a page without an owner or gets a copy. The loan is returned, or
     /// goes with `copied`.
     fn anon_for(
         &self,

@@ -97,8 +97,8 @@ impl<M: Machine> LockedMap<'_, '_, M> {
         } else {
             return;
         };
-        // A fault that has pinned the one without an amap would show the object's page after a store
-        // has put a copy of it in the amap.
+        // A fault that has pinned the one without an amap would show the object's page after a
+        // store has put a copy of it in the amap.
         if let Some(range) = has_no_amap {
             self.space.map.exclude(tree, range);
         }

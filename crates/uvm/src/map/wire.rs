@@ -250,10 +250,10 @@ impl<M: Machine> Uvm<M> {
         self.in_steps(held, space, range, |map, rest, _| map.unwire_first(rest));
     }
 
-    /// Takes back the wiring of at most so many of the range's pages and translations, and says up to
-    /// where no other is wired. A wired translation is never forgotten (pmap law P1), so the pages to
-    /// unwire are those that are mapped as wired; entries are not looked at. Cost: a load, where
-    /// nothing was ever wired; else by the range's tables, and by wired pages.
+    /// Takes back the wiring of at most so many of the range's pages and translations, and says up
+    /// to where no other is wired. A wired translation is never forgotten (pmap law P1), so the
+    /// pages to unwire are those that are mapped as wired; entries are not looked at. Cost: a load,
+    /// where nothing was ever wired; else by the range's tables, and by wired pages.
     pub(crate) fn unwire_some(
         &self,
         held: &mut Held<'_, order::Map>,

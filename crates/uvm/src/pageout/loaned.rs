@@ -1,5 +1,5 @@
-//! Pages on loan to programs, when memory is short: their slots get anons (`map/adopt.rs`), and what
-//! they hold can leave like any other anonymous memory.
+//! Pages on loan to programs, when memory is short: their slots get anons (`map/adopt.rs`), and
+//! what they hold can leave like any other anonymous memory.
 //!
 //! ```text
 //!   an ownerless page     the anon's own                              written to swap
@@ -52,10 +52,10 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Gives some slots of an amap anons, the first of which is the first from `from` on with a page
-    /// on loan, if that is among the [`LOOKED_AT`] first. Returns these slots, and the objects'
-    /// pages that they hold yet; or no slots, behind those that it has looked at. None, if no slot
-    /// is left, or there is no heap.
+    /// Gives some slots of an amap anons, the first of which is the first from `from` on with a
+    /// page on loan, if that is among the [`LOOKED_AT`] first. Returns these slots, and the
+    /// objects' pages that they hold yet; or no slots, behind those that it has looked at. None, if
+    /// no slot is left, or there is no heap.
     fn adopt_slots(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -46,8 +46,8 @@ struct Homecoming<'a> {
 }
 
 impl Homecoming<'_> {
-    /// Takes the slot on the device back from what an owner has at an index: a resident page gives it
-    /// back; else a new page is made busy for the read from there.
+    /// Takes the slot on the device back from what an owner has at an index: a resident page gives
+    /// it back; else a new page is made busy for the read from there.
     fn bring<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,

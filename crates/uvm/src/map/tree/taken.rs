@@ -69,8 +69,8 @@ impl<E: Span> Taken<E> {
         self.more.each(ALL, each);
     }
 
-    /// What `make` makes of each entry, in order, at the same places. [Heap](super::built_bytes) for
-    /// it has been reserved.
+    /// What `make` makes of each entry, in order, at the same places. [Heap](super::built_bytes)
+    /// for it has been reserved.
     pub(crate) fn map(&self, mut make: impl FnMut(&E) -> E) -> Taken<E> {
         if let Some(one) = &self.one {
             return Taken { one: Some(make(one)), more: Tree::new() };
