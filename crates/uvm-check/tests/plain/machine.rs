@@ -75,7 +75,7 @@ impl Tables for List {
     fn flush(_: &Shootdown) {}
 }
 
-type Lock = <StdThreads as Threads>::Lock;
+pub type Lock = <StdThreads as Threads>::Lock;
 
 pub struct PlainMachine {
     pmap: PlainPmap<List, Lock>,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::machine::order::{Held, Nothing};
-use ::machine::{PageNo, ThreadCtx, Va};
-use machine::PlainMachine;
+use ::machine::plain::PlainPmap;
+use ::machine::{PageNo, Pages, Pmap, Prot, Run, Shootdown, ThreadCtx, Va, Wiring};
+use machine::{List, Lock, PlainMachine};
 use uvm::page::Reserve;
 use uvm::Uvm;
 use uvm_check::desk::Desk;
@@ -125,4 +126,41 @@ fn it_keeps_the_laws() {
     let effort = Effort { rounds: 500, ..Effort::default() };
     let report = laws(uvm.machine(), &Cpus(uvm.clone()), effort);
     assert!(report.is_sound(), "{report}");
+}
+
+/// A page's mapping at each of the addresses, as far as there is one.
+fn mapped(pmap: &PlainPmap<List, Lock>, space: u64, count: u64) -> Vec<u64> {
+    (0..count).filter(|n| pmap.extract(&space, Va(0) + Pages(*n)).is_some()).collect()
+}
+
+/// Maps page 0 at the first addresses of a new space of a pmap with five places; says how many of
+/// these calls found memory.
+fn map_at(pmap: &PlainPmap<List, Lock>, count: u64, wiring: Wiring) -> (u64, usize) {
+    let (mut thread, mut down) = (ThreadCtx::new(), Shootdown::new());
+    let held = &mut thread.held();
+    let space = pmap.create(held).expect("a list always has room");
+    let enter = |n: &u64| {
+        let run = Run::one(Va(0) + Pages(*n), PageNo(0));
+        pmap.enter(held, &space, run, Prot::READ, Prot::READ, wiring, &mut down).is_ok()
+    };
+    (space, (0..count).filter(enter).count())
+}
+
+#[test]
+fn more_mappings_than_places_forget_a_pageable_one() {
+    let pmap = PlainPmap::<List, Lock>::new(List::default(), 1);
+    let (space, entered) = map_at(&pmap, 12, Wiring::Pageable);
+    let left = mapped(&pmap, space, 12);
+    assert_eq!((entered, left.len(), left.last()), (12, 5, Some(&11)));
+    let (mut thread, mut down) = (ThreadCtx::new(), Shootdown::new());
+    pmap.page_protect(&mut thread.held(), PageNo(0), Prot::NONE, &mut down);
+    assert!(mapped(&pmap, space, 12).is_empty() && !pmap.is_mapped(PageNo(0)));
+    assert!(pmap.is_referenced(PageNo(0)), "what was forgotten has been seen");
+}
+
+#[test]
+fn wired_mappings_are_never_forgotten() {
+    let pmap = PlainPmap::<List, Lock>::new(List::default(), 1);
+    let (space, entered) = map_at(&pmap, 12, Wiring::Wired);
+    assert_eq!((entered, mapped(&pmap, space, 12)), (5, vec![0, 1, 2, 3, 4]));
 }
