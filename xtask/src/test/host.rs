@@ -154,8 +154,8 @@ fn small_leaves() -> Result<Verdict> {
 }
 
 /// The same, and the laws, with pages of 16 KiB and with more CPUs than a word has bits, as a port
-/// may have them. The target is named so that programs that run while others are built have pages of
-/// their own size.
+/// may have them. The target is named so that programs that run while others are built have pages
+/// of their own size.
 fn large() -> Result<Verdict> {
     let packages = ["test", "-p", "uvm-vm", "-p", "uvm-conformance", "--lib", "--tests"];
     let mut command = cargo(&packages);
