@@ -8,8 +8,8 @@
 //! ```
 //! A block that becomes free merges with its buddy, the block of its size beside it, if that is
 //! on the freeing CPU's lists too. So pages that a program fills one after another follow one
-//! another in memory, and a run of pages is found without looking through the records. Where none is
-//! found, one CPU takes over all blocks ([`FreeLists::take_over`]), and they merge.
+//! another in memory, and a run of pages is found without looking through the records. Where none
+//! is found, one CPU takes over all blocks ([`FreeLists::take_over`]), and they merge.
 //!
 //! What a CPU frees comes on lists of its own, and it takes from there first: what it has written
 //! last lies in its own memory caches. With one list for all, two CPUs that filled and unmapped
@@ -167,8 +167,8 @@ impl FreeLists {
         Some(Block { first, pages: count })
     }
 
-    /// Makes some blocks that aren't a CPU's its own, at most so many, so that they merge with those;
-    /// says whether there were any.
+    /// Gives a CPU some blocks of others, at most so many, so that they merge with its own. Returns
+    /// whether there were any.
     pub(super) fn take_over<'a>(
         &mut self,
         pages: &[Page],

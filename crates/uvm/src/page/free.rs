@@ -10,8 +10,8 @@
 //! A call for one page costs a lock, a CPU's number and a look at the record; what moves runs of
 //! pages pays them once. Runs pass the CPU's magazine by.
 //!
-//! Source: Bonwick and Adams, Magazines and Vmem (USENIX ATC 2001), with free blocks in the depot in
-//! place of their full and empty magazines: giving back must not need memory.
+//! Source: Bonwick and Adams, Magazines and Vmem (USENIX ATC 2001), with free blocks in the depot
+//! in place of their full and empty magazines: giving back must not need memory.
 
 use arrayvec::ArrayVec;
 use machine::atomic::Ordering::{Relaxed, Release};
