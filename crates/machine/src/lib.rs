@@ -1,7 +1,6 @@
 //! The machine layer: what every VM system in this tree stands on.
 //!
-//! A VM system (`uvm`, or the paper's baseline) is generic over one [`Machine`], which a host
-//! supplies: a kernel for bare metal, the software MMU for tests, a Linux process. This crate holds
+//! The VM system (`uvm`) is generic over one [`Machine`], which a host supplies: a kernel for bare metal, the software MMU for tests, a Linux process. This crate holds
 //! what they all share and what knows no VM system:
 //!
 //! * [`addr`]: addresses, page numbers and page counts as types of their own;
@@ -18,8 +17,8 @@
 //! Read `order` first, then `machine`, `pmap` and `shootdown`; `docs/porting.md` leads through
 //! writing a port.
 //!
-//! Nothing here is unsafe but the lock cells in `order` and `shared`, references to a running task
-//! in [`current`], and calls of an allocator in [`promise`].
+//! Unsafe code is in the lock cells of `order` and `shared`, in references to a running task
+//! ([`current`]), and in calls of an allocator ([`promise`]).
 #![no_std]
 
 extern crate alloc;

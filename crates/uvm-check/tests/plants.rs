@@ -654,7 +654,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "large amaps: a copy lowers what another space has locked",
         file: "uvm/src/fork/steps.rs",
-        changes: &[("copied == Copied::All || frames.wirings(page) != 0", "copied == Copied::All")],
+        changes: &[("copied == Copied::All || frames.wire_count(page) != 0", "copied == Copied::All")],
         found_by: MOVING,
     },
     Plant {

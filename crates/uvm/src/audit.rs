@@ -224,7 +224,7 @@ impl<M: Machine> Uvm<M> {
                 "{va:?} can be written, and must be copied first"
             );
             ensure!(
-                !e.wired || self.frames().wire_count(page) > 0,
+                !e.wired || self.frames().hold_count(page) > 0,
                 "{va:?} is wired, its page is not"
             );
             let loaned = self.frames().loans(page) != 0;
@@ -379,7 +379,7 @@ impl<M: Machine> Uvm<M> {
         ensure!(owner == Owner::Anon(no.get()), "{page:?} of anon {no} is owned by {owner:?}");
         let busy = self.frames().flags(page).contains(PageFlags::BUSY);
         ensure!(!busy || place == Place::Nowhere, "{page:?} is busy and on {place:?}");
-        let wired = self.frames().wire_count(page) != 0;
+        let wired = self.frames().hold_count(page) != 0;
         ensure!(busy || wired || place != Place::Nowhere, "{page:?} of anon {no} is on no queue");
         Ok(())
     }
@@ -446,7 +446,7 @@ impl<M: Machine> Uvm<M> {
         for page in self.all_pages() {
             let (owner, place) = (self.frames().owner(page), self.frames().place(page));
             if self.frames().is_disowned(page) {
-                let holds = self.frames().wire_count(page);
+                let holds = self.frames().hold_count(page);
                 ensure!(
                     matches!(owner, Owner::Kernel | Owner::Orphan) && holds != 0,
                     "{page:?} was disowned, is {owner:?}'s and held {holds} times"

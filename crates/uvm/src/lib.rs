@@ -338,7 +338,7 @@ impl<M: Machine> Uvm<M> {
                 {
                     continue
                 }
-                _ => self.has_room(held, &mut reclaim),
+                _ => self.release_turn(held, &mut reclaim),
             }
             match result {
                 Ok(done) => return (Ok(done), waited),

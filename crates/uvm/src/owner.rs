@@ -309,7 +309,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 if end.pages == 1 {
                     uvm.swap().trust(held, slot);
                 }
-                let (flags, is_wired) = (frames.flags(page), frames.wire_count(page) != 0);
+                let (flags, is_wired) = (frames.flags(page), frames.hold_count(page) != 0);
                 let is_wanted = flags.contains(PageFlags::WANTED) || is_wired;
                 if flags.contains(PageFlags::PAGEOUT) && !is_wanted && uvm.is_clean(page) {
                     uvm.stat().add(cpu, Counter::PagesFreed, 1);

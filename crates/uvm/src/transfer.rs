@@ -461,7 +461,7 @@ impl<M: Machine> Uvm<M> {
                     }
                     left = left.saturating_sub(weight);
                     let frames = machine.frames();
-                    if !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0
+                    if !frames.flags(page).contains(PageFlags::BUSY) && frames.hold_count(page) == 0
                     {
                         let _mapped_again_by_faults =
                             down.unmap(machine.frames(), machine, &mut h, page);

@@ -113,7 +113,7 @@ fn msync(addr: u64, len: u64, flags: u32) -> Result<()> {
     {
         return Err(EBUSY);
     }
-    let covered = vm::sync(&mm.space, addr, len);
+    let covered = vm::check_mapped(&mm.space, addr, len);
     if flags & abi::MS_SYNC != 0 {
         sync_files(&mm.space, addr, len)?;
     }

@@ -76,7 +76,7 @@ fn add(stats: &mut FrameStats, page: PageNo) {
         _ => return,
     }
     stats.writeback += u64::from(flags.contains(PageFlags::BUSY | PageFlags::PAGEOUT));
-    stats.wired += u64::from(frames.wire_count(page) != 0);
+    stats.wired += u64::from(frames.hold_count(page) != 0);
     match frames.place(page) {
         Place::Active | Place::Pending => stats.active[usize::from(of_file)] += 1,
         Place::Inactive => stats.inactive[usize::from(of_file)] += 1,
@@ -160,7 +160,7 @@ impl Kinds {
         for page in (0..frames.total() as u32).map(PageNo) {
             let owner = frames.owner(page);
             let of = match owner {
-                Owner::Free if frames.wire_count(page) == 0 => &mut kinds.free,
+                Owner::Free if frames.hold_count(page) == 0 => &mut kinds.free,
                 Owner::Free => &mut kinds.loan,
                 Owner::Orphan => &mut kinds.orphan,
                 Owner::Kernel => &mut kinds.kernel,

@@ -36,10 +36,10 @@ pub use self::settings::{
 };
 pub use self::settings::{swap_transfer_ended, SwapTransfer};
 pub use self::space::{
-    activate, advise, brk, deactivate, dump_line, dump_sums, fault, inherit, line, lock, lock_all,
-    map, mapping_stats, protect, range_stats, remap, resident, resident_pages, shared_key,
-    space_clear, space_fork, space_new, stack, sync, tables, unlock, unlock_all, unmap, Object,
-    Space,
+    activate, advise, brk, check_mapped, deactivate, dump_line, dump_sums, fault, inherit, line,
+    lock, lock_all, map, mapping_stats, protect, range_stats, remap, resident, resident_pages,
+    shared_key, space_clear, space_fork, space_new, stack, tables, unlock, unlock_all, unmap,
+    Object, Space,
 };
 pub use self::system::{init, Above};
 pub use self::transfer::{

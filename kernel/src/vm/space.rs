@@ -301,9 +301,8 @@ pub fn unlock_all(space: &Space) -> Result<()> {
     .map(|_| ())
 }
 
-/// Writes shared mappings back.
-/// Every object here lives in memory, so there is nothing to write.
-pub fn sync(space: &Space, addr: u64, len: u64) -> Result<()> {
+/// Whether all of a range is mapped: `ENOMEM` for a hole.
+pub fn check_mapped(space: &Space, addr: u64, len: u64) -> Result<()> {
     let range = range(addr, len)?;
     let covered = with(|uvm, held| uvm.is_mapped(held, space.get(), range));
     if covered {

@@ -328,7 +328,7 @@ impl<M: Desk> World<M> {
         let idle = |first: &u32| {
             (*first..*first + RUN as u32)
                 .map(PageNo)
-                .all(|page| frames.owner(page) == Owner::Kernel && frames.wire_count(page) == 0)
+                .all(|page| frames.owner(page) == Owner::Kernel && frames.hold_count(page) == 0)
         };
         let mut runs = (frames.total() as u32..frames.numbers() as u32).step_by(RUN as usize);
         PageNo(runs.find(idle).expect("more runs than the model uses"))
@@ -387,7 +387,7 @@ impl<M: Desk> World<M> {
         let pager = self.object(o);
         for index in 0..len {
             let page = pager.object().lock(held).0.page(Pages(index));
-            if page.is_some_and(|page| self.machine().frames().wire_count(page) == 0) {
+            if page.is_some_and(|page| self.machine().frames().hold_count(page) == 0) {
                 self.uvm.punch(held, &pager, index..index + 1);
             }
         }

@@ -108,10 +108,10 @@ impl<M: Desk> World<M> {
         // A slot's loan keeps no page of a program, nor one without owner: the page daemon gives
         // the slot an anon.
         let is_slots = |page: PageNo| {
-            let is_loaned = frames.wire_count(page) == frames.loans(page) && !kept.contains(&page);
+            let is_loaned = frames.hold_count(page) == frames.loans(page) && !kept.contains(&page);
             is_loaned && (frames.is_disowned(page) || matches!(frames.owner(page), Owner::Anon(_)))
         };
-        let is_fixed = |&page: &PageNo| frames.wire_count(page) != 0 && !is_slots(page);
+        let is_fixed = |&page: &PageNo| frames.hold_count(page) != 0 && !is_slots(page);
         let fixed = || (0..frames.total() as u32).map(PageNo).filter(is_fixed);
         let is_owned = |page| matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
         let is_anonymous = |page| is_owned(page) && frames.class(page) == Class::Anon;

@@ -122,7 +122,7 @@ impl<M: Desk> World<M> {
             for (&page, is) in pinned.pages().iter().zip(&pins.pages) {
                 let (frames, ought) =
                     (self.machine().frames(), is.and_then(|is| self.model.is(is)));
-                if frames.wire_count(page) == 0 || frames.owner(page) == Owner::Free {
+                if frames.hold_count(page) == 0 || frames.owner(page) == Owner::Free {
                     return Err(format!("{page:?} is pinned, and free to go"));
                 }
                 if ought.is_some_and(|ought| ought != self.contents(page)) {

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! An entry refers to a range of an amap's slots by an [`ARef`]. Several entries may refer to the
-//! same slots: after fork they wait to copy (`NEEDS_COPY`), after sharing by inheritance they all
-//! write. Slots past any reference are free to grow into, at both ends, so a heap and a stack grow
+//! same slots: after fork they wait to copy ([`Writes::NeedsCopy`](crate::map::Writes)), after
+//! sharing by inheritance they all write. Slots past any reference are free to grow into, at both ends, so a heap and a stack grow
 //! in place.
 //!
 //! Copies of an amap share its leaves (`slots`) until one of them changes; an anon may be
@@ -16,8 +16,8 @@
 //! I1: a slot is set only inside the cover; when its count drops to none, its anon's reference is
 //! dropped. (A space that ends when no heap is left may leave slots of a shared leaf behind. The
 //! amap is then on a list, whose slots go as soon as there is heap, or others have let the leaf go:
-//! `deferred.rs`. No entry grows into them.) I2: an entry without `NEEDS_COPY` whose slots are not
-//! exclusive shares them with entries that write too.
+//! `deferred.rs`. No entry grows into them.) I2: if a slot of an entry that doesn't wait to copy
+//! has more than one reference, every other entry with that slot writes it in place too.
 //!
 //! Locks: `AmapBody` by the amap's. Source: 1999, sections 5.2 and 5.3.
 
@@ -450,8 +450,9 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn reference(&mut self, number: NonZeroU32) {
         match Content::of(number) {
             Content::Anon(no) => self.uvm.anons.reference(self.uvm.frames(), self.held, no),
-            // Leaves that are shared have none (`borrowed` I1).
-            Content::Borrowed(page) => _ = self.uvm.frames().loan(page),
+            Content::Borrowed(page) => {
+                debug_assert!(false, "a leaf that is shared has {page:?} on loan (`borrowed` I1)");
+            }
         }
     }
 

@@ -517,7 +517,7 @@ pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
     down: &mut Gather,
 ) {
     let (frames, page) = (machine.frames(), unmapped.page());
-    if frames.wire_count(page) == 0 {
+    if frames.hold_count(page) == 0 {
         return frames.release(held, unmapped, down);
     }
     frames.dequeue(held, page);

@@ -70,7 +70,6 @@ impl<'a, M: Machine> Fork<'a, M> {
         let (uvm, parent, range) = (self.uvm, self.parent, self.range);
         let (mut tree, mut h) = parent.map.lock_now(uvm.mem(), held, range)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
-        parent.map.forks.store(nth, Relaxed);
         self.state = CopyState::new(nth);
         self.is_in_steps = self.is_in_steps
             || tree.len() > ENTRIES_AT_ONCE
@@ -82,7 +81,9 @@ impl<'a, M: Machine> Fork<'a, M> {
             parent.map.unclaim(uvm.mem(), held);
             // Threads that waited go first, before this one forks again.
             uvm.mem().pause(held);
-            return Ok(result.map(|()| self.state.others_can_write)?);
+            result?;
+            parent.map.forks.store(nth, Relaxed);
+            return Ok(self.state.others_can_write);
         }
         let mut need = built_bytes::<Entry<M>>(0);
         let most = (reserved, LOOKS_AT_ONCE);
@@ -112,6 +113,7 @@ impl<'a, M: Machine> Fork<'a, M> {
         }
         result?;
         self.copy_rewritten(&mut h, &tree);
+        parent.map.forks.store(nth, Relaxed);
         Ok(self.state.others_can_write)
     }
 

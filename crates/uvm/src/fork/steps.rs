@@ -388,7 +388,7 @@ impl<M: Machine> Uvm<M> {
         let to_copy = |anon: &AnonBody| {
             anon.page().filter(|&page| {
                 !frames.flags(page).contains(PageFlags::BUSY)
-                    && (copied == Copied::All || frames.wirings(page) != 0)
+                    && (copied == Copied::All || frames.wire_count(page) != 0)
             })
         };
         let is_copied = to_copy(&self.anons.get(from).lock(held).0).is_some();

@@ -19,8 +19,8 @@
 //!
 //! I1: no thread writes a page with loans: no translation allows it, faults and hosts break the
 //! loan before. I2: a page that its owner has let go has no owner, is on no queue, mapped nowhere,
-//! and held. I3: the page daemon passes loaned pages by, but that it ends loans to programs that
-//! are not needed (`pageout/loaned.rs`). I4: a loan is taken under the lock of the page's owner and
+//! and held. I3: the page daemon skips loaned pages, except that it gives slots that hold loans
+//! anons (`pageout/loaned.rs`). I4: a loan is taken under the lock of the page's owner and
 //! given back without any: see [`Frames::disown`](crate::page::Frames::disown).
 //!
 //! # Against the others
@@ -320,11 +320,21 @@ impl Loan {
     /// # Ok(()) });
     /// ```
     pub fn append(&mut self, mut other: Loan) {
-        if self.is_empty() || self.of == Instance::NONE {
+        if other.is_empty() {
+            return;
+        }
+        if self.is_empty() {
             self.of = other.of;
         }
-        let is_one = other.is_empty() || other.of == Instance::NONE || other.of == self.of;
-        assert!(is_one, "loans of two VM systems in one list");
+        if self.of != other.of {
+            let is_known = |of| of != Instance::NONE;
+            assert!(
+                !is_known(self.of) || !is_known(other.of),
+                "loans of two VM systems in one list"
+            );
+            // Whose the others are is found as they are returned.
+            self.of = Instance::NONE;
+        }
         self.pages.append(&mut other.pages);
     }
 }

@@ -432,7 +432,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     /// Whether a page's wirings are a locked mapping's, this one's, and not a device's.
     #[cold]
     fn is_wired_by(&self, (space, entry, va): (&Space<M>, &Entry<M>, Va), page: PageNo) -> bool {
-        let wirings = self.uvm.frames().wirings(page);
+        let wirings = self.uvm.frames().wire_count(page);
         let shown = || {
             self.uvm.mem().pmap().extract(&space.pmap, va).is_some_and(|(shown, _)| shown == page)
         };
@@ -504,7 +504,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     ) -> Result<LoanedPage, NoMemory> {
         let frames = self.uvm.frames();
         frames.set_flags(page, PageFlags::TOUCHED);
-        if frames.wirings(page) != 0 || !frames.loan(page) {
+        if frames.wire_count(page) != 0 || !frames.loan(page) {
             return self.uvm.loan_copy(held, page);
         }
         self.objects += 1;

@@ -317,8 +317,8 @@ impl<M: Machine> Uvm<M> {
 
     /// Takes back the wiring of a range's pages, and their translations, a part at a time, before
     /// the range goes: the step that takes it finds few. The entries stay wired, so what is touched
-    /// meanwhile is wired then. Returns what it has looked at: if the change is refused, that is
-    /// [wired again](Self::wire_again).
+    /// meanwhile is wired then. Returns the range that it has unwired, to be
+    /// [wired again](Self::wire_again) if the change fails.
     pub(crate) fn unwire_ahead(
         &self,
         held: &mut Held<'_, order::Nothing>,

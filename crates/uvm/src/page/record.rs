@@ -240,12 +240,12 @@ impl<M: Machine> Frames<M> {
     /// # run(|uvm, held, space| {
     /// let range = memory(uvm, held, space, 1)?;
     /// let loan = uvm.loan_to_kernel(held, space, range)?;
-    /// assert_eq!(uvm.frames().wire_count(loan.pages()[0].page()), 1, "a loan keeps it in memory");
+    /// assert_eq!(uvm.frames().hold_count(loan.pages()[0].page()), 1, "a loan keeps it in memory");
     /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
     /// # Ok(()) });
     /// ```
     #[inline]
-    pub fn wire_count(&self, page: PageNo) -> u32 {
+    pub fn hold_count(&self, page: PageNo) -> u32 {
         let holds = self.page(page).wire.load(Acquire);
         (holds & WIRINGS) + (holds & LOANS) / LOAN
     }
@@ -257,12 +257,12 @@ impl<M: Machine> Frames<M> {
     /// # run(|uvm, held, space| {
     /// let range = memory(uvm, held, space, 1)?;
     /// let pinned = uvm.wire_pages(held, space, range, Prot::READ)?;
-    /// assert_eq!(uvm.frames().wirings(pinned.pages()[0]), 1);
+    /// assert_eq!(uvm.frames().wire_count(pinned.pages()[0]), 1);
     /// uvm.unwire_pages(held, pinned).map_err(|(why, _)| why)?;
     /// # Ok(()) });
     /// ```
     #[inline]
-    pub fn wirings(&self, page: PageNo) -> u32 {
+    pub fn wire_count(&self, page: PageNo) -> u32 {
         self.page(page).wire.load(Acquire) & WIRINGS
     }
 
@@ -421,7 +421,7 @@ impl<M: Machine> Frames<M> {
     /// let (frames, machine) = (uvm.frames(), uvm.machine());
     /// let page = frames.alloc(machine, held, Reserve::Kernel)?;
     /// frames.wire(page);
-    /// assert_eq!(frames.wirings(page), 1);
+    /// assert_eq!(frames.wire_count(page), 1);
     /// # frames.unpin(page); frames.free_page(machine, held, page);
     /// # Ok(()) });
     /// ```

@@ -93,7 +93,7 @@ impl<M: Machine> Uvm<M> {
         let mut down = Gather::new();
         let left = self.with_owner(held, page, |owner, h| {
             let is_busy = frames.flags(page).contains(PageFlags::BUSY);
-            let is_kept = owner.launder() == Launder::Keep || frames.wirings(page) != 0;
+            let is_kept = owner.launder() == Launder::Keep || frames.wire_count(page) != 0;
             if is_busy || is_kept || !owner.is_stored(self, page) {
                 return false;
             }

@@ -273,7 +273,7 @@ impl<M: Machine> Uvm<M> {
             left -= oldest.len().min(left);
             let mut moved = ArrayVec::<PageNo, SCAN>::new();
             for page in oldest {
-                if frames.wire_count(page) == 0 {
+                if frames.hold_count(page) == 0 {
                     self.mem().pmap().clear_referenced(page);
                     moved.push(page);
                 } else {
@@ -321,7 +321,7 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         let used = self.mem().pmap().clear_referenced(page);
         let kept = pass.kept[frames.class(page) as usize];
-        let is_wired = frames.wire_count(page) != 0;
+        let is_wired = frames.hold_count(page) != 0;
         pass.progress.wired += usize::from(is_wired);
         if is_wired || (pass.priority == Priority::Normal && (used || kept)) {
             frames.reactivate(held, page);
@@ -368,7 +368,7 @@ impl<M: Machine> Uvm<M> {
     /// reads it again, and is told then.
     pub(crate) fn can_go(&self, page: PageNo) -> bool {
         let frames = self.frames();
-        let is_idle = !frames.flags(page).contains(PageFlags::BUSY) && frames.wire_count(page) == 0;
+        let is_idle = !frames.flags(page).contains(PageFlags::BUSY) && frames.hold_count(page) == 0;
         is_idle && frames.place(page) != Place::Nowhere
     }
 

@@ -290,7 +290,7 @@ impl<M: Machine> Uvm<M> {
     pub fn make_room(&self, held: &mut Held<'_, order::Nothing>) -> bool {
         let mut reclaim = Reclaim::new(self.frames(), Last::Fail);
         let made = self.make_room_for(held, &mut reclaim);
-        self.has_room(held, &mut reclaim);
+        self.release_turn(held, &mut reclaim);
         made
     }
 
@@ -324,14 +324,14 @@ impl<M: Machine> Uvm<M> {
         loop {
             let result = attempt();
             if result.is_ok() || !self.make_room_for(held, &mut reclaim) {
-                self.has_room(held, &mut reclaim);
+                self.release_turn(held, &mut reclaim);
                 return result;
             }
         }
     }
 
     /// As [`make_room`](Self::make_room), for an operation that may ask again. If it needs no more,
-    /// it says so by [`has_room`](Self::has_room).
+    /// it gives its turn back by [`release_turn`](Self::release_turn).
     #[cold]
     pub(crate) fn make_room_for(
         &self,
@@ -352,7 +352,7 @@ impl<M: Machine> Uvm<M> {
             reclaim.refusals = self.frames().refusals();
             reclaim.tried_with = self.frames().free();
         } else {
-            self.has_room(held, reclaim);
+            self.release_turn(held, reclaim);
         }
         goes_on
     }
@@ -369,7 +369,7 @@ impl<M: Machine> Uvm<M> {
 
     /// An operation has got what it needs for now, or does without: the next waiter's turn.
     #[inline]
-    pub(crate) fn has_room(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) {
+    pub(crate) fn release_turn(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) {
         if core::mem::take(&mut reclaim.has_turn) {
             self.waiters.leave(self.mem(), held);
         }

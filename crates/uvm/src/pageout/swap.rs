@@ -123,7 +123,7 @@ impl<M: Machine> Uvm<M> {
         let (mut body, mut h) = self.anons.get(no).lock(held);
         let Some(page) = body.page().filter(|_| body.swap.is_some()) else { return false };
         let is_busy = self.frames().flags(page).contains(PageFlags::BUSY);
-        let is_spare = !is_busy && (self.frames().wire_count(page) != 0 || !self.is_clean(page));
+        let is_spare = !is_busy && (self.frames().hold_count(page) != 0 || !self.is_clean(page));
         if is_spare {
             PageOwner::Anon { no, body: &mut body }.give_slot_back(self, &mut h, page);
         }
@@ -167,11 +167,11 @@ impl<M: Machine> Uvm<M> {
         loop {
             let (used, lost_now) = self.swap().used_on(held, numbers);
             if used == 0 {
-                self.has_room(held, &mut reclaim);
+                self.release_turn(held, &mut reclaim);
                 return if lost_now == lost { Ok(()) } else { Err(SwapError::Io) };
             }
             if self.mem().has_fatal_signal() {
-                self.has_room(held, &mut reclaim);
+                self.release_turn(held, &mut reclaim);
                 return Err(SwapError::NoMemory);
             }
             let memory = self.mem().ticket(Channel::MEMORY);
@@ -179,7 +179,7 @@ impl<M: Machine> Uvm<M> {
             let brought = self.bring_home(held, &mut home);
             self.read_home(held, &mut home);
             if self.swap().used_on(held, numbers).0 < used {
-                self.has_room(held, &mut reclaim);
+                self.release_turn(held, &mut reclaim);
                 reclaim = Reclaim::new(self.frames(), Last::Fail);
             }
             if let Err(NoMemory) = brought {
@@ -188,7 +188,7 @@ impl<M: Machine> Uvm<M> {
                 }
                 continue;
             }
-            self.has_room(held, &mut reclaim);
+            self.release_turn(held, &mut reclaim);
             if let Some(ticket) = home.wait {
                 self.mem().wait(held, ticket);
             } else if used == last && self.swap().used_on(held, numbers).0 == used {

@@ -376,7 +376,7 @@ impl<'u> State<'u> {
         let frames = self.uvm.frames();
         // What is locked in memory elsewhere would be copied like a device's from then on.
         let is_locked =
-            |page: &uvm::LoanedPage| frames.wire_count(page.page()) != frames.loans(page.page());
+            |page: &uvm::LoanedPage| frames.hold_count(page.page()) != frames.loans(page.page());
         if showed.len() > RUN as usize || showed.is_empty() || loan.pages().iter().any(is_locked) {
             return self.uvm.return_loan(held, loan).unwrap();
         }

@@ -585,7 +585,7 @@ fn a_debugger_reaches_what_the_program_does_not() {
 fn wired(uvm: &World, space: &uvm::Space<SoftMachine>, range: PageRange) -> usize {
     let is_wired = |&va: &Va| {
         let page = uvm.machine().pmap().extract(space.pmap(), va);
-        page.is_some_and(|(page, _)| uvm.frames().wire_count(page) != 0)
+        page.is_some_and(|(page, _)| uvm.frames().hold_count(page) != 0)
     };
     range.iter_pages().filter(is_wired).count()
 }

@@ -130,7 +130,7 @@ fn a_new_page_is_nobody_elses_and_clean_of_state() {
     let again = alloc(&m, h);
     assert_eq!(again, page, "the page freed last is the warmest");
     assert_eq!(m.frames().owner(page), Owner::Kernel);
-    assert_eq!((m.frames().flags(page), m.frames().wire_count(page)), (PageFlags::empty(), 0));
+    assert_eq!((m.frames().flags(page), m.frames().hold_count(page)), (PageFlags::empty(), 0));
     assert_eq!(m.frames().place(page), Place::Nowhere);
 }
 
@@ -565,10 +565,10 @@ fn a_wired_page_joins_no_queue_until_its_last_unwiring() {
     m.frames().activate(&m, h, page);
     m.frames().unwire(&m, h, page);
     m.frames().flush_pending(h);
-    assert_eq!((m.frames().place(page), m.frames().wire_count(page)), (Place::Nowhere, 1));
+    assert_eq!((m.frames().place(page), m.frames().hold_count(page)), (Place::Nowhere, 1));
     m.frames().unwire(&m, h, page);
     m.frames().flush_pending(h);
-    assert_eq!((m.frames().place(page), m.frames().wire_count(page)), (Place::Active, 0));
+    assert_eq!((m.frames().place(page), m.frames().hold_count(page)), (Place::Active, 0));
     m.frames().wire(page);
     assert_eq!(m.frames().place(page), Place::Active, "one that is on a queue stays");
     m.frames().audit(h).unwrap();

@@ -82,7 +82,7 @@ impl World<'_> {
         assert!(page.0 < ALL && !self.taken().any(|p| p == page), "{page:?} is taken");
         assert_eq!((f.owner(page), f.place(page)), (Owner::Kernel, Place::Nowhere));
         assert_eq!(
-            (f.flags(page), f.wire_count(page), f.slot(page)),
+            (f.flags(page), f.hold_count(page), f.slot(page)),
             (PageFlags::empty(), 0, None)
         );
         let class = *self.random.pick(&[PageFlags::empty(), PageFlags::FILE, PageFlags::EXEC]);
@@ -167,13 +167,13 @@ impl World<'_> {
                 _ => {}
             }
         }
-        let is_plain = |f: &Frames<_>, page| f.is_plain(page) && f.wire_count(page) == 0;
+        let is_plain = |f: &Frames<_>, page| f.is_plain(page) && f.hold_count(page) == 0;
         pages.retain(|&page| {
             let (f, is_idle) = (self.frames(), is_plain(self.frames(), page));
             assert_eq!(f.leaves_owner(page), is_idle);
             assert_eq!(f.owner(page), if is_idle { Owner::Kernel } else { Owner::Anon(page.0) });
             if !is_idle {
-                let holds = (f.wire_count(page), f.loans(page));
+                let holds = (f.hold_count(page), f.loans(page));
                 f.clear_flags(page, PageFlags::BUSY);
                 (holds.1 > 0).then(|| f.end_loan(page));
                 (holds.0 > holds.1).then(|| f.unpin(page));

@@ -68,7 +68,7 @@ impl Record {
             slot: f.slot(page).map_or(0, Slot::number),
             is_shared: matches!(self.owner, Owner::Anon(_)) && f.is_marked_shared(page),
             flags: f.flags(page),
-            wirings: f.wire_count(page) - f.loans(page),
+            wirings: f.hold_count(page) - f.loans(page),
             loans: f.loans(page),
             is_disowned: f.is_disowned(page),
             place: f.place(page),
@@ -266,7 +266,7 @@ fn programs_hold_a_page_so_often_and_no_more() {
     assert!(!f.may_wire(page));
     // The kernel's own always fit.
     f.wire(page);
-    assert_eq!((f.wire_count(page), f.loans(page)), (MOST.0 + 1 + MOST.1, MOST.1));
+    assert_eq!((f.hold_count(page), f.loans(page)), (MOST.0 + 1 + MOST.1, MOST.1));
     assert!(!f.may_wire(page) && !f.is_disowned(page));
     f.unwire(&m, h, page);
     f.unwire(&m, h, page);
@@ -280,7 +280,7 @@ fn a_devices_frame_is_never_to_be_freed() {
     assert!(f.is_device(device) && !f.is_device(PageNo(63)));
     f.wire(device);
     assert!(!f.unpin(device) && !f.disown(device));
-    assert_eq!((f.is_disowned(device), f.wire_count(device)), (false, 0));
+    assert_eq!((f.is_disowned(device), f.hold_count(device)), (false, 0));
 }
 
 #[test]

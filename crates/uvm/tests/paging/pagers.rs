@@ -56,7 +56,7 @@ fn a_device_is_mapped_by_many_and_never_freed() {
     uvm.space_destroy(held, a);
     uvm.space_destroy(held, b);
     uvm.detach(held, &*pager);
-    assert_eq!((uvm.frames().owner(first), uvm.frames().wire_count(first)), (Owner::Kernel, 0));
+    assert_eq!((uvm.frames().owner(first), uvm.frames().hold_count(first)), (Owner::Kernel, 0));
     uvm.frames().audit(held).unwrap();
     assert_eq!(uvm.frames().free(), uvm.frames().total());
     // What has been given back may be shown again.
@@ -193,7 +193,7 @@ fn a_pager_may_choose_its_pages_itself() {
     uvm.detach(held, &*rom);
     assert!(uvm.pager(held, rom.object().name()).is_none());
     for chip in chips {
-        assert_eq!(uvm.frames().wire_count(chip), 1);
+        assert_eq!(uvm.frames().hold_count(chip), 1);
         uvm.frames().free_page(uvm.machine(), held, chip);
     }
     assert_eq!(uvm.frames().free(), uvm.frames().total());
@@ -215,7 +215,7 @@ fn pinned_pages_stay_and_no_entry_is_split() {
     let into = uvm.wire_pages(held, &s, range(zero, 10, 20), Prot::WRITE).unwrap();
     assert_eq!(s.map().entries(held), entries, "an entry was split");
     assert_eq!((out.pages().len(), into.pages().len()), (6, 10));
-    assert!(out.pages().iter().chain(into.pages()).all(|&page| uvm.frames().wire_count(page) == 1));
+    assert!(out.pages().iter().chain(into.pages()).all(|&page| uvm.frames().hold_count(page) == 1));
     for (n, &page) in into.pages().iter().enumerate() {
         uvm.machine().write(page, 0, &[n as u8 + 100]);
     }
@@ -298,7 +298,7 @@ fn pinning_fails_as_an_access_would_and_leaves_nothing_pinned() {
     desk.disk.state().bad.insert(6);
     assert_eq!(refused(Prot::READ, range(4, 8)), Some(FaultError::Io));
     let pages = |range: std::ops::Range<u32>| range.map(PageNo);
-    assert!(pages(0..1024).all(|page| uvm.frames().wire_count(page) == 0));
+    assert!(pages(0..1024).all(|page| uvm.frames().hold_count(page) == 0));
     let pinned = uvm.wire_pages(held, &s, range(100, 200), Prot::READ).unwrap();
     assert_eq!(pinned.pages().len(), CLUSTER, "more than a cluster was pinned at once");
     uvm.unwire_pages(held, pinned).unwrap();

@@ -312,7 +312,7 @@ fn what_can_not_be_unpacked_is_lost_alone() {
     let va = w.filled(700, Fill::Text);
     let frames = w.uvm.frames();
     let of_zram =
-        |&page: &PageNo| frames.owner(page) == Owner::Kernel && frames.wire_count(page) == 0;
+        |&page: &PageNo| frames.owner(page) == Owner::Kernel && frames.hold_count(page) == 0;
     let spoilt: Vec<PageNo> = (0..512).map(PageNo).filter(of_zram).step_by(9).collect();
     spoilt.iter().for_each(|&page| w.uvm.machine().write(page, 0, &[0xff; PAGE_SIZE]));
     let lost = |n: &u64| w.load(va + Pages(*n)) == Err(FaultError::Io);

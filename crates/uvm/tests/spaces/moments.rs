@@ -91,9 +91,9 @@ fn a_pin_of_a_hole_that_another_fills_is_one_pin() {
     let range = PageRange::new(va + Pages(marked), va + Pages(marked + 1)).unwrap();
     let pinned = desk.uvm.wire_pages(held, &space, range, Prot::WRITE).unwrap();
     let page = pinned.pages()[0];
-    let during = desk.uvm.frames().wire_count(page);
+    let during = desk.uvm.frames().hold_count(page);
     desk.uvm.unwire_pages(held, pinned).unwrap();
-    assert_eq!((during, desk.uvm.frames().wire_count(page)), (1, 0));
+    assert_eq!((during, desk.uvm.frames().hold_count(page)), (1, 0));
 }
 
 /// A pass takes clean pages, and meets dirty ones of a file, which their host writes at once and
