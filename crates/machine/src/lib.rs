@@ -1,7 +1,8 @@
 //! The machine layer: what every VM system in this tree stands on.
 //!
-//! The VM system (`uvm`) is generic over one [`Machine`], which a host supplies: a kernel for bare metal, the software MMU for tests, a Linux process. This crate holds
-//! what they all share and what knows no VM system:
+//! The VM system (`uvm`) is generic over one [`Machine`], which a host supplies: a kernel for bare
+//! metal, the software MMU for tests, a Linux process. This crate holds what they all share and
+//! what knows no VM system:
 //!
 //! * [`addr`]: addresses, page numbers and page counts as types of their own;
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;

@@ -240,10 +240,9 @@ impl Tables for Sv39 {
     fn set(&mut self, space: u64, va: Va, new: Option<Entry>) -> Option<Entry> {
         let place = find(space, va).expect("there are tables for it");
         let old = decode(place.swap(new.map_or(0, encode), SeqCst));
-        if old.is_none() {
-            // An MMU may remember that nothing was there.
-            riscv::asm::sfence_vma(0, va.0 as usize);
-        }
+        // An MMU may remember that nothing was there, or fewer rights: this hart, which has
+        // faulted, would fault for ever.
+        riscv::asm::sfence_vma(0, va.0 as usize);
         let seen = if cfg!(feature = "plant-bits") { Prot::NONE } else { Prot::all() };
         old.map(|old| Entry { seen: old.seen & seen, ..old })
     }

@@ -7,8 +7,8 @@
 //!
 //! An entry refers to a range of an amap's slots by an [`ARef`]. Several entries may refer to the
 //! same slots: after fork they wait to copy ([`Writes::NeedsCopy`](crate::map::Writes)), after
-//! sharing by inheritance they all write. Slots past any reference are free to grow into, at both ends, so a heap and a stack grow
-//! in place.
+//! sharing by inheritance they all write. Slots past any reference are free to grow into, at both
+//! ends, so a heap and a stack grow in place.
 //!
 //! Copies of an amap share its leaves (`slots`) until one of them changes; an anon may be
 //! written in place if one leaf holds it, one amap holds that, and the entry need not copy.
