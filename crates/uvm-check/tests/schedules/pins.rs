@@ -145,3 +145,147 @@ fn an_entry_merges_with_one_that_has_an_amap_beside_faults_in_it() {
         w.uvm.detach(&mut h.held(), &*pager);
     });
 }
+
+fn world_with_a_device() -> Arc<World> {
+    let config = uvm_soft::Config {
+        segments: vec![(machine::Pa(0), 64)],
+        devices: vec![(machine::Pa(1 << 32), 32)],
+        cpus: 3,
+        io: uvm_soft::IoBy::Waiters,
+        stage: uvm_soft::Stage::Concurrent,
+        ..uvm_soft::Config::default()
+    };
+    let uvm = Soft::with_threads(&config).into_uvm().expect("a new machine has memory");
+    Arc::new(World { uvm: Arc::new(uvm) })
+}
+
+/// A fault maps a device's pages by the run, and keeps to those that it has pinned: what is beside
+/// them is unmapped, protected, mapped anew or wired meanwhile.
+#[test]
+fn a_device_is_unmapped_beside_a_fault_in_it() {
+    check(|| {
+        let w = world_with_a_device();
+        let h = &mut ThreadCtx::new();
+        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
+        let pager: Arc<dyn Pager<Soft>> =
+            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
+        let space = w.space();
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
+        let thread = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.store(1, &space, P, 7))
+        };
+        ShuttleThreads::set_cpu(2);
+        let at = P + Pages(17);
+        let range = VaRange::new(at, at + Pages(1)).try_into().expect("whole pages");
+        w.uvm.unmap(&mut h.held(), &space, range).expect("there is heap");
+        thread.join().unwrap();
+        assert_eq!(w.try_load(2, &space, at), Err(FaultError::NoMapping), "unmapped");
+        w.check(&[&space], std::slice::from_ref(&pager));
+        w.end(vec![space]);
+        w.uvm.detach(&mut h.held(), &*pager);
+    });
+}
+
+#[test]
+fn a_device_is_protected_beside_a_fault_in_it() {
+    check(|| {
+        let w = world_with_a_device();
+        let h = &mut ThreadCtx::new();
+        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
+        let pager: Arc<dyn Pager<Soft>> =
+            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
+        let space = w.space();
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
+        let thread = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.store(1, &space, P, 7))
+        };
+        ShuttleThreads::set_cpu(2);
+        let at = P + Pages(17);
+        let range = VaRange::new(at, at + Pages(1)).try_into().expect("whole pages");
+        w.uvm.protect(&mut h.held(), &space, range, Prot::READ).expect("there is heap");
+        thread.join().unwrap();
+        assert_eq!(w.try_store(2, &space, at, 9), Err(FaultError::Protection), "read only");
+        w.end(vec![space]);
+        w.uvm.detach(&mut h.held(), &*pager);
+    });
+}
+
+#[test]
+fn a_device_is_copied_beside_a_fault_in_it() {
+    check(|| {
+        let w = world_with_a_device();
+        let h = &mut ThreadCtx::new();
+        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
+        let pager: Arc<dyn Pager<Soft>> =
+            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
+        let space = w.space();
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Private));
+        let thread = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.load(1, &space, P))
+        };
+        ShuttleThreads::set_cpu(2);
+        let at = P + Pages(17);
+        w.store(2, &space, at, 5);
+        thread.join().unwrap();
+        assert_eq!(w.load(2, &space, at), 5, "own store is lost");
+        w.end(vec![space]);
+        w.uvm.detach(&mut h.held(), &*pager);
+    });
+}
+
+#[test]
+fn a_device_is_wired_beside_a_fault_in_it() {
+    check(|| {
+        let w = world_with_a_device();
+        let h = &mut ThreadCtx::new();
+        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
+        let pager: Arc<dyn Pager<Soft>> =
+            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
+        let space = w.space();
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
+        let thread = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.store(1, &space, P, 7))
+        };
+        ShuttleThreads::set_cpu(2);
+        let at = P + Pages(17);
+        let range = VaRange::new(at, at + Pages(1)).try_into().expect("whole pages");
+        w.uvm.wire(&mut h.held(), &space, range).expect("there is heap");
+        thread.join().unwrap();
+        w.check(&[&space], std::slice::from_ref(&pager));
+        w.uvm.unwire(&mut h.held(), &space, range).expect("there is heap");
+        w.end(vec![space]);
+        w.uvm.detach(&mut h.held(), &*pager);
+        assert_eq!(w.uvm.frames().wire_count(machine::PageNo(first.0 + 17)), 0, "a wiring is left");
+    });
+}
+
+#[test]
+fn a_device_is_mapped_over_beside_a_fault_in_it() {
+    check(|| {
+        let w = world_with_a_device();
+        let h = &mut ThreadCtx::new();
+        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
+        let pager: Arc<dyn Pager<Soft>> =
+            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
+        let space = w.space();
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
+        let thread = {
+            let (w, space) = (w.clone(), space.clone());
+            spawn(move || w.store(1, &space, P, 7))
+        };
+        ShuttleThreads::set_cpu(2);
+        let at = P + Pages(17);
+        w.uvm
+            .map(&mut h.held(), &space, &MapRequest::zero(Pages(1)).at(at))
+            .expect("there is heap");
+        w.store(2, &space, at, 5);
+        thread.join().unwrap();
+        assert_eq!(w.load(2, &space, at), 5, "the store to new memory is lost");
+        w.end(vec![space]);
+        w.uvm.detach(&mut h.held(), &*pager);
+    });
+}

@@ -7,7 +7,6 @@ use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Run, VaRange, Wir
 
 use super::{Attempt, Fault, FaultError, Pin, Reach};
 use crate::object::ObjectBody;
-use crate::pager::DEVICE_RUN;
 
 /// The token of whatever lock keeps the page: its owner's, or one before it.
 type Locked<'h> = Held<'h, order::Anon>;
@@ -22,9 +21,8 @@ impl<M: Machine> Fault<'_, '_, M> {
         self.enter_as(held, Run::one(self.va, page), prot, Wiring::Pageable)
     }
 
-    /// Makes a device's page what the address shows, along with those around it that the entry
-    /// shows too and that follow one another: nothing is known of their use, and none is ever taken
-    /// away. So a program that draws has a fault for each [`DEVICE_RUN`] pages.
+    /// Makes a device's page what the address shows, along with those of the window that follow one
+    /// another: nothing is known of their use, and none is ever taken away.
     #[cold]
     pub(super) fn enter_device(
         &mut self,
@@ -37,23 +35,29 @@ impl<M: Machine> Fault<'_, '_, M> {
         if self.entry.wired || self.pins.is_some() {
             return self.enter_kept(held, page, prot);
         }
-        // The pages at so many places before or behind this one, if they are the device's next.
-        let has = |at: Option<u64>, next: Option<u32>| {
-            let there = at.and_then(|at| body.page(Pages(at)));
-            there.is_some_and(|page| next == Some(page.0) && !self.is_to_ask(page))
-        };
-        let (start, end) = (self.entry.range.start, self.entry.range.end);
-        let behind = (1..(end - self.va).0.min(DEVICE_RUN))
-            .take_while(|&n| has(index.0.checked_add(n), page.0.checked_add(n as u32)));
-        let before = (1..=(self.va - start).0.min(DEVICE_RUN))
-            .take_while(|&n| has(index.0.checked_sub(n), page.0.checked_sub(n as u32)));
-        let (behind, before) = (behind.count(), before.count());
-        let run = Run {
-            va: self.va - Pages(before as u64),
-            page: PageNo(page.0 - before as u32),
-            pages: Pages((before + 1 + behind) as u64),
-        };
-        self.enter_as(held, run, prot, Wiring::Pageable)
+        if let Some(w) = self.window() {
+            let (before, behind) = (w.fault as u64, (w.len - w.fault) as u64);
+            // The pages at so many places before or behind this one, if they are the device's next.
+            let has = |at: Option<u64>, next: Option<u32>| {
+                let there = at.and_then(|at| body.page(Pages(at)));
+                there.is_some_and(|page| next == Some(page.0) && !self.is_to_ask(page))
+            };
+            let behind = (1..behind)
+                .take_while(|&n| has(index.0.checked_add(n), page.0.checked_add(n as u32)));
+            let before = (1..=before)
+                .take_while(|&n| has(index.0.checked_sub(n), page.0.checked_sub(n as u32)));
+            let (behind, before) = (behind.count() as u64, before.count() as u64);
+            let run = Run {
+                va: self.va - Pages(before),
+                page: PageNo(page.0 - before as u32),
+                pages: Pages(before + 1 + behind),
+            };
+            if self.enter_as(held, run, prot, Wiring::Pageable).is_ok() {
+                return Ok(());
+            }
+        }
+        // There may be memory for one.
+        self.enter_as(held, Run::one(self.va, page), prot, Wiring::Pageable)
     }
 
     #[inline(always)]

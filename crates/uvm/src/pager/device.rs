@@ -17,8 +17,8 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
 use crate::object::{Access, GetError, Object, ObjectBody, Pager, Removed};
 use crate::Uvm;
 
-/// Pages that come into the object together, and are mapped at one fault.
-pub(crate) const DEVICE_RUN: u64 = 64;
+/// Pages that come into the object together: a fault maps those around it that are there.
+const DEVICE_RUN: u64 = 64;
 
 /// See the module.
 ///

@@ -8,5 +8,4 @@ mod vnode;
 pub use crate::object::{Access, GetError, IoError, Launder, Pager, Put, Quota};
 pub use anon_object::{AnonObject, Attached};
 pub use device::DevicePager;
-pub(crate) use device::DEVICE_RUN;
 pub use vnode::{Vnode, VnodePager};

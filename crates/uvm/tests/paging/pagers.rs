@@ -71,7 +71,8 @@ fn a_device_is_mapped_by_many_and_never_freed() {
     uvm.detach(held, &*again);
 }
 
-/// A program that draws has a fault for each run of 64 pages, wherever it begins; what a private
+/// A program that draws has a fault for each window of 16 pages, and for each 64 that come into the
+/// object, in any order; what a private
 /// mapping has copied, and what is on loan, is left as it is.
 #[test]
 fn a_device_is_mapped_by_the_run() {
@@ -89,7 +90,8 @@ fn a_device_is_mapped_by_the_run() {
         for n in (0..LEN).map(order) {
             store(&uvm, &a, at + Pages(n), n as u8).unwrap();
         }
-        assert!((1..=LEN.div_ceil(64)).contains(&(faults() - before)), "{}", faults() - before);
+        let most = LEN.div_ceil(16) + 1 + LEN.div_ceil(64);
+        assert!((1..=most).contains(&(faults() - before)), "{}", faults() - before);
         uvm.audit(held, &[&a], std::slice::from_ref(&pager)).unwrap();
         uvm.space_destroy(held, a);
     }
