@@ -319,6 +319,8 @@ impl<M: Machine> LockedMap<'_, '_, M> {
         if end != wired.end {
             return range.start;
         }
+        // A fault that has pinned another part of the entry would wire its page.
+        self.exclude(wired);
         self.tree.each_mut(wired, |e| e.wired = false);
         self.merge(wired);
         end.min(range.end)

@@ -233,7 +233,7 @@ fn aligned(run: Block, segment: &Segment) -> impl Iterator<Item = (u32, u32)> {
 
 impl Segment {
     /// The frame's number by its physical address.
-    fn frame(&self, no: u32) -> u64 {
+    pub(super) fn frame(&self, no: u32) -> u64 {
         (self.start.0 >> PAGE_SHIFT) + u64::from(no - self.first.0)
     }
 

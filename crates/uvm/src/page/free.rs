@@ -18,7 +18,7 @@ use machine::atomic::Ordering::{Relaxed, Release};
 use machine::order::{Before, Held, PageCache};
 use machine::{Channel, Machine, NoMemory, PageNo};
 
-use super::buddy::Block;
+use super::buddy::{Block, FreeLists, MAX_ORDER};
 use super::gather::PageChain;
 use super::{pack, Frames, Owner, Place, Reserve, Segment};
 
@@ -245,14 +245,12 @@ impl<M: Machine> Frames<M> {
         count: usize,
     ) {
         let (mut free, _h) = self.global.free.lock(held);
-        let mut free_run =
-            |run: Block| free.free(&self.pages, cpu, run, self.segment_of(run.first));
         let mut runs = Runs::default();
         for no in (0..count).map_while(|_| cache.pop()) {
             self.set_place(no, Place::Free);
-            runs.add(no).into_iter().for_each(&mut free_run);
+            self.free_run(&mut free, cpu, runs.add(no));
         }
-        runs.0.into_iter().for_each(free_run);
+        self.free_run(&mut free, cpu, runs.0);
         self.global.free_list_len.store(free.len, Release);
     }
 
@@ -316,7 +314,9 @@ impl<M: Machine> Frames<M> {
     ) -> Result<PageNo, NoMemory> {
         let cpu = machine.cpu();
         let mut run = self.take_run(held, cpu, count);
-        if run.is_none() {
+        let may_be = (1..=1 << MAX_ORDER).contains(&count)
+            && self.free() >= count as usize + self.reserve_kernel;
+        if run.is_none() && may_be {
             // What lacks may lie in caches, or be in pieces that are different CPUs'.
             self.drain_caches(held);
             for _ in 0..=self.total / BLOCKS {
@@ -357,6 +357,18 @@ impl<M: Machine> Frames<M> {
         let (_cache, mut h) = self.per_cpu[cpu].cache.lock(held);
         let (mut free, _h) = self.global.free.lock(&mut h);
         free.take_over(&self.pages, cpu, BLOCKS, |no| self.segment_of(no))
+    }
+
+    /// Frees a run of numbers, of which each segment's frames follow one another in memory.
+    fn free_run(&self, free: &mut FreeLists, cpu: usize, run: Option<Block>) {
+        let mut rest = run.unwrap_or(Block { first: 0, pages: 0 });
+        while rest.pages != 0 {
+            let segment = self.segment_of(rest.first);
+            let own = rest.pages.min(segment.first.0 + segment.pages - rest.first);
+            let here = Block { first: rest.first, pages: own };
+            free.free(&self.pages, cpu, here, segment);
+            rest = Block { first: rest.first + own, pages: rest.pages - own };
+        }
     }
 
     /// The segment of a frame.
@@ -405,16 +417,14 @@ impl<M: Machine> Frames<M> {
     /// Frees a chain that would overflow a cache.
     fn free_listed(&self, held: &mut Held<'_, PageCache>, cpu: usize, chain: &PageChain) {
         let (mut free, _h) = self.global.free.lock(held);
-        let mut free_run =
-            |run: Block| free.free(&self.pages, cpu, run, self.segment_of(run.first));
         let (mut next, mut runs) = (chain.head, Runs::default());
         while let Some(PageNo(no)) = next {
             let page = &self.pages[no as usize];
             next = page.next();
             page.frees(Place::Free);
-            runs.add(no).into_iter().for_each(&mut free_run);
+            self.free_run(&mut free, cpu, runs.add(no));
         }
-        runs.0.into_iter().for_each(free_run);
+        self.free_run(&mut free, cpu, runs.0);
         self.global.free_list_len.store(free.len, Release);
     }
 }

@@ -410,6 +410,11 @@ impl<M: Machine> Frames<M> {
             if order_of(first) != order || !(first..first + (1 << order)).all(is_free) {
                 return Err("a free block has another size than its list says");
             }
+            let segment = self.segment_of(first);
+            let is_aligned = segment.frame(first) % (1 << order) == 0;
+            if !is_aligned || first - segment.first.0 + (1 << order) > segment.pages {
+                return Err("a free block isn't aligned, or lies in two segments");
+            }
             let buddy = self.segment_of(first).buddy(first, order);
             let cpu_of = |no: u32| self.pages[no as usize].index.load(Relaxed);
             let is_mate = |no| order_of(no) == order && cpu_of(no) == cpu_of(first);

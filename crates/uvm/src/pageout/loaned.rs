@@ -34,7 +34,8 @@ impl<M: Machine> Uvm<M> {
     pub(super) fn adopt_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
         // Programs may make more as long as this goes on.
         let (anons, last, mut next) = (&self.anons, self.borrowers.last(), 0);
-        while anons.borrowed.load(Relaxed) != 0 {
+        let mut left = anons.borrowed.load(Relaxed);
+        while left != 0 && anons.borrowed.load(Relaxed) != 0 {
             let Some((name, amap)) = self.borrowers.next(held, next) else { break };
             if name > last {
                 break;
@@ -47,7 +48,11 @@ impl<M: Machine> Uvm<M> {
                     let _ = self.adopt_slots(held, &amap, slots.start);
                 }
                 from = slots.end;
+                left -= usize::from(!slots.is_empty());
                 self.mem().pause(held);
+                if left == 0 {
+                    break;
+                }
             }
         }
     }

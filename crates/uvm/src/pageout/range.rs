@@ -12,7 +12,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::page::SCAN;
+use crate::page::{Owner, SCAN};
 use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange};
 
 use super::{Priority, Progress};
@@ -54,20 +54,24 @@ impl<M: Machine> Uvm<M> {
     ) -> Progress {
         let range = VaRange::from(range);
         let mut progress = Progress::default();
-        let mut batch = ArrayVec::<PageNo, WRITE_CLUSTER>::new();
+        let mut batch = ArrayVec::<(PageNo, Owner), WRITE_CLUSTER>::new();
         self.each_found(held, space, range, |held, pages| {
             if batch.remaining_capacity() < pages.len() {
                 progress = progress.and(self.pageout_pages(held, &batch));
                 batch.clear();
             }
-            batch.extend(pages.iter().copied());
+            batch.extend(pages.iter().map(|&page| (page, self.frames().owner(page))));
         });
         progress.and(self.pageout_pages(held, &batch))
     }
 
-    /// A pass over some pages, of which no more than their numbers are known; then other threads
-    /// may want one. The search for them is none of its time: that may sleep.
-    fn pageout_pages(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo]) -> Progress {
+    /// A pass over those of some pages that have the owner that they were found with; then other
+    /// threads may want one. The search for them is none of its time: that may sleep.
+    fn pageout_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pages: &[(PageNo, Owner)],
+    ) -> Progress {
         if pages.is_empty() {
             return Progress::default();
         }
@@ -76,7 +80,10 @@ impl<M: Machine> Uvm<M> {
         let mut rest = pages;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(pass.room_for()));
-            self.look_at(held, &mut pass, now);
+            let is_its = |&&(page, owner): &&(PageNo, Owner)| self.frames().owner(page) == owner;
+            let now = now.iter().filter(is_its).map(|&(page, _)| page);
+            let now: ArrayVec<PageNo, WRITE_CLUSTER> = now.collect();
+            self.look_at(held, &mut pass, &now);
             self.finish(held, &mut pass);
             rest = later;
         }

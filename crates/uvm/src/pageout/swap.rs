@@ -206,7 +206,11 @@ impl<M: Machine> Uvm<M> {
         home: &mut Homecoming<'_>,
     ) -> Result<(), NoMemory> {
         for no in (1..self.anons.end(held)).filter_map(AnonNo::new) {
-            self.pause_after(held, no.get() as usize);
+            if no.get() % 32 == 0 {
+                // Nothing is busy meanwhile whose read has not begun.
+                self.read_home(held, home);
+                self.mem().pause(held);
+            }
             {
                 let (mut body, mut h) = self.anons.get(no).lock(held);
                 let what = body.page().map(Stored::Page).or(body.swap.map(Stored::Slot));

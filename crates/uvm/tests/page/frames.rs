@@ -573,3 +573,30 @@ fn a_wired_page_joins_no_queue_until_its_last_unwiring() {
     assert_eq!(m.frames().place(page), Place::Active, "one that is on a queue stays");
     m.frames().audit(h).unwrap();
 }
+
+#[test]
+fn a_run_of_free_pages_ends_with_its_segment() {
+    // Two segments, numbers 0..60 and 60..160: not beside one another.
+    let m = machine(&[(Pa(0x10_0000), 60), (Pa(0x1000_0000 + 60 * PAGE), 100)]);
+    let (f, mut ctx) = (m.frames(), ThreadCtx::new());
+    let mut h = ctx.held();
+    let mut all = take_all(&m, &mut h, Reserve::Pageout);
+    all.sort_by_key(|p| p.0);
+    assert_eq!(all.len(), 160);
+    for page in all {
+        f.free_page(&m, &mut h, page);
+    }
+    f.drain_caches(&mut h);
+    f.audit(&mut h).unwrap();
+    let mut bad = 0;
+    for count in [64u32, 32, 16, 8, 4, 2] {
+        while let Ok(first) = f.alloc_run(&m, &mut h, count) {
+            let (a, b) = (f.pa(first).0, f.pa(PageNo(first.0 + count - 1)).0);
+            if b - a.min(b) != u64::from(count - 1) * PAGE || a % (u64::from(count) * PAGE) != 0 {
+                println!("run of {count} from no {} : {a:#x}..{b:#x}", first.0);
+                bad += 1;
+            }
+        }
+    }
+    assert_eq!(bad, 0);
+}
