@@ -124,8 +124,8 @@ pub trait Tables: Send + Sync {
     fn first(&self, space: u64, range: VaRange) -> Option<(Va, Entry)>;
 
     /// Exchanges the entry of an address that there are tables for, and returns what it was up to
-    /// that moment. If the MMU may go on by what was there, less or nothing, the calling CPU forgets
-    /// that.
+    /// that moment. If the MMU may go on by what was there, less or nothing, the calling CPU
+    /// forgets that.
     fn set(&mut self, space: u64, va: Va, new: Option<Entry>) -> Option<Entry>;
 
     /// CPUs that may have entries of a space cached. None, if what has left the tables is used by

@@ -7,10 +7,11 @@
 //! * P1. *What may be forgotten*: any mapping entered with [`Wiring::Pageable`], at any time. A
 //!   mapping entered with [`Wiring::Wired`] stays until it is removed.
 //! * P2. *What must be exact*: after a call that removes or lowers has returned and its
-//!   [`Shootdown`] has been performed, no CPU reads or writes through what was lowered. Until then a
-//!   CPU may.
+//!   [`Shootdown`] has been performed, no CPU reads or writes through what was lowered. Until then
+//!   a CPU may.
 //! * P3. *What may be put off*: telling other CPUs, until [`Pmap::flush`]. Raising a permission may
-//!   stay unknown to a CPU: it faults once more, and the VM system answers with the same `enter`.
+//!   stay unknown to a CPU: it faults once more, and the VM system answers with the same `enter`,
+//!   which makes the CPU that runs it forget the address if its MMU would go on by what it knew.
 //! * P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and
 //!   present, since they were cleared. A removed mapping's bits are kept with the page. They may be
 //!   said too often, never too rarely.
