@@ -82,14 +82,19 @@ impl FreeLists {
     }
 
     /// Frees a run that lies within a segment. Its pages' records say so already.
+    #[inline]
     pub(super) fn free(&mut self, pages: &[Page], cpu: usize, run: Block, segment: &Segment) {
+        self.len += run.pages as usize;
+        if run.pages == 1 {
+            return self.merge(pages, cpu, run.first, 0, segment);
+        }
         for (first, order) in aligned(run, segment) {
             self.merge(pages, cpu, first, order, segment);
         }
-        self.len += run.pages as usize;
     }
 
     /// Frees a block, merged with the CPU's blocks that make larger ones of it.
+    #[inline]
     fn merge(&mut self, pages: &[Page], cpu: usize, first: u32, order: u32, segment: &Segment) {
         let (mut first, mut order) = (first, order);
         while order < MAX_ORDER {
@@ -107,6 +112,7 @@ impl FreeLists {
         self.put(pages, cpu, first, order, List::push_front);
     }
 
+    #[inline]
     fn put(
         &mut self,
         pages: &[Page],
@@ -123,6 +129,7 @@ impl FreeLists {
         link(&mut blocks.by_order[order as usize], pages, first);
     }
 
+    #[inline]
     fn unlink(&mut self, pages: &[Page], first: u32, order: u32) {
         let page = &pages[first as usize];
         page.order.store(NO_BLOCK, Relaxed);
@@ -238,11 +245,10 @@ impl Segment {
     }
 
     /// The block beside one, with which it makes a larger one; `None` if the segment ends there.
+    #[inline]
     pub(super) fn buddy(&self, first: u32, order: u32) -> Option<u32> {
-        let buddy = match self.frame(first) >> order & 1 {
-            0 => first + (1 << order),
-            _ => first.checked_sub(1 << order)?,
-        };
+        let frame = self.frame(first) as u32;
+        let buddy = first.wrapping_add(frame ^ 1 << order).wrapping_sub(frame);
         (buddy.wrapping_sub(self.first.0) < self.pages).then_some(buddy)
     }
 }

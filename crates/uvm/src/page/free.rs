@@ -248,9 +248,13 @@ impl<M: Machine> Frames<M> {
         let mut runs = Runs::default();
         for no in (0..count).map_while(|_| cache.pop()) {
             self.set_place(no, Place::Free);
-            self.free_run(&mut free, cpu, runs.add(no));
+            if let Some(run) = runs.add(no) {
+                self.free_run(&mut free, cpu, run);
+            }
         }
-        self.free_run(&mut free, cpu, runs.0);
+        if let Some(run) = runs.0 {
+            self.free_run(&mut free, cpu, run);
+        }
         self.global.free_list_len.store(free.len, Release);
     }
 
@@ -360,8 +364,18 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Frees a run of numbers, of which each segment's frames follow one another in memory.
-    fn free_run(&self, free: &mut FreeLists, cpu: usize, run: Option<Block>) {
-        let mut rest = run.unwrap_or(Block { first: 0, pages: 0 });
+    #[inline]
+    fn free_run(&self, free: &mut FreeLists, cpu: usize, run: Block) {
+        let segment = self.segment_of(run.first);
+        if run.first - segment.first.0 + run.pages <= segment.pages {
+            return free.free(&self.pages, cpu, run, segment);
+        }
+        self.free_by_segment(free, cpu, run);
+    }
+
+    #[cold]
+    fn free_by_segment(&self, free: &mut FreeLists, cpu: usize, run: Block) {
+        let mut rest = run;
         while rest.pages != 0 {
             let segment = self.segment_of(rest.first);
             let own = rest.pages.min(segment.first.0 + segment.pages - rest.first);
@@ -422,9 +436,13 @@ impl<M: Machine> Frames<M> {
             let page = &self.pages[no as usize];
             next = page.next();
             page.frees(Place::Free);
-            self.free_run(&mut free, cpu, runs.add(no));
+            if let Some(run) = runs.add(no) {
+                self.free_run(&mut free, cpu, run);
+            }
         }
-        self.free_run(&mut free, cpu, runs.0);
+        if let Some(run) = runs.0 {
+            self.free_run(&mut free, cpu, run);
+        }
         self.global.free_list_len.store(free.len, Release);
     }
 }
@@ -435,7 +453,7 @@ struct Runs(Option<Block>);
 
 impl Runs {
     /// Adds a number. Returns the run before it, if it doesn't go on with that.
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, no: u32) -> Option<Block> {
         match &mut self.0 {
             Some(run) if run.first + run.pages == no => run.pages += 1,

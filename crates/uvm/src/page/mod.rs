@@ -211,6 +211,7 @@ impl List {
     }
 
     /// Links a page at the front.
+    #[inline]
     fn push_front(&mut self, pages: &[Page], no: u32) {
         let page = &pages[no as usize];
         page.next.store(self.head, Relaxed);
@@ -223,6 +224,7 @@ impl List {
         self.len += 1;
     }
 
+    #[inline]
     fn unlink(&mut self, pages: &[Page], no: u32) {
         let page = &pages[no as usize];
         let (prev, next) = (page.prev.load(Relaxed), page.next.load(Relaxed));
