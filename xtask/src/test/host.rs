@@ -294,7 +294,10 @@ fn examples() -> Result<Verdict> {
         .map(|entries| {
             entries
                 .flatten()
-                .filter_map(|entry| Some(entry.path().file_stem()?.to_string_lossy().into_owned()))
+                .map(|entry| entry.path())
+                // A folder is what several share.
+                .filter(|path| path.extension().is_some_and(|ext| ext == "rs"))
+                .filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned()))
                 .collect()
         })
         .unwrap_or_default();

@@ -39,13 +39,19 @@ impl Holders for Counts<'_> {
         *self.0.refs.lock(&mut ThreadCtx::new().held()).0 += 1;
     }
 
-    fn release(&mut self, _: NonZeroU32) {
-        *self.0.refs.lock(&mut ThreadCtx::new().held()).0 -= 1;
+    fn release_many(&mut self, numbers: impl Iterator<Item = NonZeroU32>) {
+        *self.0.refs.lock(&mut ThreadCtx::new().held()).0 -= numbers.count() as u32;
     }
 }
 
 fn number() -> NonZeroU32 {
     NonZeroU32::MIN
+}
+
+fn copy_of(slots: &Slots, body: &Body) -> Slots {
+    let mut copy = Slots::new();
+    slots.share_into(&mut copy, 0..4, [].into_iter(), &mut Counts(body));
+    copy
 }
 
 /// A table with the anon at 0, and its copy.
@@ -54,7 +60,7 @@ fn two_tables() -> (Arc<Body>, Slots, Slots) {
     assert_eq!(Counts(&body).refs(), 1);
     let mut a = Slots::new();
     a.set(0, number());
-    let b = a.share_range(0..4, [].into_iter(), &mut Counts(&body));
+    let b = copy_of(&a, &body);
     (body, a, b)
 }
 
@@ -118,7 +124,7 @@ fn a_copy_of_a_copy_keeps_the_leaf_shared() {
         let (body, mut a, mut b) = two_tables();
         let theirs = body.clone();
         let child = thread::spawn(move || {
-            let c = b.share_range(0..4, [].into_iter(), &mut Counts(&theirs));
+            let c = copy_of(&b, &theirs);
             b.take_all(&mut Counts(&theirs));
             c
         });
