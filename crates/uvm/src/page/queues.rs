@@ -411,7 +411,7 @@ impl<M: Machine> Frames<M> {
                 return Err("a free block has another size than its list says");
             }
             let segment = self.segment_of(first);
-            let is_aligned = segment.frame(first) % (1 << order) == 0;
+            let is_aligned = segment.frame(first).is_multiple_of(1 << order);
             if !is_aligned || first - segment.first.0 + (1 << order) > segment.pages {
                 return Err("a free block isn't aligned, or lies in two segments");
             }
