@@ -61,6 +61,8 @@ const WRITTEN_LAST: &[&str] =
 const RESERVE: &[&str] = &["-p", "uvm-vm", "--test", "paging", "the_reserve_is_filled"];
 const MERGES: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "an_entry_merges_with_one_that_has_an_amap"];
+const DEVICE: &[&str] =
+    &["--features", "shuttle", "--test", "schedules", "a_device_is_unmapped_beside_a_fault_in_it"];
 const FREE_PAGES: &[&str] = &["-p", "uvm-vm", "--test", "page"];
 const HOLES: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_store_to_a_hole"];
 const REFUSED: &[&str] =
@@ -804,6 +806,12 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/map/merge.rs",
         changes: &[("if let Some(range) = has_no_amap {", "if let Some(range) = has_no_amap.filter(|range| range.is_empty()) {")],
         found_by: MERGES,
+    },
+    Plant {
+        what: "pins: a fault maps a device's pages beyond those that it has pinned",
+        file: "uvm/src/fault/enter.rs",
+        changes: &[("(w.fault as u64, (w.len - w.fault) as u64);", "(w.fault as u64, 20);")],
+        found_by: DEVICE,
     },
     Plant {
         what: "memory: a free block merges with a buddy of another CPU's",

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use machine::{Pages, Prot, ThreadCtx, VaRange};
-use uvm::{AnonObject, FaultError, MapRequest, Pager, Sharing};
+use machine::{PageRange, Pages, Prot, ThreadCtx, Va, VaRange};
+use uvm::{AnonObject, FaultError, MapRequest, Pager, Sharing, Space};
 use uvm_soft::{ShuttleThreads, Threads};
 
 use super::world::{check, spawn, Soft, World, P, Q};
@@ -159,133 +159,99 @@ fn world_with_a_device() -> Arc<World> {
     Arc::new(World { uvm: Arc::new(uvm) })
 }
 
-/// A fault maps a device's pages by the run, and keeps to those that it has pinned: what is beside
-/// them is unmapped, protected, mapped anew or wired meanwhile.
-#[test]
-fn a_device_is_unmapped_beside_a_fault_in_it() {
-    check(|| {
+/// A fault maps a device's pages by the run, and keeps to those that it has pinned: `change` is
+/// made of a page beside them while another CPU touches the first page; `look` looks after both.
+fn beside_a_fault_in_a_device(
+    sharing: Sharing,
+    touch: fn(&World, &Space<Soft>),
+    change: fn(&World, &Space<Soft>, Va),
+    look: fn(&World, &Space<Soft>, Va),
+) {
+    check(move || {
         let w = world_with_a_device();
         let h = &mut ThreadCtx::new();
         let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
         let pager: Arc<dyn Pager<Soft>> =
             uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
-        let space = w.space();
-        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
+        let (space, at) = (w.space(), P + Pages(17));
+        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), sharing));
         let thread = {
             let (w, space) = (w.clone(), space.clone());
-            spawn(move || w.store(1, &space, P, 7))
+            spawn(move || touch(&w, &space))
         };
         ShuttleThreads::set_cpu(2);
-        let at = P + Pages(17);
-        let range = VaRange::new(at, at + Pages(1)).try_into().expect("whole pages");
-        w.uvm.unmap(&mut h.held(), &space, range).expect("there is heap");
+        change(&w, &space, at);
         thread.join().unwrap();
-        assert_eq!(w.try_load(2, &space, at), Err(FaultError::NoMapping), "unmapped");
+        w.check(&[&space], std::slice::from_ref(&pager));
+        look(&w, &space, at);
         w.check(&[&space], std::slice::from_ref(&pager));
         w.end(vec![space]);
         w.uvm.detach(&mut h.held(), &*pager);
+        let page = machine::PageNo(first.0 + 17);
+        assert_eq!(w.uvm.frames().wire_count(page), 0, "a wiring is left");
+    });
+}
+
+fn one_page(at: Va) -> PageRange {
+    PageRange::new(at, at + Pages(1)).expect("whole pages")
+}
+
+fn stores_to_the_first(w: &World, space: &Space<Soft>) {
+    w.store(1, space, P, 7);
+}
+
+#[test]
+fn a_device_is_unmapped_beside_a_fault_in_it() {
+    let unmap = |w: &World, space: &Space<Soft>, at| {
+        let unmapped = w.uvm.unmap(&mut ThreadCtx::new().held(), space, one_page(at));
+        unmapped.expect("there is heap");
+    };
+    beside_a_fault_in_a_device(Sharing::Shared, stores_to_the_first, unmap, |w, space, at| {
+        assert_eq!(w.try_load(2, space, at), Err(FaultError::NoMapping), "unmapped");
     });
 }
 
 #[test]
 fn a_device_is_protected_beside_a_fault_in_it() {
-    check(|| {
-        let w = world_with_a_device();
-        let h = &mut ThreadCtx::new();
-        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
-        let pager: Arc<dyn Pager<Soft>> =
-            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
-        let space = w.space();
-        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
-        let thread = {
-            let (w, space) = (w.clone(), space.clone());
-            spawn(move || w.store(1, &space, P, 7))
-        };
-        ShuttleThreads::set_cpu(2);
-        let at = P + Pages(17);
-        let range = VaRange::new(at, at + Pages(1)).try_into().expect("whole pages");
-        w.uvm.protect(&mut h.held(), &space, range, Prot::READ).expect("there is heap");
-        thread.join().unwrap();
-        assert_eq!(w.try_store(2, &space, at, 9), Err(FaultError::Protection), "read only");
-        w.end(vec![space]);
-        w.uvm.detach(&mut h.held(), &*pager);
+    let protect = |w: &World, space: &Space<Soft>, at| {
+        let held = &mut ThreadCtx::new();
+        let protected = w.uvm.protect(&mut held.held(), space, one_page(at), Prot::READ);
+        protected.expect("there is heap");
+    };
+    beside_a_fault_in_a_device(Sharing::Shared, stores_to_the_first, protect, |w, space, at| {
+        assert_eq!(w.try_store(2, space, at, 9), Err(FaultError::Protection), "read only");
     });
 }
 
 #[test]
 fn a_device_is_copied_beside_a_fault_in_it() {
-    check(|| {
-        let w = world_with_a_device();
-        let h = &mut ThreadCtx::new();
-        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
-        let pager: Arc<dyn Pager<Soft>> =
-            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
-        let space = w.space();
-        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Private));
-        let thread = {
-            let (w, space) = (w.clone(), space.clone());
-            spawn(move || w.load(1, &space, P))
-        };
-        ShuttleThreads::set_cpu(2);
-        let at = P + Pages(17);
-        w.store(2, &space, at, 5);
-        thread.join().unwrap();
-        assert_eq!(w.load(2, &space, at), 5, "own store is lost");
-        w.end(vec![space]);
-        w.uvm.detach(&mut h.held(), &*pager);
+    let load = |w: &World, space: &Space<Soft>| _ = w.load(1, space, P);
+    let store = |w: &World, space: &Space<Soft>, at| w.store(2, space, at, 5);
+    beside_a_fault_in_a_device(Sharing::Private, load, store, |w, space, at| {
+        assert_eq!(w.load(2, space, at), 5, "own store is lost");
     });
 }
 
 #[test]
 fn a_device_is_wired_beside_a_fault_in_it() {
-    check(|| {
-        let w = world_with_a_device();
-        let h = &mut ThreadCtx::new();
-        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
-        let pager: Arc<dyn Pager<Soft>> =
-            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
-        let space = w.space();
-        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
-        let thread = {
-            let (w, space) = (w.clone(), space.clone());
-            spawn(move || w.store(1, &space, P, 7))
-        };
-        ShuttleThreads::set_cpu(2);
-        let at = P + Pages(17);
-        let range = VaRange::new(at, at + Pages(1)).try_into().expect("whole pages");
-        w.uvm.wire(&mut h.held(), &space, range).expect("there is heap");
-        thread.join().unwrap();
-        w.check(&[&space], std::slice::from_ref(&pager));
-        w.uvm.unwire(&mut h.held(), &space, range).expect("there is heap");
-        w.end(vec![space]);
-        w.uvm.detach(&mut h.held(), &*pager);
-        assert_eq!(w.uvm.frames().wire_count(machine::PageNo(first.0 + 17)), 0, "a wiring is left");
+    let wire = |w: &World, space: &Space<Soft>, at| {
+        let wired = w.uvm.wire(&mut ThreadCtx::new().held(), space, one_page(at));
+        wired.expect("there is heap");
+    };
+    beside_a_fault_in_a_device(Sharing::Shared, stores_to_the_first, wire, |w, space, at| {
+        let unwired = w.uvm.unwire(&mut ThreadCtx::new().held(), space, one_page(at));
+        unwired.expect("there is heap");
     });
 }
 
 #[test]
 fn a_device_is_mapped_over_beside_a_fault_in_it() {
-    check(|| {
-        let w = world_with_a_device();
-        let h = &mut ThreadCtx::new();
-        let first = w.uvm.frames().page_at(machine::Pa(1 << 32)).unwrap();
-        let pager: Arc<dyn Pager<Soft>> =
-            uvm::DevicePager::new(&w.uvm, &mut h.held(), first, Pages(32)).unwrap();
-        let space = w.space();
-        w.map(&space, MapRequest::object(pager.clone(), Pages(0), Pages(20), Sharing::Shared));
-        let thread = {
-            let (w, space) = (w.clone(), space.clone());
-            spawn(move || w.store(1, &space, P, 7))
-        };
-        ShuttleThreads::set_cpu(2);
-        let at = P + Pages(17);
-        w.uvm
-            .map(&mut h.held(), &space, &MapRequest::zero(Pages(1)).at(at))
-            .expect("there is heap");
-        w.store(2, &space, at, 5);
-        thread.join().unwrap();
-        assert_eq!(w.load(2, &space, at), 5, "the store to new memory is lost");
-        w.end(vec![space]);
-        w.uvm.detach(&mut h.held(), &*pager);
+    let map = |w: &World, space: &Space<Soft>, at| {
+        let request = MapRequest::zero(Pages(1)).at(at);
+        w.uvm.map(&mut ThreadCtx::new().held(), space, &request).expect("there is heap");
+        w.store(2, space, at, 5);
+    };
+    beside_a_fault_in_a_device(Sharing::Shared, stores_to_the_first, map, |w, space, at| {
+        assert_eq!(w.load(2, space, at), 5, "the store to new memory is lost");
     });
 }
