@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use machine::order::{FreeList, Ordered};
 use machine::{Channel, Machine, PageNo, Prot, RawLock, Shared, PAGE_SIZE, UNRESERVED_BYTES};
@@ -257,7 +257,8 @@ fn woken_before<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
 /// Times that each CPU wakes the next.
 const LAPS: u64 = 200;
 
-/// The CPUs take turns; each sleeps until it is its own. CPU 0 sleeps never, and watches.
+/// The CPUs take turns; each sleeps until it is its own. CPU 0 sleeps never, and watches until the
+/// others have ended: a machine that loses wakes may lose the last one too.
 fn by_turns<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     let cpus = lab.cpus() as u64;
     if cpus == 1 {
@@ -266,14 +267,15 @@ fn by_turns<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     let machine = lab.machine;
     let end = cpus * LAPS;
     let turn: Ordered<FreeList, M::Lock, u64> = Ordered::new(0);
-    let stuck = AtomicBool::new(false);
+    let (asleep, ended) = (AtomicBool::new(false), AtomicU64::new(1));
     lab.access.at_once(cpus as usize, &|cpu, held| loop {
         let ticket = {
             let (mut turn, _h) = turn.lock(held);
-            if *turn >= end {
+            if *turn >= end && cpu != 0 {
+                ended.fetch_add(1, SeqCst);
                 return;
             }
-            if *turn % cpus == cpu as u64 {
+            if *turn < end && *turn % cpus == cpu as u64 {
                 *turn += 1;
                 machine.wake(MINE);
                 continue;
@@ -284,18 +286,23 @@ fn by_turns<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
             machine.wait(held, ticket);
             continue;
         }
-        let mut is_my_turn = || {
+        let mut goes_on = || {
             let (turn, _h) = turn.lock(held);
-            *turn % cpus == 0 || *turn >= end
+            if *turn < end {
+                *turn % cpus == 0
+            } else {
+                ended.load(SeqCst) == cpus
+            }
         };
-        if !lab.access.wait(&mut is_my_turn) {
-            stuck.store(true, SeqCst);
+        if !lab.access.wait(&mut goes_on) {
+            asleep.store(true, SeqCst);
             *turn.lock(held).0 = end;
             machine.wake(MINE);
+        } else if ended.load(SeqCst) == cpus {
             return;
         }
     });
-    lab.expect(Law::Tickets, !stuck.into_inner(), || {
+    lab.expect(Law::Tickets, !asleep.into_inner(), || {
         format!(
             "{cpus} CPUs took turns, each read a ticket under the lock under which the one before \
              it ended its turn and called wake; one sleeps though it is its turn"
