@@ -8,7 +8,8 @@
 //! * [`order`]: locks with a level each, and the token that makes a wrong order a type error;
 //! * [`shared`]: locks of that order that several CPUs read at once, and share no line in doing so;
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
-//!   [`plain`]: an implementation of it over a port's tables;
+//!   [`plain`]: an implementation of it over a port's tables; [`bare`]: a spin lock, and bytes of
+//!   frames;
 //! * [`promise`]: a heap that promises memory, over any allocator;
 //! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`notes`]: how
 //!   CPUs tell each other;
@@ -19,7 +20,7 @@
 //! writing a port.
 //!
 //! Unsafe code is in the lock cells of `order` and `shared`, in references to a running task
-//! ([`current`]), and in calls of an allocator ([`promise`]).
+//! ([`current`]), in accesses to frames ([`bare`]), and in calls of an allocator ([`promise`]).
 #![no_std]
 
 extern crate alloc;
@@ -38,6 +39,8 @@ pub mod atomic {
 }
 
 pub mod addr;
+#[allow(unsafe_code)]
+pub mod bare;
 #[allow(unsafe_code)]
 pub mod current;
 pub mod lines;

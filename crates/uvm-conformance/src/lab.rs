@@ -8,6 +8,8 @@ use alloc::vec::Vec;
 use machine::order::{Held, Nothing};
 use machine::{Machine, PageNo, Pages, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring};
 
+use uvm::page::Reserve;
+
 use crate::report::{Law, Report, Violation};
 use crate::{Access, Effort, SpaceOf, Trap};
 
@@ -80,9 +82,10 @@ impl<'a, M: Machine, A: Access<M>> Lab<'a, M, A> {
             used: Vec::new(),
         };
         assert!(lab.access.cpus() != 0, "a port has a CPU");
-        let pages: Vec<Option<PageNo>> =
-            lab.on(0, |held| (0..PAGES).map(|_| access.page(held)).collect());
-        lab.pages = pages.into_iter().flatten().collect();
+        lab.pages = lab.on(0, |held| {
+            let pages = (0..PAGES).map(|_| access.frames().alloc(machine, held, Reserve::User));
+            pages.map_while(Result::ok).collect()
+        });
         assert!(lab.pages.len() == PAGES, "the laws are tried with {PAGES} pages");
         lab
     }
@@ -92,7 +95,7 @@ impl<'a, M: Machine, A: Access<M>> Lab<'a, M, A> {
         if self.report.is_sound() {
             self.on(0, |held| {
                 for page in &self.pages {
-                    self.access.free(held, *page);
+                    self.access.frames().free_page(self.machine, held, *page);
                 }
             });
         }
@@ -122,7 +125,7 @@ impl<'a, M: Machine, A: Access<M>> Lab<'a, M, A> {
 
     /// Notes that a law is being checked.
     pub(crate) fn begins(&mut self, law: Law) {
-        self.access.begins(law);
+        self.access.say(format_args!("checking {law}"));
         self.report.count(law, 0);
     }
 
@@ -137,7 +140,7 @@ impl<'a, M: Machine, A: Access<M>> Lab<'a, M, A> {
     pub(crate) fn broken(&mut self, law: Law, sentence: String) {
         let violation = Violation { law, sentence };
         if self.report.add(violation.clone()) {
-            self.access.found(&violation);
+            self.access.say(format_args!("BROKEN {violation}"));
         }
     }
 

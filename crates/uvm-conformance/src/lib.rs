@@ -10,7 +10,7 @@
 //!   laws(machine, access, effort) -> Report        P1 .. P6, ranges, bytes, tickets, locks, heap
 //!      |          |
 //!      |          `-- Access: the port says how CPU n loads, stores, fetches through a space,
-//!      |                      runs work on CPU n, and gives pages away
+//!      |                      runs work on CPU n, and has frames
 //!      `-- Machine, Pmap: what is checked
 //! ```
 //!
@@ -54,8 +54,11 @@ mod workload;
 
 use alloc::string::String;
 
-use machine::order::{Held, Nothing};
-use machine::{Machine, PageNo, Pmap, Va, VaRange};
+use core::fmt;
+
+use machine::order::{FreeList, Held, Nothing, Ordered};
+use machine::{Machine, Pmap, ThreadCtx, Va, VaRange};
+use uvm::page::Frames;
 
 pub use report::{Law, Report, Violation};
 pub use workload::{workload, Programs};
@@ -110,8 +113,17 @@ pub trait Access<M: Machine>: Sync {
 
     /// Runs `work` once on a CPU and returns after it has ended. The calling thread runs on any
     /// CPU, this one perhaps, and holds no lock. While it waits, its CPU answers what other CPUs
-    /// ask of it, as an idle one does. `work` gets the port's token that nothing is held.
-    fn on(&self, cpu: usize, work: Work<'_>);
+    /// ask of it, as an idle one does. `work` gets the port's token that nothing is held. The
+    /// default asks [`at_once`](Self::at_once).
+    fn on(&self, cpu: usize, work: Work<'_>) {
+        let work = Ordered::<FreeList, M::Lock, _>::new(Some(work));
+        let take = || work.lock(&mut ThreadCtx::new().held()).0.take();
+        self.at_once(cpu + 1, &|n, held| {
+            if n == cpu {
+                take().into_iter().for_each(|work| work(held));
+            }
+        });
+    }
 
     /// Runs `work(n)` on each of the CPUs 0 to `cpus`, without that, all at the same time, and
     /// returns after all have ended. `cpus` is at most [`cpus`](Self::cpus).
@@ -165,12 +177,8 @@ pub trait Access<M: Machine>: Sync {
         None
     }
 
-    /// Takes a free page, which is the caller's until [`free`](Self::free); `None` if there is
-    /// none.
-    fn page(&self, held: &mut Held<'_, Nothing>) -> Option<PageNo>;
-
-    /// Frees a page of [`page`](Self::page).
-    fn free(&self, held: &mut Held<'_, Nothing>, page: PageNo);
+    /// The machine's frames, of which some are taken.
+    fn frames(&self) -> &Frames<M>;
 
     /// Addresses that a program may have, page aligned, more than 2 GiB of them.
     fn window(&self) -> VaRange {
@@ -206,18 +214,16 @@ pub trait Access<M: Machine>: Sync {
 
     /// Waits until `done` says so, and says whether it did: not if the port has lost its patience,
     /// after a minute perhaps. What is waited for comes at once on a sound port. The default has
-    /// unlimited patience: a lost wake-up then hangs the run, and [`begins`](Self::begins) has said
+    /// unlimited patience: a lost wake-up then hangs the run, and [`say`](Self::say) has said
     /// where.
     fn wait(&self, done: &mut dyn FnMut() -> bool) -> bool {
         <M::Lock as machine::RawLock>::wait_until(done);
         true
     }
 
-    /// A law is about to be checked. A port that may crash or hang prints it.
-    fn begins(&self, _law: Law) {}
-
-    /// A violation was found. It is in the report too.
-    fn found(&self, _violation: &Violation) {}
+    /// A line on how the run goes: which law is about to be checked; a violation, with `BROKEN`
+    /// before it, which is in the report too. A port that may crash or hang prints it.
+    fn say(&self, _line: fmt::Arguments<'_>) {}
 }
 
 /// How much is tried at random.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Barrier, Once};
 use std::time::{Duration, Instant};
 
 use machine::order::{Held, Nothing};
-use machine::{Machine, PageNo, ThreadCtx, Va, MAX_CPUS};
-use uvm::page::Reserve;
+use machine::{Machine, ThreadCtx, Va, MAX_CPUS};
+use uvm::page::Frames;
 use uvm_conformance::{laws, Access, Effort, Law, Report, SharedCall, SharedWork, Trap, Work};
 use uvm_soft::{charged, Config, Denied, Moment, Plant, SoftMachine, SoftSpace, Stage};
 
@@ -105,12 +105,8 @@ impl Access<SoftMachine> for Cpus<'_> {
         Some(seen)
     }
 
-    fn page(&self, held: &mut Held<'_, Nothing>) -> Option<PageNo> {
-        self.soft.frames().alloc(self.soft, held, Reserve::User).ok()
-    }
-
-    fn free(&self, held: &mut Held<'_, Nothing>, page: PageNo) {
-        self.soft.frames().free_page(self.soft, held, page);
+    fn frames(&self) -> &Frames<SoftMachine> {
+        self.soft.frames()
     }
 
     fn forget(&self, _held: &mut Held<'_, Nothing>, _space: &SoftSpace) {

@@ -90,7 +90,7 @@ fn programs_find_what_they_stored() {
     let desk = Desk(&uvm, Mutex::default());
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| common::daemon(&uvm, || ended.load(SeqCst)));
+        scope.spawn(|| uvm.page_daemon(&mut ThreadCtx::new().held(), || ended.load(SeqCst)));
         workload(&uvm, held, &desk);
         ended.store(true, SeqCst);
         uvm.machine().wake(Channel::PAGE_DAEMON);

@@ -24,7 +24,8 @@ use std::io::Error;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use common::{daemon, Disk};
+use common::Disk;
+use machine::bare::FrameBytes;
 use machine::order::{Before, Held, Nothing, PageCache};
 use machine::plain::{Entry, PlainPmap, Tables};
 use machine::{
@@ -89,10 +90,11 @@ impl Process {
         }
     }
 
-    /// Bytes of a frame. Programs may change them meanwhile: so there is no reference to them.
-    fn bytes(&self, page: PageNo, offset: usize, len: usize) -> *mut u8 {
-        assert!(len <= PAGE_SIZE && offset <= PAGE_SIZE - len, "bytes beyond a page's end");
-        self.direct.as_ptr().wrapping_add(self.frames.bytes_at(page).0 as usize + offset)
+    /// The bytes of a frame.
+    fn bytes(&self, page: PageNo) -> FrameBytes {
+        let at = self.direct.as_ptr().wrapping_add(self.frames.bytes_at(page).0 as usize);
+        // SAFETY: `bytes_at` names a page of the memfd, which holds no Rust object.
+        unsafe { FrameBytes::new(at) }
     }
 }
 
@@ -109,23 +111,19 @@ impl Machine for Process {
     }
 
     fn zero(&self, page: PageNo) {
-        // SAFETY: `bytes` names a page of the memfd, which holds no Rust object.
-        unsafe { self.bytes(page, 0, PAGE_SIZE).write_bytes(0, PAGE_SIZE) };
+        self.bytes(page).zero();
     }
 
     fn copy(&self, from: PageNo, to: PageNo) {
-        // SAFETY: as above.
-        unsafe { self.bytes(from, 0, PAGE_SIZE).copy_to(self.bytes(to, 0, PAGE_SIZE), PAGE_SIZE) };
+        self.bytes(to).copy(self.bytes(from));
     }
 
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]) {
-        // SAFETY: as above.
-        unsafe { self.bytes(page, offset, buf.len()).copy_to(buf.as_mut_ptr(), buf.len()) };
+        self.bytes(page).read(offset, buf);
     }
 
     fn write(&self, page: PageNo, offset: usize, bytes: &[u8]) {
-        // SAFETY: as above.
-        unsafe { self.bytes(page, offset, bytes.len()).copy_from(bytes.as_ptr(), bytes.len()) };
+        self.bytes(page).write(offset, bytes);
     }
 
     /// Linux promises a process what it asks for, and ends one when it has promised too much.
@@ -260,7 +258,7 @@ pub fn main() {
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     serve_faults();
-    std::thread::spawn(|| daemon(uvm, || false));
+    std::thread::spawn(|| uvm.page_daemon(&mut ThreadCtx::new().held(), || false));
     uvm.swap_on(h, Arc::new(Disk::new(2 * PAGES as usize)), 0).expect("the disk has room");
 
     let bounds = PageRange::new(Va(1 << 16), Va(WINDOW as u64)).expect("whole pages");

@@ -1,9 +1,8 @@
 //! Four times as much memory as there is: pages go to swap and come back, while a page daemon keeps
 //! some free.
 //!
-//! What a host adds to maps and faults for that is in `common`: a `SwapDevice`, here an array; and
-//! a thread that waits until free pages fall under the low water mark and then makes passes. `cargo
-//! run --example paging`
+//! What a host adds to maps and faults for that is a `SwapDevice`, here an array (`common`), and a
+//! thread for the page daemon. `cargo run --example paging`
 
 #[path = "common/mod.rs"]
 mod common;
@@ -11,7 +10,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 
-use common::{daemon, Disk};
+use common::Disk;
 use machine::{Channel, Machine, Pa, PageRange, Pages, ThreadCtx, Va};
 use uvm::{Counter, MapRequest};
 use uvm_soft::{Config, SoftMachine, Stage};
@@ -31,7 +30,8 @@ pub fn main() {
     let stop = Arc::new(AtomicBool::new(false));
     let pagedaemon = {
         let (uvm, stop) = (uvm.clone(), stop.clone());
-        std::thread::spawn(move || daemon(&uvm, || stop.load(Relaxed)))
+        let daemon = move || uvm.page_daemon(&mut ThreadCtx::new().held(), || stop.load(Relaxed));
+        std::thread::spawn(daemon)
     };
 
     let space = uvm

@@ -3,17 +3,17 @@
 //! All there is hangs on one static, the VM system, which owns the machine and the page frames: a
 //! pmap has no other way to the frames from which it takes its tables.
 
-use core::mem::forget;
-
-use machine::order::{Held, Nothing, RawLock};
+use machine::bare::{FrameBytes, Spin};
+use machine::order::{Held, Nothing};
 use machine::plain::PlainPmap;
-use machine::{Channel, Machine, NoMemory, PageNo, ThreadCtx, Ticket, PAGE_SIZE};
-use spin::{Mutex, Once};
+use machine::{Channel, Machine, NoMemory, PageNo, ThreadCtx, Ticket};
+use spin::Once;
 use uvm::page::Frames;
 use uvm::Uvm;
 
+use crate::heap::HEAP;
 use crate::pmap::Sv39;
-use crate::{hart, heap, thread};
+use crate::{hart, thread};
 
 /// The machine.
 pub struct Virt(pub PlainPmap<Sv39, Spin>);
@@ -36,51 +36,15 @@ pub fn enter<T>(call: impl FnOnce(&mut Held<'_, Nothing>) -> T) -> T {
     call(&mut ThreadCtx::new().held())
 }
 
-/// A spin lock. Interrupts are off in this kernel, and the firmware's fences come through all the
-/// same: so a hart that spins keeps no other waiting.
-pub struct Spin(Mutex<()>);
-
-// SAFETY: it is a lock of `spin`; a guard that is forgotten leaves it locked until `unlock`.
-unsafe impl RawLock for Spin {
-    fn new() -> Self {
-        Spin(Mutex::new(()))
-    }
-
-    fn lock(&self) {
-        forget(self.0.lock());
-    }
-
-    fn try_lock(&self) -> bool {
-        self.0.try_lock().map(forget).is_some()
-    }
-
-    unsafe fn unlock(&self) {
-        // SAFETY: the caller holds the lock (this function's contract).
-        unsafe { self.0.force_unlock() };
-    }
-}
-
-/// Bytes of a frame: memory is mapped where it lies.
-fn bytes(page: PageNo, offset: usize, len: usize) -> *mut u8 {
-    assert!(len <= PAGE_SIZE && offset <= PAGE_SIZE - len, "bytes beyond a page's end");
-    (frames().bytes_at(page).0 as usize + offset) as *mut u8
-}
-
-/// Copies bytes that programs may change meanwhile: by accesses that the compiler takes as they
-/// are, and without a reference.
-fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: callers name bytes of a frame that `bytes` has looked up, or a slice of their own.
-    unsafe {
-        if (from as usize | to as usize | len).is_multiple_of(8) {
-            let (from, to) = (from.cast::<u64>(), to.cast::<u64>());
-            (0..len / 8).for_each(|n| to.add(n).write_volatile(from.add(n).read_volatile()));
-        } else {
-            (0..len).for_each(|n| to.add(n).write_volatile(from.add(n).read_volatile()));
-        }
-    }
+/// The bytes of a frame: memory is mapped where it lies.
+fn bytes(page: PageNo) -> FrameBytes {
+    // SAFETY: `bytes_at` knows the page for a frame of this memory, in which no Rust object lies.
+    unsafe { FrameBytes::new(frames().bytes_at(page).0 as *mut u8) }
 }
 
 impl Machine for Virt {
+    /// Interrupts are off in this kernel, and the firmware's fences come through all the same: so a
+    /// hart that spins keeps no other waiting.
     type Lock = Spin;
     type Pmap = PlainPmap<Sv39, Spin>;
 
@@ -93,23 +57,23 @@ impl Machine for Virt {
     }
 
     fn zero(&self, page: PageNo) {
-        copy([0u64; PAGE_SIZE / 8].as_ptr().cast(), bytes(page, 0, PAGE_SIZE), PAGE_SIZE);
+        bytes(page).zero();
     }
 
     fn copy(&self, from: PageNo, to: PageNo) {
-        copy(bytes(from, 0, PAGE_SIZE), bytes(to, 0, PAGE_SIZE), PAGE_SIZE);
+        bytes(to).copy(bytes(from));
     }
 
     fn read(&self, page: PageNo, offset: usize, buf: &mut [u8]) {
-        copy(bytes(page, offset, buf.len()), buf.as_mut_ptr(), buf.len());
+        bytes(page).read(offset, buf);
     }
 
     fn write(&self, page: PageNo, offset: usize, from: &[u8]) {
-        copy(from.as_ptr(), bytes(page, offset, from.len()), from.len());
+        bytes(page).write(offset, from);
     }
 
     fn reserve_heap(&self, bytes: usize) -> Result<(), NoMemory> {
-        heap::reserve(bytes)
+        HEAP.reserve(bytes)
     }
 
     fn ticket(&self, channel: Channel) -> Ticket {

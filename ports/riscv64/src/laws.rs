@@ -1,14 +1,14 @@
 //! The laws of the contract, checked on both harts.
 
+use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::order::{Held, Nothing};
-use machine::{PageNo, Va, VaRange};
+use machine::{Va, VaRange};
 use riscv::interrupt::{Exception, Trap as Cause};
 use riscv::register::sstatus;
-use spin::Mutex;
-use uvm::page::Reserve;
-use uvm_conformance::{laws, Access, Effort, Law, SharedWork, Trap, Violation, Work};
+use uvm::page::Frames;
+use uvm_conformance::{laws, Access, Effort, SharedWork, Trap, Work};
 
 use crate::host::{enter, frames, uvm, Virt};
 use crate::pmap::{self, EXHAUSTED};
@@ -27,13 +27,8 @@ impl Access<Virt> for Harts {
         HARTS
     }
 
-    fn on(&self, cpu: usize, work: Work<'_>) {
-        let work = Mutex::new(work);
-        thread::on_harts(cpu..cpu + 1, &|_| enter(&mut **work.lock()));
-    }
-
     fn at_once(&self, cpus: usize, work: SharedWork<'_>) {
-        thread::on_harts(0..cpus, &|cpu| enter(|held| work(cpu, held)));
+        thread::on_harts(cpus, &|cpu| enter(|held| work(cpu, held)));
     }
 
     fn load(&self, _cpu: usize, space: &u64, va: Va) -> Result<u64, Trap> {
@@ -68,12 +63,8 @@ impl Access<Virt> for Harts {
         0x0000_0073_0000_0073
     }
 
-    fn page(&self, held: &mut Held<'_, Nothing>) -> Option<PageNo> {
-        frames().alloc(uvm().machine(), held, Reserve::User).ok()
-    }
-
-    fn free(&self, held: &mut Held<'_, Nothing>, page: PageNo) {
-        frames().free_page(uvm().machine(), held, page);
+    fn frames(&self) -> &Frames<Virt> {
+        frames()
     }
 
     fn window(&self) -> VaRange {
@@ -87,12 +78,8 @@ impl Access<Virt> for Harts {
         true
     }
 
-    fn begins(&self, law: Law) {
-        print!("checking {law}\n");
-    }
-
-    fn found(&self, violation: &Violation) {
-        print!("BROKEN {violation}\n");
+    fn say(&self, line: fmt::Arguments<'_>) {
+        print!("{line}\n");
     }
 }
 
@@ -100,10 +87,10 @@ impl Access<Virt> for Harts {
 /// as QEMU's, forget all translations with it, and so would hide what is checked.
 pub fn hold() -> bool {
     // SAFETY: nothing but `user_load` and `user_store` uses a program's address.
-    thread::on_harts(0..HARTS, &|_| unsafe { sstatus::set_sum() });
+    thread::on_harts(HARTS, &|_| unsafe { sstatus::set_sum() });
     let report = laws(uvm().machine(), &Harts, Effort { rounds: 50, ..Effort::default() });
     // SAFETY: as above.
-    thread::on_harts(0..HARTS, &|_| unsafe { sstatus::clear_sum() });
+    thread::on_harts(HARTS, &|_| unsafe { sstatus::clear_sum() });
     print!("{report}");
     report.is_sound()
 }

@@ -21,7 +21,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering::AcqRel};
 
 use machine::plain::PlainPmap;
-use machine::{Channel, Pa};
+use machine::Pa;
 use riscv::register::{scause, sepc, sie, stval};
 use spin::Mutex;
 use uvm::page::Frames;
@@ -117,20 +117,6 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     exit(1)
 }
 
-/// The page daemon.
-fn daemon() {
-    loop {
-        let ticket = thread::ticket(Channel::PAGE_DAEMON);
-        while frames().free() + uvm().pages_in_flight() < frames().high_water() {
-            let progress = enter(|held| uvm().pageout(held, frames().high_water()));
-            if progress.freed + progress.started == 0 {
-                break;
-            }
-        }
-        thread::sleep(ticket);
-    }
-}
-
 fn main() {
     let first = Pa(&raw const image_end as u64);
     let all = Frames::with(&[(first, PAGES)], &[], &[user::text()], HARTS);
@@ -148,7 +134,7 @@ fn main() {
 
     // Pages go out to other memory, compressed.
     let mut zram = None;
-    thread::spawn(None, daemon);
+    thread::spawn(None, || enter(|held| uvm().page_daemon(held, || false)));
     enter(|held| {
         Zram::set_share(uvm(), held, &mut zram, 20).expect("there is memory");
         let user = User::new(held);

@@ -6,7 +6,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use machine::{Channel, Ticket};
@@ -196,14 +195,14 @@ pub fn wake(channel: Channel) {
     table.call_idle();
 }
 
-/// Runs `work(hart)` on some harts, in a thread of its own on each, and returns when all have
+/// Runs `work(hart)` on the first harts, in a thread of its own on each, and returns when all have
 /// ended.
-pub fn on_harts(harts: Range<usize>, work: &(dyn Fn(usize) + Sync)) {
+pub fn on_harts(harts: usize, work: &(dyn Fn(usize) + Sync)) {
     const ENDED: Channel = Channel(1 << 40);
     // SAFETY: no thread uses it after its end, for which this function waits.
     let work: &'static (dyn Fn(usize) + Sync) = unsafe { core::mem::transmute(work) };
     let ended = Arc::new(AtomicUsize::new(0));
-    for hart in harts.clone() {
+    for hart in 0..harts {
         let ended = ended.clone();
         spawn(Some(hart), move || {
             work(hart);
@@ -214,7 +213,7 @@ pub fn on_harts(harts: Range<usize>, work: &(dyn Fn(usize) + Sync)) {
     loop {
         // Before the look: an end that comes between the two isn't missed.
         let ticket = ticket(ENDED);
-        if ended.load(Acquire) == harts.len() {
+        if ended.load(Acquire) == harts {
             return;
         }
         sleep(ticket);

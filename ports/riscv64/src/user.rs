@@ -141,7 +141,7 @@ impl Programs<Virt> for User {
     }
 
     fn at_once(&self, work: SharedWork<'_>) {
-        thread::on_harts(0..HARTS, &|hart| enter(|held| work(hart, held)));
+        thread::on_harts(HARTS, &|hart| enter(|held| work(hart, held)));
     }
 
     fn say(&self, line: fmt::Arguments<'_>) {

@@ -9,7 +9,7 @@ use ::machine::order::{Held, Nothing};
 use ::machine::plain::PlainPmap;
 use ::machine::{PageNo, Pages, Pmap, Prot, Run, Shootdown, ThreadCtx, Va, Wiring};
 use machine::{List, Lock, PlainMachine};
-use uvm::page::Reserve;
+use uvm::page::Frames;
 use uvm::Uvm;
 use uvm_check::desk::Desk;
 use uvm_check::gen::{paging_list, random_list, Paging};
@@ -96,12 +96,8 @@ impl Access<PlainMachine> for Cpus {
         trapped(self.0.machine().store(cpu, space, va, &bytes, |_, _| Err(())))
     }
 
-    fn page(&self, held: &mut Held<'_, Nothing>) -> Option<PageNo> {
-        self.0.frames().alloc(self.0.machine(), held, Reserve::User).ok()
-    }
-
-    fn free(&self, held: &mut Held<'_, Nothing>, page: PageNo) {
-        self.0.frames().free_page(self.0.machine(), held, page);
+    fn frames(&self) -> &Frames<PlainMachine> {
+        self.0.frames()
     }
 
     fn forget(&self, _: &mut Held<'_, Nothing>, _: &u64) {

@@ -14,7 +14,7 @@
 //! slots they had before is free again (1999, section 6).
 //!
 //! A host's page daemon waits for [`Channel::PAGE_DAEMON`] and calls [`Uvm::pageout`] until enough
-//! is free. A thread that finds no memory runs a pass itself ([`Uvm::make_room`]). Nothing here
+//! is free: [`Uvm::page_daemon`], or by rules of the host's own. A thread that finds no memory runs a pass itself ([`Uvm::make_room`]). Nothing here
 //! allocates from the heap.
 //!
 //! # Against the others
@@ -173,6 +173,34 @@ impl<M: Machine> Uvm<M> {
         self.end_pass();
         self.clear_left(held);
         progress
+    }
+
+    /// A page daemon, for a host that has no rules of its own: sleeps until memory is short, then
+    /// makes passes until the high water mark is free or on its way. It ends when it is woken, by
+    /// [`Channel::PAGE_DAEMON`], and `has_ended` says so.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, _| {
+    /// uvm.page_daemon(held, || true); // For ever, in a kernel: `|| false`.
+    /// # Ok(()) });
+    /// ```
+    pub fn page_daemon(&self, held: &mut Held<'_, order::Nothing>, has_ended: impl Fn() -> bool) {
+        let frames = self.frames();
+        loop {
+            // Read before the look at what is free, so that a wake-up between the two isn't lost.
+            let ticket = self.machine().ticket(Channel::PAGE_DAEMON);
+            if has_ended() {
+                return;
+            }
+            let mut is_short = frames.free() < frames.low_water();
+            while is_short && frames.free() + self.pages_in_flight() < frames.high_water() {
+                let progress = self.pageout(held, frames.high_water());
+                // A pass in vain: who needs memory now is told that there is none.
+                is_short = progress.freed + progress.started != 0;
+            }
+            self.machine().wait(held, ticket);
+        }
     }
 
     /// Pages that are being written so that they can be freed.
