@@ -168,6 +168,10 @@ impl Notes {
     pub const WAITING: usize = core::mem::offset_of!(Notes, waiting);
 
     /// An empty box of a CPU that uses no translation.
+    ///
+    /// ```
+    /// static BOXES: [machine::Notes; 2] = [const { machine::Notes::new() }; 2];
+    /// ```
     #[cfg(not(feature = "__loom"))]
     #[allow(clippy::new_without_default)]
     #[must_use]

@@ -261,6 +261,20 @@ impl<'a, R: RawLock, T> Access<'a, R, T> {
     /// `part` points into what this access reads, which `lock` guards. As long as the pin lives,
     /// a thread that would drop the part, or change it in a way that the copy must not miss, calls
     /// [`Shared::exclude`] with those pages first.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// # use std::{mem::MaybeUninit, ptr::NonNull};
+    /// let map = Shared::<Map, Lock, _>::new([1, 2]);
+    /// let mut thread = ThreadCtx::new();
+    /// let (mut held, mut copy) = (thread.held(), MaybeUninit::uninit());
+    /// let (access, _held) = map.read(&mut held);
+    /// let part = NonNull::from(&access[1]);
+    /// // SAFETY: no thread changes it.
+    /// let pinned = unsafe { access.pin(&map, part, 7..8, &mut copy) };
+    /// assert_eq!(*pinned, 2);
+    /// ```
     #[inline(always)]
     pub unsafe fn pin<'c, L: Level, U>(
         self,
@@ -313,6 +327,20 @@ impl<R: RawLock, T> Deref for Access<'_, R, T> {
 }
 
 /// A part of what a lock guards, kept by [`Access::pin`]; the pin ends when this is dropped.
+///
+/// ```
+/// # use machine::{order::*, Shared, ThreadCtx};
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// # use std::{mem::MaybeUninit, ptr::NonNull};
+/// let map = Shared::<Map, Lock, _>::new([1, 2]);
+/// let mut thread = ThreadCtx::new();
+/// let (mut held, mut copy) = (thread.held(), MaybeUninit::uninit());
+/// let (access, _held) = map.read(&mut held);
+/// let part = NonNull::from(&access[1]);
+/// // SAFETY: no thread changes it.
+/// let pinned = unsafe { access.pin(&map, part, 7..8, &mut copy) };
+/// assert_eq!(*pinned, 2);
+/// ```
 #[must_use]
 pub struct Pinned<'a, R: RawLock, T, U> {
     /// The copy, which is never dropped, or the original.
@@ -376,6 +404,17 @@ pub type Locked<'a, L, R, T> = (Guard<'a, R, T>, Held<'a, L>);
 pub type Read<'a, L, R, T> = (Access<'a, R, T>, Held<'a, L>);
 
 /// Leave to read beside others; ends when dropped.
+///
+/// ```
+/// # use machine::{order::*, shared::Access, Shared, ThreadCtx};
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// let map = Shared::<Map, Lock, _>::new(vec![1]);
+/// let mut thread = ThreadCtx::new();
+/// match &map.read(&mut thread.held()).0 {
+///     Access::Shared(guard) => assert_eq!(guard[0], 1),
+///     Access::Exclusive(guard) => assert_eq!(guard[0], 1),
+/// }
+/// ```
 #[must_use]
 pub struct ReadGuard<'a, T> {
     place: &'a Place,
@@ -401,6 +440,12 @@ impl<T> Drop for ReadGuard<'_, T> {
 
 impl<L: Level, R: RawLock, T> Shared<L, R, T> {
     /// `value` behind a free lock.
+    ///
+    /// ```
+    /// # use machine::{order::*, Shared, ThreadCtx};
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let map = Shared::<Map, Lock, _>::new(vec![1]);
+    /// ```
     pub fn new(value: T) -> Self {
         Shared {
             lock: Ordered::new(value),

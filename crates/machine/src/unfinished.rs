@@ -34,6 +34,10 @@ pub struct Unfinished<const CPUS: usize>([CachePadded<AtomicU32>; CPUS]);
 
 impl<const CPUS: usize> Unfinished<CPUS> {
     /// None is under way.
+    ///
+    /// ```
+    /// static UNFINISHED: machine::unfinished::Unfinished<4> = machine::unfinished::Unfinished::new();
+    /// ```
     #[cfg(not(feature = "__loom"))]
     #[allow(clippy::new_without_default)]
     #[must_use]

@@ -729,6 +729,17 @@ impl<H: Pages> Chain<H> {
 
     /// The run that is the first piece, if it begins with whole pages, and which of its pages those
     /// are.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// let run = vec![heap.alloc()?, heap.alloc()?];
+    /// chain.append_run(run, 0..2 * PAGE_SIZE).map_err(|(why, _)| why)?;
+    /// assert_eq!(chain.peek_run().map(|(_, pages)| pages), Some(0..2));
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn peek_run(&self) -> Option<(&H::Run, Range<usize>)> {
         let first = self.pieces.front()?;
         let (start, len) = (first.start() / PAGE_SIZE, first.whole_run() / PAGE_SIZE);
@@ -758,6 +769,22 @@ impl<H: Pages> Chain<H> {
     }
 
     /// Shows each run to `f`, until it fails.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::<Heap>::new();
+    /// let run = vec![heap.alloc()?, heap.alloc()?];
+    /// chain.append_run(run, 0..2 * PAGE_SIZE).map_err(|(why, _)| why)?;
+    /// let mut pages = 0;
+    /// chain.try_each_run(|run| {
+    ///     pages += run.len();
+    ///     Ok::<(), NoMemory>(())
+    /// })?;
+    /// assert_eq!(pages, 2);
+    /// # Ok::<(), NoMemory>(())
+    /// ```
     pub fn try_each_run<E>(
         &mut self,
         f: impl FnMut(&mut H::Run) -> Result<(), E>,

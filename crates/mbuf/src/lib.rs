@@ -48,6 +48,17 @@ pub use piece::INLINE;
 /// Where the pages of chains come from.
 ///
 /// A page's release is a verb, since it may take locks and wake people, which no destructor may.
+///
+/// ```
+/// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+/// # use host::*;
+/// # let heap = Heap;
+/// let page = heap.alloc()?;
+/// let other = heap.share(&page)?;
+/// heap.release(page);
+/// assert_eq!(heap.bytes(&other).len(), PAGE_SIZE, "it is there for the other reference");
+/// # Ok::<(), NoMemory>(())
+/// ```
 pub trait Pages {
     /// A reference to a page of [`PAGE_SIZE`] bytes.
     type Page;

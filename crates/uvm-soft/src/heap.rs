@@ -86,6 +86,10 @@ thread_local! {
 
 /// The longest CPU time that the thread spends with locks of the VM system in an operation, from
 /// the first that it takes to the last that it gives back. Not for tasks of shuttle.
+///
+/// ```
+/// assert!(uvm_soft::longest_hold(|| ()).is_zero(), "no lock was taken");
+/// ```
 pub fn longest_hold(operation: impl FnOnce()) -> Duration {
     LONGEST_HOLD.set(Some(Duration::ZERO));
     operation();
@@ -115,6 +119,11 @@ impl Drop for Before {
 
 /// Code of the host runs in an operation as long as this lives: what it allocates isn't the
 /// library's.
+///
+/// ```
+/// let host: uvm_soft::Host = uvm_soft::host();
+/// drop(host); // What is allocated now is the library's again.
+/// ```
 pub struct Host(());
 
 /// The thread enters code of the host.

@@ -279,6 +279,11 @@ impl<T: Threads> SoftMachine<T> {
 
     /// Begins to count waits anew. A machine with one thread takes a great many in one operation
     /// for a circle.
+    ///
+    /// ```
+    /// let machine = uvm_soft::SoftMachine::new(uvm_soft::Config::default());
+    /// machine.stir(); // Between two operations of a test.
+    /// ```
     pub fn stir(&self) {
         self.waits.store(0, Relaxed);
     }

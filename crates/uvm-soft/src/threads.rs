@@ -18,6 +18,12 @@ use parking_lot::lock_api::{RawMutex as _, RawMutexTimed as _};
 use crate::heap::{self, host};
 
 /// What a machine's threads are.
+///
+/// ```
+/// use uvm_soft::{StdThreads, Threads};
+/// StdThreads::set_cpu(1);
+/// assert_eq!(StdThreads::cpu(), 1);
+/// ```
 pub trait Threads: Send + Sync + 'static {
     /// The lock behind `Machine::Lock`.
     type Lock: RawLock;
@@ -32,6 +38,15 @@ pub trait Threads: Send + Sync + 'static {
 }
 
 /// Channels and those who wait on them.
+///
+/// ```
+/// use machine::Channel;
+/// use uvm_soft::{Sleepers, StdThreads, Threads};
+/// let sleepers = <StdThreads as Threads>::Sleepers::default();
+/// let ticket = sleepers.ticket(Channel(7));
+/// sleepers.wake(Channel(7));
+/// sleepers.wait(ticket, &|| false); // Woken since: it returns at once.
+/// ```
 pub trait Sleepers: Send + Sync + Default {
     /// The channel as it is now.
     fn ticket(&self, channel: Channel) -> Ticket;
@@ -77,6 +92,13 @@ impl Threads for StdThreads {
 }
 
 /// A lock of `parking_lot`.
+///
+/// ```
+/// use machine::RawLock;
+/// let lock = <<uvm_soft::StdThreads as uvm_soft::Threads>::Lock as RawLock>::new();
+/// lock.lock();
+/// assert!(!lock.try_lock());
+/// ```
 pub struct StdLock(parking_lot::RawMutex);
 
 // SAFETY: `parking_lot::RawMutex` is a mutual exclusion lock with the ordering that `RawLock` asks
@@ -151,6 +173,15 @@ static ROWS: LazyLock<[Row; CPUS]> = LazyLock::new(|| std::array::from_fn(|_| Ro
 const CPUS: usize = if cfg!(feature = "__lines") { 64 } else { 4 };
 
 /// Sleeping threads of the host.
+///
+/// ```
+/// use machine::Channel;
+/// use uvm_soft::{Sleepers, StdThreads, Threads};
+/// let sleepers = <StdThreads as Threads>::Sleepers::default();
+/// let ticket = sleepers.ticket(Channel(7));
+/// sleepers.wake(Channel(7));
+/// sleepers.wait(ticket, &|| false); // Woken since: it returns at once.
+/// ```
 #[derive(Default)]
 pub struct StdSleepers {
     sequences: Mutex<HashMap<Channel, u64>>,

@@ -102,6 +102,18 @@ pub(crate) enum Source {
 }
 
 /// Pages that wait for their read to be started: a chain through their records.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 4)?;
+/// let got = {
+///     let (mut body, mut h) = file.object().lock(held);
+///     file.get(uvm, &mut body, &mut h, Pages(0), Access::PAGE)
+/// };
+/// assert!(matches!(got, Err(GetError::Read(_))), "the thread is to start a read");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReadRequest {
     head: PageNo,

@@ -129,6 +129,14 @@ pub type ObjectGuard<'a, M> = order::Guard<'a, <M as Machine>::Lock, ObjectBody>
 
 impl<M: Machine> Object<M> {
     /// An object of `len` pages, none resident, with one reference: the caller's.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = Object::new(uvm, Pages(4));
+    /// assert_eq!((object.len(held), object.resident(held)), (Pages(4), 0));
+    /// # Ok(()) });
+    /// ```
     pub fn new(uvm: &Uvm<M>, len: Pages) -> Self {
         Object::with(uvm, len, PageFlags::empty(), None)
     }
@@ -238,6 +246,14 @@ impl<M: Machine> Object<M> {
     }
 
     /// Whether mappings may hold private copies of its pages, for [`Uvm::forget_copies`].
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// assert!(!file.object().may_have_copies(held));
+    /// # Ok(()) });
+    /// ```
     pub fn may_have_copies<P: Before<order::Object>>(&self, held: &mut Held<'_, P>) -> bool {
         self.refs.count() > 1 && self.lock(held).0.copiers.are_any()
     }
@@ -329,6 +345,25 @@ impl<M: Machine> Object<M> {
     /// Makes `page`, which is filled, the object's page at `index`, under the object's lock, and
     /// puts it on its way to the active queue. The heap must have been reserved: `Uvm` does so
     /// before it calls a pager.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = Object::new(uvm, Pages(4));
+    /// let page = uvm.frames().alloc(uvm.machine(), held, Reserve::User)?;
+    /// # {
+    /// let (mut body, mut h) = object.lock(held);
+    /// object.insert(uvm, &mut body, &mut h, Pages(1), page);
+    /// assert_eq!(body.page(Pages(1)), Some(page));
+    /// # }
+    /// # let mut down = Gather::new();
+    /// # {
+    /// # let (mut body, mut h) = object.lock(held);
+    /// # assert_eq!(body.remove_some(uvm, &mut h, &mut down), Removed::All);
+    /// # }
+    /// # down.perform(uvm.frames(), uvm.machine(), held);
+    /// # Ok(()) });
+    /// ```
     pub fn insert(
         &self,
         uvm: &Uvm<M>,
@@ -486,6 +521,25 @@ impl ObjectBody {
 
     /// Where the page at an index lies on swap, if it is not resident; [`Slot::LOST`] if it can't
     /// be read.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// # let object = Object::new(uvm, Pages(4));
+    /// # let page = uvm.frames().alloc(uvm.machine(), held, Reserve::User)?;
+    /// # {
+    /// # let (mut body, mut h) = object.lock(held);
+    /// # object.insert(uvm, &mut body, &mut h, Pages(1), page);
+    /// assert_eq!(body.slot(Pages(1)), None, "it is in memory");
+    /// # }
+    /// # let mut down = Gather::new();
+    /// # {
+    /// # let (mut body, mut h) = object.lock(held);
+    /// # assert_eq!(body.remove_some(uvm, &mut h, &mut down), Removed::All);
+    /// # }
+    /// # down.perform(uvm.frames(), uvm.machine(), held);
+    /// # Ok(()) });
+    /// ```
     pub fn slot(&self, index: Pages) -> Option<Slot> {
         match Stored::of(self.pages.get(index.0)?) {
             Stored::Slot(slot) => Some(slot),
@@ -494,6 +548,25 @@ impl ObjectBody {
     }
 
     /// The first index at or behind one that holds something, in memory or on swap.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// # let object = Object::new(uvm, Pages(4));
+    /// # let page = uvm.frames().alloc(uvm.machine(), held, Reserve::User)?;
+    /// # {
+    /// # let (mut body, mut h) = object.lock(held);
+    /// # object.insert(uvm, &mut body, &mut h, Pages(1), page);
+    /// assert_eq!(body.next_stored(Pages(0)), Some(Pages(1)));
+    /// # }
+    /// # let mut down = Gather::new();
+    /// # {
+    /// # let (mut body, mut h) = object.lock(held);
+    /// # assert_eq!(body.remove_some(uvm, &mut h, &mut down), Removed::All);
+    /// # }
+    /// # down.perform(uvm.frames(), uvm.machine(), held);
+    /// # Ok(()) });
+    /// ```
     pub fn next_stored(&self, from: Pages) -> Option<Pages> {
         self.pages.range(from.0..u64::MAX >> 1).next().map(|(index, _)| Pages(index))
     }
@@ -667,6 +740,24 @@ impl ObjectBody {
 
     /// Removes some of all there is, for [`last_reference`](crate::Pager::last_reference): a page
     /// that I/O has is left to it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// # let object = Object::new(uvm, Pages(4));
+    /// # let page = uvm.frames().alloc(uvm.machine(), held, Reserve::User)?;
+    /// # {
+    /// # let (mut body, mut h) = object.lock(held);
+    /// # object.insert(uvm, &mut body, &mut h, Pages(1), page);
+    /// # }
+    /// let mut down = Gather::new();
+    /// # {
+    /// # let (mut body, mut h) = object.lock(held);
+    /// assert_eq!(body.remove_some(uvm, &mut h, &mut down), Removed::All);
+    /// # }
+    /// down.perform(uvm.frames(), uvm.machine(), held);
+    /// # Ok(()) });
+    /// ```
     pub fn remove_some<M: Machine>(
         &mut self,
         uvm: &Uvm<M>,
@@ -752,6 +843,18 @@ pub(crate) fn unbusy<M: Machine>(machine: &Memory<M>, page: PageNo) {
 }
 
 /// How much of an object without references is gone.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)?;
+/// {
+///     let (mut body, mut h) = file.object().lock(held);
+///     let removed = body.remove_some(uvm, &mut h, &mut Gather::new());
+///     assert_eq!(removed, Removed::All, "none is resident");
+/// }
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Removed {
     /// All that goes.

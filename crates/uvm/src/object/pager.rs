@@ -107,6 +107,14 @@ impl From<Ticket> for GetError {
 }
 
 /// What becomes of an object's dirty pages when memory is short.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)?;
+/// assert_eq!(file.launder(), Launder::Put);
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Launder {
     /// They stay.
@@ -118,6 +126,14 @@ pub enum Launder {
 }
 
 /// What a pager has done about a dirty page.
+///
+/// ```
+/// # use uvm_soft::example::*;
+/// # run(|uvm, held, space| {
+/// let file = file(uvm, held, "text", 1)?;
+/// assert_eq!(file.put(uvm, held, Pages(0)), Put::Nothing, "the page isn't dirty");
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Put {
     /// Nothing: it is no longer dirty, or under I/O.

@@ -112,6 +112,13 @@ impl Quota {
     }
 
     /// Bytes of what they are listed in.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(Quota::new(8).heap(), 0, "it has no page");
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn heap(&self) -> usize {
         self.heap.load(Relaxed)

@@ -43,6 +43,13 @@ impl<M: Machine> Object<M> {
     }
 
     /// Pages that are pinned to be stored to through a mapping; a moment's value.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// assert_eq!(file(uvm, held, "text", 1)?.object().pinned_writers(), 0);
+    /// # Ok(()) });
+    /// ```
     pub fn pinned_writers(&self) -> usize {
         (self.writers.load(Acquire) & !DENIED) / PIN
     }

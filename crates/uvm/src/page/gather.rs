@@ -149,6 +149,7 @@ impl Gather {
     }
 
     /// Takes a page out of all tables, under its owner's lock. Wirings of mappings are given back.
+    #[doc(hidden)]
     pub fn unmap<M: Machine, P>(
         &mut self,
         frames: &Frames<M>,
@@ -189,6 +190,7 @@ impl Drop for Gather {
 
 /// A page without mappings: see the module. Neither copied nor kept: the owner's lock, or the
 /// map's, under which it was made, is held.
+#[doc(hidden)]
 #[must_use]
 pub struct Unmapped(PageNo);
 
@@ -213,6 +215,7 @@ impl<M: Machine> Frames<M> {
     /// Takes a page from its owner and hands it to `down`, which takes it off its queue, with
     /// others, and frees it once no CPU can hold a translation of it. The caller holds the owner's
     /// lock.
+    #[doc(hidden)]
     #[inline]
     pub fn release<P: Before<PageQueues>>(
         &self,
@@ -238,6 +241,7 @@ impl<M: Machine> Frames<M> {
     /// or the page is held.
     ///
     /// [`release_all`]: Self::release_all
+    #[doc(hidden)]
     #[inline]
     pub fn leaves_owner(&self, page: PageNo) -> bool {
         let record = self.page(page);
@@ -254,6 +258,7 @@ impl<M: Machine> Frames<M> {
     /// the lock, and hands them to `down`, which frees them once no CPU can hold a translation of
     /// them. Those that are still in a CPU's batch need no lock. So many frames were
     /// [announced](Self::announce) as their owners let them go.
+    #[doc(hidden)]
     pub fn release_all<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,

@@ -26,6 +26,9 @@
 //! and all caches. I4: `place` is `Own` from [`Frames::keep`] until [`Frames::release_own`]: such a
 //! page is on no list, no mapping shows it, and its bytes are out of reach by its number.
 //!
+//! What the documentation leaves out (`doc(hidden)`) is for the library and its tests: a host that
+//! calls it breaks an invariant.
+//!
 //! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches
 //! and batches are ours, so that a fault takes no lock shared by all CPUs.
 
@@ -482,6 +485,7 @@ impl<M: Machine> Frames<M> {
 
     /// Counts frames as [being freed](Self::being_freed) that the caller is about to take from
     /// their owners, at most.
+    #[doc(hidden)]
     #[inline]
     pub fn announce(&self, pages: usize) {
         self.per_cpu[M::Lock::cpu()].gathered.fetch_add(pages, Relaxed);

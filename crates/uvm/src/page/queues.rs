@@ -113,6 +113,7 @@ pub(super) type Pending = ArrayVec<u32, BATCH>;
 impl<M: Machine> Frames<M> {
     /// Puts a page that is on no queue on its way to the active queue; a page that is on one stays,
     /// and a wired one stays off. No lock shared by all CPUs but once in 32 calls.
+    #[doc(hidden)]
     #[inline]
     pub fn activate<P: Before<PageQueues>>(
         &self,
@@ -175,11 +176,13 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Moves pages to the end of the inactive queue, as far as they are on the active one.
+    #[doc(hidden)]
     pub fn deactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
         self.move_between(held, pages, Queue::Active, Queue::Inactive);
     }
 
     /// Moves a page from the inactive to the end of the active queue.
+    #[doc(hidden)]
     pub fn reactivate<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
         self.move_between(held, &[page], Queue::Inactive, Queue::Active);
     }
@@ -203,6 +206,7 @@ impl<M: Machine> Frames<M> {
 
     /// Takes a page out of the batch that it is in, if any, and says whether it is on no queue
     /// then.
+    #[doc(hidden)]
     #[inline]
     pub fn leaves_batch(&self, page: PageNo) -> bool {
         match self.place(page) {
@@ -213,6 +217,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes a page off its queue, whichever that is.
+    #[doc(hidden)]
     #[inline]
     pub fn dequeue<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, page: PageNo) {
         if self.leaves_batch(page) {
@@ -223,7 +228,11 @@ impl<M: Machine> Frames<M> {
 
     /// Takes pages that are in no batch off their queues, under one hold of the lock.
     #[inline(never)]
-    pub fn dequeue_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
+    pub(crate) fn dequeue_all<P: Before<PageQueues>>(
+        &self,
+        held: &mut Held<'_, P>,
+        pages: &[PageNo],
+    ) {
         let (mut queues, _h) = self.global.queues.lock(held);
         pages.iter().for_each(|&page| _ = self.unqueue(&mut queues, page));
         self.count(&queues);
@@ -265,6 +274,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The oldest pages of a queue, at most `most`, which become its youngest.
+    #[doc(hidden)]
     pub fn rotate<P: Before<PageQueues>>(
         &self,
         held: &mut Held<'_, P>,
@@ -324,6 +334,16 @@ impl<M: Machine> Frames<M> {
     }
 
     /// What a page holds.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 1)?;
+    /// uvm.frames().flush_pending(held);
+    /// let page = uvm.frames().oldest(held, Queue::Active).ok_or("it is active")?;
+    /// assert_eq!(uvm.frames().class(page), Class::Anon);
+    /// # Ok(()) });
+    /// ```
     pub fn class(&self, page: PageNo) -> Class {
         class_of(self.flags(page).bits())
     }

@@ -23,6 +23,7 @@ const MOST_PINS: u32 = 60_000;
 const MOST_LOANS: u32 = 30_000 * LOAN;
 
 /// What comes of the wish to [loan](Frames::try_loan) a page.
+#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TryLoan {
     /// It is loaned.
@@ -34,6 +35,7 @@ pub enum TryLoan {
 }
 
 /// What came of a caller's wish to [take a page over](Frames::take_over).
+#[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Taken {
     /// The caller alone.
@@ -124,11 +126,21 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The page's offset in its object, in pages.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// assert_eq!(uvm.frames().index(page.page()), 0, "it has no owner yet");
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn index(&self, page: PageNo) -> u64 {
         self.page(page).index.load(Relaxed)
     }
 
     /// Gives the page an owner, and its place in it.
+    #[doc(hidden)]
     #[inline]
     pub fn set_owner(&self, page: PageNo, owner: Owner, index: u64) {
         let page = self.page(page);
@@ -141,6 +153,7 @@ impl<M: Machine> Frames<M> {
     /// More than one leaf refers to the anon that has the page, from now on: a thread that maps it
     /// without the anon's lock finds it so in [`is_alone`](Self::is_alone). Under that lock, before
     /// the second reference is one.
+    #[doc(hidden)]
     #[inline]
     pub fn mark_shared(&self, page: PageNo) {
         let owner = &self.page(page).owner;
@@ -149,6 +162,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// One leaf alone refers to the anon again. Under the anon's lock.
+    #[doc(hidden)]
     #[inline]
     pub fn mark_alone(&self, page: PageNo) {
         let owner = &self.page(page).owner;
@@ -156,6 +170,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Whether the record says that several leaves refer to the anon that has the page.
+    #[doc(hidden)]
     pub fn is_marked_shared(&self, page: PageNo) -> bool {
         self.page(page).owner.load(Acquire) & SHARED != 0
     }
@@ -169,6 +184,7 @@ impl<M: Machine> Frames<M> {
     ///
     /// A thread that reads a slot for this must read it once more after: a copy may have taken the
     /// anon's place there, and the anon be alone elsewhere.
+    #[doc(hidden)]
     #[inline]
     pub fn is_alone(&self, page: PageNo, anon: u32) -> bool {
         // The loans first. A loan that becomes a reference is one before it ends: a thread that
@@ -182,18 +198,29 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The page's owner goes while I/O has it: from now on it is the I/O's, with its place on swap.
-    pub fn set_orphan(&self, page: PageNo, slot: Option<Slot>) {
+    pub(crate) fn set_orphan(&self, page: PageNo, slot: Option<Slot>) {
         let slot = u64::from(slot.map_or(0, Slot::number)) << SLOT_SHIFT;
         self.page(page).owner.store(slot | pack(Owner::Orphan), Release);
     }
 
     /// The place on swap that the owner keeps with the page. Gone with the owner, but for an
     /// orphan.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// memory(uvm, held, space, 1)?;
+    /// uvm.frames().flush_pending(held);
+    /// let page = uvm.frames().oldest(held, Queue::Active).ok_or("it is active")?;
+    /// assert_eq!(uvm.frames().slot(page), None, "it was never paged out");
+    /// # Ok(()) });
+    /// ```
     pub fn slot(&self, page: PageNo) -> Option<Slot> {
         Slot::new((self.page(page).owner.load(Relaxed) >> SLOT_SHIFT) as u32)
     }
 
     /// Keeps a place on swap, or none, with a page that has an owner, whose lock is held.
+    #[doc(hidden)]
     pub fn set_slot(&self, page: PageNo, slot: Option<Slot>) {
         let slot = slot.map_or(0, Slot::number);
         debug_assert!(slot < Slot::NUMBERS, "slot {slot} has no room in a page's record");
@@ -218,6 +245,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Sets flags.
+    #[doc(hidden)]
     #[inline]
     pub fn set_flags(&self, page: PageNo, flags: PageFlags) {
         let record = self.page(page);
@@ -225,6 +253,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Clears flags and says what all flags were before.
+    #[doc(hidden)]
     #[inline]
     pub fn clear_flags(&self, page: PageNo, flags: PageFlags) -> PageFlags {
         let record = self.page(page);
@@ -284,6 +313,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Whether the page is used through its owner alone: it is neither busy nor on loan.
+    #[doc(hidden)]
     #[inline]
     pub fn is_plain(&self, page: PageNo) -> bool {
         !self.flags(page).contains(PageFlags::BUSY) && self.loans(page) == 0
@@ -291,6 +321,7 @@ impl<M: Machine> Frames<M> {
 
     /// Whether the page can be wired by a program once more. What the kernel itself wires is few
     /// enough always to fit.
+    #[doc(hidden)]
     #[inline]
     pub fn may_wire(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_WIRINGS
@@ -299,12 +330,13 @@ impl<M: Machine> Frames<M> {
     /// Whether the page can be pinned once more, for a call of a program that works on it. Pins
     /// count among the wirings.
     #[inline]
-    pub fn may_pin(&self, page: PageNo) -> bool {
+    pub(crate) fn may_pin(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_PINS
     }
 
     /// Loans the page once more: under its owner's lock, or by a borrower. It stays on its queue,
     /// like a wired one. Says no if it is loaned too often.
+    #[doc(hidden)]
     #[inline]
     pub fn loan(&self, page: PageNo) -> bool {
         let wire = &self.page(page).wire;
@@ -317,6 +349,7 @@ impl<M: Machine> Frames<M> {
 
     /// Loans an owned page that is as it should be: idle, on a queue, not wired, and not loaned too
     /// often. Under its owner's lock.
+    #[doc(hidden)]
     #[inline]
     pub fn try_loan(&self, page: PageNo) -> TryLoan {
         let record = self.page(page);
@@ -336,6 +369,7 @@ impl<M: Machine> Frames<M> {
 
     /// Takes one loan back, with no lock. Says whether the page is the caller's now, to be freed:
     /// it had no owner any more, and this was the last hold.
+    #[doc(hidden)]
     #[inline]
     pub fn end_loan(&self, page: PageNo) -> bool {
         let before = self.page(page).wire.fetch_sub(LOAN, AcqRel);
@@ -348,6 +382,7 @@ impl<M: Machine> Frames<M> {
     /// it. Says whether it was not held: then it is the caller's to free. Else the last holder
     /// frees it, at any moment from now. A device's frame is never to be freed: for it the answer
     /// is no.
+    #[doc(hidden)]
     pub fn disown(&self, page: PageNo) -> bool {
         !self.is_device(page) && self.page(page).wire.fetch_or(DISOWNED, AcqRel) & !DISOWNED == 0
     }
@@ -370,6 +405,7 @@ impl<M: Machine> Frames<M> {
 
     /// Gives an owner to a page without an owner that the caller has on loan. That loan ends if it
     /// is the only one.
+    #[doc(hidden)]
     #[inline]
     pub fn take_over(&self, page: PageNo) -> Taken {
         let wire = &self.page(page).wire;
@@ -390,6 +426,7 @@ impl<M: Machine> Frames<M> {
 
     /// Names the owner that [took a page over](Self::take_over): what its last owner knew of it is
     /// no longer so.
+    #[doc(hidden)]
     #[inline]
     pub fn set_new_owner(&self, page: PageNo, owner: Owner) {
         let page = self.page(page);
@@ -399,12 +436,22 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Whether the page has no owner, and one borrower alone holds it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let page = uvm.new_page(held)?;
+    /// assert!(uvm.frames().is_borrowers(page.page()), "it is on loan to the caller alone");
+    /// uvm.return_page(held, page).map_err(|(why, _)| why)?;
+    /// # Ok(()) });
+    /// ```
     pub fn is_borrowers(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Acquire) == DISOWNED | LOAN
     }
 
     /// Makes a page of the kernel's, which no other thread knows, one without an owner that is
     /// loaned once.
+    #[doc(hidden)]
     #[inline]
     pub fn loan_unowned(&self, page: PageNo) {
         debug_assert_eq!(self.page(page).wire.load(Relaxed), 0, "{page:?} is held");
@@ -432,6 +479,7 @@ impl<M: Machine> Frames<M> {
 
     /// Takes one wiring back; after the last, a page that is on no queue goes on its way to the
     /// active one.
+    #[doc(hidden)]
     pub fn unwire<P: Before<PageQueues>>(&self, machine: &M, held: &mut Held<'_, P>, page: PageNo) {
         let count = self.page(page).wire.fetch_sub(1, Relaxed) & WIRINGS;
         debug_assert!(count > 0, "{page:?} is not wired");
@@ -442,12 +490,14 @@ impl<M: Machine> Frames<M> {
 
     /// Links a page that is on no list to the next of a chain; under the owner's lock, or by the
     /// thread that made it busy.
+    #[doc(hidden)]
     pub fn chain(&self, page: PageNo, next: Option<PageNo>) {
         debug_assert_eq!(self.place(page), Place::Nowhere, "{page:?} is on a list");
         self.page(page).next.store(next.map_or(NIL, |page| page.0), Relaxed);
     }
 
     /// The page behind one in a chain of pages on no list.
+    #[doc(hidden)]
     pub fn chained(&self, page: PageNo) -> Option<PageNo> {
         self.page(page).next()
     }
@@ -455,6 +505,7 @@ impl<M: Machine> Frames<M> {
     /// Takes one wiring back and says whether it was the last; the page goes on no queue. For pages
     /// that have lost their owner: the thread that takes the last wiring frees the page. A device's
     /// frame is never to be freed: for it the answer is no.
+    #[doc(hidden)]
     pub fn unpin(&self, page: PageNo) -> bool {
         self.page(page).wire.fetch_sub(1, AcqRel) == DISOWNED | 1
     }

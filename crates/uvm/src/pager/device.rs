@@ -50,6 +50,17 @@ impl<M: Machine> DevicePager<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for the head.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # let config = Config { devices: vec![(Pa(1 << 32), 16)], ..Config::default() };
+    /// # let uvm = SoftMachine::new(config).into_uvm()?;
+    /// # let mut thread = ThreadCtx::new();
+    /// # let held = &mut thread.held();
+    /// let first = uvm.frames().page_at(Pa(1 << 32)).ok_or("the device has frames")?;
+    /// let device = DevicePager::new(&uvm, held, first, Pages(16))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn new(
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,

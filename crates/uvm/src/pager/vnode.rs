@@ -126,6 +126,24 @@ impl<M: Machine> VnodePager<M> {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap has no room for it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// struct Zeroes;
+    /// impl Vnode<SoftMachine> for Zeroes {
+    ///     fn read(&self, machine: &SoftMachine, _: Pages, pages: &[PageNo]) -> Transfer {
+    ///         pages.iter().for_each(|page| machine.zero(*page));
+    ///         Transfer::Done
+    ///     }
+    ///     fn write(&self, _: &SoftMachine, _: Pages, _: &[PageNo]) -> Transfer {
+    ///         Transfer::Failed
+    ///     }
+    /// }
+    /// let file = VnodePager::new(uvm, held, Box::new(Zeroes), Pages(1))?;
+    /// uvm.detach(held, &*file);
+    /// # Ok(()) });
+    /// ```
     pub fn new(
         uvm: &Uvm<M>,
         held: &mut Held<'_, order::Nothing>,
@@ -364,6 +382,14 @@ impl<M: Machine> VnodePager<M> {
     /// Takes a page of the file, if it is in memory, for a [hole](crate::Outcome::Hole) from now
     /// on: the file ended inside it, has become longer, and has no room for the rest. A program
     /// that stores there through a mapping asks for room first.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let file = file(uvm, held, "text", 1)?;
+    /// file.mark_hole(uvm, held, Pages(0)); // It isn't in memory: nothing is to be done.
+    /// # Ok(()) });
+    /// ```
     pub fn mark_hole(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) {
         let (machine, mut down) = (uvm.mem(), Gather::new());
         loop {
