@@ -62,23 +62,26 @@ fn holed(uvm: &World, held: &mut Held<'_, Nothing>, size: u64) -> (Space<SoftMac
 }
 
 /// No lock is held eight times as long for what is eight times as large, or nearly so. What begins
-/// to take several holds between the sizes is held longer for the larger, but not by so much.
+/// to take several holds between the sizes is held longer for the larger, but not by so much. What
+/// seems to be too long is measured once more: the shortest time counts.
 fn assert_bounded(name: &str, sizes: [u64; 2], make: Make, call: Call) {
     let longest = |size| {
-        let run = |_| {
-            let (uvm, _) = world(40_000);
-            let mut ctx = ThreadCtx::new();
-            let held = &mut ctx.held();
-            let (space, range) = make(&uvm, held, size);
-            let hold = longest_hold(|| assert!(call(&uvm, held, &space, range), "{name}"));
-            std::mem::forget((space, uvm));
-            hold
-        };
-        (0..2).map(run).min().unwrap()
+        let (uvm, _) = world(40_000);
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        let (space, range) = make(&uvm, held, size);
+        let hold = longest_hold(|| assert!(call(&uvm, held, &space, range), "{name}"));
+        std::mem::forget((space, uvm));
+        hold
     };
-    let [small, large] = sizes.map(longest);
     let floor = Duration::from_micros(500);
-    assert!(large < 6 * small.max(floor), "{name}: {small:?} for a size, {large:?} for eight");
+    let small = longest(sizes[0]);
+    let is_bounded = |large| large < 6 * small.max(floor);
+    let mut large = longest(sizes[1]);
+    if !is_bounded(large) {
+        large = large.min(longest(sizes[1]));
+    }
+    assert!(is_bounded(large), "{name}: {small:?} for a size, {large:?} for eight");
 }
 
 fn share(
@@ -319,6 +322,8 @@ fn many_leaves_without_heap() {
             uvm.inherit(held, &child, range, Inherit::Share).unwrap();
             uvm.machine().heap.fail_nth(nth);
             let done = call(&uvm, held, &child, range);
+            // It asks for heap less often.
+            let is_beyond = uvm.machine().heap.is_armed();
             uvm.machine().heap.fail_nth(0);
             audit(&uvm, held, &[&parent, &child], &[]);
             assert_eq!((load(&uvm, &child, last), load(&uvm, &parent, last)), (1, 1));
@@ -327,6 +332,9 @@ fn many_leaves_without_heap() {
             assert_eq!(load(&uvm, &child, range.start), first, "{name} {nth}");
             uvm.space_destroy(held, child);
             assert_eq!(uvm.frames().free(), free, "{name} {nth}");
+            if is_beyond {
+                break;
+            }
         }
         assert!(refused > 2, "{name}: {refused} refused");
     }
