@@ -11,6 +11,19 @@ pub struct Check {
     pub run: fn() -> Result<Verdict>,
 }
 
+/// Those that boot machines, and so are run beside the kernel's cases and each other.
+pub const MACHINES: &[Check] = &[
+    Check { name: "ports/riscv64", run: super::ports::riscv64 },
+    Check { name: "ports/riscv64 with laws that it breaks", run: super::ports::planted },
+    Check { name: "host/the benchmarks' page in a browser", run: super::page::check },
+    Check { name: "host/a shell on a terminal", run: super::terminal::check },
+    Check { name: "host/machines that go off while they write", run: super::crashes::a_few },
+    Check { name: "host/disks with damaged file systems", run: super::damaged::check },
+    Check { name: "host/fifty boots of four CPUs", run: super::boots::fifty },
+];
+
+/// Those that build and run tests: one after another, since cargo would have them wait for each
+/// other, and uses all CPUs.
 pub const CHECKS: &[Check] = &[
     Check { name: "host/format", run: format },
     Check { name: "host/format of the kernel", run: kernel_format },
@@ -32,15 +45,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "host/all schedules of small pieces", run: small_pieces },
     Check { name: "host/cache lines that move", run: cache_lines },
     Check { name: "host/examples", run: examples },
-    Check { name: "ports/riscv64", run: super::ports::riscv64 },
-    Check { name: "ports/riscv64 with laws that it breaks", run: super::ports::planted },
     Check { name: "host/address sanitizer", run: address_sanitizer },
     Check { name: "host/miri", run: miri },
-    Check { name: "host/the benchmarks' page in a browser", run: super::page::check },
-    Check { name: "host/a shell on a terminal", run: super::terminal::check },
-    Check { name: "host/machines that go off while they write", run: super::crashes::a_few },
-    Check { name: "host/disks with damaged file systems", run: super::damaged::check },
-    Check { name: "host/fifty boots of four CPUs", run: super::boots::fifty },
 ];
 
 /// What `./uvm test --long` runs besides.

@@ -1,8 +1,9 @@
-//! Boots the kernel once for each case, two machines at a time, and judges what came out.
+//! Boots the kernel once for each case, and judges what came out; runs that and the checks of the
+//! host that boot machines, some at a time.
 
 use super::cases::{Case, Expect, Leftover};
 use super::disks;
-use super::host::tail;
+use super::host::{tail, Check};
 use super::prepare::Prepared;
 use super::results::Results;
 use super::{failed, Verdict};
@@ -11,11 +12,11 @@ use crate::pack::{self, Root};
 use crate::qemu::{Clock, Ending, Kernel, Machine};
 use crate::run;
 use crate::session::{self, Finished};
-use crate::symbols;
+use crate::{symbols, ui};
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How much slower than ours a machine may be on which the tests run: limits only end what hangs.
@@ -28,37 +29,97 @@ pub const LANES: u32 = 2;
 const SHOWN_LINES: usize = 40;
 const SHOWN_TRACES: usize = 5;
 
-/// Runs all cases, each on as many CPUs as it asks for; on `cpus` if one would do. They are taken
-/// from the front, so the long ones should stand there.
-pub fn run(kernel: Kernel, cases: &[&Case], cpus: Option<u32>, results: &Mutex<Results>) {
-    let path = match run::kernel_path(kernel) {
-        Ok(path) => path,
-        Err(error) => {
-            let details = format!("{error:#}");
-            let verdict = failed(tail(&details, SHOWN_LINES));
-            let mut results = results.lock().expect("no lane panics");
-            return results.add("kernel/build", Instant::now(), verdict);
+/// What boots machines.
+pub enum Job<'a> {
+    Case(&'a Case),
+    Check(&'a Check),
+}
+
+impl Job<'_> {
+    pub fn name(&self) -> String {
+        match self {
+            Job::Case(case) => case.full_name(),
+            Job::Check(check) => check.name.to_owned(),
         }
-    };
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..cases.len().min(LANES as usize) {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let started = Instant::now();
-                    let verdict = one(
-                        kernel,
-                        &path,
-                        case,
-                        cpus.filter(|_| case.cpus == 1).unwrap_or(case.cpus),
-                    )
-                    .unwrap_or_else(|error| failed(format!("{error:#}")));
-                    let mut results = results.lock().expect("no lane panics");
-                    results.add(&case.full_name(), started, verdict);
+    }
+}
+
+/// Jobs, which are taken from the front: the long ones should stand there.
+pub struct Queue<'a> {
+    kernel: Kernel,
+    jobs: Vec<Job<'a>>,
+    next: AtomicUsize,
+    cpus: Option<u32>,
+    results: &'a Mutex<Results>,
+    /// Where the kernel is that cases boot, once it is built; none if it isn't.
+    path: OnceLock<Option<PathBuf>>,
+}
+
+impl<'a> Queue<'a> {
+    /// Cases run on as many CPUs as they ask for; on `cpus` if one would do.
+    pub fn new(
+        kernel: Kernel,
+        jobs: Vec<Job<'a>>,
+        cpus: Option<u32>,
+        results: &'a Mutex<Results>,
+    ) -> Queue<'a> {
+        let (next, path) = (AtomicUsize::new(0), OnceLock::new());
+        Queue { kernel, jobs, next, cpus, results, path }
+    }
+
+    /// Builds the kernel, if there are cases, and runs jobs, some at a time.
+    pub fn run(&self) {
+        if !self.jobs.iter().any(|job| matches!(job, Job::Case(_))) {
+            let _ = self.path.set(None);
+            return;
+        }
+        match run::kernel_path(self.kernel) {
+            Ok(path) => _ = self.path.set(Some(path)),
+            Err(error) => {
+                let verdict = failed(tail(&format!("{error:#}"), SHOWN_LINES));
+                self.add("kernel/build", Instant::now(), Ok(verdict));
+                let _ = self.path.set(None);
+            }
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..LANES {
+                scope.spawn(|| self.work(|check| (check.run)()));
+            }
+        });
+    }
+
+    /// Runs jobs that are left, and tells how each goes on.
+    pub fn help(&self) {
+        self.work(|check| ui::with_progress_alone(check.name, || (check.run)()));
+    }
+
+    /// Runs a check of the host, and tells how it goes on.
+    pub fn check(&self, check: &Check) {
+        let started = Instant::now();
+        let verdict = ui::with_progress_alone(check.name, || (check.run)());
+        self.add(check.name, started, verdict);
+    }
+
+    fn work(&self, run_check: impl Fn(&Check) -> Result<Verdict>) {
+        let path = self.path.wait();
+        while let Some(job) = self.jobs.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            let started = Instant::now();
+            let verdict = match (job, path) {
+                (Job::Check(check), _) => run_check(check),
+                (Job::Case(case), Some(path)) => {
+                    let cpus = self.cpus.filter(|_| case.cpus == 1).unwrap_or(case.cpus);
+                    one(self.kernel, path, case, cpus)
                 }
-            });
+                (Job::Case(_), None) => continue,
+            };
+            self.add(&job.name(), started, verdict);
         }
-    });
+    }
+
+    fn add(&self, name: &str, started: Instant, verdict: Result<Verdict>) {
+        let verdict = verdict.unwrap_or_else(|error| failed(format!("{error:#}")));
+        self.results.lock().expect("no lane panics").add(name, started, verdict);
+    }
 }
 
 fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {

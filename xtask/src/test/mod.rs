@@ -1,5 +1,5 @@
-//! `./uvm test`: every check of the project, the host's one after the other, and beside them the
-//! kernel's in QEMU, two at a time.
+//! `./uvm test`: every check of the project, the host's one after the other, and beside them those
+//! in QEMU, two at a time, and three once the host's are done.
 //!
 //! A check prints `ok [3/140] NAME` or `FAILED [3/140] NAME` with what went wrong; the last line is
 //! `N passed, M failed`. What this machine can't check is said, and counted as neither.
@@ -28,11 +28,13 @@ use crate::ui::{self, Times};
 use crate::EXIT_USAGE;
 use anyhow::Result;
 use clap::Args;
+use host::Check;
+use kernel::{Job, Queue};
 use results::Results;
 use std::cmp::Reverse;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Args)]
 pub struct TestArgs {
@@ -87,9 +89,9 @@ pub fn test(args: &TestArgs) -> Result<u8> {
     // One that failed may be a long one.
     let is_long = args.long || args.failed;
     let long = if is_long { host::LONG } else { &[] };
-    let checks = host::CHECKS.iter().chain(long);
-    let host: Vec<_> =
-        checks.filter(|check| args.kernel == Kernel::Uvm && wanted(check.name)).collect();
+    let chosen = |check: &&'static Check| args.kernel == Kernel::Uvm && wanted(check.name);
+    let host: Vec<_> = host::CHECKS.iter().chain(long).filter(chosen).collect();
+    let machines = host::MACHINES.iter().filter(chosen).map(Job::Check);
     let long: &[&[cases::Case]] = if is_long { &[stress::LONG, pressure::LONG] } else { &[] };
     let all = long
         .iter()
@@ -98,16 +100,15 @@ pub fn test(args: &TestArgs) -> Result<u8> {
         .chain(stress::SHORT)
         .chain(pressure::SHORT)
         .chain(cases::ALL.into_iter().flatten());
-    let mut cases: Vec<_> = all.filter(|case| wanted(&case.full_name())).collect();
+    let cases = all.filter(|case| wanted(&case.full_name())).map(Job::Case);
+    let mut jobs: Vec<Job> = cases.chain(machines).collect();
     // The longest first, so that no lane is alone with one at the end.
-    cases.sort_by_cached_key(|case| {
-        Reverse(Times::of(&case.full_name()).last().unwrap_or(Duration::MAX))
-    });
-    if args.failed && host.is_empty() && cases.is_empty() {
+    jobs.sort_by_cached_key(|job| Reverse(Times::of(&job.name()).last().unwrap_or(Duration::MAX)));
+    if args.failed && host.is_empty() && jobs.is_empty() {
         ui::say("of these checks none failed when it ran last");
         return Ok(0);
     }
-    if host.is_empty() && cases.is_empty() {
+    if host.is_empty() && jobs.is_empty() {
         let filter = args.filter.as_deref().unwrap_or("");
         ui::say(&format!(
             "no check has `{filter}` in its name; ./uvm test --list tells their names"
@@ -116,28 +117,22 @@ pub fn test(args: &TestArgs) -> Result<u8> {
     }
     if args.list {
         host.iter().for_each(|check| println!("{}", check.name));
-        cases.iter().for_each(|case| println!("{}", case.full_name()));
+        jobs.iter().for_each(|job| println!("{}", job.name()));
         return Ok(0);
     }
-    let names: Vec<String> = host
-        .iter()
-        .map(|check| check.name.to_owned())
-        .chain(cases.iter().map(|case| case.full_name()))
-        .collect();
-    let results = Mutex::new(Results::of(&names));
+    let results = Mutex::new(Results::of(
+        host.iter().map(|check| check.name.to_owned()),
+        jobs.iter().map(Job::name),
+    ));
     // Beside each other: tests of the host that have one thread leave a CPU to machines, which wait
     // a good part of their time.
+    let queue = Queue::new(args.kernel, jobs, args.cpus, &results);
     std::thread::scope(|scope| {
-        if !cases.is_empty() {
-            scope.spawn(|| kernel::run(args.kernel, &cases, args.cpus, &results));
-        }
-        for check in host {
-            let started = Instant::now();
-            let verdict = ui::with_progress_alone(check.name, || (check.run)());
-            let verdict = verdict.unwrap_or_else(|error| failed(format!("{error:#}")));
-            results.lock().expect("no lane panics").add(check.name, started, verdict);
-        }
+        scope.spawn(|| queue.run());
+        host.into_iter().for_each(|check| queue.check(check));
+        queue.help();
     });
+    drop(queue);
     let results = results.into_inner().expect("no lane panics");
     if let Some(file) = &args.json {
         results.write_json(file)?;

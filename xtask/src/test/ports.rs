@@ -3,9 +3,11 @@
 use super::host::{output, tail, text};
 use super::{failed, Verdict};
 use crate::build;
-use anyhow::Result;
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const TARGET: &str = "riscv64gc-unknown-none-elf";
 const QEMU: &str = "qemu-system-riscv64";
@@ -65,8 +67,9 @@ fn folder() -> PathBuf {
     build::root().join("ports/riscv64")
 }
 
-/// Builds the port, boots it, and says what it printed and whether it ended well.
-fn boot(features: &str) -> Result<(String, bool)> {
+/// Builds the port, boots it, and says what it printed and whether it ended well; which it doesn't
+/// where `enough` was printed, the last line then.
+fn boot(features: &str, enough: Option<&str>) -> Result<(String, bool)> {
     let arguments = ["build", "--quiet", "--release", "--features", features];
     let built = output(Command::new("cargo").args(arguments).current_dir(folder()))?;
     if !built.status.success() {
@@ -75,8 +78,18 @@ fn boot(features: &str) -> Result<(String, bool)> {
     let image = build::root().join("target/riscv64").join(TARGET).join("release/riscv64");
     let machine = ["-machine", "virt", "-smp", "2", "-m", "64M", "-nographic", "-kernel"];
     let mut qemu = Command::new("timeout");
-    let ran = output(qemu.args([SECONDS, QEMU]).args(machine).arg(image))?;
-    Ok((text(&ran), ran.status.success()))
+    qemu.args([SECONDS, QEMU]).args(machine).arg(image).stdin(Stdio::null());
+    let mut ran = qemu.stdout(Stdio::piped()).spawn().context("can't run QEMU")?;
+    let (mut said, stdout) = (String::new(), ran.stdout.take());
+    for line in stdout.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
+        said = said + &line? + "\n";
+        if enough.is_some_and(|enough| said.contains(enough)) {
+            // `timeout` passes it on to QEMU.
+            rustix::process::kill_process(Pid::from_child(&ran), Signal::TERM)?;
+            break;
+        }
+    }
+    Ok((said, ran.wait()?.success()))
 }
 
 pub fn riscv64() -> Result<Verdict> {
@@ -87,7 +100,7 @@ pub fn riscv64() -> Result<Verdict> {
     if !wrong.is_empty() {
         return Ok(failed(wrong));
     }
-    let (said, ended_well) = boot("")?;
+    let (said, ended_well) = boot("", None)?;
     let mut rest = said.lines();
     let lost = STEPS.iter().find(|step| !rest.any(|line| line.contains(*step)));
     Ok(match lost {
@@ -103,7 +116,7 @@ pub fn planted() -> Result<Verdict> {
         return Ok(Verdict::Skipped(missing));
     }
     for (feature, named) in PLANTS {
-        let (said, ended_well) = boot(feature)?;
+        let (said, ended_well) = boot(feature, Some(named))?;
         if ended_well || !said.contains(named) {
             return Ok(failed(format!("{feature}: no `{named}`\n{}", tail(&said, 40))));
         }

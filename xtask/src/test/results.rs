@@ -11,8 +11,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How the names of checks begin that run beside each other.
-const KERNEL: &str = "kernel/";
 /// Of less than this that is left nothing is said.
 const SHORT: Duration = Duration::from_secs(60);
 
@@ -30,10 +28,19 @@ struct Outcome {
     details: String,
 }
 
+/// What a check runs beside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    /// None of its kind.
+    Machines,
+    /// Others.
+    All,
+}
+
 /// The running count.
 pub struct Results {
-    /// What is to be run, and how long each took last.
-    left: BTreeMap<String, Option<Duration>>,
+    /// What is to be run, how long each took last, and how many run beside each other.
+    left: BTreeMap<String, (Option<Duration>, Beside)>,
     outcomes: Vec<Outcome>,
     /// Names that failed when they ran last, these checks' and others'.
     last_failed: BTreeSet<String>,
@@ -42,31 +49,38 @@ pub struct Results {
 }
 
 impl Results {
-    /// Those of the checks of these names, which are about to be run. Says how long they took last.
-    pub fn of(names: &[String]) -> Results {
-        let left = names.iter().map(|name| (name.clone(), Times::of(name).last())).collect();
+    /// Those of the checks of these names, which are about to be run: one after another, and jobs
+    /// beside them and each other. Says how long they took last.
+    pub fn of(checks: impl Iterator<Item = String>, jobs: impl Iterator<Item = String>) -> Results {
+        let checks = checks.map(|name| (name, Beside::Machines));
+        let all = checks.chain(jobs.map(|name| (name, Beside::All)));
+        let left = all.map(|(name, beside)| {
+            let last = Times::of(&name).last();
+            (name, (last, beside))
+        });
         let results = Results {
-            left,
+            left: left.collect(),
             outcomes: Vec::new(),
             last_failed: last_failed(),
             passed: 0,
             failed: 0,
         };
         if let Some(left) = results.time_left() {
-            ui::say(&format!("{} checks, {left}", names.len()));
+            ui::say(&format!("{} checks, {left}", results.left.len()));
         }
         results
     }
 
     /// How long what is left takes by the last times, in words; nothing where that is soon.
     fn time_left(&self) -> Option<String> {
-        // Those of the host and of the kernel are run beside each other.
-        let sum = |of_kernel| {
-            let those = self.left.iter().filter(|(name, _)| name.starts_with(KERNEL) == of_kernel);
-            those.filter_map(|(_, last)| *last).sum::<Duration>()
+        let sum = |of| {
+            let those = self.left.values().filter(|(_, beside)| *beside == of);
+            those.filter_map(|(last, _)| *last).sum::<Duration>()
         };
-        let known = sum(false).max(sum(true) / LANES);
-        let is_whole = self.left.values().all(Option::is_some);
+        // The lane of those that run alone helps with the others, once it has no more.
+        let (alone, others) = (sum(Beside::Machines), sum(Beside::All));
+        let known = alone.max((alone + others) / (LANES + 1));
+        let is_whole = self.left.values().all(|(last, _)| last.is_some());
         let about = if is_whole { "about" } else { "at least" };
         (known > SHORT).then(|| format!("{about} {} min left", known.as_secs().div_ceil(60)))
     }
