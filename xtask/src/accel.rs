@@ -55,7 +55,7 @@ pub fn choose(wanted: Option<Accel>) -> Result<Accelerator> {
         let why = format!("{DEVICE} can't be opened: {error}");
         match wanted {
             Some(Accel::Kvm) => bail!("--accel kvm: {why}"),
-            Some(_) => ui::say(&format!("QEMU emulates the CPU, since {why}")),
+            Some(_) => ui::say(&format!("QEMU emulates the CPU (TCG), since {why}")),
             None => {}
         }
         return Ok(Accelerator::Emulator);
@@ -71,12 +71,13 @@ pub fn choose(wanted: Option<Accel>) -> Result<Accelerator> {
         return Ok(Accelerator::Kvm);
     }
     if is_news || wanted.is_some() {
-        ui::say(&format!("QEMU emulates the CPU, since KVM does not work here: {found}"));
+        ui::say(&format!("QEMU emulates the CPU (TCG), since KVM does not work here: {found}"));
     }
     Ok(Accelerator::Emulator)
 }
 
-/// What is wrong with KVM as a machine sees it that boots our kernel; empty when nothing is.
+/// What is wrong with KVM as a machine sees it that boots our kernel, in part of a sentence; empty
+/// when nothing is. What QEMU and KVM themselves say of it is kept in a file.
 fn probe() -> Result<String> {
     let folder = tempfile::tempdir()?;
     let mut machine = Machine {
@@ -92,9 +93,29 @@ fn probe() -> Result<String> {
     let running = machine.start(Stdio::null(), Traces::Kept)?;
     Ok(match running.wait(Some(LIMIT), || false)? {
         (Ending::Exited(CODE), _) => String::new(),
-        (Ending::Silent { status }, _) => status,
+        (Ending::Silent { status, complaints }, _) => {
+            let file = build::scratch("kvm-trial")?.join("qemu.txt");
+            fs::write(&file, format!("{complaints}\n{status}\n"))?;
+            let what = if is_guest() {
+                "this machine is a guest itself, whose KVM lacks what QEMU or the kernel needs"
+            } else {
+                "QEMU ended a trial boot by it"
+            };
+            format!("{what} ({} has the details)", shown(&file))
+        }
         (ending, _) => format!("a machine that should end with {CODE} ended with {ending:?}"),
     })
+}
+
+/// Whether this machine's CPU says that a hypervisor runs it.
+fn is_guest() -> bool {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    cpus.split_whitespace().any(|word| word == "hypervisor")
+}
+
+/// A file of the tree as it is named from there.
+fn shown(file: &Path) -> String {
+    file.strip_prefix(build::root()).unwrap_or(file).display().to_string()
 }
 
 fn kept() -> Option<String> {

@@ -8,9 +8,12 @@
 use crate::image::find_program;
 use crate::{ui, EXIT_UNAVAILABLE};
 use anyhow::{bail, Context, Result};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 pub const TARGET: &str = "x86_64-unknown-none";
 
@@ -120,9 +123,7 @@ const COVERAGE: &str = concat!(
 pub fn kernel_with_coverage() -> Result<PathBuf> {
     let folder = root().join("target/kernel-coverage");
     let mut command = cargo("build", "quick")?;
-    command
-        .args(["--quiet", "--features", "coverage", "--config", COVERAGE, "--target-dir"])
-        .arg(&folder);
+    command.args(["--features", "coverage", "--config", COVERAGE, "--target-dir"]).arg(&folder);
     built(command, "building the kernel with counters", folder.join(TARGET).join("quick/kernel"))
 }
 
@@ -131,8 +132,7 @@ pub fn kernel() -> Result<PathBuf> {
     if !root().join("kernel/Cargo.toml").exists() {
         bail!("there is no kernel/ in this tree");
     }
-    let mut command = cargo("build", &profile())?;
-    command.arg("--quiet");
+    let command = cargo("build", &profile())?;
     built(
         command,
         "building the kernel",
@@ -140,11 +140,52 @@ pub fn kernel() -> Result<PathBuf> {
     )
 }
 
-/// Runs a build and says where its result is.
+/// How cargo says that it begins with a crate.
+const COMPILING: &str = "   Compiling ";
+/// The kernel's own crate is the last, and has the library's code in it: so many times as long as
+/// all others it takes, about.
+const LAST: f64 = 3.5;
+
+/// Runs a build of the kernel and says where its result is.
 fn built(mut command: Command, what: &str, result: PathBuf) -> Result<PathBuf> {
-    let output = ui::with_progress(what, || command.output()).context("can't run cargo")?;
-    if !output.status.success() {
-        bail!("the kernel does not build:\n{}", String::from_utf8_lossy(&output.stderr).trim_end());
+    // What cargo has begun with, and when with the last.
+    let (crates, last) = (Arc::new(AtomicUsize::new(0)), Arc::new(OnceLock::new()));
+    let lock = std::fs::read_to_string(root().join("kernel/Cargo.lock")).unwrap_or_default();
+    let all = lock.matches("[[package]]").count();
+    let steps = {
+        let (crates, last) = (crates.clone(), last.clone());
+        move |so_far: Duration, before: Option<Duration>| match (before, last.get()) {
+            (Some(_), _) => ui::left(so_far, before),
+            (None, Some(others)) => {
+                let left = Duration::mul_f64(*others, 1.0 + LAST).saturating_sub(so_far).as_secs();
+                format!(" the last and largest of {all} crates, about {} s left", left.max(1))
+            }
+            (None, None) => {
+                format!(" {} of about {all} crates, {} s", crates.load(Relaxed), so_far.as_secs())
+            }
+        }
+    };
+    let started = Instant::now();
+    let (status, complaints) = ui::with_steps(what, Box::new(steps), || {
+        let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        let (mut complaints, stderr) = (String::new(), child.stderr.take());
+        for line in stderr.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
+            let line = line?;
+            match line.strip_prefix(COMPILING) {
+                Some(name) => {
+                    crates.fetch_add(1, Relaxed);
+                    if name.starts_with("kernel ") {
+                        let _ = last.set(started.elapsed());
+                    }
+                }
+                None => complaints += &(line + "\n"),
+            }
+        }
+        Ok::<_, std::io::Error>((child.wait()?, complaints))
+    })
+    .context("can't run cargo")?;
+    if !status.success() {
+        bail!("the kernel does not build:\n{}", complaints.trim_end());
     }
     Ok(result)
 }

@@ -92,7 +92,7 @@ enum Command {
     /// Run every check: format, lints, host tests, sanitizers, and the kernel tests in QEMU.
     Test(test::TestArgs),
     /// Measure.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = bench::HELP)]
     Bench(bench::BenchCommand),
     /// Tell where the kernel's instructions go in one row of `bench micro`.
     Profile(bench::ProfileArgs),

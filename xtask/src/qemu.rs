@@ -11,7 +11,6 @@ pub use disk::{Access, Disk, Fault, Speed};
 
 use crate::accel::Accelerator;
 use crate::control::{Control, Report, Traces};
-use crate::ui;
 use anyhow::{Context, Result};
 use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -79,8 +78,8 @@ pub enum Ending {
     Exited(u8),
     /// The kernel gave up; the report has the message and the frames.
     Panicked,
-    /// QEMU ended without a word on the control channel.
-    Silent { status: String },
+    /// QEMU ended without a word on the control channel; what it had to complain about.
+    Silent { status: String, complaints: String },
     /// It was still running when its time was over, or when the user stopped it.
     Stopped(Stopped),
 }
@@ -288,9 +287,10 @@ impl Running {
         stop: impl Fn() -> bool,
     ) -> Result<(Ending, Report)> {
         let mut pause = Duration::from_millis(1);
+        let silent = |status| Ending::Silent { status, complaints: String::new() };
         let ending = loop {
             if let Some(status) = self.child.try_wait()? {
-                break Ending::Silent { status: status.to_string() };
+                break silent(status.to_string());
             }
             if stop() {
                 break Ending::Stopped(Stopped::ByUser);
@@ -298,9 +298,7 @@ impl Running {
             // QEMU keeps such a machine for a debugger, with all its registers printed.
             if self.errors.lock().expect("no thread panics with it").starts_with(GIVEN_UP) {
                 self.errors.lock().expect("no thread panics with it").clear();
-                break Ending::Silent {
-                    status: "KVM internal error at what the kernel does".to_owned(),
-                };
+                break silent("KVM internal error at what the kernel does".to_owned());
             }
             if limit.is_some_and(|limit| self.started.elapsed() > limit) {
                 break Ending::Stopped(Stopped::TimeOut);
@@ -317,13 +315,9 @@ impl Running {
         let ending = match (ending, &report) {
             (Ending::Silent { .. }, Report { panic: Some(_), .. }) => Ending::Panicked,
             (Ending::Silent { .. }, Report { exit: Some(code), .. }) => Ending::Exited(*code),
-            (Ending::Silent { status }, _) => {
-                let errors =
-                    self.errors.lock().expect("no thread panics with it").trim().to_owned();
-                if !errors.is_empty() {
-                    ui::say(&format!("qemu: {errors}"));
-                }
-                Ending::Silent { status }
+            (Ending::Silent { status, .. }, _) => {
+                let errors = self.errors.lock().expect("no thread panics with it");
+                Ending::Silent { status, complaints: errors.trim().to_owned() }
             }
             (ending, _) => ending,
         };

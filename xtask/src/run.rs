@@ -182,7 +182,10 @@ pub fn explain(ending: &Ending, report: &Report, kernel: &Path) {
     }
     match ending {
         Ending::Exited(_) | Ending::Panicked | Ending::Stopped(Stopped::Unread) => {}
-        Ending::Silent { status } => {
+        Ending::Silent { status, complaints } => {
+            if !complaints.is_empty() {
+                ui::say(&format!("qemu: {complaints}"));
+            }
             ui::say(&format!("the machine stopped without a word ({status})"))
         }
         Ending::Stopped(Stopped::ByUser) => ui::say("stopped"),

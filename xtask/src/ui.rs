@@ -32,15 +32,29 @@ fn paint(code: &str, text: &str) -> String {
 
 /// Work that takes no longer than this is done silently.
 const SILENCE: Duration = Duration::from_secs(2);
-/// How often it is told that work goes on: on a terminal, in one line, and elsewhere, in a new one.
+/// How often it is told that work goes on: on a terminal, in one line, and elsewhere, in a new one,
+/// which for work that knows how far it is comes sooner.
 const TURN: Duration = Duration::from_secs(1);
 const TURN_OF_LINES: Duration = Duration::from_secs(60);
+const TURN_OF_STEPS: Duration = Duration::from_secs(10);
+
+/// How far work is, by itself: in words, from the time that it has taken so far and took last.
+pub type Steps = Box<dyn Fn(Duration, Option<Duration>) -> String + Send>;
 
 /// Runs `work`; says `what` once it has taken two seconds, goes on telling how much is left by the
 /// last time, and says when it is done.
 pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    done_after(what, || tell(what, TURN_OF_LINES, Box::new(left), work))
+}
+
+/// Runs `work` like [`with_progress`]; `steps` says how far it is.
+pub fn with_steps<T>(what: &str, steps: Steps, work: impl FnOnce() -> T) -> T {
+    done_after(what, || tell(what, TURN_OF_STEPS, steps, work))
+}
+
+fn done_after<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let started = Instant::now();
-    let result = with_progress_alone(what, work);
+    let result = work();
     if started.elapsed() > SILENCE {
         say(&format!("{what}: done after {} s", started.elapsed().as_secs()));
     }
@@ -49,6 +63,10 @@ pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
 
 /// Runs `work` like [`with_progress`]; that it is done is said by what comes next.
 pub fn with_progress_alone<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    tell(what, TURN_OF_LINES, Box::new(left), work)
+}
+
+fn tell<T>(what: &str, of_lines: Duration, steps: Steps, work: impl FnOnce() -> T) -> T {
     let (done, finished) = std::sync::mpsc::channel::<()>();
     let started = Instant::now();
     let times = Times::of(what);
@@ -57,11 +75,11 @@ pub fn with_progress_alone<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let teller = std::thread::spawn(move || {
         let goes_on = |time| finished.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
         let is_terminal = std::io::stderr().is_terminal();
-        let turn = if is_terminal { TURN } else { TURN_OF_LINES };
+        let turn = if is_terminal { TURN } else { of_lines };
         let mut next = SILENCE;
         while goes_on(next) {
             next = turn;
-            let line = format!("{message} …{}", left(last, started.elapsed()));
+            let line = format!("{message} …{}", steps(started.elapsed(), last));
             if is_terminal {
                 let _ = write!(std::io::stderr(), "\r\x1b[Kuvm: {line}");
             } else {
@@ -90,7 +108,7 @@ pub fn clear_progress() {
 }
 
 /// What is left of work that takes about `last`, in words.
-fn left(last: Option<Duration>, so_far: Duration) -> String {
+pub fn left(so_far: Duration, last: Option<Duration>) -> String {
     match last.map(|last| last.saturating_sub(so_far).as_secs()) {
         None => format!(" {} s so far", so_far.as_secs()),
         Some(0) => format!(" {} s so far, longer than last time", so_far.as_secs()),

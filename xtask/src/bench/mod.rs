@@ -35,6 +35,27 @@ use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// What `./uvm bench --help` ends with.
+pub const HELP: &str = "\
+Each runs the same program on this kernel and on Debian's Linux (fetched once), and writes
+target/report.html. A FILTER measures only the rows with that in their name; --list names them;
+--runs 1 is the quickest. By default, on two idle CPUs:
+  micro   instructions of system calls, page faults, mmap, fork, exec, pipes   20 rows, 9 runs: MICRO
+          exact: they repeat, whatever else this machine does
+  move    instructions and time to send and receive 1 KiB to 2 MiB, copied,    495 rows, 5 runs: MOVE
+          loaned and passed, by pipes, sockets and files (--quick: this kernel's instructions alone)
+  paging  seconds to write more than memory, compressed swap, mapped files;    24 workloads, 5 runs: PAGING
+          counts of page faults, map entries and the kernel's own memory
+  smp     how often two CPUs fault, map and fork at once, against one          6 operations, 7 runs: SMP
+
+Examples:
+  ./uvm bench micro --runs 1 'anonymous fault'   one row, exactly
+  ./uvm bench micro --runs 1 fork                all rows of forks
+  ./uvm bench move --quick 'pipe, loaned'        what a change does to one way, on this kernel alone
+  ./uvm bench paging --runs 1 'map entries'      a count, by programs of Debian's
+  ./uvm bench smp --runs 1 'fork, exit, wait'    one operation by two processes and by two threads
+  ./uvm bench micro --list                       the names of rows";
+
 #[derive(Subcommand)]
 pub enum BenchCommand {
     /// Instructions per operation, ours beside Linux, under the same QEMU flags.
