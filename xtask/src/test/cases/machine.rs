@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[
         name: "interactive shell, ^C",
         input: Input::Keys(&[
             Wait("# "),
-            Type("echo go; sleep 100\r"),
+            Type("sh -c 'echo go; exec sleep 100'\r"),
             Wait("\ngo"),
             Type("\x03"),
             Wait("# "),
