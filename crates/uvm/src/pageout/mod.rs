@@ -14,8 +14,8 @@
 //! slots they had before is free again (1999, section 6).
 //!
 //! A host's page daemon waits for [`Channel::PAGE_DAEMON`] and calls [`Uvm::pageout`] until enough
-//! is free: [`Uvm::page_daemon`], or by rules of the host's own. A thread that finds no memory runs a pass itself ([`Uvm::make_room`]). Nothing here
-//! allocates from the heap.
+//! is free: [`Uvm::page_daemon`], or by rules of the host's own. A thread that finds no memory runs
+//! a pass itself ([`Uvm::make_room`]). Nothing here allocates from the heap.
 //!
 //! # Against the others
 //! * *A fault finds the page before it is busy:* it holds the owner's lock while it enters it, so
