@@ -38,15 +38,15 @@ use std::collections::BTreeMap;
 /// What `./uvm bench --help` ends with.
 pub const HELP: &str = "\
 Each runs the same program on this kernel and on Debian's Linux (fetched once), and writes
-target/report.html. A FILTER measures only the rows with that in their name; --list names them;
---runs 1 is the quickest. By default, on two idle CPUs:
-  micro   instructions of system calls, page faults, mmap, fork, exec, pipes   20 rows, 9 runs: MICRO
+target/report.html. A FILTER measures only the rows with that in their name; --list names them.
+It takes about as many minutes for each of the --runs as stand behind, and the kernel is built first:
+  micro   instructions of system calls, page faults, mmap, fork, exec, pipes   20 rows, 9 runs of 1 min
           exact: they repeat, whatever else this machine does
-  move    instructions and time to send and receive 1 KiB to 2 MiB, copied,    495 rows, 5 runs: MOVE
-          loaned and passed, by pipes, sockets and files (--quick: this kernel's instructions alone)
-  paging  seconds to write more than memory, compressed swap, mapped files;    24 workloads, 5 runs: PAGING
+  move    instructions and time to send and receive 1 KiB to 2 MiB, copied,    495 rows, 5 runs of 2 min
+          loaned and passed, by pipes, sockets and files (--quick: this kernel's instructions alone, 0.5 min)
+  paging  seconds to write more than memory, compressed swap, mapped files;    24 workloads, 5 runs of 0.2 to 2 min each
           counts of page faults, map entries and the kernel's own memory
-  smp     how often two CPUs fault, map and fork at once, against one          6 operations, 7 runs: SMP
+  smp     how often two CPUs fault, map and fork at once, against one          6 operations, 7 runs of 3 min
 
 Examples:
   ./uvm bench micro --runs 1 'anonymous fault'   one row, exactly
