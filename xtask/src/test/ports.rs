@@ -84,9 +84,10 @@ fn boot(features: &str, enough: Option<&str>) -> Result<(String, bool)> {
     for line in stdout.into_iter().flat_map(|pipe| BufReader::new(pipe).lines()) {
         said = said + &line? + "\n";
         if enough.is_some_and(|enough| said.contains(enough)) {
-            // `timeout` passes it on to QEMU.
+            // `timeout` passes it on to QEMU, which ends well by it.
             rustix::process::kill_process(Pid::from_child(&ran), Signal::TERM)?;
-            break;
+            ran.wait()?;
+            return Ok((said, false));
         }
     }
     Ok((said, ran.wait()?.success()))
