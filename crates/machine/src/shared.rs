@@ -40,7 +40,7 @@ use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
 use core::ptr::NonNull;
 
-/// Locks that one CPU reads at once: map, submap, amap, object.
+/// Locks that one CPU reads at once: map, amap, object; and one to spare.
 const PLACES: usize = 4;
 
 /// Reads without a change, for each CPU, before a lock becomes biased.

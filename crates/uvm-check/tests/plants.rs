@@ -152,12 +152,6 @@ const PLANTS: &[Plant] = &[
         found_by: CLAIMS,
     },
     Plant {
-        what: "heap: the map of a new space is not reserved",
-        file: "uvm/src/map/space.rs",
-        changes: &[("reserve_heap(size_of::<Map<M>>() + ", "reserve_heap(")],
-        found_by: RANDOM,
-    },
-    Plant {
         what: "heap: the bits of a swap device are not reserved",
         file: "uvm/src/swap/mod.rs",
         changes: &[("        self.mem().reserve_heap(Bits::bytes(slots))?;\n", "")],

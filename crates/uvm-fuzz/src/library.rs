@@ -13,7 +13,7 @@ use uvm_check::op::{
     WORDS,
 };
 use uvm_check::run::run_and_shrink;
-use uvm_check::world::{Memory, Setup, Shape, Watch};
+use uvm_check::world::{Memory, Setup, Watch};
 use uvm_soft::Config;
 
 /// Bytes before the first operation.
@@ -48,8 +48,7 @@ fn setup([machine, swap, seed]: [u8; HEADER]) -> Setup {
         ..Config::default()
     };
     let watch = if machine & 0x40 == 0 { Watch::Peek } else { Watch::Look };
-    let shape = if swap & 0x80 == 0 { Shape::Flat } else { Shape::Nested };
-    Setup { shape, swaps, memory: Memory::MayRunOut, ..Setup::new(config, watch) }
+    Setup { swaps, memory: Memory::MayRunOut, ..Setup::new(config, watch) }
 }
 
 /// The operations that these records say, but for those that find nothing to work on: a model runs

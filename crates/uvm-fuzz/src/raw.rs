@@ -271,11 +271,10 @@ impl World {
             39 => self.describe(held, who, &mut n),
             40 => self.set_knobs(held, other, how, &mut n),
             41 => {
-                if let Ok(submap) = uvm.submap(held, self.space(who), n.range()) {
-                    let range = submap.bounds();
-                    _ = uvm.map(held, &submap, &MapRequest::zero(Pages(n.next())).at(range.start));
-                    uvm.space_destroy(held, submap);
-                    _ = uvm.unmap(held, self.space(who), range);
+                if let Ok(space) = uvm.space_create(held, n.range()) {
+                    let range = space.bounds();
+                    _ = uvm.map(held, &space, &MapRequest::zero(Pages(n.next())).at(range.start));
+                    uvm.space_destroy(held, space);
                 }
             }
             42 => match self.swap.take() {

@@ -10,7 +10,6 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -22,7 +21,7 @@ use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot};
 use crate::amap::borrowed::Content;
 use crate::amap::Amap;
 use crate::anon::AnonNo;
-use crate::map::{Entry, Map, Writes};
+use crate::map::{Entry, Writes};
 use crate::object::Pager;
 use crate::object::Stored;
 use crate::{owed, LoanedPage, Slot, Space, Uvm};
@@ -76,8 +75,7 @@ struct Count {
 
 impl<M: Machine> Uvm<M> {
     /// Checks every invariant, and that this program has dropped nothing that has to be given back.
-    /// `spaces` are all spaces, without submaps; `objects` are all objects that the host keeps a
-    /// handle on.
+    /// `spaces` are all spaces; `objects` are all objects that the host keeps a handle on.
     ///
     /// # Errors
     /// A sentence that names the first thing found wrong.
@@ -126,11 +124,7 @@ impl<M: Machine> Uvm<M> {
         ensure!(dropped == 0, "{dropped} spaces were dropped, and not destroyed");
         let (mut count, mut amaps) = (Count::default(), Amaps::new());
         for space in spaces {
-            let (mut maps, mut mapped) = (vec![space.map.clone()], 0);
-            while let Some(map) = maps.pop() {
-                let counts = (&mut count, &mut amaps);
-                mapped += self.audit_map(held, space, &map, &mut maps, counts)?;
-            }
+            let mapped = self.audit_map(held, space, (&mut count, &mut amaps))?;
             let resident = self.mem().pmap().resident(&space.pmap);
             ensure!(
                 mapped == resident,
@@ -141,16 +135,14 @@ impl<M: Machine> Uvm<M> {
         Ok(count)
     }
 
-    /// Checks one map and says how many translations lie in its entries; its submaps go on the
-    /// list.
+    /// Checks a space's map and says how many translations lie in its entries.
     fn audit_map(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
-        map: &Map<M>,
-        submaps: &mut Vec<Arc<Map<M>>>,
         (count, amaps): (&mut Count, &mut Amaps<M>),
     ) -> Result<usize, AuditError> {
+        let map = &space.map;
         let (tree, mut h) = map.lock(self.mem(), held, map.bounds);
         tree.check().map_err(|e| AuditError(e.into()))?;
         let mut end = map.bounds.start;
@@ -187,10 +179,7 @@ impl<M: Machine> Uvm<M> {
             if let Some(object) = e.writes_to() {
                 *count.writers.entry(object.id()).or_insert(0) += 1;
             }
-            match &e.submap {
-                Some(submap) => submaps.push(submap.clone()),
-                None => mapped += self.audit_translations(&mut h, space, e)?,
-            }
+            mapped += self.audit_translations(&mut h, space, e)?;
             Ok(())
         })?;
         Ok(mapped)

@@ -218,9 +218,8 @@ impl<M: Machine> Uvm<M> {
     ///
     /// # Errors
     /// [`MapError`], `NoSpace` and `Exists` as for [`map`](Self::map); `TooMany` also for more than
-    /// [`MOST_ENTRIES`] in the range; `Invalid` for an empty or outside range, one with
-    /// a submap, or a donation onto itself; `NoMapping` if nothing lies in the range. Nothing has
-    /// changed then.
+    /// [`MOST_ENTRIES`] in the range; `Invalid` for an empty or outside range, or a donation onto
+    /// itself; `NoMapping` if nothing lies in the range. Nothing has changed then.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -273,7 +272,7 @@ impl<M: Machine> Uvm<M> {
         let (mut is_moved_singly, mut replaces) = (false, NOWHERE);
         if let Some(va) = place.fixed() {
             let new = within(to.map.bounds, va, range.pages()).ok_or(MapError::Invalid)?;
-            if core::ptr::eq(&*from.map, &*to.map) && !new.intersect(range).is_empty() {
+            if core::ptr::eq(from, to) && !new.intersect(range).is_empty() {
                 return Err(MapError::Invalid);
             }
             if matches!(place, Place::Fixed(_)) {
@@ -547,7 +546,7 @@ impl<M: Machine> Passing<'_, M> {
         ahead: &[Ahead<'_, M>],
     ) -> Result<Option<Passed>, Stop<MapError>> {
         let (uvm, from, to, range) = (self.uvm, self.from, self.to, self.range);
-        let one = core::ptr::eq(&*from.map, &*to.map);
+        let one = core::ptr::eq(from, to);
         let (mut trees, mut h) = if one {
             let (tree, h) = from.map.lock_as(lock, uvm.mem(), held, from.map.bounds)?;
             (Trees { from: tree, other: None }, h)
@@ -713,15 +712,12 @@ impl<M: Machine> Passing<'_, M> {
 /// How many entries lie in a range; as many as can be passed in one piece.
 fn passable<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Result<usize, MapError> {
     let mut entries = 0;
-    tree.try_each(range, &mut |e| {
+    tree.try_each(range, &mut |_| {
         entries += 1;
-        if e.submap.is_some() {
-            Err(MapError::Invalid)
-        } else if entries > MOST_ENTRIES {
-            Err(MapError::TooMany)
-        } else {
-            Ok(())
+        if entries > MOST_ENTRIES {
+            return Err(MapError::TooMany);
         }
+        Ok(())
     })?;
     if entries == 0 {
         return Err(MapError::NoMapping);

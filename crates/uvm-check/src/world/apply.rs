@@ -16,7 +16,7 @@ impl<M: Desk> World<M> {
         let held = &mut ctx.held();
         match *op {
             Op::Spawn { s } => {
-                let made = self.spawn(held);
+                let made = self.uvm.space_create(held, range(Span(0, WINDOW)));
                 Ok(made.map_or(Got::NoMemory, |made| {
                     self.spaces[s] = Some(made);
                     Got::Done
@@ -96,17 +96,14 @@ impl<M: Desk> World<M> {
                 Ok(Got::Done)
             }
             Op::Exit { s } => {
-                let home = self.spaces[s].take().expect("the model has this space");
-                self.uvm.space_destroy(held, home.space);
-                if let Some(around) = home.around {
-                    self.uvm.space_destroy(held, around);
-                }
+                let space = self.spaces[s].take().expect("the model has this space");
+                self.uvm.space_destroy(held, space);
                 Ok(Got::Done)
             }
             Op::Fork { s, child } => {
                 let made = self.uvm.fork(held, self.space(s));
                 Ok(made.map_or(Got::NoMemory, |made| {
-                    self.spaces[child] = Some(Home { space: made, around: None });
+                    self.spaces[child] = Some(made);
                     Got::Done
                 }))
             }
@@ -334,25 +331,6 @@ impl<M: Desk> World<M> {
         PageNo(runs.find(idle).expect("more runs than the model uses"))
     }
 
-    fn spawn(&self, held: &mut Held<'_, Nothing>) -> Result<Home<M>, NoMemory> {
-        let bounds = range(Span(0, WINDOW));
-        match self.setup.shape {
-            Shape::Flat => Ok(Home { space: self.uvm.space_create(held, bounds)?, around: None }),
-            Shape::Nested => {
-                let wide =
-                    PageRange::new(Va(bounds.start.0 / 2), bounds.end + Pages(WINDOW)).unwrap();
-                let around = self.uvm.space_create(held, wide)?;
-                match self.uvm.submap(held, &around, bounds) {
-                    Ok(space) => Ok(Home { space, around: Some(around) }),
-                    Err(_) => {
-                        self.uvm.space_destroy(held, around);
-                        Err(NoMemory)
-                    }
-                }
-            }
-        }
-    }
-
     /// Writes part of a file back, and compares what arrived with what ought to be stored. An error
     /// must be told exactly if a page could not be written; says whether it was.
     fn clean(&self, held: &mut Held<'_, Nothing>, o: usize, span: Span) -> Result<Cleaned, String> {
@@ -408,12 +386,7 @@ impl<M: Desk> World<M> {
     }
 
     pub(super) fn space(&self, s: usize) -> &Space<M> {
-        &self.spaces[s].as_ref().expect("the model has this space").space
-    }
-
-    /// Where accesses to a space come in.
-    pub(super) fn entrance(&self, s: usize) -> &Space<M> {
-        self.spaces[s].as_ref().expect("the model has this space").entrance()
+        self.spaces[s].as_ref().expect("the model has this space")
     }
 
     /// The object that a slot names; the model is one step behind.
@@ -464,7 +437,7 @@ impl<M: Desk> World<M> {
         if self.setup.memory == Memory::Suffices && self.setup.machine.seed % 4 == 1 {
             return self.poll_fault(held, s, va, access);
         }
-        self.uvm.fault(held, self.entrance(s), va, access).map(|_| ())
+        self.uvm.fault(held, self.space(s), va, access).map(|_| ())
     }
 
     /// A fault as a task makes it that is polled.
@@ -476,7 +449,7 @@ impl<M: Desk> World<M> {
         access: Prot,
     ) -> Result<(), FaultError> {
         loop {
-            match self.uvm.try_fault(held, self.entrance(s), va, access) {
+            match self.uvm.try_fault(held, self.space(s), va, access) {
                 Ok(ahead) => {
                     ahead.into_iter().for_each(|read| self.uvm.start_read(held, read));
                     return Ok(());

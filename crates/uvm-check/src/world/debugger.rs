@@ -10,8 +10,7 @@ impl<M: Desk> World<M> {
         s: usize,
         span: Span,
     ) -> Result<Got, String> {
-        let pinned = match self.uvm.reference_pages(held, self.entrance(s), range(span), Prot::READ)
-        {
+        let pinned = match self.uvm.reference_pages(held, self.space(s), range(span), Prot::READ) {
             Ok(pinned) => pinned,
             Err(e) => return Ok(Got::Refused(e)),
         };
@@ -41,11 +40,10 @@ impl<M: Desk> World<M> {
         at: usize,
         word: u64,
     ) -> Got {
-        let pinned =
-            match self.uvm.reference_pages(held, self.entrance(s), range(span), Prot::WRITE) {
-                Ok(pinned) => pinned,
-                Err(e) => return Got::Refused(e),
-            };
+        let pinned = match self.uvm.reference_pages(held, self.space(s), range(span), Prot::WRITE) {
+            Ok(pinned) => pinned,
+            Err(e) => return Got::Refused(e),
+        };
         for (word, &page) in (word..).zip(pinned.pages()) {
             self.machine().write(page, word_offset(at), &word.to_le_bytes());
         }

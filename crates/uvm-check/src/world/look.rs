@@ -52,7 +52,7 @@ impl<M: Desk> World<M> {
         self.machine().audit()?;
         self.line.trouble()?;
         let mut ctx = ThreadCtx::new();
-        let spaces: Vec<&Space<M>> = self.spaces.iter().flatten().map(Home::entrance).collect();
+        let spaces: Vec<&Space<M>> = self.spaces.iter().flatten().collect();
         let detached = self.ranges.iter().flatten().map(Detached::space);
         let spaces: Vec<&Space<M>> = spaces.into_iter().chain(detached).collect();
         let objects: Vec<Arc<dyn Pager<M>>> = (0..self.objects.len())
@@ -70,8 +70,8 @@ impl<M: Desk> World<M> {
     /// Compares every translation with the model.
     fn peek(&self) -> Result<(), String> {
         let mut seen: BTreeMap<u32, Vec<(usize, u64, bool)>> = BTreeMap::new();
-        for (s, home) in self.spaces.iter().enumerate() {
-            let Some(Home { space, .. }) = home else { continue };
+        for (s, space) in self.spaces.iter().enumerate() {
+            let Some(space) = space else { continue };
             let mut wired = Vec::new();
             for m in self.machine().mappings(space.pmap()) {
                 let page = (m.va.0 - BASE.0) >> PAGE_SHIFT;

@@ -57,17 +57,6 @@ pub enum Watch {
     Look,
 }
 
-/// What a space of the model is in the system.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Shape {
-    /// A space.
-    #[default]
-    Flat,
-    /// A submap of a space: operations name the submap, accesses come through the space around it.
-    /// Children of a fork are flat, since a submap is not inherited.
-    Nested,
-}
-
 /// Whether memory and swap together may run out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
@@ -84,8 +73,6 @@ pub struct Setup {
     pub machine: Config,
     /// What is compared after each step.
     pub watch: Watch,
-    /// What spaces are.
-    pub shape: Shape,
     /// Whether an operation may say that there is no memory.
     pub memory: Memory,
     /// When transfers end.
@@ -95,12 +82,11 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Flat spaces on this machine.
+    /// Memory that suffices, without swap, on this machine.
     pub fn new(machine: Config, watch: Watch) -> Setup {
         Setup {
             machine,
             watch,
-            shape: Shape::Flat,
             memory: Memory::Suffices,
             manner: Manner::Either,
             swaps: [0; DEVICES],
@@ -108,23 +94,10 @@ impl Setup {
     }
 }
 
-/// A space, and the one around it if it is a submap.
-struct Home<M: Desk> {
-    space: Space<M>,
-    around: Option<Space<M>>,
-}
-
-impl<M: Desk> Home<M> {
-    /// The space that a CPU runs in.
-    fn entrance(&self) -> &Space<M> {
-        self.around.as_ref().unwrap_or(&self.space)
-    }
-}
-
 /// See the module.
 pub struct World<M: Desk = SoftMachine> {
     uvm: Arc<Uvm<M>>,
-    spaces: [Option<Home<M>>; SPACES],
+    spaces: [Option<Space<M>>; SPACES],
     objects: Vec<Arc<dyn Pager<M>>>,
     /// Those of the objects that are files; the host keeps a handle on each.
     files: BTreeMap<usize, File<M>>,
@@ -232,10 +205,10 @@ impl<M: Desk> World<M> {
 
     /// Pages of anonymous memory that the spaces' mappings show: in memory, and on swap alone.
     pub fn pages(&self) -> (usize, usize) {
-        let tallies = self.spaces.iter().flatten().map(|home| {
-            let (mut ctx, all) = (ThreadCtx::new(), home.space.bounds());
-            let range_stats = self.uvm.range_stats(&mut ctx.held(), &home.space, all);
-            let anonymous = self.uvm.anonymous_in(&mut ctx.held(), &home.space, all);
+        let tallies = self.spaces.iter().flatten().map(|space| {
+            let (mut ctx, all) = (ThreadCtx::new(), space.bounds());
+            let range_stats = self.uvm.range_stats(&mut ctx.held(), &space, all);
+            let anonymous = self.uvm.anonymous_in(&mut ctx.held(), &space, all);
             assert_eq!(
                 anonymous,
                 range_stats.anonymous + range_stats.swapped,

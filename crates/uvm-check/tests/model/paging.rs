@@ -8,7 +8,7 @@ use uvm::Counter;
 use uvm_check::gen::{crowded_list, paging_list, Paging};
 use uvm_check::op::Op;
 use uvm_check::run::{quietly, run_and_shrink, Failure};
-use uvm_check::world::{Memory, Setup, Shape, Watch, World};
+use uvm_check::world::{Memory, Setup, Watch, World};
 use uvm_soft::Config;
 
 /// Operations in one random list: enough to fill memory several times.
@@ -32,13 +32,12 @@ fn setup(seed: u64) -> Setup {
     let forget_one_in = if seed.is_multiple_of(3) { 6 } else { 0 };
     let machine = Config { seed, segments, forget_one_in, ..Config::default() };
     let watch = if seed.is_multiple_of(2) { Watch::Peek } else { Watch::Look };
-    let shape = if seed % 5 == 4 { Shape::Nested } else { Shape::Flat };
     let swaps = match seed % 7 {
         5 => [300, 20],
         6 => [24, 12],
         _ => [120, 40],
     };
-    Setup { shape, swaps, memory: Memory::MayRunOut, ..Setup::new(machine, watch) }
+    Setup { swaps, memory: Memory::MayRunOut, ..Setup::new(machine, watch) }
 }
 
 fn check_seed(seed: u64, paging: Paging) -> Result<(), Failure> {
@@ -94,7 +93,7 @@ impl Seen {
         let base = setup(seed);
         let machine =
             Config { segments: vec![(machine::Pa(0x10_0000), 20)], ..base.machine.clone() };
-        let setup = Setup { machine, shape: Shape::Flat, swaps: [120, 40], ..base };
+        let setup = Setup { machine, swaps: [120, 40], ..base };
         let mut list = crowded_list(seed, LIFE.min(MILLION - self.operations));
         if let Some(percent) = zram {
             list.insert(0, Op::Zram { percent });

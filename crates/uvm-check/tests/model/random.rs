@@ -5,7 +5,7 @@
 
 use uvm_check::gen::random_list;
 use uvm_check::run::{run_and_shrink, Failure};
-use uvm_check::world::{Setup, Shape, Watch};
+use uvm_check::world::{Setup, Watch};
 use uvm_soft::{Config, Plant};
 
 /// Operations in one random list.
@@ -19,14 +19,12 @@ fn number(name: &str) -> Option<u64> {
         .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Every third seed forgets mappings, one list in two is looked at after each step, one in five is
-/// about submaps.
+/// Every third seed forgets mappings, one list in two is looked at after each step.
 fn check_seed(seed: u64, plant: Option<Plant>) -> Result<(), Failure> {
     let forget_one_in = if seed.is_multiple_of(3) { 6 } else { 0 };
     let config = Config { seed, forget_one_in, plant, ..Config::default() };
     let watch = if seed.is_multiple_of(2) { Watch::Peek } else { Watch::Look };
-    let shape = if seed % 5 == 4 { Shape::Nested } else { Shape::Flat };
-    let setup = Setup { shape, ..Setup::new(config, watch) };
+    let setup = Setup::new(config, watch);
     run_and_shrink(&random_list(seed, LIST), &setup).map_err(|f| Failure { seed: Some(seed), ..f })
 }
 

@@ -42,11 +42,11 @@ use alloc::sync::Arc;
 use core::cell::Cell;
 use core::mem::MaybeUninit;
 use machine::shared::Access;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Prot, Va};
 
 use crate::io::ReadRequest;
 use crate::map::lock::TreeGuard;
-use crate::map::{Entry, Map, RangeError, Writes};
+use crate::map::{Entry, RangeError, Writes, NOWHERE};
 use crate::object::{GetError, Pager};
 use crate::pageout::Last;
 use crate::stat::Counter;
@@ -411,45 +411,31 @@ impl<M: Machine> Uvm<M> {
         effects: &mut Effects<'_>,
         reserved: usize,
     ) -> Attempt<()> {
-        let mut submap: Option<Arc<Map<M>>> = None;
-        loop {
-            let map = submap.as_deref().unwrap_or(&request.space.map);
-            let (is_hole, below);
-            {
-                let (tree, mut h) = map.read_now(self.mem(), held)?;
-                let mut copy = MaybeUninit::uninit();
-                let found = map.pin_if(tree, request.va, &mut copy, |entry| {
-                    let Some(entry) = entry else { return Ok(false) };
-                    request.permit(entry)?;
-                    Ok::<_, FaultError>(entry.submap.is_none() && !request.needs_amap(entry))
-                })?;
-                match found {
-                    Ok(entry) => return self.fault_entry(&mut h, request, &entry, effects),
-                    Err(tree) => {
-                        let entry = tree.get(request.va);
-                        is_hole = entry.is_none();
-                        below = entry.and_then(|entry| entry.submap.clone());
-                        if below.is_none() && !is_hole {
-                            if let Some(tree) = tree.exclusive() {
-                                let tree = (map, tree);
-                                return self
-                                    .fault_after_change(&mut h, request, tree, effects, reserved);
-                            }
-                        }
-                    }
-                }
+        let map = &request.space.map;
+        let is_hole = {
+            let (tree, mut h) = map.read_now(self.mem(), held)?;
+            let mut copy = MaybeUninit::uninit();
+            let found = map.pin_if(tree, request.va, &mut copy, |entry| {
+                let Some(entry) = entry else { return Ok(false) };
+                request.permit(entry)?;
+                Ok::<_, FaultError>(!request.needs_amap(entry))
+            })?;
+            let tree = match found {
+                Ok(entry) => return self.fault_entry(&mut h, request, &entry, effects),
+                Err(tree) => tree,
+            };
+            let is_hole = tree.get(request.va).is_none();
+            if let Some(tree) = tree.exclusive().filter(|_| !is_hole) {
+                return self.fault_after_change(&mut h, request, tree, effects, reserved);
             }
-            if is_hole {
-                map.confirm_hole(self.mem(), held, request.va)?;
-                return Err(FaultError::NoMapping.into());
-            }
-            if below.is_none() {
-                let nowhere = VaRange::new(request.va, request.va);
-                let (tree, mut h) = map.lock_now(self.mem(), held, nowhere)?;
-                return self.fault_after_change(&mut h, request, (map, tree), effects, reserved);
-            }
-            submap = below;
+            is_hole
+        };
+        if is_hole {
+            map.confirm_hole(self.mem(), held, request.va)?;
+            return Err(FaultError::NoMapping.into());
         }
+        let (tree, mut h) = map.lock_now(self.mem(), held, NOWHERE)?;
+        self.fault_after_change(&mut h, request, tree, effects, reserved)
     }
 
     /// A fault that gives the entry an amap of its own first: an exclusive change of the map, by
@@ -460,15 +446,13 @@ impl<M: Machine> Uvm<M> {
         &self,
         held: &mut Held<'_, order::Map>,
         request: &Request<'_, M>,
-        (map, mut tree): (&Map<M>, TreeGuard<'_, M>),
+        mut tree: TreeGuard<'_, M>,
         effects: &mut Effects<'_>,
         reserved: usize,
     ) -> Attempt<()> {
         let entry = tree.get(request.va).ok_or(FaultError::NoMapping)?;
         request.permit(entry)?;
-        if entry.submap.is_some() {
-            return Err(Stop::again(reserved));
-        }
+        let map = &request.space.map;
         let (range, has_amap) = (entry.range, entry.amap.is_some());
         map.exclude(&tree, range);
         let used = match has_amap && request.needs_amap(entry) {

@@ -125,9 +125,6 @@ impl<'a, M: Machine> Fork<'a, M> {
         entry: &mut Entry<M>,
         inherit: Inherit,
     ) -> Result<Option<Entry<M>>, NoMemory> {
-        if entry.submap.is_some() {
-            return Ok(None);
-        }
         let shared = entry.amap.as_ref().filter(|_| {
             // In steps an entry is prepared first.
             !self.is_in_steps && matches!(inherit, Inherit::Share | Inherit::Copy)

@@ -20,7 +20,7 @@ use crate::fault::{FaultError, Reach};
 use crate::io::ReadRequest;
 use crate::loan::{Loan, LoanedPage};
 use crate::map::steps::MAPPINGS_OF_A_STEP;
-use crate::map::{Advice, Entry, Map, ORef, Writes};
+use crate::map::{Advice, Entry, ORef, Writes};
 use crate::object::{resident, Access, GetError, ObjectBody, Pager};
 use crate::page::{Gather, PageFlags, TryLoan as Found};
 use crate::stat::Counter;
@@ -50,9 +50,8 @@ impl<M: Machine> Uvm<M> {
     /// memory, memory that no program has touched, in any mixture. What isn't resident is brought
     /// in. The lender's next store to a page that is loaned yet gets it a copy.
     ///
-    /// Cost: a look-up an entry, and one more if it is a submap's, some steps a page; one round of
-    /// interrupts an entry at most, to CPUs that run in a space that may write to the pages. No
-    /// entry of the map changes.
+    /// Cost: a look-up an entry, some steps a page; one round of interrupts an entry at most, to CPUs
+    /// that run in a space that may write to the pages. No entry of the map changes.
     ///
     /// Source: UVM's `uvm_loan` to the kernel; 1998, section 4.1.
     ///
@@ -251,22 +250,13 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         range: VaRange,
     ) -> Result<Va, Stop<FaultError>> {
         let mut at = range.start;
-        let mut submap: Option<Arc<Map<M>>> = None;
         while at < range.end {
-            // Each entry of a submap is looked for from the space's map on, which knows where the
-            // submap ends.
-            let below = submap.take();
-            let map = below.as_deref().unwrap_or(&space.map);
-            let (tree, mut h) = map.read_now(self.uvm.mem(), held)?;
+            let (tree, mut h) = space.map.read_now(self.uvm.mem(), held)?;
             let Some(entry) = tree.get(at) else {
                 drop(tree);
-                map.confirm_hole(self.uvm.mem(), held, at)?;
+                space.map.confirm_hole(self.uvm.mem(), held, at)?;
                 return Err(FaultError::NoMapping.into());
             };
-            if entry.submap.is_some() {
-                submap.clone_from(&entry.submap);
-                continue;
-            }
             if !entry.prot.contains(Prot::READ) {
                 return Err(FaultError::Protection.into());
             }

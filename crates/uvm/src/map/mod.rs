@@ -115,7 +115,6 @@ pub(crate) struct Entry<M: Machine> {
     pub(crate) wired: bool,
     /// The CPU that mapped it, or its lowest bits: see `merge`.
     pub(crate) cpu: u8,
-    pub(crate) submap: Option<Arc<Map<M>>>,
     /// The host's word for it, shown in `/proc`.
     pub(crate) name: Option<Arc<dyn Name>>,
 }
@@ -188,12 +187,6 @@ impl<M: Machine> Entry<M> {
         }
     }
 
-    /// An entry that hands its addresses over to a map of their own.
-    pub(crate) fn submap(map: Arc<Map<M>>) -> Self {
-        let zeroes = Entry::zeroes(map.bounds, None);
-        Entry { prot: Prot::all(), inherit: Inherit::None, submap: Some(map), ..zeroes }
-    }
-
     /// Private zeroes.
     #[inline]
     pub(crate) fn zeroes(range: VaRange, name: Option<Arc<dyn Name>>) -> Self {
@@ -208,7 +201,6 @@ impl<M: Machine> Entry<M> {
             writes: Writes::NeedsCopy,
             wired: false,
             cpu: 0,
-            submap: None,
             name,
         }
     }
@@ -219,7 +211,7 @@ impl<M: Machine> Entry<M> {
 
     /// Whether the entry only keeps its addresses for one that will take its place.
     pub(crate) fn is_reservation(&self) -> bool {
-        self.max_prot == Prot::NONE && self.object.is_none() && self.submap.is_none()
+        self.max_prot == Prot::NONE && self.object.is_none()
     }
 
     /// Whether two entries have the same attributes, whatever their layers.
@@ -227,8 +219,6 @@ impl<M: Machine> Entry<M> {
         (self.prot, self.max_prot, self.inherit, self.advice)
             == (other.prot, other.max_prot, other.inherit, other.advice)
             && self.wired == other.wired
-            && self.submap.is_none()
-            && other.submap.is_none()
             && is_same_name(&self.name, &other.name)
     }
 
@@ -259,8 +249,7 @@ impl<M: Machine> Entry<M> {
     pub(crate) fn is_private(&self, held: &mut Held<'_, order::Map>, part: VaRange) -> bool {
         let is_alone =
             |aref: &ARef<M>| aref.amap.body.lock(held).0.cover.is_exclusive(self.slots(aref, part));
-        self.submap.is_none()
-            && !self.wired
+        !self.wired
             && self.writes != Writes::Shared
             && (self.writes == Writes::NeedsCopy || self.amap.as_ref().is_none_or(is_alone))
     }
@@ -305,7 +294,6 @@ impl<M: Machine> Entry<M> {
             object: self.object.clone(),
             writes: if shared { Writes::Shared } else { Writes::NeedsCopy },
             wired: false,
-            submap: None,
             name: self.name.clone(),
             ..*self
         }
@@ -319,7 +307,6 @@ impl<M: Machine> Entry<M> {
             range: VaRange::new(at, self.range.end),
             amap: self.amap.as_ref().map(|a| ARef { amap: a.amap.clone(), slot: a.slot + skip }),
             object: self.object.as_ref().map(|oref| oref.behind(skip)),
-            submap: self.submap.clone(),
             name: self.name.clone(),
             ..*self
         };

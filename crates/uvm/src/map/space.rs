@@ -1,18 +1,15 @@
 //! Address spaces: a map and the translations that cache it.
 
-use alloc::sync::Arc;
-
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageRange, Pmap, VaRange};
 
 use crate::map::remap_history::RemapHistory;
-use crate::map::{Change, Entry, Map, MapError};
+use crate::map::Map;
 use crate::owed::SpaceDuty;
-use crate::{Stop, Uvm};
+use crate::Uvm;
 
-/// One address space, or a part of one that has a map of its own: a submap. Ended by
-/// [`Uvm::space_destroy`]; dropping this leaves all that is mapped, and fails every
-/// [audit](Uvm::audit) of the instance from then on.
+/// One address space. Ended by [`Uvm::space_destroy`]; dropping this leaves all that is mapped, and
+/// fails every [audit](Uvm::audit) of the instance from then on.
 ///
 /// ```
 /// # use uvm_soft::example::*;
@@ -24,8 +21,8 @@ use crate::{Stop, Uvm};
 /// ```
 #[must_use = "a space stays until `space_destroy` gets this back"]
 pub struct Space<M: Machine> {
-    pub(crate) map: Arc<Map<M>>,
-    pub(crate) pmap: Arc<<M::Pmap as Pmap>::Space>,
+    pub(crate) map: Map<M>,
+    pub(crate) pmap: <M::Pmap as Pmap>::Space,
     pub(crate) remap_history: RemapHistory,
     /// The number of the space that it was forked from, and that from another, first of all; its
     /// own if it was created: see [`copiers`](crate::object::copiers).
@@ -106,19 +103,16 @@ impl<M: Machine> Uvm<M> {
         bounds: VaRange,
         family: u64,
     ) -> Result<Space<M>, NoMemory> {
-        self.mem()
-            .reserve_heap(size_of::<Map<M>>() + size_of::<<M::Pmap as Pmap>::Space>() + 64)?;
-        let pmap = Arc::new(self.mem().pmap().create(held)?);
         Ok(Space {
-            map: Arc::new(Map::new(bounds)),
-            pmap,
+            map: Map::new(bounds),
+            pmap: self.mem().pmap().create(held)?,
             remap_history: RemapHistory::default(),
             family,
             duty: SpaceDuty::new(&self.dropped_spaces),
         })
     }
 
-    /// Ends a space that no CPU runs in any more, or a submap. Submaps end before their space.
+    /// Ends a space that no CPU runs in any more.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -132,52 +126,6 @@ impl<M: Machine> Uvm<M> {
     pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
         self.space_clear(held, &space);
         space.duty.end();
-        if let Some(pmap) = Arc::into_inner(space.pmap) {
-            self.mem().pmap().destroy(held, pmap);
-        }
-    }
-
-    /// Gives a free range of `space` a map of its own, with its own lock and bounds: what a kernel
-    /// does for a region whose users should not wait for those of the rest. The result is used like
-    /// a space; faults in the range find it. A child does not inherit it. Unmapping the range from
-    /// `space` takes it out of reach.
-    ///
-    /// # Errors
-    /// [`MapError::Exists`] if something is mapped in the range, [`MapError::Invalid`] for a range
-    /// that is empty or outside, [`MapError::NoMemory`].
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let arena = uvm.submap(held, space, pages(Va(1 << 30), 256))?;
-    /// let at = uvm.map(held, &arena, &MapRequest::zero(Pages(4)))?;
-    /// store(uvm, space, at, b"reached through the space")?;
-    /// uvm.space_destroy(held, arena);
-    /// # Ok(()) });
-    /// ```
-    pub fn submap(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-    ) -> Result<Space<M>, MapError> {
-        let range = VaRange::from(range);
-        if range.is_empty() || range.intersect(space.map.bounds) != range {
-            return Err(MapError::Invalid);
-        }
-        let map_bytes = size_of::<Map<M>>() + 64;
-        self.attempt(held, map_bytes + Change::ADD.bytes::<M>(), |held, reserved| {
-            let (mut tree, _) = space.map.lock_now(self.mem(), held, range)?;
-            if !tree.is_free(range) {
-                return Err(MapError::Exists.into());
-            }
-            let need = map_bytes + Change::ADD.bytes_in(&tree);
-            Stop::ensure(need, reserved)?;
-            let map = Arc::new(Map::new(range));
-            tree.insert(Entry::submap(map.clone()));
-            let (pmap, family) = (space.pmap.clone(), space.family);
-            let duty = SpaceDuty::new(&self.dropped_spaces);
-            Ok(Space { map, pmap, remap_history: RemapHistory::default(), family, duty })
-        })
+        self.mem().pmap().destroy(held, space.pmap);
     }
 }

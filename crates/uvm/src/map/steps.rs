@@ -5,7 +5,6 @@
 //! two steps others may change the map, so an operation is cut only where that is no more than what
 //! they could do before it or after it.
 
-use alloc::sync::Arc;
 use core::convert::Infallible;
 use core::ops::Range;
 
@@ -210,7 +209,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
 
     #[inline(never)]
     fn is_full(&self, &Ahead { space, range, left, .. }: &Ahead<'_, M>) -> bool {
-        if !Arc::ptr_eq(&space.map, &self.space.map) {
+        if !core::ptr::eq(space, self.space) {
             return false;
         }
         match left {
@@ -438,8 +437,8 @@ impl<M: Machine> Uvm<M> {
         ahead: &mut [Ahead<'_, M>],
         reserved: usize,
     ) -> Result<(), Stop<E>> {
-        ahead.sort_unstable_by_key(|ahead| Arc::as_ptr(&ahead.space.map));
-        let is_one = |a: &Ahead<'_, M>, b: &Ahead<'_, M>| Arc::ptr_eq(&a.space.map, &b.space.map);
+        ahead.sort_unstable_by_key(|ahead| core::ptr::from_ref(ahead.space));
+        let is_one = |a: &Ahead<'_, M>, b: &Ahead<'_, M>| core::ptr::eq(a.space, b.space);
         let (mut claimed, mut result) = (0, Ok(()));
         for ranges in ahead.chunk_by_mut(is_one) {
             result = self.claim_whole(held, ranges[0].space);

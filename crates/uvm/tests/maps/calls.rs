@@ -331,39 +331,6 @@ fn a_reservation_keeps_its_addresses_until_mappings_take_them() {
 }
 
 #[test]
-fn a_submap_is_used_while_its_parents_map_is_locked_by_nobody() {
-    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
-    let held = &mut ctx.held();
-    let s = space(&uvm, held);
-    let sub = uvm.submap(held, &s, PageRange::new(Va(0x10_0000), Va(0x20_0000)).unwrap()).unwrap();
-    let (parents, subs) = (entries(&uvm, held, &s).len(), 5);
-    let before = locks();
-    let ranges: Vec<PageRange> = (0..subs)
-        .map(|n| {
-            let at = Place::Fixed(Va(0x10_0000) + Pages(n * 4));
-            let va = uvm
-                .map(held, &sub, &MapRequest { place: at, ..MapRequest::zero(Pages(2)) })
-                .unwrap();
-            PageRange::new(va, va + Pages(2)).unwrap()
-        })
-        .collect();
-    assert_eq!(locks() - before, subs, "the submap's lock alone");
-    assert_eq!(
-        (entries(&uvm, held, &s).len(), entries(&uvm, held, &sub).len()),
-        (parents, subs as usize)
-    );
-    ranges.iter().for_each(|r| store(&uvm, &s, r.start, 9).unwrap());
-    uvm.unmap(held, &sub, ranges[1]).unwrap();
-    assert_eq!(load(&uvm, &s, ranges[1].start), Err(FaultError::NoMapping));
-    // What does not lie in the submap is not mapped through it.
-    let outside = MapRequest::zero(Pages(1)).at(Va(0x20_0000));
-    assert_eq!(uvm.map(held, &sub, &outside), Err(MapError::Invalid));
-    audit(&uvm, held, &[&s], &[]);
-    uvm.space_destroy(held, sub);
-    end(&uvm, held, [s]);
-}
-
-#[test]
 fn a_move_copies_nothing_and_keeps_all_attributes() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();

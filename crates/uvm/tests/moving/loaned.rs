@@ -23,8 +23,8 @@ const RUN: u64 = 12;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Private,
-    /// Of the parent alone, in a map of its own, with a page in the middle that isn't mapped.
-    Submap,
+    /// Of the parent alone, with a page in the middle that isn't mapped.
+    Uninherited,
     /// Private, of an object that has some of its pages, on swap at first.
     OfObject,
     /// A second entry on the same amap.
@@ -40,7 +40,7 @@ enum Kind {
 
 const KINDS: [Kind; 10] = [
     Kind::Private,
-    Kind::Submap,
+    Kind::Uninherited,
     Kind::OfObject,
     Kind::Parted,
     Kind::Shared,
@@ -57,12 +57,12 @@ fn first_of(of: Kind) -> u64 {
     KINDS.iter().position(|&kind| kind == of).unwrap() as u64 * RUN
 }
 
-/// The page of the submap that isn't mapped.
+/// The page of uninherited memory that isn't mapped.
 const GAP: u64 = 5;
 
 fn kind(page: u64) -> Kind {
     match KINDS[(page / RUN) as usize] {
-        Kind::Submap if page % RUN == GAP => Kind::Hole,
+        Kind::Uninherited if page % RUN == GAP => Kind::Hole,
         kind => kind,
     }
 }
@@ -103,7 +103,7 @@ fn is_of_both(page: u64) -> bool {
 fn can_load(page: u64, is_child: bool) -> bool {
     match kind(page) {
         Kind::Hole | Kind::Unreadable => false,
-        Kind::Submap => !is_child,
+        Kind::Uninherited => !is_child,
         _ => true,
     }
 }
@@ -111,7 +111,6 @@ fn can_load(page: u64, is_child: bool) -> bool {
 struct State<'u> {
     uvm: &'u World,
     parent: Side,
-    submap: Space<SoftMachine>,
     child: Option<Side>,
     pins: Vec<Pins>,
     /// What the private mapping shows where nothing was stored.
@@ -130,8 +129,6 @@ impl<'u> State<'u> {
         let mut random = Rng::new(seed);
         let mut all = vec![0; ALL as usize];
         let mut object = vec![0; RUN as usize];
-        let own = range_of(first_of(Kind::Submap)..first_of(Kind::Submap) + RUN);
-        let submap = uvm.submap(held, &space, own).unwrap();
         for (run, kind) in (0..).zip(KINDS) {
             let place = at(run * RUN);
             let zero = || MapRequest::zero(Pages(RUN)).at(place);
@@ -140,11 +137,12 @@ impl<'u> State<'u> {
             };
             let request = match kind {
                 Kind::Hole => continue,
-                Kind::Submap => {
+                Kind::Uninherited => {
                     let (first, rest) = (Pages(GAP), Pages(RUN - GAP - 1));
-                    uvm.map(held, &submap, &MapRequest::zero(first).at(place)).unwrap();
-                    uvm.map(held, &submap, &MapRequest::zero(rest).at(place + Pages(GAP + 1)))
-                        .unwrap();
+                    let own =
+                        |len| MapRequest { inherit: Some(Inherit::None), ..MapRequest::zero(len) };
+                    uvm.map(held, &space, &own(first).at(place)).unwrap();
+                    uvm.map(held, &space, &own(rest).at(place + Pages(GAP + 1))).unwrap();
                     continue;
                 }
                 Kind::OfObject => {
@@ -207,7 +205,6 @@ impl<'u> State<'u> {
         State {
             uvm,
             parent: Side { space, bytes: all },
-            submap,
             child: None,
             pins: Vec::new(),
             object,
@@ -310,7 +307,7 @@ impl<'u> State<'u> {
         let before = (counted(), copied(), writable());
         let loan = within_reservation(|| uvm.loan_to_kernel(held, &side.space, range));
         let expected = (first..end).find_map(|page| match kind(page) {
-            Kind::Submap if is_child => Some(FaultError::NoMapping),
+            Kind::Uninherited if is_child => Some(FaultError::NoMapping),
             Kind::Hole => Some(FaultError::NoMapping),
             Kind::Unreadable => Some(FaultError::Protection),
             _ => None,
@@ -353,7 +350,8 @@ impl<'u> State<'u> {
             Kind::Inherited => !has_child,
             // A child's isn't locked.
             Kind::Wired => is_child,
-            Kind::Submap | Kind::Shared | Kind::ReadOnly | Kind::Hole | Kind::Unreadable => false,
+            Kind::Uninherited => !is_child,
+            Kind::Shared | Kind::ReadOnly | Kind::Hole | Kind::Unreadable => false,
         };
         assert!((first..end).all(may), "{first} to {end}");
         let showed = side.bytes[first as usize..end as usize].to_vec();
@@ -408,7 +406,6 @@ impl<'u> State<'u> {
         let (uvm, (first, end)) = (self.uvm, self.range());
         let (side, _) = self.side();
         uvm.pageout_range(held, &side.space, range_of(first..end));
-        uvm.pageout_range(held, &self.submap, self.submap.bounds());
         // Some are gone by now.
         (0..self.random.below(3)).for_each(|_| _ = uvm.machine().complete(0, Fate::Works));
     }
@@ -491,9 +488,8 @@ fn loans_show_what_loads_showed_whatever_is_stored_since() {
             state.check(held);
         }
         state.unpin(held, |_| true);
-        let State { parent, submap, child, shared, loan, .. } = state;
+        let State { parent, child, shared, loan, .. } = state;
         loan.into_iter().for_each(|(loan, _)| uvm.return_loan(held, loan).unwrap());
-        uvm.space_destroy(held, submap);
         [Some(parent), child]
             .into_iter()
             .flatten()

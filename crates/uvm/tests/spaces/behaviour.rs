@@ -263,30 +263,6 @@ fn a_truncated_object_faults_and_a_pinned_page_lives_until_unpinned() {
 }
 
 #[test]
-fn a_submap_has_its_own_entries_and_faults_through_its_space() {
-    let (uvm, mut ctx) = (world(), ThreadCtx::new());
-    let held = &mut ctx.held();
-    let s = space(&uvm, held);
-    let range = PageRange::new(Va(0x100000), Va(0x200000)).unwrap();
-    let sub = uvm.submap(held, &s, range).unwrap();
-    assert_eq!(uvm.submap(held, &s, range).err(), Some(MapError::Exists));
-    let va = uvm.map(held, &sub, &MapRequest::zero(Pages(2))).unwrap();
-    assert!(range.contains(va));
-    store(&uvm, &s, va, 3).unwrap();
-    assert_eq!(
-        (load(&uvm, &sub, va), load(&uvm, &s, Va(0x100000))),
-        (Ok(3), Err(FaultError::NoMapping))
-    );
-    let child = uvm.fork(held, &s).unwrap();
-    assert_eq!(load(&uvm, &child, va), Err(FaultError::NoMapping));
-    audit(&uvm, held, &[&s, &child]);
-    uvm.space_destroy(held, child);
-    uvm.space_destroy(held, sub);
-    uvm.space_destroy(held, s);
-    assert_eq!(uvm.frames().free(), uvm.frames().total());
-}
-
-#[test]
 fn a_read_only_object_refuses_more_than_its_most() {
     let (uvm, mut ctx) = (world(), ThreadCtx::new());
     let held = &mut ctx.held();
@@ -334,9 +310,6 @@ fn a_space_that_is_dropped_is_found_by_the_audits_of_its_instance() {
     let held = &mut ctx.held();
     let parent = space(&uvm, held);
     let child = uvm.fork(held, &parent).unwrap();
-    let below =
-        uvm.submap(held, &parent, PageRange::sized(Va(0x1_0000), Pages(4)).unwrap()).unwrap();
-    uvm.space_destroy(held, below);
     audit(&uvm, held, &[&parent, &child]);
     drop(child);
     let why = uvm.audit(held, &[&parent], &[]).unwrap_err().to_string();
