@@ -152,7 +152,6 @@ pub enum Op {
     Limit { r: usize, rights: Rights },
     Transfer { l: usize, s: usize, page: u64 },
     TransferAnywhere { l: usize, s: usize },
-    GiveToObject { l: usize, o: usize, page: u64 },
     Truncate { o: usize, len: u64 },
     ObjectRead { o: usize, page: u64 },
     ObjectWrite { o: usize, page: u64, word: usize },

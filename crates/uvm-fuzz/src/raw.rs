@@ -381,13 +381,6 @@ impl World {
                     self.loans.push(loan);
                 }
             }
-            3 => {
-                let Some(object) = self.object(how) else { return };
-                let Some(loan) = Self::take(&mut self.loans, other) else { return };
-                if let Err((_, loan)) = uvm.give_to_object(held, &object, Pages(n.next()), loan) {
-                    self.loans.push(loan);
-                }
-            }
             _ => {
                 if let Some(loan) = Self::take(&mut self.loans, other) {
                     uvm.return_loan(held, loan).unwrap();

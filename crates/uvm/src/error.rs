@@ -71,7 +71,6 @@ errors! {
         TransferError::Unsuitable => "a part of the range can't take pages, only copies",
         TransferError::NoSpace => "no free addresses are wide enough, or an object may have no more pages",
         TransferError::NoMemory => "no memory is left for the transfer",
-        TransferError::PastEnd => "the object is shorter",
         TransferError::NotOurs => "the pages are on loan from another VM system",
     }
     Retry {

@@ -11,7 +11,7 @@
 //! its *transfer area*: a mapping of zeroes whose empty slots are taken in turn. What the program
 //! has done with it gives back by [`Uvm::discard`], the paper's anflush, and the slots are empty
 //! again, in the same amap and the same entry; so no transfer makes either, and the map isn't
-//! fragmented. Or the pages go [down into an object](Uvm::give_to_object).
+//! fragmented.
 //!
 //! The map is locked, looked at, and the pages put into slots as they are (`amap::borrowed`); what
 //! can fail does so before anything has changed. What is drawn above comes to pass when they are
@@ -20,24 +20,18 @@
 //! Source: 1998, section 4.2.
 
 use alloc::sync::Arc;
-use core::ops::Range;
 
 use crate::page::Gather;
-use crate::page::{PageFlags, Taken};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Prot, Va, VaRange};
 
 use crate::amap::borrowed::BORROWED;
 use crate::amap::borrowers::ENTER_BYTES;
 use crate::amap::slots::put_bytes;
 use crate::amap::AnonHolders;
-use crate::anon::drop_page;
 use crate::loan::{Loan, LoanedPage};
-use crate::map::steps::{MAPPINGS_OF_A_STEP, PAGES_AT_ONCE};
 use crate::map::tree::Tree;
 use crate::map::{choose_place, Change, Entry, LockedMap, Map, Place, Writes, NOWHERE};
-use crate::object::Pager;
-use crate::object::{busy_check, Object};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -83,12 +77,10 @@ pub enum TransferError {
     /// A part of the range can't take pages: it is shared, locked in memory, or shows zeroes above
     /// an object. Copy.
     Unsuitable,
-    /// No addresses are free, or the object may have no more pages.
+    /// No addresses are free.
     NoSpace,
     /// Pages or heap are short.
     NoMemory,
-    /// The object is shorter.
-    PastEnd,
     /// The pages are on loan from another instance of [`Uvm`].
     NotOurs,
 }
@@ -365,114 +357,6 @@ impl<M: Machine> Uvm<M> {
         Ok((start, Some(area)))
     }
 
-    /// Makes pages on loan the pages of an object from `index` on, in place of what it has there,
-    /// and ends the loan: the paper's pushing of pages down into the object layer. Mappings of the
-    /// object show them. A page without an owner becomes the object's, on loan to those that
-    /// have it too: so a program that [gives](Self::give_to_kernel) pages, which are loaned again
-    /// and [transferred](Self::transfer) back to it, goes on reading what the object owns now. A
-    /// page that has an owner or is pinned is copied. Waits for I/O of pages that go. Cost: by
-    /// pages.
-    ///
-    /// # Errors
-    /// [`TransferError`]: `PastEnd`, `NoSpace`, `NoMemory` or `NotOurs`, with nothing changed; and
-    /// the pages.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let object = AnonObject::new(uvm, held, Pages(4))? as Arc<dyn Pager<SoftMachine>>;
-    /// let mut loan = Loan::new();
-    /// uvm.new_pages(held, 2, &mut loan)?;
-    /// uvm.give_to_object(held, &object, Pages(0), loan).map_err(|(why, _)| why)?;
-    /// assert_eq!(object.object().resident(held), 2);
-    /// # Ok(()) });
-    /// ```
-    pub fn give_to_object(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pager: &Arc<dyn Pager<M>>,
-        index: Pages,
-        mut loan: Loan,
-    ) -> Result<(), (TransferError, Loan)> {
-        if !self.is_ours(&loan) {
-            return Err((TransferError::NotOurs, loan));
-        }
-        if loan.len() > PAGES_AT_ONCE {
-            self.unmap_ahead(
-                held,
-                pager.object(),
-                index.0..index.0.saturating_add(loan.len() as u64),
-            );
-        }
-        let is_owned = |page: &LoanedPage| !self.frames().is_disowned(page.page());
-        let mut others = loan.pages.iter().position(is_owned);
-        loop {
-            while let Some(n) = others {
-                if let Err(e) = self.make_own(held, &mut loan.pages[n]) {
-                    return Err((e.into(), loan));
-                }
-                others = (n + 1..loan.len()).find(|&n| is_owned(&loan.pages[n]));
-            }
-            let mut down = Gather::new();
-            let given = self.attempt(held, put_bytes(loan.len() as u64), |held, _| {
-                let given = self.give_pages(held, &**pager, index, &loan, &mut down);
-                if given.is_err() {
-                    down.perform(self.frames(), self.mem(), held);
-                }
-                given
-            });
-            down.perform(self.frames(), self.mem(), held);
-            match given {
-                Ok(None) => {
-                    loan.hand_over();
-                    return Ok(());
-                }
-                Ok(held_by_others) => others = held_by_others,
-                Err(e) => return Err((e, loan)),
-            }
-        }
-    }
-
-    /// Unmaps the pages of an object in a range that many map, some at a time, before all that lies
-    /// there is replaced under one lock. A thread that uses one meanwhile maps it again. Pages that
-    /// are wired stay mapped, since the replacement may be refused.
-    fn unmap_ahead(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        object: &Object<M>,
-        mut range: Range<u64>,
-    ) {
-        let machine = self.mem();
-        while !range.is_empty() {
-            let (mut down, mut left) = (Gather::new(), MAPPINGS_OF_A_STEP);
-            {
-                let (body, mut h) = object.lock(held);
-                if range.end > body.length().0 {
-                    return;
-                }
-                let weighed = body
-                    .pages(range.clone())
-                    .map(|(index, page)| (index, page, machine.pmap().weight(page)));
-                range.start = range.end;
-                for (index, page, weight) in weighed.filter(|&(.., weight)| weight > 1) {
-                    if left == 0 {
-                        range.start = index.0;
-                        break;
-                    }
-                    left = left.saturating_sub(weight);
-                    let frames = machine.frames();
-                    if !frames.flags(page).contains(PageFlags::BUSY) && frames.hold_count(page) == 0
-                    {
-                        let _mapped_again_by_faults =
-                            down.unmap(machine.frames(), machine, &mut h, page);
-                    }
-                }
-            }
-            down.perform(machine.frames(), machine, held);
-            machine.pause(held);
-        }
-    }
-
     /// Puts a copy in the place of a page on loan.
     fn make_own(
         &self,
@@ -485,75 +369,6 @@ impl<M: Machine> Uvm<M> {
         });
         self.end_loan(held, core::mem::replace(page, copied?));
         Ok(())
-    }
-
-    /// Makes pages ownerless again that were just taken over.
-    fn let_go_all(&self, pages: &[LoanedPage]) {
-        for &LoanedPage(page) in pages {
-            match self.frames().loans(page) {
-                0 => self.frames().loan_unowned(page),
-                _ => _ = self.frames().disown(page),
-            }
-        }
-    }
-
-    /// One attempt to put ownerless pages into an object; or the number of one that must be
-    /// copied before.
-    fn give_pages(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pager: &dyn Pager<M>,
-        index: Pages,
-        loan: &Loan,
-        down: &mut Gather,
-    ) -> Result<Option<usize>, Stop<TransferError>> {
-        let (machine, frames, object) = (self.mem(), self.frames(), pager.object());
-        let (mut body, mut h) = object.lock(held);
-        let end = index.0.checked_add(loan.len() as u64).filter(|&end| end <= body.length().0);
-        let indices = index.0..end.ok_or(TransferError::PastEnd)?;
-        for (_, old) in body.pages(indices.clone()) {
-            busy_check(machine, old).map_err(Stop::Wait)?;
-            let _gone_before_others_come = down.unmap(machine.frames(), machine, &mut h, old);
-        }
-        down.flush(machine.pmap());
-        // All of them or none: one that is pinned, or comes twice, can't be taken over.
-        let is_refused = |page: &LoanedPage| frames.take_over(page.page()) == Taken::Not;
-        if let Some(refused) = loan.pages().iter().position(is_refused) {
-            self.let_go_all(&loan.pages()[..refused]);
-            return Ok(Some(refused));
-        }
-        let new = indices.clone().filter(|&index| body.is_empty_at(Pages(index))).count();
-        if body.take_quota(new).is_err() {
-            self.let_go_all(loan.pages());
-            return Err(TransferError::NoSpace.into());
-        }
-        for (index, page) in indices.zip(loan.pages()) {
-            let (index, page) = (Pages(index), page.page());
-            frames.clear_flags(page, PageFlags::all());
-            match body.page(index) {
-                Some(old) => {
-                    let unmapped = down.unmap(machine.frames(), machine, &mut h, old);
-                    frames.dequeue(&mut h, old);
-                    body.exchange(frames, old, page);
-                    frames.activate(machine, &mut h, page);
-                    drop_page(machine, &mut h, unmapped, down);
-                }
-                None => {
-                    // A place on swap may hold what can't be read any more.
-                    if !body.is_empty_at(index) {
-                        body.remove_slot(self, &mut h, index);
-                        body.retake_quota();
-                    }
-                    object.insert(self, &mut body, &mut h, index, page);
-                }
-            }
-            if frames.loans(page) != 0 {
-                // Others have it too, and the caller's loan ends.
-                frames.end_loan(page);
-            }
-        }
-        self.stat().add(machine.cpu(), Counter::PagesTransferred, loan.len() as u64);
-        Ok(None)
     }
 }
 

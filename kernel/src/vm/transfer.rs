@@ -65,7 +65,7 @@ pub fn receive(space: &Space, pages: Loan, addr: u64) -> core::result::Result<()
 fn transfer_errno(error: &TransferError) -> Errno {
     match error {
         TransferError::NoMapping | TransferError::Protection => EFAULT,
-        TransferError::Unsuitable | TransferError::PastEnd | TransferError::NotOurs => EINVAL,
+        TransferError::Unsuitable | TransferError::NotOurs => EINVAL,
         TransferError::NoSpace | TransferError::NoMemory => ENOMEM,
     }
 }

@@ -106,38 +106,7 @@ impl Model {
         self.spaces[s] = Some(space);
     }
 
-    /// What is on loan becomes an object's.
-    pub(super) fn give_to_object(&mut self, l: usize, o: usize, first: u64) -> Expect {
-        let (Some(loan), Some(number)) = (self.loans[l].clone(), self.changeable(o)) else {
-            return Expect::Skip;
-        };
-        if first + loan.len() as u64 > self.objects[number].len {
-            return Expect::Refused(Refusal::Bus);
-        }
-        let indices = first..first + loan.len() as u64;
-        if self.objects[number].kind == Kind::Within {
-            let made = &self.objects[number].made;
-            let new = indices.clone().filter(|index| !made.contains(index)).count() as u64;
-            if new != 0 && self.made(&Space::new()) + new > self.quota {
-                return Expect::Refused(Refusal::NoSpace);
-            }
-            self.objects[number].made.extend(indices.clone());
-        }
-        for index in indices {
-            if !self.has_room(number, index) {
-                return Expect::Refused(Refusal::NoSpace);
-            }
-            self.fill_hole(number, index);
-        }
-        for (index, contents) in (first..).zip(loan) {
-            self.lose_pins(|is| is == Identity::Object(number, index));
-            self.objects[number].store(index, contents);
-        }
-        self.loans[l] = None;
-        Expect::Done
-    }
-
-    /// The same for an object's pages; those before one that can't be read are loaned.
+    /// Loans an object's pages; those before one that can't be read are loaned.
     pub(super) fn loan_object(&mut self, l: usize, o: usize, span: Span) -> Expect {
         let Some(object) = self.slots[o].filter(|_| self.loans[l].is_none()) else {
             return Expect::Skip;

@@ -364,7 +364,6 @@ impl Model {
             Op::Transfer { l, s, page } => self.transfer(l, s, page),
             Op::TransferAnywhere { l, s } => self.transfer_anywhere(l, s),
             Op::Limit { r, rights } => self.limit(r, rights),
-            Op::GiveToObject { l, o, page } => self.give_to_object(l, o, page),
             Op::Return { l } => self.loans[l].take().map_or(Expect::Skip, |_| Expect::Done),
             Op::Detach { o } => match self.slots[o].take() {
                 None => Expect::Skip,

@@ -194,20 +194,6 @@ impl<M: Desk> World<M> {
                 self.uvm.limit(held, range, prot(rights));
                 Ok(Got::Done)
             }
-            Op::GiveToObject { l, o, page } => {
-                let loan = self.loans[l].take().expect("the model has this loan");
-                if let Some(full) = self.make_room(o, page..page + loan.pages().len() as u64) {
-                    self.loans[l] = Some(loan);
-                    return Ok(full);
-                }
-                Ok(match self.uvm.give_to_object(held, &self.object(o), Pages(page), loan) {
-                    Ok(()) => Got::Done,
-                    Err((e, loan)) => {
-                        self.loans[l] = Some(loan);
-                        Got::Transfer(e)
-                    }
-                })
-            }
             Op::Return { l } => {
                 let loan = self.loans[l].take().expect("the model has this loan");
                 self.uvm.return_loan(held, loan).unwrap();

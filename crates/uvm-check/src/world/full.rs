@@ -68,9 +68,7 @@ impl<M: Desk> World<M> {
                 let wired = |&page: &u64| self.model.page(s, page).is_some_and(|at| at.wired);
                 span.pages().filter(wired).count() + self.on_loan(s).min(span.1 as usize)
             }
-            Op::Transfer { l, .. }
-            | Op::TransferAnywhere { l, .. }
-            | Op::GiveToObject { l, .. } => {
+            Op::Transfer { l, .. } | Op::TransferAnywhere { l, .. } => {
                 self.model.loans[l].as_ref().map_or(0, |loan| loan.len() + 1)
             }
             Op::Loan { span, .. } | Op::Give { span, .. } | Op::LoanObject { span, .. } => {

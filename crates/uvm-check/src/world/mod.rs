@@ -207,8 +207,8 @@ impl<M: Desk> World<M> {
     pub fn pages(&self) -> (usize, usize) {
         let tallies = self.spaces.iter().flatten().map(|space| {
             let (mut ctx, all) = (ThreadCtx::new(), space.bounds());
-            let range_stats = self.uvm.range_stats(&mut ctx.held(), &space, all);
-            let anonymous = self.uvm.anonymous_in(&mut ctx.held(), &space, all);
+            let range_stats = self.uvm.range_stats(&mut ctx.held(), space, all);
+            let anonymous = self.uvm.anonymous_in(&mut ctx.held(), space, all);
             assert_eq!(
                 anonymous,
                 range_stats.anonymous + range_stats.swapped,

@@ -330,10 +330,7 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
         Op::Pass { .. } | Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => {
             return None
         }
-        Op::Limit { .. }
-        | Op::TransferAnywhere { .. }
-        | Op::Transfer { .. }
-        | Op::GiveToObject { .. } => return None,
+        Op::Limit { .. } | Op::TransferAnywhere { .. } | Op::Transfer { .. } => return None,
         Op::Cool { s, span }
             if span.pages().any(|p| model.page(s, p).is_none_or(|at| at.wired)) =>
         {

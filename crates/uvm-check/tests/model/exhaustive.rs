@@ -282,7 +282,6 @@ fn all_lists_over_a_file_with_holes() {
         Punch { o: 0, span: Span(0, 1) },
         Room { n: 0 },
         ObjectWrite { o: 0, page: 1, word: 2 },
-        GiveToObject { l: 0, o: 0, page: 1 },
     ];
     check_all_paging(&beginning, &alphabet);
 }
@@ -309,7 +308,6 @@ fn all_lists_over_objects_within_a_quota() {
         Wire { s: 0, span: Span(0, 3) },
         Pin { p: 0, s: 0, span: Span(0, 2), access: 2 },
         Loan { l: 0, s: 0, span: Span(0, 1) },
-        GiveToObject { l: 0, o: 1, page: 0 },
         ObjectWrite { o: 1, page: 1, word: 2 },
         Punch { o: 0, span: Span(0, 2) },
         Truncate { o: 0, len: 1 },

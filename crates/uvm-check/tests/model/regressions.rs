@@ -164,19 +164,3 @@ fn a_pinned_frame_of_a_device_outlives_its_pager() {
         Write { s: 0, page: 0, cpu: 0, word: 0 },
     ]);
 }
-
-/// A page that takes another's place is no new one, though the quota has been lowered under what
-/// there is.
-#[test]
-fn a_page_is_given_in_place_of_another_where_a_quota_has_been_lowered() {
-    check(&[
-        Spawn { s: 0 },
-        NewObject { o: 0, kind: Kind::Within, len: 4 },
-        Map { s: 0, at: Fixed(0), len: 4, back: Shared(0, 0), rights: 3, inherit: None },
-        Wire { s: 0, span: Span(0, 4) },
-        Unwire { s: 0, span: Span(0, 4) },
-        Loan { l: 0, s: 0, span: PAGE },
-        Quota { n: 2 },
-        GiveToObject { l: 0, o: 0, page: 2 },
-    ]);
-}

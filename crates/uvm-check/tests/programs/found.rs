@@ -319,17 +319,3 @@ fn a_hole_is_seen_as_it_is_made() {
         ],
     ));
 }
-
-/// The page daemon took a page of an object that another had replaced: it was to be freed after a
-/// shootdown, and its record still named the object.
-#[test]
-fn a_page_is_replaced_as_it_is_paged_out() {
-    explain(&program(
-        &[],
-        [
-            &[PageOut { n: 4 }],
-            &[LoanObject { l: 1, o: 1, span: Span(3, 1) }, GiveToObject { l: 1, o: 1, page: 1 }],
-            &[LoanObject { l: 2, o: 1, span: Span(0, 1) }],
-        ],
-    ));
-}

@@ -237,8 +237,7 @@ impl Gen {
             42 => Op::LoanObject { l, o, span: Span(self.index(), 1) },
             43 => Op::Give { l, s, span: one },
             44..=45 => Op::Return { l },
-            46..=48 => Op::Transfer { l, s, page },
-            49 => Op::GiveToObject { l, o, page: self.index() },
+            46..=49 => Op::Transfer { l, s, page },
             50 => {
                 Op::Pass { s, span, to: self.space(), at: At::Fixed(self.page()), way: self.way() }
             }

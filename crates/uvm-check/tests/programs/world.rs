@@ -203,7 +203,7 @@ impl World {
             Op::Loan { .. } | Op::LoanObject { .. } | Op::Give { .. } | Op::Return { .. } => {
                 self.apply_to_loan(held, op)
             }
-            Op::Transfer { .. } | Op::GiveToObject { .. } => self.apply_to_loan(held, op),
+            Op::Transfer { .. } => self.apply_to_loan(held, op),
             Op::Pin { .. } | Op::Unpin { .. } => self.apply_to_pin(held, op),
             Op::Extract { .. } | Op::AttachRange { .. } | Op::DropRange { .. } => {
                 self.apply_to_detached(held, op)
@@ -399,25 +399,14 @@ impl World {
     }
 
     fn transfer(&self, held: &mut Held<'_, Nothing>, op: &Op) -> Answer {
-        let (Op::Transfer { l, .. } | Op::GiveToObject { l, .. }) = *op else {
-            unreachable!("{op:?}")
-        };
+        let Op::Transfer { l, s, page } = *op else { unreachable!("{op:?}") };
         let Some(loan) = hold(&self.loans[l]).take() else { return Answer::Skipped };
-        let (got, loan) = match *op {
-            Op::Transfer { s, page, .. } => match self.space(s) {
-                None => (None, Some(loan)),
-                Some(space) => match self.uvm.transfer(held, &space, loan, To::Fixed(va(page))) {
-                    Ok(at) => (Some(Got::Placed(at)), None),
-                    Err((e, loan)) => (Some(Got::Transfer(e)), Some(loan)),
-                },
+        let (got, loan) = match self.space(s) {
+            None => (None, Some(loan)),
+            Some(space) => match self.uvm.transfer(held, &space, loan, To::Fixed(va(page))) {
+                Ok(at) => (Some(Got::Placed(at)), None),
+                Err((e, loan)) => (Some(Got::Transfer(e)), Some(loan)),
             },
-            Op::GiveToObject { o, page, .. } => {
-                match self.uvm.give_to_object(held, &self.object(o), Pages(page), loan) {
-                    Ok(()) => (Some(Got::Done), None),
-                    Err((e, loan)) => (Some(Got::Transfer(e)), Some(loan)),
-                }
-            }
-            _ => unreachable!("{op:?}"),
         };
         *hold(&self.loans[l]) = loan;
         got.map_or(Answer::Skipped, Answer::Got)

@@ -483,11 +483,6 @@ impl ObjectBody {
         self.quota.as_ref().map_or(Ok(()), |quota| quota.take(pages))
     }
 
-    /// Counts a page that is about to be put at an index that was emptied just now.
-    pub(crate) fn retake_quota(&self) {
-        self.quota.iter().for_each(|quota| quota.retake());
-    }
-
     /// Takes it back.
     pub(crate) fn give_quota_back(&self, pages: usize) {
         self.quota.iter().for_each(|quota| quota.give_back(pages));
@@ -512,11 +507,6 @@ impl ObjectBody {
     #[inline]
     pub fn page(&self, index: Pages) -> Option<PageNo> {
         self.pages.get(index.0).and_then(|number| Stored::of(number).page())
-    }
-
-    /// Whether there is nothing at an index, in memory or on swap.
-    pub(crate) fn is_empty_at(&self, index: Pages) -> bool {
-        self.pages.get(index.0).is_none()
     }
 
     /// Where the page at an index lies on swap, if it is not resident; [`Slot::LOST`] if it can't

@@ -160,11 +160,6 @@ impl Quota {
         core::iter::successors(Some(self), |quota| quota.outer.as_deref())
     }
 
-    /// Counts a page that takes the place of one that was just given back.
-    pub(crate) fn retake(&self) {
-        self.chain().for_each(|quota| _ = quota.used.fetch_add(1, Relaxed));
-    }
-
     /// Counts heap that a list has got.
     pub(crate) fn grew(&self, bytes: usize) {
         self.chain().for_each(|quota| _ = quota.heap.fetch_add(bytes, Relaxed));

@@ -7,7 +7,7 @@ use machine::order::Nothing;
 use machine::{Held, Machine, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::{
     AnonObject, At, Counter, Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Place,
-    Sharing, TransferError,
+    TransferError,
 };
 use uvm_soft::SoftMachine;
 
@@ -217,58 +217,6 @@ fn who_shares_memory_shares_what_was_transferred_to_it() {
 }
 
 #[test]
-fn what_is_pushed_down_into_an_object_is_read_by_both() {
-    let ((uvm, _), mut ctx) = (world(256), ThreadCtx::new());
-    let held = &mut ctx.held();
-    let (space, range) = written(&uvm, held, 4);
-    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(8)).unwrap();
-    let free = uvm.frames().free();
-    let given = uvm.give_to_kernel(held, &space, range).unwrap().expect("it is the program's own");
-    let mut again = Loan::new();
-    assert_eq!(uvm.loan_all_again(given.pages().iter(), &mut again), Ok(4));
-    uvm.give_to_object(held, &pager, Pages(2), given).unwrap();
-    assert_eq!(uvm.transfer(held, &space, again, At::Fixed(range.start)).unwrap(), range.start);
-    let stat = || (uvm.stat().get(Counter::TransfersCopied), uvm.anons(), uvm.frames().free());
-    assert_eq!(stat(), (0, 0, free), "the same pages are the object's, on loan to the program");
-    let read = |held: &mut _, n| {
-        let read = |m: &SoftMachine, page| {
-            let mut byte = [0];
-            m.read(page, 0, &mut byte);
-            byte[0]
-        };
-        uvm.with_page(held, &pager, Pages(n), Intent::Read, uvm::Access::PAGE, read)
-            .unwrap()
-            .unwrap()
-    };
-    for n in 0..4 {
-        assert_eq!(
-            (load(&uvm, &space, range.start + Pages(n)), read(held, 2 + n)),
-            (n as u8 + 1, n as u8 + 1)
-        );
-    }
-    uvm.audit(held, &[&space], std::slice::from_ref(&pager)).unwrap();
-    // Each changes its own.
-    store(&uvm, &space, range.start, 60);
-    let write = |m: &SoftMachine, page| m.write(page, 0, &[70]);
-    uvm.with_page(held, &pager, Pages(3), Intent::Write, uvm::Access::PAGE, write).unwrap();
-    assert_eq!((load(&uvm, &space, range.start), read(held, 2)), (60, 1));
-    assert_eq!((load(&uvm, &space, range.start + Pages(1)), read(held, 3)), (2, 70));
-    uvm.audit(held, &[&space], std::slice::from_ref(&pager)).unwrap();
-    // The same page twice is two pages of the object's.
-    let twice = filled(&uvm, held, &[80]);
-    let mut both = Loan::new();
-    (0..2).for_each(|_| assert_eq!(uvm.loan_all_again(twice.pages().iter(), &mut both), Ok(1)));
-    uvm.return_loan(held, twice).unwrap();
-    uvm.give_to_object(held, &pager, Pages(0), both).unwrap();
-    assert_eq!((read(held, 0), read(held, 1)), (80, 80));
-    uvm.space_destroy(held, space);
-    uvm.audit(held, &[], std::slice::from_ref(&pager)).unwrap();
-    uvm.detach(held, &*pager);
-    drop(pager);
-    audit(&uvm, held, &[], &[]);
-}
-
-#[test]
 fn who_forks_sees_the_copies_of_what_was_on_loan() {
     let ((uvm, _), mut ctx) = (world(256), ThreadCtx::new());
     let held = &mut ctx.held();
@@ -408,70 +356,6 @@ fn a_refused_transfer_gives_the_pages_back() {
     assert_eq!(seen, [1, 2, 3, 4]);
     uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
-    assert_eq!(uvm.frames().free(), free);
-}
-
-#[test]
-fn a_refused_push_into_an_object_leaves_what_is_mapped() {
-    const PAGES: u64 = 80;
-    let ((uvm, free), mut ctx) = (world(512), ThreadCtx::new());
-    let held = &mut ctx.held();
-    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(PAGES)).unwrap();
-    let map = |held: &mut _| {
-        let space = uvm.space_create(held, BOUNDS).unwrap();
-        let request = MapRequest::object(pager.clone(), Pages(0), Pages(PAGES), Sharing::Shared);
-        let va = uvm.map(held, &space, &request).unwrap();
-        let range = PageRange::new(va, va + Pages(PAGES)).unwrap();
-        range.iter_pages().for_each(|va| store(&uvm, &space, va, 1));
-        (space, range)
-    };
-    let [(one, range), (other, _)] = [map(held), map(held)];
-    let spaces = [one, other];
-    uvm.wire(held, &spaces[0], range).unwrap();
-    let loan = filled(&uvm, held, &[2; PAGES as usize]);
-    let (e, loan) = uvm.give_to_object(held, &pager, Pages(1), loan).unwrap_err();
-    assert_eq!(e, TransferError::PastEnd);
-    for space in &spaces {
-        assert!(range.iter_pages().all(|va| uvm
-            .machine()
-            .pmap()
-            .extract(space.pmap(), va)
-            .is_some()));
-    }
-    uvm.return_loan(held, loan).unwrap();
-    audit(&uvm, held, &[&spaces[0], &spaces[1]], &[]);
-    spaces.into_iter().for_each(|space| uvm.space_destroy(held, space));
-    uvm.detach(held, &*pager);
-    assert_eq!(uvm.frames().free(), free);
-}
-
-#[test]
-fn pages_are_pushed_down_into_an_object() {
-    let ((uvm, free), mut ctx) = (world(256), ThreadCtx::new());
-    let held = &mut ctx.held();
-    let pager: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(3)).unwrap();
-    let loan = filled(&uvm, held, &[7, 8, 9, 10]);
-    let (e, mut loan) = uvm.give_to_object(held, &pager, Pages(0), loan).unwrap_err();
-    assert_eq!(e, TransferError::PastEnd);
-    uvm.return_loan(held, loan.split_off(3)).unwrap();
-    let shared = uvm.loan_again(&loan.pages()[2]).unwrap();
-    uvm.give_to_object(held, &pager, Pages(0), loan).unwrap();
-    assert_eq!(
-        uvm.stat().get(Counter::TransfersCopied),
-        0,
-        "the page that another has too is on loan to him"
-    );
-    let byte = |machine: &SoftMachine, page| {
-        let mut byte = [0];
-        machine.read(page, 0, &mut byte);
-        byte[0]
-    };
-    for n in 0..3 {
-        let read = uvm.with_page(held, &pager, Pages(n), Intent::Read, uvm::Access::PAGE, byte);
-        assert_eq!(read, Ok(Some(7 + n as u8)));
-    }
-    uvm.return_page(held, shared).unwrap();
-    uvm.detach(held, &*pager);
     assert_eq!(uvm.frames().free(), free);
 }
 

@@ -8,8 +8,8 @@ use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::{
-    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, Loan, MapRequest, Pager,
-    Quota, Sharing, Space, SwapId, TransferError, Uvm,
+    Access, Advice, AnonObject, Counter, FaultError, GetError, Intent, MapRequest, Pager, Quota,
+    Sharing, Space, SwapId, Uvm,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
 
@@ -279,18 +279,11 @@ fn objects_with_one_quota_hold_no_more_together() {
         (store(first + Pages(7)), store(first + Pages(200))),
         (Ok(()), Err(FaultError::NoSpace))
     );
-    // A host is told too, and pages that it gives an object count; those that take the place of
-    // others don't.
+    // A host is told too.
     let write = |held: &mut Held<'_, Nothing>, n| {
         uvm.with_page(held, &one, Pages(n), Intent::Write, Access::PAGE, |_, _| ())
     };
     assert_eq!((write(held, 300), write(held, 30)), (Err(GetError::NoSpace), Ok(Some(()))));
-    let page = |held: &mut Held<'_, Nothing>| Loan::from(vec![uvm.new_page(held).unwrap()]);
-    let given = page(held);
-    let (refusal, back) = uvm.give_to_object(held, &one, Pages(300), given).unwrap_err();
-    assert_eq!(refusal, TransferError::NoSpace);
-    uvm.give_to_object(held, &one, Pages(150), back).unwrap();
-    assert_eq!(quota.used(), 300);
     // What they are listed in is counted too, by leaves.
     assert!(quota.heap() >= 300 * size_of::<u32>(), "{} bytes list 300 pages", quota.heap());
     // What goes makes room, and a lower limit takes nothing away.
