@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use uvm_soft::Rng;
 
-use crate::model::{Expect, Model, Page};
+use crate::model::{Expect, Model};
 use crate::op::{
     At, Back, Inh, Kind, Op, Rights, Span, Way, DEVICES, LOANS, OBJECTS, PINS, RANGES, SPACES,
     WINDOW, WORDS,
@@ -250,12 +250,6 @@ impl Gen {
     }
 
     fn at(&mut self, s: usize) -> At {
-        let kept = |(&page, at): (&u64, &Page)| (at.max == 0).then_some(page);
-        let reserved: Vec<u64> =
-            self.model.spaces[s].iter().flat_map(|space| space.iter().filter_map(kept)).collect();
-        if !reserved.is_empty() && self.rng.one_in(4) {
-            return At::Reserved(*self.rng.pick(&reserved));
-        }
         match self.rng.below(8) {
             0..=1 if self.habit != Habit::OnePage => At::Any,
             2 => At::Hint(self.page(s)),

@@ -42,8 +42,6 @@ pub enum At {
     Fixed(u64),
     /// At a page of the window or nowhere.
     Free(u64),
-    /// At a page of the window where a reservation keeps the place.
-    Reserved(u64),
 }
 
 /// What a mapping shows.
@@ -55,7 +53,7 @@ pub enum Back {
     Private(usize, u64),
     /// An object's pages themselves.
     Shared(usize, u64),
-    /// Nothing: a reservation, whose rights and inheritance are its own.
+    /// Zeroes that no access may ever reach, and no child gets.
     Nothing,
 }
 

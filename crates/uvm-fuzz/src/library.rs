@@ -148,7 +148,6 @@ impl Numbers<'_> {
             0 => At::Any,
             1 => At::Hint(page),
             2 => At::Free(page),
-            3 => At::Reserved(page),
             _ => At::Fixed(page),
         }
     }

@@ -515,8 +515,7 @@ fn place(how: u8, at: u64) -> Place {
         0 | 1 => Place::Fixed(Va(at)),
         2 => Place::Hint(Va(at)),
         3 => Place::FixedNoReplace(Va(at)),
-        4 => Place::Reserved(Va(at)),
-        5 | 6 => Place::Anywhere,
+        4..=6 => Place::Anywhere,
         _ => Place::Fixed(Va(at & !(PAGE - 1))),
     }
 }

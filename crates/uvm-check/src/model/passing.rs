@@ -85,7 +85,7 @@ impl Model {
         if span.1 == 0 || span.0 + span.1 > WINDOW {
             return Expect::Skip;
         }
-        if let At::Fixed(page) | At::Free(page) | At::Reserved(page) = at {
+        if let At::Fixed(page) | At::Free(page) = at {
             let meets = s == to && page < span.0 + span.1 && span.0 < page + span.1;
             if page + span.1 > WINDOW || meets {
                 return Expect::Invalid;
@@ -121,7 +121,7 @@ impl Model {
         let Some(range) = self.ranges[r].clone().filter(|_| self.spaces[s].is_some()) else {
             return Expect::Skip;
         };
-        if let At::Fixed(page) | At::Free(page) | At::Reserved(page) = at {
+        if let At::Fixed(page) | At::Free(page) = at {
             if page + range.span.1 > WINDOW {
                 return Expect::Invalid;
             }
@@ -153,13 +153,6 @@ impl Model {
             At::Fixed(from) => Ok(from),
             At::Hint(from) | At::Free(from) if free(from) => Ok(from),
             At::Free(_) => Err(Expect::NoSpace),
-            At::Reserved(from)
-                if (from..from + len)
-                    .all(|p| space.get(&p).is_some_and(super::space::is_reserved)) =>
-            {
-                Ok(from)
-            }
-            At::Reserved(_) => Err(Expect::NoMapping),
             At::Any | At::Hint(_) => super::space::highest_free(space, len).ok_or(Expect::NoSpace),
         }
     }

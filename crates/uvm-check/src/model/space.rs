@@ -72,18 +72,12 @@ impl Model {
             |from: u64| from + len <= WINDOW && (from..from + len).all(|p| !space.contains_key(&p));
         let from = match at {
             _ if len == 0 || page.rights & !page.max != 0 => return Expect::Invalid,
-            At::Fixed(from) | At::Free(from) | At::Reserved(from) if from + len > WINDOW => {
+            At::Fixed(from) | At::Free(from) if from + len > WINDOW => {
                 return Expect::Invalid;
             }
             At::Hint(from) | At::Free(from) if free(from) => from,
             At::Fixed(from) => from,
             At::Free(_) => return Expect::NoSpace,
-            At::Reserved(from)
-                if (from..from + len).all(|at| space.get(&at).is_some_and(is_reserved)) =>
-            {
-                from
-            }
-            At::Reserved(_) => return Expect::NoMapping,
             At::Any | At::Hint(_) => match highest_free(space, len) {
                 Some(from) => from,
                 None => return Expect::NoSpace,
@@ -165,7 +159,7 @@ impl Model {
         let Span(from, len) = span;
         let inside = |to: u64| to + new_len <= WINDOW && (to + new_len <= from || from + len <= to);
         let fixed = match at {
-            At::Fixed(to) | At::Free(to) | At::Reserved(to) => Some(to),
+            At::Fixed(to) | At::Free(to) => Some(to),
             At::Any | At::Hint(_) => None,
         };
         match fixed {
@@ -205,7 +199,7 @@ impl Model {
     fn remap_and_keep(&mut self, space: &mut Space, span: Span, at: At) -> Expect {
         let Span(from, len) = span;
         let to = match at {
-            At::Fixed(to) | At::Free(to) | At::Reserved(to) => Some(to),
+            At::Fixed(to) | At::Free(to) => Some(to),
             At::Any | At::Hint(_) => None,
         };
         let inside = |to: u64| to + len <= WINDOW && (to + len <= from || from + len <= to);
@@ -350,11 +344,6 @@ const NOTHING: Page = Page {
     wired: false,
     advice: 0,
 };
-
-/// Whether a page is kept for a mapping to come.
-pub(super) fn is_reserved(page: &Page) -> bool {
-    page.max == 0 && page.object.is_none()
-}
 
 fn protect(space: &mut Space, span: Span, rights: Rights) -> Expect {
     if !covers(space, span) {

@@ -139,7 +139,6 @@ pub fn place(at: At) -> Place {
         At::Hint(page) => Place::Hint(va(page)),
         At::Fixed(page) => Place::Fixed(va(page)),
         At::Free(page) => Place::FixedNoReplace(va(page)),
-        At::Reserved(page) => Place::Reserved(va(page)),
     }
 }
 

@@ -32,16 +32,14 @@ pub fn on_range<M: Desk>(
             let place = match at {
                 At::Any => RemapPlace::MayMove,
                 At::Hint(_) => RemapPlace::Stay,
-                At::Fixed(page) | At::Free(page) | At::Reserved(page) => {
-                    RemapPlace::Fixed(va(page))
-                }
+                At::Fixed(page) | At::Free(page) => RemapPlace::Fixed(va(page)),
             };
             placed(uvm.remap(held, space, range(span), Pages(new_len), place))
         }
         Op::RemapKeep { span, at, .. } => {
             let to = match at {
                 At::Any | At::Hint(_) => None,
-                At::Fixed(page) | At::Free(page) | At::Reserved(page) => Some(va(page)),
+                At::Fixed(page) | At::Free(page) => Some(va(page)),
             };
             placed(uvm.remap_and_keep(held, space, range(span), to))
         }
@@ -108,7 +106,16 @@ pub fn request<M: Desk>(
 ) -> MapRequest<M> {
     let place = place(at);
     let (o, first, sharing) = match back {
-        Back::Nothing => return MapRequest { place, ..MapRequest::reservation(Pages(len)) },
+        Back::Nothing => {
+            let (prot, inherit) = (Prot::NONE, Some(Inherit::None));
+            return MapRequest {
+                place,
+                prot,
+                max_prot: prot,
+                inherit,
+                ..MapRequest::zero(Pages(len))
+            };
+        }
         Back::Zero => {
             let zero = MapRequest::zero(Pages(len));
             return MapRequest {

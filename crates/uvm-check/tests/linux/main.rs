@@ -57,7 +57,7 @@ impl Linux {
         let (page, place) = match at {
             At::Fixed(page) => (page, libc::MAP_FIXED),
             At::Free(page) => (page, libc::MAP_FIXED_NOREPLACE),
-            At::Any | At::Hint(_) | At::Reserved(_) => unreachable!("the host has no such places"),
+            At::Any | At::Hint(_) => unreachable!("the host has no such places"),
         };
         let file = |o: usize| {
             let file = self.files[o].as_ref().expect("the model has this object");
@@ -85,7 +85,7 @@ impl Linux {
 
     fn remap(&self, s: usize, span: Span, new_len: u64, at: At) -> Result<u64, Errno> {
         let (flags, to) = match at {
-            At::Fixed(page) | At::Free(page) | At::Reserved(page) => {
+            At::Fixed(page) | At::Free(page) => {
                 (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, address(page))
             }
             At::Any | At::Hint(_) => (0, 0),
@@ -302,7 +302,6 @@ fn adapted(op: Op, model: &Model, linux: &Linux) -> Option<Op> {
     let op = match op {
         Op::Map { back: Back::Nothing, .. } => return None,
         Op::Map { s, at, len, back, rights, .. } => {
-            let at = if let At::Reserved(page) = at { At::Fixed(page) } else { at };
             let at = if matches!(at, At::Any | At::Hint(_)) { At::Free(len * 3) } else { at };
             Op::Map { s, at, len, back, rights, inherit: None }
         }

@@ -348,7 +348,7 @@ fn all_lists_over_pinned_pages() {
         Protect { s: 0, span: Span(1, 2), rights: 1 },
         NewObject { o: 1, kind: Kind::Device, len: 2 },
         Map { s: 0, at: Fixed(1), len: 1, back: Nothing, rights: 0, inherit: None },
-        Map { s: 0, at: Reserved(1), len: 1, back: Shared(1, 0), rights: 3, inherit: None },
+        Map { s: 0, at: Fixed(1), len: 1, back: Shared(1, 0), rights: 3, inherit: None },
         Remap { s: 0, span: Span(2, 1), new_len: 1, at: Fixed(4) },
         Forget,
     ];

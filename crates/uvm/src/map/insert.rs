@@ -36,8 +36,6 @@ pub enum Place {
     Fixed(Va),
     /// Here, or not at all.
     FixedNoReplace(Va),
-    /// Here, where a [reservation](MapRequest::reservation) keeps the place.
-    Reserved(Va),
 }
 
 impl Place {
@@ -45,7 +43,7 @@ impl Place {
     pub(crate) fn fixed(self) -> Option<Va> {
         match self {
             Place::Anywhere | Place::Hint(_) => None,
-            Place::Fixed(va) | Place::FixedNoReplace(va) | Place::Reserved(va) => Some(va),
+            Place::Fixed(va) | Place::FixedNoReplace(va) => Some(va),
         }
     }
 }
@@ -169,28 +167,6 @@ impl<M: Machine> MapRequest<M> {
         }
     }
 
-    /// `len` pages of addresses, anywhere, at which nothing may be until a mapping takes their
-    /// [place](Place::Reserved), in parts or whole. A child does not inherit them. Source: UVM's
-    /// `uvm_map_reserve` and `uvm_map_replace`, which it has for passing map entries and for
-    /// growing the kernel.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let at = uvm.map(held, space, &MapRequest::reservation(Pages(64)))?;
-    /// let request = MapRequest { place: Place::Reserved(at), ..MapRequest::zero(Pages(4)) };
-    /// assert_eq!(uvm.map(held, space, &request)?, at);
-    /// # Ok(()) });
-    /// ```
-    pub fn reservation(len: Pages) -> Self {
-        MapRequest {
-            prot: Prot::NONE,
-            max_prot: Prot::NONE,
-            inherit: Some(Inherit::None),
-            ..Self::zero(len)
-        }
-    }
-
     /// `len` pages of an object from `offset` on, readable and writable, anywhere.
     ///
     /// ```
@@ -264,7 +240,7 @@ pub enum MapError {
     /// Empty, unaligned, outside the space, past the end of an object's offsets, or more protection
     /// than its most.
     Invalid,
-    /// The old range of a move is not all mapped, or a place not all reserved.
+    /// The old range of a move is not all mapped.
     NoMapping,
 }
 
@@ -323,9 +299,7 @@ impl<M: Machine> Uvm<M> {
             }
             let range = VaRange::new(start, start + request.len);
             map.exclude(range);
-            if matches!(request.place, Place::Fixed(_) | Place::Reserved(_))
-                && !map.tree.is_free(range)
-            {
+            if matches!(request.place, Place::Fixed(_)) && !map.tree.is_free(range) {
                 Change::REPLACE.ensure(map.tree, CHANGE_BYTES, reserved)?;
                 map.take_out(range, &mut old, &mut down);
             } else {
@@ -457,13 +431,5 @@ pub(crate) fn choose_place<M: Machine>(
         Place::Fixed(va) => Ok(va),
         Place::FixedNoReplace(va) if free(va) => Ok(va),
         Place::FixedNoReplace(_) => Err(Stop::Fail(MapError::Exists)),
-        Place::Reserved(va) if is_reserved(tree, VaRange::new(va, va + len)) => Ok(va),
-        Place::Reserved(_) => Err(Stop::Fail(MapError::NoMapping)),
     }
-}
-
-/// Whether reservations cover the range.
-fn is_reserved<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> bool {
-    let kept = tree.try_each(range, &mut |e| if e.is_reservation() { Ok(()) } else { Err(()) });
-    kept.is_ok() && tree.is_covered(range)
 }

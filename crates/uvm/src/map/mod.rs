@@ -209,11 +209,6 @@ impl<M: Machine> Entry<M> {
         self.range.pages()
     }
 
-    /// Whether the entry only keeps its addresses for one that will take its place.
-    pub(crate) fn is_reservation(&self) -> bool {
-        self.max_prot == Prot::NONE && self.object.is_none()
-    }
-
     /// Whether two entries have the same attributes, whatever their layers.
     pub(crate) fn is_like(&self, other: &Entry<M>) -> bool {
         (self.prot, self.max_prot, self.inherit, self.advice)

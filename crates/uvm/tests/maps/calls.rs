@@ -1,4 +1,4 @@
-//! The calls: one step to map, two phases to unmap, reservations, moves.
+//! The calls: one step to map, two phases to unmap, moves.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
@@ -10,9 +10,9 @@ use machine::{Held, PageNo, PageRange, Pages, Prot, ThreadCtx, Va};
 use uvm::page::Gather;
 use uvm::pager::Access;
 use uvm::{
-    Advice, AnonObject, Backing, Counter, FaultError, GetError, Inherit, MapError, MapRequest,
-    Object, ObjectBody, Pager, Place, RangeError, RemapPlace, Removed, Sharing, Space, Transfer,
-    Uvm, Vnode, VnodePager,
+    Advice, AnonObject, Counter, FaultError, GetError, Inherit, MapError, MapRequest, Object,
+    ObjectBody, Pager, Place, RangeError, RemapPlace, Removed, Sharing, Space, Transfer, Uvm,
+    Vnode, VnodePager,
 };
 
 use crate::count::locks;
@@ -289,44 +289,6 @@ fn no_lock_is_held_over_a_files_transfers() {
     let s = Arc::into_inner(s).expect("the probe is gone");
     uvm.space_destroy(held, s);
     uvm.detach(held, &*dynamic);
-    assert_eq!(uvm.frames().free(), uvm.frames().total());
-}
-
-#[test]
-fn a_reservation_keeps_its_addresses_until_mappings_take_them() {
-    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
-    let held = &mut ctx.held();
-    let s = space(&uvm, held);
-    let va = uvm.map(held, &s, &MapRequest::reservation(Pages(8))).unwrap();
-    let kept = PageRange::new(va, va + Pages(8)).unwrap();
-    // Nothing can be there, and nothing else comes there.
-    assert_eq!(load(&uvm, &s, va), Err(FaultError::Protection));
-    assert_eq!(uvm.protect(held, &s, kept, Prot::READ), Err(RangeError::Access));
-    let elsewhere = zeroes(&uvm, held, &s, 8);
-    assert!(elsewhere.intersect(kept).is_empty());
-    // Two mappings take its place in parts; the middle stays reserved.
-    let at = |page, len| MapRequest {
-        place: Place::Reserved(va + Pages(page)),
-        ..MapRequest::zero(Pages(len))
-    };
-    assert_eq!(uvm.map(held, &s, &at(0, 2)), Ok(va));
-    let object: Arc<dyn Pager<Soft>> = AnonObject::new(&uvm, held, Pages(2)).unwrap();
-    let backing = Backing::Object { pager: object.clone(), offset: Pages(0) };
-    uvm.map(held, &s, &MapRequest { backing, sharing: Sharing::Shared, ..at(6, 2) }).unwrap();
-    store(&uvm, &s, va, 1).unwrap();
-    store(&uvm, &s, va + Pages(7), 2).unwrap();
-    assert_eq!(load(&uvm, &s, va + Pages(3)), Err(FaultError::Protection));
-    // What is taken, in whole or in part, can't be taken again.
-    for (page, len) in [(0, 1), (1, 2), (5, 2), (4, 3)] {
-        assert_eq!(uvm.map(held, &s, &at(page, len)), Err(MapError::NoMapping), "{page}, {len}");
-    }
-    assert_eq!((load(&uvm, &s, va), load(&uvm, &s, va + Pages(7))), (Ok(1), Ok(2)));
-    // A child gets what is mapped, not what is kept.
-    let child = uvm.fork(held, &s).unwrap();
-    assert_eq!(load(&uvm, &child, va + Pages(3)), Err(FaultError::NoMapping));
-    audit(&uvm, held, &[&s, &child], std::slice::from_ref(&object));
-    [child, s].into_iter().for_each(|s| uvm.space_destroy(held, s));
-    uvm.detach(held, &*object);
     assert_eq!(uvm.frames().free(), uvm.frames().total());
 }
 

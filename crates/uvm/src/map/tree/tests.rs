@@ -494,7 +494,7 @@ fn levels_are_bounded_by_what_addresses_hold() {
 #[test]
 fn a_map_entry_is_as_small_as_stated() {
     type Entry = crate::map::Entry<uvm_soft::SoftMachine>;
-    assert_eq!(size_of::<Entry>(), 88);
+    assert_eq!(size_of::<Entry>(), 80);
     let node = size_of::<Node<Entry>>();
     assert!(LEAF != 8 || node == 752, "{node} bytes of a node");
 }
