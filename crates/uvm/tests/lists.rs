@@ -3,7 +3,7 @@
 mod loaning;
 
 use loaning::{audit, load, store, world, written, BOUNDS};
-use machine::{PageRange, Pages, Prot, ThreadCtx, Va, VaRange};
+use machine::{Machine, PageRange, Pages, Prot, ThreadCtx, Va, VaRange};
 use uvm::{AnonObject, FaultError, Loan, MapRequest, Pager, Sharing};
 use uvm_soft::within_reservation;
 
@@ -54,7 +54,9 @@ fn what_a_list_allocates_is_reserved_by_its_bytes() {
     assert_eq!(loan.len(), 120);
     let two = PageRange::new(range.start, range.start + Pages(2)).unwrap();
     uvm.return_others(held, &mut loan, 0..2).unwrap();
-    within_reservation(|| uvm.loan_range(held, &space, two, &mut loan)).unwrap();
+    let two = within_reservation(|| uvm.loan_to_kernel(held, &space, two)).unwrap();
+    uvm.machine().reserve_heap(Loan::bytes(4)).unwrap();
+    loan.append(two);
     uvm.return_loan(held, loan).unwrap();
     uvm.space_destroy(held, space);
 }

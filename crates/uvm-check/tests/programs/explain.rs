@@ -114,7 +114,6 @@ impl Seen {
         let past_end = [
             Got::Refused(FaultError::Bus),
             Got::Object(GetError::PastEnd),
-            Got::Transfer(TransferError::PastEnd),
             Got::Range(RangeError::Fault),
         ];
         let is_past_end = matches!(&event.answer, Answer::Got(got) if past_end.contains(got));

@@ -76,45 +76,18 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
     ) -> Result<Loan, FaultError> {
         let mut loan = Loan::new();
-        self.loan_range(held, space, range, &mut loan).map(|()| loan)
-    }
-
-    /// Loans pages to the kernel as [`loan_to_kernel`](Self::loan_to_kernel) does, and adds the
-    /// loans to `loan` as far as it has room. An error adds none.
-    ///
-    /// # Errors
-    /// See [`loan_to_kernel`](Self::loan_to_kernel).
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let (one, two) = (memory(uvm, held, space, 2)?, memory(uvm, held, space, 3)?);
-    /// let mut loan = Loan::new();
-    /// uvm.loan_range(held, space, one, &mut loan)?;
-    /// uvm.loan_range(held, space, two, &mut loan)?;
-    /// assert_eq!(loan.len(), 5);
-    /// uvm.return_loan(held, loan).map_err(|(why, _)| why)?;
-    /// # Ok(()) });
-    /// ```
-    pub fn loan_range(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-        loan: &mut Loan,
-    ) -> Result<(), FaultError> {
-        let before = loan.len();
-        let pages = range.pages().min(Pages(loan.room() as u64));
+        let pages = range.pages().min(Pages(Loan::MOST as u64));
         let range = VaRange::new(range.start, range.start + pages);
-        self.make_loaned_room(loan, pages.0 as usize)?;
+        self.make_loaned_room(&mut loan, pages.0 as usize)?;
         let mut down = Gather::new();
-        let mut out = LoanOut::new(self, loan, &mut down);
+        let mut out = LoanOut::new(self, &mut loan, &mut down);
         let result = out.loan_all(held, space, range);
         out.count();
-        if result.is_err() {
-            self.return_pages(held, loan.pages.drain(before..));
+        if let Err(e) = result {
+            self.return_pages(held, loan.pages.drain(..));
+            return Err(e);
         }
-        result
+        Ok(loan)
     }
 
     /// Loans pages of an object to the kernel, from `index` on, brought in as they must be: for
@@ -213,13 +186,12 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), FaultError> {
-        let before = self.loan.len();
         let mut missed = None;
         loop {
             let at = self.uvm.attempt(held, 0, |held, _| {
                 // What is loaned stays so: an attempt goes on behind what those before it have
                 // loaned.
-                let at = range.start + Pages((self.loan.len() - before) as u64);
+                let at = range.start + Pages(self.loan.len() as u64);
                 self.left = MAPPINGS_OF_A_STEP;
                 self.loan_resident(held, space, VaRange::new(at, range.end))
             })?;
