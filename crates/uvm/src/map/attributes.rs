@@ -8,7 +8,7 @@ use crate::page::Gather;
 use machine::{order, Held, Machine, PageRange, Pmap, Prot, Va, VaRange};
 
 use super::tree::Tree;
-use super::{Advice, Change, Entry, Inherit, RangeError};
+use super::{Advice, Change, Entry, Inherit, LockedMap, RangeError};
 use crate::map::steps::{first_part, Lock, ENTRIES, PAGES_AT_ONCE};
 use crate::{Space, Stop, Uvm};
 
@@ -137,7 +137,10 @@ impl<M: Machine> Uvm<M> {
         inherit: Inherit,
     ) -> Result<(), RangeError> {
         let range = VaRange::from(range);
-        self.change_entries(held, space, range, 0, |e| e.inherit = inherit)
+        self.change_entries(held, space, range, 0, |map, part| {
+            map.tree.each_mut(part, |e| e.inherit = inherit);
+            map.merge(part);
+        })
     }
 
     /// Says how a range will be used: which neighbours a fault brings along.
@@ -162,7 +165,10 @@ impl<M: Machine> Uvm<M> {
         advice: Advice,
     ) -> Result<(), RangeError> {
         let range = VaRange::from(range);
-        self.change_entries(held, space, range, 0, |e| e.advice = advice)
+        self.change_entries(held, space, range, 0, |map, part| {
+            map.tree.each_mut(part, |e| e.advice = advice);
+            map.merge(part);
+        })
     }
 
     /// Changes the entries of a range, some at a time; looks first whether the whole range is
@@ -173,7 +179,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
         heap: usize,
-        mut change: impl FnMut(&mut Entry<M>),
+        mut change: impl FnMut(&mut LockedMap<'_, '_, M>, VaRange),
     ) -> Result<(), RangeError> {
         self.by_parts(held, range, |held, rest| {
             let more = ENTRIES * heap;
@@ -184,8 +190,7 @@ impl<M: Machine> Uvm<M> {
                 covered(&tree, whole)?;
                 let map = &mut space.locked(self, &mut tree, &mut h);
                 map.clip_within(whole, more, reserved)?;
-                map.tree.each_mut(part, &mut change);
-                map.merge(part);
+                change(map, part);
                 Ok(part.end)
             })
         })

@@ -49,26 +49,33 @@ impl<M: Machine> Uvm<M> {
         let wired = marked.and_then(|()| {
             fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot))
         });
-        self.end_wiring_of(held, space, fresh, wired)
+        self.end_wiring_of(held, space, range, fresh, wired)
     }
 
-    /// Takes the marks back that a call has made, if it failed.
+    /// Takes the marks back that a call has made, if it failed; then what it has cut grows together.
     fn end_wiring_of(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
+        range: VaRange,
         mut fresh: Fresh,
         result: Result<(), RangeError>,
     ) -> Result<(), RangeError> {
         for n in 0.. {
             let Some((part, _)) = fresh.pop_front() else { break };
-            // A neighbour may have joined it meanwhile. Without heap to cut it off again it goes
-            // along.
+            // Another thread's change may have joined it to a neighbour meanwhile. Without heap to
+            // cut it off again that goes along.
             if result.is_err() && self.unwire_all(held, space, part).is_err() {
                 self.unwire_marked(held, space, part);
             }
             self.pause_after(held, n);
         }
+        // Not before: without heap to cut it off again, what was wired before would go along.
+        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+            let part = first_part(map.tree, rest);
+            map.merge(part);
+            part.end
+        });
         result
     }
 
@@ -114,7 +121,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        self.end_wiring_of(held, space, fresh, marked)
+        self.end_wiring_of(held, space, range, fresh, marked)
     }
 
     /// Says that a space has locked memory from now on.
@@ -134,12 +141,14 @@ impl<M: Machine> Uvm<M> {
         range: VaRange,
         fresh: &mut Fresh,
     ) -> Result<(), RangeError> {
-        self.change_entries(held, space, range, FRESH_BYTES, |e| {
-            if !e.wired {
-                self.note_wired(space);
-                e.wired = true;
-                fresh.push_back((e.range, prot_to_wire(e)));
-            }
+        self.change_entries(held, space, range, FRESH_BYTES, |map, part| {
+            map.tree.each_mut(part, |e| {
+                if !e.wired {
+                    self.note_wired(space);
+                    e.wired = true;
+                    fresh.push_back((e.range, prot_to_wire(e)));
+                }
+            });
         })
     }
 
