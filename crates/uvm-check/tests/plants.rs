@@ -489,18 +489,6 @@ const PLANTS: &[Plant] = &[
         found_by: RANDOM,
     },
     Plant {
-        what: "giving: who pushes a page down into an object has it yet",
-        file: "uvm/src/transfer.rs",
-        changes: &[("                frames.end_loan(page);\n", "")],
-        found_by: MOVING,
-    },
-    Plant {
-        what: "giving: a page that is pushed down twice is one",
-        file: "uvm/src/transfer.rs",
-        changes: &[("loan.pages().iter().position(is_refused) {", "loan.pages().iter().position(is_refused).filter(|_| false) {")],
-        found_by: MOVING,
-    },
-    Plant {
         what: "giving: what was given can still be written",
         file: "uvm/src/loanout/give.rs",
         changes: &[("            self.forget_range(&mut h, space, range, &mut down);\n", "")],
