@@ -50,8 +50,8 @@ impl<M: Machine> Uvm<M> {
     /// memory, memory that no program has touched, in any mixture. What isn't resident is brought
     /// in. The lender's next store to a page that is loaned yet gets it a copy.
     ///
-    /// Cost: a look-up an entry, some steps a page; one round of interrupts an entry at most, to CPUs
-    /// that run in a space that may write to the pages. No entry of the map changes.
+    /// Cost: a look-up an entry, some steps a page; one round of interrupts an entry at most, to
+    /// CPUs that run in a space that may write to the pages. No entry of the map changes.
     ///
     /// Source: UVM's `uvm_loan` to the kernel; 1998, section 4.1.
     ///

@@ -52,7 +52,8 @@ impl<M: Machine> Uvm<M> {
         self.end_wiring_of(held, space, range, fresh, wired)
     }
 
-    /// Takes the marks back that a call has made, if it failed; then what it has cut grows together.
+    /// Takes the marks back that a call has made, if it failed; then what it has cut grows
+    /// together.
     fn end_wiring_of(
         &self,
         held: &mut Held<'_, order::Nothing>,
