@@ -258,6 +258,7 @@ impl Export {
         self.import_at(space, place.map_or(uvm::Place::Anywhere, |at| uvm::Place::Fixed(Va(at))))
     }
 
+    #[allow(clippy::result_large_err)]
     fn import_at(&self, space: &Space, place: uvm::Place) -> Result<u64> {
         let mut range = self.range.lock();
         let detached = range.as_ref().ok_or(ENODATA)?;
