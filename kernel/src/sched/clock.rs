@@ -24,7 +24,7 @@ use crate::lock::SpinLock;
 
 pub use hardware::Nanos;
 
-/// How long a program runs while others wait; for shorter turns see `queue`.
+/// How long a program runs at most while others wait; for shorter turns see `queue`.
 pub(super) const SLICE: Nanos = 10_000_000;
 /// How often CPU time is looked at while a thread runs whose process has timers on it; all such
 /// ticks coincide.
@@ -94,6 +94,12 @@ impl Timers {
             .first_key_value()
             .map_or(Nanos::MAX, |(id, _)| id.deadline.max(self.next_later));
         wake.min(later)
+    }
+
+    /// Whether something is to be done now beside waking tasks.
+    fn has_later(&self, now: Nanos) -> bool {
+        let first = self.later.first_key_value();
+        self.next_later <= now && first.is_some_and(|(id, _)| id.deadline <= now)
     }
 
     fn take_wake(&mut self, now: Nanos) -> Option<Arc<Task>> {
@@ -252,9 +258,16 @@ fn tick_of(task: &Task, now: Nanos, end: Nanos) -> Nanos {
 /// When the turn that is under way ends. A thread of the kernel may have it for [`TURN`] at least:
 /// then it gives way, in foreign code by the alarm.
 fn end_of_turn(task: &Task, local: &Local) -> Nanos {
-    let turn = queue::turn(cpu::index());
-    let turn = if task.user().is_some() { turn } else { turn.max(TURN) };
-    local.slice.load(Relaxed) + turn
+    let until = queue::until(cpu::index());
+    if task.user().is_some() {
+        return until;
+    }
+    until.max(local.slice.load(Relaxed) + TURN)
+}
+
+/// Whether it has ended.
+pub(super) fn is_turn_over() -> bool {
+    end_of_turn(&super::current(), local()) <= now()
 }
 
 /// The turn that is under way is shorter than it was: sees to it that it ends in time.
@@ -351,6 +364,8 @@ pub fn timer_interrupt(origin: Origin) {
         }
         if others_ready() {
             task.add_work(Work::RESCHEDULE);
+        } else {
+            queue::renew_turn(cpu::index(), now);
         }
     }
     if next == u64::MAX {
@@ -386,10 +401,11 @@ fn run_due(now: Nanos, local: &Local) {
     while let Some(task) = wake() {
         super::wake_due(&task);
     }
-    if local.timers.lock().next_later > now {
+    if !local.timers.lock().has_later(now) {
         return;
     }
-    let begun = self::now();
+    let (cpu, begun) = (cpu::index(), self::now());
+    queue::interrupt(cpu, true);
     loop {
         let time = self::now();
         let took = time - begun;
@@ -398,7 +414,7 @@ fn run_due(now: Nanos, local: &Local) {
             let later = if took < AT_ONCE { take_due(&mut timers.later, now) } else { None };
             let Some(later) = later else {
                 timers.next_later = time + BETWEEN * took;
-                return;
+                break;
             };
             later
         };
@@ -412,18 +428,7 @@ fn run_due(now: Nanos, local: &Local) {
             }
         }
     }
-}
-
-/// The running task gives way.
-pub(super) fn end_turn(task: &Task) {
-    if since_switch() >= queue::MOMENT {
-        task.end_moment();
-    }
-}
-
-/// How long this CPU has run the current task.
-pub(super) fn since_switch() -> Nanos {
-    now().saturating_sub(local().slice.load(Relaxed))
+    queue::interrupt(cpu, false);
 }
 
 /// Charges the task that is left, and makes sure of a tick while another one than the idle task
@@ -434,7 +439,7 @@ pub(super) fn charge_switch(from: &Task, to: &Task) {
     charge(local, from, Origin::Kernel, since);
     local.slice.store(now, Relaxed);
     add(&local.switches, 1);
-    let tick = tick_of(to, now, now + queue::turn(cpu::index()));
+    let tick = tick_of(to, now, end_of_turn(to, local));
     if !to.is_idle() && local.armed.load(Relaxed) > tick {
         arm(tick, now);
     }

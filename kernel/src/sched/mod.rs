@@ -7,12 +7,12 @@
 //!      |              | its stack was left             |  yield, end of slice, block
 //!      +--------------+--------------------------------+---> Exited (exit_current)
 //! ```
-//! Round robin with slices of 10 ms among programs; kernel code is never preempted. A CPU with
+//! Programs share CPUs fairly, by virtual time (`queue`); kernel code is never preempted. A CPU with
 //! nothing to do takes from others' queues, and else halts. A thread of the kernel that is woken
 //! goes first: it waits for what others need. A program gives way early to one, and to the task
-//! that a device's interrupt has made ready. Tasks that are due, since their timer went off or they
-//! are the first that another has woken in its turn, take turns with all others (`queue`); so do
-//! threads of the kernel with long work.
+//! that a device's interrupt has made ready. A task that runs only briefly each time, and whose
+//! timer went off or that is the first that another has woken in its turn, goes before those that
+//! compute, up to half of the time.
 //!
 //! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that
 //! halts, or that has to give way to a thread of the kernel or sooner than its alarm is set for, is
@@ -32,6 +32,7 @@
 //! the kernel, or is interrupted.
 
 pub mod clock;
+mod fair;
 mod idle;
 mod queue;
 mod stop_machine;
@@ -55,7 +56,7 @@ pub use clock::{
     TimerId, Times,
 };
 use idle::IdleSpin;
-use queue::Place;
+use queue::Comes;
 pub use stop_machine::stop_machine;
 use task::State;
 pub use task::{Task, Work};
@@ -160,7 +161,6 @@ pub fn run_kernel_task() -> ! {
 
 /// Lets a new task run.
 pub fn start(task: &Arc<Task>) {
-    task.set_due(task.is_kernel());
     ready(task);
 }
 
@@ -185,7 +185,7 @@ pub fn look_again(task: &Task) {
 /// queues.
 pub fn block(task: &Task) {
     if task.announce_sleep() {
-        schedule();
+        schedule(Leaves::Now);
     }
 }
 
@@ -214,16 +214,16 @@ fn wake_with_others(task: &Arc<Task>) {
     }
 }
 
-/// A task was woken, or is new. A thread of the kernel goes first.
+/// A task was woken, or is new.
 fn ready(task: &Arc<Task>) {
-    enqueue(task.clone(), if task.is_kernel() { Place::First } else { task.next_place() });
+    enqueue(task.clone(), task.comes());
 }
 
 /// Puts a task that is ready into a queue, and sees to it that some CPU looks there.
-fn enqueue(task: Arc<Task>, place: Place) {
+fn enqueue(task: Arc<Task>, comes: Comes) {
     let here = cpu::index();
     if cpu::count() == 1 {
-        if queue::push(here, task, place) {
+        if queue::push(here, task, comes) {
             clock::turn_is_shorter();
         }
         return;
@@ -231,7 +231,7 @@ fn enqueue(task: Arc<Task>, place: Place) {
     let (target, idle) = choose(&task, here);
     let allowed = task.allowed();
     task.set_cpu(target);
-    let is_shorter = queue::push(target, task, place);
+    let is_shorter = queue::push(target, task, comes);
     if target != here && (idle || is_shorter) {
         ipi::send(CpuSet::one(target), ipi::Ipi::Reschedule);
     } else if is_shorter {
@@ -315,7 +315,7 @@ pub fn set_affinity(task: &Arc<Task>, cpus: CpuSet) {
     task.allow(cpus);
     if core::ptr::eq(&**task, &*current()) {
         if !cpus.contains(cpu::index()) {
-            schedule();
+            schedule(Leaves::Now);
         }
         return;
     }
@@ -350,33 +350,46 @@ pub fn on_each_cpu(mut f: impl FnMut()) {
 
 /// Lets others run first.
 pub fn yield_now() {
-    current().set_due(false);
-    schedule();
+    queue::give_up(cpu::index());
+    schedule(Leaves::Now);
 }
 
 /// Ends the current task. A task that waits for it holds its own reference.
 pub fn exit_current() -> ! {
     queue::leave();
     current().end();
-    schedule();
+    schedule(Leaves::Now);
     unreachable!("an exited task runs again")
 }
 
+/// When the current task leaves the CPU, if it could run on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaves {
+    /// If another one goes before it.
+    IfOthersAreFirst,
+    /// If there is another one.
+    Now,
+}
+
 /// Runs the next task, if there is one other than this.
-fn schedule() {
+fn schedule(leaves: Leaves) {
     crate::lock::assert_none_held();
     // A crowd that is woken or ends goes from one to the next in the kernel, where no interrupt is
     // taken otherwise.
     io::interrupt_window();
     let this = current();
     let here = cpu::index();
+    let may_stay = this.state() == State::Ready && this.allowed().contains(here);
+    let stays = may_stay && !this.is_idle() && leaves == Leaves::IfOthersAreFirst;
     let next = loop {
-        match queue::pop(here) {
+        match queue::pop(here, stays.then_some(&*this)) {
             Some(next) if next.allowed().contains(here) => break next,
             // It was told to leave while it waited.
-            Some(next) => {
-                let place = next.next_place();
-                enqueue(next, place);
+            Some(next) => enqueue(next, Comes::Ready),
+            None if stays => {
+                this.drop_work(Work::RESCHEDULE);
+                clock::turn_is_shorter();
+                return;
             }
             None if this.state() == State::Ready
                 && !this.is_idle()
@@ -385,9 +398,13 @@ fn schedule() {
                 return
             }
             None => match queue::steal(here) {
-                Some(next) => break next,
                 None if this.is_idle() => return,
-                None => break IDLE[here].get().expect("made by init").clone(),
+                stolen => {
+                    let idle = || IDLE[here].get().expect("made by init").clone();
+                    let next = stolen.unwrap_or_else(idle);
+                    queue::run(here, &next);
+                    break next;
+                }
             },
         }
     };
@@ -429,21 +446,17 @@ fn finish_switch() {
         State::Parked | State::Blocking => {}
         State::Exited => left.release_stack(),
         State::Ready if left.is_idle() => {}
-        State::Ready if cpu::count() == 1 => {
-            let place = left.next_place();
-            if queue::push(cpu::index(), left, place) {
-                clock::turn_is_shorter();
-            }
-        }
         State::Ready => {
-            let (here, allowed, place) = (cpu::index(), left.allowed(), left.next_place());
-            if allowed.contains(here) {
-                if queue::push(here, left, place) {
+            let (here, allowed, comes) = (cpu::index(), left.allowed(), left.comes());
+            if !allowed.contains(here) {
+                enqueue(left, comes);
+            } else {
+                if queue::push(here, left, comes) {
                     clock::turn_is_shorter();
                 }
-                rouse(allowed);
-            } else {
-                enqueue(left, place);
+                if cpu::count() > 1 {
+                    rouse(allowed);
+                }
             }
         }
     }
@@ -472,8 +485,7 @@ pub fn return_work(regs: &mut UserRegs) {
             return;
         }
         if work.contains(Work::RESCHEDULE) {
-            clock::end_turn(&task);
-            schedule();
+            schedule(Leaves::IfOthersAreFirst);
         }
         if work.contains(Work::TICK) {
             count_time(&task);
@@ -498,13 +510,10 @@ pub fn idle() -> ! {
     let bit = 1 << here;
     let mut rest = IdleSpin::new();
     loop {
-        schedule();
+        schedule(Leaves::Now);
         IDLE_CPUS.fetch_or(bit, SeqCst);
         match queue::steal(here) {
-            Some(task) => {
-                let place = task.next_place();
-                queue::push(here, task, place);
-            }
+            Some(task) => _ = queue::push(here, task, Comes::Ready),
             // The CPU that has taken the bit out has sent an interrupt, which may have been
             // answered while `steal` waited for a lock.
             None => rest.until(|| queue::len(here) != 0 || IDLE_CPUS.load(SeqCst) & bit == 0),

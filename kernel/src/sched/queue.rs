@@ -1,45 +1,132 @@
-//! Tasks that could run: a queue for each CPU, from which idle CPUs take too.
+//! Tasks that could run: a queue for each CPU, fair by virtual time, from which idle CPUs take too.
 //!
-//! A queue has two lines, which take turns by time. In one stand tasks whose timer went off, and
-//! the first task that is woken in each task's turn; in the other all others. So a sleep ends in
-//! time, however many tasks were woken or told to end at once, and tasks that sleep much have half
-//! of the CPU at most. Who stands in the first line runs for a moment, and then takes turns with
-//! the others; a turn of these is short while a task waits in the first one. Each line is first
-//! come, first served; a thread of the kernel that is woken goes to the front of the first one, and
-//! waits for no turn.
+//! ```text
+//!   virtual time V: passes by 1 / (sum of the weights of all tasks that are ready)
+//!   task:           start     the virtual time up to which it has had its share
+//!                   deadline  start + request / weight: when what it asks for is due
 //!
-//! I1: each line has room for all tasks, so that a wake-up never allocates. I2: `len` is the
+//!   woken for a moment -> due      (by start)     --while the credit lasts--> running
+//!   else               -> later    (start > V)    --V passes start-->  eligible
+//!                         eligible (by deadline)  --first-->           running
+//! ```
+//! A task that has had less than its share is eligible, and of those the one with the earliest
+//! deadline runs. Its turn ends with its request, or as a task becomes eligible that is due earlier.
+//! A request is as long as the task has run lately before it slept: one that computes asks for
+//! [`LONGEST`]. A task that has slept starts at V at least: the share that it didn't use is lost.
+//!
+//! Shares alone would have a sleeper beside a crowd wait for each of the crowd. So a task whose
+//! timer goes off, and the first task that another wakes in its turn, is due at once if it has run
+//! only briefly before its last sleeps: it preempts the task that runs, for [`MOMENT`] at most.
+//! A bucket of credit bounds that: due tasks have half of the CPU at most while others wait. Of due
+//! tasks the one that is least ahead of V goes first, so a task that sleeps for most of the time
+//! waits for none that sleeps for a nanosecond.
+//!
+//! A thread of the kernel that is woken runs before all others; once it has given way it is a task
+//! like others, with eight times the weight. Weights follow niceness. Each CPU has a virtual time of
+//! its own; a task keeps its distance from it as it moves.
+//!
+//! I1: each list has room for all tasks, so that a wake-up never allocates. I2: `len` is the
 //! queue's length, changed with its lock held by an exchange, so that a CPU that queues and then
-//! looks for idle CPUs does it in that order. No two queues are locked at a time.
+//! looks for idle CPUs does it in that order. No two queues are locked at a time. I3: `weight` is
+//! the sum of the weights of the tasks on `due`, `eligible` and `later` and of the one that runs.
+//!
+//! Source: Stoica and Abdel-Wahab, Earliest Eligible Virtual Deadline First (1995); that virtual
+//! time waits for no sleeper is from Bennett and Zhang, WF2Q+ (1997).
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::NoMemory;
 
 use super::clock::{self, Nanos, SLICE};
-use super::turn::TURN;
+use super::fair::{real, virtual_time, weight_of, Fair, LONGEST, MOMENT, SHORTEST};
 use super::Task;
 use crate::arch::cpu;
 use crate::lock::SpinLock;
-use crate::mem::fault;
+use crate::mem::{fault, heap};
+
+/// Credit of due tasks, at most.
+const CREDIT: i64 = 500_000;
+/// How a task comes into a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comes {
+    /// Woken, or new.
+    Woken,
+    /// Its turn is over, or it has been moved.
+    Ready,
+}
+
+/// A task on a list that is by deadline or by start, and then by the order in which they came: the
+/// first is the largest.
+struct Entry<const BY_DEADLINE: bool>(Arc<Task>);
+type ByDeadline = Entry<true>;
+type ByStart = Entry<false>;
+
+impl<const BY_DEADLINE: bool> Entry<BY_DEADLINE> {
+    fn key(&self) -> u64 {
+        let fair = &self.0.fair;
+        if BY_DEADLINE {
+            fair.deadline()
+        } else {
+            fair.start()
+        }
+    }
+}
+
+impl<const BY_DEADLINE: bool> Ord for Entry<BY_DEADLINE> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |entry: &Self| (entry.key(), entry.0.fair.came.load(Relaxed));
+        key(other).cmp(&key(self))
+    }
+}
+
+impl<const BY_DEADLINE: bool> PartialOrd for Entry<BY_DEADLINE> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<const BY_DEADLINE: bool> PartialEq for Entry<BY_DEADLINE> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<const BY_DEADLINE: bool> Eq for Entry<BY_DEADLINE> {}
 
 #[repr(align(128))]
 struct Queue {
-    lines: SpinLock<Lines>,
+    ready: SpinLock<Ready>,
     len: AtomicUsize,
-    /// How long the turn is that is under way; changed with the lines locked.
-    turn: AtomicU64,
+    /// When the turn that is under way ends; changed with the queue locked.
+    until: AtomicU64,
+    /// Virtual time, up to when the running task was charged; changed with the queue locked.
+    vtime: AtomicU64,
 }
 
-struct Lines {
-    /// Threads of the kernel, and tasks that are due.
-    due: VecDeque<Arc<Task>>,
-    others: VecDeque<Arc<Task>>,
-    /// Whose turn it is where both wait, and until when.
+struct Ready {
+    /// Threads of the kernel that were woken.
+    urgent: VecDeque<Arc<Task>>,
+    due: BinaryHeap<ByStart>,
+    eligible: BinaryHeap<ByDeadline>,
+    later: BinaryHeap<ByStart>,
+    weight: u64,
+    /// The task that runs, if it isn't the idle one; up to when it is charged; and whether it was
+    /// due.
+    running: Option<Arc<Task>>,
+    charged: Nanos,
     is_due: bool,
-    until: Nanos,
+    /// An interrupt works for others: the running task isn't charged.
+    is_interrupted: bool,
+    /// What due tasks may run before others.
+    credit: i64,
+    /// Whether the task that was taken last is due.
+    takes_due: bool,
+    /// Tasks that came, ever.
+    came: u64,
 }
 
 static QUEUES: [Queue; cpu::MAX_CPUS] = [const { Queue::new() }; cpu::MAX_CPUS];
@@ -48,80 +135,163 @@ static QUEUES: [Queue; cpu::MAX_CPUS] = [const { Queue::new() }; cpu::MAX_CPUS];
 static TASKS: AtomicUsize = AtomicUsize::new(0);
 /// Tasks that each queue has room for (I1).
 static ROOM: SpinLock<usize> = SpinLock::new(0);
-/// A page for each line: smaller ones would be blocks of the heap's classes, and grow with what
-/// programs do.
+/// Lists of a queue.
+const LISTS: usize = 4;
+/// A page for each list: smaller ones would be blocks of the heap's classes, and grow with
+/// what programs do.
 const FIRST_ROOM: usize = machine::PAGE_SIZE / size_of::<Arc<Task>>();
-
-/// The turn of a task that is due.
-pub(super) const MOMENT: Nanos = TURN / 16;
-/// How long the line of those may have the CPU, less the last one's turn, before it is for the
-/// others.
-const DUE: Nanos = TURN / 2;
-const OTHERS: Nanos = DUE + MOMENT;
-
-/// Where a task stands in a queue.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Before all others.
-    First,
-    /// Behind those that were due before.
-    Due,
-    /// Behind all others that came before.
-    Last,
-}
 
 impl Queue {
     const fn new() -> Queue {
         Queue {
-            lines: SpinLock::new(Lines::new()),
+            ready: SpinLock::new(Ready::new()),
             len: AtomicUsize::new(0),
-            turn: AtomicU64::new(SLICE),
+            until: AtomicU64::new(0),
+            vtime: AtomicU64::new(0),
+        }
+    }
+
+    fn vtime(&self) -> u64 {
+        self.vtime.load(Relaxed)
+    }
+
+    /// Charges the running task, and lets virtual time pass, up to now.
+    fn charge(&self, ready: &mut Ready, now: Nanos) {
+        let before = core::mem::replace(&mut ready.charged, now);
+        if ready.is_interrupted {
+            return;
+        }
+        let run = now.saturating_sub(before);
+        // What a due task runs beyond its moment, since it is in the kernel or the host ran another
+        // CPU, is not before others.
+        let moment = if ready.is_due { self.until.load(Relaxed).min(now) } else { before };
+        let due = moment.saturating_sub(before) as i64;
+        ready.credit = (ready.credit + run as i64 - 2 * due).clamp(-CREDIT, CREDIT);
+        if let Some(running) = &ready.running {
+            let fair = &running.fair;
+            fair.start.store(fair.start() + fair.virtual_time(run), Relaxed);
+            fair.burst.store(fair.burst.load(Relaxed) + run, Relaxed);
+            self.vtime.store(self.vtime() + virtual_time(run, ready.weight), Relaxed);
+        }
+    }
+
+    /// Puts a task on the list that it belongs on.
+    fn put(&self, ready: &mut Ready, task: Arc<Task>, is_due: bool) {
+        ready.weight += task.fair.weight.load(Relaxed);
+        ready.came += 1;
+        task.fair.came.store(ready.came, Relaxed);
+        if is_due {
+            ready.due.push(Entry(task));
+        } else if task.fair.start() <= self.vtime() {
+            ready.eligible.push(Entry(task));
+        } else {
+            ready.later.push(Entry(task));
+        }
+    }
+
+    /// When the running task's turn ends: with its request, as a task becomes eligible that is due
+    /// earlier, or as there is credit for one that is due at once.
+    fn end_of_turn(&self, ready: &Ready, now: Nanos) -> Nanos {
+        let Some(running) = &ready.running else { return now + SLICE };
+        if ready.is_due {
+            return now + MOMENT;
+        }
+        let mut turn = running.fair.turn();
+        if !ready.due.is_empty() {
+            turn = turn.min((-ready.credit).max(0) as u64 + SHORTEST);
+        }
+        if let Some(next) = ready.later.peek() {
+            if next.0.fair.deadline() < running.fair.deadline() {
+                let wait = next.key().saturating_sub(self.vtime());
+                turn = turn.min(real(wait, ready.weight).max(SHORTEST));
+            }
+        }
+        now + turn
+    }
+
+    /// Takes the task that runs next; none if `stays`, which runs, does.
+    fn take(&self, ready: &mut Ready, stays: Option<&Task>, now: Nanos) -> Option<Arc<Task>> {
+        ready.takes_due = false;
+        if let Some(task) = ready.urgent.pop_front() {
+            return Some(task);
+        }
+        let stays = stays.filter(|_| ready.running.is_some()).map(|task| &task.fair);
+        if stays.is_some() && ready.is_due && now < self.until.load(Relaxed) {
+            return None;
+        }
+        let has_others = stays.is_some() || !ready.eligible.is_empty() || !ready.later.is_empty();
+        let task = if !ready.due.is_empty() && (ready.credit > 0 || !has_others) {
+            ready.takes_due = true;
+            ready.due.pop()?.0
+        } else {
+            self.take_fair(ready, stays)?
+        };
+        ready.weight -= task.fair.weight.load(Relaxed);
+        Some(task)
+    }
+
+    /// Takes the eligible task that is due first, unless the one that runs is.
+    fn take_fair(&self, ready: &mut Ready, stays: Option<&Fair>) -> Option<Arc<Task>> {
+        let mut due = None;
+        if let Some(fair) = stays {
+            fair.ask_on();
+            due = (fair.start() <= self.vtime()).then(|| fair.deadline());
+        }
+        self.make_eligible(ready, due.is_some());
+        let first = ready.eligible.peek()?.key();
+        if due.is_some_and(|due| due <= first) {
+            return None;
+        }
+        ready.eligible.pop().map(|entry| entry.0)
+    }
+
+    /// A task runs from now on; up to now all is charged.
+    fn run(&self, ready: &mut Ready, cpu: usize, task: &Arc<Task>, now: Nanos) {
+        let next = (!task.is_idle()).then(|| task.clone());
+        if let Some(task) = &next {
+            if task.fair.cpu.swap(cpu, Relaxed) != cpu {
+                task.fair.start.store(self.vtime(), Relaxed);
+                task.fair.ask();
+            }
+            ready.weight += task.fair.weight.load(Relaxed);
+        }
+        ready.is_due = core::mem::take(&mut ready.takes_due);
+        if let Some(left) = core::mem::replace(&mut ready.running, next) {
+            ready.weight -= left.fair.weight.load(Relaxed);
+        }
+        self.until.store(self.end_of_turn(ready, now), Relaxed);
+    }
+
+    /// Moves tasks on whose start virtual time has passed. If no task is eligible, virtual time goes
+    /// on to where one is.
+    fn make_eligible(&self, ready: &mut Ready, is_running_eligible: bool) {
+        if ready.eligible.is_empty() && !is_running_eligible {
+            let first = ready.later.peek().map_or(0, ByStart::key);
+            self.vtime.fetch_max(first, Relaxed);
+        }
+        let vtime = self.vtime();
+        while ready.later.peek().is_some_and(|entry| entry.key() <= vtime) {
+            let Some(Entry(task)) = ready.later.pop() else { break };
+            ready.eligible.push(Entry(task));
         }
     }
 }
 
-impl Lines {
-    const fn new() -> Lines {
-        Lines { due: VecDeque::new(), others: VecDeque::new(), is_due: false, until: 0 }
-    }
-
-    #[cold]
-    fn push_due(&mut self, task: Arc<Task>, place: Place) {
-        if place == Place::First {
-            self.due.push_front(task);
-        } else {
-            self.due.push_back(task);
-        }
-    }
-
-    /// The next task, and how long its turn is.
-    #[inline]
-    fn pop(&mut self) -> (Option<Arc<Task>>, Nanos) {
-        if self.due.is_empty() {
-            return (self.others.pop_front(), SLICE);
-        }
-        self.pop_due()
-    }
-
-    #[cold]
-    fn pop_due(&mut self) -> (Option<Arc<Task>>, Nanos) {
-        if self.others.is_empty() {
-            let next = self.due.pop_front();
-            return (next, if self.due.is_empty() { SLICE } else { MOMENT });
-        }
-        if self.due.front().is_some_and(|first| first.is_urgent()) {
-            return (self.due.pop_front(), SLICE);
-        }
-        let now = clock::now();
-        if now >= self.until {
-            // The others have had theirs, too, if no task has asked for as long as that.
-            self.is_due = !self.is_due || now >= self.until + OTHERS;
-            self.until = now + if self.is_due { DUE } else { OTHERS };
-        }
-        if self.is_due {
-            (self.due.pop_front(), MOMENT)
-        } else {
-            (self.others.pop_front(), TURN)
+impl Ready {
+    const fn new() -> Ready {
+        Ready {
+            urgent: VecDeque::new(),
+            due: BinaryHeap::new(),
+            eligible: BinaryHeap::new(),
+            later: BinaryHeap::new(),
+            weight: 0,
+            running: None,
+            charged: 0,
+            is_interrupted: false,
+            is_due: false,
+            credit: 0,
+            takes_due: false,
+            came: 0,
         }
     }
 }
@@ -135,7 +305,12 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
     let mut room = ROOM.lock();
     if tasks > *room {
         let new = (*room * 2).max(tasks).max(FIRST_ROOM);
-        if (0..cpu::found()).try_for_each(|cpu| enlarge(cpu, new)).is_err() {
+        let bytes = LISTS * new * size_of::<Arc<Task>>() * cpu::found();
+        let enlarge_all = || {
+            heap::reserve(bytes + super::TASK_HEAP)?;
+            (0..cpu::found()).try_for_each(|cpu| enlarge(cpu, new))
+        };
+        if enlarge_all().is_err() {
             TASKS.fetch_sub(1, Relaxed);
             return Err(NoMemory);
         }
@@ -147,17 +322,30 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
 /// Allocates with the queue unlocked: an allocation may wake the page daemon, which needs the
 /// queue.
 fn enlarge(cpu: usize, room: usize) -> Result<(), NoMemory> {
-    let mut larger = Lines::new();
+    let mut larger = Ready::new();
+    fault::attempt(|| larger.urgent.try_reserve_exact(room)).map_err(|_| NoMemory)?;
     fault::attempt(|| larger.due.try_reserve_exact(room)).map_err(|_| NoMemory)?;
-    fault::attempt(|| larger.others.try_reserve_exact(room)).map_err(|_| NoMemory)?;
-    let mut lines = QUEUES[cpu].lines.lock();
-    larger.due.append(&mut lines.due);
-    larger.others.append(&mut lines.others);
-    (larger.is_due, larger.until) = (lines.is_due, lines.until);
-    let smaller = core::mem::replace(&mut *lines, larger);
-    drop(lines);
-    drop(smaller);
+    fault::attempt(|| larger.eligible.try_reserve_exact(room)).map_err(|_| NoMemory)?;
+    fault::attempt(|| larger.later.try_reserve_exact(room)).map_err(|_| NoMemory)?;
+    let mut ready = QUEUES[cpu].ready.lock();
+    larger.urgent.append(&mut ready.urgent);
+    core::mem::swap(&mut ready.urgent, &mut larger.urgent);
+    let smaller = (
+        enlarge_to(&mut ready.due, larger.due),
+        enlarge_to(&mut ready.eligible, larger.eligible),
+        enlarge_to(&mut ready.later, larger.later),
+    );
+    drop(ready);
+    drop((larger.urgent, smaller));
     Ok(())
+}
+
+/// Moves a list to where there is more room. Returns its old room.
+fn enlarge_to<T: Ord>(list: &mut BinaryHeap<T>, larger: BinaryHeap<T>) -> Vec<T> {
+    let (mut entries, mut smaller) = (larger.into_vec(), core::mem::take(list).into_vec());
+    entries.append(&mut smaller);
+    *list = entries.into();
+    smaller
 }
 
 /// A task has ended.
@@ -165,63 +353,162 @@ pub(super) fn leave() {
     TASKS.fetch_sub(1, Relaxed);
 }
 
-/// Puts a task that is ready into a CPU's queue. Whether the turn that is under way there is
-/// shorter now.
+/// Puts a task that is ready into a CPU's queue. Whether the turn that is under way there ends
+/// earlier now, or is over.
 #[inline]
-pub(super) fn push(cpu: usize, task: Arc<Task>, place: Place) -> bool {
-    let queue = &QUEUES[cpu];
-    let mut lines = queue.lines.lock();
+pub(super) fn push(cpu: usize, task: Arc<Task>, comes: Comes) -> bool {
+    let (queue, now) = (&QUEUES[cpu], clock::now());
+    let mut ready = queue.ready.lock();
+    let ready = &mut *ready;
     queue.len.fetch_add(1, SeqCst);
-    if place == Place::Last {
-        lines.others.push_back(task);
-        return false;
+    if comes == Comes::Woken && task.is_kernel() {
+        ready.urgent.push_back(task);
+        return queue.until.fetch_min(now, Relaxed) > now;
     }
-    lines.push_due(task, place);
-    let most = if place == Place::First { 0 } else { TURN };
-    queue.turn.fetch_min(most, Relaxed) > most
+    queue.charge(ready, now);
+    let (fair, vtime) = (&task.fair, queue.vtime());
+    fair.weight.store(weight_of(&task), Relaxed);
+    let before = fair.cpu.swap(cpu, Relaxed);
+    let ahead = fair.start().saturating_sub(QUEUES[before].vtime());
+    if before != cpu {
+        fair.start.store(vtime + ahead, Relaxed);
+    }
+    if comes == Comes::Ready {
+        fair.ask_on();
+    } else {
+        // What it ran while it was due is more than its share, perhaps: that is held against it for
+        // a while.
+        let start = vtime + ahead.min(fair.virtual_time(LONGEST));
+        fair.start.store(start, Relaxed);
+        fair.ask_again();
+    }
+    if before != cpu {
+        fair.ask();
+    }
+    let is_due = task.is_due() && fair.is_brief();
+    let is_first = ready.running.as_ref().is_some_and(|running| {
+        !ready.is_due
+            && (is_due && ready.credit > 0
+                || fair.start() <= vtime && fair.deadline() < running.fair.deadline())
+    });
+    queue.put(ready, task, is_due);
+    let until = if is_first { now } else { queue.end_of_turn(ready, now) };
+    let before = queue.until.fetch_min(until, Relaxed);
+    before > until || before <= now
 }
 
-/// Takes the next task of a CPU's queue.
+/// Takes the next task of a CPU's queue, which runs from now on if it may run there; none if
+/// `stays`, which runs, goes before all others.
 #[inline]
-pub(super) fn pop(cpu: usize) -> Option<Arc<Task>> {
+pub(super) fn pop(cpu: usize, stays: Option<&Task>) -> Option<Arc<Task>> {
     let queue = &QUEUES[cpu];
-    if queue.len.load(Relaxed) == 0 {
+    if queue.len.load(Relaxed) == 0 && stays.is_none() {
         return None;
     }
-    let mut lines = queue.lines.lock();
-    let (task, turn) = lines.pop();
-    if task.is_some() {
+    let now = clock::now();
+    let mut ready = queue.ready.lock();
+    let ready = &mut *ready;
+    queue.charge(ready, now);
+    let next = queue.take(ready, stays, now);
+    if let Some(next) = &next {
         queue.len.fetch_sub(1, Relaxed);
-        queue.turn.store(turn, Relaxed);
+        if next.allowed().contains(cpu) {
+            queue.run(ready, cpu, next, now);
+        }
+    } else if stays.is_some() && now >= queue.until.load(Relaxed) {
+        ready.is_due = false;
+        queue.until.store(queue.end_of_turn(ready, now), Relaxed);
     }
-    task
+    next
 }
 
-/// How long the turn is that is under way on a CPU.
+/// A CPU runs a task from now on that comes from no queue, or from another's.
+pub(super) fn run(cpu: usize, task: &Arc<Task>) {
+    let (queue, now) = (&QUEUES[cpu], clock::now());
+    let mut ready = queue.ready.lock();
+    queue.charge(&mut ready, now);
+    queue.run(&mut ready, cpu, task, now);
+}
+
+/// The task that runs on a CPU lets others run first: it has had its share, and asks anew.
+pub(super) fn give_up(cpu: usize) {
+    let queue = &QUEUES[cpu];
+    let mut ready = queue.ready.lock();
+    let ready = &mut *ready;
+    queue.charge(ready, clock::now());
+    if let Some(running) = &ready.running {
+        running.fair.start.fetch_max(queue.vtime(), Relaxed);
+        running.fair.ask();
+        running.set_due(false);
+    }
+    ready.is_due = false;
+}
+
+/// An interrupt begins, or ends, to work for other tasks than the one that runs on a CPU.
+pub(super) fn interrupt(cpu: usize, begins: bool) {
+    let queue = &QUEUES[cpu];
+    let mut ready = queue.ready.lock();
+    queue.charge(&mut ready, clock::now());
+    ready.is_interrupted = begins;
+}
+
+/// A turn is over, and no other task waits: another one begins.
+pub(super) fn renew_turn(cpu: usize, now: Nanos) {
+    let queue = &QUEUES[cpu];
+    let mut ready = queue.ready.lock();
+    queue.charge(&mut ready, now);
+    ready.is_due = false;
+    queue.until.store(queue.end_of_turn(&ready, now), Relaxed);
+}
+
+/// When the turn that is under way on a CPU ends.
 #[inline]
-pub(super) fn turn(cpu: usize) -> Nanos {
-    QUEUES[cpu].turn.load(Relaxed)
+pub(super) fn until(cpu: usize) -> Nanos {
+    QUEUES[cpu].until.load(Relaxed)
 }
 
 /// Takes a task that may run on CPU `here` from another's queue.
 pub(super) fn steal(here: usize) -> Option<Arc<Task>> {
     let cpus = cpu::count();
-    (here + 1..here + cpus).find_map(|victim| steal_from(victim % cpus, here))
+    (here + 1..here + cpus).find_map(|victim| steal_from(victim % cpus, here, true))
 }
 
-fn steal_from(victim: usize, here: usize) -> Option<Arc<Task>> {
+/// Leaves those that are due soon where they are, unless they are wanted too.
+fn steal_from(victim: usize, here: usize, with_due: bool) -> Option<Arc<Task>> {
     let queue = &QUEUES[victim];
     if queue.len.load(Relaxed) == 0 {
         return None;
     }
-    let mut lines = queue.lines.lock();
-    let Lines { due, others, .. } = &mut *lines;
-    let task = [due, others].into_iter().find_map(|line| {
-        let at = line.iter().position(|task| task.allowed().contains(here))?;
-        line.remove(at)
+    let mut ready = queue.ready.lock();
+    let ready = &mut *ready;
+    let may = |task: &Arc<Task>| task.allowed().contains(here);
+    let mut urgent = || ready.urgent.iter().position(may).and_then(|at| ready.urgent.remove(at));
+    let urgent = if with_due { urgent() } else { None };
+    let task = urgent.or_else(|| {
+        let due = if with_due { take_where(&mut ready.due, may) } else { None };
+        let task = due
+            .or_else(|| take_where(&mut ready.eligible, may))
+            .or_else(|| take_where(&mut ready.later, may))?;
+        ready.weight -= task.fair.weight.load(Relaxed);
+        Some(task)
     })?;
     queue.len.fetch_sub(1, Relaxed);
     task.set_cpu(here);
+    Some(task)
+}
+
+/// Takes the first, or else any, task that may be taken off a list.
+fn take_where<const BY_DEADLINE: bool>(
+    list: &mut BinaryHeap<Entry<BY_DEADLINE>>,
+    may: impl Fn(&Arc<Task>) -> bool,
+) -> Option<Arc<Task>> {
+    if list.peek().is_some_and(|Entry(first)| may(first)) {
+        return list.pop().map(|Entry(task)| task);
+    }
+    let at = list.iter().position(|Entry(task)| may(task))?;
+    let mut entries = core::mem::take(list).into_vec();
+    let Entry(task) = entries.swap_remove(at);
+    *list = entries.into();
     Some(task)
 }
 
@@ -231,10 +518,9 @@ pub(super) fn balance(here: usize) {
     let longest = (0..cpu::count()).max_by_key(|&cpu| len(cpu));
     if let Some(task) = longest
         .filter(|&cpu| cpu != here && len(cpu) > own + 1)
-        .and_then(|cpu| steal_from(cpu, here))
+        .and_then(|cpu| steal_from(cpu, here, false))
     {
-        let place = task.next_place();
-        push(here, task, place);
+        push(here, task, Comes::Ready);
     }
 }
 

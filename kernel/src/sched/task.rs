@@ -9,7 +9,8 @@ use core::sync::atomic::{
 
 use machine::CpuSet;
 
-use super::queue::Place;
+use super::fair::Fair;
+use super::queue::Comes;
 use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
 use crate::lock::{SpinGuard, SpinLock};
 use crate::mem::fault::Allocations;
@@ -79,8 +80,12 @@ pub struct Task {
     allowed: AtomicU64,
     /// It was woken while it ran, since it was last about to wait.
     was_woken: AtomicBool,
-    /// How often it may yet run before others, for a moment.
-    moments: AtomicU8,
+    /// Its share of CPUs.
+    pub(super) fair: Fair,
+    /// It was woken as one that may run before others.
+    is_due: AtomicBool,
+    /// It was woken, and has come into no queue since.
+    is_woken: AtomicBool,
     /// The CPU whose registers were last loaded with its vector state.
     fpu_cpu: AtomicUsize,
     pub(super) context: switch::Context,
@@ -96,10 +101,6 @@ pub struct Task {
     /// What it asks memory for is not there yet: a process, a file or the like.
     pub asks_for_new: AtomicBool,
 }
-
-/// A moment may pass without the task: while a host runs another CPU than this one, say. Hence more
-/// than one.
-const MOMENTS: u8 = 3;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -129,7 +130,9 @@ impl Task {
             cpu: AtomicUsize::new(cpu::index()),
             allowed: AtomicU64::new(u64::MAX),
             was_woken: AtomicBool::new(false),
-            moments: AtomicU8::new(0),
+            fair: Fair::new(),
+            is_due: AtomicBool::new(false),
+            is_woken: AtomicBool::new(true),
             fpu_cpu: AtomicUsize::new(usize::MAX),
             context,
             state: AtomicU8::new(State::Ready as u8),
@@ -280,6 +283,7 @@ impl Task {
         let mut now = self.state.load(SeqCst);
         while is_asleep(now) {
             self.set_due(is_due);
+            self.is_woken.store(true, Relaxed);
             match self.state.compare_exchange(now, State::Ready as u8, AcqRel, Relaxed) {
                 Ok(_) => return now == State::Parked as u8,
                 Err(other) => now = other,
@@ -291,31 +295,24 @@ impl Task {
     /// Says whether it may run before others.
     #[inline]
     pub(super) fn set_due(&self, is_due: bool) {
-        let moments = if is_due { MOMENTS } else { 0 };
-        if self.moments.load(Relaxed) != moments {
-            self.moments.store(moments, Relaxed);
+        if self.is_due.load(Relaxed) != is_due {
+            self.is_due.store(is_due, Relaxed);
         }
     }
 
-    /// The running task has had its moment.
-    pub(super) fn end_moment(&self) {
-        self.moments.store(self.moments.load(Relaxed).saturating_sub(1), Relaxed);
-    }
-
-    /// A thread of the kernel that was woken and hasn't given way since: it waits for no turn.
-    pub(super) fn is_urgent(&self) -> bool {
-        self.is_kernel() && self.moments.load(Relaxed) == MOMENTS
-    }
-
-    /// Where it stands that gave way, or that another CPU's queue gets. A thread of the kernel
-    /// doesn't wait for all others.
     #[inline]
-    pub(super) fn next_place(&self) -> Place {
-        if self.moments.load(Relaxed) != 0 || self.is_kernel() {
-            Place::Due
-        } else {
-            Place::Last
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due.load(Relaxed)
+    }
+
+    /// How it comes into a queue that has left its stack: it may have been woken before.
+    #[inline]
+    pub(super) fn comes(&self) -> Comes {
+        if self.is_woken.load(Relaxed) {
+            self.is_woken.store(false, Relaxed);
+            return Comes::Woken;
         }
+        Comes::Ready
     }
 
     /// CPUs that it may run on.

@@ -7,11 +7,10 @@
 //! take turns as one whose timer went off. A call of a thread that is being ended is cut short
 //! where it can be.
 
-use super::{clock, count_time, current, others_ready, schedule, Nanos, Work};
+use super::{clock, count_time, current, others_ready, schedule, Leaves, Nanos, Work};
 use crate::arch::{cpu, io};
 
-/// The time slice of a thread in the kernel while others wait, and of a program while one waits
-/// that is due.
+/// How long a thread of the kernel that was woken may run while others wait.
 pub(super) const TURN: Nanos = 1_000_000;
 /// Bytes copied between two checks for waiting threads: a fraction of a millisecond.
 const LOOK: usize = 64 * 1024;
@@ -38,9 +37,7 @@ pub fn give_way() {
         current().drop_work(Work::TICK);
         count_time(&current());
     }
-    let is_over = || clock::since_switch() >= TURN;
-    if others_ready() && (current().has_work(Work::RESCHEDULE) || is_over()) {
-        clock::end_turn(&current());
-        schedule();
+    if others_ready() && (current().has_work(Work::RESCHEDULE) || clock::is_turn_over()) {
+        schedule(Leaves::IfOthersAreFirst);
     }
 }

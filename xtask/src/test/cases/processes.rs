@@ -156,6 +156,12 @@ pub const CASES: &[Case] = &[
         clock: Clock::Instructions,
         seconds: 300,
         ours_only: true,
+        ..guest("shares of the CPU", &[("shares", Libc::Musl)], &["/bin/shares"])
+    },
+    Case {
+        clock: Clock::Instructions,
+        seconds: 300,
+        ours_only: true,
         ..guest("crowds", &[("crowds", Libc::Musl)], &["/bin/crowds"])
     },
     Case {

@@ -1,0 +1,149 @@
+//! Shares of a CPU: virtual time, weights, and what a task asks for; see `queue`.
+
+use core::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+use super::clock::{Nanos, SLICE};
+use super::Task;
+use crate::arch::cpu;
+
+/// The longest turn of a task that is due.
+pub(super) const MOMENT: Nanos = 62_500;
+/// Requests lie between these.
+pub(super) const SHORTEST: Nanos = 50_000;
+pub(super) const LONGEST: Nanos = 4_000_000;
+/// What a new task asks for first.
+const FIRST: Nanos = 4 * SHORTEST;
+/// A task is brief that sleeps after bursts of less than [`MOMENT`] so much more often than after
+/// longer ones, and it may have so many moments in one burst. A host may run another CPU meanwhile:
+/// then a burst seems long.
+const BRIEF: u8 = 2;
+const MOST_BRIEF: u8 = 7;
+const MOMENTS: Nanos = 3;
+
+/// The weight of niceness 0.
+const UNIT: u64 = 1024;
+/// Virtual time of a nanosecond for a weight of 1.
+const VIRTUAL: u32 = 16;
+
+/// Weights by niceness from -20 on: each step is a quarter more or less.
+static WEIGHTS: [u64; 40] = {
+    let (mut weights, mut i) = ([UNIT; 40], 0);
+    while i < 20 {
+        let (more, less) = (weights[20 - i] * 5 / 4, weights[19 + i] * 4 / 5);
+        weights[19 - i] = more;
+        if i != 0 {
+            weights[20 + i] = less;
+        }
+        i += 1;
+    }
+    weights
+};
+
+/// What a task has of fairness: changed with its queue locked, or before the task is queued.
+pub(super) struct Fair {
+    pub(super) start: AtomicU64,
+    deadline: AtomicU64,
+    /// Constant while the task runs or is in a queue.
+    pub(super) weight: AtomicU64,
+    request: AtomicU64,
+    /// How long it has run since it was woken.
+    pub(super) burst: AtomicU64,
+    /// Sleeps after brief bursts, less those after long ones.
+    briefs: AtomicU8,
+    /// When it came into the queue, by the number of those that came before.
+    pub(super) came: AtomicU64,
+    /// The CPU whose virtual time `start` is of.
+    pub(super) cpu: AtomicUsize,
+}
+
+impl Fair {
+    /// As far ahead as its maker, so that a program gains nothing by forks.
+    pub(super) fn new() -> Fair {
+        let (cpu, maker) = (cpu::index(), cpu::current_owned());
+        let start = maker.filter(|task| task.fair.cpu.load(Relaxed) == cpu);
+        Fair {
+            start: AtomicU64::new(start.map_or(0, |task| task.fair.start())),
+            deadline: AtomicU64::new(0),
+            weight: AtomicU64::new(UNIT),
+            request: AtomicU64::new(FIRST),
+            burst: AtomicU64::new(0),
+            briefs: AtomicU8::new(0),
+            came: AtomicU64::new(0),
+            cpu: AtomicUsize::new(cpu),
+        }
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.start.load(Relaxed)
+    }
+
+    pub(super) fn deadline(&self) -> u64 {
+        self.deadline.load(Relaxed)
+    }
+
+    fn request(&self) -> Nanos {
+        self.request.load(Relaxed)
+    }
+
+    /// Virtual time of so long a run.
+    pub(super) fn virtual_time(&self, run: Nanos) -> u64 {
+        virtual_time(run, self.weight.load(Relaxed))
+    }
+
+    /// Asks for the CPU anew.
+    pub(super) fn ask(&self) {
+        self.deadline.store(self.start() + self.virtual_time(self.request()), Relaxed);
+    }
+
+    /// Asks anew, and for longer, if it has had all that it asked for.
+    pub(super) fn ask_on(&self) {
+        if self.start() >= self.deadline() {
+            self.request.store((2 * self.request()).min(LONGEST), Relaxed);
+            self.ask();
+        }
+    }
+
+    /// Was woken: asks for as much as it has used up lately.
+    pub(super) fn ask_again(&self) {
+        let (request, burst) = (self.request(), self.burst.load(Relaxed));
+        self.burst.store(0, Relaxed);
+        let briefs = self.briefs.load(Relaxed);
+        let briefs =
+            if burst < MOMENT { (briefs + 1).min(MOST_BRIEF) } else { briefs.saturating_sub(1) };
+        self.briefs.store(briefs, Relaxed);
+        if burst < request / 2 {
+            self.request.store((request / 2).max(SHORTEST), Relaxed);
+        }
+        self.ask();
+    }
+
+    /// Whether it has run briefly, before its last sleeps and since.
+    pub(super) fn is_brief(&self) -> bool {
+        self.briefs.load(Relaxed) >= BRIEF && self.burst.load(Relaxed) < MOMENTS * MOMENT
+    }
+
+    /// How long it may run until it has had what it asks for.
+    pub(super) fn turn(&self) -> Nanos {
+        let left = self.deadline().saturating_sub(self.start());
+        real(left, self.weight.load(Relaxed)).clamp(SHORTEST, SLICE)
+    }
+}
+
+/// The time in which so much virtual time passes for a weight.
+pub(super) fn real(virtual_time: u64, weight: u64) -> Nanos {
+    ((u128::from(virtual_time) * u128::from(weight)) >> VIRTUAL) as u64
+}
+
+/// The virtual time that passes for a weight in so long a run.
+pub(super) fn virtual_time(run: Nanos, weight: u64) -> u64 {
+    const MOST: Nanos = 1 << 44;
+    if weight == UNIT {
+        return run << (VIRTUAL - UNIT.ilog2());
+    }
+    (run.min(MOST) << VIRTUAL) / weight.max(1)
+}
+
+pub(super) fn weight_of(task: &Task) -> u64 {
+    let Some(thread) = task.user() else { return 8 * UNIT };
+    WEIGHTS[(thread.process.nice.load(Relaxed).clamp(-20, 19) + 20) as usize]
+}

@@ -1,0 +1,228 @@
+// Who gets the CPU: sleeps and answers beside programs that compute, and what share each program has. Time is virtual: run with
+// instructions for a clock.
+#include "check.h"
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+
+enum { MOST_PROGRAMS = 80 };
+static const int64_t MILLI = 1000000, SECOND = 1000 * MILLI;
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * SECOND + t.tv_nsec;
+}
+
+static void sleep_for(int64_t time) {
+    nanosleep(&(struct timespec){time / SECOND, time % SECOND}, 0);
+}
+
+static pid_t programs[MOST_PROGRAMS];
+static int there;
+
+static void computes(int which) {
+    (void)which;
+    for (;;) continue;
+}
+
+// So many programs more, which have all begun when this returns.
+static void add(int count, void (*body)(int)) {
+    for (int i = 0; i < count; i++) {
+        int which = there;
+        programs[there] = fork();
+        NEED(programs[there] >= 0);
+        if (programs[there] == 0) {
+            body(which);
+            _exit(1);
+        }
+        there++;
+    }
+    sleep_for(50 * MILLI);
+}
+
+static void end_all(void) {
+    for (int i = 0; i < there; i++) kill(programs[i], SIGKILL);
+    for (int i = 0; i < there; i++) NEED(waitpid(programs[i], 0, 0) == programs[i]);
+    there = 0;
+}
+
+// What a program has run, in nanoseconds.
+static int64_t has_run(pid_t program) {
+    clockid_t clock;
+    struct timespec t;
+    NEED(!clock_getcpuclockid(program, &clock) && !clock_gettime(clock, &t));
+    return t.tv_sec * SECOND + t.tv_nsec;
+}
+
+static int64_t latest_sleep(int times) {
+    int64_t latest = 0;
+    for (int i = 0; i < times; i++) {
+        int64_t due = now() + MILLI;
+        sleep_for(MILLI);
+        int64_t late = now() - due;
+        if (late > latest) latest = late;
+    }
+    return latest;
+}
+
+static int there_and_back[2][2];
+
+static void answers(int which) {
+    char byte;
+    (void)which;
+    while (read(there_and_back[0][0], &byte, 1) == 1) NEED(write(there_and_back[1][1], &byte, 1) == 1);
+}
+
+// A round trip, on the average of so many.
+static int64_t ping_pong(int times) {
+    char byte = 0;
+    NEED(!pipe(there_and_back[0]) && !pipe(there_and_back[1]));
+    add(1, answers);
+    int64_t begun = now();
+    for (int i = 0; i < times; i++)
+        NEED(write(there_and_back[0][1], &byte, 1) == 1 && read(there_and_back[1][0], &byte, 1) == 1);
+    int64_t each = (now() - begun) / times;
+    for (int i = 0; i < 4; i++) close(there_and_back[i / 2][i % 2]);
+    return each;
+}
+
+static void sleeps_end_in_time(void) {
+    for (int count = 0; count <= 10; count += count ? 9 : 1) {
+        add(count, computes);
+        int64_t late = latest_sleep(300);
+        printf("  beside %d programs that compute a sleep of 1 ms ends at most %lld us late\n", count, (long long)late / 1000);
+        CHECK(late <= MILLI / 10);
+        end_all();
+    }
+}
+
+static void answers_come_soon(void) {
+    for (int count = 0; count <= 10; count += count ? 9 : 1) {
+        add(count, computes);
+        int64_t each = ping_pong(2000);
+        printf("  beside %d programs that compute a round trip through pipes takes %lld ns\n", count, (long long)each);
+        CHECK(each <= MILLI / 50);
+        end_all();
+    }
+}
+
+// The least and the most that a program has of its share, in thousandths.
+static void shares(int first, int count, int64_t meanwhile, int64_t *least, int64_t *most) {
+    int64_t before[MOST_PROGRAMS], sum = 0;
+    for (int i = 0; i < count; i++) before[i] = has_run(programs[first + i]);
+    sleep_for(meanwhile);
+    for (int i = 0; i < count; i++) sum += before[i] = has_run(programs[first + i]) - before[i];
+    *least = INT64_MAX, *most = 0;
+    for (int i = 0; i < count; i++) {
+        int64_t part = before[i] * count * 1000 / (sum ? sum : 1);
+        if (part < *least) *least = part;
+        if (part > *most) *most = part;
+    }
+}
+
+static void equal_programs_have_equal_shares(void) {
+    int64_t least, most;
+    for (int count = 2; count <= 10; count += 4) {
+        add(count, computes);
+        shares(0, count, 2 * SECOND, &least, &most);
+        printf("  each of %d programs has %lld to %lld thousandths of its share\n", count, (long long)least, (long long)most);
+        CHECK(least >= 990 && most <= 1010);
+        end_all();
+    }
+}
+
+static void nice_programs_have_less(void) {
+    add(2, computes);
+    NEED(!setpriority(PRIO_PROCESS, programs[1], 5));
+    int64_t first = has_run(programs[0]), second = has_run(programs[1]);
+    sleep_for(2 * SECOND);
+    first = has_run(programs[0]) - first, second = has_run(programs[1]) - second;
+    printf("  a program has %lld hundredths of what one has that is nicer by 5\n", (long long)(first * 100 / (second ? second : 1)));
+    CHECK(first * 100 > second * 295 && first * 100 < second * 315);
+    end_all();
+}
+
+static void sleeps_shortly(int which) {
+    (void)which;
+    for (;;) sleep_for(1);
+}
+
+static void computes_and_sleeps(int which) {
+    for (;;) {
+        for (int64_t begun = now(); now() - begun < MILLI * 9 / 10;) continue;
+        sleep_for(which + 1);
+    }
+}
+
+static void yields(int which) {
+    (void)which;
+    for (;;) sched_yield();
+}
+
+static void forks(int which) {
+    (void)which;
+    for (;;) {
+        pid_t it = fork();
+        if (it == 0) {
+            for (int64_t begun = now(); now() - begun < MILLI;) continue;
+            _exit(0);
+        }
+        if (it > 0) waitpid(it, 0, 0);
+    }
+}
+
+static void *thread_computes(void *unused) {
+    for (;;) continue;
+    return unused;
+}
+
+static void computes_by_threads(int which) {
+    pthread_t thread;
+    for (int i = 0; i < 10; i++) NEED(!pthread_create(&thread, 0, thread_computes, 0));
+    computes(which);
+}
+
+// Nothing that others do keeps a program from its share for long; what they have of theirs isn't asked for.
+static void no_program_starves(void) {
+    static const struct {
+        const char *what;
+        void (*body)(int);
+        int count;
+        // Hundredths of one of them's share that a program that computes has at least.
+        int least;
+    } mixes[] = {
+        {"programs that sleep for a nanosecond", sleeps_shortly, 20, 90},
+        {"programs that compute and sleep", computes_and_sleeps, 20, 70},
+        {"programs that yield", yields, 20, 90},
+        {"programs that fork", forks, 10, 90},
+        {"a program of many threads", computes_by_threads, 1, 8},
+    };
+    for (size_t i = 0; i < sizeof mixes / sizeof *mixes; i++) {
+        add(mixes[i].count, mixes[i].body);
+        add(1, computes);
+        int64_t before = has_run(programs[there - 1]), longest = 0, last = before;
+        for (int64_t begun = now(), since = begun; now() - begun < SECOND;) {
+            sleep_for(5 * MILLI);
+            int64_t run = has_run(programs[there - 1]);
+            if (run != last) last = run, since = now();
+            else if (now() - since > longest) longest = now() - since;
+        }
+        int64_t part = (last - before) * 100 * (mixes[i].count + 1) / SECOND;
+        printf("  beside %d %s one that computes has %lld hundredths of its share and waits at most %lld ms\n", mixes[i].count, mixes[i].what, (long long)part, (long long)(longest / MILLI));
+        CHECK(part >= mixes[i].least && longest <= 200 * MILLI);
+        end_all();
+    }
+}
+
+static const struct test_case cases[] = {
+    {"sleeps_end_in_time", sleeps_end_in_time},
+    {"answers_come_soon", answers_come_soon},
+    {"equal_programs_have_equal_shares", equal_programs_have_equal_shares},
+    {"nice_programs_have_less", nice_programs_have_less},
+    {"no_program_starves", no_program_starves},
+};
+
+int main(int argc, char **argv) {
+    return RUN(cases, argc, argv);
+}
