@@ -4,9 +4,9 @@
 //! Input starts once the guest runs user code, since a serial port that is being set up loses what
 //! came before. From a terminal every byte goes through as it is (the guest's own terminal echoes,
 //! edits, and makes ^C a signal); Ctrl-A x stops the machine, also while a program doesn't read
-//! what was typed or pasted, and Ctrl-A Ctrl-A is a Ctrl-A. A window of another size is told. From
-//! a pipe or a file, bytes that the guest's terminal would take as its own commands are quoted with
-//! ^V, and the end becomes ^D at the start of a line.
+//! what was typed or pasted, and Ctrl-A Ctrl-A is a Ctrl-A. A window of another size is reported.
+//! From a pipe or a file, bytes that the guest's terminal would take as its own commands are quoted
+//! with ^V, and the end becomes ^D at the start of a line.
 
 use crate::control::{FirstUser, Teller};
 use rustix::termios::{self, OptionalActions, Termios};

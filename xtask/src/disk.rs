@@ -33,7 +33,7 @@ impl Disks {
         Ok(())
     }
 
-    /// The same with an image that is known to be there.
+    /// Like [`mount`](Self::mount), with an image that is known to be there.
     pub fn mount_image(&mut self, image: PathBuf, access: Access) {
         let before = self.words.iter().filter(|word| word.starts_with("mount=")).count();
         let folder = if before == 0 { "/mnt".to_owned() } else { format!("/mnt{}", before + 1) };

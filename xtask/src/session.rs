@@ -52,7 +52,7 @@ pub fn capture(machine: &Machine, input: Input, limit: Duration) -> Result<Finis
     follow(machine.start(Stdio::piped(), Traces::Kept)?, input, limit)
 }
 
-/// The same with no input, each CPU on one of its own.
+/// Like [`capture`], with no input, and each CPU on one of its own.
 pub fn capture_apart(machine: &Machine, limit: Duration) -> Result<Finished> {
     let running = machine.start(Stdio::piped(), Traces::Kept)?;
     qemu::keep_cpus_apart(running.child.id(), machine.cpus);

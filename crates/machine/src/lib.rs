@@ -11,8 +11,8 @@
 //!   [`plain`]: an implementation of it over a port's tables; [`bare`]: a spin lock, and bytes of
 //!   frames;
 //! * [`promise`]: a heap that promises memory, over any allocator;
-//! * [`shootdown`]: what an operation lowered, gathered, and told to the CPUs once; [`notes`]: how
-//!   CPUs tell each other;
+//! * [`shootdown`]: what an operation lowered, gathered, and flushed on the CPUs once; [`notes`]:
+//!   how CPUs send each other shootdown requests;
 //! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without
 //!   holding a lock.
 //!

@@ -2,7 +2,7 @@
 //! lines.
 //!
 //! What limits a machine of many CPUs is lines that several of them write: each write takes the
-//! line from everybody else. An emulator has no caches to show it, so the feature simulates what
+//! line from all other CPUs. An emulator has no caches to show it, so the feature simulates what
 //! there is to know: which line each access to an atomic and each lock touches, from which CPU, and
 //! whether the line was there already (MESI's states, caches without bounds). What is not atomic is
 //! guarded by a lock, whose line moves first; what is read under a [`Shared`](crate::Shared) lock

@@ -63,10 +63,10 @@ pub struct Channel(pub u64);
 impl Channel {
     /// Woken when free pages have fallen under the low water mark: the page daemon's.
     pub const PAGE_DAEMON: Channel = Channel(u64::MAX);
-    /// Woken when pages have been freed, or written out so that they can be: for those who wait for
-    /// memory.
+    /// Woken when pages have been freed, or written out so that they can be: for threads that wait
+    /// for memory.
     pub const MEMORY: Channel = Channel(u64::MAX - 1);
-    /// Those who were refused memory and wait for their turn: woken by [`Machine::wake_one`].
+    /// Threads that were refused memory and wait for their turn: woken by [`Machine::wake_one`].
     pub const MEMORY_TURN: Channel = Channel(u64::MAX - 3);
 }
 
@@ -176,9 +176,9 @@ pub trait Machine: Sized + Send + Sync + 'static {
     /// `Uvm::new` allocate by the machine's size comes before all that, in larger pieces, and is an
     /// error if it fails.
     ///
-    /// Who gives memory up isn't refused: the end of a space, and the release of what has been
-    /// unmapped or replaced, go on after an error, and allocate at most [`UNRESERVED_BYTES`] before
-    /// the next call of this function. A host keeps them in store. What ends I/O has no
+    /// A thread that gives memory up isn't refused: the end of a space, and the release of what has
+    /// been unmapped or replaced, go on after an error, and allocate at most [`UNRESERVED_BYTES`]
+    /// before the next call of this function. A host keeps them in store. What ends I/O has no
     /// reservation, and allocates nothing.
     ///
     /// What is freed adds nothing to the promise: another thread may have it by then.
@@ -212,7 +212,7 @@ pub trait Machine: Sized + Send + Sync + 'static {
     fn pause(&self, _held: &mut Held<'_, Nothing>) {}
 
     /// Whether the calling thread is being ended. It is then refused memory at once, so that it can
-    /// leave and give back what it has; and who ends a thread ends its `wait`.
+    /// leave and give back what it has; and the host, as it ends a thread, ends its `wait`.
     fn has_fatal_signal(&self) -> bool {
         false
     }

@@ -1,31 +1,30 @@
-//! How CPUs have each other forget translations: each has a box for notes, which it empties before
-//! it uses a translation again.
+//! Shootdown requests between CPUs: each CPU has a mailbox for them ([`Notes`]), which it empties
+//! before it uses a translation again.
 //!
 //! ```text
-//!   asker:   lower the tables -> read who holds the space -> leave a note in each one's box, then read its `uses`
-//!            even: it will find the note in time                   odd: interrupt it, and wait until `uses` is another number
+//!   asker:   lower the tables -> read the space's set of CPUs
+//!              -> for each: leave a request (a note) in its mailbox, then read its `uses`
+//!                   even: the CPU will find the note in time
+//!                   odd:  interrupt the CPU, and wait until `uses` is another number
 //!   asked:   uses += 1 (odd) -> is there a note? -- no: use translations -> uses += 1 (even)
-//!                                               `-- yes: uses += 1, forget what the notes say, begin anew
+//!                                               `-- yes: uses += 1, invalidate, begin anew
 //! ```
 //! A CPU that runs a kernel's code uses no translation of a program but where it copies to or from
 //! the program's memory. So most CPUs that are asked need no interrupt, and no CPU waits for them;
-//! and one that must be interrupted has answered by coming into the kernel at all. Entering and
+//! and a CPU that must be interrupted acknowledges the request by entering the kernel. Entering and
 //! leaving the kernel is what counts `uses`; so is each such copy.
 //!
 //! Where a table is to be freed that's not enough: a CPU may walk through it ahead of any use, and
-//! write accessed bits into it. Then the asker waits until the CPU has been through its box:
+//! write accessed bits into it. Then the asker waits until the CPU has emptied its mailbox:
 //! [`Left::is_forgotten`].
 //!
 //! I1: a CPU enters a space's set before it can load a translation of the space, and leaves it
-//! after it has forgotten all; an asker
-//!     reads the set after it has lowered. Then a CPU that isn't in the set has seen the lowered
-//!     tables, or has forgotten since.
-//! I2: `uses` becomes odd before the box is looked into, and a note is left before `uses` is read.
-//! Both sides write, then read what
-//!     the other has written, in one order that all CPUs agree on: so the asker finds `uses` odd or
-//!     the asked finds the note.
-//! I3: notes are taken out before what they say is forgotten, so a CPU that leaves one has lowered
-//! before that.
+//! after it has invalidated all; an asker reads the set after it has lowered. Then a CPU that isn't
+//! in the set has seen the lowered tables, or has invalidated since. I2: `uses` becomes odd before
+//! the CPU looks into its mailbox, and a note is left before `uses` is read. Both sides write, then
+//! read what the other has written, in one order that all CPUs agree on: so the asker finds `uses`
+//! odd or the asked CPU finds the note. I3: notes are taken out before what they say is
+//! invalidated, so a CPU that leaves one has lowered before that.
 //!
 //! `uvm-check/tests/loom/notes.rs` tries all schedules, and breaks each of these laws to see that
 //! it is found.
@@ -40,18 +39,18 @@ use crate::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::shootdown::Stale;
 use crate::{Va, VaRange, PAGE_SHIFT};
 
-/// Ranges that a box holds beside the first; with more in it, everything is forgotten.
+/// Ranges that a mailbox holds beside the first; with more in it, everything is invalidated.
 const WORDS: usize = 5;
 /// Pages in a range that gets a word.
 const LONGEST: u64 = (1 << LENGTH) - 1;
 const LENGTH: u32 = 6;
 
-/// What `waiting` says that isn't a range, as it has no pages: to look at the words; to forget
+/// What `waiting` says that isn't a range, as it has no pages: to look at the words; to invalidate
 /// everything.
 const MORE: u64 = 1 << LENGTH;
 const EVERYTHING: u64 = 2 << LENGTH;
 
-/// One CPU's box, on a line of its own. It may be written by assembly, too: see the constants.
+/// One CPU's mailbox, on a line of its own. It may be written by assembly, too: see the constants.
 ///
 /// ```
 /// use machine::notes::{Forget, Notes};
@@ -73,16 +72,16 @@ const EVERYTHING: u64 = 2 << LENGTH;
 pub struct Notes {
     /// Odd while the CPU may use translations. Only that CPU writes it.
     uses: AtomicU64,
-    /// What there is in the box: 0, a range, or one of the words above. There may be more in
+    /// What there is in the mailbox: 0, a range, or one of the words above. There may be more in
     /// `words` with any but 0.
     waiting: AtomicU64,
-    /// Odd while the CPU goes through its box.
+    /// Odd while the CPU empties its mailbox.
     passes: AtomicU64,
-    /// A range of pages each, or 0. Of which space isn't said: to forget too much is no harm.
+    /// A range of pages each, or 0. Of which space isn't said: to invalidate too much is no harm.
     words: [AtomicU64; WORDS],
 }
 
-/// What to forget.
+/// What to invalidate.
 ///
 /// ```
 /// use machine::notes::{Forget, Notes};
@@ -167,7 +166,7 @@ impl Notes {
     /// Where assembly finds whether there are notes, 64 bits wide: other than 0.
     pub const WAITING: usize = core::mem::offset_of!(Notes, waiting);
 
-    /// An empty box of a CPU that uses no translation.
+    /// An empty mailbox of a CPU that uses no translation.
     ///
     /// ```
     /// static BOXES: [machine::Notes; 2] = [const { machine::Notes::new() }; 2];
@@ -184,7 +183,7 @@ impl Notes {
         }
     }
 
-    /// An empty box of a CPU that uses no translation.
+    /// An empty mailbox of a CPU that uses no translation.
     #[cfg(feature = "__loom")]
     #[allow(clippy::new_without_default)]
     #[must_use]
@@ -198,8 +197,8 @@ impl Notes {
         }
     }
 
-    /// This CPU may use translations from now on. What it is asked to forget it forgets first, by
-    /// `forget`.
+    /// This CPU may use translations from now on. What it is asked to invalidate it invalidates
+    /// first, by `forget`.
     ///
     /// ```
     /// use machine::notes::Notes;
@@ -214,7 +213,7 @@ impl Notes {
         self.begin_use_by(|notes| notes.take(&mut forget));
     }
 
-    /// Begins a use as [`begin_use`](Self::begin_use) does, for a host that goes through the box
+    /// Begins a use as [`begin_use`](Self::begin_use) does, for a host that empties the mailbox
     /// itself, by [`take`](Self::take): with a lock held, say.
     ///
     /// ```
@@ -264,7 +263,7 @@ impl Notes {
         self.uses.load(Relaxed) % 2 == 1
     }
 
-    /// This CPU goes through its box. Takes no lock, waits for no CPU. If the box is empty `forget`
+    /// This CPU empties its mailbox. Takes no lock, waits for no CPU. If there is no note, `forget`
     /// isn't called.
     ///
     /// ```
@@ -284,8 +283,8 @@ impl Notes {
             ranges[0] = unpack(waiting);
             len = 1;
         }
-        // Who puts a range there behind our look changes `waiting` after that, and it is seen the
-        // next time.
+        // A CPU that puts a range there after this look changes `waiting` afterwards, and the next
+        // pass finds it.
         for word in self.words.iter().filter(|word| word.load(Relaxed) != 0) {
             ranges[len] = unpack(word.swap(0, AcqRel));
             len += 1;
@@ -298,8 +297,8 @@ impl Notes {
         self.passes.store(passes + 2, Release);
     }
 
-    /// Leaves a note in another CPU's box: to forget `ranges`, of which it holds those of its
-    /// active tables; `None` means everything.
+    /// Leaves a shootdown request in another CPU's mailbox: to invalidate `ranges`, of which it
+    /// holds those of its active tables; `None` means everything.
     ///
     /// ```
     /// use machine::notes::Notes;
@@ -309,7 +308,7 @@ impl Notes {
     /// }
     /// ```
     pub fn leave(&self, ranges: Option<&[Stale]>) -> Left {
-        // Mostly it is one range, and the box is empty: one access that takes the line.
+        // Mostly it is one range, and the mailbox is empty: one access that takes the line.
         let word =
             ranges.map_or(0, |ranges| if let [stale] = ranges { pack(stale.range) } else { 0 });
         if word == 0 || self.waiting.compare_exchange(0, word, SeqCst, Relaxed).is_err() {

@@ -115,7 +115,7 @@ macro_rules! levels {
 levels! {
     /// No lock is held: the only level at which a thread may sleep.
     Nothing
-    /// The line of those who were refused memory; nothing is taken inside.
+    /// The queue of threads that were refused memory; nothing is taken inside.
     MemoryTurn
     /// An address space's map.
     Map
@@ -150,7 +150,7 @@ levels! {
 pub struct Held<'t, L: Level>(PhantomData<&'t mut ()>, PhantomData<*const L>);
 
 impl<'t, L: Level> Held<'t, L> {
-    /// The same token, for who takes nothing down to `M` any more.
+    /// This token as one of `M`, for a thread that takes no lock down to `M` any more.
     ///
     /// ```
     /// use machine::order::{Amap, Map};
@@ -244,7 +244,7 @@ impl ThreadCtx {
 ///
 /// struct SpinLock(AtomicBool);
 ///
-/// // SAFETY: who changes the flag from false to true has the lock; the store of false publishes.
+/// // SAFETY: the thread that sets the flag has the lock; the store of false publishes its writes.
 /// unsafe impl RawLock for SpinLock {
 ///     fn new() -> Self {
 ///         SpinLock(AtomicBool::new(false))

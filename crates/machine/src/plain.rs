@@ -208,7 +208,7 @@ impl<T: Tables> State<T> {
         }
     }
 
-    /// Law P6: others may have lowered what the caller came for, and not told of it yet.
+    /// Law P6: other CPUs may have lowered what the caller came for, and not flushed it yet.
     fn overtake(&self, down: &mut Shootdown) {
         if self.unfinished != u32::from(down.is_counted()) && !cfg!(feature = "__plant-overtake") {
             down.note_all(CpuSet::ALL);
@@ -478,7 +478,7 @@ impl<T: Tables, R: RawLock> Pmap for PlainPmap<T, R> {
         self.locked(|state| state.has(page, Prot::READ))
     }
 
-    /// No CPU is told: one that goes on with its translation costs the page its second chance.
+    /// No CPU is flushed: one that goes on with its translation costs the page its second chance.
     fn clear_referenced(&self, page: PageNo) -> bool {
         self.locked(|state| state.clear(page, Prot::READ, None))
     }
@@ -487,7 +487,8 @@ impl<T: Tables, R: RawLock> Pmap for PlainPmap<T, R> {
         self.locked(|state| state.has(page, Prot::WRITE))
     }
 
-    /// CPUs are told: one whose translation says that the page is modified wouldn't say it again.
+    /// CPUs are flushed: one whose translation says that the page is modified wouldn't say it
+    /// again.
     fn clear_modified(&self, page: PageNo, down: &mut Shootdown) -> bool {
         self.locked(|state| {
             let was = state.clear(page, Prot::WRITE, Some(down));

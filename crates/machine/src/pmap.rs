@@ -9,9 +9,10 @@
 //! * P2. *What must be exact*: after a call that removes or lowers has returned and its
 //!   [`Shootdown`] has been performed, no CPU reads or writes through what was lowered. Until then
 //!   a CPU may.
-//! * P3. *What may be put off*: telling other CPUs, until [`Pmap::flush`]. Raising a permission may
-//!   stay unknown to a CPU: it faults once more, and the VM system answers with the same `enter`,
-//!   which makes the CPU that runs it forget the address if its MMU would go on by what it knew.
+//! * P3. *What may be put off*: flushing other CPUs, until [`Pmap::flush`]. Raising a permission
+//!   may stay unknown to a CPU: it faults once more, and the VM system answers with the same
+//!   `enter`, which makes the CPU that runs it forget the address if its MMU would go on by what it
+//!   knew.
 //! * P4. *Referenced and modified*: a page's bits are the union over all its mappings, past and
 //!   present, since they were cleared. A removed mapping's bits are kept with the page. They may be
 //!   said too often, never too rarely.
@@ -19,14 +20,14 @@
 //!   number.
 //! * P6. *What no call may overtake*: a mapping that has left the tables, or was lowered there, by
 //!   `enter` too, may be used by a CPU until its shootdown is flushed, and a thread that looks into
-//!   the tables meanwhile finds nothing to tell the CPUs. A space's map and a page's owner have
-//!   different locks. So a port counts the shootdowns that are not flushed
-//!   ([`Shootdown::begin_count`]); while there are others, `remove` and `protect` note the whole
-//!   range, `page_protect` all that CPUs know, and so does `clear_modified` where it clears a bit.
-//!   Else an unmapping would return, or the page daemon free a page, while a CPU still reaches it;
-//!   or a page would count as clean while a CPU whose translation says that it is modified already
-//!   goes on storing to it. A port may leave out what no CPU but the lowering one holds, if nothing
-//!   runs there before the flush that could use it.
+//!   the tables meanwhile finds nothing to flush. A space's map and a page's owner have different
+//!   locks. So a port counts the shootdowns that are not flushed ([`Shootdown::begin_count`]);
+//!   while there are others, `remove` and `protect` note the whole range, `page_protect` all that
+//!   CPUs know, and so does `clear_modified` where it clears a bit. Else an unmapping would return,
+//!   or the page daemon free a page, while a CPU still reaches it; or a page would count as clean
+//!   while a CPU whose translation says that it is modified already goes on storing to it. A port
+//!   may leave out what no CPU but the lowering one holds, if nothing runs there before the flush
+//!   that could use it.
 //!
 //! # Locks
 //! A pmap's own locks rank below every VM lock but those of the page allocator, from which it takes
@@ -56,7 +57,7 @@ impl Prot {
     /// Everything but store.
     pub const READ_EXECUTE: Prot = Prot::READ.union(Prot::EXECUTE);
 
-    /// The same without store.
+    /// These rights without store.
     ///
     /// ```
     /// use machine::Prot;

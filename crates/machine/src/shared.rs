@@ -425,8 +425,8 @@ impl<T> Deref for ReadGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: no one uses a guard while a row names the lock as being read (I1), and other
-        // readers have `&T` too.
+        // SAFETY: no thread uses a [`Guard`] while a row names the lock as being read (I1), and
+        // other readers have `&T` too.
         unsafe { &*self.cell.get() }
     }
 }
@@ -684,8 +684,8 @@ impl<L: Level, R: RawLock, T> Shared<L, R, T> {
         Access::Exclusive(guard)
     }
 
-    /// Counts a read with the lock held. Where it is biased, or becomes so now, the CPU's row says
-    /// who reads.
+    /// Counts a read with the lock held. Where it is biased, or becomes so now, the CPU's row names
+    /// the lock.
     #[inline(never)]
     fn read_once_more(&self, rows: &'static [Row]) -> Option<&'static Place> {
         let quiet = self.quiet.load(Relaxed) + 1;

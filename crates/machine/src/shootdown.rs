@@ -1,4 +1,4 @@
-//! What an operation lowered, gathered and told to the CPUs once.
+//! What an operation lowered, gathered and flushed on the CPUs once.
 //!
 //! An operation makes one [`Shootdown`], passes it to every pmap call that removes or lowers, and
 //! flushes it at the end: one round of interrupts at most, and only to CPUs whose TLBs may hold the
@@ -6,7 +6,7 @@
 //! become free only after that, so that no stale translation reaches a page with a new owner.
 //!
 //! I1: a `Shootdown` that holds anything is flushed, not dropped. I2: the thread that gathers
-//! doesn't sleep before it has told the CPUs: it could go on elsewhere, and another program run
+//! doesn't sleep before it has flushed it: it could go on elsewhere, and another program run
 //! meanwhile on the CPU that it left (see pmap law P6).
 
 use arrayvec::ArrayVec;
@@ -315,7 +315,7 @@ impl Shootdown {
         self.counted
     }
 
-    /// CPUs that must be told.
+    /// CPUs that must flush.
     ///
     /// ```
     /// use machine::{CpuSet, Shootdown};
@@ -329,7 +329,7 @@ impl Shootdown {
         self.cpus
     }
 
-    /// What those CPUs must forget; `None` means all translations.
+    /// What those CPUs must invalidate; `None` means all translations.
     ///
     /// ```
     /// assert_eq!(machine::Shootdown::new().ranges().map(<[_]>::len), Some(0));
@@ -339,7 +339,7 @@ impl Shootdown {
         (!self.everything).then_some(&self.ranges[..])
     }
 
-    /// Whether any CPU must be told anything.
+    /// Whether any CPU must flush anything.
     ///
     /// ```
     /// assert!(!machine::Shootdown::new().is_needed());
@@ -349,8 +349,8 @@ impl Shootdown {
         self.cpus != CpuSet::NONE
     }
 
-    /// Tells the CPUs now and goes on gathering: for an operation that must know translations gone
-    /// before its next step, such as copying a page that was just write-protected.
+    /// Flushes the CPUs now and goes on gathering: for an operation that must know translations
+    /// gone before its next step, such as copying a page that was just write-protected.
     ///
     /// ```
     /// use machine::{Pmap, Shootdown};
@@ -363,7 +363,8 @@ impl Shootdown {
         self.flush_by(|down| pmap.flush(down));
     }
 
-    /// The same by other means than [`Pmap::flush`]: for a port that has more to wait for.
+    /// Like [`flush`](Self::flush), by other means than [`Pmap::flush`]: for a port that has more
+    /// to wait for.
     ///
     /// ```
     /// use machine::{CpuSet, Shootdown};

@@ -1,16 +1,16 @@
-//! Shootdowns under way: whether a CPU has lowered what others may hold, and has not told them all
-//! yet (law P6 of [`crate::pmap`]).
+//! Shootdowns under way: whether a CPU has lowered translations that others may hold, and has not
+//! flushed them yet (law P6 of [`crate::pmap`]).
 //!
 //! ```text
-//!   one CPU:    lock -> lower, begin -> unlock ->  tell the CPUs -> end
-//!   another:            lock -> it is lowered already -> unlock -> are others at it? yes: tell them, too
+//!   one CPU:   lock -> lower, begin -> unlock -> flush the CPUs -> end
+//!   another:           lock -> lowered already -> unlock -> is one under way? yes: flush, too
 //! ```
 //! A line for each CPU, which alone writes it: what CPUs do to spaces of their own takes no line
-//! from others. Who asks reads them all.
+//! from others. A CPU that asks reads all lines.
 //!
 //! I1: a shootdown begins with the lock held under which it lowers. So a CPU that finds the mapping
-//! lowered, under that lock, finds it begun. I2: it ends after the CPUs were told, with release;
-//! one that doesn't find it any more, with acquire, goes on after that. I3: it begins and ends on
+//! lowered, under that lock, finds it begun. I2: it ends after the CPUs were flushed, with release;
+//! a CPU that doesn't find it any more, with acquire, goes on after that. I3: it begins and ends on
 //! one CPU, whose thread doesn't sleep meanwhile.
 //!
 //! `uvm-check/tests/loom/unfinished.rs` tries all schedules, and breaks each of these laws to see
@@ -66,7 +66,7 @@ impl<const CPUS: usize> Unfinished<CPUS> {
         own.store(own.load(Relaxed) + 1, Relaxed);
     }
 
-    /// One of the calling CPU's ends: all have been told.
+    /// One of the calling CPU's ends: all CPUs have been flushed.
     ///
     /// ```
     /// let unfinished = machine::unfinished::Unfinished::<4>::new();

@@ -168,9 +168,9 @@ impl<H: Pages> Chain<H> {
         Ok(())
     }
 
-    /// Room behind what is there, for a caller that fills it himself and says so with
+    /// Room behind what is there, for a caller that fills it itself and says so with
     /// [`wrote`](Chain::wrote); at least a byte. What it holds is left from earlier use. `want` is
-    /// how much he has, and decides how large a new piece is.
+    /// how much the caller has, and decides how large a new piece is.
     ///
     /// Fails with [`NoMemory`].
     ///

@@ -41,7 +41,7 @@ pub enum Paging {
     None,
     /// Pages leave memory and come back, transfers end, swap is switched on and off.
     Works,
-    /// The same, and transfers fail.
+    /// Like [`Works`](Self::Works), and transfers fail.
     Fails,
 }
 

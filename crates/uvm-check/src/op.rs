@@ -17,7 +17,7 @@ pub const RANGES: usize = 2;
 /// Loans that the kernel may have at once.
 pub const LOANS: usize = 3;
 /// Runs of frames that belong to devices, and pages in each: an object that is a device has one of
-/// them for as long as anybody refers to it.
+/// them for as long as a mapping or a slot refers to it.
 pub const RUNS: usize = 6;
 /// See [`RUNS`].
 pub const RUN: u64 = 4;
@@ -88,7 +88,7 @@ pub enum Way {
 pub enum Kind {
     /// Anonymous memory.
     Anon,
-    /// The same within the quota that all of these have together.
+    /// Anonymous memory within the quota that all objects of this kind share.
     Within,
     /// A file; its page 5 can't be read, odd pages arrive later, even ones at once.
     File,

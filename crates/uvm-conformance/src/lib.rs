@@ -27,7 +27,7 @@
 //! wake-up that never comes.
 //!
 //! A port that keeps them shows what the library does on it by [`workload()`]: programs that fork,
-//! lend pages, hand them over and use more memory than there is.
+//! loan pages, transfer them and use more memory than there is.
 //!
 //! # Using it
 //! A port on a desk implements [`Access`] by what its simulated CPUs do

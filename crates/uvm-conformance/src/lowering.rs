@@ -147,8 +147,8 @@ pub(crate) fn check<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     every_mapping(lab);
 }
 
-/// Some CPUs have a translation, one lowers, and then none has more than is left. Three times, as
-/// a port that keeps track of who knows what may lose it.
+/// Some CPUs have a translation, one lowers, and then none has more than is left. Three times, as a
+/// port that tracks which CPUs have a translation may lose count.
 fn one_holder<M: Machine, A: Access<M>>(
     lab: &mut Lab<'_, M, A>,
     how: Lower,

@@ -23,7 +23,7 @@ pub enum Law {
     P4,
     /// From a page to all its mappings.
     P5,
-    /// What another CPU has lowered and not flushed yet is told by a CPU that relies on it.
+    /// What another CPU has lowered and not flushed yet is flushed by a CPU that relies on it.
     P6,
     /// `extract`, `resident`, `unwire`, `part`, `enter_ahead`, `pass`, `destroy`: what each says it
     /// does, where it says, and nowhere else.

@@ -1,5 +1,5 @@
 //! Law P6: what has left the tables and is not flushed may be used by a CPU still, and another call
-//! that finds nothing there tells of it all the same.
+//! that finds nothing there flushes it all the same.
 //!
 //! ```text
 //!   cpu a   lower .............................................. flush
@@ -29,7 +29,7 @@ pub(crate) fn check<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     let last = lab.cpus() - 1;
     let mut roles: Vec<[usize; 3]> = Vec::new();
     for role in [[0, 1, 1], [0, 1, last], [last, 0, 0], [1, 0, last.max(2) - 1]] {
-        // Who lowers first has none of the translations.
+        // The CPU that lowers first has none of the translations.
         if role[0] != role[2] && role[0] != role[1] && !roles.contains(&role) {
             roles.push(role);
         }
@@ -45,7 +45,7 @@ pub(crate) fn check<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     }
 }
 
-/// Whether the contract has the second call tell of what the first has lowered.
+/// Whether the contract has the second call flush what the first has lowered.
 fn tells(second: Lower) -> bool {
     !matches!(second, Lower::EnterAnother | Lower::EnterForRead | Lower::Pass)
 }

@@ -1,5 +1,5 @@
-//! What a port shows when its laws hold: programs that fork, lend pages, hand them over and use
-//! more memory than there is.
+//! What a port shows when its laws hold: programs that fork, loan pages, transfer them and use more
+//! memory than there is.
 //!
 //! The port says how a program fills memory with words and looks for them ([`Programs`]): in user
 //! mode, with its faults resolved by the library. Everything else is the library's to do, and is

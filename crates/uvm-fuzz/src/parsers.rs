@@ -147,7 +147,7 @@ fn receive_control(messages: &[(u32, &[u8])], at: usize, room: usize, lies: bool
     let mut put = control::PutControl { at: at as u64, left: says, flags: 0 };
     let (mut had_room, mut is_cut, mut failed) = (Vec::new(), false, false);
     for &(kind, data) in messages {
-        // Numbers of descriptors are not cut: who has no room for one gets no file.
+        // Numbers of descriptors are not cut: a receiver without room for one gets no file.
         let room = put.room().unwrap_or(0);
         let data =
             if kind == net::SCM_RIGHTS { &data[..data.len().min(room) / 4 * 4] } else { data };

@@ -28,7 +28,7 @@ pub struct Config {
     pub plant: Option<Plant>,
     /// Whether other threads may be inside the VM system while a CPU accesses memory.
     pub stage: Stage,
-    /// Who ends transfers that are under way.
+    /// What ends transfers that are under way.
     pub io: IoBy,
 }
 
@@ -63,7 +63,7 @@ pub enum Stage {
     Concurrent,
 }
 
-/// Who ends a device's transfers.
+/// What ends a device's transfers.
 ///
 /// ```
 /// use uvm_soft::{Config, Fate, IoBy, SoftMachine};
@@ -103,9 +103,9 @@ pub enum Plant {
     IgnorePageProtect,
     /// `remove` does nothing.
     IgnoreRemove,
-    /// `flush` tells no CPU.
+    /// `flush` reaches no CPU.
     SkipFlush,
-    /// `flush` tells only the calling CPU.
+    /// `flush` reaches only the calling CPU.
     SkipRemoteFlush,
     /// `flush` doesn't wait for CPUs that are using what was lowered.
     SkipWait,
@@ -117,11 +117,11 @@ pub enum Plant {
     LoseReverse,
     /// A reservation of heap is good for half of it.
     HalfHeap,
-    /// Shootdowns that are not flushed yet are not counted: each call tells of what it finds.
+    /// Shootdowns that are not flushed yet are not counted: each call flushes what it finds.
     OvertakeOthers,
     /// An `enter` that replaces a mapping is not counted among the unflushed.
     UncountedEnter,
-    /// An `enter` that replaces or lowers a mapping tells no CPU.
+    /// An `enter` that replaces or lowers a mapping flushes no CPU.
     ReplaceUntold,
     /// An `enter` of the same page with more rights keeps the old ones.
     KeepRights,
@@ -131,7 +131,7 @@ pub enum Plant {
     MissLast,
     /// A page's bits go with the mapping that they were set through.
     LoseBits,
-    /// `clear_modified` tells no CPU.
+    /// `clear_modified` flushes no CPU.
     CleanUntold,
     /// `page_protect` says of no mapping that it was wired.
     MiscountWired,
@@ -141,7 +141,7 @@ pub enum Plant {
     AheadReplaces,
     /// `enter_ahead` doesn't ask whether it may.
     AheadUnasked,
-    /// To remove a whole space tells no CPU, and the next space gets its name.
+    /// To remove a whole space flushes no CPU, and the next space gets its name.
     ReuseNames,
     /// A wake-up that finds no thread asleep is lost.
     LoseWake,

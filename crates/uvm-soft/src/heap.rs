@@ -18,9 +18,9 @@
 //! charged without [`charged`], to the last reservation, whichever operation made it. So each test
 //! whose binary names it holds to the promise what operations do under locks, and only that.
 //!
-//! What is freed isn't given back: a host promises bytes, and those that are freed are anybody's.
-//! Another thread may have them a moment later, and an allocator needn't be able to make one piece
-//! of two.
+//! What is freed isn't given back: a host promises bytes, and those that are freed are any
+//! thread's. Another thread may have them a moment later, and an allocator needn't be able to make
+//! one piece of two.
 //!
 //! The allocator counts by thread of the host. Tasks of shuttle share one, and switch only in code
 //! of the host: there the count is [put aside](aside).

@@ -25,9 +25,9 @@ pub enum Moment {
     MappingAhead,
     /// A page has been chosen to be mapped; it is not entered yet.
     Mapping,
-    /// Translations have left the tables; no CPU has been told yet.
+    /// Translations have left the tables; no CPU has been flushed yet.
     Flushing,
-    /// A CPU has found notes in its box; it has not done yet as they say.
+    /// A CPU has found notes in its mailbox; it has not done yet as they say.
     Forgetting,
     /// A CPU is about to say that it uses its translations.
     Entering,

@@ -5,7 +5,7 @@
 //! between accesses. The road not taken, a lock for each space, would buy speed that no test here
 //! needs and cost the simple reverse map.
 //!
-//! CPUs tell each other what to forget by [`Notes`], as a kernel's do: a CPU uses translations
+//! CPUs send each other shootdown requests by [`Notes`], as a kernel's do: a CPU uses translations
 //! while a thread's access on it lasts (`access`), and looks into its box before.
 //!
 //! Locks: `state` is below every VM lock and held by no caller.
@@ -81,11 +81,11 @@ pub struct Counters {
     pub enters: u64,
     /// Mappings entered ahead of use.
     pub ahead: u64,
-    /// Flushes that told the calling CPU.
+    /// Flushes of the calling CPU.
     pub local_flushes: u64,
-    /// Flushes that told other CPUs.
+    /// Flushes of other CPUs.
     pub remote_flushes: u64,
-    /// CPUs told, over all remote flushes.
+    /// CPUs flushed, over all remote flushes.
     pub told: u64,
     /// Those of them that were using translations just then: a kernel interrupts these.
     pub interrupts: u64,
@@ -107,7 +107,7 @@ pub(crate) struct State {
     next_space: u64,
     /// Shootdowns that are not flushed (law P6).
     counted: u32,
-    /// What the tables and what is told get wrong.
+    /// What the tables and the flushes get wrong.
     plant: Option<Plant>,
 }
 
@@ -183,7 +183,7 @@ impl SoftPmap {
         .collect()
     }
 
-    /// Shootdowns that have taken something from the tables and told no CPU yet.
+    /// Shootdowns that have taken something from the tables and flushed no CPU yet.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -293,7 +293,8 @@ impl SoftPmap {
             return self.notes[cpu].begin_use(|_| ());
         }
         self.hooks.come(Moment::Entering);
-        // Under the lock: who looks at all TLBs finds what a note asks for done, or the note.
+        // Under the lock: a thread that looks at all TLBs finds what a note asks for done, or the
+        // note.
         self.notes[cpu].begin_use_by(|_| {
             self.hooks.come(Moment::Forgetting);
             self.take_notes(cpu, &mut self.lock());

@@ -162,7 +162,7 @@ impl<T: Threads> SoftMachine<T> {
         self.sleepers.look_again();
     }
 
-    /// What [`Machine::out_of_memory`] does and says; once, before anybody asks.
+    /// What [`Machine::out_of_memory`] does and says; once, before any thread asks.
     ///
     /// # Panics
     /// If it has been said before.
@@ -288,8 +288,8 @@ impl<T: Threads> SoftMachine<T> {
         self.waits.store(0, Relaxed);
     }
 
-    /// A thread that lets others run has told the CPUs what it has lowered (I2 of
-    /// `machine::shootdown`). Where there are several threads, it may be another's.
+    /// A thread that lets others run has flushed what it has lowered (I2 of `machine::shootdown`).
+    /// Where there are several threads, it may be another's.
     fn check_all_told(&self) {
         let is_told = self.stage != Stage::Sequential || self.pmap.unflushed() == 0;
         assert!(is_told, "a thread lets others run with a shootdown that it has not flushed");

@@ -37,7 +37,7 @@ pub trait Threads: Send + Sync + 'static {
     fn pause() {}
 }
 
-/// Channels and those who wait on them.
+/// Channels and the threads that wait on them.
 ///
 /// ```
 /// use machine::Channel;
@@ -52,13 +52,13 @@ pub trait Sleepers: Send + Sync + Default {
     fn ticket(&self, channel: Channel) -> Ticket;
     /// Sleeps until the channel has been woken since the ticket, or it is enough.
     fn wait(&self, ticket: Ticket, is_enough: &dyn Fn() -> bool);
-    /// Wakes all who wait on the channel.
+    /// Wakes all threads that wait on the channel.
     fn wake(&self, channel: Channel);
-    /// Wakes the one who has waited longest on the channel, or more.
+    /// Wakes the thread that has waited longest on the channel, or more.
     fn wake_one(&self, channel: Channel) {
         self.wake(channel);
     }
-    /// It may be enough now: all who sleep look.
+    /// It may be enough now: all sleepers look.
     fn look_again(&self);
 }
 
@@ -320,8 +320,8 @@ pub(crate) mod shuttle_threads {
     /// which cost places.
     static ROWS: LazyLock<[Row; 2]> = LazyLock::new(|| [Row::new(), Row::new()]);
 
-    /// Sleeping tasks. One wake-up of one task wakes just one, who came first: what a kernel does,
-    /// and the harder case.
+    /// Sleeping tasks. One wake-up of one task wakes just one, the first that came: what a kernel
+    /// does, and the harder case.
     #[derive(Default)]
     pub struct ShuttleSleepers {
         state: Mutex<Asleep>,
@@ -331,7 +331,7 @@ pub(crate) mod shuttle_threads {
     #[derive(Default)]
     struct Asleep {
         sequences: HashMap<Channel, u64>,
-        /// Who sleeps and where, in the order in which they came.
+        /// The sleeping tasks with their channels, in the order in which they came.
         queue: VecDeque<(u64, Channel)>,
         next: u64,
     }

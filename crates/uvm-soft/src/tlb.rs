@@ -2,7 +2,7 @@
 //! nothing else.
 //!
 //! An entry that the tables no longer imply is stale. That is lawful between a lowering and the
-//! flush that tells it; `audit` is for the moments in between operations, when it never is.
+//! flush that reaches it; `audit` is for the moments in between operations, when it never is.
 
 use std::collections::BTreeMap;
 

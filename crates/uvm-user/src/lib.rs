@@ -84,7 +84,7 @@ impl Piece {
     pub const NONE: Piece = Piece { start: core::ptr::null_mut(), length: 0 };
 }
 
-/// What an export gives to those who import it.
+/// What an export gives to a program that imports it.
 ///
 /// ```
 /// # fn f(start: *mut u8, length: usize) -> Result<uvm_user::Fd, uvm_user::Errno> {

@@ -305,7 +305,8 @@ impl<M: Machine> Uvm<M> {
         self.attempt_counted(held, reserve, Last::Fail, once).0
     }
 
-    /// The same, and whether it waited. `once` gets what has been reserved for it.
+    /// Like [`attempt`](Self::attempt); also returns whether the thread slept. `once` gets the
+    /// number of heap bytes that have been reserved for it.
     #[inline]
     pub(crate) fn attempt_counted<T, E: From<NoMemory> + PartialEq>(
         &self,
@@ -382,7 +383,7 @@ impl<E> Stop<E> {
         }
     }
 
-    /// The same end with another error.
+    /// This end with another error.
     pub(crate) fn map<F>(self, to: impl FnOnce(E) -> F) -> Stop<F> {
         match self {
             Stop::Fail(e) => Stop::Fail(to(e)),

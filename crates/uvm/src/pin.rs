@@ -1,7 +1,7 @@
 //! Pages pinned for a device: physio's transient wiring.
 //!
 //! A raw read or write moves bytes between a device and a program's pages, which must stay where
-//! they are meanwhile. That is no property of the mapping, so the map isn't told: no entry is
+//! they are meanwhile. That is no property of the mapping, so the map doesn't change: no entry is
 //! split, none is marked, and none is looked up to take it back. What is pinned stands in a value
 //! on the caller's stack (1999, section 3.2).
 //!
@@ -119,10 +119,10 @@ impl<M: Machine> Uvm<M> {
         self.pin_pages(held, space, range, access, Reach::AsProgram)
     }
 
-    /// The same for a debugger's look or change: the paper's quick reference to another's memory.
-    /// It may read what the program can't, and write private memory that the program can't write,
-    /// as far as the mapping could be made to allow it; the program sees what was written, and may
-    /// do no more than before.
+    /// Like [`wire_pages`](Self::wire_pages), for a debugger's look or change: the paper's quick
+    /// reference to another's memory. It may read what the program can't, and write private memory
+    /// that the program can't write, as far as the mapping could be made to allow it; the program
+    /// sees what was written, and may do no more than before.
     ///
     /// # Errors
     /// [`FaultError`]; nothing is pinned then.

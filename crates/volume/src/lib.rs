@@ -423,7 +423,7 @@ impl<D: Device> Volume<D> {
         }
     }
 
-    /// The user and the group that the reserved blocks are for, besides who may do anything.
+    /// The user and the group that the reserved blocks are for, besides users that may do anything.
     ///
     /// ```
     /// # volume::example::run(|volume| {

@@ -79,7 +79,7 @@ impl From<InodeInfo> for Attributes {
     }
 }
 
-/// Which list of an inode says who may do what.
+/// Which of an inode's lists says what each user may do.
 ///
 /// ```
 /// # volume::example::run(|volume| {
@@ -352,7 +352,7 @@ impl<D: Device> Volume<D> {
         let (Known::Unknown, Some(from)) = (known, self.index.next(dir)) else { return Ok(known) };
         match self.list(dir, from, LEARNED) {
             Ok(part) => self.index.learn(dir, &part),
-            // Who asks the directory itself is told, if it concerns his name.
+            // A caller that asks the directory itself gets the error, if it concerns that name.
             Err(_) => self.index.stop(dir),
         }
         Ok(self.index.get(dir, text))

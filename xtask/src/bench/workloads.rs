@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A modest SSD. A disk without a limit would be as fast as this machine's memory, which no disk
-/// is; and what it takes would depend on who else uses this machine.
+/// is; and what it takes would depend on what else runs on this machine.
 pub const SPEED: Speed = Speed { bytes_per_second: 250_000_000, requests_per_second: 10_000 };
 
 pub struct Workload {

@@ -1,4 +1,5 @@
-//! Who calls whom in the kernel's own code, dependencies and the compiler's drops included.
+//! Which function calls which in the kernel's own code, dependencies and the compiler's drops
+//! included.
 //!
 //! A function that the compiler has put into its caller isn't seen, nor a call that has become a
 //! jump: neither takes stack of its own each time round. A call through a `dyn` isn't seen either:

@@ -1,8 +1,8 @@
 //! Which functions may call themselves, and which values may drop their like.
 //!
 //! ```text
-//!   the kernel's code --code.rs----> who calls whom      --cycles--> functions on a circle
-//!   the source        --source.rs--> who owns whom       --cycles--> types that own their like
+//!   the kernel's code --code.rs----> functions, by caller --cycles--> functions on a circle
+//!   the source        --source.rs--> types, by owner      --cycles--> types that own their like
 //!                                    compared with recursion.txt, which has a reason for each
 //! ```
 //! The kernel's stacks are small, and what a program chooses is no bound. The road not taken is to

@@ -11,7 +11,7 @@ use super::source::Source;
 const BORROW: [&str; 8] =
     ["Weak", "PhantomData", "NonNull", "AtomicPtr", "ManuallyDrop", "Sender", "fn", "MaybeUninit"];
 
-/// An edge from each type to what its fields own; a `dyn` owns what all who implement it do.
+/// An edge from each type to what its fields own; a `dyn` owns what all its implementors do.
 pub fn edges(all: &Source) -> Edges {
     let mut edges = Edges::new();
     for (name, fields) in &all.fields {

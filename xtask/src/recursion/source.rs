@@ -1,4 +1,4 @@
-//! What the source declares: types with their fields, traits and who implements them.
+//! What the source declares: types with their fields, traits and their implementors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -80,7 +80,7 @@ impl Source {
         keys
     }
 
-    /// After all files: who implements what, by key.
+    /// After all files: the implementors of each trait, by key.
     pub fn finish(&mut self) {
         for (ty, of) in &self.implemented {
             let types = self.keys(&ty.krate, &ty.file, &[ty.name.clone()].into());

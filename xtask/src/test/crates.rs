@@ -243,8 +243,8 @@ fn without_known_functions(items: impl Iterator<Item = String>) -> String {
     text
 }
 
-/// Functions and types that anybody may name, and whose documentation shows none of their use. A
-/// trait's functions are shown at the trait.
+/// Public functions and types whose documentation shows none of their use. A trait's functions are
+/// shown at the trait.
 fn without_example(json: &Value) -> Vec<String> {
     const KINDS: [&str; 5] = ["function", "struct", "enum", "trait", "macro"];
     let Some(index) = json["index"].as_object() else { return Vec::new() };

@@ -152,16 +152,16 @@ fn library() -> Result<Verdict> {
     Ok(count_tests(&output))
 }
 
-/// The same with leaves and nodes of four, as the models have them: few pages cross many.
+/// Like [`library`], with leaves and nodes of four, as the models have them: few pages cross many.
 fn small_leaves() -> Result<Verdict> {
     let mut command = cargo(&["test", "-p", "uvm-vm", "--features", "__small-leaves", "--lib"]);
     command.args(["--tests", "--no-fail-fast", "--", "--skip", HOLDS]);
     Ok(count_tests(&output(&mut command)?))
 }
 
-/// The same, and the laws, with pages of 16 KiB and with more CPUs than a word has bits, as a port
-/// may have them. The target is named so that programs that run while others are built have pages
-/// of their own size.
+/// The library's own tests, and the laws, with pages of 16 KiB and with more CPUs than a word has
+/// bits, as a port may have them. The target is named so that programs that run while others are
+/// built have pages of their own size.
 fn large() -> Result<Verdict> {
     let packages = ["test", "-p", "uvm-vm", "-p", "uvm-conformance", "--lib", "--tests"];
     let mut command = cargo(&packages);

@@ -51,9 +51,9 @@ impl Model {
         Expect::Placed(first)
     }
 
-    /// The same where the system chooses: in its transfer area, where that is untouched, or in a
-    /// new one. Which addresses were touched is not the model's to know, so it is told the choice
-    /// by [`transfer_at`](Self::transfer_at).
+    /// Like [`transfer`](Self::transfer), to where the system chooses: in its transfer area, where
+    /// that is untouched, or in a new one. Which addresses were touched is not the model's to know,
+    /// so [`transfer_at`](Self::transfer_at) gets the choice.
     pub(super) fn transfer_anywhere(&mut self, l: usize, s: usize) -> Expect {
         let (Some(loan), Some(space)) = (&self.loans[l], &self.spaces[s]) else {
             return Expect::Skip;
@@ -61,7 +61,7 @@ impl Model {
         super::space::highest_free(space, loan.len() as u64).map_or(Expect::NoSpace, Expect::Placed)
     }
 
-    /// The same with the system's choice, if that is a lawful one.
+    /// Transfers to the system's choice, if that is a lawful one.
     pub fn transfer_at(&mut self, l: usize, s: usize, first: u64) -> Expect {
         let (Some(loan), Some(space)) = (self.loans[l].clone(), &self.spaces[s]) else {
             return Expect::Skip;

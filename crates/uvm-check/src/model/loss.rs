@@ -3,8 +3,8 @@
 //! The model doesn't know what is on a device, so it can't say whose contents a failed block held.
 //! It knows what they were: whatever shows the same may be lost, and is *doubtful* until an access
 //! tells. An access to doubtful contents may see them, and they are sure again; or it says `Io`,
-//! and then it must say so for ever, as must all who were copied from it. A file's page is read
-//! again by the next access: its doubt is good for one `Io`.
+//! and then it must say so for ever, as must all pages that were copied from it. A file's page is
+//! read again by the next access: its doubt is good for one `Io`.
 //!
 //! So a failure that costs more than what was on the block is found, unless it hits equal contents.
 

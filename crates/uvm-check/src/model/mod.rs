@@ -393,7 +393,7 @@ impl Model {
         private.map(|at| at.cell).collect::<std::collections::BTreeSet<_>>().len()
     }
 
-    /// All pages of addresses that anybody has.
+    /// All pages of addresses that spaces, detached ranges and copies have.
     fn all_pages(&self) -> impl Iterator<Item = &Page> {
         let spaces = self.spaces.iter().flatten().flat_map(|space| space.values());
         let copies = self.copies.iter().flatten().flat_map(|copy| copy.range.pages.values());

@@ -28,7 +28,7 @@ impl Model {
         Expect::Done
     }
 
-    /// Devices that anybody refers to.
+    /// Devices that a mapping or a slot refers to.
     fn devices(&self) -> usize {
         let alive = self.alive(&Space::new());
         alive.into_iter().filter(|&object| self.objects[object].kind == Kind::Device).count()
@@ -99,12 +99,13 @@ impl Model {
         fits
     }
 
-    /// Pages that objects within the quota have, as far as anybody refers to the object.
+    /// Pages that objects within the quota have, as far as a mapping or a slot refers to the
+    /// object.
     pub fn made(&self, space: &Space) -> u64 {
         self.alive(space).into_iter().map(|object| self.objects[object].made.len() as u64).sum()
     }
 
-    /// Objects that anybody refers to. `space` as for [`make`](Self::make).
+    /// Objects that a mapping or a slot refers to. `space` as for [`make`](Self::make).
     pub fn alive(&self, space: &Space) -> BTreeSet<usize> {
         let pages = self.all_pages().chain(space.values()).filter_map(|at| at.object);
         pages.map(|(object, _)| object).chain(self.slots.iter().flatten().copied()).collect()

@@ -318,7 +318,7 @@ impl<M: Desk> World<M> {
     }
 
     /// Writes part of a file back, and compares what arrived with what ought to be stored. An error
-    /// must be told exactly if a page could not be written; says whether it was.
+    /// must be reported exactly if a page could not be written; says whether it was.
     fn clean(&self, held: &mut Held<'_, Nothing>, o: usize, span: Span) -> Result<Cleaned, String> {
         let Some(file) = self.file(o) else { return Ok(Cleaned::All) };
         let number = self.model.slots[o].expect("the model has this object");

@@ -19,7 +19,7 @@ struct Room {
     frames: usize,
     /// Of these, such as can't be taken: wired, pinned, a ROM's.
     fixed: usize,
-    /// Of these, such as hold no anonymous page of anybody.
+    /// Of these, such as hold no program's anonymous page.
     others: usize,
     /// Slots that work, on devices that will be on, but for the last few of many, which count as
     /// none.

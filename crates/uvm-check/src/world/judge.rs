@@ -132,7 +132,7 @@ impl<M: Desk> World<M> {
                     self.model.trust(op);
                 }
             }
-            // What a device has may not fit elsewhere, and what it can't read is told once.
+            // What a device has may not fit elsewhere, and what it can't read is reported once.
             Err(_) if *got == Got::Swap(SwapError::NoMemory) => self.excuse_shortage(op)?,
             Err(_) if *got == Got::Swap(SwapError::Io) && self.model.doubts_anything() => {}
             Err(_) if got.is_no_memory() && self.setup.memory == Memory::MayRunOut => {
@@ -171,7 +171,8 @@ impl<M: Desk> World<M> {
         }
     }
 
-    /// The same, after the model has learnt of a failure that happened during the operation.
+    /// Like [`judge`](Self::judge), after the model has learnt of a failure that happened during
+    /// the operation.
     fn judge_anew(&mut self, op: &Op, got: &Got) -> Result<(), String> {
         let mut after = self.model.clone();
         let expect = after.apply(op);

@@ -25,7 +25,7 @@ pub struct Arc<T>(std::sync::Arc<Inner<T>>);
 
 // SAFETY: as std's: the value is shared by reference, and moves to the thread that is last.
 unsafe impl<T: Send + Sync> Send for Arc<T> {}
-// SAFETY: the same.
+// SAFETY: as for `Send`.
 unsafe impl<T: Send + Sync> Sync for Arc<T> {}
 
 impl<T> Arc<T> {

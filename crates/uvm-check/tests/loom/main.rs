@@ -1,14 +1,20 @@
 //! All schedules of the small pieces, under loom: locks, tickets, page queues, counted leaves.
 //!
 //! ```text
-//!   order.rs    Ordered over the kernel's spin lock        does a guard exclude, and order what its holders did?
-//!   shared.rs     Shared over the same                    does a change exclude those who read by their rows?
-//!   tickets.rs  the kernel's channels and wait queues      is a wake-up between unlock and sleep lost?
-//!   queues.rs   Frames: batches, queues, flags, wirings    is a page linked twice, a flag lost, a free page mapped?
-//!   notes.rs    Notes                                  is a translation used after it was taken away?
-//!   unfinished.rs  Unfinished                          does one who takes a page away overtake another?
-//!   refs.rs     Refs                                    is something given up while it is used, or twice?
-//!   counted.rs  the leaves of slots                        is the only holder really alone?
+//!   order.rs       Ordered over the kernel's spin lock      does a guard exclude, and order
+//!                                                           what its holders did?
+//!   shared.rs      Shared over that spin lock               does a writer exclude readers by rows?
+//!   tickets.rs     the kernel's channels, wait queues       is a wake-up between unlock and sleep
+//!                                                           lost?
+//!   queues.rs      Frames: batches, queues, flags, wirings  is a page linked twice, a flag lost,
+//!                                                           a free page mapped?
+//!   notes.rs       Notes                                    is a translation used after it was
+//!                                                           taken away?
+//!   unfinished.rs  Unfinished                               does a CPU that takes a page away
+//!                                                           overtake another?
+//!   refs.rs        Refs                                     is something given up while in use,
+//!                                                           or twice?
+//!   counted.rs     the leaves of slots                      is the only holder really alone?
 //! ```
 //! Shuttle tries many schedules of the whole library, loom all schedules of little code, and loads
 //! that see old values besides. So the code here is the real code: the kernel's files and the

@@ -3,9 +3,9 @@
 //!
 //! A CPU here is a thread. It is in the kernel, joins a space, begins to use translations as a
 //! program does, loads one from the tables when it likes, and ends its use. An asker lowers the
-//! tables, reads who is in the space, leaves notes, waits for those that were in use, and then
-//! gives the page away; a CPU that still uses its translation finds the page given away. A CPU that
-//! waits for ever is a deadlock, which loom reports.
+//! tables, reads which CPUs are in the space, leaves notes, waits for those that were in use, and
+//! then gives the page away; a CPU that still uses its translation finds the page given away. A CPU
+//! that waits for ever is a deadlock, which loom reports.
 
 use loom::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use loom::sync::Arc;
@@ -22,13 +22,13 @@ const SPACE: u64 = 7;
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Right,
-    /// The asker reads who is in the space before it has lowered.
+    /// The asker reads which CPUs are in the space before it has lowered.
     LooksBefore,
     /// A CPU enters the space's set after it has loaded a translation.
     JoinsLate,
-    /// A CPU looks into its box before it says that it uses translations.
+    /// A CPU looks into its mailbox before it says that it uses translations.
     BeginsLate,
-    /// A CPU takes notes out of its box and doesn't do what they say.
+    /// A CPU takes notes out of its mailbox and doesn't do what they say.
     ForgetsNothing,
     /// The asker waits only until the CPU is out of use, and frees the table.
     FreesEarly,

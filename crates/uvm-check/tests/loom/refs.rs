@@ -11,7 +11,7 @@ use crate::all_schedules;
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Right,
-    /// Who finds no reference takes one all the same.
+    /// A thread that finds no reference takes one all the same.
     Revives,
     /// The last one gives up without asking whether it still is.
     LooksOnce,
@@ -25,7 +25,8 @@ struct World {
     given_up: UnsafeCell<u32>,
 }
 
-// SAFETY: loom reports who writes `given_up` beside others, which is what the tests look for.
+// SAFETY: loom reports a thread that writes `given_up` beside others, which is what the tests look
+// for.
 unsafe impl Sync for World {}
 
 impl World {

@@ -1,4 +1,4 @@
-//! Shared: who changes excludes who reads, by the lock or by a row, and both see what came before.
+//! Shared: a writer excludes readers, by the lock or by a row, and both see what came before.
 
 use loom::cell::UnsafeCell;
 use loom::lazy_static;
@@ -75,8 +75,8 @@ fn read<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) -> (u32, bool)
 fn read_pinned<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) -> u32 {
     let (access, _h) = lock.read(held);
     let part = NonNull::from(&*access);
-    // SAFETY: what the lock guards; those who change it exclude the page. Loom's cell keeps track
-    // by its identity, which a copy has, too.
+    // SAFETY: what the lock guards; threads that change it exclude the page. Loom's cell keeps
+    // track by its identity, which a copy has, too.
     let mut copy = MaybeUninit::uninit();
     let pin: Pinned<'_, R, Value, Value> = unsafe { access.pin(lock, part, 16..17, &mut copy) };
     // SAFETY: loom reports a writer beside.
@@ -92,7 +92,7 @@ fn add_excluding<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>, pages
 
 fn add<R: RawLock>(lock: &Lock<R>, held: &mut Held<'_, Nothing>) {
     let (value, _h) = lock.lock(held);
-    // SAFETY: loom reports anybody beside.
+    // SAFETY: loom reports any access beside.
     value.0.with_mut(|value| unsafe { *value += 1 });
 }
 

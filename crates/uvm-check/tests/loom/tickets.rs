@@ -55,7 +55,7 @@ impl Owner {
         self.channels.wake(PAGE);
     }
 
-    /// The same, waking after the lock went.
+    /// Like [`done`](Self::done), but wakes after the lock went.
     fn done_then_wakes(&self) {
         *self.busy.lock(&mut ThreadCtx::new().held()).0 = false;
         self.channels.wake(PAGE);

@@ -1,9 +1,9 @@
-//! Shootdowns under way: no CPU that finds a mapping lowered goes on before the CPUs have been told
-//! of it.
+//! Shootdowns under way: no CPU that finds a mapping lowered goes on before the CPUs have been
+//! flushed.
 //!
-//! A CPU here is a thread. Several take one mapping away: the first of them lowers it and tells the
-//! CPUs, with nothing locked; who comes later finds nothing to lower, and may go on at once only if
-//! no CPU is still telling. Who goes on gives the page away.
+//! A CPU here is a thread. Several take one mapping away: the first of them lowers it and flushes
+//! the CPUs, with nothing locked; a later one finds nothing to lower, and may go on at once only if
+//! no flush is under way. A CPU that goes on gives the page away.
 
 use loom::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use loom::sync::{Arc, Mutex};
@@ -20,9 +20,9 @@ enum How {
     Right,
     /// It begins when the lock has gone.
     BeginsLate,
-    /// It ends before the CPUs are told.
+    /// It ends before the CPUs are flushed.
     EndsEarly,
-    /// Who asks takes another's for its own.
+    /// A CPU that asks takes another's shootdown for its own.
     CountsTooMany,
 }
 

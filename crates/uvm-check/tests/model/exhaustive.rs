@@ -255,8 +255,8 @@ fn all_lists_over_a_file_whose_pages_go() {
     check_all_paging(&beginning, &alphabet);
 }
 
-/// Holes of a file on a disk that is full, or has room for a page: who may store there, and what
-/// becomes of it.
+/// Holes of a file on a disk that is full, or has room for a page: which stores find room, and what
+/// becomes of them.
 #[test]
 fn all_lists_over_a_file_with_holes() {
     let beginning = [
@@ -286,8 +286,8 @@ fn all_lists_over_a_file_with_holes() {
     check_all_paging(&beginning, &alphabet);
 }
 
-/// Objects in memory that share a quota, of which pages are left for some only: who may make one,
-/// what gives one back, and that none is lost or counted twice while pages come and go.
+/// Objects in memory that share a quota, of which pages are left for some only: which stores may
+/// make one, what gives one back, and that none is lost or counted twice while pages come and go.
 #[test]
 fn all_lists_over_objects_within_a_quota() {
     let beginning = [
@@ -438,7 +438,7 @@ fn all_lists_over_loaned_pages() {
     check_all(&beginning, &alphabet, Watch::Look);
 }
 
-/// The same where pages leave memory.
+/// Like the test above, where pages leave memory.
 #[test]
 fn all_lists_over_loaned_pages_that_were_on_swap() {
     let beginning = [

@@ -141,7 +141,7 @@ fn a_million_operations_while_most_pages_are_on_swap() {
     run_a_million(None);
 }
 
-/// The same with a fifth of memory for compressed pages.
+/// Like the test above, with a fifth of memory for compressed pages.
 #[test]
 #[ignore = "takes minutes"]
 fn a_million_operations_with_zram_on() {

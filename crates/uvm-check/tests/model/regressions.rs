@@ -70,7 +70,7 @@ fn wired_memory_without_access_is_wired_again_when_it_is_touched() {
     ]);
 }
 
-/// The same with this many page frames and some swap.
+/// Like [`check`], with this many page frames and some swap.
 fn check_small(frames: u32, list: &[Op]) {
     for watch in [Watch::Peek, Watch::Look] {
         let machine =

@@ -26,7 +26,7 @@ fn explain(program: &Program) {
 }
 
 /// A clean page was dropped from memory while another CPU could still store to it: an unmapping had
-/// taken its translation from the tables, and not told that CPU yet.
+/// taken its translation from the tables, and not flushed that CPU yet.
 #[test]
 fn a_page_is_dropped_as_it_is_unmapped() {
     let map = |first| Map {
@@ -174,7 +174,7 @@ fn a_private_copy_is_older_than_what_was_loaded() {
 }
 
 /// A loan of a file's page through a private mapping had a store to the file that was made after
-/// the mapping's end: the lender's CPUs were told once the map could change.
+/// the mapping's end: the lender's CPUs were flushed only when the map could change already.
 #[test]
 fn a_loan_has_no_store_that_follows_its_mapping() {
     let map =
@@ -186,7 +186,7 @@ fn a_loan_has_no_store_that_follows_its_mapping() {
     ));
 }
 
-/// The same of pages that are given.
+/// Like the test above, of pages that are given.
 #[test]
 fn a_gift_has_no_store_that_follows_its_mapping() {
     let map = |s, len, back| Map { s, at: Fixed(0), len, back, rights: 3, inherit: None };
@@ -214,7 +214,7 @@ fn a_hole_is_seen_as_it_is_punched() {
 }
 
 /// A truncation returned while a CPU still loaded from a page that another thread's hole had taken
-/// out of the object, and not yet told that CPU.
+/// out of the object, and that CPU not flushed yet.
 #[test]
 fn an_object_is_cut_off_as_a_hole_is_punched() {
     let map = Map { s: 0, at: Fixed(0), len: 2, back: Private(0, 1), rights: 1, inherit: None };
@@ -256,7 +256,7 @@ fn a_locked_mapping_stays_locked_as_it_moves() {
 
 /// A read fault entered a loaned page read-only over a translation that a CPU could still store by,
 /// and the port didn't count that; the lender found nothing left to lower, and its loan was there
-/// before that CPU was told.
+/// before that CPU was flushed.
 #[test]
 fn a_page_is_loaned_as_it_is_first_touched() {
     let map = Map { s: 0, at: Fixed(0), len: 2, back: Zero, rights: 3, inherit: Some(Inh::Share) };

@@ -122,7 +122,7 @@ fn a_fork_in_steps_of_locked_memory_is_one_moment() {
     forked_at_one_moment([2, 0, 3, 1], &[0, 3]);
 }
 
-/// The same for memory that is locked from the start, as after mlockall's MCL_FUTURE.
+/// Like the test above, for memory that is locked from the start, as after mlockall's MCL_FUTURE.
 #[test]
 fn a_fork_of_memory_that_was_mapped_locked_is_one_moment() {
     let request = MapRequest { wired: true, ..MapRequest::zero(Pages(1)) };
@@ -175,7 +175,7 @@ fn forks_in_steps_meet_all_that_change_the_map() {
 }
 
 /// A fork finds no memory half-way, while another thread waits for its map: the parent is as it
-/// was, and who waited goes on.
+/// was, and the thread that waited goes on.
 #[test]
 fn a_fork_in_steps_that_fails_lets_others_go_on() {
     check(|| {

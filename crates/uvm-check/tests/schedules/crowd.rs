@@ -176,7 +176,7 @@ fn eight_cpus_do_as_they_like() {
     check(400, 8, 4);
 }
 
-/// A machine that tells only the CPU that asks is found out.
+/// A machine that flushes only the CPU that asks is found out.
 #[test]
 #[should_panic]
 fn cpus_that_are_not_told_are_noticed() {

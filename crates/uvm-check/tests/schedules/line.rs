@@ -1,11 +1,11 @@
-//! The line of those who were refused memory: none is forgotten in it, one at a time asks the
-//! host, and nobody is refused whom the host has not ended.
+//! The queue of threads that were refused memory: none is forgotten in it, one at a time asks the
+//! host, and no thread is refused that the host has not ended.
 //!
 //! Programs take units of something through `with_room`, as a kernel takes its stacks. No page can
-//! be taken from anybody, so who comes to the head of the line asks the host, which ends the
-//! program that has most, waits until it has gone, and says that it is worth to try again. A
-//! wake-up of the line wakes one sleeper and no more. A program that sleeps for ever is a deadlock,
-//! which shuttle reports.
+//! be taken from any program, so the thread that comes to the head of the queue asks the host,
+//! which ends the program that has most, waits until it has gone, and says that it is worth to try
+//! again. A wake-up of the queue wakes one sleeper and no more. A program that sleeps for ever is a
+//! deadlock, which shuttle reports.
 
 use std::sync::{Arc, Weak};
 
@@ -61,7 +61,7 @@ impl Town {
         town
     }
 
-    /// The host's answer to who asks: whether to try again.
+    /// The host's answer to a thread that asks: whether to try again.
     fn make_room(&self) -> bool {
         let machine = self.w.uvm.machine();
         assert!(!self.is_asked.swap(true, SeqCst), "two ask the host at once");
@@ -132,7 +132,8 @@ impl Town {
     }
 }
 
-/// Three programs need two of three units each. Afterwards the line serves each program that comes.
+/// Three programs need two of three units each. Afterwards the queue serves each program that
+/// comes.
 #[test]
 fn whoever_is_refused_has_its_turn_or_is_ended() {
     check(|| {
@@ -157,7 +158,8 @@ fn who_comes_to_the_line_as_another_leaves_is_not_forgotten() {
     });
 }
 
-/// Who is ended while it waits may be the one whose turn has just come: the next one hears of it.
+/// A thread that is ended while it waits may be the one whose turn has just come: the turn passes
+/// on.
 #[test]
 fn who_is_ended_as_its_turn_comes_hands_it_on() {
     check(|| {
@@ -177,7 +179,7 @@ fn who_is_ended_as_its_turn_comes_hands_it_on() {
     });
 }
 
-/// A wait may return early: who wakes up while another has the turn waits on.
+/// A wait may return early: a thread that wakes up while another has the turn waits on.
 #[test]
 fn who_wakes_up_early_takes_no_turn() {
     check(|| {

@@ -270,7 +270,7 @@ fn who_reads_a_page_on_loan_sees_no_later_write() {
     });
 }
 
-/// The same where the program forks, gives the page back, or gets another in its place.
+/// Like the test above, where the program forks, gives the page back, or gets another in its place.
 #[test]
 fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
     for way in 0..3usize {
@@ -322,8 +322,9 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
     }
 }
 
-/// A range is taken out of a program that uses it, limited to loads, and put into another: nobody
-/// stores through what he had of it, and the receiver can't store at all.
+/// A range is taken out of a program that uses it, limited to loads, and put into another: no
+/// thread stores through a translation that the giver had of it, and the receiver can't store at
+/// all.
 #[test]
 fn what_is_passed_with_a_limit_is_not_written() {
     check(|| {

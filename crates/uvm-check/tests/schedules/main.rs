@@ -26,8 +26,8 @@ mod world;
 
 use world::{check, check_rounds, spawn, Soft, World, P, Q, ROUNDS};
 
-/// One thread stores to P, then to Q. A fork in between copies both at one moment: who sees Q's
-/// store sees P's.
+/// One thread stores to P, then to Q. A fork in between copies both at one moment: a reader that
+/// sees Q's store sees P's.
 #[test]
 fn a_fork_is_one_moment_for_all_pages() {
     check(|| {
@@ -128,9 +128,9 @@ fn a_child_sees_what_forks_copy_at_one_moment() {
     });
 }
 
-/// A page is replaced by a copy on write: who has seen a later store of the writer sees the copy. A
-/// third thread that went on reading the original through its TLB, while the two others had the
-/// copy, is NetBSD's PR 56535.
+/// A page is replaced by a copy on write: a thread that has seen a later store of the writer sees
+/// the copy. A third thread that went on reading the original through its TLB, while the two others
+/// had the copy, is NetBSD's PR 56535.
 #[test]
 fn a_copied_page_is_seen_by_every_cpu_at_once() {
     check_rounds(4 * ROUNDS, || {
@@ -177,8 +177,8 @@ fn pages_that_are_copied_beside_readers_are_seen_by_every_cpu() {
         [P, Q, R].into_iter().for_each(|va| w.store(0, &parent, va, 1));
         let child =
             Arc::new(w.uvm.fork(&mut ThreadCtx::new().held(), &parent).expect("there is memory"));
-        // The leaf becomes the parent's own; and then map and amap are read until they are open to
-        // all who read.
+        // The leaf becomes the parent's own; and then map and amap are read until both locks are
+        // biased towards readers.
         w.store(0, &parent, R, 1);
         for _ in 0..6 {
             w.uvm
@@ -225,8 +225,8 @@ fn a_neighbour_that_is_being_copied_is_not_mapped_along() {
         let touch = |parent: &Space<Soft>| {
             w.uvm.fault(&mut ThreadCtx::new().held(), parent, R, Prot::READ).expect("it is mapped");
         };
-        // The leaf becomes the parent's own; and then map and amap are read until they are open to
-        // all who read.
+        // The leaf becomes the parent's own; and then map and amap are read until both locks are
+        // biased towards readers.
         w.store(0, &parent, R, 1);
         (0..6).for_each(|_| touch(&parent));
         let writer = {
@@ -310,7 +310,7 @@ fn protect_and_unmap_stop_every_cpu() {
     protect_and_unmap(None);
 }
 
-/// Where an interrupt isn't waited for, a CPU that was told goes on with what it began.
+/// Where an interrupt isn't waited for, the interrupted CPU goes on with what it began.
 #[test]
 #[should_panic]
 fn a_cpu_that_is_not_waited_for_is_noticed() {

@@ -156,8 +156,8 @@ impl Paged {
     }
 }
 
-/// Takes all pages for unused, and runs a pass of the daemon, which takes those that nobody uses
-/// meanwhile.
+/// Takes all pages for unused, and runs a pass of the daemon, which takes those that no program
+/// uses meanwhile.
 fn take_unused(w: &World) {
     let (uvm, mut ctx) = (&w.uvm, ThreadCtx::new());
     let (frames, held) = (uvm.frames(), &mut ctx.held());
@@ -333,7 +333,7 @@ fn nobody_is_refused_in_many_schedules() {
 }
 
 /// A program that needs a page while another ends, and gives back all that programs may have, is
-/// not refused it: pages that CPUs are just being told of are neither free nor to be found.
+/// not refused it: pages whose shootdown is under way are neither free nor to be found.
 #[test]
 fn nobody_is_refused_what_is_being_given_back() {
     check_rounds(ROUNDS, || {

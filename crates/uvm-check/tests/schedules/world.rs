@@ -121,7 +121,7 @@ pub fn check(test: impl Fn() + Send + Sync + 'static) {
     check_rounds(ROUNDS, test);
 }
 
-/// The same for tests of many steps.
+/// Like [`check`], for tests of many steps.
 pub fn check_rounds(rounds: usize, test: impl Fn() + Send + Sync + 'static) {
     let test = Arc::new(test);
     let again = test.clone();

@@ -1,4 +1,4 @@
-//! Slots that hold a page on loan, until a program stores to it.
+//! Loaned pages in amap slots, until a program stores to them.
 //!
 //! ```text
 //!   transfer:   slot -> P (a loan)      | discard, exit: the loan is returned
@@ -16,11 +16,11 @@
 //! that what they hold can leave (`pageout/loaned.rs`). That may need heap: so only a part of
 //! memory may be in slots like this (`transfer.rs`); slots beyond it get anons at once.
 //!
-//! I1: a slot that holds a page on loan is one entry's alone, in a leaf of one table: before slots
+//! I1: a slot that holds a loaned page is one entry's alone, in a leaf of one table: before slots
 //! are shared, as by a fork, they get anons. I2: a translation may show such a page there, and
 //! can't write it; before the loan is returned every CPU has forgotten it, for the page's owner may
-//! write in place from then on. I3: `AmapBody::borrowed` spans all of an amap's
-//! such slots; `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
+//! write in place from then on. I3: `AmapBody::borrowed` spans all of an amap's such slots;
+//! `Anons::borrowed` counts all there are. I4: the page of zeroes is in none.
 //!
 //! Source: 1998, sections 4.1 (loans from objects and anons to anons) and 4.2. The road not taken:
 //! an anon for each page as it comes, which cost as much as a third of its copy.
@@ -33,7 +33,7 @@ use machine::{Machine, PageNo};
 use crate::amap::AmapBody;
 use crate::anon::AnonNo;
 
-/// Set in what a slot holds, if it is a page on loan: memory has less than 2^31 pages.
+/// Set in what a slot holds, if it is a loaned page: memory has less than 2^31 pages.
 pub(crate) const BORROWED: u32 = 1 << 31;
 
 /// What a slot holds.
@@ -59,7 +59,7 @@ impl Content {
     }
 }
 
-/// What a slot holds for a page on loan, by number; 0 for nothing.
+/// The loaned page that a slot's number stands for, if it is one.
 #[inline]
 pub(crate) fn borrowed(number: u32) -> Option<PageNo> {
     (number & BORROWED != 0).then_some(PageNo(number & !BORROWED))
@@ -74,7 +74,7 @@ pub(crate) enum Search {
 }
 
 impl<M: Machine> AmapBody<M> {
-    /// Slots from `from` on that hold pages on loan, in order, with these.
+    /// Loaned pages in slots from `from` on, in order, each with its slot.
     pub(crate) fn borrowed_from(&self, from: u64) -> impl Iterator<Item = (u64, PageNo)> + '_ {
         let all = &self.borrowed;
         let slots = self.slots.range(from.clamp(all.start, all.end)..all.end);

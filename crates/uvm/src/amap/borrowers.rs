@@ -1,10 +1,10 @@
-//! Which amaps have pages on loan in their slots: so that the page daemon finds those slots.
+//! Which amaps have loaned pages in their slots, so that the page daemon finds those slots.
 //!
-//! A page's record names its owner, and a slot that has the page on loan isn't it. So an amap that
+//! A page's record names its owner, and a slot that holds the loaned page isn't it. So an amap that
 //! gets such a page comes into a table, by a name of its own, and stays there until no entry refers
 //! to its slots.
 //!
-//! I1: an amap with a page on loan in a slot is in the table.
+//! I1: an amap with a loaned page in a slot is in the table.
 //!
 //! Locks: the table by its own, of the object table's level; nothing is called under it. Not taken:
 //! a walk over all spaces, which the library doesn't know; the slot's place in the record, which

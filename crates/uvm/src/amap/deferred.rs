@@ -103,8 +103,8 @@ impl<M: Machine> Uvm<M> {
         emptied == Emptied::All
     }
 
-    /// The same for one amap, which is off the list then, a few gaps at a time; and the one that
-    /// followed it.
+    /// Like [`clear_left`](Self::clear_left), for one amap, which is off the list then, a few gaps
+    /// at a time; also returns the amap that followed it.
     fn clear_left_in(
         &self,
         held: &mut Held<'_, order::Nothing>,

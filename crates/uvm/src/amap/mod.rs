@@ -90,7 +90,7 @@ pub(crate) struct AmapBody<M: Machine> {
     /// Where stores have copied what parent and child had.
     pub(crate) rewritten: Rewritten,
     pub(crate) slots: Slots,
-    /// Slots that may hold pages on loan lie in here (`borrowed`).
+    /// Slots that may hold loaned pages lie in here (`borrowed`).
     pub(crate) borrowed: Range<u64>,
     /// Its name among amaps that have such slots.
     pub(crate) borrower: Name,
@@ -103,8 +103,8 @@ pub(crate) struct AmapBody<M: Machine> {
 #[repr(C)]
 pub(crate) struct Amap<M: Machine> {
     pub(crate) body: Shared<order::Amap, M::Lock, AmapBody<M>>,
-    /// Whether any slot may hold a page on loan: `body.borrowed` is not empty. Changes with the
-    /// body locked; a thread that has the map of an entry reads it for its slots without.
+    /// Whether any slot may hold a loaned page: `body.borrowed` is not empty. Changes with the body
+    /// locked; a thread that has the map of an entry reads it for its slots without.
     pub(crate) borrows: AtomicBool,
     /// A copy of slots that others write, whose translations of these pages may allow stores yet.
     /// No thread but the one that makes the copy has it then: see
@@ -145,7 +145,7 @@ impl<M: Machine> AmapBody<M> {
         may_grow
     }
 
-    /// The same numbers at the same indices of a range, but for some.
+    /// A table with this one's numbers at the indices of a range, but for some.
     pub(crate) fn share(
         &self,
         uvm: &Uvm<M>,
@@ -163,7 +163,7 @@ impl<M: Machine> AmapBody<M> {
 }
 
 impl<M: Machine> Clone for ARef<M> {
-    /// The same slots; the cover is not told.
+    /// Another reference to the slots, which the cover doesn't count.
     fn clone(&self) -> Self {
         ARef { amap: self.amap.clone(), slot: self.slot }
     }
@@ -472,7 +472,7 @@ impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
         anons.release_many(self.uvm.mem(), &mut self.held.deeper(), numbers, self.down);
         if returned != 0 {
             anons.borrowed.fetch_sub(returned, Relaxed);
-            // Nothing maps them, so no CPU has to be told.
+            // Nothing maps them, so no CPU has to be flushed.
             last.iter().for_each(|&page| frames.free_page(self.uvm.mem(), self.held, page));
         }
     }

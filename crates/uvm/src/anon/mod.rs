@@ -182,9 +182,10 @@ enum LetGo {
     Kept,
     /// It is free, and has let its data go.
     Gone,
-    /// The same, but for a page that the caller releases.
+    /// It is free, and has let its data go, but for a page that the caller releases.
     Idle(PageNo),
-    /// The same, but for a page that has other holders: the caller leaves it to them.
+    /// It is free, and has let its data go, but for a page that has other holders: the caller
+    /// leaves it to them.
     Loan(PageNo),
 }
 
@@ -525,7 +526,7 @@ pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
     leave(machine, held, unmapped, down);
 }
 
-/// The same for pages whose record names no owner any more, on whatever queue they are.
+/// Like [`drop_page`], for pages whose record names no owner any more, on whatever queue they are.
 #[inline(never)]
 fn leave_all<M: Machine, P: Before<PageQueues>>(
     machine: &Memory<M>,

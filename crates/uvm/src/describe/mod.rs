@@ -64,8 +64,8 @@ impl Deref for EntryInfo {
 pub struct Layers {
     /// Whether an amap must be made or copied before the first store.
     pub needs_copy: bool,
-    /// The amap: the slot of the entry's first page, anons in the entry's range, whether no one
-    /// else refers to it.
+    /// The amap: the slot of the entry's first page, anons in the entry's range, whether no other
+    /// entry refers to these slots.
     pub amap: Option<(Pages, usize, bool)>,
     /// The object: its kind, id, and its page at the entry's first address.
     pub object: Option<(&'static str, u64, Pages)>,

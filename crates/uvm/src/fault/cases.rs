@@ -294,8 +294,8 @@ impl<M: Machine> Fault<'_, '_, M> {
         shown.map(|()| true)
     }
 
-    /// Before a loaned page is copied: the thread that loans it may not have told all CPUs yet that
-    /// it can't be written.
+    /// Before a loaned page is copied: the thread that loans it may not have flushed all CPUs yet
+    /// that can still write it.
     #[cold]
     fn protect_loaned(&mut self, held: &mut Held<'_, order::Anon>, page: PageNo) {
         let (pmap, down) = (self.uvm.mem().pmap(), &mut *self.effects.down);

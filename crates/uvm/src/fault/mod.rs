@@ -353,7 +353,7 @@ impl<M: Machine> Uvm<M> {
         (result, waited)
     }
 
-    /// How an attempt that didn't resolve a fault ends, with the CPUs told: it may wait.
+    /// How an attempt that didn't resolve a fault ends, with the CPUs flushed: it may wait.
     #[cold]
     fn stop_fault(
         &self,

@@ -104,8 +104,8 @@ impl<M: Machine> Uvm<M> {
     /// and never sleeps. If it is resolved the access may be tried again, and a read that no thread
     /// waits for, of pages that will be wanted next, may be there to be started.
     ///
-    /// A fault that was read for counts as major to whom that matters: the caller knows whether it
-    /// has waited.
+    /// A fault that waited for a read is a major one; the caller counts it, as only the caller
+    /// knows whether it has waited.
     ///
     /// Cost: that of a fault; each attempt begins anew.
     ///

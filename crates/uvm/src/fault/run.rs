@@ -8,8 +8,8 @@
 //! makes as many more as the run is long, within the window of sixteen that a fault maps anyway
 //! (`around.rs`). Thus at most half of what such a program has was made for nothing, and never
 //! more than fifteen pages for each place that it fills. Nothing is remembered: how long the run
-//! is, the amap knows. Stacks grow downwards and get no more than they touch; nor does anybody
-//! where memory is short, or advice says that touches have no order.
+//! is, the amap knows. Stacks grow downwards and get no more than they touch; nor does any memory
+//! where frames are short, or where advice says that touches have no order.
 //!
 //! Source: UVM maps along what is resident; that a run of first touches is answered by several
 //! pages at once is from large folios (Linux 6.8's multi-size pages), without their being one piece

@@ -31,7 +31,7 @@ impl<M: Machine> Uvm<M> {
         copied
     }
 
-    /// The same in a map that is claimed.
+    /// Like [`copy_amaps_in_steps`](Self::copy_amaps_in_steps), in a map that is claimed.
     pub(crate) fn copy_amaps_claimed(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -107,7 +107,7 @@ impl<'a, M: Machine> Fork<'a, M> {
                 Err(Stop::Heap(need))
             }
         };
-        // Mostly it is the same, and the line stays where it is.
+        // Mostly the number is the same, and the line stays where it is.
         if parent.map.fork_bytes.load(Relaxed) != need {
             parent.map.fork_bytes.store(need, Relaxed);
         }

@@ -25,8 +25,8 @@
 //!
 //! # Against the others
 //! * *A store through a translation that a CPU still has* while the loan is made: it is what was
-//!   loaned; the borrower gets the page only after all CPUs were told. *A fault that breaks the
-//!   loan before that* protects the page again, and tells them, before it copies. *One that shows
+//!   loaned; the borrower gets the page only after all CPUs were flushed. *A fault that breaks the
+//!   loan before that* protects the page again, and flushes them, before it copies. *One that shows
 //!   the page writable* does so under the owner's lock, before the loan is counted; the protection
 //!   comes after. *A neighbour entered ahead* asks under the pmap's lock, as against the page
 //!   daemon.

@@ -2,12 +2,12 @@
 //! step.
 //!
 //! ```text
-//!   loaned, then given up      protect, tell CPUs; loan;    remove, tell CPUs; empty the slots
-//!   given                    remove, tell CPUs;           loan; empty the slots
+//!   loaned, then given up   protect, flush CPUs; loan;   remove, flush CPUs; empty the slots
+//!   given                   remove, flush CPUs;          loan; empty the slots
 //! ```
 //! No thread can store to a page from when its translation has gone, with the map locked, until
-//! its slot is empty: so nothing is protected, and CPUs are told once. It takes all pages resident
-//! at the same time. The borrower can put back what it has no use for by a
+//! its slot is empty: so nothing is protected, and CPUs are flushed once. It takes all pages
+//! resident at the same time. The borrower can put back what it has no use for by a
 //! [transfer](Uvm::transfer) to where it was.
 //!
 //! Source: 1998, sections 4.1 and 4.3, of which this is the first with the second's donation. The

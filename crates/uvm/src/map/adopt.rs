@@ -1,5 +1,5 @@
-//! Giving anons to slots that hold pages on loan (`amap::borrowed`): before a store, before slots
-//! are shared, and when memory is short.
+//! Giving anons to loaned pages in amap slots (`amap::borrowed`): before a store, before slots are
+//! shared, and when memory is short.
 //!
 //! ```text
 //!   a page without an owner   the anon's own: written in place, once no other borrower has it
@@ -69,7 +69,7 @@ impl<M: Machine> Uvm<M> {
         crate::anon::many_bytes(all.min((range.end - range.start) as usize))
     }
 
-    /// Gives slots of a range that hold pages on loan anons instead, and says how many pages were
+    /// Gives anons to the loaned pages in an amap's slots of a range, and says how many pages were
     /// copied for it. Heap for chunks of anons has been reserved.
     ///
     /// # Errors

@@ -187,7 +187,7 @@ impl<M: Machine> MapRequest<M> {
         VaRange::sized(va, self.len).unwrap_or(map.bounds)
     }
 
-    /// The same at an address, in place of what is there.
+    /// This request at an address, in place of what is there.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -201,7 +201,7 @@ impl<M: Machine> MapRequest<M> {
         MapRequest { place: Place::Fixed(va), ..self }
     }
 
-    /// The same with another protection.
+    /// This request with another protection.
     ///
     /// ```
     /// # use uvm_soft::example::*;

@@ -281,7 +281,7 @@ impl<M: Machine> Entry<M> {
         }
     }
 
-    /// The same mapping without its private memory, and not wired; not [counted](Self::attach).
+    /// This mapping without its private memory, and not wired; not [counted](Self::attach).
     pub(crate) fn emptied(&self) -> Entry<M> {
         let shared = self.writes == Writes::Shared;
         Entry {

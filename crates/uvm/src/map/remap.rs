@@ -37,7 +37,7 @@ pub enum RemapPlace {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Behind {
     Nothing,
-    /// The same mapping, without its private memory.
+    /// The mapping, without its private memory.
     Emptied,
 }
 

@@ -96,7 +96,7 @@ impl<M: Machine> Uvm<M> {
         self.space_of(held, bounds.into(), self.next_family.fetch_add(1, Relaxed))
     }
 
-    /// The same, of a family.
+    /// Like [`space_create`](Self::space_create), for a space of a family.
     pub(crate) fn space_of(
         &self,
         held: &mut Held<'_, order::Nothing>,

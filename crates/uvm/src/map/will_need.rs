@@ -1,8 +1,8 @@
-//! Reading before anybody asks, on request: MADV_WILLNEED, posix_fadvise and readahead.
+//! Reading ahead of use, on request: MADV_WILLNEED, posix_fadvise and readahead.
 //!
 //! Reads are started and not waited for, as many as memory has room for above its low water mark:
-//! advice takes no page from anybody. A driver whose queue is full may make the caller wait, as it
-//! does everybody.
+//! advice takes no page from any program. A driver whose queue is full may make the caller wait, as
+//! it does every caller.
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -122,7 +122,7 @@ impl<M: Machine> Uvm<M> {
             {
                 Err(GetError::Read(start)) => return Ok(Some((Some(start), at + 1))),
                 Err(GetError::NoMemory) => return Ok(None),
-                // It was there at once, or can't be had: a thread that needs it will be told.
+                // It was there at once, or can't be had: a thread that needs it will get the error.
                 Ok(_)
                 | Err(GetError::Wait(_) | GetError::PastEnd | GetError::Io | GetError::NoSpace) => {
                     at += 1

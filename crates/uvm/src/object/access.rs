@@ -198,9 +198,9 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Frees the pages of a range and those past the new length, in steps under the object's lock,
-    /// which isn't held in between; again after each busy page that one met. All CPUs are told with
-    /// the lock held: else another thread would see zeroes where a third, whose CPU hasn't been
-    /// told, still loads and stores what was there.
+    /// which isn't held in between; again after each busy page that one met. All CPUs are flushed
+    /// with the lock held: else another thread would see zeroes where a third, whose CPU hasn't
+    /// been flushed, still loads and stores what was there.
     fn cut(
         &self,
         held: &mut Held<'_, order::Nothing>,

@@ -147,7 +147,7 @@ impl ReadAhead {
         window
     }
 
-    /// Takes note of a page that could not be read together with others. Told of each, in order.
+    /// Takes note of a page that could not be read together with others. Called for each, in order.
     pub(crate) fn failed(&mut self, index: u64) {
         let start = if self.alone.end == index { self.alone.start } else { index };
         self.alone = start..index + 1;

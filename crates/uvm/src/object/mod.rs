@@ -118,7 +118,7 @@ impl<M: Machine> ORef<M> {
 }
 
 impl<M: Machine> Clone for ORef<M> {
-    /// The same pages; the object's count is not told.
+    /// Another reference to the pages, which the object doesn't count.
     fn clone(&self) -> Self {
         ORef { pager: self.pager.clone(), offset: self.offset }
     }

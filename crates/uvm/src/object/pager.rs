@@ -234,7 +234,7 @@ pub trait Pager<M: Machine>: Send + Sync {
 
     /// Tells the pager that the last reference is gone, under the object's lock. What it frees, all
     /// pages if nothing else is said, goes into `down`. Where it leaves [some](Removed::Some) it is
-    /// told again, once other threads have had a turn.
+    /// called again, once other threads have had a turn.
     fn last_reference(
         &self,
         uvm: &Uvm<M>,

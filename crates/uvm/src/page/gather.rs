@@ -1,4 +1,4 @@
-//! What an operation lowered and the pages that it frees: told to the CPUs once, then freed.
+//! What an operation lowered and the pages that it frees: flushed on the CPUs once, then freed.
 //!
 //! An operation makes one [`Gather`], passes the [`Shootdown`] in it to every pmap call that
 //! removes or lowers, puts the pages that it frees into it, and performs it at the end.
@@ -9,11 +9,11 @@
 //!
 //! # Proof that a page has no mapping left
 //! ```text
-//!   page's owner:    Gather::unmap     page_protect; the CPUs that may know the page are in the Gather
-//!   map's owner:     Unmapped::by_ranges  its range was removed, and the CPUs were told, before the map's lock went
-//!                         |
-//!                         v
-//!   Frames::release(page, down)  -->  down.perform: CPUs are told, then the page is free
+//!   page's owner:  Gather::unmap         page_protect; the Gather has the CPUs that may know it
+//!   map's owner:   Unmapped::by_ranges   its range was removed, and the CPUs were flushed, before
+//!                       |                the map's lock went
+//!                       v
+//!   Frames::release(page, down)  -->  down.perform: CPUs are flushed, then the page is free
 //! ```
 //! That the tables show no mapping is no proof. Another thread may have taken one out a moment ago,
 //! and the CPUs not know of it yet (law P6 of [`machine::pmap`]):
@@ -196,8 +196,8 @@ pub struct Unmapped(PageNo);
 
 impl Unmapped {
     /// A page each of whose mappings lay in a range that its map's owner has removed; the CPUs were
-    /// told under that map's lock, or are told by the `Gather` that the page goes into. It is an
-    /// anon's without references, or was never mapped.
+    /// flushed under that map's lock, or are flushed by the `Gather` that the page goes into. It is
+    /// an anon's without references, or was never mapped.
     #[inline]
     pub const fn by_ranges(page: PageNo) -> Unmapped {
         Unmapped(page)

@@ -21,7 +21,7 @@
 //! * `place`: the lock of the list it names; to and from `Pending` by compare-and-exchange (see
 //!   `queues`).
 //!
-//! I1: `place` is `Free` or `Cached` exactly for pages that no one owns (`Owner::Free`). I2: a page
+//! I1: `place` is `Free` or `Cached` exactly for pages without an owner (`Owner::Free`). I2: a page
 //! on the free list, in a cache, or in a `Gather` is on no queue. I3: `free()` counts the free list
 //! and all caches. I4: `place` is `Own` from [`Frames::keep`] until [`Frames::release_own`]: such a
 //! page is on no list, no mapping shows it, and its bytes are out of reach by its number.
@@ -448,8 +448,8 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Free page frames (I3); a moment's value where several CPUs run. Frames that move between the
-    /// list and a cache meanwhile are rather counted twice than not at all: a thread that is told
-    /// that there are none gives up.
+    /// list and a cache meanwhile are rather counted twice than not at all: a thread that finds
+    /// none gives up.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -466,8 +466,8 @@ impl<M: Machine> Frames<M> {
         before.max(self.global.free_list_len.load(Acquire)) + cached
     }
 
-    /// Page frames that operations under way give back: free as soon as the CPUs have been told of
-    /// them, for which no thread sleeps. A moment's value; a thread that reads it before
+    /// Page frames that operations under way give back: free as soon as the CPUs have been flushed,
+    /// for which no thread sleeps. A moment's value; a thread that reads it before
     /// [`free`](Self::free) counts no frame as neither.
     ///
     /// ```
@@ -518,7 +518,7 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Free pages under which [`PAGE_DAEMON`](machine::Channel::PAGE_DAEMON) is woken. Above both
-    /// reserves, so that the daemon runs before anyone is refused.
+    /// reserves, so that the daemon runs before any thread is refused.
     ///
     /// ```
     /// # use uvm_soft::example::*;

@@ -295,7 +295,7 @@ impl<M: Machine> Frames<M> {
         self.page(page).wire.load(Acquire) & WIRINGS
     }
 
-    /// How often the page is loaned. A thread that is told none sees all that borrowers did with it
+    /// How often the page is loaned. A thread that finds none sees all that borrowers did with it
     /// before.
     ///
     /// ```

@@ -133,7 +133,7 @@ struct Pass<M: Machine> {
     most: usize,
     down: Gather,
     /// Dirty pages that their pagers are to [put](Pager::put), which may sleep: once nothing is
-    /// busy for this pass, and all CPUs are told.
+    /// busy for this pass, and all CPUs are flushed.
     puts: ArrayVec<(Arc<dyn Pager<M>>, Pages), PUTS>,
     progress: Progress,
 }
@@ -196,7 +196,7 @@ impl<M: Machine> Uvm<M> {
             let mut is_short = frames.free() < frames.low_water();
             while is_short && frames.free() + self.pages_in_flight() < frames.high_water() {
                 let progress = self.pageout(held, frames.high_water());
-                // A pass in vain: who needs memory now is told that there is none.
+                // A pass in vain: a thread that needs memory now learns that there is none.
                 is_short = progress.freed + progress.started != 0;
             }
             self.machine().wait(held, ticket);
@@ -337,8 +337,8 @@ impl<M: Machine> Uvm<M> {
         self.frames().free() + self.pages_in_flight() + pass.taken.len() >= pass.target
     }
 
-    /// Takes pages off the inactive queue's front, or gives them another chance, and tells the CPUs
-    /// which it took: the pass lets other threads run after it.
+    /// Takes pages off the inactive queue's front, or gives them another chance, and has the CPUs
+    /// forget those that it took: the pass lets other threads run after it.
     fn look_at(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, pages: &[PageNo]) {
         pages.iter().for_each(|&page| self.look_at_one(held, pass, page));
         pass.down.flush(self.mem().pmap());
@@ -393,7 +393,7 @@ impl<M: Machine> Uvm<M> {
     /// Whether nothing keeps a page, under its owner's lock. A page on no queue is new and about to
     /// be entered (`anon` I3): it may have the number of a page that a scan found on a queue
     /// before. A page that could not be read may go like any other: a thread that comes for it
-    /// reads it again, and is told then.
+    /// reads it again, and gets the error then.
     pub(crate) fn can_go(&self, page: PageNo) -> bool {
         let frames = self.frames();
         let is_idle = !frames.flags(page).contains(PageFlags::BUSY) && frames.hold_count(page) == 0;

@@ -288,7 +288,7 @@ impl<M: Machine> VnodePager<M> {
 
     /// Takes pages of the range for clean whose last write failed and that have not changed since:
     /// what they hold is kept until memory is short, and never reaches the file. For a host that
-    /// has told of the error and would rather lose the data than keep it in memory for ever.
+    /// has reported the error and would rather lose the data than keep it in memory for ever.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -560,7 +560,7 @@ fn unmap_and_remove<M: Machine>(
     down: &mut Gather,
 ) -> bool {
     let unmapped = down.unmap(uvm.frames(), uvm.mem(), held, page);
-    // A CPU that has not been told yet of an unmapping may have stored there, or do so.
+    // A CPU that has not been flushed yet after an unmapping may have stored there, or do so.
     down.flush(uvm.mem().pmap());
     let is_clean = uvm.is_clean(page);
     if is_clean {

@@ -12,7 +12,7 @@
 //!
 //! Copying a table shares its leaves: the copy of an amap with 16,384 anons is 256 pointers, and
 //! what the numbers count is the leaves that hold them, not the tables. A leaf is copied when one
-//! of its tables is about to change it; then each of its numbers is told of one more holder
+//! of its tables is about to change it; then one more holder is counted for each of its numbers
 //! ([`Holders`]).
 //!
 //! The road not taken is a radix tree: a sparse terabyte would pay for a path of inner nodes at
@@ -267,7 +267,8 @@ impl Found<'_> {
         self.install_behind(value).is_some()
     }
 
-    /// The same, and whether the index before may have a number. None where nothing has changed.
+    /// Like [`install`](Self::install); returns whether the index before may have a number, or None
+    /// where nothing has changed.
     #[inline]
     pub(crate) fn install_behind(&self, value: NonZeroU32) -> Option<bool> {
         let branch = self.branch?;
@@ -306,8 +307,8 @@ impl Found<'_> {
 }
 
 /// Whether other tables hold the leaf. Where none does, all that former holders did with what its
-/// numbers name, up to their letting go, has happened before: a thread that is told that it is
-/// alone may write there.
+/// numbers name, up to their letting go, has happened before: a thread that finds itself alone may
+/// write there.
 #[inline]
 fn has_others(leaf: &Arc<Leaf>) -> bool {
     if Arc::strong_count(leaf) > 1 {
