@@ -145,7 +145,7 @@ pub fn may_create(by: &Cred, dir: &Ownership) -> Result<()> {
     check(by, dir, WRITE | EXECUTE)
 }
 
-/// Whom a new node in `dir` belongs to, and its mode.
+/// The owner of a new node in `dir`, and its mode.
 pub fn reserved(by: &Cred, dir: &Ownership, kind: Kind, perm: u32) -> Ownership {
     let marks = Marks::default();
     let mut new =
@@ -327,7 +327,7 @@ pub enum Times {
     Given([Option<Nanos>; 2]),
 }
 
-/// Changes times: all may be set by the owner; those who may write may do what a write does.
+/// Changes times: all may be set by the owner; processes that may write may do what a write does.
 ///
 /// # Errors
 /// `EPERM`, `EACCES`.

@@ -14,7 +14,7 @@ use crate::cred::Cred;
 const VERSION: u32 = 1;
 const HEADER: usize = 4;
 
-/// Whom an entry is about, by their numbers on the disk.
+/// The kinds of subject that an entry is about, by their numbers on the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tag {
     Owner = 1,

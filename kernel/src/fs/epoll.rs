@@ -5,13 +5,13 @@
 //!   file ------------- watched --->   |                       first --> Entry <--> Entry <-- last     those that may be ready
 //!                      <------weak----+                       asked: those that only a look tells of
 //! ```
-//! A wake-up of a file's queue puts its entry on the list, and who waits for the set looks at what
-//! is on the list and at nothing else. An entry that is reported goes back on it, if it is
-//! level-triggered: it stays as long as each look finds it ready. An edge-triggered one comes back
-//! by the next wake-up.
+//! A wake-up of a file's queue puts its entry on the list, and a thread that waits for the set
+//! looks at what is on the list and at nothing else. An entry that is reported goes back on it, if
+//! it is level-triggered: it stays as long as each look finds it ready. An edge-triggered one comes
+//! back by the next wake-up.
 //!
-//! Whether a signalfd is ready depends on who asks, so each wait looks at those of the set: they
-//! are level-triggered always.
+//! Whether a signalfd is ready depends on the thread that asks, so each wait looks at those of the
+//! set: they are level-triggered always.
 //!
 //! I1: the set holds weak references: a closed file leaves it by itself. I2: no file is polled with
 //! the set locked. I3: an entry whose file has become ready since it was looked at last is on the
@@ -58,7 +58,7 @@ pub struct Watch {
     set: Arc<Set>,
     key: Key,
     file: Weak<File>,
-    /// Who has put it in the set.
+    /// The user that has put the file in the set.
     uid: u32,
 }
 

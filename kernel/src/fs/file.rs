@@ -99,7 +99,7 @@ pub struct File {
     usage: AtomicU8,
     /// What its mappings were called last.
     mapping_name: SpinLock<Option<Arc<ChargedName>>>,
-    /// Who is told of its wake-ups.
+    /// The watches that are told of the file's wake-ups.
     watched: SpinLock<Vec<Arc<Watch>>>,
     _charge: Charge,
     _count: Opened,
@@ -337,8 +337,8 @@ impl File {
         }
     }
 
-    /// As [`write_at`](Self::write_at), as far as the file can go, for who has made sure that it
-    /// may be written to there.
+    /// As [`write_at`](Self::write_at), as far as the file can go, for a caller that has made sure
+    /// that it may be written to there.
     pub fn put_at(&self, at: u64, from: &mut Source<'_>) -> Result<usize> {
         let append = self.flags() & abi::O_APPEND != 0;
         let at = if append { Position::Append } else { Position::At(at) };

@@ -91,7 +91,8 @@ pub struct Stat {
     pub ctime: Nanos,
 }
 
-/// What can be done to a node by none but those who may take the mark away: `chattr`'s `i` and `a`.
+/// What can be done to a node only by processes that may take the mark away: `chattr`'s `i` and
+/// `a`.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Marks {
     /// It can't be changed, nor get a name or lose one.
@@ -159,7 +160,7 @@ pub struct SetAttr {
     pub mtime: Option<Nanos>,
 }
 
-/// Judges by whom a node belongs to, and says what changes.
+/// Judges by a node's owner, and says what changes.
 pub type Decide<'a> = &'a dyn Fn(&Ownership) -> Result<SetAttr>;
 
 /// What a new node shall be.
@@ -208,7 +209,7 @@ pub struct FsStat {
     /// In pages.
     pub blocks: u64,
     pub free: u64,
-    /// What those who may not use what is reserved can have of it.
+    /// What processes that may not use what is reserved can have of it.
     pub available: u64,
     pub files: u64,
     pub files_free: u64,
@@ -238,8 +239,8 @@ pub trait Inode: Any + Send + Sync {
         access::check(by, &self.ownership(), mask)
     }
 
-    /// Changes attributes as `change` says, which sees whom the node belongs to with the node
-    /// locked; it must not sleep.
+    /// Changes attributes as `change` says, which sees the node's owner with the node locked; it
+    /// must not sleep.
     fn set_attr(&self, _change: Decide<'_>) -> Result<()> {
         Err(EPERM)
     }

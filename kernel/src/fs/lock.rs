@@ -27,7 +27,7 @@ use crate::sched;
 use crate::sync::{SpinLock, WaitQueue};
 use crate::upcalls::{self, Process};
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     Process(i32),
@@ -102,7 +102,7 @@ struct Held {
 #[derive(Default)]
 struct Locks {
     ranges: Vec<Held>,
-    /// Those who wait, by when they came.
+    /// Waiters, by when they came.
     line: BTreeMap<u64, Arc<Waiter>>,
 }
 
@@ -112,7 +112,7 @@ impl Locks {
     }
 }
 
-/// Who waits for a lock.
+/// A thread that waits for a lock.
 struct Waiter {
     wanted: Range,
     /// Of what was given back: the first byte and the end.
@@ -185,8 +185,8 @@ fn would_deadlock(table: &BTreeMap<FileId, Locks>, mut id: FileId, mut wanted: R
     false
 }
 
-/// Whether any file has a lock: who closes a file or ends asks this first. Changes with the table
-/// locked.
+/// Whether any file has a lock: a process that closes a file or ends asks this first. Changes with
+/// the table locked.
 static IN_USE: AtomicBool = AtomicBool::new(false);
 
 /// The most ranges of one user on one file: no user has what others could. The table is walked

@@ -73,7 +73,7 @@ impl Mount {
         })
     }
 
-    /// The same directory, to be mounted at another place.
+    /// A mount of the same directory at another place.
     fn copy(&self, root: &InodeRef, mount_point: Dir) -> Arc<Mount> {
         let source = self.source.clone();
         Mount::new(root.clone(), Some(mount_point), source, self.fs_type, self.flags())

@@ -79,7 +79,7 @@ pub struct Pipe {
     writers: Side,
 }
 
-/// One end: who has it open, and who waits there.
+/// One end: how many files have it open, and the threads that wait there.
 struct Side {
     open: AtomicU32,
     /// Opens so far, so that an opener sees one that came and went meanwhile.
@@ -608,8 +608,8 @@ impl Inode for PipeInode {
         change(&self.ownership()).map(|_| ())
     }
 
-    /// Only a descriptor's name in /proc leads here: the pipe has been open, so there is nobody to
-    /// wait for.
+    /// Only a descriptor's name in /proc leads here: the pipe has been open, so there is no opener
+    /// of the other end to wait for.
     fn open(self: Arc<Self>, flags: u32) -> Result<FileRef> {
         self.pipe.enter(flags & abi::O_ACCMODE);
         Ok(self)

@@ -38,7 +38,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// bytes copied.
 const RANGES_AT_ONCE: usize = 64;
 const PART: usize = 4096;
-/// The same for one run.
+/// What a look at one run comes to, in bytes copied.
 const LOOK: usize = 64;
 /// Bytes that a range takes.
 const RANGE: usize = 48;
@@ -219,7 +219,7 @@ impl Backing {
         }
     }
 
-    /// The same on the way of writes, which memory may be waiting for.
+    /// Like [`runs`](Self::runs), on the way of writes, which memory may be waiting for.
     fn runs_for_writing(&self) -> Result<Runs> {
         match self.known_runs() {
             Some(runs) => Ok(runs),
@@ -280,7 +280,7 @@ impl Backing {
         self.promise_beside(&self.runs()?, at, len, self.fs.kept_from_caller()).1
     }
 
-    /// The same, and up to where there is room.
+    /// Like [`promise`](Self::promise), up to where there is room.
     pub(super) fn promise_what_fits(&self, at: u64, len: u64) -> Result<(u64, Result<()>)> {
         Ok(self.promise_beside(&self.runs()?, at, len, self.fs.kept_from_caller()))
     }
@@ -328,7 +328,7 @@ impl Backing {
         Ok(())
     }
 
-    /// The same; a disk that seems full is asked for more first.
+    /// Like [`promise`](Self::promise); a disk that seems full is asked for more first.
     pub(super) fn promise_at_last(&self, at: u64, len: u64) -> Result<()> {
         self.at_last(|| self.promise(at, len))
     }
@@ -423,7 +423,7 @@ impl Backing {
         let Ok(runs) = self.known_runs().map_or_else(|| self.load(volume), Ok) else {
             return Vec::new();
         };
-        // Who stores to a page that lacks blocks asks for room.
+        // A thread that stores to a page that lacks blocks asks for room.
         let lacks = |page: u64| !has_blocks(&runs, page * PAGE, self.size().min((page + 1) * PAGE));
         let pages = |run: &Run| {
             let (first, last) = (run.at / PAGE, (run.at + run.len - 1) / PAGE);
@@ -475,7 +475,8 @@ impl Backing {
         });
     }
 
-    /// The same behind a file's new end; with the page that it ends in, if that needs nothing more.
+    /// Like [`release_pending`](Self::release_pending), behind a file's new end; with the page that
+    /// the file ends in, if that page needs nothing more.
     pub(super) fn release_pending_behind(&self, end: u64) -> Result<()> {
         let last = end & !(PAGE - 1);
         let is_placed = has_blocks(&self.runs()?, last, end);
@@ -544,8 +545,8 @@ impl Backing {
         result
     }
 
-    /// Writes of a page, up to `end`, what has blocks, where the disk has none for the rest: nobody
-    /// was promised room there, so it is zeroes.
+    /// Writes of a page, up to `end`, what has blocks, where the disk has none for the rest: no
+    /// thread was promised room there, so the rest is zeroes.
     ///
     /// # Errors
     /// `ENOSPC`: it isn't; `EIO`.

@@ -125,7 +125,7 @@ fn write_ended(token: u64, pages: &[PageNo], result: Result<()>) {
 #[derive(Clone)]
 pub(super) struct Metadata(pub(super) Data);
 
-/// Runs a call of the volume's that may sleep. Interrupts that it has taken meanwhile had nobody
+/// Runs a call of the volume's that may sleep. Interrupts that were taken meanwhile had no task
 /// give way.
 fn call<T>(code: impl FnOnce() -> T) -> T {
     closed(|| {

@@ -41,9 +41,9 @@ pub(super) struct Contents {
     pub(super) backing: Arc<Backing>,
     pub(super) object: Object,
     pub(super) writer: Gate,
-    /// Who writes it back; taken inside `writer`.
+    /// Held by the thread that writes the file back; taken inside `writer`.
     cleaner: Mutex<()>,
-    /// Its blocks are found by extents.
+    /// The file's blocks are found by extents.
     writable: bool,
     /// The largest size that the volume can give it.
     max_size: u64,
@@ -317,8 +317,8 @@ impl Contents {
             && !old.is_multiple_of(PAGE)
             && self.backing.ends_in_hole(old & !(PAGE - 1), size)
         {
-            // Blocks are smaller than pages: what the file gets there now has no room yet. Whoever
-            // stores there once he can see the new size asks for it.
+            // Blocks are smaller than pages: what the file gets there now has no room yet. A thread
+            // that stores there once it can see the new size asks for room.
             self.object.mark_hole(old);
         }
         self.object.set_size(size).inspect_err(|_| self.backing.set_size(self.size()))
@@ -411,7 +411,7 @@ impl Contents {
     ) -> Result<()> {
         self.backing.mark_dirty();
         let result = vm::object_io(&self.object, at, len, Dir::Write, &mut |_, bytes| put(bytes));
-        // Again: who cleaned meanwhile has not seen all of it.
+        // Again: a thread that cleaned the file meanwhile has not seen all of the change.
         self.backing.mark_dirty();
         result
     }

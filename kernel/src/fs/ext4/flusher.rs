@@ -236,7 +236,7 @@ impl Fs {
     }
 
     /// Frees what has no name and was closed. The list of the others on the disk should stay short:
-    /// it is walked at every change of it, from who came last.
+    /// it is walked at every change of it, from the node that came last.
     pub(super) fn reap_closed(&self) {
         let _turn = self.reaping.lock();
         let mut below = u64::MAX;
@@ -249,16 +249,16 @@ impl Fs {
             closed.remove(&order);
             drop(closed);
             if !self.reap(order, ino) && !was_in_use {
-                // The thread that closed it may not be through with that. Later it is found by
-                // `reap_unused`.
+                // The thread that closed the node may not be through with that. Later `reap_unused`
+                // finds the node.
                 self.closed.lock().entry(order).or_insert((ino, true));
             }
             sched::work_done(LOOK);
         }
     }
 
-    /// The same for all that are unused, closed or not: what was mapped, and what was looked at
-    /// too early.
+    /// Like [`reap_closed`](Self::reap_closed), for all nodes that are unused, closed or not: those
+    /// that were mapped, and those that were looked at too early.
     pub(super) fn reap_unused(&self) {
         let _turn = self.reaping.lock();
         let mut below = u64::MAX;

@@ -263,8 +263,8 @@ impl Fs {
         self.volume.lock()
     }
 
-    /// The same for those who may wait for memory, and be refused it, and who may bring nodes and
-    /// names in.
+    /// Like [`volume`](Self::volume), for callers that may wait for memory, and be refused it, and
+    /// that may bring nodes and names in.
     fn volume_with_room(&self) -> Result<impl DerefMut<Target = Volume> + '_> {
         self.trim();
         vm::with_room(|| heap::reserve(ROOM)).map_err(|_| ENOMEM)?;
@@ -335,7 +335,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The same of the thread that runs; nothing is kept from the kernel's own.
+    /// Like [`kept_from`](Self::kept_from), of the running thread; nothing is kept from kernel
+    /// threads.
     fn kept_from_caller(&self) -> u64 {
         sched::current().user().map_or(0, |thread| self.kept_from(&thread.process.cred()))
     }
@@ -350,8 +351,8 @@ impl Fs {
         self.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// The same for room that is known to be there: just freed, or set aside for something else
-    /// until now.
+    /// Like [`set_aside`](Self::set_aside), for room that is known to be there: just freed, or set
+    /// aside for something else until now.
     fn keep_aside(&self, pages: u64) {
         self.pending.fetch_add(pages, Ordering::Relaxed);
     }
