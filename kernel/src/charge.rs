@@ -304,7 +304,7 @@ impl Account {
     }
 }
 
-/// Who is charged.
+/// The account or the user that is charged.
 enum Holder {
     Process(Arc<Account>),
     User(Arc<User>),

@@ -8,7 +8,7 @@
 //! * `print`: text for the host
 //! * `sched`, `sync`, `user`, `time`: tasks and timers; waiting; checked access to programs' memory
 //! * `charge`, `vm`: what users make the kernel keep; what the kernel asks of the library
-//! * `cred`, `uio`, `chain`: who acts; where a call's bytes lie; bytes and pages under way
+//! * `cred`, `uio`, `chain`: credentials; where a call's bytes lie; bytes and pages under way
 //! * `block`, `fs`, `proc`: disks; files; processes
 //! * `dev`, `net`, `ipc`, `procfs`, `syscall`: what else Linux programs expect
 //! * `boot`, `panic`: from the boot loader to [`start`]; the end

@@ -70,10 +70,10 @@ mod of_fs {
     /// The running process: its directories, credentials, how many descriptors and files it may
     /// have; its thread's address space.
     pub use crate::proc::curproc::{context, cred, fd_limit, may_exceed_files, space};
-    /// The same as a whole, for its number, whether it ever had record locks, and where changes are
-    /// announced of what its own signals alone make ready.
+    /// The running process as a whole, for its number, whether it ever had record locks, and where
+    /// changes are announced of what its own signals alone make ready.
     pub use crate::proc::current_process;
-    /// What it may write to a file (`RLIMIT_FSIZE`).
+    /// What the running process may write to a file (`RLIMIT_FSIZE`).
     pub use crate::proc::limits::{file_may_grow_to, file_room};
     /// The running thread writes to a pipe that has no reader: it is sent SIGPIPE.
     pub use crate::proc::raise_sigpipe;

@@ -16,7 +16,7 @@ use crate::mem::fault::Room;
 use crate::sched;
 use crate::sync::assert_none_held;
 
-/// Bytes copied between two looks at who waits.
+/// Bytes copied between two looks at the tasks that wait.
 const CHUNK: usize = 64 * 1024;
 
 /// Every way to user memory that may sleep comes through here.

@@ -10,12 +10,12 @@
 //! pages, and nothing is allocated. When no slot or not enough of the ring is free, `submit`
 //! sleeps: so a program that writes much is held back to what the disk takes.
 //!
-//! I1: a slot is free (in `Shared::free`), in the ring, or done and about to be given back; who
-//! took it off `free` gives it back, but for one that no task waits for: that is given back by the
-//! CPU that takes it out of the ring. I2: the pages of a request stay allocated until it is done:
-//! that is the requester's promise. I3: `done` is called in interrupt context, with the slot's lock
-//! held: it takes any spin lock but asks nothing of a disk. Locks: `shared`, then a slot; a slot's
-//! lock alone while `done` runs.
+//! I1: a slot is free (in `Shared::free`), in the ring, or done and about to be given back; the
+//! task that took it off `free` gives it back, but for a slot that no task waits for: that is given
+//! back by the CPU that takes it out of the ring. I2: the pages of a request stay allocated until
+//! it is done: that is the requester's promise. I3: `done` is called in interrupt context, with the
+//! slot's lock held: it takes any spin lock but asks nothing of a disk. Locks: `shared`, then a
+//! slot; a slot's lock alone while `done` runs.
 //!
 //! Not taken: merging and sorting of requests. What is large is made large by its maker (clusters),
 //! and a host's disk sorts by itself.
@@ -65,7 +65,7 @@ pub enum Op {
     Write,
 }
 
-/// Whom to tell that a request has ended, in interrupt context: see I3.
+/// What is called when a request has ended, in interrupt context: see I3.
 #[derive(Clone, Copy)]
 pub struct Done {
     /// Gets the token, the request's pages, and what became of it.
@@ -141,9 +141,9 @@ pub struct Disk {
     limit: usize,
     shared: SpinLock<Shared>,
     slots: Box<[SpinLock<Slot>]>,
-    /// Who waits for a slot's end.
+    /// Tasks that wait for the end of a slot's request.
     ended: Box<[WaitQueue]>,
-    /// Who waits for room.
+    /// Tasks that wait for room.
     room: WaitQueue,
     /// Whether a file system or the swap code has it for itself.
     claimed: AtomicBool,

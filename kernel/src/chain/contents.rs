@@ -223,7 +223,7 @@ impl Contents {
             }
             let left = most - to.len();
             if held.ranges > 0 && (left == 0 || !to.is_empty()) {
-                // Who comes next has it as it is.
+                // The next caller has the ranges as they are.
                 return Ok(());
             }
             held.loan_ranges()?;

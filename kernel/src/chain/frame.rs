@@ -33,7 +33,7 @@ impl Frame {
         Frame { page, asked_for: false }
     }
 
-    /// The same page once more.
+    /// Another loan of the page.
     ///
     /// # Errors
     /// [`NoMemory`] if that can't be counted.
@@ -48,7 +48,7 @@ impl Frame {
         &self.page
     }
 
-    /// The page, for who takes it over.
+    /// The page, for a caller that takes it over.
     #[inline]
     pub fn into_page(self) -> LoanedPage {
         self.page

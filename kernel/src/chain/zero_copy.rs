@@ -72,7 +72,7 @@ pub enum Loans {
 
 /// From how many bytes on a write loans its whole pages.
 pub static LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
-/// The same for pipes.
+/// Like [`LOAN`], for pipes.
 pub static PIPE_LOAN: Threshold = Threshold::new(16 * PAGE_SIZE);
 /// From how many bytes on a read takes the pages that it finds, if no program is going to write
 /// them, in place of copies.
@@ -162,8 +162,8 @@ pub fn loan_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Re
     append_loaned(chain, loan, 0..len)
 }
 
-/// The same of pages that leave the program, of which [`take_back`] gives it back what is left.
-/// Says no if they must be loaned.
+/// Like [`loan_pages`], of pages that leave the program, of which [`take_back`] gives the program
+/// back what is left. Says no if they must be loaned.
 ///
 /// Fails with `EFAULT`, `ENOBUFS`.
 pub fn give_pages(chain: &mut Chain, space: &Space, addr: u64, len: usize) -> Result<bool> {

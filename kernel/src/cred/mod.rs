@@ -1,4 +1,4 @@
-//! Who a process acts for: its ids and capabilities. What they allow is judged in `proc::access`
+//! A process's credentials: its ids and capabilities. What they allow is judged in `proc::access`
 //! for processes and in `fs::access` for files; nothing else compares ids.
 
 pub mod caps;
@@ -23,8 +23,8 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Room for so many groups, to be filled by `each`; they are the user's who sets them, who need
-    /// not have the process that has them last.
+    /// Room for so many groups, to be filled by `each`; they are charged to the user that sets
+    /// them, which need not be the user of the last process that has them.
     ///
     /// # Errors
     /// `ENOMEM`, or what `each` says.

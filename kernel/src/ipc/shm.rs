@@ -45,7 +45,7 @@ const PERMISSIONS: u32 = 0o777;
 const MODE_DEST: u32 = 0o1000;
 const MODE_LOCKED: u32 = 0o2000;
 
-/// Who owns a segment and who may use it.
+/// A segment's owner, its creator and its mode.
 #[derive(Clone, Copy)]
 pub struct Owner {
     pub uid: u32,

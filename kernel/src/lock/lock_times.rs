@@ -1,10 +1,10 @@
 //! How long CPUs wait for spin locks, where, and how long they hold them: `lock_...` in
 //! `/proc/vmstat` under `./uvm run --trace`.
 //!
-//! Who finds a lock taken has time to count, so waits are counted always, and a lock that is free
-//! costs nothing more. Where it was is told by the address that the wait returns to, under `trace`
-//! alone. Hold times take a look at the clock at both ends of every section: builds with debug
-//! assertions (the `quick` profile) take it under `trace`, others never.
+//! A CPU that finds a lock taken has time to count, so waits are counted always, and a lock that is
+//! free costs nothing more. Where it was is told by the address that the wait returns to, under
+//! `trace` alone. Hold times take a look at the clock at both ends of every section: builds with
+//! debug assertions (the `quick` profile) take it under `trace`, others never.
 //!
 //! Each CPU counts in a row of its own. A lock is given back on the CPU that took it (`spin_lock`,
 //! I1).

@@ -1,9 +1,9 @@
 //! Spin locks.
 //!
-//! Who waits answers what other CPUs ask of this one: the holder may be waiting for that answer.
-//! Who waits longest doesn't go first: a queue of waiters would stand still whenever a host doesn't
-//! run the CPU at its head, and hosts with fewer CPUs than their machines are the rule here.
-//! Sections are short, and the contended structures are per CPU.
+//! A CPU that waits answers what other CPUs ask of it: the holder may be waiting for that answer.
+//! The CPU that waits longest doesn't go first: a queue of waiters would stand still whenever a
+//! host doesn't run the CPU at its head, and hosts with fewer CPUs than their machines are the rule
+//! here. Sections are short, and the contended structures are per CPU.
 //!
 //! I1: a CPU that sleeps, switches tasks or touches user memory holds no spin lock. Builds with
 //! debug assertions (the `quick` profile) count what each CPU holds and check it there, by
@@ -96,8 +96,8 @@ pub fn assert_none_held() {
 }
 
 /// Stops the kernel if this CPU holds a lock of the VM system, or reads what one guards; checks
-/// nothing in builds without debug assertions. Who reads beside others a lock that is closed isn't
-/// seen.
+/// nothing in builds without debug assertions. A CPU that reads, beside others, what a closed lock
+/// guards isn't seen.
 #[inline]
 #[track_caller]
 pub fn assert_none_ordered() {

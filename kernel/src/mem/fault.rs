@@ -170,9 +170,9 @@ macro_rules! room {
 room! { [T] Vec<T>; [T] VecDeque<T>; [K: Eq + Hash, V] HashMap<K, V> }
 
 /// Gives back most of a collection that is far too large for what is left in it; without memory it
-/// stays as it is. For who takes elements out: what they cost is given back with them, and no
-/// program may keep the room. At most an eighth of the room is moved, once for all that were taken
-/// out since.
+/// stays as it is. For callers that take elements out: what they cost is given back with them, and
+/// no program may keep the room. At most an eighth of the room is moved, once for all that were
+/// taken out since.
 #[inline]
 pub fn shrink<C: Room>(collection: &mut C) {
     if let Some(size) = collection.right_size() {

@@ -19,8 +19,8 @@
 //!   depot   runs with blocks that no CPU has, of each user and class
 //! ```
 //! What `talc` has too much of goes back to all: the page daemon allocates free pages as blocks of
-//! a balloon, and takes their frames out of the tables ([`give_back`]). Who finds `talc` empty has
-//! a piece of the balloon filled with frames first.
+//! a balloon, and takes their frames out of the tables ([`give_back`]). A CPU that finds `talc`
+//! empty has a piece of the balloon filled with frames first.
 //!
 //! [`reserve`] is how the kernel gets by with containers that can't fail: it maps as much as the
 //! operation announces before the operation changes anything. I1: the stock, `mapped - claimed`,
@@ -100,7 +100,7 @@ struct Run {
     /// Its blocks in the depot, and how many they are.
     free: *mut Block,
     count: u32,
-    /// Whom it serves.
+    /// The pool that it serves.
     pool: Pool,
     /// Its neighbours in the depot's list; in it are the runs with blocks.
     next: *mut Run,
@@ -113,7 +113,7 @@ struct Lists {
     len: usize,
     /// A run's worth of blocks, or none.
     spare: *mut Block,
-    /// Who had them last.
+    /// The pool that had them last.
     pool: Pool,
     /// Blocks that come from the depot the next time: few where users take turns.
     batch: u8,
@@ -281,12 +281,12 @@ static STOCK: AtomicU64 = AtomicU64::new(0);
 /// By how much a promise may exceed what is asked for and stand.
 const SLACK: u64 = 64 * 1024;
 
-/// Whether who allocates can do without.
+/// Whether the caller can do without the memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// It can: the cushion isn't for it.
+    /// The caller can: the cushion isn't for it.
     Taken,
-    /// It can't: it may take the cushion, and the last frame.
+    /// The caller can't: it may take the cushion, and the last frame.
     Fatal,
 }
 
@@ -496,8 +496,8 @@ pub fn is_worth_a_look() {
     FULL.store(true, Relaxed);
 }
 
-/// Has the page daemon give back what there is too much of. Who frees memory may hold any lock, so
-/// a system call does this.
+/// Has the page daemon give back what there is too much of. A thread that frees memory may hold any
+/// lock, so a system call does this.
 pub fn wake_daemon() {
     if FULL.swap(false, Relaxed) {
         drain();

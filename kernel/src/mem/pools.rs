@@ -1,18 +1,18 @@
 //! Whose the pages of the heap are: pools, one for each user.
 //!
-//! A page of the heap is given back when nothing lives on it, so who keeps one small thing on each
-//! page keeps them all, however little that is. Two things have such pages count as their maker's:
-//! a run of blocks (`mem::heap`) serves one pool alone, and each page is written down with the pool
-//! that was handed it last, until its frame is given back. What a pool has is thus what its users
-//! hold at least, whatever they have freed between (`proc::oom`, `charge`).
+//! A page of the heap is given back when nothing lives on it, so a user that keeps one small thing
+//! on each page keeps them all, however little that is. Two things have such pages count as their
+//! maker's: a run of blocks (`mem::heap`) serves one pool alone, and each page is written down with
+//! the pool that was handed it last, until its frame is given back. What a pool has is thus what
+//! its users hold at least, whatever they have freed between (`proc::oom`, `charge`).
 //!
 //! ```text
 //!   CPU: pool of the thread that runs --> its runs --> pages, each with its pool in MARKS
 //! ```
 //! I1: a pool's number of pages is that of its marks; pool 0 (root, and the kernel) doesn't count.
 //!
-//! The road not taken is to see who owns each block: blocks say nothing, and their owners are found
-//! by a walk of all that there is.
+//! The road not taken is to see which user owns each block: blocks say nothing, and their owners
+//! are found by a walk of all that there is.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -46,8 +46,8 @@ static STATES: [State; POOLS] = [const {
 /// A byte for each page of the heap, which is its pool.
 const MARKS: u64 = layout::HEAP + (1 << 38);
 
-/// A pool for a user: the one that was the user's before, or the one with the least that is
-/// nobody's. The caller sees to it that there is one at a time.
+/// A pool for a user: the one that was the user's before, or one with the fewest users, and of
+/// these the one with the fewest pages. The caller sees to it that there is one call at a time.
 pub fn join(uid: u32) -> Pool {
     if uid == 0 {
         return ROOT;
@@ -63,7 +63,7 @@ pub fn join(uid: u32) -> Pool {
     best as Pool
 }
 
-/// A user is gone who had joined.
+/// A user that had [joined](join) is gone.
 pub fn leave(pool: Pool) {
     if pool != ROOT {
         STATES[usize::from(pool)].users.fetch_sub(1, Relaxed);

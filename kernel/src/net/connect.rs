@@ -90,8 +90,8 @@ impl Socket {
         let result = self.connect_stream(name, blocking);
         if let Err(errno) = result {
             let mut ends = self.ends.lock();
-            // An accept may have completed it meanwhile; who still waits in the listener's row
-            // stays in it.
+            // An accept may have completed the connection meanwhile; a socket that still waits in
+            // the listener's row stays in it.
             if matches!(ends.phase, Phase::Connecting) && errno != EINPROGRESS {
                 ends.phase = Phase::Fresh;
             }
@@ -123,7 +123,7 @@ impl Socket {
     }
 
     fn connect_stream(&self, name: &Address, blocking: Blocking) -> Result<()> {
-        // Over TCP, who doesn't wait hears of the outcome later, though it is known now.
+        // Over TCP, a caller that doesn't wait hears of the outcome later, though it is known now.
         let later = self.transport.rules().connects_later && blocking == Blocking::No;
         loop {
             let listener = match self.transport.listener(self, name) {
@@ -156,8 +156,8 @@ impl Socket {
         matches!(&ends.phase, Phase::Listening(listener) if listener.pending.len() <= listener.backlog)
     }
 
-    /// Makes the server's end and puts it into the listener's row. With `stay`, who finds the row
-    /// full is remembered and taken in later.
+    /// Makes the server's end and puts it into the listener's row. With `stay`, a socket that finds
+    /// the row full is remembered and taken in later.
     ///
     /// Fails with `ECONNREFUSED`, `EAGAIN`, or `ENOBUFS` without memory.
     fn join(&self, listener: &Socket, name: &Address, stay: bool) -> Result<()> {

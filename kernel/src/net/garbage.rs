@@ -121,7 +121,7 @@ impl<F> InFlight<F> {
         self.mark(socket);
         if let Some(vertex) = self.vertices.get_mut(&socket) {
             vertex.edges -= 1;
-            // Who takes it out of the list removes it.
+            // A vertex on the list is removed as it leaves the list.
             if vertex.edges == 0 && vertex.next.is_none() {
                 self.vertices.remove(&socket);
             }

@@ -20,7 +20,7 @@ use crate::proc::curproc;
 use crate::sched;
 use crate::sync::SpinLock;
 
-/// The ports that are given to those who don't care.
+/// The ports that are given to sockets that name none.
 const FREE_PORTS: core::ops::Range<u16> = 32768..61000;
 /// Ports below are the superuser's.
 const FIRST_PORT: u16 = 1024;

@@ -32,7 +32,7 @@ fn any(socket: &Socket) -> Ip {
     }
 }
 
-/// Gives a socket a free port if it has none; `ip` is who it talks to.
+/// Gives a socket a free port if it has none; `ip` is its peer's address.
 fn bind_for(socket: &Socket, ip: Ip) -> Result<()> {
     if socket.is_bound() {
         return Ok(());

@@ -6,7 +6,7 @@
 //!      Socket (socket)           a node with a descriptor: phase, names, options
 //!       |       \
 //!       |        Transport       local, loopback, null: where names lead, what is sent (transport)
-//!       |        unix, inet      who is bound where
+//!       |        unix, inet      which socket is bound where
 //!       |        rights          descriptors on their way, and the rings that they may form
 //!   Incoming (queue)             what was sent to this socket and not yet received
 //!         |

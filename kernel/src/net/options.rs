@@ -59,7 +59,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Makes room for one more, charged to who asks.
+    /// Makes room for one more, charged to the caller.
     fn grow(&mut self) -> Result<()> {
         const STEP: usize = 8;
         const EACH: usize = size_of::<(u32, u32, i32)>();
@@ -132,7 +132,7 @@ impl Options {
         self.reuse_port.load(Relaxed)
     }
 
-    /// Whether it wants to know who sends.
+    /// Whether the socket wants its senders' credentials (`SO_PASSCRED`).
     pub fn passes_cred(&self) -> bool {
         self.passes_cred.load(Relaxed)
     }
@@ -165,8 +165,8 @@ impl Options {
     }
 }
 
-/// The value before anybody sets it, of options that are kept and change nothing; `None` if there
-/// is no such option.
+/// The default value of options that are kept and change nothing; `None` if there is no such
+/// option.
 fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
     let inet = socket.family.is_inet();
     let stream = socket.kind == Kind::Stream;

@@ -118,8 +118,8 @@ impl Socket {
         self.transport.rules().most.unwrap_or_else(|| self.options.send_limit() - OVERHEAD)
     }
 
-    /// Who a message goes to, and the sender's name as the receiver sees it; none where nobody is
-    /// and the sender needn't know.
+    /// The socket that a message goes to, and the sender's name as the receiver sees it; none where
+    /// there is no receiver and the sender needn't know.
     fn receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
         if self.kind == Kind::Seqpacket {
             return Ok(Some((self.peer().ok_or(ENOTCONN)?, self.name())));
@@ -128,7 +128,7 @@ impl Socket {
     }
 
     /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is
-    /// left with him. The running process is charged for a message that waits for room.
+    /// left with the caller. The running process is charged for a message that waits for room.
     fn deliver(
         &self,
         receiver: &Socket,
@@ -289,7 +289,7 @@ impl Socket {
     }
 }
 
-/// Wakes those who poll for room, and gives way on the way.
+/// Wakes sockets that poll for room, and gives way on the way.
 pub(super) fn tell(watchers: BTreeMap<u64, Watcher>) {
     /// What it takes to wake one: the work of copying so many bytes.
     const WAKING: usize = 1024;

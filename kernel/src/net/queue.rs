@@ -14,9 +14,9 @@
 //!
 //! Invariants: I1: the atomics change only with the queue locked. I2: `used` is the sum of the
 //! records' charges: bytes of a stream, memory of a message. I3: nothing comes in after `close`.
-//! I4: who finds no room sets `is_wanted` before he looks again or sleeps, and who makes room looks
-//! at it after: so no writer sleeps beside room. I5: `memory` is the sum of all records' memory,
-//! and what the totals of the socket's maker know of.
+//! I4: a writer that finds no room sets `is_wanted` before it looks again or sleeps, and a reader
+//! that makes room looks at the flag afterwards: so no writer sleeps beside room. I5: `memory` is
+//! the sum of all records' memory, and what the totals of the socket's maker know of.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -265,7 +265,7 @@ impl Queue {
     }
 
     /// Takes bytes of a stream out: those that belong together, as far as there is room. What came
-    /// along with them goes to `extra`; returns whether a receiver who wants more may go on.
+    /// along with them goes to `extra`; returns whether a receiver that wants more may go on.
     pub fn drain(&mut self, to: &mut Sink<'_>, peek: Peek, got: &mut Got) -> Result<Flow> {
         if peek == Peek::Yes {
             return self.look(to, got);
@@ -406,7 +406,7 @@ impl Queue {
     }
 }
 
-/// Whether a receiver may take bytes behind those he has.
+/// Whether a receiver may take bytes behind those that it has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     More,
@@ -420,7 +420,7 @@ pub struct Got {
     pub rights: Option<Box<Rights>>,
     /// Files of a message that stays.
     pub files: alloc::vec::Vec<alloc::sync::Arc<crate::fs::file::File>>,
-    /// Who sent the first byte, once there is one.
+    /// The credentials of the first byte's sender, once there is a byte.
     pub cred: Option<Option<Ucred>>,
 }
 

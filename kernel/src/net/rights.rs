@@ -11,8 +11,8 @@
 //!
 //! Invariants: R1: a file in flight is counted before its message can be seen, and no more after
 //! its files were taken from it; so a file's count is never less than the messages that hold it.
-//! R2: a user has at most `RLIMIT_NOFILE` files in flight. R3: the files of a message have
-//! numbers in a row, so who takes them looks for none.
+//! R2: a user has at most `RLIMIT_NOFILE` files in flight. R3: the files of a message have numbers
+//! in a row, so the thread that takes them searches for none.
 
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
@@ -34,7 +34,7 @@ use crate::proc::limits::RLIMIT_NOFILE;
 use crate::sched;
 use crate::sync::{SpinLock, WaitQueue};
 
-/// Who sent something (`struct ucred`).
+/// A process's number, user and group, as its peer sees them (`struct ucred`).
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
 )]
@@ -60,7 +60,7 @@ impl Ucred {
         Ucred { pid: process.pid, uid: cred.euid, gid: cred.egid }
     }
 
-    /// What stands for nobody.
+    /// What stands for no process.
     pub const NOBODY: Ucred = Ucred { pid: 0, uid: 65534, gid: 65534 };
 }
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A connection is made whole by `connect`: the server's end exists from then on and waits in the
-//! listener's row. So data can be sent before anybody accepts, as between two machines.
+//! listener's row. So data can be sent before the server accepts, as between two machines.
 //!
 //! Invariants: S1: `ends` is held for a few instructions and never with another socket's. S2: two
 //! connected sockets refer to each other until one is released, which takes both references back.
@@ -46,11 +46,11 @@ use crate::vm::{self, Asks};
 pub const SHUT_RECEIVE: u32 = 1;
 pub const SHUT_SEND: u32 = 2;
 
-/// Connections that are not accepted yet, and who waits to be taken in.
+/// Connections that are not accepted yet, and sockets that wait to be taken in.
 pub struct Listener {
     pub backlog: usize,
     pub pending: VecDeque<Pending>,
-    /// Who connects without blocking and found no room.
+    /// Sockets that connect without blocking and found no room.
     pub waiting: VecDeque<Arc<Socket>>,
 }
 
@@ -81,7 +81,7 @@ pub struct Ends {
     /// The peer's name, which stays when it goes.
     pub peer_name: Option<Address>,
     pub bound: Option<Box<dyn Binding>>,
-    /// Who the peer is (`SO_PEERCRED`).
+    /// The peer's credentials (`SO_PEERCRED`).
     pub peer_cred: Ucred,
     /// Connected, but the program that didn't wait for it hasn't been told.
     pub is_news: bool,
@@ -89,7 +89,7 @@ pub struct Ends {
     pub watchers: BTreeMap<u64, Watcher>,
 }
 
-/// A socket that is to be woken, charged to who polled it.
+/// A socket that is to be woken, charged to the user that polled it.
 pub struct Watcher {
     pub socket: Weak<Socket>,
     pub _charge: Charge,
@@ -101,10 +101,10 @@ pub struct Socket {
     pub kind: Kind,
     pub protocol: u32,
     pub options: Options,
-    /// Who made it, or listens.
+    /// The credentials of the process that made the socket, or that listens on it.
     pub cred: SpinLock<Ucred>,
     pub incoming: Incoming,
-    /// Who waits to receive, accept or be connected; to send; for room here.
+    /// Threads that wait to receive, accept or be connected; to send; for room here.
     pub readers: WaitQueue,
     pub writers: WaitQueue,
     pub room: WaitQueue,
@@ -212,7 +212,7 @@ impl Socket {
         self.ends.lock().name.clone()
     }
 
-    /// The name of who it is connected to; `ENOTCONN` if it isn't.
+    /// The peer's name; `ENOTCONN` if the socket isn't connected.
     pub fn peer_name(&self) -> Result<Address> {
         let ends = self.ends.lock();
         match ends.phase {
@@ -243,7 +243,7 @@ impl Socket {
         self.shut.load(Ordering::SeqCst)
     }
 
-    /// Shuts directions and wakes who waits for them.
+    /// Shuts directions and wakes the threads that wait for them.
     pub fn set_shut(&self, what: u32) {
         self.shut.fetch_or(what, Ordering::SeqCst);
         self.wake_all();
@@ -272,8 +272,8 @@ impl Socket {
         self.error.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether a stream's sender has room in `peer`: a quarter of the limit, so that he isn't woken
-    /// for each byte.
+    /// Whether a stream's sender has room in `peer`: a quarter of the limit, so that the sender
+    /// isn't woken for each byte.
     pub fn has_room_in(&self, peer: &Socket) -> bool {
         peer.incoming.used() * 4 <= self.options.send_limit() * 3
     }
@@ -431,7 +431,7 @@ impl Movable for Socket {
     }
 }
 
-/// How a receiver wants his bytes.
+/// How a receiver wants its bytes.
 #[derive(Clone, Copy)]
 pub struct How {
     pub blocking: Blocking,
@@ -446,7 +446,7 @@ pub struct Received {
     pub copied: usize,
     /// Bytes that the message had.
     pub whole: usize,
-    /// Who sent it, where that isn't known from the connection.
+    /// The sender's address, where the connection doesn't tell it.
     pub from: Option<Address>,
 }
 

@@ -234,7 +234,7 @@ impl Socket {
         }
     }
 
-    /// Wakes the sender if he waits and has room again.
+    /// Wakes the sender if it waits and has room again.
     fn tell_of_room(&self) {
         let Some(peer) = self.peer() else { return };
         if peer.has_room_in(self) && self.incoming.take_wish() {

@@ -5,8 +5,8 @@
 //!     |  what has come: Incoming    loopback   ports of this machine's own addresses
 //!     |                             null       a sink and a source, for measurements
 //! ```
-//! A socket is what programs have: its phase, its options, the queue of what has come in, who
-//! waits. A transport knows where names lead and what becomes of what is sent. Local and loopback
+//! A socket is what programs have: its phase, its options, the queue of what has come in, its
+//! waiters. A transport knows where names lead and what becomes of what is sent. Local and loopback
 //! have no protocol in between: a connection is a pair of queues, and what is sent goes into the
 //! peer's (`stream`, `packet`), which is what the methods do that are provided here. They differ in
 //! names, and in what the two protocols promise ([`Rules`]).
@@ -109,7 +109,7 @@ pub trait Transport: Sync {
     fn peer(&self, socket: &Socket, name: &Address) -> Result<(Option<Arc<Socket>>, Address)>;
 
     /// The receiver of a datagram to `dest` or the peer, and the sender's name as the receiver sees
-    /// it; none where nobody is and the sender needn't know.
+    /// it; none where there is no receiver and the sender needn't know.
     fn receiver(
         &self,
         socket: &Socket,

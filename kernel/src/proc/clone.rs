@@ -215,8 +215,8 @@ fn inherited_actions(parent: &Process, flags: Flags) -> Arc<Actions> {
     actions
 }
 
-/// How many processes and threads the user may have, by `RLIMIT_NPROC`; root, and who may exceed
-/// limits, as many as there can be.
+/// How many processes and threads the user may have, by `RLIMIT_NPROC`; root, and a process that
+/// may exceed limits, as many as there can be.
 fn most_tasks(parent: &Process) -> usize {
     let cred = parent.cred();
     let free = cred.uid == 0 || cred.has(Caps::SYS_RESOURCE) || cred.has(Caps::SYS_ADMIN);

@@ -476,7 +476,7 @@ fn commit(
         });
     };
     change();
-    // Who began to trace meanwhile has seen what rights there are now, or is seen here.
+    // A tracer that came meanwhile has seen the rights that there are now, or is seen here.
     change();
     *thread.altstack.lock() = AltStack::default();
     let base = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);

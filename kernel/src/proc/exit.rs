@@ -1,9 +1,9 @@
 //! The end of threads and processes.
 //!
-//! A thread leaves in [`leave`]: it tells whom it promised to (`clear_child_tid`, robust mutexes, a
-//! vfork parent), leaves its address space and its group. The last one of a group ends the process:
-//! files are closed, children go to a reaper, and the node in the table becomes a zombie that the
-//! parent collects, or goes at once if the parent doesn't care.
+//! A thread leaves in [`leave`]: it tells the threads that it promised to (`clear_child_tid`,
+//! robust mutexes, a vfork parent), leaves its address space and its group. The last one of a group
+//! ends the process: files are closed, children go to a reaper, and the node in the table becomes a
+//! zombie that the parent collects, or goes at once if the parent doesn't care.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -85,7 +85,7 @@ pub fn release_words(thread: &Thread) {
     clear_tid(thread);
 }
 
-/// `set_tid_address`: zeroes the word and wakes one who joins.
+/// `set_tid_address`: zeroes the word and wakes one thread that joins.
 fn clear_tid(thread: &Thread) {
     let address = thread.clear_child_tid.swap(0, Ordering::Relaxed);
     if address != 0 && crate::user::put(address, &0u32).is_ok() {

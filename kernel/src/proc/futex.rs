@@ -98,7 +98,8 @@ fn wake_key(key: Key, count: usize, bits: u32) -> usize {
         if batch < BATCH || left == 0 {
             return woken;
         }
-        // Who comes while others have their turn is behind these, and isn't woken for them.
+        // A waiter that comes while other tasks have their turn is behind these, and isn't woken
+        // for them.
         left = left.min(bucket.iter().filter(|waiter| waiter.is_for(key, bits)).count());
         drop(bucket);
         sched::give_way();

@@ -32,8 +32,7 @@ const PAGE: u64 = 4096;
 const PROGRAM_BASE: u64 = 0x5555_5555_4000;
 /// Interpreters end below this.
 const INTERP_TOP: u64 = 0x7fff_f7ff_f000;
-/// The highest stack address. A page below the end, since nobody wants to be the neighbour of the
-/// hole.
+/// The highest stack address. A page below the end, since nothing should lie next to the hole.
 const STACK_TOP: u64 = USER_END;
 /// Bounds of the room for the stack, whatever its limit says.
 const STACK_MIN: u64 = 128 << 10;

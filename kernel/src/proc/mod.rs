@@ -1,4 +1,4 @@
-//! Processes and threads: who runs, with what, and how they come and go.
+//! Processes and threads: what they run with, and how they come and go.
 //!
 //! ```text
 //!   table    pid -> Process, tid -> Thread; parents, children, groups, sessions     (one lock, TREE)

@@ -5,13 +5,13 @@
 //! up to what there is. `oom_score_adj` adds to that or takes from it. The user is looked for who
 //! has most, by processes and by what outlives them, and of that one's the process that has most is
 //! killed: to spread memory over many processes is no gain. Root's processes count each for itself.
-//! Never the first process. Who asks for a new process, file or the like (`vm::leave_memory`) has
-//! none of its own user's killed, and is refused. It may be the one that asks. Who asks is the head
-//! of the library's line of those who wait for memory, so there is one at a time: it waits until
-//! its victim has left its memory, and tries again; all others sleep meanwhile. A victim waits for
-//! memory no longer (`Machine::has_fatal_signal`) and may take of the kernel's reserve to leave.
-//! One line on the debug console says who it was. Nothing here allocates more than a place in a
-//! wait queue.
+//! Never the first process. A thread that asks for a new process, file or the like
+//! (`vm::leave_memory`) has none of its own user's killed, and is refused. The victim may be the
+//! process that asks. The thread that asks is the head of the library's line of threads that wait
+//! for memory, so there is one at a time: it waits until its victim has left its memory, and tries
+//! again; all others sleep meanwhile. A victim waits for memory no longer
+//! (`Machine::has_fatal_signal`) and may take of the kernel's reserve to leave. One line on the
+//! debug console names the victim. Nothing here allocates more than a place in a wait queue.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
@@ -192,8 +192,8 @@ impl Adjustment {
     }
 }
 
-/// A process's part of all that is in use, in pages. What it shares with others is divided by those
-/// who have it.
+/// A process's part of all that is in use, in pages. What it shares with others is divided by the
+/// number of processes that have it.
 #[derive(Clone, Copy, Default)]
 pub struct Size {
     /// Its anonymous memory.

@@ -91,7 +91,7 @@ pub struct Process {
     pub fs: SpinLock<Option<Arc<FsContext>>>,
     pub cred: SpinLock<Arc<Cred>>,
     pub limits: SpinLock<Arc<Limits>>,
-    /// Whom is charged what the process has the kernel keep.
+    /// What is charged for what the process has the kernel keep.
     holdings: SpinLock<Holdings>,
     /// Its user had too many processes when it became that user's: it may not exec while that is
     /// so.
@@ -112,7 +112,7 @@ pub struct Process {
     /// Threads of this process that wait for any child of a kind, or for a tracee that is none.
     pub child_queue: WaitQueue,
     /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet
-    /// those who wait for others.
+    /// threads that wait for other processes.
     pub watchers: WaitQueue,
     /// Threads of this process that wait for a signal by a file (`signalfd`).
     pub signal_readers: WaitQueue,
@@ -265,13 +265,13 @@ impl Process {
         self.cred.lock().clone()
     }
 
-    /// Whom is charged what it has the kernel keep.
+    /// The account that is charged for what the process has the kernel keep.
     pub fn account(&self) -> Arc<Account> {
         self.holdings.lock().account.clone()
     }
 
-    /// Its real user may have changed: what it has itself, and its threads, are that one's from now
-    /// on; what it made stays with whom it was made for.
+    /// Its real user may have changed: what the process has itself, and its threads, are that
+    /// user's from now on; what it made stays with the user that it was made for.
     pub fn follow_user(&self) {
         let group = self.group.lock();
         let uid = self.cred.lock().uid;

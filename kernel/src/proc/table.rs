@@ -43,7 +43,7 @@ const NUMBERS: usize = 64;
 /// One of so many numbers is kept for root.
 const FOR_ROOT: usize = 8;
 
-/// Who makes a thread or process.
+/// The user that makes a thread or process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
     Root,
@@ -69,11 +69,11 @@ pub struct Node {
     pub zombies: BTreeSet<Pid>,
     /// Set when the last thread has gone.
     pub ended: Option<ExitStatus>,
-    /// Who may collect it then.
+    /// The process that may collect it then.
     pub collector: Collector,
 }
 
-/// Who may collect a process that has ended.
+/// The process that may collect one that has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Collector {
     Parent,
@@ -210,7 +210,7 @@ impl Tree {
     }
 
     /// A number that no process bears (N2), or none among the next ones. The last of them are
-    /// root's, who may have to end what took all others.
+    /// root's, which may have to end the processes that took all others.
     fn allocate(&mut self, asker: Asker) -> Result<Option<Pid>> {
         let kept = if asker == Asker::Root { 0 } else { self.limit / FOR_ROOT };
         if self.threads.len() + self.reserved.len() + self.kept.len() >= self.limit - kept {

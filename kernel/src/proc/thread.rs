@@ -192,13 +192,13 @@ impl Thread {
         drop(task);
     }
 
-    /// The address space it runs in; `None` when it is past exit.
+    /// The address space that the thread runs in; `None` when it is past exit.
     pub fn mm(&self) -> Option<Arc<Mm>> {
         self.mm.lock().as_deref().map(|own| (*own).clone())
     }
 
-    /// The same for the thread itself, in each fault and call: threads that share a space write no
-    /// line of each other's.
+    /// Like [`mm`](Self::mm), for the thread itself, in each fault and call: threads that share a
+    /// space write no line of each other's.
     pub fn own_mm(&self) -> Option<OwnMm> {
         self.mm.lock().clone()
     }

@@ -72,7 +72,7 @@ pub struct Stop {
 #[derive(Clone, Copy)]
 struct GoOn(Option<Signal>);
 
-/// Whom a process traces.
+/// The tracees of a process.
 #[derive(Default)]
 pub struct Tracees {
     threads: Vec<Tracee>,
@@ -441,14 +441,14 @@ fn tracer_of_gone_leader(process: &Process) -> Option<Arc<Process>> {
     }
 }
 
-/// A process ends: whom it traced goes on without it.
+/// A process ends: its tracees go on without it.
 pub fn tracer_gone(process: &Process) {
     process.tracees.lock().is_over = true;
     while let Some(Tracee { thread, .. }) = release(process) {
         thread.process.stop_queue.wake_all();
         sched::work_done(LETTING_GO);
     }
-    // All are there that there will be: who is no tracee adds nothing.
+    // All are there that there will be: a thread that is no tracee adds nothing.
     while let Some((_, leader)) = { process.tracees.lock().leaders.pop_first() } {
         drop(leader);
         sched::work_done(LETTING_GO);

@@ -101,7 +101,7 @@ pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
     }
 }
 
-/// Wakes those who may wait for what a process has to say to its parent or its tracer.
+/// Wakes the threads that may wait for what a process has to say to its parent or its tracer.
 pub fn tell(listener: &Process, process: &Process) {
     process.watchers.wake_all();
     listener.child_queue.wake_all();
@@ -124,8 +124,8 @@ fn look(parent: &Arc<Process>, which: Which, options: Options) -> Look {
         let Some(node) = tree.node(parent.pid) else { return (Look::NoSuchChild, None) };
         let result = match which {
             Which::Pid(pid) => look_among(tree, node.children.get(&pid), which, options),
-            // What has ended is at hand; who else has something to say is looked for only if that
-            // is asked for.
+            // Children that have ended are at hand; others that have something to say are looked
+            // for only if the caller asks for them.
             Which::Any | Which::Group(_) => match look_among(tree, &node.zombies, which, options) {
                 Look::Found(report) => Look::Found(report),
                 _ if options.intersects(Options::STOPPED.union(Options::CONTINUED)) => {

@@ -122,8 +122,8 @@ fn put_sizes(out: &mut Text, range_stats: &RangeStats, locked: u64) -> fmt::Resu
     Ok(())
 }
 
-/// `Pss` divides anonymous pages by those who have them. Pages of files count in full for each who
-/// maps them.
+/// `Pss` divides anonymous pages by the number of processes that have them. Pages of files count in
+/// full for each process that maps them.
 pub(super) fn smaps(
     _process: &Process,
     space: &Space,

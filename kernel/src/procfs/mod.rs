@@ -101,13 +101,13 @@ enum Show {
     SelfLink,
     ThreadSelf,
     MountsLink,
-    /// What an audit of the VM system says.
+    /// `/proc/audit`: what an audit of the VM system says.
     Audit,
-    /// What memory is in use for.
+    /// `/proc/inuse`: what memory is in use for.
     InUse,
-    /// Takes what caches are to be dropped.
+    /// `drop_caches`: takes which caches are to be dropped.
     DropCaches,
-    /// Takes a letter that stands for a drastic act.
+    /// `/proc/sysrq-trigger`: takes the letter of a command.
     Trigger,
 }
 
@@ -642,7 +642,8 @@ impl FileOps for FailNth {
         to.put(text.as_bytes().get(at as usize..).unwrap_or(&[]))
     }
 
-    /// For who may do anything: a failure that the kernel doesn't expect would be everybody's.
+    /// For processes with CAP_SYS_RESOURCE: a failure that the kernel doesn't expect would be every
+    /// process's.
     fn write(&self, _file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         curproc::cred().need(Caps::SYS_RESOURCE)?;
         let mut bytes = [0; settings::LONGEST + 1];

@@ -85,7 +85,7 @@ pub(super) fn members_of_thread(tid: Pid) -> Vec<(&'static str, Show)> {
     members
 }
 
-/// Whether a file tells what is in a process, for those alone who may look into it.
+/// Whether a file tells what is in a process, for processes alone that may look into it.
 pub(super) fn is_secret(name: &[u8]) -> bool {
     matches!(name, b"maps" | b"smaps" | b"smaps_rollup" | b"uvm" | b"environ" | b"io")
 }

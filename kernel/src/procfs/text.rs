@@ -80,10 +80,10 @@ pub struct Spot {
 
 /// Makes a record, which may be empty, and says where the next one is; `None` behind the last.
 pub type Records = fn(Spot, &mut Text) -> Result<Option<u64>>;
-/// The same of a process's address space.
+/// Like [`Records`], of a process's address space.
 pub type SpaceRecords = fn(&Process, &Space, Spot, &mut Text) -> Result<Option<u64>>;
 
-/// The same of a process.
+/// Like [`Records`], of a process.
 pub type ProcessRecords = fn(&Process, Spot, &mut Text) -> Result<Option<u64>>;
 
 /// What an opened text is about.
@@ -225,7 +225,7 @@ impl FileOps for Reader {
             progress.record = Text::default();
             progress.charge = None;
         } else {
-            // Who may not have it kept has it made again.
+            // A reader that can't be charged for the record has it made again.
             progress.charge = charge::take(progress.record.0.capacity()).ok();
             if progress.charge.is_none() {
                 *progress = Progress::new();

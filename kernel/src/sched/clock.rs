@@ -422,7 +422,7 @@ fn run_due(now: Nanos, local: &Local) {
             // One of a crowd stands with all others.
             Later::Wake(task) => super::wake_with_others(&task),
             Later::Call(call) => {
-                // Whom it wakes is due as well.
+                // A task that the call wakes is due as well.
                 local.brought.store(u64::MAX, Relaxed);
                 call();
             }

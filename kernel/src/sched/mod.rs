@@ -1,4 +1,4 @@
-//! Threads of control: who runs, who waits, and for how long.
+//! Threads of control: which run, which wait, and for how long.
 //!
 //! ```text
 //!            wake                          switch
@@ -25,11 +25,11 @@
 //! `Parked`. So a task that looks whether it has to sleep may give way: it is in its queues, and
 //! could run. I3: a task stays alive while it is current or queued, by the references held there,
 //! and while it sleeps, by the one that `sync::wait` keeps on its stack. I4: a CPU that is in
-//! `IDLE` looks at all queues before it halts, after it has entered itself there; who queues looks
-//! at `IDLE` afterwards. So one sees the other, and nothing waits while a CPU that may run it
-//! halts. I5: work is added to a task before one looks which CPU runs it; a CPU notes what it runs
-//! before it looks at the work. So a program on another CPU either finds its work on the way out of
-//! the kernel, or is interrupted.
+//! `IDLE` looks at all queues before it halts, after it has entered itself there; a CPU that queues
+//! a task looks at `IDLE` afterwards. So one sees the other, and nothing waits while a CPU that may
+//! run it halts. I5: work is added to a task before one looks which CPU runs it; a CPU notes what
+//! it runs before it looks at the work. So a program on another CPU either finds its work on the
+//! way out of the kernel, or is interrupted.
 
 pub mod clock;
 mod fair;
@@ -130,7 +130,7 @@ pub fn spawn_kernel(
     spawn_on(CpuSet::ALL, name, main)
 }
 
-/// The same on these CPUs alone, of which at least one runs tasks.
+/// Like [`spawn_kernel`], on these CPUs alone, of which at least one runs tasks.
 fn spawn_on(
     cpus: CpuSet,
     name: &'static str,
@@ -200,14 +200,14 @@ pub fn wake(task: &Arc<Task>) {
     }
 }
 
-/// The same for a task whose time has come.
+/// Like [`wake`], for a task whose time has come.
 fn wake_due(task: &Arc<Task>) {
     if task.awaken(true) {
         ready(task);
     }
 }
 
-/// The same for one of many of a process.
+/// Like [`wake`], for one of many tasks of a process.
 fn wake_with_others(task: &Arc<Task>) {
     if task.awaken(false) {
         ready(task);

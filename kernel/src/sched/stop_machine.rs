@@ -15,7 +15,7 @@ use super::{current_owned, set_affinity, spawn_on, yield_now};
 use crate::arch::cpu::MachineStopped;
 use crate::arch::{cpu, io, ipi};
 
-/// What those who stand still look at.
+/// What CPUs that stand still look at.
 struct Still {
     count: AtomicUsize,
     over: AtomicBool,

@@ -5,8 +5,8 @@
 //! looks at the count then. So one of the two sees the other, and a wake-up between the ticket and
 //! the sleep isn't lost. The queue's lock orders the count.
 //!
-//! Channels share queues: a wake-up on one may wake sleepers of another, who look at their count
-//! and try again. But for the line of those who wait for memory, which is woken one by one.
+//! Channels share queues: a wake-up on one may wake sleepers of another, which look at their count
+//! and try again. But for the line of threads that wait for memory, which is woken one by one.
 
 use machine::{Channel, Ticket};
 

@@ -1,8 +1,8 @@
-//! A sleeping lock that some take alone and others together.
+//! A sleeping lock that some tasks take alone and others together.
 //!
-//! Who comes to share it passes the mutex once and is counted; who wants it alone keeps the mutex
-//! and waits until the count is none. So all come to their turn as the mutex lets them: sharers
-//! that keep coming can't hold up who waits to be alone.
+//! A task that comes to share the gate passes the mutex once and is counted; a task that wants the
+//! gate alone keeps the mutex and waits until the count is zero. So all come to their turn as the
+//! mutex lets them: sharers that keep coming can't hold up a task that waits to be alone.
 //!
 //! I1: `sharers` grows only with `turn` held, so a thread that holds that and has seen none is
 //! alone.
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Mutex, MutexGuard, WaitQueue};
 
-/// See the module. Not for interrupt handlers; who shares it must not take it again.
+/// See the module. Not for interrupt handlers; a task that shares it must not take it again.
 pub struct Gate {
     turn: Mutex<()>,
     sharers: AtomicU32,

@@ -1,9 +1,10 @@
 //! A lock whose waiters sleep.
 //!
-//! Who comes while the lock is free takes it, though others were woken for it: a holder that lets
-//! go and comes back need not sleep. But who sleeps while it holds the lock could keep it from all
-//! others in that way. So a waiter that was woken in vain says that it has lost patience, and until
-//! it has the lock, each holder hands it on to the waiter that came first.
+//! A task that comes while the lock is free takes it, though waiters were woken for it (barging): a
+//! holder that lets go and comes back need not sleep. But a task that sleeps while it holds the
+//! lock could keep it from all others in that way. So a waiter that was woken in vain is counted
+//! (`impatient`), and until it has the lock, each holder hands the lock on to the waiter that came
+//! first.
 //!
 //! I1: `held` stays set while the lock is handed on; `heir` names the task that has it from then
 //! on, which is awake and in no queue of waiters, and no other takes it.
@@ -24,7 +25,7 @@ pub struct Mutex<T: ?Sized> {
     waiters: WaitQueue,
     /// Waiters that were woken in vain.
     impatient: AtomicU32,
-    /// Whom the lock is handed to; zero if it isn't (I1).
+    /// The task that the lock is handed to; zero if it isn't (I1).
     heir: AtomicU64,
     value: UnsafeCell<T>,
 }

@@ -101,7 +101,7 @@ impl WaitQueue {
 
     /// Wakes all waiters, and leaves a queue without any to the CPUs that have its line. Only for
     /// conditions that waiters look at with a lock that the caller has held since it changed them:
-    /// who enters later sees the change, who has entered before is seen.
+    /// a waiter that enters later sees the change, one that has entered before is seen.
     pub fn wake_any(&self) {
         if self.is_any.load(Relaxed) {
             self.wake_all();
@@ -337,7 +337,7 @@ fn sleep<T>(
     let mut alarm = None;
     let result = loop {
         sched::listen(task);
-        // Who isn't in a queue isn't woken by it, and looks again after a while.
+        // A task that isn't in a queue isn't woken by it, and looks again after a while.
         let mut is_known = true;
         for queue in queues {
             is_known &= queue.enter(task);

@@ -87,7 +87,7 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     let at = match vm::transfer(&mm.space, loan) {
         Ok(at) => at,
         Err((errno, loan)) => {
-            // Who has a pipe locked may wait for this.
+            // The holder of a pipe's lock, which `put_back` takes, may wait for this.
             drop(growing);
             return Err(put_back(&file, from_pages(loan, &found), errno));
         }
@@ -99,7 +99,7 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
     Ok(found.len())
 }
 
-/// What could not be delivered is for the next who reads.
+/// Puts back what could not be delivered, for the next reader.
 fn put_back(file: &File, chain: Chain, errno: Errno) -> Errno {
     file.unget(chain);
     errno

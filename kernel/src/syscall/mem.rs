@@ -173,8 +173,8 @@ fn check_fixed(addr: u64, len: u64) -> Result<()> {
     check_low(addr)
 }
 
-/// The lowest addresses are for those alone who may ask for devices: a null pointer of the kernel's
-/// must lead nowhere.
+/// Only a process that may ask for devices may map the lowest addresses: a null pointer of the
+/// kernel's must lead nowhere.
 pub(super) fn check_low(addr: u64) -> Result<()> {
     if addr < MAP_LOWEST {
         current_process().cred().need(Caps::SYS_RAWIO)?;
@@ -249,7 +249,8 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
         return Err(EACCES);
     }
     let object = file.mmap_object(access)?;
-    // A file is sealed by denying its object new writers. Who seals it from now on finds this one.
+    // A file is sealed by denying its object new writers. A thread that seals it from now on finds
+    // this one.
     let writing =
         if sharing == Sharing::Shared && file.is_writable() { object.writing() } else { None };
     if access == MapAccess::SharedWrite && writing.is_none() {

@@ -198,7 +198,7 @@ pub fn told_length(received: &Received, flags: u32) -> usize {
     }
 }
 
-/// Writes who sent a message; a length of 0 where there is no sender to name.
+/// Writes a message's sender; a length of 0 where there is no sender to name.
 fn put_sender(socket: &Socket, received: &Received, addr: u64, len_addr: u64) -> Result<()> {
     match &received.from {
         Some(Address::Unnamed) | None => crate::user::put(len_addr, &0u32),

@@ -254,7 +254,7 @@ struct SigEvent {
     pad: [i32; 11],
 }
 
-/// Clocks that go on waking the machine when it sleeps are for those who may keep it awake.
+/// Clocks that go on waking the machine when it sleeps are for processes that may keep it awake.
 fn may_use_clock(id: i32) -> Result<()> {
     match id {
         clock::REALTIME_ALARM | clock::BOOTTIME_ALARM => {

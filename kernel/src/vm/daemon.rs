@@ -2,16 +2,16 @@
 //!
 //! The library decides what leaves memory (`uvm::pageout`); here is only when. The daemon sleeps
 //! until free pages fall under the low water mark, which stands above what is kept for the kernel,
-//! so that it runs before anybody is refused; then it makes passes until the high one is reached or
-//! being written for. A pass that finds next to nothing is followed by a rest, twice as long as the
-//! last: were it not, every few pages that a program takes would cost a look at all of memory, and
-//! since the daemon runs ahead of programs, no process that could end and give memory back would
-//! ever run. Kernel stacks that a crowd of threads has left it gives back, too; and it asks file
-//! systems on disks to forget what is unused, which their own thread does, since that may take
-//! long.
+//! so that it runs before any thread is refused memory; then it makes passes until the high one is
+//! reached or being written for. A pass that finds next to nothing is followed by a rest, twice as
+//! long as the last: were it not, every few pages that a program takes would cost a look at all of
+//! memory, and since the daemon runs ahead of programs, no process that could end and give memory
+//! back would ever run. Kernel stacks that a crowd of threads has left it gives back, too; and it
+//! asks file systems on disks to forget what is unused, which their own thread does, since that may
+//! take long.
 //!
-//! Who is refused memory makes room without it: operations of the library by themselves, the
-//! kernel's own by [`with_room`].
+//! A thread that is refused memory makes room without the daemon: operations of the library by
+//! themselves, the kernel's own by [`with_room`].
 
 use machine::{Channel, Machine, NoMemory};
 use uvm::pageout::Last;
@@ -26,8 +26,8 @@ use crate::sync::WaitQueue;
 
 /// A pass that yields less than this part of what is wanted is as good as in vain.
 const POOR: usize = 8;
-/// How long the daemon rests after a pass in vain, and at most after many in a row: who is refused
-/// memory makes its own.
+/// How long the daemon rests after a pass in vain, and at most after many in a row: a thread that
+/// is refused memory makes room itself.
 const REST: u64 = 20_000_000;
 const LONG_REST: u64 = 640_000_000;
 /// How often memory is looked at again after room was made.
@@ -108,9 +108,9 @@ pub fn with_room_at_any_cost<T>(
 }
 
 /// Fails if less than one page of `fraction` is free and memory has run out, or swap has no such
-/// part left either: those who have memory now need what there is. Where others take what is made
-/// free before we see it, while swap has room, memory is short but has not run out: who asks goes
-/// on.
+/// part left either: the processes that have memory now need what there is. Where other threads
+/// take what is made free before this one sees it, while swap has room, memory is short but has not
+/// run out: the caller goes on.
 ///
 /// That part may be more than the low water mark, above which a pass spares what was just used. So
 /// where there is swap, one pass that frees nothing doesn't mean that memory has run out: it has

@@ -125,7 +125,7 @@ fn kept_frames() -> i64 {
     frames as i64
 }
 
-/// What the kernel's frames are used for, in words: where memory is short, who holds it.
+/// What the kernel's frames are used for, in words, for errors that say that memory is short.
 pub(super) fn kernel_frames() -> String {
     let (frames, heap) = (KERNEL.frames(), heap::bytes() / PAGE_SIZE as u64);
     format!(

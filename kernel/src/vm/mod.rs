@@ -133,7 +133,7 @@ pub struct MapArgs {
     pub prot: Prot,
     /// The most that they may be allowed later.
     pub max_prot: Prot,
-    /// Who sees stores.
+    /// Whether other mappings see stores.
     pub sharing: Sharing,
     /// How binding `addr` is.
     pub place: Place,
@@ -197,7 +197,7 @@ pub enum Advice {
     WillNeed,
     /// Forget private pages.
     DontNeed,
-    /// The same, in locked mappings too.
+    /// Like [`DontNeed`](Self::DontNeed), in locked mappings too.
     DontNeedLocked,
     /// Forget private pages when it suits.
     Free,
@@ -223,7 +223,7 @@ pub enum Advice {
     Hint,
 }
 
-/// Who asks for memory and can be refused it while there is some.
+/// What memory is asked for, if that can be refused while there is some.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Asks {
     /// A new process of root's.
@@ -266,7 +266,7 @@ pub struct MapLine<'a> {
     pub end: u64,
     /// What accesses may do.
     pub prot: Prot,
-    /// Who sees stores.
+    /// Whether other mappings see stores.
     pub sharing: Sharing,
     /// Bytes from the start of the object.
     pub offset: u64,

@@ -153,8 +153,8 @@ impl Object {
         self.inner.pager().object().writers() > 0
     }
 
-    /// Counts the caller as one of those, before he judges whether he may map it so; `None` where
-    /// new ones are denied.
+    /// Counts the caller as a writer, before it judges whether it may map the object so; `None`
+    /// where new ones are denied.
     pub fn writing(&self) -> Option<Writing> {
         self.inner.pager().object().admit_writer().then(|| Writing(self.clone()))
     }
@@ -510,7 +510,8 @@ pub(super) fn punch(space: &Space, mut range: PageRange) -> Result<()> {
         if pager.kind() == "vnode" {
             return Err(EOPNOTSUPP);
         }
-        // As for a hole that is asked of the file: none in what is sealed, nor beside who seals it.
+        // As for a hole that is asked of the file: none in what is sealed, nor beside a thread that
+        // seals it.
         if !pager.object().admit_writer() {
             return Err(EPERM);
         }

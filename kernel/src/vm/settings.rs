@@ -154,8 +154,8 @@ pub fn start_daemon() -> Result<()> {
     daemon::start()
 }
 
-/// Leaves some memory to others than `who` asks: `ENOMEM` if so little is left that it should
-/// be refused.
+/// Leaves some memory for requests that count more than `who`'s: `ENOMEM` if so little is left that
+/// `who`'s should be refused.
 pub fn leave_memory(who: Asks) -> Result<()> {
     let fraction = match who {
         Asks::Process => PROCESS_LEAVES,

@@ -9,7 +9,7 @@ use crate::errno::{Errno, Result, EBUSY, EINVAL, EIO, ENOMEM, EPERM};
 use crate::mem::frames::KernelMachine;
 use crate::sync::{Mutex, SpinLock};
 
-/// The device of compressed pages while it is on, and who may change that.
+/// The device of compressed pages while it is on, and the lock under which that changes.
 static ZRAM: SpinLock<ZramOn<KernelMachine>> = SpinLock::new(None);
 static ZRAM_CHANGES: Mutex<()> = Mutex::new(());
 

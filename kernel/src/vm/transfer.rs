@@ -70,12 +70,12 @@ fn transfer_errno(error: &TransferError) -> Errno {
     }
 }
 
-/// How an export gives memory to those who import it.
+/// How an export gives memory to the processes that import it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Giving {
-    /// The same memory.
+    /// Importers share the memory.
     Share,
-    /// What it is now.
+    /// Importers get what it is now.
     Copy,
     /// It leaves the giver, with a hole.
     Donate,
@@ -93,7 +93,7 @@ impl Giving {
     }
 }
 
-/// Memory on its way from a program to those who import it.
+/// Memory on its way from a program to the processes that import it.
 pub struct Export {
     /// Taken out by the import of what was donated, or at the end.
     range: Mutex<Option<Detached>>,
@@ -135,7 +135,8 @@ impl Export {
         Ok(export)
     }
 
-    /// The same with nothing taken yet: it is charged, and [filled](Self::fill) later.
+    /// Like [`new`](Self::new), with nothing taken yet: the export is charged, and
+    /// [filled](Self::fill) later.
     fn of_nothing(
         space: &Space,
         addr: u64,
@@ -158,7 +159,7 @@ impl Export {
             return Err(E2BIG);
         }
         let there = match giving {
-            // Others who share the memory don't fill the copy.
+            // Other spaces that share the memory don't fill the copy.
             Giving::Copy => with(|uvm, held| uvm.anonymous_in(held, space.get(), range)),
             _ => giving.room_in(space.get(), range),
         };

@@ -60,7 +60,7 @@ pub struct Cpu {
     /// What the FS and (the program's) GS base registers hold.
     pub(super) fs_base: Cell<u64>,
     pub(super) gs_base: Cell<u64>,
-    /// Work that was done here since this CPU last looked who waits for it.
+    /// Work that was done here since this CPU last looked which tasks wait for it.
     done: Cell<usize>,
     /// It runs foreign code, with interrupts on: see `preempt`.
     is_open: Cell<bool>,
@@ -83,7 +83,7 @@ pub(super) struct Shared {
     pub(super) notes: Notes,
     /// What this CPU is asked for, by bits; see `ipi`.
     pub(super) requests: AtomicU32,
-    /// The same for what can't wait until interrupts are on.
+    /// Like `requests`, for what can't wait until interrupts are on.
     pub(super) urgent: AtomicU32,
     /// The number of the task that runs.
     running: AtomicU64,
@@ -168,7 +168,7 @@ pub fn add_work(amount: usize) -> usize {
     done.get()
 }
 
-/// This CPU looks who waits for it.
+/// This CPU looks which tasks wait for it.
 pub fn clear_work() {
     this().done.set(0);
 }
@@ -208,7 +208,7 @@ pub fn count() -> usize {
     COUNT.load(Acquire)
 }
 
-/// The same as a set.
+/// The CPUs that run tasks, as a set.
 #[inline]
 pub fn online() -> CpuSet {
     CpuSet::first(count())
@@ -244,7 +244,7 @@ const MSR_FS_BASE: u32 = 0xc000_0100;
 const MSR_GS_BASE: u32 = 0xc000_0101;
 const MSR_KERNEL_GS_BASE: u32 = 0xc000_0102;
 
-/// Points GS at the CPU's data: before anything that may ask who runs.
+/// Points GS at the CPU's data: before anything that may ask which task runs.
 ///
 /// # Safety
 /// No other CPU has this number (I1).
@@ -310,7 +310,7 @@ pub fn current() -> Current<Task> {
     unsafe { Current::new(NonNull::new_unchecked(current)) }
 }
 
-/// The same; `None` before `sched::init`.
+/// Like [`current`]; `None` before `sched::init`.
 #[inline]
 pub fn running() -> Option<Current<Task>> {
     (!this().current.get().is_null()).then(current)

@@ -4,12 +4,12 @@
 //!   send: set a bit in the other CPU's `requests` -- if no bit was set: interrupt it
 //!   there: take all bits -> do what they ask       (by the interrupt, or where it waits for something)
 //! ```
-//! A CPU with nothing to do sets a bit itself while it looks for work ([`watch`]): so nobody
+//! A CPU with nothing to do sets a bit itself while it looks for work ([`watch`]): so no CPU
 //! interrupts it, and it sees what it is asked. I1: a bit is taken before it is acted upon, so what
 //! was written before `send` is seen by the CPU that acts. I2: a CPU that waits with interrupts off
 //! does so by [`Wait`], which answers; so a CPU that waits for a lock answers the lock's holder,
-//! who may wait for its answer. I3: what is asked for is done without a lock, as the one who polls
-//! may hold any.
+//! which may wait for that answer. I3: what is asked for is done without a lock, as the CPU that
+//! polls may hold any.
 //!
 //! What can't wait for that, stopping a CPU and asking it where it is, goes by NMI.
 

@@ -23,7 +23,7 @@ static CONTROL_PRESENT: AtomicBool = AtomicBool::new(false);
 static RECEIVER: SpinLock<Option<Receiver>> = SpinLock::new(None);
 static TOLD: SpinLock<ArrayVec<u8, MAX_TOLD>> = SpinLock::new(ArrayVec::new_const());
 
-/// Who gets input, in interrupt context.
+/// The receiver of input, called in interrupt context.
 #[derive(Clone, Copy)]
 pub struct Receiver {
     pub take: fn(u8),

@@ -10,8 +10,8 @@
 //! them.
 //!
 //! I1: once other CPUs run, an entry here only becomes present and stays what it is. A CPU keeps no
-//! translation of an absent entry; so none has to be told. Who makes one absent ([`unmap`]) has all
-//! CPUs forget it before its page or its address is used again.
+//! translation of an absent entry; so none has to be told. A CPU that makes one absent ([`unmap`])
+//! has all CPUs forget it before its page or its address is used again.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -90,7 +90,7 @@ impl Root {
     ///
     /// # Safety
     /// The frame there holds a root with the kernel's half, and goes on to for as long as this is
-    /// used. Who walks sees to it that the tables on the way stay.
+    /// used. A caller that walks sees to it that the tables on the way stay.
     #[inline]
     pub const unsafe fn at(pa: u64) -> Root {
         Root(pa)

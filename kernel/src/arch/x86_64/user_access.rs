@@ -126,7 +126,7 @@ pub fn copy_in(dst: &mut [u8], src: UserRange) -> Result<(), Fault> {
     check(using(|| unsafe { user_copy(dst.as_mut_ptr() as u64, src, dst.len()) }))
 }
 
-/// The same to bytes of a page, which others may write meanwhile.
+/// Like [`copy_in`], to bytes of a page, which other threads may write meanwhile.
 #[inline]
 pub fn copy_in_page(dst: PageBytes, src: UserRange) -> Result<(), Fault> {
     let src = src.start(dst.len());
@@ -142,7 +142,7 @@ pub fn copy_out(dst: UserRange, src: &[u8]) -> Result<(), Fault> {
     check(using(|| unsafe { user_copy(dst, src.as_ptr() as u64, src.len()) }))
 }
 
-/// The same of bytes of a page, which others may write meanwhile.
+/// Like [`copy_out`], from bytes of a page, which other threads may write meanwhile.
 #[inline]
 pub fn copy_out_page(dst: UserRange, src: PageBytes) -> Result<(), Fault> {
     let dst = dst.start(src.len());

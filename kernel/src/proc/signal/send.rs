@@ -45,8 +45,8 @@ pub fn send_to_group(pgid: Pid, signal: Signal) -> bool {
 
 /// Sends a signal to all processes that `next` finds, from a number on, and `allowed` lets through,
 /// in one look at the table, and to the children that they are about to have; `None` only asks.
-/// `allowed` takes no lock above a process's own. Takes no memory but for SIGCONT: who has run
-/// memory out can be killed.
+/// `allowed` takes no lock above a process's own. Takes no memory but for SIGCONT: a process that
+/// has run memory out can be killed.
 ///
 /// # Errors
 /// `ESRCH` if there is none, or what the last one said if none was sent it.

@@ -25,9 +25,9 @@
 //! table's lock and its page's. L2: rights are lowered under either, and raised under both. L3: the
 //! order is space, table, page; a CPU holds one of each at most. So what finds pages from tables
 //! goes down that order. What finds tables from a page looks under the page's lock, lets go, takes
-//! the table's, then the page's, and looks again. L4: who lowers with the table's lock alone lets
-//! it go when what it lowered is noted; who finds an entry lowered by way of the page waits for
-//! that. L5: nobody waits for another CPU's answer with one of these held.
+//! the table's, then the page's, and looks again. L4: a CPU that lowers with the table's lock alone
+//! lets it go when what it lowered is noted; a CPU that finds an entry lowered by way of the page
+//! waits for that. L5: no CPU waits for another's answer with one of these held.
 //!
 //! Faults in different tables share no lock, and no line but those of neighbouring records; each
 //! CPU has its own free tables and nodes and remembers its own last tables. Road not taken: one
@@ -316,7 +316,7 @@ impl Pmap for NativePmap {
             overtake_nobody(space, range, down);
         }
         if !retired.is_empty() {
-            // Whoever doesn't use translations may still walk through the tables.
+            // A CPU that doesn't use translations may still walk through the tables.
             down.flush_by(tlb::flush_tables);
             retired.give_back(held);
         }
@@ -466,7 +466,7 @@ impl Pmap for NativePmap {
                 overtake_nobody_by_page(page, down);
                 return 0;
             };
-            // Somebody may have lowered it there a moment ago and not marked the page yet.
+            // Another CPU may have lowered the entry a moment ago and not marked the page yet.
             drop(lock);
             space::wait_for_table(table);
         }
@@ -616,8 +616,8 @@ fn part_by_lists(space: &Space, range: VaRange, mappings: usize) -> Va {
 }
 
 /// Lowers a part's entries with its table's lock alone: for a space that no other CPU holds.
-/// Returns false if one does by now, and nothing is noted: whoever looks from a page waits for the
-/// table's lock (L4).
+/// Returns false if one does by now, and nothing is noted: a CPU that comes from a page waits for
+/// the table's lock (L4).
 #[inline]
 fn protect_part(part: &Part, prot: Prot, stale: &mut Stale, down: &mut Shootdown) -> bool {
     let (mut first, mut last) = (u64::MAX, 0);
@@ -663,7 +663,7 @@ fn lower_part(part: &Part, prot: Prot, mut each: impl FnMut(u64)) -> u64 {
 enum Lowered {
     /// As they are noted.
     Now,
-    /// Some of them before that, nobody knows which.
+    /// Some of them before that, and it isn't known which.
     Before,
 }
 

@@ -13,9 +13,9 @@
 //!   root: the tree of a space -> last table: its entries, count, groups -> [bucket: windows' mappings] -> page: its own, and bits
 //! ```
 //! A CPU holds at most one of each rank. A frame's use may change between the look at its number
-//! and the taking of its lock: so whoever has come by a number from outside checks under the lock
-//! what the frame is, before it takes the next. Builds with debug assertions check the order at run
-//! time.
+//! and the taking of its lock: so a CPU that has come by a number from outside checks under the
+//! lock what the frame is, before it takes the next lock. Builds with debug assertions check the
+//! order at run time.
 
 use core::ops::Deref;
 use core::sync::atomic::{
@@ -83,8 +83,8 @@ impl Record {
         }
     }
 
-    /// Makes the record that of an unmapped page again. Whoever finds the lock taken lets go of it
-    /// after a look.
+    /// Makes the record that of an unmapped page again. A CPU that takes the frame's lock by an old
+    /// number looks, and releases it.
     pub(super) fn make_plain(&self) {
         for (word, value) in self.words.iter().zip([NIL, 0, NIL, NIL, 0]) {
             word.store(value, Relaxed);
@@ -92,9 +92,9 @@ impl Record {
         self.wide.store(NOTHING, Release);
     }
 
-    /// Makes the record that of a frame which the pmap has taken for itself: who comes by an old
-    /// number, for the page that the frame was, finds none there from now on. Beside the order of
-    /// locks, since nobody waits for another one with this record locked.
+    /// Makes the record that of a frame which the pmap has taken for itself: a CPU that comes by an
+    /// old number, for the page that the frame was, finds no page there from now on. Beside the
+    /// order of locks, since no CPU waits for another lock with this record locked.
     pub(super) fn make_own(&self) {
         self.lock.lock();
         self.wide.store(OWN, Relaxed);
@@ -117,7 +117,7 @@ impl Record {
         Locked(self)
     }
 
-    /// Whether somebody holds the frame's lock.
+    /// Whether a CPU holds the frame's lock.
     #[inline]
     pub(super) fn is_locked(&self) -> bool {
         self.lock.is_taken()

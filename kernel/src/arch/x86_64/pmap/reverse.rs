@@ -12,7 +12,7 @@
 //! pages ahead of use is in lists of windows of sixteen pages (`windows`).
 //!
 //! Everything here happens under the page's locks: that of its bucket, if it is in one, and that of
-//! its record. Either keeps out whoever comes from the page.
+//! its record. Either keeps out CPUs that come from the page.
 
 mod nodes;
 mod own;
@@ -92,8 +92,8 @@ pub(super) struct PageLock {
 }
 
 impl PageLock {
-    /// Whether it is a page, and not a frame of the pmap's own by now: whoever has the page's
-    /// number alone may come too late.
+    /// Whether the frame is a page, and not a frame of the pmap's own by now: a caller that has the
+    /// page's number alone may come too late.
     #[inline]
     fn is_page(&self) -> bool {
         self.own.is_page()

@@ -3,9 +3,9 @@
 //! `groups` in a last table's record has a bit for each 16 entries that may hold one: walks skip
 //! the others. It may have too many bits, never too few. A table's `key` says whose it is and what
 //! it serves; so it is found again by its number alone: each CPU remembers the numbers of some last
-//! tables it used, and asks the table's record, under its lock, whether it is still the one. Nobody
-//! has to make anybody forget such a number. Only who doesn't remember takes the space's lock and
-//! walks the tree.
+//! tables it used, and asks the table's record, under its lock, whether it is still the one. No CPU
+//! has to be made to forget such a number. Only a CPU that doesn't remember the table takes the
+//! space's lock and walks the tree.
 //!
 //! I4: a record with `level` 0 and a key is that of a live last table; both change only under its
 //! lock.
@@ -181,8 +181,8 @@ pub(super) fn whose(table: PageNo, at: usize) -> (PageNo, u64) {
     (root_of(record), va_of(record, at))
 }
 
-/// Waits until nobody is at work in the table of a mapping that was found in a page's record;
-/// whether somebody was.
+/// Waits until no CPU is at work in the table of a mapping that was found in a page's record;
+/// returns whether one was.
 pub(super) fn wait_for_table(page: PageNo) -> bool {
     let was_locked = record(page).is_locked();
     if was_locked {
@@ -211,7 +211,7 @@ impl Space {
     /// The page holds a root without tables below it in its lower half, and does until
     /// `free_space`.
     unsafe fn new(root: PageNo) -> Space {
-        // SAFETY: by the caller's promise; who walks holds the space's lock.
+        // SAFETY: by the caller's promise; a CPU that walks holds the space's lock.
         Space { root, top: unsafe { Root::at(pa(root)) } }
     }
 
@@ -351,7 +351,7 @@ impl Space {
         while page != self.root && record(page).count() == 0 {
             let own = record(page);
             let parent = PageNo(own.words[PARENT].load(Relaxed));
-            // Whoever holds the way through is read after this.
+            // The CPUs that may hold the way through are read after this.
             in_parent(own).swap(0, SeqCst);
             record(parent).add_count(u32::MAX);
             self.unlink(page);

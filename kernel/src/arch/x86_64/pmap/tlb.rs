@@ -3,11 +3,11 @@
 //! A CPU is in a space's set exactly while the space's root is in its CR3: it joins before it loads
 //! the root, and leaves after it has loaded the next, which forgets everything but the kernel's
 //! (`machine::notes`, I1). One that idles or runs a kernel thread has the kernel's own root loaded.
-//! Those in the set are left notes, which they read before they next run a program or copy from or
-//! to its memory; only who does just that is interrupted and waited for (`machine::notes`). A table
-//! or a root can be freed as soon as those in the set have forgotten: no other has it in CR3, or in
-//! a cache of the way through it, whatever the CPU walks ahead of need. That is more to wait for
-//! ([`flush_tables`]).
+//! CPUs in the set are left notes, which they read before they next run a program or copy from or
+//! to its memory; only a CPU that does just that is interrupted and waited for (`machine::notes`).
+//! A table or a root can be freed as soon as the CPUs in the set have forgotten: no other CPU has
+//! it in CR3, or in a cache of the way through it, whatever the CPU walks ahead of need. That is
+//! more to wait for ([`flush_tables`]).
 //!
 //! A CPU tells itself with interrupts off, before it goes back to a program or touches its memory:
 //! what it has lowered and not yet forgotten can't be used meanwhile, by any thread. That is why
@@ -184,17 +184,17 @@ impl Stale {
         !cpus_of(self.root).without(CpuSet::one(cpu::index())).is_empty()
     }
 
-    /// The same as [`add`](Self::add) for entries from `first` to `last` of one table, whose lock
-    /// is held, and so of pages that nobody can mark as told: for what doesn't concern others.
+    /// Like [`add`](Self::add), for entries from `first` to `last` of one table, whose lock is
+    /// held, and so of pages that no CPU can mark as told: for what doesn't concern others.
     #[inline]
     pub(super) fn add_all(&mut self, first: u64, last: u64, down: &mut Shootdown) {
         self.add(first, ACCESSED, down);
         self.add(last, ACCESSED, down);
     }
 
-    /// The CPUs that may hold it are others than at the last look. If this one isn't alone, the
-    /// shootdown is counted before the lock goes: whoever finds the entry as it is now finds the
-    /// count, too.
+    /// The CPUs that may hold the entry are others than at the last look. If this one isn't alone,
+    /// the shootdown is counted before the lock goes: a CPU that finds the entry as it is now finds
+    /// the count, too.
     #[cold]
     fn look(&mut self, va: u64, cpus: CpuSet, down: &mut Shootdown) {
         self.seen = cpus;
@@ -297,7 +297,7 @@ pub(super) fn flush(down: &Shootdown) {
     tell(down, Until::OutOfUse);
 }
 
-/// The same, and no CPU walks through tables that were taken out.
+/// Like [`flush`]; makes sure, too, that no CPU walks through tables that were taken out.
 pub(super) fn flush_tables(down: &Shootdown) {
     tell(down, Until::Forgotten);
 }
@@ -324,8 +324,8 @@ fn tell(down: &Shootdown, until: Until) {
     }
 }
 
-/// Leaves notes for those of `noted` that are still in one of the spaces: who left has forgotten.
-/// Interrupts those that may be using what was lowered, and waits for them.
+/// Leaves notes for those of `noted` that are still in one of the spaces: a CPU that left has
+/// forgotten. Interrupts those that may be using what was lowered, and waits for them.
 #[cold]
 fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
     let holders = |ranges: &[Lowered]| {
@@ -370,8 +370,8 @@ fn tell_others(noted: CpuSet, ranges: Option<&[Lowered]>, until: Until) {
 
 /// Whether it is worth waiting that a CPU which uses translations comes into the kernel by itself.
 /// Threads that map and unmap are soon there again, and an interrupt costs both CPUs more than a
-/// look or two; a thread that computes isn't. So who hopes in vain doesn't for a while, longer each
-/// time.
+/// look or two; a thread that computes isn't. So a CPU that hopes in vain doesn't for a while,
+/// longer each time.
 #[repr(align(64))]
 struct Hope {
     /// Times to do without.

@@ -8,9 +8,9 @@
 //!   record of a frame of nodes: newest free node | free nodes here | next frame | previous frame
 //! ```
 //!
-//! Who adds to a list writes its ends and the new node, and none of those that other CPUs made.
-//! What lies towards the newest a node learns only when the oldest is taken away, in one walk for
-//! all that came since the last.
+//! A CPU that adds to a list writes the list's ends and the new node, and no node that another CPU
+//! made. What lies towards the newest a node learns only when the oldest is taken away, in one walk
+//! for all that came since the last.
 //!
 //! I1: a node's `newer` is NIL or the node whose `older` it is.
 
@@ -152,7 +152,7 @@ pub fn give_back() {
         let Some(frame) = DEPOT.lock().take_whole() else { return };
         record(PageNo(frame)).make_plain();
         FRAMES.fetch_sub(1, Relaxed);
-        // SAFETY: all nodes of the frame are free and nobody else has them; no record names them.
+        // SAFETY: all nodes of the frame are free and no other CPU has them; no record names them.
         unsafe { mem::free_frame(KERNEL.frames().pa(PageNo(frame)).0) };
     }
 }
@@ -255,7 +255,7 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
     Ok(())
 }
 
-/// The two ends of a list of nodes, under the lock of whoever has them.
+/// The two ends of a list of nodes, under the lock of the record or bucket that has them.
 #[derive(Clone, Copy)]
 pub(super) struct List<'a> {
     pub(super) newest: &'a AtomicU32,

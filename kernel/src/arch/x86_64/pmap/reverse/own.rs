@@ -30,7 +30,7 @@ pub(in super::super) fn link<P: Before<PageCache>>(
     })
 }
 
-/// The same with a node at hand, which is given back if it isn't needed.
+/// Like [`link`], with a node at hand, which is given back if it isn't needed.
 pub(super) fn link_with(number: u32, record: &Record, table: PageNo, at: usize) -> bool {
     let is_first = link_first(record, table, at);
     if is_first {
@@ -99,8 +99,8 @@ pub(super) fn surplus(record: &Record) -> Option<Mapping> {
     })
 }
 
-/// Whether the mapping in the record is this one. Without the page's lock, by who holds the
-/// table's, a no may be trusted.
+/// Whether the mapping in the record is this one. A caller that holds the table's lock and not the
+/// page's may trust a no.
 #[inline]
 pub(super) fn is_first(record: &Record, table: PageNo, at: usize) -> bool {
     record.words[TABLE].load(Relaxed) == table.0

@@ -24,8 +24,8 @@
 //! bucket's. W2: bits in nodes are present entries; each is meant by one node. W3: these are
 //! pageable.
 //!
-//! A bucket's lock lies between the table's and the page's. Whoever comes from a page has both; who
-//! comes from a table, that of the list in which the mapping is.
+//! A bucket's lock lies between the table's and the page's. A CPU that comes from a page has both;
+//! one that comes from a table has that of the list in which the mapping is.
 
 use core::ops::{Deref, Range};
 
@@ -308,7 +308,7 @@ pub(super) fn put<P: Before<PageCache>>(
     Ok(put_with(number, page, last, at, new))
 }
 
-/// The same with a node at hand, which is given back if it isn't needed.
+/// Like [`put`], with a node at hand, which is given back if it isn't needed.
 pub(in super::super) fn put_with(
     number: u32,
     page: PageNo,
@@ -401,7 +401,7 @@ pub(super) fn unlink(
         note_length(len, len - 1);
         bucket.len.store(len - 1, Relaxed);
     } else if bucket.len.load(Relaxed) >= MANY {
-        // Who takes a page from all its mappings finds the next one first.
+        // A CPU that takes a page from all its mappings finds the next node first.
         bucket.list().age(number, newer);
     }
     count
@@ -432,7 +432,7 @@ pub(in super::super) fn enter_ahead<P: Before<PageCache>>(
             Some(wide) => enter_run(held, last, first + n, wide, &pages[n..], |i| may(n + i)),
             None => 0,
         };
-        // Somebody may have taken the page out of its bucket meanwhile: a hint may do less.
+        // Another CPU may have taken the page out of its bucket meanwhile: a hint may do less.
         n += count.max(1);
     }
     is_files

@@ -1,10 +1,10 @@
 //! Moving last tables from one space to another, with all that is mapped by them: what a page's
 //! record says of its mapping, the table and the entry, stays true.
 //!
-//! A table on its way is in no tree, and its record still says where it was: who comes from one of
-//! its pages meanwhile tells the CPUs of the space that it leaves, which are those that may hold
-//! translations by it. It is the other space's once they all have forgotten. Both spaces' maps are
-//! locked, so nobody faults in either range.
+//! A table on its way is in no tree, and its record still says where it was: a CPU that comes from
+//! one of its pages meanwhile tells the CPUs of the space that the table leaves, which are those
+//! that may hold translations by it. The table is the other space's once those CPUs have all
+//! forgotten. Both spaces' maps are locked, so no thread faults in either range.
 
 use super::*;
 use crate::arch::pmap::tlb::Stale;

@@ -121,7 +121,7 @@ impl Space {
         self.walk_to_part(range)
     }
 
-    /// The same by the tree, whose lock is held.
+    /// Like [`first_part`](Self::first_part), by the tree alone, whose lock is held.
     #[inline(always)]
     fn walk_to_part(&self, range: &mut VaRange) -> Option<Part> {
         while range.start < range.end {
