@@ -151,7 +151,7 @@ impl Contents {
     /// `map` has made of it, and its length.
     ///
     /// # Errors
-    /// Those of `map`: the range stays.
+    /// Errors of `map`: the range stays.
     pub fn take_range<T>(
         &mut self,
         most: usize,

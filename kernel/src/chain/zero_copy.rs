@@ -90,7 +90,7 @@ pub fn append(chain: &mut Chain, from: &mut Source<'_>, most: usize, loans: Loan
                 if loan(chain, from, addr, pages)? {
                     continue;
                 }
-                // They can't be read, as a copy will find out; or memory is short.
+                // The pages can't be read, as a copy will find out; or memory is short.
                 left
             }
             Some((before, ..)) => before,

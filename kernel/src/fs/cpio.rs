@@ -1,7 +1,8 @@
 //! A reader for cpio archives ("newc" format, as the Linux kernel takes them). Pure.
 //!
-//! It borrows the archive and copies nothing. Several archives may follow each other with zeros
-//! between them. Hard links are entries with one inode number, of which the last has the contents.
+//! The reader borrows the archive and copies nothing. Several archives may follow each other with
+//! zeros between them. Hard links are entries with one inode number, of which the last has the
+//! contents.
 
 use crate::devnum::device_number;
 

@@ -168,7 +168,7 @@ impl Items {
         let entry = self.all.get_mut(&look.key).filter(|entry| entry.events == look.events)?;
         let data = entry.data;
         if entry.events & abi::EPOLLONESHOT != 0 {
-            // It takes no part until it is set again.
+            // The entry takes no part until it is set again.
             entry.events &= MODES;
         } else if entry.events & abi::EPOLLET == 0 && !is_asked {
             self.push(look.key);
@@ -368,7 +368,7 @@ impl Epoll {
             }
             Control::Remove => return self.set.remove(key).then_some(()).ok_or(ENOENT),
         }
-        // It may be ready now.
+        // The file may be ready now.
         self.set.put(key);
         Ok(())
     }
@@ -448,7 +448,7 @@ impl FileOps for Epoll {
         self.set.look_at_all(|look| {
             is_ready = look.poll() != 0;
             if is_ready {
-                // It has not been reported.
+                // The entry has not been reported.
                 self.set.put(look.key);
             }
             !is_ready

@@ -95,9 +95,9 @@ pub struct Stat {
 /// `a`.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// It can't be changed, nor get a name or lose one.
+    /// The node can't be changed, nor get a name or lose one.
     pub immutable: bool,
-    /// It can only be written to behind its end; a directory can only get names.
+    /// A file can only be written to behind its end; a directory can only get names.
     pub append_only: bool,
 }
 

@@ -42,7 +42,7 @@ pub struct Mount {
     source: String,
     fs_type: &'static str,
     flags: AtomicU32,
-    /// It is being unmounted: walks pass it by.
+    /// The directory is being unmounted: walks pass the mount by.
     is_leaving: AtomicBool,
 }
 

@@ -79,7 +79,8 @@ enum Up {
     Parent(Dir, Vec<u8>),
     /// From a mount's root to the directory that the mount is on.
     MountPoint(Dir),
-    /// It is the root of the first mount or of one that was unmounted, or it was removed.
+    /// The directory is the root of the first mount or of one that was unmounted, or it was
+    /// removed.
     End,
 }
 

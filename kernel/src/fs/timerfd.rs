@@ -37,7 +37,7 @@ struct State {
     /// Monotonic; 0 when it is not armed.
     target: Nanos,
     interval: Nanos,
-    /// It has run out at `target` since the last read.
+    /// The timer has run out at `target` since the last read.
     expired: bool,
     serial: u64,
     armed: Option<TimerId>,

@@ -181,7 +181,7 @@ struct Table {
     removed: BTreeSet<usize>,
     /// Where the next look at those begins.
     hand: usize,
-    /// How many each user has, for those who have any.
+    /// How many segments each user has, for users that have any.
     users: BTreeMap<u32, usize>,
     /// Pages that all may have.
     pages: u64,

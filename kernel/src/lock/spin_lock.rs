@@ -118,7 +118,7 @@ mod held {
     struct Count(AtomicUsize);
 
     static HELD: [Count; cpu::MAX_CPUS] = [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
-    /// Those among them that have a level of the VM system's order.
+    /// Held locks that have a level of the VM system's order.
     static ORDERED: [Count; cpu::MAX_CPUS] = [const { Count(AtomicUsize::new(0)) }; cpu::MAX_CPUS];
 
     /// Adds to the count of such locks, or takes one off by adding the largest number.

@@ -631,7 +631,7 @@ impl Back {
     }
 
     /// Takes free pages out of use, as many as can be had in a piece; they have their frames yet.
-    /// Those below the floor come to `low`, out of the way.
+    /// Pieces below the floor come to `low`, out of the way.
     fn inflate(&mut self, low: &mut ArrayVec<Piece, LOW_PIECES>) -> Option<Piece> {
         if !self.has_more_than(ENOUGH) || self.balloon.is_full() {
             return None;
@@ -941,7 +941,7 @@ fn overflow(class: usize, lists: &mut Lists) {
     // SAFETY: a run's pool stays what it was made for, while there are blocks of it.
     let pool_of = |block| unsafe { (*run_of(class, block)).pool };
     while !block.is_null() {
-        // Those that are freed on another's behalf are among them.
+        // Blocks of other pools, freed on another user's behalf, are among them.
         let pool = pool_of(block);
         let mut depot = depot(pool, class).lock();
         while !block.is_null() && pool_of(block) == pool {

@@ -112,7 +112,7 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
 /// Gives back what [`frame`] gave since memory was handed over.
 ///
 /// # Safety
-/// It is given back once, and no CPU holds a translation of it but the direct map's.
+/// The frame is given back once, and no CPU holds a translation of it but the direct map's.
 pub unsafe fn free_frame(pa: u64) {
     if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
         // SAFETY: by the caller's promise.

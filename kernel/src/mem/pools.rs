@@ -98,7 +98,7 @@ pub(super) fn make_mark(page: u64, reserve: Reserve) -> Result<(), NoMemory> {
 /// Pages of the heap that hold `range` are a pool's from now on.
 ///
 /// # Safety
-/// They have been mapped, and the heap is locked.
+/// The pages' marks have been mapped ([`make_mark`]), and the heap is locked.
 pub(super) unsafe fn mark(range: Range<u64>, pool: Pool) {
     let page = |at: u64| (at - layout::HEAP) / PAGE_SIZE as u64;
     for n in page(range.start)..=page(range.end - 1) {

@@ -178,7 +178,7 @@ impl<F> InFlight<F> {
         let Some((&(holder, number), &socket)) = self.edges.range((holder, number)..).next() else {
             return Phase::Files(NONE);
         };
-        // Those that began since are marked, and a program could add them for ever.
+        // Edges that were added since are marked, and a program could add such edges for ever.
         if number >= self.first_new {
             return Phase::Holders(holder + 1, 0);
         }

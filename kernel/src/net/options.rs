@@ -22,7 +22,7 @@ use crate::user;
 /// The size of a buffer in each direction, and the most that may be asked for (what is kept is
 /// twice that, as on Linux).
 const BUFFER: usize = 212_992;
-/// The most for those who may ask for more.
+/// The most for processes that may ask for more.
 const FORCED_MAX: usize = i32::MAX as usize / 2;
 const SEND_MIN: usize = 4608;
 const RECEIVE_MIN: usize = 2304;

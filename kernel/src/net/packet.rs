@@ -335,7 +335,7 @@ fn watch(socket: &Socket, peer: &Socket) -> Result<()> {
     let mut ends = peer.ends.lock();
     let watchers = &mut ends.watchers;
     if !watchers.contains_key(&socket.number()) {
-        // Those that are gone leave before the tree has twice as many again.
+        // Watchers of sockets that are gone leave before the tree has twice as many again.
         if watchers.len().is_power_of_two() {
             watchers.retain(|_, watcher| watcher.socket.strong_count() > 0);
         }

@@ -73,7 +73,7 @@ pub struct Rights {
     holder: Weak<Socket>,
     /// The number of the first file (R3).
     first: u64,
-    /// Those that its thread let go before, and has not closed yet.
+    /// Files that its thread let go before, and has not closed yet.
     next: Option<Box<Rights>>,
     _charge: Charge,
 }

@@ -12,7 +12,7 @@ use crate::uio::{outcome, Sink, Source};
 /// What became of bytes that were sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Put {
-    /// They are in the peer's queue, or may be tried again.
+    /// The bytes are in the peer's queue, or may be tried again.
     There,
     /// The peer of a TCP connection has gone: what is sent first is lost on the way, and the next
     /// call hears of it.

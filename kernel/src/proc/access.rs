@@ -31,10 +31,9 @@ use crate::proc::limits::RLIMIT_NICE;
 /// Which ids of the caller count when it looks into another process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// Those of files, for the files of `/proc`.
+    /// The ids for access to files, for the files of `/proc`.
     Files,
-    /// The real ones, for system calls: a program that acts for its user isn't to be talked into
-    /// it.
+    /// The real ids, for system calls: a program that acts for its user isn't to be talked into it.
     Real,
 }
 
@@ -205,7 +204,7 @@ pub fn may_limit(target: &Process) -> Result<()> {
 /// Gives the running process other credentials.
 ///
 /// # Errors
-/// Those of `change`, after which nothing has changed.
+/// Errors of `change`, after which nothing has changed.
 pub fn change_cred(change: impl FnOnce(&mut Cred) -> Result<()>) -> Result<()> {
     let thread = current_thread();
     // Kept until they are changed: another thread's change, made meanwhile, would be undone, a drop

@@ -183,7 +183,7 @@ pub struct Startup<'a> {
     pub argv: &'a Strings,
     pub envp: &'a Strings,
     pub cred: &'a Cred,
-    /// Those that the program before it had.
+    /// The credentials that the program before had.
     pub before: &'a Cred,
 }
 

@@ -1,7 +1,7 @@
 //! Process 1: how it starts and what happens when it ends.
 //!
-//! It starts as a thread with an empty address space whose first act, in its own context, is to
-//! exec the program that the command line names. When it ends the machine goes off with its exit
+//! Process 1 starts as a thread with an empty address space whose first act, in its own context, is
+//! to exec the program that the command line names. When it ends the machine goes off with its exit
 //! code.
 
 use alloc::string::String;

@@ -132,7 +132,7 @@ pub struct Process {
     /// `exec` has been called since fork (setpgid by the parent fails then).
     pub has_execed: AtomicBool,
     pub no_new_privileges: AtomicBool,
-    /// It has asked for a record lock.
+    /// The process has asked for a record lock.
     pub has_locked: AtomicBool,
     /// Orphans among its descendants become its children.
     pub subreaper: AtomicBool,
@@ -306,7 +306,7 @@ impl Process {
     /// Changes a limit, if `may` allows it.
     ///
     /// # Errors
-    /// Those of `may`; `EINVAL` for a limit that there isn't.
+    /// Errors of `may`; `EINVAL` for a limit that there isn't.
     pub fn set_limit(
         &self,
         resource: u32,

@@ -83,7 +83,7 @@ pub struct Timer {
     interval: Nanos,
     serial: u64,
     armed: Option<TimerId>,
-    /// It has run out at `target`, repeats, and its signal has not been taken since.
+    /// The timer has run out at `target`, repeats, and its signal has not been taken since.
     fired: bool,
     overrun: i32,
     /// Of one that `timer_create` made: its place among the pending signals of its user, and its

@@ -48,7 +48,7 @@ const LETTING_GO: usize = 8192;
 #[derive(Default)]
 pub struct Trace {
     tracer: Option<Arc<Process>>,
-    /// It was found, with its tracer in place, that this one may trace it.
+    /// It was judged, with the tracer in place, that the tracer may trace the thread.
     is_sure: bool,
     /// By PTRACE_SEIZE: a new program doesn't stop it.
     is_seized: bool,
@@ -78,8 +78,8 @@ pub struct Tracees {
     threads: Vec<Tracee>,
     /// First threads that have gone and whose processes go on and aren't its children, by process.
     leaders: BTreeMap<Pid, Tracee>,
-    /// Those that ended and aren't its children, until it waits for them. They count as their
-    /// users' (`Counted::Tasks`) and among all threads until then.
+    /// Tracees that ended and aren't the process's children, until it waits for them. They count as
+    /// their users' (`Counted::Tasks`) and among all threads until then.
     ended: BTreeMap<Pid, Ended>,
     /// The process has ended: it would never let go of another one.
     is_over: bool,
@@ -375,7 +375,7 @@ pub fn leaves(thread: &Arc<Thread>) -> Option<Kept> {
     let mut tracees = tracer.tracees.lock();
     let tracee = let_go(&mut tracees, thread)?;
     if process.parent() == tracer.pid {
-        // It is told as the parent.
+        // The tracer is told as the parent.
         drop((tracees, tracee));
         return None;
     }

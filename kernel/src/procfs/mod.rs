@@ -410,7 +410,7 @@ impl Inode for ProcNode {
             Kind::Dir => 0o555,
             Kind::Symlink => 0o777,
             _ if matches!(self.show, Show::Trigger | Show::DropCaches) => 0o200,
-            // They stop all CPUs for a while.
+            // Reads of these stop all CPUs for a while.
             _ if matches!(self.show, Show::Audit | Show::InUse) => 0o400,
             _ if matches!(self.show, Show::Memory(_)) => 0o600,
             _ if matches!(

@@ -340,7 +340,7 @@ pub fn arm_again() {
 /// The alarm has gone off.
 pub fn timer_interrupt(origin: Origin) {
     let (now, local) = (now(), local());
-    // It isn't armed until all is known that it has to go off for.
+    // The timer isn't armed until all is known that it has to go off for.
     local.armed.store(now, Relaxed);
     run_due(now, local);
     let task = &super::current();

@@ -384,7 +384,7 @@ fn schedule(leaves: Leaves) {
     let next = loop {
         match queue::pop(here, stays.then_some(&*this)) {
             Some(next) if next.allowed().contains(here) => break next,
-            // It was told to leave while it waited.
+            // The task was told to leave this CPU while it waited.
             Some(next) => enqueue(next, Comes::Ready),
             None if stays => {
                 this.drop_work(Work::RESCHEDULE);
@@ -413,7 +413,7 @@ fn schedule(leaves: Leaves) {
 
 fn switch_to(next: Arc<Task>) {
     let this = current();
-    // It gives way now.
+    // The task gives way now.
     if this.has_work(Work::RESCHEDULE) {
         this.drop_work(Work::RESCHEDULE);
     }

@@ -74,17 +74,17 @@ pub struct Task {
     work: AtomicU32,
     /// The pool of the heap of its user.
     heap_pool: AtomicU8,
-    /// The CPU in whose queue it is, that runs it, or that ran it last.
+    /// The CPU in whose queue the task is, that runs the task, or that ran it last.
     cpu: AtomicUsize,
-    /// CPUs that it may run on; at least one of them runs tasks.
+    /// CPUs that the task may run on; at least one of them runs tasks.
     allowed: AtomicU64,
-    /// It was woken while it ran, since it was last about to wait.
+    /// The task was woken while it ran, since it was last about to wait.
     was_woken: AtomicBool,
     /// Its share of CPUs.
     pub(super) fair: Fair,
-    /// It was woken as one that may run before others.
+    /// The task was woken as one that may run before others.
     is_due: AtomicBool,
-    /// It was woken, and has come into no queue since.
+    /// The task was woken, and has come into no queue since.
     is_woken: AtomicBool,
     /// The CPU whose registers were last loaded with its vector state.
     fpu_cpu: AtomicUsize,
@@ -171,7 +171,7 @@ impl Task {
         self.heap_pool.load(Relaxed)
     }
 
-    /// It has become another user's.
+    /// The task has become another user's.
     pub fn set_heap_pool(&self, pool: Pool) {
         self.heap_pool.store(pool, Relaxed);
         if super::current().id() == self.id {

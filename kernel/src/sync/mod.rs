@@ -5,7 +5,8 @@
 //! * [`Mutex`]: a lock whose waiters sleep; may be held across user copies; [`Gate`]: the same
 //!   where some may have it together.
 //!
-//! They stand on the scheduler; locks that spin, below it, are in `lock`, and named here again.
+//! These locks stand on the scheduler; locks that spin, below it, are in `lock`, and named here
+//! again.
 
 mod channels;
 mod gate;

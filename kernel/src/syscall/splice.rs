@@ -93,7 +93,7 @@ impl Side {
         chain.release(&Clusters);
         match &mut self.at {
             Some(at) => *at -= len,
-            // It is a position in memory, which can't fail.
+            // The file's position is in memory, so this can't fail.
             None => drop(self.file.with_position(|at| {
                 *at = at.saturating_sub(len);
                 Ok(())

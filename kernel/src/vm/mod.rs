@@ -167,18 +167,18 @@ impl Default for MapArgs {
 /// Where a remapped range goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemapPlace {
-    /// It stays.
+    /// The range stays.
     InPlace,
-    /// It may move.
+    /// The range may move.
     MayMove,
-    /// It moves here.
+    /// The range moves here.
     Fixed(u64),
 }
 
 /// What becomes of the addresses that a mapping moved away from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OldRange {
-    /// They are free.
+    /// The addresses are free.
     Unmap,
     /// The mapping stays there, without its private memory.
     Keep,

@@ -459,7 +459,7 @@ pub fn object_io(
     object_io_as(object, at, len, dir, Usage::Normal, each)
 }
 
-/// Copies as [`object_io`] does, for a caller who has said by `usage` how it goes through the
+/// Copies as [`object_io`] does, for a caller that has said by `usage` how it goes through the
 /// object.
 ///
 /// # Errors

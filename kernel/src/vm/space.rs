@@ -127,7 +127,7 @@ fn described(space: &Space, mut from: u64) -> Option<uvm::EntryInfo> {
         if info.is_some() {
             return info;
         }
-        // It has gone meanwhile.
+        // The entry has gone meanwhile.
         from = next.range.end.0;
     }
 }

@@ -75,11 +75,11 @@ fn transfer_errno(error: &TransferError) -> Errno {
 pub enum Giving {
     /// Importers share the memory.
     Share,
-    /// Importers get what it is now.
+    /// Importers get copies of what the memory is now.
     Copy,
-    /// It leaves the giver, with a hole.
+    /// The memory leaves the giver, with a hole.
     Donate,
-    /// It leaves the giver, with zeroes.
+    /// The memory leaves the giver, with zeroes.
     DonateZero,
 }
 

@@ -115,7 +115,7 @@ pub(super) fn interrupt_urgently(cpu: usize) {
 /// Resets a CPU.
 ///
 /// # Safety
-/// It runs nothing of ours.
+/// The CPU runs nothing of ours.
 pub(super) unsafe fn reset(apic: u32) {
     command(apic, INIT);
 }

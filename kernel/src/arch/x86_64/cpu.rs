@@ -62,7 +62,7 @@ pub struct Cpu {
     pub(super) gs_base: Cell<u64>,
     /// Work that was done here since this CPU last looked which tasks wait for it.
     done: Cell<usize>,
-    /// It runs foreign code, with interrupts on: see `preempt`.
+    /// The CPU runs foreign code, with interrupts on: see `preempt`.
     is_open: Cell<bool>,
     /// Where the last interrupt or fault from user mode came from; see `sched::clock`.
     pub(super) last_fault: Cell<u64>,
@@ -475,7 +475,7 @@ pub struct MachineStopped(PhantomData<*const ()>);
 
 impl MachineStopped {
     /// # Safety
-    /// They do, as long as this lives.
+    /// All other CPUs stand still, as long as this lives.
     pub unsafe fn new() -> MachineStopped {
         MachineStopped(PhantomData)
     }

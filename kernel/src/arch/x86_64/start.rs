@@ -75,7 +75,7 @@ fn start_one(number: usize, apic: u32) -> bool {
     FAULT_STACK.store(for_faults.top(), Relaxed);
     COUNTER.store(0, Relaxed);
     other_stack.store(stack.top(), Release);
-    // They are its own for good, even if it comes late.
+    // The stacks are the CPU's own for good, even if it comes late.
     core::mem::forget((stack, for_faults));
     let before = io::rdtsc();
     // SAFETY: firmware has left it halted: it runs nothing of ours until it finds its stack.

@@ -99,8 +99,8 @@ impl Bytes {
     /// `len` bytes at `at`.
     ///
     /// # Safety
-    /// They are the caller's until all requests for them have ended; and no other's, if a disk
-    /// is to write there.
+    /// The bytes are the caller's until all requests for them have ended; and no other thread's, if
+    /// a disk is to write there.
     pub unsafe fn new(at: u64, len: usize) -> Bytes {
         Bytes { at, len }
     }

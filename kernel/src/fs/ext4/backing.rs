@@ -59,8 +59,8 @@ pub(super) struct Backing {
     pending: SpinLock<Ranges>,
     /// For how many ranges of `pending` that have no pages a user pays.
     kept: SpinLock<(usize, Option<Charge>)>,
-    /// It has no name any more: blocks are set aside for it in `pending` alone, since those on the
-    /// disk would be lost in a crash. Changes with the volume locked.
+    /// The file has no name any more: blocks are set aside for it in `pending` alone, since those
+    /// on the disk would be lost in a crash. Changes with the volume locked.
     deleted: AtomicBool,
     /// Pages may be dirty.
     dirty: AtomicBool,
@@ -647,7 +647,7 @@ impl Vnode<KernelMachine> for Arc<Backing> {
         }
         let (runs, blocks) = match self.reserve(start, end - start, pages.len()) {
             Ok(reserved) => reserved,
-            // It is tried page by page.
+            // The transfer is tried again page by page.
             Err(_) if pages.len() > 1 => return Transfer::Failed,
             Err(errno) => {
                 let fits = if errno == ENOSPC {
@@ -657,7 +657,7 @@ impl Vnode<KernelMachine> for Arc<Backing> {
                 };
                 let Err(errno) = fits else { return Transfer::Done };
                 self.failure.store(errno.0, Ordering::Relaxed);
-                // It won't be tried again: what was set aside for it is free.
+                // The page won't be tried again: what was set aside for it is free.
                 self.release_pending(start, end);
                 return Transfer::Failed;
             }

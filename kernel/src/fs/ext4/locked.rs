@@ -4,12 +4,12 @@
 //! page fault in a system call there is not that much left of a thread's stack. As one thread at a
 //! time uses a volume, one large stack for each is enough.
 //!
-//! It knows of no other threads either, and lists a journal or builds a file's tree anew in one
-//! piece: so it is interrupted, and gives way wherever it is (`arch::preempt`). What it calls of
-//! the kernel, besides the heap, is in `device`.
+//! The crate knows of no other threads either, and lists a journal or builds a file's tree anew in
+//! one piece: so it is interrupted, and gives way wherever it is (`arch::preempt`). What it calls
+//! of the kernel, besides the heap, is in `device`.
 //!
-//! It also allocates as it likes: a mount and its journal take pieces of up to 128 KiB that can't
-//! fail. What an operation takes is announced (`Ext4::volume_with_room`).
+//! The crate also allocates as it likes: a mount and its journal take pieces of up to 128 KiB that
+//! can't fail. What an operation takes is announced (`Ext4::volume_with_room`).
 
 use alloc::vec::Vec;
 

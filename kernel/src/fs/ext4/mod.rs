@@ -90,7 +90,7 @@ pub(super) struct Fs {
     cache: Cache,
     /// Inodes without names that were not freed yet, in the order in which they lost the last.
     unlinked: SpinLock<BTreeMap<u64, u32>>,
-    /// Those of them that were closed, and whether they were in use still when they were
+    /// Inodes of `unlinked` that were closed, and whether they were in use still when they were
     /// looked at.
     closed: SpinLock<BTreeMap<u64, (u32, bool)>>,
     /// The next number of that order.

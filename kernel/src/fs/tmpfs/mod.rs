@@ -85,7 +85,7 @@ struct Attr {
     atime: Nanos,
     mtime: Nanos,
     ctime: Nanos,
-    /// It has no name yet, and may get one.
+    /// The file has no name yet, and may get one.
     linkable: bool,
 }
 

@@ -276,11 +276,11 @@ impl SigInfo {
 /// What has become of a signal that was sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// It is pending with its detail, or was already.
+    /// The signal is pending with its detail, or was already.
     Queued,
-    /// It is pending without its detail: there was no room.
+    /// The signal is pending without its detail: there was no room.
     Bare,
-    /// It is ignored, or the process has ended.
+    /// The signal is ignored, or the process has ended.
     Ignored,
 }
 

@@ -84,7 +84,7 @@ pub fn counters() -> [(&'static str, u64); 6] {
     [
         // Shootdowns that the CPU which performed them had to hear of itself.
         ("tlb_local", all.saturating_sub(sum(|c| &c.elsewhere))),
-        // Those for which others were interrupted.
+        // Shootdowns for which other CPUs were interrupted.
         ("tlb_remote", remote),
         // CPUs interrupted by them.
         ("tlb_interrupts", sum(|c| &c.interrupts)),
@@ -141,7 +141,7 @@ fn active() -> u32 {
 /// Gathers one call's stale addresses in one space into one range.
 pub(super) struct Stale {
     root: PageNo,
-    /// Those that may hold what was lowered, when last looked.
+    /// The CPUs that might hold what was lowered, at the last look.
     seen: CpuSet,
     cpus: CpuSet,
     /// For the record of a page that is lowered: whether others must be told.
@@ -286,9 +286,9 @@ pub(super) fn others_unfinished(down: &Shootdown) -> bool {
 /// What is waited for where other CPUs hold what was lowered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// They use it no more.
+    /// No other CPU uses what was lowered any more.
     OutOfUse,
-    /// They have forgotten it.
+    /// The other CPUs have forgotten what was lowered.
     Forgotten,
 }
 
@@ -417,7 +417,7 @@ pub fn begin_use() {
     cpu::this().shared.notes.begin_use(forget);
 }
 
-/// They aren't used any more.
+/// A program's translations aren't used here any more.
 #[inline]
 pub fn end_use() {
     cpu::this().shared.notes.end_use();
