@@ -470,7 +470,7 @@ impl Count {
         Ok(count)
     }
 
-    /// Makes them more for a user who has at most `most` then, or fewer.
+    /// Raises the count for a user who has at most `most` then, or lowers it.
     ///
     /// # Errors
     /// [`Full`]; nothing has changed.
@@ -487,7 +487,7 @@ impl Count {
         Ok(())
     }
 
-    /// Makes them another user's, whatever that has.
+    /// Makes the count another user's, whatever that user has.
     pub fn move_to(&mut self, user: &Arc<User>) {
         user.counter(self.what).fetch_add(self.many, Relaxed);
         self.user.counter(self.what).fetch_sub(self.many, Relaxed);

@@ -217,12 +217,12 @@ impl Disk {
         }
     }
 
-    /// What it is called, without `/dev/`.
+    /// The disk's name, without `/dev/`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its size in units of 512 bytes.
+    /// The disk's size in units of 512 bytes.
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
@@ -259,7 +259,7 @@ impl Disk {
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// Whether it is claimed.
+    /// Whether the disk is claimed.
     pub fn is_claimed(&self) -> bool {
         self.claimed.load(Ordering::Acquire)
     }

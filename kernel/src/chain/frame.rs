@@ -54,19 +54,19 @@ impl Frame {
         self.page
     }
 
-    /// Gives it back.
+    /// Gives the page back.
     #[inline]
     pub fn free(self) {
         vm::give_back_page(self.page);
     }
 
-    /// Its bytes.
+    /// The page's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         loaned_bytes(&self.page)
     }
 
-    /// Its bytes, to be written; `None` if they aren't this frame's alone.
+    /// The page's bytes, to be written; `None` if they aren't this frame's alone.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let alone = self.asked_for && KERNEL.frames().is_borrowers(self.page.page());

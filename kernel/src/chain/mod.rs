@@ -31,7 +31,7 @@ pub enum Run {
 }
 
 impl Run {
-    /// Makes it a loan.
+    /// Makes the run a loan.
     ///
     /// # Errors
     /// `ENOBUFS`, and it is what it was.

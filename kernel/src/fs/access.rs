@@ -291,7 +291,7 @@ pub fn change_owner(
     let mut change = SetAttr { uid, gid, ..SetAttr::default() };
     let lost = if node.kind == Kind::Dir { 0 } else { set_ids_lost(by, node) };
     if lost != 0 {
-        // Taking them away is a change of the mode.
+        // Taking set-id bits away is a change of the mode.
         if !owns(by, node) {
             return Err(EPERM);
         }

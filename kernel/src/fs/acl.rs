@@ -65,7 +65,7 @@ impl Acl {
         bytes
     }
 
-    /// Whether it can be written back.
+    /// Whether the list can be written back.
     pub fn is_readable(&self) -> bool {
         !self.entries.is_empty()
     }

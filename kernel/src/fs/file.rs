@@ -186,7 +186,7 @@ impl File {
         &self.io
     }
 
-    /// Where it was opened.
+    /// Where the file was opened.
     pub fn place(&self) -> &Place {
         &self.place
     }
@@ -505,7 +505,7 @@ impl File {
 /// What a mapping does to the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum MapAccess {
-    /// Reads it, or writes a private copy.
+    /// Reads the file, or writes a private copy.
     Private,
     /// Shared, never written through this mapping.
     SharedRead,

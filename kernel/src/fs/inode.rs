@@ -234,7 +234,7 @@ pub trait Inode: Any + Send + Sync {
         self.stat().ownership()
     }
 
-    /// Whether it may be used in all the ways of `mask`.
+    /// Whether `by` may use the node in all the ways of `mask`.
     fn permits(&self, by: &Cred, mask: u32) -> Result<()> {
         access::check(by, &self.ownership(), mask)
     }

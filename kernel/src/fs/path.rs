@@ -367,7 +367,7 @@ pub fn resolve(start: &Start, path: &[u8], follow: Follow) -> Result<Place> {
 /// One component of a path.
 struct Step<'a> {
     name: &'a [u8],
-    /// Where it ends, and where the next one starts.
+    /// Where the component ends, and where the next one starts.
     end: usize,
     after: usize,
     last: bool,

@@ -33,7 +33,7 @@ pub type Pool = u8;
 pub const ROOT: Pool = 0;
 
 struct State {
-    /// Whose it is, or was.
+    /// The user whose pool it is, or was.
     uid: AtomicU32,
     users: AtomicUsize,
     pages: AtomicUsize,

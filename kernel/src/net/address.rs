@@ -77,7 +77,7 @@ impl Ip {
         self == Ip::ANY4 || self == Ip::ANY6
     }
 
-    /// Whether it is one of this machine's: there is no interface but the loopback.
+    /// Whether the address is one of this machine's: there is no interface but the loopback.
     pub fn is_local(self) -> bool {
         self == Ip::LOOPBACK6 || self.is_v4() && (self.0 as u32) >> 24 == 127
     }
@@ -176,7 +176,8 @@ impl Address {
         out
     }
 
-    /// Writes it to `addr`, as much as the length at `len_addr` allows, and its whole length there.
+    /// Writes the address to `addr`, as much as the length at `len_addr` allows, and its whole
+    /// length there.
     pub fn put(&self, family: Family, addr: u64, len_addr: u64) -> Result<()> {
         let room: i32 = user::get(len_addr)?;
         let room = usize::try_from(room).map_err(|_| EINVAL)?;

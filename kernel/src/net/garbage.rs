@@ -33,9 +33,10 @@ struct Vertex<F> {
     /// Without a target for a socket that waits in a backlog.
     file: Weak<F>,
     edges: usize,
-    /// The last cycle that marked it.
+    /// The last cycle that marked the vertex.
     marked: u64,
-    /// While it is in the list of marked ones whose edges are still to be followed: the next.
+    /// While the vertex is in the list of marked ones whose edges are still to be followed: the
+    /// next.
     next: Option<Key>,
 }
 

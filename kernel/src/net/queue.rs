@@ -76,7 +76,7 @@ impl Record {
         MESSAGE_COST + self.chain.memory()
     }
 
-    /// What it takes of a queue's limit.
+    /// What the record takes of a queue's limit.
     pub fn charge(&self) -> usize {
         self.charge
     }

@@ -77,12 +77,12 @@ pub struct Node {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Collector {
     Parent,
-    /// Its tracer; the parent after it.
+    /// The tracer; the parent after it.
     Tracer,
 }
 
 impl Node {
-    /// How it ended, if its parent may collect it.
+    /// How the process ended, if its parent may collect it.
     pub fn zombie(&self) -> Option<ExitStatus> {
         self.ended.filter(|_| self.collector == Collector::Parent)
     }
@@ -253,7 +253,7 @@ impl Tree {
     }
 
     /// Hands some children of a process that ends to its nearest living subreaper, or to pid 1.
-    /// Returns them: none if none are left.
+    /// Returns these children: none if none are left.
     pub fn orphan_children(&mut self, pid: Pid) -> Vec<Pid> {
         const SOME: usize = 64;
         let mut children = Vec::new();

@@ -100,7 +100,7 @@ pub struct Thread {
     /// Completed when this thread leaves the space it borrowed by vfork.
     pub vfork: SpinLock<Option<Arc<Completion>>>,
     comm: SpinLock<[u8; 16]>,
-    /// What it wants to be sent when its parent ends; 0 for nothing.
+    /// The signal that the thread wants to be sent when its parent ends; 0 for none.
     pub parent_death_signal: AtomicI32,
     /// The policy that it says it wants, of those that are taken for the one there is, and whether
     /// its children begin with that one.
@@ -159,8 +159,8 @@ impl Thread {
         }
     }
 
-    /// Its process is charged by this account from now on, and what it allocates lies with its
-    /// user's.
+    /// The thread's process is charged by this account from now on, and what it allocates lies with
+    /// its user's.
     pub fn follow_account(&self, account: &Arc<Account>) {
         self.holding.lock().iter_mut().for_each(|holding| holding.move_to(account));
         if let Some(task) = self.task() {

@@ -86,8 +86,8 @@ pub struct Timer {
     /// The timer has run out at `target`, repeats, and its signal has not been taken since.
     fired: bool,
     overrun: i32,
-    /// Of one that `timer_create` made: its place among the pending signals of its user, and its
-    /// memory.
+    /// Of a timer that `timer_create` made: its place among the pending signals of its user, and
+    /// its memory.
     place: Option<Arc<Count>>,
     _charge: Option<Charge>,
 }

@@ -65,7 +65,7 @@ pub struct Stop {
     pub info: SigInfo,
     pub regs: UserRegs,
     is_told: bool,
-    /// What it goes on with.
+    /// What the thread goes on with.
     on: Option<GoOn>,
 }
 

@@ -265,7 +265,7 @@ fn end_of_turn(task: &Task, local: &Local) -> Nanos {
     until.max(local.slice.load(Relaxed) + TURN)
 }
 
-/// Whether it has ended.
+/// Whether the running task's turn has ended.
 pub(super) fn is_turn_over() -> bool {
     end_of_turn(&super::current(), local()) <= now()
 }

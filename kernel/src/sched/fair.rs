@@ -50,7 +50,7 @@ pub(super) struct Fair {
     pub(super) burst: AtomicU64,
     /// Sleeps after brief bursts, less those after long ones.
     briefs: AtomicU8,
-    /// When it came into the queue, by the number of those that came before.
+    /// When the task came into the queue, by the number of tasks that came before.
     pub(super) came: AtomicU64,
     /// The CPU whose virtual time `start` is of.
     pub(super) cpu: AtomicUsize,
@@ -117,7 +117,7 @@ impl Fair {
         self.ask();
     }
 
-    /// Whether it has run briefly, before its last sleeps and since.
+    /// Whether the task has run briefly, before its last sleeps and since.
     pub(super) fn is_brief(&self) -> bool {
         self.briefs.load(Relaxed) >= BRIEF && self.burst.load(Relaxed) < MOMENTS * MOMENT
     }

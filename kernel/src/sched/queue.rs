@@ -55,7 +55,7 @@ const CREDIT: i64 = 500_000;
 pub(super) enum Comes {
     /// Woken, or new.
     Woken,
-    /// Its turn is over, or it has been moved.
+    /// The task's turn is over, or it has been moved.
     Ready,
 }
 
@@ -376,8 +376,8 @@ pub(super) fn push(cpu: usize, task: Arc<Task>, comes: Comes) -> bool {
     if comes == Comes::Ready {
         fair.ask_on();
     } else {
-        // What it ran while it was due is more than its share, perhaps: that is held against it for
-        // a while.
+        // What the task ran while it was due is more than its share, perhaps: that is held against
+        // it for a while.
         let start = vtime + ahead.min(fair.virtual_time(LONGEST));
         fair.start.store(start, Relaxed);
         fair.ask_again();

@@ -22,7 +22,7 @@ bitflags::bitflags! {
     /// What a task has to do before it returns to user mode.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Work: u32 {
-        /// Its slice is over and others wait.
+        /// The task's slice is over and others wait.
         const RESCHEDULE = 1;
         /// The process layer wants a look: a signal, an exit, a stop.
         const SIGNAL = 2;
@@ -98,7 +98,7 @@ pub struct Task {
     pub deferred_closes: SpinLock<DeferredCloses>,
     /// What is known of its allocations.
     pub allocations: Allocations,
-    /// What it asks memory for is not there yet: a process, a file or the like.
+    /// What the task asks memory for is not there yet: a process, a file or the like.
     pub asks_for_new: AtomicBool,
 }
 
@@ -200,7 +200,7 @@ impl Task {
         matches!(self.kind, Kernel { .. })
     }
 
-    /// Whether it runs or could run.
+    /// Whether the task runs or could run.
     pub fn is_ready(&self) -> bool {
         self.state.load(Relaxed) == State::Ready as u8
     }
@@ -250,7 +250,8 @@ impl Task {
         self.state.store(State::Exited as u8, Release);
     }
 
-    /// Its stack was left: a task that is still about to sleep sleeps from now on. What it is then.
+    /// The task's stack was left: a task that is still about to sleep sleeps from now on. Returns
+    /// its state then.
     #[inline]
     pub(super) fn park(&self) -> State {
         let (from, to) = (State::Blocking as u8, State::Parked as u8);
@@ -263,8 +264,8 @@ impl Task {
         }
     }
 
-    /// Whether it sleeps, or is about to. If it doesn't it knows that it was to be woken when it
-    /// announces its sleep, which is looked at once more here.
+    /// Whether the task sleeps, or is about to. If it doesn't, it knows that it was to be woken
+    /// when it announces its sleep, which is looked at once more here.
     #[inline]
     pub(super) fn is_asleep(&self) -> bool {
         is_asleep(self.state.load(SeqCst)) || {
@@ -273,8 +274,9 @@ impl Task {
         }
     }
 
-    /// Takes it out of its sleep, or keeps it from it; it `is_due` then or isn't. Whether it slept:
-    /// the caller then puts it into a queue. Else the CPU that leaves its stack does.
+    /// Takes the task out of its sleep, or keeps it from sleeping; the task `is_due` then or isn't.
+    /// Returns whether the task slept: the caller then puts it into a queue. Else the CPU that
+    /// leaves its stack does.
     #[inline]
     pub(super) fn awaken(&self, is_due: bool) -> bool {
         if !self.is_asleep() {
@@ -305,7 +307,7 @@ impl Task {
         self.is_due.load(Relaxed)
     }
 
-    /// How it comes into a queue that has left its stack: it may have been woken before.
+    /// How the task comes into a queue, now that its stack was left: it may have been woken before.
     #[inline]
     pub(super) fn comes(&self) -> Comes {
         if self.is_woken.load(Relaxed) {
@@ -411,7 +413,7 @@ impl Task {
         self.work.fetch_and(!work.bits(), AcqRel);
     }
 
-    /// Whether it has this to do before it returns to user mode.
+    /// Whether the task has `work` to do before it returns to user mode.
     pub(super) fn has_work(&self, work: Work) -> bool {
         self.work.load(Relaxed) & work.bits() != 0
     }

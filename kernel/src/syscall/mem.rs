@@ -273,7 +273,7 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
 #[derive(Default)]
 struct Growth {
     mapped: u64,
-    /// Of it private and writable.
+    /// Part of `mapped` that is private and writable.
     data: u64,
     /// Addresses whose mappings go.
     replaced: Range<u64>,

@@ -24,7 +24,7 @@ use crate::sched;
 pub struct FrameStats {
     /// Anonymous memory of programs.
     pub anon: u64,
-    /// Of it: with a copy on swap that is still good.
+    /// Part of `anon` that has a copy on swap that is still good.
     pub swap_cached: u64,
     /// Pages of files, those in memory file systems included.
     pub file: u64,

@@ -137,7 +137,7 @@ pub struct MapArgs {
     pub sharing: Sharing,
     /// How binding `addr` is.
     pub place: Place,
-    /// What it shows.
+    /// What the mapping shows.
     pub backing: Backing,
     /// When pages come.
     pub populate: Populate,
@@ -272,9 +272,9 @@ pub struct MapLine<'a> {
     pub offset: u64,
     /// The object's id; 0 without one.
     pub object: u64,
-    /// What it is called; empty if nothing.
+    /// The mapping's name; empty if it has none.
     pub name: &'a str,
-    /// Whether it is locked in memory.
+    /// Whether the mapping is locked in memory.
     pub locked: bool,
 }
 

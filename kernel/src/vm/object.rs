@@ -43,7 +43,7 @@ impl Attached for Charge {}
 pub enum Dir {
     /// Out of the object.
     Read,
-    /// Into it.
+    /// Into the object.
     Write,
 }
 

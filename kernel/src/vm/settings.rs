@@ -99,7 +99,7 @@ pub fn shares(class: Class) -> (u8, u8) {
     system().knobs().shares(class)
 }
 
-/// Sets them: `EINVAL` for shares that can't be.
+/// Sets the shares of a class: `EINVAL` for shares that can't be.
 pub fn set_shares(class: Class, least: u8, most: u8) -> Result<()> {
     system().knobs().set_shares(class, least, most).map_err(|_| EINVAL)
 }
@@ -109,7 +109,7 @@ pub fn zswap() -> u8 {
     super::swap::zram().percent
 }
 
-/// Sets it: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
+/// Sets that share: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
 pub fn set_zswap(percent: u8) -> Result<()> {
     if percent > uvm::swap::zram::MOST_ZRAM {
         return Err(EINVAL);

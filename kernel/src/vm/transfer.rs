@@ -251,7 +251,7 @@ impl Export {
         Ok(loan)
     }
 
-    /// Maps it at `place`, in place of what is there, or anywhere; returns where.
+    /// Maps the memory at `place`, in place of what is there, or anywhere; returns where.
     ///
     /// # Errors
     /// `ENODATA` if it was donated and is gone, `ENOMEM`, `EINVAL`; nothing has changed.

@@ -54,7 +54,7 @@ impl PageBytes {
         PageBytes { at: self.at.wrapping_add(start), len }
     }
 
-    /// Copies them to `to`, which is as long.
+    /// Copies the bytes to `to`, which is as long.
     #[inline]
     pub fn copy_to(self, to: &mut [u8]) {
         assert!(to.len() == self.len, "{} bytes are copied to {}", self.len, to.len());
@@ -71,7 +71,7 @@ impl PageBytes {
         unsafe { copy(from.as_ptr(), self.at, self.len) };
     }
 
-    /// Makes them zero.
+    /// Makes the bytes zero.
     pub fn zero(self) {
         // SAFETY: as in `copy_from`.
         unsafe {

@@ -152,7 +152,7 @@ impl Bases {
         self.0[1].store(gs, Relaxed);
     }
 
-    /// Loads them again.
+    /// Loads the base registers again.
     #[inline]
     pub fn load(&self) {
         cpu::set_bases(self.0[0].load(Relaxed), self.0[1].load(Relaxed));

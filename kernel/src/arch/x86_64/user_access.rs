@@ -59,7 +59,7 @@ impl UserRange {
         self.len
     }
 
-    /// Where it begins, for an access of `len` bytes, which are all.
+    /// Where the range begins, for an access of `len` bytes, which are all.
     #[inline]
     fn start(self, len: usize) -> u64 {
         assert!(self.len == len, "an access of {len} bytes to {}", self.len);

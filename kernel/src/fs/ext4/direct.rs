@@ -34,7 +34,7 @@ const MOST: u64 = 32;
 pub(super) enum Through {
     /// By the page cache.
     Cache,
-    /// Past it.
+    /// Past the page cache.
     Past,
 }
 

@@ -50,19 +50,19 @@ pub(super) fn start() {
     });
 }
 
-/// Asks it to write back now. From anywhere.
+/// Asks the flusher to write back now. From anywhere.
 pub(super) fn wake() {
     CALLED.store(true, Ordering::Release);
     CALLS.wake_one();
 }
 
-/// Asks it to free what has no name and was closed.
+/// Asks the flusher to free nodes that have no name and were closed.
 pub(super) fn closed() {
     CLOSED.store(true, Ordering::Release);
     CALLS.wake_one();
 }
 
-/// Asks it to forget names, listings and nodes that are unused and have no pages. The page
+/// Asks the flusher to forget names, listings and nodes that are unused and have no pages. The page
 /// daemon's.
 pub fn memory_is_short() {
     static NEXT: AtomicU64 = AtomicU64::new(0);

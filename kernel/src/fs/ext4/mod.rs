@@ -196,7 +196,7 @@ pub fn unmount(root: &InodeRef) -> Result<bool> {
     fs.flush();
     // A thread that writes nodes back holds them, and they would seem to be in use.
     let _walk = fs.walk.lock();
-    // What it kept from being freed meanwhile.
+    // Frees the nodes that this thread kept from being freed meanwhile.
     fs.reap_unused();
     fs.forget_all(root)?;
     fs.reap_mounted(node)?;

@@ -186,7 +186,7 @@ impl Node {
         }
     }
 
-    /// Whether it has no name any more.
+    /// Whether the node has no name any more.
     pub(super) fn is_unlinked(&self) -> bool {
         self.attr.lock().nlink == 0
     }
@@ -208,7 +208,7 @@ impl Node {
         }
     }
 
-    /// Whether it may be unlinked or renamed: not what is swapped on.
+    /// Whether the node may be unlinked or renamed: not what is swapped on.
     pub(super) fn may_lose_names(&self) -> Result<()> {
         match &self.body {
             Body::File(contents) if contents.is_swapped_on() => Err(EPERM),

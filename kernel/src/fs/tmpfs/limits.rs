@@ -89,7 +89,7 @@ fn number(value: &str) -> Result<u64> {
     number.checked_mul(1 << shift).ok_or(EINVAL)
 }
 
-/// Of one file system.
+/// The limits of one file system.
 pub(super) struct Limits {
     quota: Arc<Quota>,
     nodes: AtomicU64,
@@ -97,7 +97,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Of one whose pages count in another, too.
+    /// The limits of a file system whose pages count in another, too.
     pub(super) fn within(outer: &Limits, options: &Options) -> Limits {
         let (limits, quota) = (Limits::new(options), Quota::within(outer.quota.clone()));
         quota.set_most(limits.quota.most());

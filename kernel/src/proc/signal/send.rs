@@ -59,7 +59,7 @@ fn send_to_all(
     let mut reports = Vec::new();
     table::with(|tree| {
         if info.is_some_and(|info| info.signal == SIGCONT) {
-            // What it changes, parents are told.
+            // Parents are told of what the signal changes.
             let after = |process: &Arc<Process>| next(tree, process.pid + 1);
             reports.room(iter::successors(next(tree, 0), |&process| after(process)).count())?;
         }

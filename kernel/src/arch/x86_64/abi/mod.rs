@@ -59,12 +59,13 @@ impl UserRegs {
         self.rax = result;
     }
 
-    /// Whether they are those of a system call that may yet be made again.
+    /// Whether the registers are those of a system call that may yet be made again.
     pub fn is_in_call(&self) -> bool {
         self.vector == CALL
     }
 
-    /// Makes them look as if they came from no system call: none is made again any more.
+    /// Makes the registers look as if they came from no system call: no call is made again any
+    /// more.
     pub fn forget_call(&mut self) {
         self.vector = 0;
     }
