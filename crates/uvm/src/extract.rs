@@ -10,7 +10,7 @@
 //! all that can fail is reserved before. Translations of donated memory go, or come along where the
 //! port can move whole tables ([`Pmap::pass`]).
 //!
-//! A [`Detached`] range is one that has been taken and not been given to anybody yet: an address
+//! A [`Detached`] range is one that has been taken and not been given to any space yet: an address
 //! space in which no CPU runs. It can be looked at, loaned from, copied or shared again, paged out,
 //! and audited like any other.
 //!
@@ -207,10 +207,10 @@ struct Passing<'a, M: Machine> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Passes what lies in a range of one space to another, or to another place of the same, and
-    /// says where it lies. Entries keep their attributes, but that none is locked in memory at its
-    /// new place. Cost: by entries; donated memory in translations too, where the port can't move
-    /// tables; copied memory in writable translations.
+    /// Passes what lies in a range of one space to another space, or to another place in that
+    /// space, and says where it lies. Entries keep their attributes, but that none is locked in
+    /// memory at its new place. Cost: by entries; donated memory in translations too, where the
+    /// port can't move tables; copied memory in writable translations.
     ///
     /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
     /// Of memory that other spaces write too a copy has each page as it was at some moment of the

@@ -16,7 +16,7 @@ use crate::map::Writes;
 use crate::{Space, Uvm};
 
 /// What a call has marked, part by part. A range has as many parts as it has entries, so the list
-/// is no one piece.
+/// isn't one piece.
 type Fresh = LinkedList<(VaRange, Prot)>;
 /// Heap bytes of a part: it and two links.
 const FRESH_BYTES: usize = size_of::<(VaRange, Prot)>() + 2 * size_of::<usize>() + 16;
