@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 enum { MOST_PROGRAMS = 80 };
 static const int64_t MILLI = 1000000, SECOND = 1000 * MILLI;
@@ -143,6 +144,113 @@ static void nice_programs_have_less(void) {
     end_all();
 }
 
+static int gets_policy(pid_t program, int policy, int priority) {
+    struct sched_param parameter = {.sched_priority = priority};
+    return syscall(SYS_sched_setscheduler, program, policy, &parameter);
+}
+
+// What programs have run, in thousandths of all, in so long a time.
+static void parts(int count, int64_t meanwhile, int64_t *part) {
+    for (int i = 0; i < count; i++) part[i] = has_run(programs[i]);
+    sleep_for(meanwhile);
+    for (int i = 0; i < count; i++) part[i] = (has_run(programs[i]) - part[i]) * 1000 / meanwhile;
+    for (int i = 0; i < count; i++) printf("%s%lld", i ? ", " : "  thousandths: ", (long long)part[i]);
+    printf("\n");
+}
+
+static void computes_as_others_do(int which) {
+    NEED(!gets_policy(0, SCHED_OTHER, 0));
+    computes(which);
+}
+
+static void real_time_goes_first(void) {
+    int64_t part[3];
+    NEED(!gets_policy(0, SCHED_FIFO, 50));
+    add(3, computes_as_others_do);
+    NEED(!gets_policy(programs[1], SCHED_FIFO, 1) && !gets_policy(programs[2], SCHED_FIFO, 2));
+    parts(3, 2 * SECOND, part);
+    // Others have a twentieth.
+    CHECK(part[0] >= 20 && part[0] <= 60 && part[1] <= 10 && part[2] >= 930);
+    // A change of those that wait is seen at once.
+    NEED(!gets_policy(programs[1], SCHED_FIFO, 3));
+    parts(3, SECOND, part);
+    CHECK(part[1] >= 920 && part[2] <= 10);
+    NEED(!gets_policy(programs[1], SCHED_RR, 2) && !gets_policy(programs[2], SCHED_RR, 2));
+    parts(3, 2 * SECOND, part);
+    CHECK(part[1] >= 400 && part[2] >= 400);
+    end_all();
+    NEED(!gets_policy(0, SCHED_OTHER, 0));
+}
+
+static void idle_programs_have_the_rest(void) {
+    int64_t part[2];
+    add(2, computes);
+    NEED(!gets_policy(programs[0], SCHED_IDLE, 0));
+    parts(2, 2 * SECOND, part);
+    CHECK(part[0] >= 1 && part[0] <= 10 && part[1] >= 980);
+    end_all();
+}
+
+struct attributes {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+static int reads_back(int policy, int nice, int priority, int flags) {
+    struct attributes set = {sizeof set, policy, flags, nice, priority, 0, 0, 0}, got = {0};
+    struct sched_param parameter;
+    NEED(!syscall(SYS_sched_setattr, 0, &set, 0) && !syscall(SYS_sched_getattr, 0, &got, sizeof got, 0));
+    NEED(!syscall(SYS_sched_getparam, 0, &parameter));
+    return !memcmp(&set, &got, sizeof set) && parameter.sched_priority == priority && syscall(SYS_sched_getscheduler, 0) == (policy | flags << 30);
+}
+
+static int turn(int policy, int priority) {
+    struct timespec turn;
+    NEED(!gets_policy(0, policy, priority) && !syscall(SYS_sched_rr_get_interval, 0, &turn));
+    return turn.tv_sec * 1000 + turn.tv_nsec / MILLI;
+}
+
+// Which policies a program without rights may have, by its limit.
+static void limited(int which) {
+    NEED(!setrlimit(RLIMIT_RTPRIO, &(struct rlimit){which, which}) && !setgid(1000) && !setuid(1000));
+    int may = !gets_policy(0, SCHED_FIFO, 10), may_more = !gets_policy(0, SCHED_FIFO, 11);
+    _exit(may | may_more << 1);
+}
+
+static int policies_with_limit(int limit) {
+    int status;
+    pid_t it = fork();
+    NEED(it >= 0);
+    if (it == 0) limited(limit);
+    NEED(waitpid(it, &status, 0) == it && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void policies_are_told(void) {
+    CHECK(reads_back(SCHED_OTHER, 3, 0, 0) && getpriority(PRIO_PROCESS, 0) == 3);
+    CHECK(reads_back(SCHED_BATCH, 0, 0, 0) && reads_back(SCHED_IDLE, 0, 0, 0));
+    CHECK(reads_back(SCHED_FIFO, 0, 7, 0) && reads_back(SCHED_RR, 0, 99, 1));
+    // A child begins anew.
+    pid_t it = fork();
+    if (it == 0) _exit(syscall(SYS_sched_getscheduler, 0));
+    int status;
+    CHECK(waitpid(it, &status, 0) == it && status == 0);
+    CHECK(turn(SCHED_RR, 1) == 100 && turn(SCHED_FIFO, 1) == 0 && turn(SCHED_OTHER, 0) > 0);
+    FAILS(gets_policy(0, SCHED_FIFO, 100), EINVAL);
+    FAILS(gets_policy(0, SCHED_RR, 0), EINVAL);
+    FAILS(gets_policy(0, 6, 0), EINVAL);
+    struct attributes odd = {sizeof odd, SCHED_OTHER, 0x100, 0, 0, 0, 0, 0};
+    FAILS(syscall(SYS_sched_setattr, 0, &odd, 0), EINVAL);
+    odd = (struct attributes){.size = 16};
+    FAILS(syscall(SYS_sched_setattr, 0, &odd, 0), E2BIG);
+    CHECK(odd.size == sizeof odd);
+    FAILS(syscall(SYS_sched_getattr, 0, &odd, 16, 0), EINVAL);
+    CHECK(policies_with_limit(0) == 0 && policies_with_limit(10) == 1 && policies_with_limit(20) == 3);
+}
+
 static void sleeps_shortly(int which) {
     (void)which;
     for (;;) sleep_for(1);
@@ -220,6 +328,9 @@ static const struct test_case cases[] = {
     {"answers_come_soon", answers_come_soon},
     {"equal_programs_have_equal_shares", equal_programs_have_equal_shares},
     {"nice_programs_have_less", nice_programs_have_less},
+    {"real_time_goes_first", real_time_goes_first},
+    {"idle_programs_have_the_rest", idle_programs_have_the_rest},
+    {"policies_are_told", policies_are_told},
     {"no_program_starves", no_program_starves},
 };
 

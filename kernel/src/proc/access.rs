@@ -21,12 +21,13 @@ use core::sync::atomic::Ordering;
 use super::mm::Mm;
 use super::process::Process;
 use super::signal::{Signal, SIGCONT};
-use super::thread::{Thread, IDLE, RESETS_AT_FORK};
+use super::thread::Thread;
 use super::{current_process, current_thread};
 use crate::cred::caps::Caps;
 use crate::cred::Cred;
 use crate::errno::{Result, EACCES, EPERM};
-use crate::proc::limits::RLIMIT_NICE;
+use crate::proc::limits::{RLIMIT_NICE, RLIMIT_RTPRIO};
+use crate::sched::policy::{self, Policy};
 
 /// Which ids of the caller count when it looks into another process.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -148,24 +149,26 @@ pub fn may_schedule(target: &Process) -> Result<()> {
     may_renice(target, None)
 }
 
-/// Gives a thread another scheduling policy. One that is to run when nothing else does goes on so,
-/// and one whose children begin anew keeps that.
+/// Gives a thread another scheduling policy: a real-time one up to its limit. One that is to run
+/// when nothing else does goes on so, and one whose children begin anew keeps that.
 ///
 /// # Errors
 /// `EPERM`.
-pub fn change_policy(thread: &Thread, policy: i32) -> Result<()> {
+pub fn change_policy(thread: &Thread, policy: Policy) -> Result<()> {
     let target = &thread.process;
     may_schedule(target)?;
-    let change = |old: i32| {
-        let was_idle = old & !RESETS_AT_FORK == IDLE && policy & !RESETS_AT_FORK != IDLE;
-        let keeps_on = old & RESETS_AT_FORK != 0 && policy & RESETS_AT_FORK == 0;
-        let nice = target.nice.load(Ordering::Relaxed);
-        let may_run = !was_idle || nice >= lowest_nice(target);
-        let is_free = may_run && !keeps_on || current_process().cred().has(Caps::SYS_NICE);
-        is_free.then_some(policy)
+    let most = target.limit(RLIMIT_RTPRIO);
+    let is_free = current_process().cred().has(Caps::SYS_NICE);
+    let may_change = |old: Policy| {
+        let (new, was) = (policy.priority(), old.priority());
+        let may_be_real_time = new == 0 || policy.kind() == old.kind() || most != 0;
+        let may_be_first = new <= was || u64::from(new) <= most;
+        let was_idle = old.kind() == policy::IDLE && policy.kind() != policy::IDLE;
+        let may_run = !was_idle || target.nice.load(Ordering::Relaxed) >= lowest_nice(target);
+        let keeps_on = old.resets_at_fork && !policy.resets_at_fork;
+        may_be_real_time && may_be_first && may_run && !keeps_on
     };
-    let changed = thread.policy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
-    changed.map(|_| ()).map_err(|_| EPERM)
+    allowed(thread.change_policy(|old| (is_free || may_change(old)).then_some(policy)))
 }
 
 /// The lowest niceness that a process may give itself.

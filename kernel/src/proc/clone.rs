@@ -11,7 +11,7 @@ use super::mm::Mm;
 use super::process::{Holding, Inherited, Process};
 use super::signal::{Actions, AltStack, SIGCHLD};
 use super::table::{self, Asker, Pid, ReservedPid};
-use super::thread::{Completion, Thread, RESETS_AT_FORK};
+use super::thread::{Completion, Thread};
 use super::timer::Timers;
 use super::{current_thread, wait};
 use crate::arch::layout::USER_END;
@@ -143,9 +143,8 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
 }
 
 fn inherit_policy(caller: &Thread, child: &Thread) {
-    let policy = caller.policy.load(Ordering::Relaxed);
-    let inherited = if policy & RESETS_AT_FORK == 0 { policy } else { 0 };
-    child.policy.store(inherited, Ordering::Relaxed);
+    let policy = caller.policy().of_child();
+    child.change_policy(|_| Some(policy));
 }
 
 fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {

@@ -22,7 +22,7 @@ pub const RLIMIT_AS: u32 = 9;
 pub const RLIMIT_SIGPENDING: u32 = 11;
 const RLIMIT_MSGQUEUE: u32 = 12;
 pub const RLIMIT_NICE: u32 = 13;
-const RLIMIT_RTPRIO: u32 = 14;
+pub const RLIMIT_RTPRIO: u32 = 14;
 const COUNT: usize = 16;
 
 /// No limit.

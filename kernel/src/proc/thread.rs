@@ -6,7 +6,7 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use machine::shared::CachePadded;
 
@@ -20,7 +20,7 @@ use super::usage::Usage;
 use crate::arch::abi::LastFault;
 use crate::charge::Account;
 use crate::errno::Result;
-use crate::sched::{self, Task, Work};
+use crate::sched::{self, Policy, Task, Work};
 use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
 
@@ -60,11 +60,6 @@ impl Completion {
 /// its own.
 pub type OwnMm = Arc<CachePadded<Arc<Mm>>>;
 
-/// In a policy: the children of the thread begin with `SCHED_OTHER`.
-pub const RESETS_AT_FORK: i32 = 0x4000_0000;
-/// The policy of what runs when nothing else does.
-pub const IDLE: i32 = 5;
-
 pub struct Thread {
     tid: AtomicI32,
     pub process: Arc<Process>,
@@ -102,9 +97,8 @@ pub struct Thread {
     comm: SpinLock<[u8; 16]>,
     /// The signal that the thread wants to be sent when its parent ends; 0 for none.
     pub parent_death_signal: AtomicI32,
-    /// The policy that it says it wants, of those that are taken for the one there is, and whether
-    /// its children begin with that one.
-    pub policy: AtomicI32,
+    /// Its scheduling policy, as [`Policy::bits`].
+    policy: AtomicU32,
     pub trace: SpinLock<Trace>,
     pub minor_faults: AtomicU64,
     pub major_faults: AtomicU64,
@@ -119,6 +113,22 @@ pub fn comm_text(bytes: &[u8; 16]) -> String {
 }
 
 impl Thread {
+    /// Its scheduling policy.
+    pub fn policy(&self) -> Policy {
+        Policy::from_bits(self.policy.load(Ordering::Relaxed))
+    }
+
+    /// Gives it the policy that `new` makes of its present one, if any. Whether it did.
+    pub fn change_policy(&self, new: impl Fn(Policy) -> Option<Policy>) -> bool {
+        let change = |bits| new(Policy::from_bits(bits)).map(Policy::bits);
+        let changed =
+            self.policy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok();
+        if let Some(task) = self.task().filter(|_| changed) {
+            sched::follow_policy(&task);
+        }
+        changed
+    }
+
     /// A thread that isn't in its process's group yet.
     pub fn new(
         tid: Pid,
@@ -151,7 +161,7 @@ impl Thread {
             vfork: SpinLock::new(None),
             comm: SpinLock::new(comm),
             parent_death_signal: AtomicI32::new(0),
-            policy: AtomicI32::new(0),
+            policy: AtomicU32::new(0),
             trace: SpinLock::new(Trace::default()),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),

@@ -243,9 +243,11 @@ fn stat(process: &Process) -> Result<Vec<u8>> {
     } else {
         (0, -1)
     };
+    let nice = process.nice.load(Relaxed);
+    let policy = process.leader().map(|thread| thread.policy()).unwrap_or_default();
     let text = format!(
-        "{} ({}) {} {} {} {} {} {} 0 {} {} {} {} {} {} {} {} 20 {} {} 0 {} {} {} 18446744073709551615 \
-         1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
+        "{} ({}) {} {} {} {} {} {} 0 {} {} {} {} {} {} {} {} {} {} {} 0 {} {} {} 18446744073709551615 \
+         1 1 0 0 0 0 0 0 0 0 0 0 17 0 {} {} 0 0 0 0 0 0 0 0 0 0 0\n",
         process.pid,
         process.comm(),
         process.state(),
@@ -262,11 +264,14 @@ fn stat(process: &Process) -> Result<Vec<u8>> {
         usage.kernel_ns / TICK,
         children.user_ns / TICK,
         children.kernel_ns / TICK,
-        process.nice.load(core::sync::atomic::Ordering::Relaxed),
+        if policy.priority() == 0 { 20 + nice } else { -1 - i32::from(policy.priority()) },
+        nice,
         process.thread_count(),
         process.started / TICK,
         memory.mapped * 4096,
         memory.resident,
+        policy.priority(),
+        policy.kind(),
     );
     Ok(text.into_bytes())
 }

@@ -1,8 +1,9 @@
 //! Shares of a CPU: virtual time, weights, and what a task asks for; see `queue`.
 
-use core::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use super::clock::{Nanos, SLICE};
+use super::policy::{self, Policy};
 use super::Task;
 use crate::arch::cpu;
 
@@ -11,6 +12,8 @@ pub(super) const MOMENT: Nanos = 62_500;
 /// Requests lie between these.
 pub(super) const SHORTEST: Nanos = 50_000;
 pub(super) const LONGEST: Nanos = 4_000_000;
+/// The turn of a task of `SCHED_RR`.
+pub(super) const ROUND: Nanos = 100_000_000;
 /// What a new task asks for first.
 const FIRST: Nanos = 4 * SHORTEST;
 /// A task is brief that sleeps after bursts of less than [`MOMENT`] so much more often than after
@@ -22,6 +25,8 @@ const MOMENTS: Nanos = 3;
 
 /// The weight of niceness 0.
 const UNIT: u64 = 1024;
+/// The weight of `SCHED_IDLE`.
+const IDLE_WEIGHT: u64 = 3;
 /// Virtual time of a nanosecond for a weight of 1.
 const VIRTUAL: u32 = 16;
 
@@ -43,11 +48,14 @@ static WEIGHTS: [u64; 40] = {
 pub(super) struct Fair {
     pub(super) start: AtomicU64,
     deadline: AtomicU64,
-    /// Constant while the task runs or is in a queue.
-    pub(super) weight: AtomicU64,
+    /// Of its niceness or policy; like the policy constant while the task runs or is in a queue.
+    weight: AtomicU64,
+    policy: AtomicU32,
     request: AtomicU64,
     /// How long it has run since it was woken.
     pub(super) burst: AtomicU64,
+    /// How long a task of `SCHED_RR` has run in its round.
+    round: AtomicU64,
     /// Sleeps after brief bursts, less those after long ones.
     briefs: AtomicU8,
     /// When the task came into the queue, by the number of tasks that came before.
@@ -65,8 +73,10 @@ impl Fair {
             start: AtomicU64::new(start.map_or(0, |task| task.fair.start())),
             deadline: AtomicU64::new(0),
             weight: AtomicU64::new(UNIT),
+            policy: AtomicU32::new(0),
             request: AtomicU64::new(FIRST),
             burst: AtomicU64::new(0),
+            round: AtomicU64::new(0),
             briefs: AtomicU8::new(0),
             came: AtomicU64::new(0),
             cpu: AtomicUsize::new(cpu),
@@ -83,6 +93,61 @@ impl Fair {
 
     fn request(&self) -> Nanos {
         self.request.load(Relaxed)
+    }
+
+    /// Takes over the niceness and policy of the task that it belongs to.
+    pub(super) fn follow(&self, task: &Task) {
+        let Some(thread) = task.user() else {
+            return self.weight.store(8 * UNIT, Relaxed);
+        };
+        let policy = thread.policy();
+        let weight = match policy.kind() {
+            policy::IDLE => IDLE_WEIGHT,
+            _ => WEIGHTS[(thread.process.nice.load(Relaxed).clamp(-20, 19) + 20) as usize],
+        };
+        self.weight.store(weight, Relaxed);
+        self.policy.store(policy.bits(), Relaxed);
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::from_bits(self.policy.load(Relaxed))
+    }
+
+    /// Its weight among those that have shares.
+    pub(super) fn weight(&self) -> u64 {
+        if self.is_real_time() {
+            0
+        } else {
+            self.weight.load(Relaxed)
+        }
+    }
+
+    /// From 1 to 99, or 0 for a task that has a share.
+    pub(super) fn priority(&self) -> u8 {
+        self.policy().priority()
+    }
+
+    pub(super) fn is_real_time(&self) -> bool {
+        self.priority() != 0
+    }
+
+    /// It has run so long, of real time.
+    pub(super) fn add_to_round(&self, run: Nanos) {
+        self.round.store(self.round.load(Relaxed) + run, Relaxed);
+    }
+
+    /// How long a real-time task may run before others of its priority.
+    pub(super) fn left_of_round(&self) -> Nanos {
+        if self.policy().kind() != policy::ROUND_ROBIN {
+            return SLICE;
+        }
+        ROUND.saturating_sub(self.round.load(Relaxed))
+    }
+
+    /// It goes behind those of its priority.
+    pub(super) fn end_round(&self) {
+        self.round.store(0, Relaxed);
+        self.came.store(0, Relaxed);
     }
 
     /// Virtual time of so long a run.
@@ -119,7 +184,9 @@ impl Fair {
 
     /// Whether the task has run briefly, before its last sleeps and since.
     pub(super) fn is_brief(&self) -> bool {
-        self.briefs.load(Relaxed) >= BRIEF && self.burst.load(Relaxed) < MOMENTS * MOMENT
+        !matches!(self.policy().kind(), policy::BATCH | policy::IDLE)
+            && self.briefs.load(Relaxed) >= BRIEF
+            && self.burst.load(Relaxed) < MOMENTS * MOMENT
     }
 
     /// How long it may run until it has had what it asks for.
@@ -141,9 +208,4 @@ pub(super) fn virtual_time(run: Nanos, weight: u64) -> u64 {
         return run << (VIRTUAL - UNIT.ilog2());
     }
     (run.min(MOST) << VIRTUAL) / weight.max(1)
-}
-
-pub(super) fn weight_of(task: &Task) -> u64 {
-    let Some(thread) = task.user() else { return 8 * UNIT };
-    WEIGHTS[(thread.process.nice.load(Relaxed).clamp(-20, 19) + 20) as usize]
 }

@@ -34,6 +34,7 @@
 pub mod clock;
 mod fair;
 mod idle;
+pub mod policy;
 mod queue;
 mod stop_machine;
 mod task;
@@ -56,6 +57,7 @@ pub use clock::{
     TimerId, Times,
 };
 use idle::IdleSpin;
+pub use policy::Policy;
 use queue::Comes;
 pub use stop_machine::stop_machine;
 use task::State;
@@ -324,6 +326,26 @@ pub fn set_affinity(task: &Arc<Task>, cpus: CpuSet) {
         nudge(task);
         // In a queue it is found by the CPU that takes it from there, which may be long about it.
         rouse(cpus);
+    }
+}
+
+/// Has a task follow its policy, which has changed.
+pub fn follow_policy(task: &Arc<Task>) {
+    if queue::follow(task) {
+        if task.cpu() == cpu::index() {
+            clock::turn_is_shorter();
+        } else {
+            ipi::send(CpuSet::one(task.cpu()), ipi::Ipi::Reschedule);
+        }
+    }
+}
+
+/// How long a task of a policy runs while others of its kind wait; 0 for without end.
+pub fn turn_of(policy: Policy) -> Nanos {
+    match policy.kind() {
+        policy::FIFO => 0,
+        policy::ROUND_ROBIN => fair::ROUND,
+        _ => fair::LONGEST,
     }
 }
 

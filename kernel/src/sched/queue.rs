@@ -42,7 +42,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Se
 use machine::NoMemory;
 
 use super::clock::{self, Nanos, SLICE};
-use super::fair::{real, virtual_time, weight_of, Fair, LONGEST, MOMENT, SHORTEST};
+use super::fair::{real, virtual_time, Fair, LONGEST, MOMENT, SHORTEST};
 use super::Task;
 use crate::arch::cpu;
 use crate::lock::SpinLock;
@@ -50,6 +50,10 @@ use crate::mem::{fault, heap};
 
 /// Credit of due tasks, at most.
 const CREDIT: i64 = 500_000;
+/// Credit of real-time tasks, at most; they get it while others run, so many times as much.
+const REAL_TIME_CREDIT: i64 = 950_000_000;
+const REAL_TIME_PART: i64 = 19;
+
 /// How a task comes into a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Comes {
@@ -59,43 +63,44 @@ pub(super) enum Comes {
     Ready,
 }
 
-/// A task on a list that is by deadline or by start, and then by the order in which they came: the
-/// first is the largest.
-struct Entry<const BY_DEADLINE: bool>(Arc<Task>);
-type ByDeadline = Entry<true>;
-type ByStart = Entry<false>;
+/// A task on a list that is by start, deadline or priority, and then by the order in which they
+/// came: the first is the largest.
+struct Entry<const BY: u8>(Arc<Task>);
+const START: u8 = 0;
+const DEADLINE: u8 = 1;
+const PRIORITY: u8 = 2;
 
-impl<const BY_DEADLINE: bool> Entry<BY_DEADLINE> {
+impl<const BY: u8> Entry<BY> {
     fn key(&self) -> u64 {
         let fair = &self.0.fair;
-        if BY_DEADLINE {
-            fair.deadline()
-        } else {
-            fair.start()
+        match BY {
+            DEADLINE => fair.deadline(),
+            START => fair.start(),
+            _ => u64::from(u8::MAX - fair.priority()),
         }
     }
 }
 
-impl<const BY_DEADLINE: bool> Ord for Entry<BY_DEADLINE> {
+impl<const BY: u8> Ord for Entry<BY> {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |entry: &Self| (entry.key(), entry.0.fair.came.load(Relaxed));
         key(other).cmp(&key(self))
     }
 }
 
-impl<const BY_DEADLINE: bool> PartialOrd for Entry<BY_DEADLINE> {
+impl<const BY: u8> PartialOrd for Entry<BY> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<const BY_DEADLINE: bool> PartialEq for Entry<BY_DEADLINE> {
+impl<const BY: u8> PartialEq for Entry<BY> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl<const BY_DEADLINE: bool> Eq for Entry<BY_DEADLINE> {}
+impl<const BY: u8> Eq for Entry<BY> {}
 
 #[repr(align(128))]
 struct Queue {
@@ -110,9 +115,10 @@ struct Queue {
 struct Ready {
     /// Threads of the kernel that were woken.
     urgent: VecDeque<Arc<Task>>,
-    due: BinaryHeap<ByStart>,
-    eligible: BinaryHeap<ByDeadline>,
-    later: BinaryHeap<ByStart>,
+    real_time: BinaryHeap<Entry<PRIORITY>>,
+    due: BinaryHeap<Entry<START>>,
+    eligible: BinaryHeap<Entry<DEADLINE>>,
+    later: BinaryHeap<Entry<START>>,
     weight: u64,
     /// The task that runs, if it isn't the idle one; up to when it is charged; and whether it was
     /// due.
@@ -121,8 +127,9 @@ struct Ready {
     is_due: bool,
     /// An interrupt works for others: the running task isn't charged.
     is_interrupted: bool,
-    /// What due tasks may run before others.
+    /// What due tasks may run before others, and real-time ones.
     credit: i64,
+    real_time_credit: i64,
     /// Whether the task that was taken last is due.
     takes_due: bool,
     /// Tasks that came, ever.
@@ -136,7 +143,7 @@ static TASKS: AtomicUsize = AtomicUsize::new(0);
 /// Tasks that each queue has room for (I1).
 static ROOM: SpinLock<usize> = SpinLock::new(0);
 /// Lists of a queue.
-const LISTS: usize = 4;
+const LISTS: usize = 5;
 /// A page for each list: smaller ones would be blocks of the heap's classes, and grow with
 /// what programs do.
 const FIRST_ROOM: usize = machine::PAGE_SIZE / size_of::<Arc<Task>>();
@@ -167,7 +174,14 @@ impl Queue {
         let moment = if ready.is_due { self.until.load(Relaxed).min(now) } else { before };
         let due = moment.saturating_sub(before) as i64;
         ready.credit = (ready.credit + run as i64 - 2 * due).clamp(-CREDIT, CREDIT);
-        if let Some(running) = &ready.running {
+        let is_real_time = ready.running.as_ref().is_some_and(|task| task.fair.is_real_time());
+        let part = if is_real_time { -1 } else { REAL_TIME_PART };
+        ready.real_time_credit = (ready.real_time_credit)
+            .saturating_add((run as i64).saturating_mul(part))
+            .clamp(-REAL_TIME_CREDIT, REAL_TIME_CREDIT);
+        if let Some(running) = ready.running.as_ref().filter(|_| is_real_time) {
+            running.fair.add_to_round(run);
+        } else if let Some(running) = &ready.running {
             let fair = &running.fair;
             fair.start.store(fair.start() + fair.virtual_time(run), Relaxed);
             fair.burst.store(fair.burst.load(Relaxed) + run, Relaxed);
@@ -175,10 +189,72 @@ impl Queue {
         }
     }
 
+    /// See [`push`].
+    fn enter(
+        &self,
+        ready: &mut Ready,
+        cpu: usize,
+        task: Arc<Task>,
+        comes: Comes,
+        now: Nanos,
+    ) -> bool {
+        self.len.fetch_add(1, SeqCst);
+        if comes == Comes::Woken && task.is_kernel() {
+            ready.urgent.push_back(task);
+            self.until.fetch_min(now, Relaxed);
+            return true;
+        }
+        self.charge(ready, now);
+        let (fair, vtime) = (&task.fair, self.vtime());
+        fair.follow(&task);
+        let before = fair.cpu.swap(cpu, Relaxed);
+        let ahead = fair.start().saturating_sub(QUEUES[before].vtime());
+        if before != cpu {
+            fair.start.store(vtime + ahead, Relaxed);
+        }
+        if comes == Comes::Ready {
+            fair.ask_on();
+        } else {
+            fair.end_round();
+            // What the task ran while it was due is more than its share, perhaps: that is held against it for
+            // a while.
+            let start = vtime + ahead.min(fair.virtual_time(LONGEST));
+            fair.start.store(start, Relaxed);
+            fair.ask_again();
+        }
+        if before != cpu {
+            fair.ask();
+        }
+        let is_due = task.is_due() && fair.is_brief() && !fair.is_real_time();
+        let is_first = ready.running.as_ref().is_some_and(|running| {
+            if fair.is_real_time() {
+                return ready.real_time_credit > 0 && fair.priority() > running.fair.priority();
+            }
+            !ready.is_due
+                && !running.fair.is_real_time()
+                && (is_due && ready.credit > 0
+                    || fair.start() <= vtime && fair.deadline() < running.fair.deadline())
+        });
+        self.put(ready, task, is_due);
+        let until = if is_first { now } else { self.end_of_turn(ready, now) };
+        let before = self.until.fetch_min(until, Relaxed);
+        before > until || before <= now
+    }
+
     /// Puts a task on the list that it belongs on.
     fn put(&self, ready: &mut Ready, task: Arc<Task>, is_due: bool) {
-        ready.weight += task.fair.weight.load(Relaxed);
+        ready.weight += task.fair.weight();
         ready.came += 1;
+        if task.fair.is_real_time() {
+            // One that had to give way goes on before those of its priority that came after it.
+            if task.fair.left_of_round() == 0 {
+                task.fair.end_round();
+            }
+            if task.fair.came.load(Relaxed) == 0 {
+                task.fair.came.store(ready.came, Relaxed);
+            }
+            return ready.real_time.push(Entry(task));
+        }
         task.fair.came.store(ready.came, Relaxed);
         if is_due {
             ready.due.push(Entry(task));
@@ -193,10 +269,18 @@ impl Queue {
     /// earlier, or as there is credit for one that is due at once.
     fn end_of_turn(&self, ready: &Ready, now: Nanos) -> Nanos {
         let Some(running) = &ready.running else { return now + SLICE };
+        if running.fair.is_real_time() {
+            let turn = running.fair.left_of_round();
+            let credit = ready.real_time_credit.max(0) as u64 + SHORTEST;
+            return now + if ready.has_shares() { turn.min(credit) } else { turn };
+        }
         if ready.is_due {
             return now + MOMENT;
         }
         let mut turn = running.fair.turn();
+        if !ready.real_time.is_empty() {
+            turn = turn.min((-ready.real_time_credit / REAL_TIME_PART).max(0) as u64 + SHORTEST);
+        }
         if !ready.due.is_empty() {
             turn = turn.min((-ready.credit).max(0) as u64 + SHORTEST);
         }
@@ -216,6 +300,22 @@ impl Queue {
             return Some(task);
         }
         let stays = stays.filter(|_| ready.running.is_some()).map(|task| &task.fair);
+        let stays = if ready.real_time_credit > 0 || !ready.has_shares() {
+            let own = stays.filter(|fair| fair.is_real_time());
+            let first = ready.real_time.peek().map(|first| first.0.fair.priority());
+            let goes = |own: &Fair, first| {
+                own.priority() < first || own.priority() == first && own.left_of_round() == 0
+            };
+            if first.is_some_and(|first| own.is_none_or(|own| goes(own, first))) {
+                return ready.real_time.pop().map(|Entry(task)| task);
+            }
+            if own.is_some() {
+                return None;
+            }
+            stays
+        } else {
+            stays.filter(|fair| !fair.is_real_time())
+        };
         if stays.is_some() && ready.is_due && now < self.until.load(Relaxed) {
             return None;
         }
@@ -226,7 +326,7 @@ impl Queue {
         } else {
             self.take_fair(ready, stays)?
         };
-        ready.weight -= task.fair.weight.load(Relaxed);
+        ready.weight -= task.fair.weight();
         Some(task)
     }
 
@@ -253,11 +353,11 @@ impl Queue {
                 task.fair.start.store(self.vtime(), Relaxed);
                 task.fair.ask();
             }
-            ready.weight += task.fair.weight.load(Relaxed);
+            ready.weight += task.fair.weight();
         }
         ready.is_due = core::mem::take(&mut ready.takes_due);
         if let Some(left) = core::mem::replace(&mut ready.running, next) {
-            ready.weight -= left.fair.weight.load(Relaxed);
+            ready.weight -= left.fair.weight();
         }
         self.until.store(self.end_of_turn(ready, now), Relaxed);
     }
@@ -266,7 +366,7 @@ impl Queue {
     /// on to where one is.
     fn make_eligible(&self, ready: &mut Ready, is_running_eligible: bool) {
         if ready.eligible.is_empty() && !is_running_eligible {
-            let first = ready.later.peek().map_or(0, ByStart::key);
+            let first = ready.later.peek().map_or(0, Entry::key);
             self.vtime.fetch_max(first, Relaxed);
         }
         let vtime = self.vtime();
@@ -278,9 +378,15 @@ impl Queue {
 }
 
 impl Ready {
+    /// Whether tasks wait that have shares.
+    fn has_shares(&self) -> bool {
+        !self.due.is_empty() || !self.eligible.is_empty() || !self.later.is_empty()
+    }
+
     const fn new() -> Ready {
         Ready {
             urgent: VecDeque::new(),
+            real_time: BinaryHeap::new(),
             due: BinaryHeap::new(),
             eligible: BinaryHeap::new(),
             later: BinaryHeap::new(),
@@ -290,6 +396,7 @@ impl Ready {
             is_interrupted: false,
             is_due: false,
             credit: 0,
+            real_time_credit: 0,
             takes_due: false,
             came: 0,
         }
@@ -324,6 +431,7 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
 fn enlarge(cpu: usize, room: usize) -> Result<(), NoMemory> {
     let mut larger = Ready::new();
     fault::attempt(|| larger.urgent.try_reserve_exact(room)).map_err(|_| NoMemory)?;
+    fault::attempt(|| larger.real_time.try_reserve_exact(room)).map_err(|_| NoMemory)?;
     fault::attempt(|| larger.due.try_reserve_exact(room)).map_err(|_| NoMemory)?;
     fault::attempt(|| larger.eligible.try_reserve_exact(room)).map_err(|_| NoMemory)?;
     fault::attempt(|| larger.later.try_reserve_exact(room)).map_err(|_| NoMemory)?;
@@ -331,6 +439,7 @@ fn enlarge(cpu: usize, room: usize) -> Result<(), NoMemory> {
     larger.urgent.append(&mut ready.urgent);
     core::mem::swap(&mut ready.urgent, &mut larger.urgent);
     let smaller = (
+        enlarge_to(&mut ready.real_time, larger.real_time),
         enlarge_to(&mut ready.due, larger.due),
         enlarge_to(&mut ready.eligible, larger.eligible),
         enlarge_to(&mut ready.later, larger.later),
@@ -360,41 +469,7 @@ pub(super) fn push(cpu: usize, task: Arc<Task>, comes: Comes) -> bool {
     let (queue, now) = (&QUEUES[cpu], clock::now());
     let mut ready = queue.ready.lock();
     let ready = &mut *ready;
-    queue.len.fetch_add(1, SeqCst);
-    if comes == Comes::Woken && task.is_kernel() {
-        ready.urgent.push_back(task);
-        return queue.until.fetch_min(now, Relaxed) > now;
-    }
-    queue.charge(ready, now);
-    let (fair, vtime) = (&task.fair, queue.vtime());
-    fair.weight.store(weight_of(&task), Relaxed);
-    let before = fair.cpu.swap(cpu, Relaxed);
-    let ahead = fair.start().saturating_sub(QUEUES[before].vtime());
-    if before != cpu {
-        fair.start.store(vtime + ahead, Relaxed);
-    }
-    if comes == Comes::Ready {
-        fair.ask_on();
-    } else {
-        // What the task ran while it was due is more than its share, perhaps: that is held against
-        // it for a while.
-        let start = vtime + ahead.min(fair.virtual_time(LONGEST));
-        fair.start.store(start, Relaxed);
-        fair.ask_again();
-    }
-    if before != cpu {
-        fair.ask();
-    }
-    let is_due = task.is_due() && fair.is_brief();
-    let is_first = ready.running.as_ref().is_some_and(|running| {
-        !ready.is_due
-            && (is_due && ready.credit > 0
-                || fair.start() <= vtime && fair.deadline() < running.fair.deadline())
-    });
-    queue.put(ready, task, is_due);
-    let until = if is_first { now } else { queue.end_of_turn(ready, now) };
-    let before = queue.until.fetch_min(until, Relaxed);
-    before > until || before <= now
+    queue.enter(ready, cpu, task, comes, now)
 }
 
 /// Takes the next task of a CPU's queue, which runs from now on if it may run there; none if
@@ -439,6 +514,7 @@ pub(super) fn give_up(cpu: usize) {
     if let Some(running) = &ready.running {
         running.fair.start.fetch_max(queue.vtime(), Relaxed);
         running.fair.ask();
+        running.fair.end_round();
         running.set_due(false);
     }
     ready.is_due = false;
@@ -459,6 +535,32 @@ pub(super) fn renew_turn(cpu: usize, now: Nanos) {
     queue.charge(&mut ready, now);
     ready.is_due = false;
     queue.until.store(queue.end_of_turn(&ready, now), Relaxed);
+}
+
+/// Has a task follow its policy, which has changed. Whether it runs, or waits on a CPU whose turn it
+/// ends. What its niceness is it follows when it next comes into a queue.
+pub(super) fn follow(task: &Arc<Task>) -> bool {
+    let (cpu, now) = (task.cpu(), clock::now());
+    let queue = &QUEUES[cpu];
+    let mut ready = queue.ready.lock();
+    let ready_now = &mut *ready;
+    queue.charge(ready_now, now);
+    if ready_now.running.as_ref().is_some_and(|running| Arc::ptr_eq(running, task)) {
+        ready_now.weight -= task.fair.weight();
+        task.fair.follow(task);
+        ready_now.weight += task.fair.weight();
+        queue.until.store(now, Relaxed);
+        return true;
+    }
+    let is_it = |other: &Arc<Task>| Arc::ptr_eq(other, task);
+    let found = take_where(&mut ready_now.real_time, is_it)
+        .or_else(|| take_where(&mut ready_now.due, is_it))
+        .or_else(|| take_where(&mut ready_now.eligible, is_it))
+        .or_else(|| take_where(&mut ready_now.later, is_it));
+    let Some(task) = found else { return false };
+    ready_now.weight -= task.fair.weight();
+    queue.len.fetch_sub(1, Relaxed);
+    queue.enter(ready_now, cpu, task, Comes::Ready, now)
 }
 
 /// When the turn that is under way on a CPU ends.
@@ -485,11 +587,13 @@ fn steal_from(victim: usize, here: usize, with_due: bool) -> Option<Arc<Task>> {
     let mut urgent = || ready.urgent.iter().position(may).and_then(|at| ready.urgent.remove(at));
     let urgent = if with_due { urgent() } else { None };
     let task = urgent.or_else(|| {
-        let due = if with_due { take_where(&mut ready.due, may) } else { None };
-        let task = due
+        let task = if with_due { take_where(&mut ready.real_time, may) } else { None };
+        let due = || if with_due { take_where(&mut ready.due, may) } else { None };
+        let task = task
+            .or_else(due)
             .or_else(|| take_where(&mut ready.eligible, may))
             .or_else(|| take_where(&mut ready.later, may))?;
-        ready.weight -= task.fair.weight.load(Relaxed);
+        ready.weight -= task.fair.weight();
         Some(task)
     })?;
     queue.len.fetch_sub(1, Relaxed);
@@ -498,8 +602,8 @@ fn steal_from(victim: usize, here: usize, with_due: bool) -> Option<Arc<Task>> {
 }
 
 /// Takes the first, or else any, task that may be taken off a list.
-fn take_where<const BY_DEADLINE: bool>(
-    list: &mut BinaryHeap<Entry<BY_DEADLINE>>,
+fn take_where<const BY: u8>(
+    list: &mut BinaryHeap<Entry<BY>>,
     may: impl Fn(&Arc<Task>) -> bool,
 ) -> Option<Arc<Task>> {
     if list.peek().is_some_and(|Entry(first)| may(first)) {

@@ -32,6 +32,7 @@ mod path_args;
 pub mod poll;
 pub mod proc;
 mod process_vm;
+pub mod sched;
 pub mod shm;
 pub mod signal;
 pub mod socket;
@@ -149,6 +150,7 @@ const MODULES: &[Calls] = &[
     shm::CALLS,
     proc::CALLS,
     signal::CALLS,
+    sched::CALLS,
     sys::CALLS,
     caps::CALLS,
     time::CALLS,

@@ -1,7 +1,5 @@
-//! System calls on the machine and the scheduler: names, totals, priorities, affinity, and the odd
-//! switches of `prctl`.
+//! System calls on the machine: names, totals, and the odd switches of `prctl`.
 
-use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::{calls, caps, Calls};
@@ -10,9 +8,8 @@ use crate::arch::layout::USER_END;
 use crate::arch::{cpu, ipi, UserRegs};
 use crate::cred::caps::Caps;
 use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
-use crate::mem::fault;
 use crate::proc::signal::Signal;
-use crate::proc::{access, current_process, current_thread, table, thread, Pid, Process, Thread};
+use crate::proc::{current_process, current_thread, table};
 use crate::sync::SpinLock;
 use crate::{sched, user, vm};
 use linux_raw_sys::prctl;
@@ -22,18 +19,6 @@ pub const CALLS: Calls = calls! {
     __NR_uname => uname[1],
     __NR_sethostname => sethostname[2],
     __NR_sysinfo => sysinfo[1],
-    __NR_sched_yield => sched_yield[0],
-    __NR_sched_getaffinity => sched_getaffinity[3],
-    __NR_sched_setaffinity => sched_setaffinity[3],
-    __NR_sched_getscheduler => sched_getscheduler[1],
-    __NR_sched_setscheduler => sched_setscheduler[3],
-    __NR_sched_getparam => sched_getparam[2],
-    __NR_sched_setparam => sched_setparam[2],
-    __NR_sched_get_priority_max => sched_priority_max[1],
-    __NR_sched_get_priority_min => sched_priority_min[1],
-    __NR_sched_rr_get_interval => sched_rr_get_interval[2],
-    __NR_getpriority => getpriority[2],
-    __NR_setpriority => setpriority[3],
     __NR_prctl => prctl[5],
     __NR_arch_prctl => arch_prctl[regs],
     __NR_membarrier => membarrier[2],
@@ -130,138 +115,6 @@ fn sysinfo(at: u64) -> Result<()> {
         ..SysInfo::default()
     };
     user::put(at, &info)
-}
-
-fn sched_yield() -> Result<()> {
-    sched::yield_now();
-    Ok(())
-}
-
-/// A thread by number, where 0 is the caller.
-fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
-    match tid {
-        0 => Ok(current_thread().clone()),
-        1.. => table::thread(tid).ok_or(ESRCH),
-        _ => Err(EINVAL),
-    }
-}
-
-fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
-    const MASK: usize = 8;
-    let thread = thread_or_self(tid)?;
-    if size < MASK || !size.is_multiple_of(8) {
-        return Err(EINVAL);
-    }
-    let task = thread.task().ok_or(ESRCH)?;
-    user::put(at, &task.allowed().intersection(cpu::online()).bits())?;
-    Ok(MASK)
-}
-
-fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
-    let mut mask = [0; 8];
-    let known = size.min(mask.len());
-    user::copy_in(&mut mask[..known], at)?;
-    let cpus = CpuSet::from_bits(u64::from_le_bytes(mask));
-    let thread = thread_or_self(tid)?;
-    access::may_schedule(&thread.process)?;
-    if cpus.intersection(cpu::online()).is_empty() {
-        return Err(EINVAL);
-    }
-    sched::set_affinity(&thread.task().ok_or(ESRCH)?, cpus);
-    Ok(())
-}
-
-/// Policies: `SCHED_OTHER` is the only one; `SCHED_BATCH` and `SCHED_IDLE` are taken for it, and
-/// kept.
-fn check_policy(policy: i32, param: u64) -> Result<()> {
-    let priority: i32 = user::get(param)?;
-    match policy & !thread::RESETS_AT_FORK {
-        0 | 3 | 5 if priority == 0 => Ok(()),
-        1 | 2 if (1..=99).contains(&priority) => Err(EPERM),
-        _ => Err(EINVAL),
-    }
-}
-
-fn sched_getscheduler(tid: Pid) -> Result<i32> {
-    thread_or_self(tid).map(|thread| thread.policy.load(Ordering::Relaxed))
-}
-
-fn sched_setscheduler(tid: Pid, policy: i32, param: u64) -> Result<()> {
-    if policy < 0 {
-        return Err(EINVAL);
-    }
-    let thread = thread_or_self(tid)?;
-    check_policy(policy, param)?;
-    access::change_policy(&thread, policy)
-}
-
-fn sched_getparam(tid: Pid, param: u64) -> Result<()> {
-    thread_or_self(tid)?;
-    user::put(param, &0i32)
-}
-
-fn sched_setparam(tid: Pid, param: u64) -> Result<()> {
-    let thread = thread_or_self(tid)?;
-    check_policy(0, param)?;
-    access::may_schedule(&thread.process)
-}
-
-fn sched_priority_max(policy: i32) -> Result<i32> {
-    match policy {
-        0 | 3 | 5 => Ok(0),
-        1 | 2 => Ok(99),
-        _ => Err(EINVAL),
-    }
-}
-
-fn sched_priority_min(policy: i32) -> Result<i32> {
-    sched_priority_max(policy).map(|max| max.min(1))
-}
-
-fn sched_rr_get_interval(tid: Pid, at: u64) -> Result<()> {
-    thread_or_self(tid)?;
-    user::put(at, &crate::time::Timespec::from_nanos(10_000_000))
-}
-
-/// The processes that a kind and a number stand for: one, a group, or a user's.
-fn processes_of(kind: i32, id: i32) -> Result<alloc::vec::Vec<Arc<Process>>> {
-    let own = current_process();
-    let list = match (kind, id) {
-        (0, 0) => alloc::vec![own.clone()],
-        (0, _) => match table::process(id) {
-            Some(process) => alloc::vec![process],
-            None => alloc::vec![thread_or_self(id)?.process.clone()],
-        },
-        (1, _) => table::group_members(if id == 0 { own.pgid() } else { id })?,
-        (2, _) => {
-            let uid = if id == 0 { own.cred().uid } else { id as u32 };
-            fault::gather(table::processes().filter(|process| process.cred().uid == uid))?
-        }
-        _ => return Err(EINVAL),
-    };
-    if list.is_empty() {
-        Err(ESRCH)
-    } else {
-        Ok(list)
-    }
-}
-
-fn getpriority(kind: i32, id: i32) -> Result<i32> {
-    let best = processes_of(kind, id)?.iter().map(|p| p.nice.load(Ordering::Relaxed)).min();
-    Ok(20 - best.unwrap_or(0))
-}
-
-fn setpriority(kind: i32, id: i32, nice: i32) -> Result<()> {
-    let nice = nice.clamp(-20, 19);
-    // All of them are tried; what one of them refuses is told.
-    let mut outcome = Ok(());
-    for process in processes_of(kind, id)? {
-        match access::may_renice(&process, Some(nice)) {
-            Ok(()) => process.nice.store(nice, Ordering::Relaxed),
-            refused => outcome = refused,
-        }
-    }
-    outcome
 }
 
 fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> {
