@@ -1,8 +1,8 @@
 //! Scheduling policies, numbered as `sched_setscheduler` does.
 //!
-//! `SCHED_FIFO` and `SCHED_RR` run before all other programs, by priority, up to 95 % of a CPU while
-//! others wait (`queue`); `SCHED_BATCH` is never due; `SCHED_IDLE` has 3/1024 of a program's weight.
-//! `SCHED_DEADLINE` isn't there.
+//! `SCHED_FIFO` and `SCHED_RR` run before all other programs, by priority, up to 95 % of a CPU
+//! while others wait (`queue`); `SCHED_BATCH` is never due; `SCHED_IDLE` has 3/1024 of a program's
+//! weight. `SCHED_DEADLINE` isn't there.
 
 /// A thread's policy, its priority, and whether its children begin with `SCHED_OTHER`.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

@@ -10,9 +10,10 @@
 //!                         eligible (by deadline)  --first-->           running
 //! ```
 //! A task that has had less than its share is eligible, and of those the one with the earliest
-//! deadline runs. Its turn ends with its request, or as a task becomes eligible that is due earlier.
-//! A request is as long as the task has run lately before it slept: one that computes asks for
-//! [`LONGEST`]. A task that has slept starts at V at least: the share that it didn't use is lost.
+//! deadline runs. Its turn ends with its request, or as a task becomes eligible whose deadline is
+//! earlier. A request is as long as the task has run lately before it slept: one that computes asks
+//! for [`LONGEST`]. A task that has slept starts at V at least: the share that it didn't use is
+//! lost.
 //!
 //! Shares alone would have a sleeper beside a crowd wait for each of the crowd. So a task whose
 //! timer goes off, and the first task that another wakes in its turn, is due at once if it has run
@@ -22,8 +23,9 @@
 //! waits for none that sleeps for a nanosecond.
 //!
 //! A thread of the kernel that is woken runs before all others; once it has given way it is a task
-//! like others, with eight times the weight. Weights follow niceness. Each CPU has a virtual time of
-//! its own; a task keeps its distance from it as it moves.
+//! like others, with eight times the weight. Then come real-time tasks by priority, up to 95 % of
+//! the CPU while others wait, by a credit of their own. Weights follow niceness. Each CPU has a
+//! virtual time of its own; a task keeps its distance from it as it moves.
 //!
 //! I1: each list has room for all tasks, so that a wake-up never allocates. I2: `len` is the
 //! queue's length, changed with its lock held by an exchange, so that a CPU that queues and then
@@ -216,8 +218,8 @@ impl Queue {
             fair.ask_on();
         } else {
             fair.end_round();
-            // What the task ran while it was due is more than its share, perhaps: that is held against it for
-            // a while.
+            // What the task ran while it was due is more than its share, perhaps: that is held
+            // against it for a while.
             let start = vtime + ahead.min(fair.virtual_time(LONGEST));
             fair.start.store(start, Relaxed);
             fair.ask_again();
@@ -362,8 +364,8 @@ impl Queue {
         self.until.store(self.end_of_turn(ready, now), Relaxed);
     }
 
-    /// Moves tasks on whose start virtual time has passed. If no task is eligible, virtual time goes
-    /// on to where one is.
+    /// Moves tasks on whose start virtual time has passed. If no task is eligible, virtual time
+    /// goes on to where one is.
     fn make_eligible(&self, ready: &mut Ready, is_running_eligible: bool) {
         if ready.eligible.is_empty() && !is_running_eligible {
             let first = ready.later.peek().map_or(0, Entry::key);
@@ -411,7 +413,7 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
     let tasks = TASKS.fetch_add(1, Relaxed) + 1;
     let mut room = ROOM.lock();
     if tasks > *room {
-        let new = (*room * 2).max(tasks).max(FIRST_ROOM);
+        let new = (*room + *room / 4).max(tasks).max(FIRST_ROOM);
         let bytes = LISTS * new * size_of::<Arc<Task>>() * cpu::found();
         let enlarge_all = || {
             heap::reserve(bytes + super::TASK_HEAP)?;
@@ -537,8 +539,8 @@ pub(super) fn renew_turn(cpu: usize, now: Nanos) {
     queue.until.store(queue.end_of_turn(&ready, now), Relaxed);
 }
 
-/// Has a task follow its policy, which has changed. Whether it runs, or waits on a CPU whose turn it
-/// ends. What its niceness is it follows when it next comes into a queue.
+/// Has a task follow its policy, which has changed. Returns whether the turn of its CPU ends. A new
+/// niceness counts from when the task next comes into a queue.
 pub(super) fn follow(task: &Arc<Task>) -> bool {
     let (cpu, now) = (task.cpu(), clock::now());
     let queue = &QUEUES[cpu];
