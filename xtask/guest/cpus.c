@@ -146,6 +146,58 @@ static void a_running_thread_is_sent_elsewhere(void) {
     pthread_join(thread, 0);
 }
 
+// A thread that runs, sleeps shortly and yields by turns.
+static void *does_all(void *argument) {
+    atomic_store(&its_tid, (int)syscall(SYS_gettid));
+    for (unsigned i = 0; !atomic_load(&stop); i++) {
+        atomic_store(&its_cpu, here());
+        if (i % 3 == 0) sched_yield();
+        if (i % 7 == 0) nanosleep(&(struct timespec){.tv_nsec = 1}, 0);
+    }
+    return argument;
+}
+
+static void *sleeps_beside(void *argument) {
+    pin(*(int *)argument);
+    while (!atomic_load(&stop)) nanosleep(&(struct timespec){.tv_nsec = 1}, 0);
+    return argument;
+}
+
+// Where a thread may run, and how, changes while it is being taken from a queue. Afterwards it runs where it was sent last.
+static void what_is_set_last_holds(void) {
+    pthread_t threads[3];
+    int beside[2] = {0, 1};
+    atomic_store(&stop, 0);
+    atomic_store(&its_tid, 0);
+    NEED(!pthread_create(&threads[0], 0, does_all, 0));
+    for (int i = 0; i < 2; i++) NEED(!pthread_create(&threads[1 + i], 0, sleeps_beside, &beside[i]));
+    while (!atomic_load(&its_tid)) sched_yield();
+    static const int policies[] = {SCHED_OTHER, SCHED_BATCH, SCHED_IDLE, SCHED_FIFO, SCHED_RR};
+    for (unsigned round = 0; round < 20000; round++) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        if (round % 3 != 2) CPU_SET(0, &set);
+        if (round % 3 != 0) CPU_SET(1, &set);
+        CHECK(!sched_setaffinity(atomic_load(&its_tid), sizeof set, &set));
+        if (round % 4 == 0) {
+            int policy = policies[round / 4 % 5];
+            struct sched_param parameter = {.sched_priority = policy == SCHED_FIFO || policy == SCHED_RR};
+            CHECK(!syscall(SYS_sched_setscheduler, atomic_load(&its_tid), policy, &parameter));
+        }
+    }
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(1, &set);
+    NEED(!sched_setaffinity(atomic_load(&its_tid), sizeof set, &set));
+    usleep(100000);
+    for (int i = 0; i < 1000; i++) {
+        CHECK(atomic_load(&its_cpu) == 1);
+        sched_yield();
+    }
+    atomic_store(&stop, 1);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+}
+
 static atomic_int signals;
 static void count_signal(int signal) {
     (void)signal;
@@ -730,6 +782,7 @@ int main(int argc, char **argv) {
         {"a_thread_runs_where_it_may", a_thread_runs_where_it_may},
         {"the_cpus_of_a_thread_are_told", the_cpus_of_a_thread_are_told},
         {"a_running_thread_is_sent_elsewhere", a_running_thread_is_sent_elsewhere},
+        {"what_is_set_last_holds", what_is_set_last_holds},
         {"a_signal_reaches_a_running_thread", a_signal_reaches_a_running_thread},
         {"the_end_of_running_threads", the_end_of_running_threads},
         {"many_fork_at_once", many_fork_at_once},

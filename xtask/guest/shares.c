@@ -323,6 +323,26 @@ static void no_program_starves(void) {
     }
 }
 
+static void is_nice_and_brief(int which) {
+    (void)which;
+    NEED(!setpriority(PRIO_PROCESS, 0, 19));
+    for (;;) {
+        for (int64_t begun = now(); now() - begun < 55000;) continue;
+        sleep_for(1);
+    }
+}
+
+// What may run at once for a moment isn't more than its share for long, if it has said that others matter more.
+static void nice_programs_sleep_to_no_avail(void) {
+    int64_t part[11];
+    add(10, computes);
+    add(1, is_nice_and_brief);
+    sleep_for(SECOND);
+    parts(11, 2 * SECOND, part);
+    CHECK(part[10] <= 20);
+    end_all();
+}
+
 static const struct test_case cases[] = {
     {"sleeps_end_in_time", sleeps_end_in_time},
     {"answers_come_soon", answers_come_soon},
@@ -332,6 +352,7 @@ static const struct test_case cases[] = {
     {"idle_programs_have_the_rest", idle_programs_have_the_rest},
     {"policies_are_told", policies_are_told},
     {"no_program_starves", no_program_starves},
+    {"nice_programs_sleep_to_no_avail", nice_programs_sleep_to_no_avail},
 };
 
 int main(int argc, char **argv) {

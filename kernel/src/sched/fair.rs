@@ -28,7 +28,7 @@ const UNIT: u64 = 1024;
 /// The weight of `SCHED_IDLE`.
 const IDLE_WEIGHT: u64 = 3;
 /// Virtual time of a nanosecond for a weight of 1.
-const VIRTUAL: u32 = 16;
+const VIRTUAL: u32 = 10;
 
 /// Weights by niceness from -20 on: each step is a quarter more or less.
 static WEIGHTS: [u64; 40] = {
@@ -155,6 +155,12 @@ impl Fair {
         virtual_time(run, self.weight.load(Relaxed))
     }
 
+    /// Is no further behind than this, and asks anew.
+    pub(super) fn start_at(&self, virtual_time: u64) {
+        self.start.store(self.start().max(virtual_time), Relaxed);
+        self.ask();
+    }
+
     /// Asks for the CPU anew.
     pub(super) fn ask(&self) {
         self.deadline.store(self.start() + self.virtual_time(self.request()), Relaxed);
@@ -182,9 +188,13 @@ impl Fair {
         self.ask();
     }
 
-    /// Whether the task has run briefly, before its last sleeps and since.
-    pub(super) fn is_brief(&self) -> bool {
-        !matches!(self.policy().kind(), policy::BATCH | policy::IDLE)
+    /// Whether the task, so much ahead of virtual time, may be due: if it has run briefly before
+    /// its last sleeps and since. A program that is nicer than others is due within its share
+    /// alone.
+    pub(super) fn is_brief(&self, ahead: u64) -> bool {
+        let is_nicer = self.weight.load(Relaxed) < UNIT;
+        (!is_nicer || ahead < self.virtual_time(LONGEST))
+            && !matches!(self.policy().kind(), policy::BATCH | policy::IDLE)
             && self.briefs.load(Relaxed) >= BRIEF
             && self.burst.load(Relaxed) < MOMENTS * MOMENT
     }

@@ -58,6 +58,7 @@ pub use clock::{
 };
 use idle::IdleSpin;
 pub use policy::Policy;
+pub use queue::task_list_bytes;
 use queue::Comes;
 pub use stop_machine::stop_machine;
 use task::State;
@@ -405,11 +406,10 @@ fn schedule(leaves: Leaves) {
     let stays = may_stay && !this.is_idle() && leaves == Leaves::IfOthersAreFirst;
     let next = loop {
         match queue::pop(here, stays.then_some(&*this)) {
-            Some(next) if next.allowed().contains(here) => break next,
+            Some((next, true)) => break next,
             // The task was told to leave this CPU while it waited.
-            Some(next) => enqueue(next, Comes::Ready),
+            Some((next, false)) => enqueue(next, Comes::Ready),
             None if stays => {
-                this.drop_work(Work::RESCHEDULE);
                 clock::turn_is_shorter();
                 return;
             }

@@ -166,16 +166,18 @@ impl Queue {
 
     /// Charges the running task, and lets virtual time pass, up to now.
     fn charge(&self, ready: &mut Ready, now: Nanos) {
+        // Another CPU may have come first with a later look at the clock.
+        let now = now.max(ready.charged);
         let before = core::mem::replace(&mut ready.charged, now);
         if ready.is_interrupted {
             return;
         }
-        let run = now.saturating_sub(before);
-        // What a due task runs beyond its moment, since it is in the kernel or the host ran another
-        // CPU, is not before others.
+        let run = now - before;
+        // What a due task runs beyond its moment, in the kernel or while the host ran another CPU,
+        // is not before others.
         let moment = if ready.is_due { self.until.load(Relaxed).min(now) } else { before };
-        let due = moment.saturating_sub(before) as i64;
-        ready.credit = (ready.credit + run as i64 - 2 * due).clamp(-CREDIT, CREDIT);
+        let spent = run as i64 - 2 * moment.saturating_sub(before) as i64;
+        ready.credit = (ready.credit + spent).clamp(-CREDIT, CREDIT);
         let is_real_time = ready.running.as_ref().is_some_and(|task| task.fair.is_real_time());
         let part = if is_real_time { -1 } else { REAL_TIME_PART };
         ready.real_time_credit = (ready.real_time_credit)
@@ -202,6 +204,10 @@ impl Queue {
     ) -> bool {
         self.len.fetch_add(1, SeqCst);
         if comes == Comes::Woken && task.is_kernel() {
+            task.fair.follow(&task);
+            if task.fair.cpu.load(Relaxed) == cpu {
+                task.fair.start_at(self.vtime());
+            }
             ready.urgent.push_back(task);
             self.until.fetch_min(now, Relaxed);
             return true;
@@ -227,7 +233,7 @@ impl Queue {
         if before != cpu {
             fair.ask();
         }
-        let is_due = task.is_due() && fair.is_brief() && !fair.is_real_time();
+        let is_due = task.is_due() && fair.is_brief(ahead) && !fair.is_real_time();
         let is_first = ready.running.as_ref().is_some_and(|running| {
             if fair.is_real_time() {
                 return ready.real_time_credit > 0 && fair.priority() > running.fair.priority();
@@ -414,9 +420,8 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
     let mut room = ROOM.lock();
     if tasks > *room {
         let new = (*room + *room / 4).max(tasks).max(FIRST_ROOM);
-        let bytes = LISTS * new * size_of::<Arc<Task>>() * cpu::found();
         let enlarge_all = || {
-            heap::reserve(bytes + super::TASK_HEAP)?;
+            heap::reserve(list_bytes(new) + super::TASK_HEAP)?;
             (0..cpu::found()).try_for_each(|cpu| enlarge(cpu, new))
         };
         if enlarge_all().is_err() {
@@ -426,6 +431,15 @@ pub(super) fn make_room() -> Result<(), NoMemory> {
         *room = new;
     }
     Ok(())
+}
+
+/// Bytes of the lists of all queues.
+pub fn task_list_bytes() -> usize {
+    list_bytes(*ROOM.lock())
+}
+
+fn list_bytes(room: usize) -> usize {
+    LISTS * room * size_of::<Arc<Task>>() * cpu::found()
 }
 
 /// Allocates with the queue unlocked: an allocation may wake the page daemon, which needs the
@@ -474,10 +488,10 @@ pub(super) fn push(cpu: usize, task: Arc<Task>, comes: Comes) -> bool {
     queue.enter(ready, cpu, task, comes, now)
 }
 
-/// Takes the next task of a CPU's queue, which runs from now on if it may run there; none if
-/// `stays`, which runs, goes before all others.
+/// Takes the next task of a CPU's queue, and whether it may run there: then it runs from now on.
+/// None if `stays`, which runs, goes before all others.
 #[inline]
-pub(super) fn pop(cpu: usize, stays: Option<&Task>) -> Option<Arc<Task>> {
+pub(super) fn pop(cpu: usize, stays: Option<&Task>) -> Option<(Arc<Task>, bool)> {
     let queue = &QUEUES[cpu];
     if queue.len.load(Relaxed) == 0 && stays.is_none() {
         return None;
@@ -487,16 +501,21 @@ pub(super) fn pop(cpu: usize, stays: Option<&Task>) -> Option<Arc<Task>> {
     let ready = &mut *ready;
     queue.charge(ready, now);
     let next = queue.take(ready, stays, now);
-    if let Some(next) = &next {
-        queue.len.fetch_sub(1, Relaxed);
-        if next.allowed().contains(cpu) {
-            queue.run(ready, cpu, next, now);
+    let Some(next) = next else {
+        if stays.is_some() && now >= queue.until.load(Relaxed) {
+            ready.is_due = false;
+            queue.until.store(queue.end_of_turn(ready, now), Relaxed);
         }
-    } else if stays.is_some() && now >= queue.until.load(Relaxed) {
-        ready.is_due = false;
-        queue.until.store(queue.end_of_turn(ready, now), Relaxed);
+        return None;
+    };
+    queue.len.fetch_sub(1, Relaxed);
+    // Asked once: another CPU may change it meanwhile.
+    let may_run = next.allowed().contains(cpu);
+    if may_run {
+        queue.run(ready, cpu, &next, now);
     }
-    next
+    ready.takes_due = false;
+    Some((next, may_run))
 }
 
 /// A CPU runs a task from now on that comes from no queue, or from another's.
@@ -507,15 +526,15 @@ pub(super) fn run(cpu: usize, task: &Arc<Task>) {
     queue.run(&mut ready, cpu, task, now);
 }
 
-/// The task that runs on a CPU lets others run first: it has had its share, and asks anew.
+/// The task that runs on a CPU lets others run first: it gives up what it has asked for, and asks
+/// anew.
 pub(super) fn give_up(cpu: usize) {
     let queue = &QUEUES[cpu];
     let mut ready = queue.ready.lock();
     let ready = &mut *ready;
     queue.charge(ready, clock::now());
     if let Some(running) = &ready.running {
-        running.fair.start.fetch_max(queue.vtime(), Relaxed);
-        running.fair.ask();
+        running.fair.start_at(queue.vtime().max(running.fair.deadline()));
         running.fair.end_round();
         running.set_due(false);
     }
@@ -536,7 +555,7 @@ pub(super) fn renew_turn(cpu: usize, now: Nanos) {
     let mut ready = queue.ready.lock();
     queue.charge(&mut ready, now);
     ready.is_due = false;
-    queue.until.store(queue.end_of_turn(&ready, now), Relaxed);
+    queue.until.store(now + SLICE, Relaxed);
 }
 
 /// Has a task follow its policy, which has changed. Returns whether the turn of its CPU ends. A new

@@ -240,6 +240,7 @@ impl Task {
         self.state.swap(State::Blocking as u8, SeqCst);
         if self.was_woken.load(SeqCst) {
             self.state.store(State::Ready as u8, Relaxed);
+            self.is_woken.store(false, Relaxed);
             return false;
         }
         true

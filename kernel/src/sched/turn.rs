@@ -38,6 +38,8 @@ pub fn give_way() {
         count_time(&current());
     }
     if others_ready() && (current().has_work(Work::RESCHEDULE) || clock::is_turn_over()) {
+        // Before `schedule` reads where the task may run: work that comes later stays.
+        current().drop_work(Work::RESCHEDULE);
         schedule(Leaves::IfOthersAreFirst);
     }
 }

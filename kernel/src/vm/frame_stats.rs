@@ -107,7 +107,7 @@ pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
         ("kernel", frames.kernel - kept_frames()),
     ];
     // Tables that are as large as they once had to be.
-    let kept = system().anon_table_bytes() + stack::list_bytes();
+    let kept = system().anon_table_bytes() + stack::list_bytes() + crate::sched::task_list_bytes();
     let large = [("heap_kept", kept as i64), ("heap_large", large as i64 - kept as i64)];
     let named = |(name, count)| (String::from(name), count);
     let classes = classes.map(|(size, blocks)| (format!("heap_{size}"), (size * blocks) as i64));
