@@ -108,6 +108,33 @@ static void answers_come_soon(void) {
     }
 }
 
+static volatile int *turn_of;
+
+static void yields_until_its_turn(int which) {
+    (void)which;
+    for (;;) {
+        while (!(*turn_of & 1)) sched_yield();
+        ++*turn_of;
+    }
+}
+
+// One that yields doesn't come back before the other one has run.
+static void yields_let_others_run(void) {
+    enum { SWITCHES = 2000 };
+    turn_of = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(turn_of != MAP_FAILED);
+    add(1, yields_until_its_turn);
+    int64_t begun = now();
+    while (*turn_of < SWITCHES) {
+        if (!(*turn_of & 1)) ++*turn_of;
+        sched_yield();
+    }
+    int64_t each = (now() - begun) / SWITCHES;
+    printf("  a switch by sched_yield takes %lld ns\n", (long long)each);
+    CHECK(each <= 10000);
+    end_all();
+}
+
 // The least and the most that a program has of its share, in thousandths.
 static void shares(int first, int count, int64_t meanwhile, int64_t *least, int64_t *most) {
     int64_t before[MOST_PROGRAMS], sum = 0;
@@ -346,6 +373,7 @@ static void nice_programs_sleep_to_no_avail(void) {
 static const struct test_case cases[] = {
     {"sleeps_end_in_time", sleeps_end_in_time},
     {"answers_come_soon", answers_come_soon},
+    {"yields_let_others_run", yields_let_others_run},
     {"equal_programs_have_equal_shares", equal_programs_have_equal_shares},
     {"nice_programs_have_less", nice_programs_have_less},
     {"real_time_goes_first", real_time_goes_first},
