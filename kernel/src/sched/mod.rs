@@ -9,8 +9,7 @@
 //! ```
 //! Programs share CPUs fairly, by virtual time (`queue`); kernel code is never preempted. A CPU
 //! with nothing to do takes from others' queues, and else halts. A thread of the kernel that is
-//! woken goes first: others need what it does. A program gives way early to one, and to the task
-//! that a device's interrupt has made ready. A task that runs only briefly each time, and whose
+//! woken goes first: others need what it does. A program gives way early to one. A task that runs only briefly each time, and whose
 //! timer went off or that is the first that another has woken in its turn, goes before those that
 //! compute, up to half of the time.
 //!

@@ -19,13 +19,13 @@
 //! timer goes off, and the first task that another wakes in its turn, is due at once if it has run
 //! only briefly before its last sleeps: it preempts the task that runs, for [`MOMENT`] at most.
 //! A bucket of credit bounds that: due tasks have half of the CPU at most while others wait. Of due
-//! tasks the one that is least ahead of V goes first, so a task that sleeps for most of the time
-//! waits for none that sleeps for a nanosecond.
+//! tasks the one that is least ahead of V goes first: a task that sleeps for most of the time goes
+//! before one that sleeps for a nanosecond.
 //!
 //! A thread of the kernel that is woken runs before all others; once it has given way it is a task
 //! like others, with eight times the weight. Then come real-time tasks by priority, up to 95 % of
 //! the CPU while others wait, by a credit of their own. Weights follow niceness. Each CPU has a
-//! virtual time of its own; a task keeps its distance from it as it moves.
+//! virtual time of its own; a task that comes into another CPU's queue stays as far ahead of it.
 //!
 //! I1: each list has room for all tasks, so that a wake-up never allocates. I2: `len` is the
 //! queue's length, changed with its lock held by an exchange, so that a CPU that queues and then
@@ -386,6 +386,17 @@ impl Queue {
 }
 
 impl Ready {
+    /// Takes a task off its list; real-time tasks and those that are due only `with_due`.
+    fn remove(&mut self, with_due: bool, may: impl Fn(&Arc<Task>) -> bool) -> Option<Arc<Task>> {
+        let real_time = if with_due { take_where(&mut self.real_time, &may) } else { None };
+        let task = real_time
+            .or_else(|| if with_due { take_where(&mut self.due, &may) } else { None })
+            .or_else(|| take_where(&mut self.eligible, &may))
+            .or_else(|| take_where(&mut self.later, &may))?;
+        self.weight -= task.fair.weight();
+        Some(task)
+    }
+
     /// Whether tasks wait that have shares.
     fn has_shares(&self) -> bool {
         !self.due.is_empty() || !self.eligible.is_empty() || !self.later.is_empty()
@@ -573,13 +584,7 @@ pub(super) fn follow(task: &Arc<Task>) -> bool {
         queue.until.store(now, Relaxed);
         return true;
     }
-    let is_it = |other: &Arc<Task>| Arc::ptr_eq(other, task);
-    let found = take_where(&mut ready_now.real_time, is_it)
-        .or_else(|| take_where(&mut ready_now.due, is_it))
-        .or_else(|| take_where(&mut ready_now.eligible, is_it))
-        .or_else(|| take_where(&mut ready_now.later, is_it));
-    let Some(task) = found else { return false };
-    ready_now.weight -= task.fair.weight();
+    let Some(task) = ready_now.remove(true, |other| Arc::ptr_eq(other, task)) else { return false };
     queue.len.fetch_sub(1, Relaxed);
     queue.enter(ready_now, cpu, task, Comes::Ready, now)
 }
@@ -605,18 +610,9 @@ fn steal_from(victim: usize, here: usize, with_due: bool) -> Option<Arc<Task>> {
     let mut ready = queue.ready.lock();
     let ready = &mut *ready;
     let may = |task: &Arc<Task>| task.allowed().contains(here);
-    let mut urgent = || ready.urgent.iter().position(may).and_then(|at| ready.urgent.remove(at));
-    let urgent = if with_due { urgent() } else { None };
-    let task = urgent.or_else(|| {
-        let task = if with_due { take_where(&mut ready.real_time, may) } else { None };
-        let due = || if with_due { take_where(&mut ready.due, may) } else { None };
-        let task = task
-            .or_else(due)
-            .or_else(|| take_where(&mut ready.eligible, may))
-            .or_else(|| take_where(&mut ready.later, may))?;
-        ready.weight -= task.fair.weight();
-        Some(task)
-    })?;
+    let at = if with_due { ready.urgent.iter().position(may) } else { None };
+    let urgent = at.and_then(|at| ready.urgent.remove(at));
+    let task = urgent.or_else(|| ready.remove(with_due, may))?;
     queue.len.fetch_sub(1, Relaxed);
     task.set_cpu(here);
     Some(task)

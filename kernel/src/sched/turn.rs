@@ -4,8 +4,7 @@
 //! a program chooses reports each part that is done, with no spin lock held. Interrupts are taken
 //! then, and a thread that waits for the CPU gets it if the caller has used up its time slice, or
 //! if the waiting thread is the kernel's own. Threads of the kernel give way themselves, and then
-//! take turns as one whose timer went off. A call of a thread that is being ended is cut short
-//! where it can be.
+//! have a share (`queue`). A call of a thread that is being ended is cut short where it can be.
 
 use super::{clock, count_time, current, others_ready, schedule, Leaves, Nanos, Work};
 use crate::arch::{cpu, io};
