@@ -9,9 +9,9 @@
 //! ```
 //! Programs share CPUs fairly, by virtual time (`queue`); kernel code is never preempted. A CPU
 //! with nothing to do takes from others' queues, and else halts. A thread of the kernel that is
-//! woken goes first: others need what it does. A program gives way early to one. A task that runs only briefly each time, and whose
-//! timer went off or that is the first that another has woken in its turn, goes before those that
-//! compute, up to half of the time.
+//! woken goes first: others need what it does. A program gives way early to one. A task that runs
+//! only briefly each time, and whose timer went off or that is the first that another has woken in
+//! its turn, goes before those that compute, up to half of the time.
 //!
 //! A task that became ready goes to a CPU that is idle, else back to where it ran. Only a CPU that
 //! halts, or that has to give way to a thread of the kernel or sooner than its alarm is set for, is
