@@ -658,7 +658,7 @@ impl<M: Machine> Passing<'_, M> {
     /// Entries that share or copy those in the range.
     fn fork_part(
         &mut self,
-        tree: &mut Tree<Entry<M>>,
+        tree: &mut TreeGuard<'_, M>,
         held: &mut Held<'_, order::Map>,
     ) -> Result<Taken<Entry<M>>, Stop<MapError>> {
         let (from, to, range) = (self.from, self.to, self.range);

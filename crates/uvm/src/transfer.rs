@@ -220,9 +220,10 @@ impl<M: Machine> Uvm<M> {
                 space.map.area.0.store(area.start.0, Relaxed);
             }
             self.forget_range(&mut h, space, range, &mut down);
+            let unpinned = space.locked(self, &mut tree, &mut h).exclude_to_copy(range);
             tree.each_mut(range, |entry| {
-                if entry.writes == Writes::NeedsCopy {
-                    self.copy_amap(&mut h, entry);
+                if let Some(unpinned) = unpinned.filter(|_| entry.writes == Writes::NeedsCopy) {
+                    self.copy_amap(&mut h, entry, unpinned);
                 }
                 entry.note_copier(&mut h, space.family);
                 self.put_in_entry(&mut h, (entry, range), loan, &mut down);

@@ -454,7 +454,7 @@ impl<M: Machine> Uvm<M> {
         request.permit(entry)?;
         let map = &request.space.map;
         let (range, has_amap) = (entry.range, entry.amap.is_some());
-        map.exclude(&tree, range);
+        let unpinned = map.exclude(&tree, range);
         let used = match has_amap && request.needs_amap(entry) {
             true => self.clip_to_copy(held, &mut tree, request.va, reserved)?,
             false => 0,
@@ -467,7 +467,7 @@ impl<M: Machine> Uvm<M> {
             if let Some(aref) = &entry.amap {
                 aref.note_rewritten(held, entry.slot(aref, request.va));
             }
-            self.copy_amap(held, entry);
+            self.copy_amap(held, entry, unpinned);
         }
         let look = |entry: Option<&Entry<M>>| Ok::<_, Stop<Refused>>(entry.is_some());
         let mut copy = MaybeUninit::uninit();

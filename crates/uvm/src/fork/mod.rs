@@ -22,6 +22,7 @@ use crate::amap::borrowed::Content;
 use crate::amap::rewritten::{self, RewrittenSlots};
 use crate::amap::slots::{Emptied, Heap, LEAF};
 use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
+use crate::map::lock::Unpinned;
 use crate::map::tree::{built_bytes, Tree};
 use crate::map::{clip, Change, Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
@@ -122,7 +123,7 @@ impl<'a, M: Machine> Fork<'a, M> {
     fn copy_entry(
         &mut self,
         held: &mut Held<'_, order::Map>,
-        entry: &mut Entry<M>,
+        (entry, unpinned): (&mut Entry<M>, Unpinned),
         inherit: Inherit,
     ) -> Result<Option<Entry<M>>, NoMemory> {
         let shared = entry.amap.as_ref().filter(|_| {
@@ -139,7 +140,7 @@ impl<'a, M: Machine> Fork<'a, M> {
                 Some((amap, _, writes)) => (Some(amap), writes),
                 None => {
                     if entry.writes == Writes::NeedsCopy {
-                        self.uvm.copy_amap(held, entry);
+                        self.uvm.copy_amap(held, entry, unpinned);
                     }
                     (share_amap(held, entry), entry.writes)
                 }
@@ -353,8 +354,15 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if
-    /// no other entry refers to its slots, or a copy. The heap has been reserved.
-    pub(crate) fn copy_amap(&self, held: &mut Held<'_, order::Map>, entry: &mut Entry<M>) {
+    /// no other entry refers to its slots, or a copy. The heap has been reserved. A fault that has
+    /// pinned any page of the entry would install anons in the old amap.
+    pub(crate) fn copy_amap(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &mut Entry<M>,
+        unpinned: Unpinned,
+    ) {
+        debug_assert!(unpinned.contains(entry.range), "a fault may use the amap that is replaced");
         let len = entry.len();
         match &entry.amap {
             None => entry.amap = Some(ARef::new(entry.range)),

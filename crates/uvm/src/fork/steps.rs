@@ -24,6 +24,7 @@ use crate::anon::{many_bytes, AnonBody, AnonNo};
 use crate::fork::eager;
 use crate::fork::Fork;
 use crate::map::adopt::AT_ONCE;
+use crate::map::lock::TreeGuard;
 use crate::map::steps::{first_part, part_of_few_slots, Lock, WIRED};
 use crate::map::tree::{built_bytes, Taken, Tree};
 use crate::map::{Entry, Inherit, Writes};
@@ -236,12 +237,13 @@ impl<M: Machine> Fork<'_, M> {
     pub(crate) fn make_entries(
         &mut self,
         held: &mut Held<'_, order::Map>,
-        tree: &mut Tree<Entry<M>>,
+        tree: &mut TreeGuard<'_, M>,
         part: VaRange,
         (reserved, mut left): (usize, usize),
         need: &mut usize,
     ) -> MadeUpTo {
         let (mut is_first, mut end) = (true, MadeUpTo::All);
+        let unpinned = self.parent.map.exclude(tree, part);
         let made = tree.filter_map(part, |entry| {
             if !matches!(end, MadeUpTo::All) {
                 return None;
@@ -262,7 +264,7 @@ impl<M: Machine> Fork<'_, M> {
                 return None;
             }
             is_first = false;
-            self.copy_entry(held, entry, inherit).unwrap_or_else(|e| {
+            self.copy_entry(held, (entry, unpinned), inherit).unwrap_or_else(|e| {
                 end = MadeUpTo::Failed(e);
                 None
             })

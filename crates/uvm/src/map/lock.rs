@@ -55,6 +55,16 @@ pub(crate) type Pinned<'a, M> = shared::Pinned<'a, <M as Machine>::Lock, Entries
 /// The token of a thread that didn't get the lock since the map is claimed, and what to wait with.
 type Refused<'a, 'h> = (&'a mut Held<'h, order::Nothing>, Ticket);
 
+/// A range whose pages no fault has pinned, as long as the map's lock is held, or its claim.
+#[derive(Clone, Copy)]
+pub(crate) struct Unpinned(VaRange);
+
+impl Unpinned {
+    pub(crate) fn contains(self, range: VaRange) -> bool {
+        self.0.start <= range.start && range.end <= self.0.end
+    }
+}
+
 /// Pages of the aligned window that a fault may map, and that it pins.
 pub(crate) const WINDOW: usize = 16;
 
@@ -116,8 +126,9 @@ impl<M: Machine> Map<M> {
 
     /// Waits for the faults that have pinned pages of a range (I1).
     #[inline]
-    pub(crate) fn exclude(&self, tree: &TreeGuard<'_, M>, range: VaRange) {
+    pub(crate) fn exclude(&self, tree: &TreeGuard<'_, M>, range: VaRange) -> Unpinned {
         self.tree.exclude(tree, pages(range));
+        Unpinned(range)
     }
 
     /// Gives the lock back but for a range, whose entries the caller has taken out (I2).

@@ -445,8 +445,21 @@ pub(crate) struct LockedMap<'a, 't, M: Machine> {
 
 impl<M: Machine> LockedMap<'_, '_, M> {
     /// Waits for the faults that have pinned pages of a range: see [`Map::exclude`].
-    pub(crate) fn exclude(&self, range: VaRange) {
-        self.space.map.exclude(self.tree, range);
+    pub(crate) fn exclude(&self, range: VaRange) -> lock::Unpinned {
+        self.space.map.exclude(self.tree, range)
+    }
+
+    /// If an entry in a range waits to copy, waits for the faults that have pinned a page of any
+    /// entry there, also outside of the range: whoever copies replaces all of the entry's amap.
+    pub(crate) fn exclude_to_copy(&self, range: VaRange) -> Option<lock::Unpinned> {
+        let waits = |e: &Entry<M>| if e.writes == Writes::NeedsCopy { Err(()) } else { Ok(()) };
+        if self.tree.try_each(range, &mut |e| waits(e)).is_ok() {
+            return None;
+        }
+        let whole = |at: Va| self.tree.get(at).map_or(range, |e| e.range);
+        let start = whole(range.start).start.min(range.start);
+        let end = whole(Va(range.end.0 - 1)).end.max(range.end);
+        Some(self.exclude(VaRange::new(start, end)))
     }
 
     /// Whether the map has room for so many entries more.

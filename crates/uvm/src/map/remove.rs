@@ -332,10 +332,12 @@ impl<M: Machine> LockedMap<'_, '_, M> {
 
     /// Empties the slots of a range, whose translations are gone.
     pub(crate) fn empty(&mut self, range: VaRange, down: &mut Gather) {
+        let unpinned = self.exclude_to_copy(range);
         self.tree.each_mut(range, |e| {
             // Before slots change that others have too.
-            if e.writes == Writes::NeedsCopy && e.amap.is_some() {
-                self.uvm.copy_amap(self.held, e);
+            let waits = e.writes == Writes::NeedsCopy && e.amap.is_some();
+            if let Some(unpinned) = unpinned.filter(|_| waits) {
+                self.uvm.copy_amap(self.held, e, unpinned);
             }
             if let Some(aref) = &e.amap {
                 let slots = e.slots(aref, e.range.intersect(range));
