@@ -191,6 +191,19 @@ static ROOT: Once<Dir> = Once::new();
 static MOUNTS: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Vec::new());
 /// Held by the thread that changes the table.
 static CHANGES: Mutex<()> = Mutex::new(());
+/// How often the table has changed, and where that is announced.
+static VERSION: AtomicU64 = AtomicU64::new(0);
+pub static CHANGED: WaitQueue = WaitQueue::new();
+
+/// A number that is another one after each change of the table.
+pub fn version() -> u64 {
+    VERSION.load(Relaxed)
+}
+
+fn announce_change() {
+    VERSION.fetch_add(1, Relaxed);
+    CHANGED.wake_all();
+}
 
 /// Makes the first mount, once.
 pub fn set_root(inode: InodeRef) {
@@ -269,6 +282,7 @@ pub fn remount(dir: &Dir, flags: u32, change: impl FnOnce(&InodeRef) -> Result<(
     let says = flags & (TIMES | abi::MS_RELATIME | abi::MS_NODIRATIME) != 0;
     let kept = if says { 0 } else { mount.flags() & TIMES };
     mount.flags.store(flags & FLAGS | kept, Relaxed);
+    announce_change();
     Ok(())
 }
 
@@ -286,6 +300,9 @@ fn attach(mut new: Vec<Arc<Mount>>) -> Result<()> {
     let outcome = try_attach(&mut new);
     // Each before the one that it is on, so that no drop recurses.
     while new.pop().is_some() {}
+    if outcome.is_ok() {
+        announce_change();
+    }
     outcome
 }
 
@@ -359,6 +376,7 @@ pub fn unmount(dir: &Dir, how: Unmount, close: impl FnOnce(&InodeRef) -> Result<
         tree.iter().filter_map(|mount| mount.mount_point.lock().take()).collect();
     mount_points.iter().for_each(|on| uncover(&mounts, &on.inode));
     drop(mounts);
+    announce_change();
     Ok(())
 }
 

@@ -67,6 +67,9 @@ pub enum Position {
     Append,
 }
 
+/// The poll events of a file that never makes a thread wait.
+pub const ALWAYS_READY: u32 = abi::POLLIN | abi::POLLOUT | abi::POLLRDNORM | abi::POLLWRNORM;
+
 /// The most queues that an open file has.
 pub const QUEUES: usize = 2;
 
@@ -112,7 +115,7 @@ pub trait FileOps: Any + Send + Sync {
 
     /// Which of the poll events hold now.
     fn poll(&self, _file: &File) -> u32 {
-        abi::POLLIN | abi::POLLOUT | abi::POLLRDNORM | abi::POLLWRNORM
+        ALWAYS_READY
     }
 
     /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never

@@ -73,6 +73,8 @@ enum Show {
     System(SystemText),
     /// A text of the whole system that grows with what programs do.
     Records(Records),
+    /// Of the table of mounts: its changes can be waited for.
+    Mounts(Records),
     Setting(&'static Setting),
     Process(Pid),
     /// One of its threads: as a process, without threads of its own, so that paths here have few
@@ -240,7 +242,7 @@ impl ProcNode {
     fn subject(&self) -> Option<Result<Subject>> {
         Some(match self.show {
             Show::System(text) => Ok(Subject::System(text)),
-            Show::Records(records) => Ok(Subject::Records(records)),
+            Show::Records(records) | Show::Mounts(records) => Ok(Subject::Records(records)),
             Show::Audit => Ok(Subject::System(system::audit)),
             Show::InUse => Ok(Subject::System(memory::in_use)),
             Show::DropCaches => Ok(Subject::System(settings::DROP_CACHES.show)),
@@ -436,6 +438,7 @@ impl Inode for ProcNode {
         match self.show {
             Show::System(_)
             | Show::Records(_)
+            | Show::Mounts(_)
             | Show::Setting(_)
             | Show::Text(..)
             | Show::ThreadText(..)
@@ -537,6 +540,9 @@ impl Inode for ProcNode {
             return Ok(Arc::new(FailNth { thread: Arc::downgrade(&thread) }));
         }
         self.check_secret()?;
+        if let Show::Mounts(records) = self.show {
+            return Ok(Arc::new(Reader::of_mounts(records)));
+        }
         let Some(subject) = self.subject() else { return Ok(self) };
         let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
         let set = match self.show {

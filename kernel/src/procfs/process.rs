@@ -44,8 +44,8 @@ pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
         ("comm", Show::Text(pid, |process| Ok(format!("{}\n", process.comm()).into_bytes()))),
         ("environ", Show::Text(pid, |_| Ok(Vec::new()))),
         ("limits", Show::Text(pid, limits)),
-        ("mounts", Show::Records(super::system::mounts)),
-        ("mountinfo", Show::Records(mountinfo)),
+        ("mounts", Show::Mounts(super::system::mounts)),
+        ("mountinfo", Show::Mounts(mountinfo)),
         ("cgroup", Show::Text(pid, |_| Ok(b"0::/\n".to_vec()))),
         (
             "oom_score",

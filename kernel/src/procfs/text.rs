@@ -21,17 +21,21 @@ use alloc::string::String;
 use alloc::sync::Weak;
 use alloc::vec::Vec;
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use linux_raw_sys::general as abi;
 
 use super::settings;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
-use crate::fs::ops::*;
+use crate::fs::mount;
+use crate::fs::ops::{self, *};
 use crate::mem::fault::Room;
 use crate::proc::mm::Mm;
 use crate::proc::{Process, Thread};
 use crate::sched;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, WaitQueue};
 use crate::uio::{Sink, Source};
 use crate::vm::Space;
 
@@ -177,12 +181,20 @@ pub(super) struct Reader {
     pub subject: Subject,
     /// What takes writes; `None` if it was opened for reading.
     pub set: Option<Set>,
+    /// Of the table of mounts: the version of it that a poll has told of.
+    mounts_seen: Option<AtomicU64>,
     progress: Mutex<Progress>,
 }
 
 impl Reader {
     pub fn new(subject: Subject, set: Option<Set>) -> Reader {
-        Reader { subject, set, progress: Mutex::new(Progress::new()) }
+        Reader { subject, set, mounts_seen: None, progress: Mutex::new(Progress::new()) }
+    }
+
+    /// The table of mounts, for programs that wait for it to change.
+    pub fn of_mounts(records: Records) -> Reader {
+        let mounts_seen = Some(AtomicU64::new(mount::version()));
+        Reader { mounts_seen, ..Reader::new(Subject::Records(records), None) }
     }
 
     /// Puts what lies from `at` on, as far as there is room.
@@ -253,5 +265,17 @@ impl FileOps for Reader {
 
     fn truncate(&self, _len: u64) -> Result<()> {
         Ok(())
+    }
+
+    /// A change of the table of mounts is an error and urgent, for the first poll that sees it.
+    fn poll(&self, _file: &File) -> u32 {
+        let Some(seen) = &self.mounts_seen else { return ops::ALWAYS_READY };
+        let now = mount::version();
+        let news = if seen.swap(now, Relaxed) != now { abi::POLLERR | abi::POLLPRI } else { 0 };
+        abi::POLLIN | abi::POLLRDNORM | news
+    }
+
+    fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
+        out.extend(self.mounts_seen.as_ref().map(|_| &mount::CHANGED));
     }
 }
