@@ -3,6 +3,7 @@
 //! `/dev` itself is a tmpfs with device nodes in it; opening such a node ends here.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::{framebuffer, tty};
 use crate::block;
@@ -14,6 +15,7 @@ use crate::fs::inode::*;
 use crate::fs::mount::mount_at;
 use crate::fs::ops::*;
 use crate::fs::{mount, random, tmpfs};
+use crate::sync::WaitQueue;
 use crate::uio::{Sink, Source};
 use crate::vm;
 
@@ -107,6 +109,14 @@ impl FileOps for MemoryDevice {
 
     fn truncate(&self, _len: u64) -> Result<()> {
         Ok(())
+    }
+
+    /// The source of random numbers can be waited for, though it never makes a thread wait.
+    fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
+        static ALWAYS_READY: WaitQueue = WaitQueue::new();
+        if self.what == Memory::Random {
+            out.push(&ALWAYS_READY);
+        }
     }
 
     fn mappable(&self) -> Option<&dyn Mappable> {

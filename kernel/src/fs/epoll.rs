@@ -1,29 +1,38 @@
 //! `epoll`: a set of files to wait for, kept by the kernel.
 //!
 //! ```text
-//!   file's wait queue --watchers--> Watch --set, key--> Set   all: (descriptor, file) -> Entry { events, data, place }
+//!   file's wait queue --watchers--> Watch --set, key--> Set   all: (descriptor, file) -> Entry { events, data, place, news }
 //!   file ------------- watched --->   |                       first --> Entry <--> Entry <-- last     those that may be ready
 //!                      <------weak----+                       asked: those that only a look tells of
 //! ```
 //! A wake-up of a file's queue puts its entry on the list, and a thread that waits for the set
-//! looks at what is on the list and at nothing else. An entry that is reported goes back on it, if
-//! it is level-triggered: it stays as long as each look finds it ready. An edge-triggered one comes
-//! back by the next wake-up.
+//! looks at what is on the list and at nothing else. An entry stays there while it is looked at,
+//! so that no other thread takes the set for idle meanwhile; it leaves if it isn't ready, or is
+//! edge-triggered and was reported, unless the file was woken again since the look began (`news`).
+//! A look that may report moves the entry to the list's end first, so that all have their turn.
 //!
 //! Whether a signalfd is ready depends on the thread that asks, so each wait looks at those of the
-//! set: they are level-triggered always.
+//! set, and at sets with such a file: they are level-triggered always.
+//!
+//! A set is a file and may be in other sets. A file's wake-up goes up from set to set, with the
+//! queues below locked. So sets form no circle and rows of [`MAX_NESTS`] links at most, and each
+//! has [`MAX_ABOVE`] ways up at most: a wake-up takes bounded time and stack. A thread that adds a
+//! link, or a file to a set that is in others, holds [`NESTING`].
 //!
 //! I1: the set holds weak references: a closed file leaves it by itself. I2: no file is polled with
 //! the set locked. I3: an entry whose file has become ready since it was looked at last is on the
 //! list. I4: a watcher is on its file's list and queues until its entry goes, by whichever of
-//! [`Set::remove`] and the file's end comes first. Locks: a wait queue's lock, then a set's items,
-//! then nothing. `control` sleeps, and comes first.
+//! [`Set::remove`] and the file's end comes first. I5: an entry is among the asked ones if its file
+//! is a signalfd or a set that has asked ones. Locks: a wait queue's lock, then a set's items, then
+//! nothing; the queue of an inner set, then that of an outer one. `NESTING`, then an outer set's
+//! `control`, then an inner one's: these sleep, and come first.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
+use spin::Once;
 
 use super::file::File;
 use super::inode::*;
@@ -37,6 +46,30 @@ use crate::upcalls;
 
 /// The most files in one set.
 const MAX_ITEMS: usize = 65536;
+
+/// Links in a row of sets that are in each other, at most: as on Linux.
+const MAX_NESTS: usize = 4;
+/// Ways up from a set to sets that it is in, at most.
+const MAX_ABOVE: usize = 16;
+/// Entries of sets that a file has at most while one of these sets is in others.
+const MAX_SHARED: usize = 128;
+/// Entries below a set that is put in another one, at most: those of two full sets.
+const MAX_BELOW: usize = 2 * MAX_ITEMS;
+
+/// Held by a thread that puts a set in a set, or a file in a set that is in others.
+static NESTING: Mutex<()> = Mutex::new(());
+
+/// What may be asked for together with `EPOLLEXCLUSIVE`.
+const EXCLUSIVE: u32 = abi::EPOLLIN
+    | abi::EPOLLOUT
+    | abi::EPOLLERR
+    | abi::EPOLLHUP
+    | abi::EPOLLWAKEUP
+    | abi::EPOLLET
+    | abi::EPOLLEXCLUSIVE;
+
+/// Events that no entry can be without.
+const ALWAYS: u32 = abi::EPOLLERR | abi::EPOLLHUP;
 
 /// The parts of an event mask that are no events.
 const MODES: u32 = abi::EPOLLET | abi::EPOLLONESHOT | abi::EPOLLWAKEUP | abi::EPOLLEXCLUSIVE;
@@ -60,11 +93,19 @@ pub struct Watch {
     file: Weak<File>,
     /// The user that has put the file in the set.
     uid: u32,
+    /// The events that a thread wants to wait for alone; none, if it doesn't.
+    exclusive: u32,
 }
 
 impl Watcher for Watch {
-    fn notice(&self) {
-        self.set.put(self.key);
+    /// An entry that is exclusive hears nothing once a thread was woken for its events elsewhere.
+    fn notice(&self, served: u32) -> u32 {
+        let is_served = self.exclusive != 0 && self.exclusive & !served == 0;
+        if !is_served && self.set.put(self.key) {
+            self.exclusive
+        } else {
+            0
+        }
     }
 
     fn uid(&self) -> u32 {
@@ -86,6 +127,8 @@ struct Entry {
     data: u64,
     /// Its neighbours on the list, if it is there.
     place: Option<Place>,
+    /// How often its file was woken.
+    news: u32,
 }
 
 #[derive(Default)]
@@ -105,6 +148,14 @@ struct Items {
 }
 
 impl Items {
+    /// An entry's file was woken; whether the entry is new on the list.
+    fn announce(&mut self, key: Key) -> bool {
+        if let Some(entry) = self.all.get_mut(&key) {
+            entry.news = entry.news.wrapping_add(1);
+        }
+        self.push(key)
+    }
+
     /// Puts an entry at the end of the list; says whether it is new there.
     fn push(&mut self, key: Key) -> bool {
         let last = self.last;
@@ -149,29 +200,43 @@ impl Items {
         }
     }
 
-    /// Takes the first of the list off it: what to look at.
-    fn take_first(&mut self) -> Option<Look> {
+    /// Moves the first of the list to its end: what to look at.
+    fn turn(&mut self) -> Option<Look> {
         let key = self.first?;
         self.unlist(key);
+        self.push(key);
         self.look(key)
     }
 
     fn look(&self, key: Key) -> Option<Look> {
-        let entry = self.all.get(&key)?;
-        Some(Look { key, file: entry.watch.file.clone(), events: entry.events })
+        let Entry { watch, events, news, .. } = self.all.get(&key)?;
+        Some(Look { key, file: watch.file.clone(), events: *events, news: *news })
+    }
+
+    /// An entry was found not to be ready: it leaves the list, unless its file was woken since.
+    fn idle(&mut self, look: &Look) {
+        let is_same = |entry: &Entry| (entry.events, entry.news) == (look.events, look.news);
+        if self.all.get(&look.key).is_some_and(is_same) {
+            self.unlist(look.key);
+        }
     }
 
     /// An entry was found ready as it was looked at: what to report. Nothing if it has changed
-    /// since.
+    /// since, or another thread has reported it for good.
     fn report(&mut self, look: &Look) -> Option<u64> {
         let is_asked = self.asked.contains(&look.key);
         let entry = self.all.get_mut(&look.key).filter(|entry| entry.events == look.events)?;
         let data = entry.data;
+        if entry.place.is_none() && !is_asked {
+            return None;
+        }
+        let is_edge = entry.events & abi::EPOLLET != 0 && entry.news == look.news;
         if entry.events & abi::EPOLLONESHOT != 0 {
             // The entry takes no part until it is set again.
             entry.events &= MODES;
-        } else if entry.events & abi::EPOLLET == 0 && !is_asked {
-            self.push(look.key);
+            self.unlist(look.key);
+        } else if is_asked || is_edge {
+            self.unlist(look.key);
         }
         Some(data)
     }
@@ -190,6 +255,7 @@ struct Look {
     key: Key,
     file: Weak<File>,
     events: u32,
+    news: u32,
 }
 
 impl Look {
@@ -198,28 +264,31 @@ impl Look {
         if self.events & !MODES == 0 {
             return 0;
         }
-        self.file
-            .upgrade()
-            .map_or(0, |file| file.poll() & (self.events | abi::EPOLLERR | abi::EPOLLHUP))
+        self.file.upgrade().map_or(0, |file| file.poll() & self.events)
     }
 }
 
 /// A set of files.
 struct Set {
     items: SpinLock<Items>,
-    /// An entry has come on the list.
-    changed: WaitQueue,
+    /// An entry has come on the list: for threads that take what is there, one each.
+    waiters: WaitQueue,
+    /// The same, for those that only look: `poll`, and other sets.
+    lookers: WaitQueue,
     /// One call changes the set at a time.
     control: Mutex<()>,
+    /// What the set is open as.
+    file: Once<Weak<File>>,
 }
 
 impl Set {
-    /// Puts an entry on the list.
-    fn put(&self, key: Key) {
-        let is_new = self.items.lock().push(key);
-        if is_new {
-            self.changed.wake_all();
-        }
+    /// Puts an entry on the list. Whether that has woken a thread, or may have.
+    fn put(&self, key: Key) -> bool {
+        let is_new = self.items.lock().announce(key);
+        let is_looked_at = self.lookers.is_any();
+        self.lookers.wake_any();
+        let is_woken = is_new && self.waiters.is_any() && self.waiters.wake_first(|_| ());
+        is_woken || is_looked_at
     }
 
     /// Takes an entry out; says whether there was one.
@@ -231,18 +300,21 @@ impl Set {
         true
     }
 
-    /// Calls `each` with what is on the list and takes that off it, then with what has to be asked,
-    /// until it has enough.
+    /// Calls `each` with what is on the list, then with what has to be asked, until it has enough.
     fn look_at_all(&self, mut each: impl FnMut(&Look) -> bool) {
-        // What comes back on the list meanwhile is not looked at twice.
+        // What comes on the list meanwhile is not looked at twice.
         let listed = self.items.lock().listed;
         for _ in 0..listed {
-            let look = self.items.lock().take_first();
+            let look = self.items.lock().turn();
             let Some(look) = look else { break };
             if !each(&look) || is_cut_short() {
                 return;
             }
         }
+        self.look_at_asked(each);
+    }
+
+    fn look_at_asked(&self, mut each: impl FnMut(&Look) -> bool) {
         let mut from = (i32::MIN, 0);
         loop {
             let Some(look) = self.next_asked(from) else { return };
@@ -251,6 +323,30 @@ impl Set {
                 return;
             }
         }
+    }
+
+    /// Whether an entry is ready. Those that are found idle on the way leave the list.
+    fn is_ready(&self) -> bool {
+        loop {
+            let look = {
+                let items = self.items.lock();
+                items.first.and_then(|key| items.look(key))
+            };
+            let Some(look) = look else { break };
+            if look.poll() != 0 {
+                return true;
+            }
+            self.items.lock().idle(&look);
+            if is_cut_short() {
+                return false;
+            }
+        }
+        let mut is_ready = false;
+        self.look_at_asked(|look| {
+            is_ready = look.poll() != 0;
+            !is_ready
+        });
+        is_ready
     }
 
     /// At most `max` files that are ready.
@@ -263,15 +359,23 @@ impl Set {
         ready.room(most.min(max))?;
         self.look_at_all(|look| {
             let events = look.poll();
-            let data = (events != 0).then(|| self.items.lock().report(look)).flatten();
+            if events == 0 {
+                self.items.lock().idle(look);
+                return true;
+            }
+            let data = self.items.lock().report(look);
             if let Some(data) = data {
-                ready.push(Event { events, data });
+                ready.push(Event { events, data, key: look.key, wanted: look.events });
+            }
+            if events & ALWAYS != 0 && look.events & abi::EPOLLEXCLUSIVE != 0 {
+                tell_all(look);
             }
             ready.len() < ready.capacity().min(max)
         });
-        if !ready.is_empty() && self.items.lock().listed > 0 {
-            // Another may have found the list empty meanwhile.
-            self.changed.wake_all();
+        let is_over = !ready.is_empty() || sched::is_leaving();
+        if is_over && self.items.lock().first.is_some() {
+            // Another thread can take what is left.
+            self.waiters.wake_one();
         }
         Ok(ready)
     }
@@ -299,6 +403,17 @@ impl Set {
     }
 }
 
+/// A file that threads wait for one at a time is at its end, which concerns all of them.
+fn tell_all(look: &Look) {
+    let watchers = look.file.upgrade().and_then(|file| file.watchers().ok());
+    for watch in watchers.iter().flatten().filter(|watch| watch.exclusive != 0) {
+        if watch.set.waiters.is_any() || watch.set.lookers.is_any() {
+            watch.set.put(watch.key);
+        }
+        sched::work_done(LOOK);
+    }
+}
+
 /// Gives way to other threads after some looks. Whether the caller is being ended, and need look at
 /// no more.
 fn is_cut_short() -> bool {
@@ -317,12 +432,16 @@ pub enum Control {
     Add { events: u32, data: u64 },
     Modify { events: u32, data: u64 },
     Remove,
+    Unknown,
 }
 
 /// What a wait reports.
 pub struct Event {
     pub events: u32,
     pub data: u64,
+    key: Key,
+    /// The mask of the entry before the report.
+    wanted: u32,
 }
 
 impl Epoll {
@@ -337,60 +456,70 @@ impl Epoll {
             asked: BTreeSet::new(),
             charge: charge::take(0).map_err(|_| ENFILE)?,
         };
-        let set =
-            Set { items: SpinLock::new(items), changed: WaitQueue::new(), control: Mutex::new(()) };
-        File::anonymous(
-            Arc::new(Epoll { set: Arc::new(set), ino: super::new_ino(), _charge: charge }),
-            abi::O_RDWR,
-        )
+        let set = Arc::new(Set {
+            items: SpinLock::new(items),
+            waiters: WaitQueue::new(),
+            lookers: WaitQueue::new(),
+            control: Mutex::new(()),
+            file: Once::new(),
+        });
+        let epoll = Arc::new(Epoll { set: set.clone(), ino: super::new_ino(), _charge: charge });
+        let file = File::anonymous(epoll, abi::O_RDWR)?;
+        set.file.call_once(|| Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    fn behind(file: &File) -> Option<&Epoll> {
+        downcast_file::<Epoll>(file.io())
     }
 
     /// The set behind an open file.
     pub fn of(file: &File) -> Result<&Epoll> {
-        downcast_file::<Epoll>(file.io()).ok_or(EINVAL)
+        Self::behind(file).ok_or(EINVAL)
     }
 
-    pub fn control(&self, fd: i32, file: &Arc<File>, change: Control) -> Result<()> {
-        if downcast_file::<Epoll>(file.io()).is_some() {
-            return Err(ELOOP);
-        }
-        if matches!(file.inode().kind(), Kind::File | Kind::Dir) && file.is_seekable() {
+    /// Changes the set behind `epoll`.
+    ///
+    /// # Errors
+    /// As `epoll_ctl` has them.
+    pub fn control(epoll: &Arc<File>, fd: i32, file: &Arc<File>, change: Control) -> Result<()> {
+        if !file.can_be_watched() {
             return Err(EPERM);
         }
+        if Arc::ptr_eq(epoll, file) {
+            return Err(EINVAL);
+        }
+        let set = &Self::of(epoll)?.set;
         let key = (fd, Arc::as_ptr(file).addr());
-        let _turn = self.set.control.lock();
         match change {
-            Control::Add { events, data } => self.add(key, file, events, data)?,
-            Control::Modify { events, data } => {
-                let mut items = self.set.items.lock();
-                let entry = items.all.get_mut(&key).ok_or(ENOENT)?;
-                (entry.events, entry.data) = (events, data);
+            Control::Add { events, data } => {
+                let is_exclusive = events & abi::EPOLLEXCLUSIVE != 0;
+                if is_exclusive && (Self::behind(file).is_some() || events & !EXCLUSIVE != 0) {
+                    return Err(EINVAL);
+                }
+                set.add(key, file, events | ALWAYS, data)?;
             }
-            Control::Remove => return self.set.remove(key).then_some(()).ok_or(ENOENT),
+            Control::Modify { events, data } => {
+                if events & abi::EPOLLEXCLUSIVE != 0 {
+                    return Err(EINVAL);
+                }
+                let _turn = set.control.lock();
+                let mut items = set.items.lock();
+                let entry = items.all.get_mut(&key).ok_or(ENOENT)?;
+                if entry.watch.exclusive != 0 {
+                    return Err(EINVAL);
+                }
+                (entry.events, entry.data) = (events | ALWAYS, data);
+            }
+            Control::Remove => {
+                let _turn = set.control.lock();
+                return set.remove(key).then_some(()).ok_or(ENOENT);
+            }
+            Control::Unknown => return Err(EINVAL),
         }
         // The file may be ready now.
-        self.set.put(key);
+        set.put(key);
         Ok(())
-    }
-
-    fn add(&self, key: Key, file: &Arc<File>, events: u32, data: u64) -> Result<()> {
-        let uid = charge::account().user().uid();
-        let watch = Arc::new(Watch { set: self.set.clone(), key, file: Arc::downgrade(file), uid });
-        {
-            let mut items = self.set.items.lock();
-            if items.all.contains_key(&key) {
-                return Err(EEXIST);
-            }
-            if items.all.len() >= MAX_ITEMS {
-                return Err(ENOSPC);
-            }
-            items.charge.grow(ITEM).map_err(|_| ENOSPC)?;
-            items.all.insert(key, Entry { watch: watch.clone(), events, data, place: None });
-            if file.io().depends_on_caller() {
-                items.asked.insert(key);
-            }
-        }
-        file.watch(&watch).inspect_err(|_| _ = self.set.remove(key))
     }
 
     /// Waits until a file is ready or the deadline passes; reports at most `max` files.
@@ -405,7 +534,7 @@ impl Epoll {
             }
             let asked = self.set.asked()?;
             let process = upcalls::current_process();
-            let queues = [&self.set.changed, &process.signal_readers];
+            let queues = [&self.set.waiters, &process.signal_readers];
             let is_ready = || {
                 let is_listed = self.set.items.lock().first.is_some();
                 let is_one = |(_, look): &(_, Look)| look.poll() != 0 || is_cut_short();
@@ -417,6 +546,186 @@ impl Epoll {
                 Err(Woken::Signal) => return Err(EINTR),
             }
         }
+    }
+
+    /// Events could not be given to the program: what was reported is taken back.
+    pub fn take_back(&self, events: &[Event]) {
+        for event in events {
+            let mut items = self.set.items.lock();
+            match items.all.get_mut(&event.key) {
+                Some(entry) if entry.events == event.wanted & MODES => entry.events = event.wanted,
+                _ => {}
+            }
+            items.push(event.key);
+        }
+    }
+}
+
+/// Sets in sets.
+impl Set {
+    fn add(self: &Arc<Set>, key: Key, file: &Arc<File>, events: u32, data: u64) -> Result<()> {
+        let inner = Epoll::behind(file).map(|epoll| &epoll.set);
+        let mut nesting = None;
+        if inner.is_some() || file.watch_count() + 1 >= MAX_SHARED {
+            nesting = Some(NESTING.lock());
+        }
+        let mut turn = self.control.lock();
+        if nesting.is_none() && self.is_in_others() {
+            drop(turn);
+            nesting = Some(NESTING.lock());
+            turn = self.control.lock();
+        }
+        if nesting.is_some() {
+            match inner {
+                Some(inner) => self.may_hold(inner)?,
+                None => self.may_share(file)?,
+            }
+        }
+        // No file comes into the inner set that has not been looked at.
+        let inner_turn = inner.map(|inner| inner.control.lock());
+        self.insert(key, file, events, data)?;
+        if nesting.is_some() && file.io().depends_on_caller() {
+            self.ask_above().inspect_err(|_| _ = self.remove(key))?;
+        }
+        drop((inner_turn, turn, nesting));
+        Ok(())
+    }
+
+    fn insert(self: &Arc<Set>, key: Key, file: &Arc<File>, events: u32, data: u64) -> Result<()> {
+        let wanted = events & (abi::EPOLLIN | abi::EPOLLOUT);
+        let exclusive = match events & abi::EPOLLEXCLUSIVE {
+            0 => 0,
+            _ if wanted == 0 => ALWAYS,
+            _ => wanted,
+        };
+        let uid = charge::account().user().uid();
+        let set = self.clone();
+        let watch = Arc::new(Watch { set, key, file: Arc::downgrade(file), uid, exclusive });
+        {
+            let mut items = self.items.lock();
+            if items.all.contains_key(&key) {
+                return Err(EEXIST);
+            }
+            if items.all.len() >= MAX_ITEMS {
+                return Err(ENOSPC);
+            }
+            items.charge.grow(ITEM).map_err(|_| ENOSPC)?;
+            let entry = Entry { watch: watch.clone(), events, data, place: None, news: 0 };
+            items.all.insert(key, entry);
+        }
+        file.watch(&watch).inspect_err(|_| _ = self.remove(key))?;
+        if file.io().depends_on_caller() {
+            let mut items = self.items.lock();
+            if items.all.contains_key(&key) {
+                items.asked.insert(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The entries of other sets that the set is in.
+    fn entries_above(&self) -> Result<Vec<Arc<Watch>>> {
+        match self.file.get().and_then(Weak::upgrade) {
+            Some(file) => file.watchers(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn is_in_others(&self) -> bool {
+        let file = self.file.get().and_then(Weak::upgrade);
+        file.is_some_and(|file| file.watch_count() != 0)
+    }
+
+    /// Calls `each` with the entries of the set in others, and of these in others; how many ways up
+    /// there are, and how many links the longest has.
+    ///
+    /// # Errors
+    /// `EINVAL`: there are more than may be.
+    fn climb(self: &Arc<Set>, mut each: impl FnMut(&Watch)) -> Result<(usize, usize)> {
+        let (mut ways, mut longest) = (0, 0);
+        let mut left = Vec::from([(self.clone(), 0)]);
+        while let Some((set, links)) = left.pop() {
+            for watch in set.entries_above()? {
+                ways += 1;
+                longest = longest.max(links + 1);
+                if ways > MAX_ABOVE {
+                    return Err(EINVAL);
+                }
+                each(&watch);
+                left.push((watch.set.clone(), links + 1));
+            }
+        }
+        Ok((ways, longest))
+    }
+
+    /// Whether a file that is no set may be in this one: a file in a set that is in others is in few
+    /// sets.
+    fn may_share(&self, file: &File) -> Result<()> {
+        if file.watch_count() < MAX_SHARED {
+            return Ok(());
+        }
+        let is_nested = |watch: &Arc<Watch>| watch.set.is_in_others();
+        if self.is_in_others() || file.watchers()?.iter().any(is_nested) {
+            return Err(EINVAL);
+        }
+        Ok(())
+    }
+
+    /// Whether another set may be in this one.
+    ///
+    /// # Errors
+    /// `ELOOP`: this is in the other one, or the row of sets would be too long; `EINVAL`: there
+    /// would be too many ways up, or too much is in the other one.
+    fn may_hold(self: &Arc<Set>, inner: &Arc<Set>) -> Result<()> {
+        let (ways, links_above) = self.climb(|_| ())?;
+        let mut ways_to = BTreeMap::<_, usize>::new();
+        let mut looks = 0;
+        let mut left = Vec::from([(inner.clone(), 0)]);
+        while let Some((set, links)) = left.pop() {
+            if Arc::ptr_eq(&set, self) || links_above + 1 + links > MAX_NESTS {
+                return Err(ELOOP);
+            }
+            // Each way down to a set is a way up from it.
+            let many = ways_to.entry(Arc::as_ptr(&set)).or_default();
+            *many += 1;
+            if set.climb(|_| ())?.0 + *many * (1 + ways) > MAX_ABOVE {
+                return Err(EINVAL);
+            }
+            let mut from = (i32::MIN, 0);
+            while let Some((key, file)) = set.next_item(from) {
+                from = (key.0, key.1 + 1);
+                looks += 1;
+                if looks > MAX_BELOW || is_cut_short() {
+                    return Err(EINVAL);
+                }
+                let Some(file) = file.upgrade() else { continue };
+                match Epoll::behind(&file) {
+                    Some(below) => {
+                        left.room(1)?;
+                        left.push((below.set.clone(), links + 1));
+                    }
+                    None if file.watch_count() > MAX_SHARED => return Err(EINVAL),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_item(&self, from: Key) -> Option<(Key, Weak<File>)> {
+        let items = self.items.lock();
+        items.all.range(from..).next().map(|(&key, entry)| (key, entry.watch.file.clone()))
+    }
+
+    /// The set has entries that have to be asked, so those that it is in have to ask it (I5).
+    fn ask_above(self: &Arc<Set>) -> Result<()> {
+        let ask = |watch: &Watch| {
+            let mut items = watch.set.items.lock();
+            if items.all.contains_key(&watch.key) {
+                items.asked.insert(watch.key);
+            }
+        };
+        self.climb(ask).map(|_| ())
     }
 }
 
@@ -444,16 +753,7 @@ impl Inode for Epoll {
 
 impl FileOps for Epoll {
     fn poll(&self, _file: &File) -> u32 {
-        let mut is_ready = false;
-        self.set.look_at_all(|look| {
-            is_ready = look.poll() != 0;
-            if is_ready {
-                // The entry has not been reported.
-                self.set.put(look.key);
-            }
-            !is_ready
-        });
-        if is_ready {
+        if self.set.is_ready() {
             abi::POLLIN | abi::POLLRDNORM
         } else {
             0
@@ -461,6 +761,10 @@ impl FileOps for Epoll {
     }
 
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
-        out.push(&self.set.changed);
+        out.push(&self.set.lookers);
+    }
+
+    fn depends_on_caller(&self) -> bool {
+        !self.set.items.lock().asked.is_empty()
     }
 }

@@ -423,15 +423,37 @@ impl File {
             watched.room(1)?;
             watched.push(watch.clone());
         }
-        if self.io.depends_on_caller() {
-            return Ok(());
-        }
         let mut queues = Vec::new();
         let told = queues.room(QUEUES).map_err(Errno::from).and_then(|()| {
             self.queues(&mut queues);
             queues.iter().try_for_each(|queue| queue.watch(watch.clone()).map_err(|_| ENOSPC))
         });
         told.inspect_err(|_| self.unwatch(watch))
+    }
+
+    /// The watchers that the file has.
+    pub fn watchers(&self) -> Result<Vec<Arc<Watch>>> {
+        let mut watchers = Vec::new();
+        loop {
+            watchers.room(self.watch_count())?;
+            let watched = self.watched.lock();
+            if watched.len() <= watchers.capacity() {
+                watchers.extend(watched.iter().cloned());
+                return Ok(watchers);
+            }
+        }
+    }
+
+    /// How many those are.
+    pub fn watch_count(&self) -> usize {
+        self.watched.lock().len()
+    }
+
+    /// Whether a change of what [`poll`](Self::poll) says can be waited for.
+    pub fn can_be_watched(&self) -> bool {
+        let mut queues = Vec::new();
+        self.queues(&mut queues);
+        !queues.is_empty() || self.io.depends_on_caller()
     }
 
     /// Tells a watcher no longer.

@@ -31,7 +31,9 @@ pub enum Woken {
 /// A watcher that is told of each wake-up that is for all, and goes on being told.
 pub trait Watcher: Send + Sync {
     /// May be called from interrupt handlers and with spin locks held, the queue's among them.
-    fn notice(&self);
+    /// `served` are the events of which watchers that came before have woken a thread that wants to
+    /// be the only one (`EPOLLEXCLUSIVE`). Returns those for which this one has.
+    fn notice(&self, served: u32) -> u32;
 
     /// The user who has it told.
     fn uid(&self) -> u32;
@@ -117,7 +119,7 @@ impl WaitQueue {
             sched::wake(&task);
         }
         if let Some(watchers) = &waiters.watchers {
-            watchers.0.iter().for_each(|watcher| watcher.notice());
+            watchers.0.iter().fold(0, |served, watcher| served | watcher.notice(served));
         }
     }
 
@@ -125,6 +127,11 @@ impl WaitQueue {
     /// wasn't.
     pub fn is_watched(&self) -> bool {
         self.is_watched.load(Relaxed)
+    }
+
+    /// Whether there was a waiter or a watcher a moment ago.
+    pub fn is_any(&self) -> bool {
+        self.is_any.load(Relaxed)
     }
 
     /// Tells a watcher of each [`wake_all`](Self::wake_all) from now on.

@@ -325,8 +325,6 @@ struct EpollEvent {
 }
 
 fn epoll_ctl(epoll: i32, operation: u32, fd: i32, event: u64) -> Result<()> {
-    let epoll = curproc::file(epoll)?;
-    let file = curproc::file(fd)?;
     let change = if operation == abi::EPOLL_CTL_DEL {
         Control::Remove
     } else {
@@ -335,20 +333,26 @@ fn epoll_ctl(epoll: i32, operation: u32, fd: i32, event: u64) -> Result<()> {
         match operation {
             abi::EPOLL_CTL_ADD => Control::Add { events, data },
             abi::EPOLL_CTL_MOD => Control::Modify { events, data },
-            _ => return Err(EINVAL),
+            _ => Control::Unknown,
         }
     };
-    Epoll::of(&epoll)?.control(fd, &file, change)
+    let epoll = curproc::file(epoll)?;
+    Epoll::control(&epoll, fd, &curproc::file(fd)?, change)
 }
 
 fn epoll_until(epoll: i32, out: u64, max: i32, deadline: Option<Nanos>) -> Result<usize> {
     let max = usize::try_from(max).ok().filter(|&max| max > 0).ok_or(EINVAL)?.min(4096);
-    let epoll = curproc::file(epoll)?;
-    let ready = Epoll::of(&epoll)?.wait(max, deadline)?;
+    let file = curproc::file(epoll)?;
+    let epoll = Epoll::of(&file)?;
+    let ready = epoll.wait(max, deadline)?;
     for (index, event) in ready.iter().enumerate() {
-        let event =
+        let told =
             EpollEvent { events: event.events.to_ne_bytes(), data: event.data.to_ne_bytes() };
-        user::put(out.wrapping_add(index as u64 * size_of::<EpollEvent>() as u64), &event)?;
+        let at = out.wrapping_add(index as u64 * size_of::<EpollEvent>() as u64);
+        if let Err(errno) = user::put(at, &told) {
+            epoll.take_back(&ready[index..]);
+            return if index == 0 { Err(errno) } else { Ok(index) };
+        }
     }
     Ok(ready.len())
 }
