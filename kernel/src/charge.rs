@@ -79,6 +79,8 @@ pub struct User {
     files: AtomicUsize,
     /// Pages of segments that are locked in memory.
     locked: AtomicUsize,
+    /// Pseudo-terminals.
+    terminals: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
     /// What its processes had together when one had to go last (`proc::oom`).
@@ -142,6 +144,7 @@ impl User {
             pipe_pages: AtomicUsize::new(0),
             files: AtomicUsize::new(0),
             locked: AtomicUsize::new(0),
+            terminals: AtomicUsize::new(0),
             memory: Arc::new(if uid == 0 {
                 Quota::new(usize::MAX)
             } else {
@@ -241,6 +244,7 @@ impl User {
             Counted::PipePages => &self.pipe_pages,
             Counted::Files => &self.files,
             Counted::LockedPages => &self.locked,
+            Counted::Terminals => &self.terminals,
         }
     }
 }
@@ -450,6 +454,8 @@ pub enum Counted {
     Files,
     /// Pages of segments that are locked in memory.
     LockedPages,
+    /// Pseudo-terminals.
+    Terminals,
 }
 
 /// A number of things counted for a user, until this is dropped.

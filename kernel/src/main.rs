@@ -101,7 +101,7 @@ fn start(info: &BootInfo) -> ! {
     }
     dev::devfs::init().expect("enough memory for /dev");
     procfs::init().expect("enough memory for /proc");
-    tty::init(info.cmdline);
+    tty::init(info.cmdline).expect("enough memory for the console");
     terminal::register(terminal::Terminal {
         adopt: tty::adopt,
         session_ended: tty::session_ended,

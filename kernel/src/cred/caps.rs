@@ -31,6 +31,7 @@ bitflags! {
         const SYS_ADMIN = 1 << 21;
         const SYS_NICE = 1 << 23;
         const SYS_RESOURCE = 1 << 24;
+        const SYS_TTY_CONFIG = 1 << 26;
         const MKNOD = 1 << 27;
         const MAC_OVERRIDE = 1 << 32;
         const WAKE_ALARM = 1 << 35;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::{framebuffer, tty};
 use crate::block;
 use crate::cred::Cred;
-use crate::devnum::device_number;
+use crate::devnum::{device_number, major_and_minor};
 use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
@@ -31,6 +31,9 @@ const COVERAGE: u64 = device_number(10, 240);
 const TTY: u64 = device_number(5, 0);
 const CONSOLE: u64 = device_number(5, 1);
 const TTY_S0: u64 = device_number(4, 64);
+const PTMX: u64 = device_number(5, 2);
+/// Of terminals that only their nodes in `/dev/pts` lead to.
+const PTS_MAJOR: u64 = 136;
 
 /// Opens the device with this number.
 pub fn open(rdev: u64, flags: u32) -> Result<FileRef> {
@@ -42,7 +45,9 @@ pub fn open(rdev: u64, flags: u32) -> Result<FileRef> {
         KMSG => Memory::Log,
         #[cfg(feature = "coverage")]
         COVERAGE => Memory::Coverage,
-        TTY => return tty::open_controlling(),
+        TTY => return tty::open_controlling(flags),
+        PTMX => return tty::open_master(),
+        number if major_and_minor(number).0 == PTS_MAJOR => return Err(EIO),
         CONSOLE | TTY_S0 => return tty::open_console(flags),
         framebuffer::NUMBER if framebuffer::memory().is_some() => {
             return Ok(Arc::new(framebuffer::FrameBuffer))
@@ -162,6 +167,7 @@ pub fn create(first: &InodeRef) -> Result<InodeRef> {
         ("urandom", URANDOM, 0o666),
         ("kmsg", KMSG, 0o644),
         ("tty", TTY, 0o666),
+        ("ptmx", PTMX, 0o666),
         ("console", CONSOLE, 0o600),
         ("ttyS0", TTY_S0, 0o620),
     ];
@@ -196,9 +202,10 @@ pub fn create(first: &InodeRef) -> Result<InodeRef> {
     Ok(root)
 }
 
-/// Mounts `/dev` on the first file system, and on `/dev/shm` a place for shared memory.
+/// Mounts `/dev` on the first file system, on `/dev/shm` a place for shared memory, and `/dev/pts`.
 pub fn init() -> Result<()> {
     let root = mount::root().inode;
     mount_at("/dev", create(&root)?, "devtmpfs", "devtmpfs")?;
-    mount_at("/dev/shm", tmpfs::TmpFs::create(&root, 0o1777)?, "tmpfs", "tmpfs")
+    mount_at("/dev/shm", tmpfs::TmpFs::create(&root, 0o1777)?, "tmpfs", "tmpfs")?;
+    tty::devpts::init()
 }

@@ -10,6 +10,7 @@
 //! device and inode number of `stat` are unique among live nodes and constant. I3: no method but
 //! `cover` is called with a spin lock held.
 
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
@@ -296,6 +297,11 @@ pub trait Inode: Any + Send + Sync {
     /// called with a spin lock held.
     fn cover(&self) -> Option<&Cover> {
         None
+    }
+
+    /// What `/proc/mounts` says of its file system, each option behind a comma.
+    fn shown_options(&self) -> String {
+        String::new()
     }
 
     /// Whether its file system is mounted for reading only.

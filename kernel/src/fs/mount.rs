@@ -22,7 +22,6 @@ use spin::Once;
 
 use super::inode::{same, Cover, InodeRef, Kind, NewNode};
 use super::path::{dir_path, walk, Dir, Follow, Start, PATH_MAX};
-use super::tmpfs;
 use crate::errno::*;
 use crate::sched;
 use crate::sync::{Mutex, SpinLock, WaitQueue};
@@ -172,7 +171,7 @@ impl Mount {
 
     /// Options of its file system, each behind a comma.
     pub fn fs_options(&self) -> String {
-        tmpfs::shown_options(&self.root)
+        self.root.shown_options()
     }
 
     /// Its path as the running process sees it; `None` if that is outside of its root.

@@ -238,11 +238,7 @@ fn stat(process: &Process) -> Result<Vec<u8>> {
     let usage = process.total_usage();
     let children = *process.child_usage.lock();
     let memory = maps::memory_stats(process);
-    let (terminal, foreground) = if tty::controls(process.sid()) {
-        (crate::devnum::device_number(5, 1), tty::foreground_of(process.sid()))
-    } else {
-        (0, -1)
-    };
+    let (terminal, foreground) = tty::shown(process.sid());
     let nice = process.nice.load(Relaxed);
     let policy = process.leader().map(|thread| thread.policy()).unwrap_or_default();
     let text = format!(

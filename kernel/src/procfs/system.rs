@@ -9,6 +9,7 @@ use super::text::{Spot, Text};
 use super::{dir, link, memory, net, records, setting, settings, text, Member, Show};
 use crate::arch::cpu;
 use crate::block;
+use crate::dev::tty;
 use crate::errno::Result;
 use crate::fs::path::escaped;
 use crate::fs::{file, mount, random, swap};
@@ -46,8 +47,20 @@ pub(super) static ROOT: &[Member] = &[
     link("inuse", Show::InUse),
     dir("sysvipc", SYSVIPC),
     dir("net", NET),
+    dir("tty", TTY),
     dir("sys", &[dir("kernel", KERNEL), dir("vm", VM), dir("fs", FS)]),
 ];
+
+static TTY: &[Member] = &[text("drivers", || {
+    String::from(
+        "/dev/tty             /dev/tty        5       0 system:/dev/tty\n\
+         /dev/console         /dev/console    5       1 system:console\n\
+         /dev/ptmx            /dev/ptmx       5       2 system\n\
+         serial               /dev/ttyS       4      64 serial\n\
+         pty_slave            /dev/pts      136 0-1048575 pty:slave\n\
+         pty_master           /dev/ptm      128 0-1048575 pty:master\n",
+    )
+})];
 
 static NET: &[Member] = &[
     records("unix", net::unix),
@@ -74,6 +87,12 @@ static KERNEL: &[Member] = &[
     setting("shmmni", &settings::SHMMNI),
     text("shm_rmid_forced", || String::from("0\n")),
     dir("random", RANDOM),
+    dir("pty", PTY),
+];
+
+static PTY: &[Member] = &[
+    text("max", || format!("{}\n", tty::ptys().1)),
+    text("nr", || format!("{}\n", tty::ptys().0)),
 ];
 
 static RANDOM: &[Member] = &[
@@ -231,7 +250,7 @@ fn cpuinfo() -> String {
 }
 
 fn filesystems() -> String {
-    String::from("nodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\n")
+    String::from("nodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\nnodev\tdevpts\n")
 }
 
 fn cmdline() -> String {
@@ -239,7 +258,7 @@ fn cmdline() -> String {
 }
 
 fn devices() -> String {
-    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n\nBlock devices:\n254 virtblk\n")
+    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n128 ptm\n136 pts\n\nBlock devices:\n254 virtblk\n")
 }
 
 fn uuid() -> String {

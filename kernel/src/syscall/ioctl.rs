@@ -3,12 +3,20 @@
 use linux_raw_sys::ioctl as abi;
 
 use super::{calls, Calls};
+use crate::cred::caps::Caps;
+use crate::dev::tty;
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::proc::curproc;
 use crate::user;
 
-pub const CALLS: Calls = calls! { __NR_ioctl => ioctl[3] };
+pub const CALLS: Calls = calls! { __NR_ioctl => ioctl[3], __NR_vhangup => vhangup[0] };
+
+fn vhangup() -> Result<()> {
+    curproc::cred().need(Caps::SYS_TTY_CONFIG)?;
+    tty::hang_up_own();
+    Ok(())
+}
 
 fn ioctl(fd: i32, request: u32, arg: u64) -> Result<u64> {
     let files = curproc::files()?;

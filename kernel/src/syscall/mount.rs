@@ -10,6 +10,7 @@ use super::{calls, Calls};
 use crate::block;
 use crate::cred::caps::Caps;
 use crate::dev::devfs;
+use crate::dev::tty::devpts;
 use crate::errno::*;
 use crate::fs::inode::{same, InodeRef, Kind};
 use crate::fs::mount::{self, Extent, Unmount};
@@ -94,6 +95,10 @@ fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> 
         b"sysfs" => ("sysfs", procfs::create_sys()),
         b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
         b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)?),
+        b"devpts" => {
+            devpts::set_options(&options(data)?)?;
+            ("devpts", devpts::root())
+        }
         b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root().inode)?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
         _ => return Err(ENODEV),

@@ -160,11 +160,6 @@ pub fn remount(root: &InodeRef, options: &[u8]) -> Result<bool> {
     Ok(true)
 }
 
-/// What `/proc/mounts` adds for the file system with this root.
-pub fn shown_options(root: &InodeRef) -> String {
-    downcast::<TmpNode>(root).map_or_else(String::new, |node| node.fs.limits.show())
-}
-
 impl TmpNode {
     /// The file system has what it begins with: what comes from now on is limited.
     pub fn limit(&self) {
@@ -373,6 +368,10 @@ impl Inode for TmpNode {
             files: files.saturating_add(files_free),
             files_free,
         }
+    }
+
+    fn shown_options(&self) -> String {
+        self.fs.limits.show()
     }
 
     fn lookup(&self, name: &[u8]) -> Result<InodeRef> {

@@ -14,6 +14,11 @@ pub const CASES: &[Case] = &[
         expect: &[Lacks("FAILED"), Contains("the terminal holds")],
         ..guest("sessions and the terminal", &[("sessions", Libc::Musl)], &["/bin/sessions"])
     },
+    guest("pseudo-terminals", &[("ptys", Libc::Musl)], &["/bin/ptys"]),
+    Case {
+        cpus: 4,
+        ..guest("pseudo-terminals, several CPUs", &[("ptys", Libc::Musl)], &["/bin/ptys"])
+    },
     Case {
         name: "interactive shell, ^C",
         input: Input::Keys(&[
