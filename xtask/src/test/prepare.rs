@@ -2,7 +2,7 @@
 //! folder of their own.
 
 use crate::image::{self, Image, Libraries};
-use crate::{build, fuzz};
+use crate::{build, debian, fuzz};
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -81,6 +81,35 @@ fn checksum(bytes: &[u8]) -> Result<String> {
         .output()
         .context("can't run cksum")?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Debian's programs that make terminals for others, and those that look at them.
+pub fn terminal_programs() -> Result<Result<Prepared, String>> {
+    debian_programs(&[
+        "bash",
+        "bsdutils",
+        "coreutils",
+        "expect",
+        "libc-bin",
+        "ncurses-base",
+        "procps",
+        "python3",
+        "screen",
+        "tmux",
+    ])
+}
+
+/// Debian's debuggers.
+pub fn debuggers() -> Result<Result<Prepared, String>> {
+    debian_programs(&["bash", "coreutils", "gdb", "gdbserver", "ltrace", "ncurses-base", "strace"])
+}
+
+fn debian_programs(packages: &[&str]) -> Result<Result<Prepared, String>> {
+    if image::find_program("apt-get").is_none() {
+        return Ok(Err("no apt to fetch Debian's programs with".to_owned()));
+    }
+    let root = debian::root(packages)?;
+    Ok(Ok(Prepared { root: Some(root), ..Prepared::default() }))
 }
 
 /// A folder with this machine's gcc in it: driver, compiler, assembler, linker, headers, start

@@ -123,7 +123,7 @@ const fn together(name: &'static str, cpus: u32) -> Case {
     }
 }
 
-const PYTHON: &str = "cd /tmp && exec /bin/flat $0 /usr/bin/python3.* -m test -v test_threading test_multiprocessing_fork test_mmap";
+const PYTHON: &str = "cd /tmp && exec /bin/flat $0 /usr/bin/python3.* -m test -v test_threading test_multiprocessing_fork test_mmap test_pty";
 
 const fn python(name: &'static str, cpus: u32) -> Case {
     Case {

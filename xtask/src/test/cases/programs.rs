@@ -1,7 +1,7 @@
 //! Debian's programs, shells and the examples for programs.
 
 use super::super::prepare;
-use super::Expect::{Exactly, Matches};
+use super::Expect::{Contains, Exactly, Matches};
 use super::{Case, Expect, CASE};
 use crate::guest::Libc;
 
@@ -67,6 +67,46 @@ pub const CASES: &[Case] = &[
         guests: &[("pass", Libc::Musl)],
         command: &["/bin/pass"],
         expect: &[Exactly("1048576 rows came, 0 of them wrong\n")],
+        ..CASE
+    },
+    Case {
+        name: "script, and what runs in it",
+        command: &["/bin/bash", "-c", SCRIPT],
+        prepare: prepare::terminal_programs,
+        expect: &[Contains("/dev/pts/0"), Matches(r"\npts/0 "), Contains("typed: hello"), Contains("code 7")],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
+        name: "expect",
+        command: &["/usr/bin/expect", "-c", EXPECT],
+        prepare: prepare::terminal_programs,
+        expect: &[Contains("interrupted"), Contains("size 33 100"), Contains("ended 3")],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
+        name: "tmux with two panes",
+        command: &["/bin/bash", "-c", TMUX],
+        prepare: prepare::terminal_programs,
+        expect: &[Contains("pane 0 is /dev/pts/"), Contains("pane 1 is /dev/pts/"), Contains("panes 2"), Contains("none left")],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
+        name: "screen",
+        command: &["/bin/bash", "-c", SCREEN],
+        prepare: prepare::terminal_programs,
+        expect: &[Contains("window is /dev/pts/"), Contains("none left")],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
+        name: "python makes terminals",
+        command: &["/usr/bin/python3", "-c", PYTHON_PTY],
+        prepare: prepare::terminal_programs,
+        expect: &[Contains("200000 bytes came, the same: True"), Contains("spawned on /dev/pts/"), Contains("status 5")],
+        memory: "1G",
         ..CASE
     },
     Case {
@@ -145,6 +185,59 @@ exec 3>g; echo by number >&3; exec 3>&-; cat g; x=7; cat <<END
 here $x
 END
 ls /nope >h 2>&1; wc -l </dev/null; test -s h";
+
+const SCRIPT: &str = "script -qec 'tty; /usr/bin/ps -o tty,comm; read line; echo typed: $line; exit 7' /dev/null <<<hello; echo code $?";
+
+const EXPECT: &str = "set timeout 20
+spawn -noecho bash --norc
+expect -- {# }
+send {bash -c 'trap \"echo inter\"\"rupted; exit\" INT; while :; do sleep 0.2; done'}
+send \\r
+sleep 1
+send \\003
+expect interrupted
+stty rows 33 columns 100 < $spawn_out(slave,name)
+send {echo size $(stty size)}
+send \\r
+expect {size 33 100}
+send {exit 3}
+send \\r
+expect eof
+puts \"ended [lindex [wait] 3]\"
+";
+
+const TMUX: &str = "export TERM=screen LC_ALL=C.UTF-8; tmux -f /dev/null new-session -d -x 100 -y 30 'bash --norc' && tmux split-window 'bash --norc'; \
+for pane in 0 1; do tmux send-keys -t $pane 'echo pane '$pane' is $(tty)' Enter; done; sleep 2; tmux list-panes | wc -l | sed 's/^/panes /'; \
+for pane in 0 1; do tmux capture-pane -p -t $pane | grep '^pane'; done; /usr/bin/ps -eo tty,comm | grep pts; tmux kill-server; sleep 1; \
+/usr/bin/pgrep -l bash | grep -v $$ || echo none left";
+
+const SCREEN: &str = "export TERM=screen LC_ALL=C SCREENDIR=/tmp/screens; mkdir -m 700 /tmp/screens; screen -d -m -S one bash --norc; sleep 1; \
+screen -S one -X stuff $'echo window is $(tty) >/tmp/said\\n'; for i in 1 2 3 4 5 6 7 8; do test -s /tmp/said && break; sleep 0.5; done; cat /tmp/said; \
+screen -ls | grep one; screen -S one -X quit; sleep 1; /usr/bin/pgrep -l bash | grep -v $$ || echo none left";
+
+const PYTHON_PTY: &str = "import os, pty, select, threading, tty
+m, s = pty.openpty()
+tty.setraw(s)
+text = bytes(i * 7 % 251 for i in range(200000))
+def feed():
+    done = 0
+    while done < len(text): done += os.write(m, text[done:])
+feeder = threading.Thread(target=feed); feeder.start()
+got = b''
+while len(got) < len(text): got += os.read(s, 5000)
+feeder.join()
+print(len(got), 'bytes came, the same:', got == text, flush=True)
+said = []
+def reader(fd):
+    data = os.read(fd, 1024); said.append(data); return b''
+pid, fd = pty.fork()
+if pid == 0:
+    print('spawned on', os.ttyname(0)); os._exit(5)
+try:
+    while True: print(os.read(fd, 1000).decode().strip())
+except OSError as error: print(error)
+print('status', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
 
 const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
 diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";
