@@ -77,6 +77,8 @@ mod of_fs {
     pub use crate::proc::limits::{file_may_grow_to, file_room};
     /// The running thread writes to a pipe that has no reader: it is sent SIGPIPE.
     pub use crate::proc::raise_sigpipe;
+    /// The process that a file's signals go to, and what they tell it.
+    pub use crate::proc::signal::file_owner::{FileNews, FileOwner};
 
     /// Opens the device behind a node, by kind and number.
     pub use crate::dev::open as open_device;

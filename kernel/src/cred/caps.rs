@@ -33,6 +33,7 @@ bitflags! {
         const SYS_RESOURCE = 1 << 24;
         const SYS_TTY_CONFIG = 1 << 26;
         const MKNOD = 1 << 27;
+        const LEASE = 1 << 28;
         const MAC_OVERRIDE = 1 << 32;
         const WAKE_ALARM = 1 << 35;
         const ALL = (1 << COUNT) - 1;

@@ -76,6 +76,18 @@ pub fn may_hide_reads(by: &Cred, node: &Ownership) -> Result<()> {
     }
 }
 
+/// Whether a process may be told before others open the node: its owner.
+///
+/// # Errors
+/// `EACCES`.
+pub fn may_lease(by: &Cred, node: &Ownership) -> Result<()> {
+    if by.fsuid == node.uid || by.has(Caps::LEASE) {
+        Ok(())
+    } else {
+        Err(EACCES)
+    }
+}
+
 /// Whether a node may be opened with `flags`, besides what [`check`] says of them.
 ///
 /// # Errors

@@ -14,12 +14,15 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
 
 use linux_raw_sys::general as abi;
+use spin::Once;
 
 use super::access;
 use super::epoll::Watch;
 use super::inode::{Inode, InodeRef, Kind};
+use super::lease::{self, Opener};
 use super::ops::{FileOps, FileRef, PathOnly, Position, QUEUES};
 use super::path::Place;
+use super::signals::{self, Signals};
 use crate::chain::{Chain, Clusters};
 use crate::charge::{self, Charge, Count, Counted};
 use crate::errno::*;
@@ -28,12 +31,11 @@ use crate::sched::{self, Nanos};
 use crate::share;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
 use crate::uio::{Sink, Source};
-use crate::upcalls;
+use crate::upcalls::{self, FileOwner};
 use crate::vm::{self, ChargedName, Name};
 
 /// The status flags that `F_SETFL` changes.
-const SETTABLE: u32 =
-    abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME | abi::FASYNC;
+const SETTABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME;
 
 const RANDOM: u8 = 1;
 const SEQUENTIAL: u8 = 2;
@@ -101,6 +103,9 @@ pub struct File {
     mapping_name: SpinLock<Option<Arc<ChargedName>>>,
     /// The watches that are told of the file's wake-ups.
     watched: SpinLock<Vec<Arc<Watch>>>,
+    /// The process that is told of the file by signals, once one was named.
+    signals: Once<Arc<Signals>>,
+    _opener: Option<Opener>,
     _charge: Charge,
     _count: Opened,
 }
@@ -118,12 +123,14 @@ impl Reserved {
         if flags & abi::O_PATH == 0 {
             access::may_open(&place.inode.ownership(), flags)?;
         }
+        let opener =
+            if flags & abi::O_PATH == 0 { Opener::new(&place.inode, flags)? } else { None };
         let io = if flags & abi::O_PATH == 0 {
             place.inode.clone().open(flags)?
         } else {
             Arc::new(PathOnly)
         };
-        Ok(File::with_io(place, io, flags, self.0))
+        Ok(File::with_io(place, io, flags, opener, self.0))
     }
 }
 
@@ -147,17 +154,23 @@ impl File {
     /// `ENFILE`: there are too many, or the user has all that it may.
     pub fn anonymous<T: Inode + FileOps>(inode: Arc<T>, flags: u32) -> Result<Arc<File>> {
         let charge = take(size_of::<File>() + size_of_val(&*inode))?;
-        Ok(Self::with_io(Place::anonymous(inode.clone()), inode, flags, charge))
+        Ok(Self::with_io(Place::anonymous(inode.clone()), inode, flags, None, charge))
     }
 
     fn with_io(
         place: Place,
         io: FileRef,
         flags: u32,
+        opener: Option<Opener>,
         (charge, count): (Charge, Opened),
     ) -> Arc<File> {
-        let kept =
-            flags & !(abi::O_CREAT | abi::O_EXCL | abi::O_TRUNC | abi::O_NOCTTY | abi::O_CLOEXEC);
+        let kept = flags
+            & !(abi::FASYNC
+                | abi::O_CREAT
+                | abi::O_EXCL
+                | abi::O_TRUNC
+                | abi::O_NOCTTY
+                | abi::O_CLOEXEC);
         let seekable = io.seekable();
         // What no program has been told of is for the next one that looks, though it came later.
         let errors_told = AtomicU64::new(io.stored().map_or(0, |node| node.write_errors_seen()));
@@ -171,6 +184,8 @@ impl File {
             usage: AtomicU8::new(0),
             mapping_name: SpinLock::new(None),
             watched: SpinLock::new(Vec::new()),
+            signals: Once::new(),
+            _opener: opener,
             _charge: charge,
             _count: count,
         })
@@ -212,13 +227,38 @@ impl File {
 
     /// `F_SETFL`: changes the flags that may be changed.
     pub fn set_flags(&self, flags: u32) {
-        let kept = self.flags() & !SETTABLE;
-        self.flags.store(kept | flags & SETTABLE, Ordering::Relaxed);
+        let set = |now: u32| Some(now & !SETTABLE | flags & SETTABLE);
+        let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
     }
 
     pub fn set_nonblocking(&self, on: u32) {
-        let flag = if on != 0 { abi::O_NONBLOCK } else { 0 };
-        self.set_flags(self.flags() & !abi::O_NONBLOCK | flag);
+        self.mark(abi::O_NONBLOCK, on != 0);
+    }
+
+    /// Says whether the file has `O_ASYNC`; what makes it so is in `signals`.
+    pub(super) fn mark_async(&self, on: bool) {
+        self.mark(abi::FASYNC, on);
+    }
+
+    fn mark(&self, flag: u32, on: bool) {
+        if on {
+            self.flags.fetch_or(flag, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!flag, Ordering::Relaxed);
+        }
+    }
+
+    /// The signals that tell of the file.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn signals(&self) -> Result<&Arc<Signals>> {
+        self.signals.try_call_once(Signals::new)
+    }
+
+    /// The process that is told of the file, if one ever was.
+    pub fn owner(&self) -> Option<FileOwner> {
+        self.signals.get().map(|signals| signals.owner())
     }
 
     pub fn is_nonblocking(&self) -> bool {
@@ -537,6 +577,9 @@ pub enum MapAccess {
 
 impl Drop for File {
     fn drop(&mut self) {
+        if let Some(signals) = self.signals.get() {
+            signals::file_gone(self, signals);
+        }
         let watched = core::mem::take(&mut *self.watched.lock());
         for watch in watched {
             self.leave_queues(&watch);
@@ -546,6 +589,7 @@ impl Drop for File {
         if !self.is_path_only() {
             let io = self.io.clone();
             super::lock::release_file(self);
+            lease::release_file(self);
             io.release(self);
         }
     }

@@ -20,6 +20,7 @@ use linux_raw_sys::general as abi;
 
 use super::access;
 use super::acl::Acl;
+use super::lease::Opens;
 use super::ops::FileRef;
 use super::path::Place;
 use crate::cred::Cred;
@@ -302,6 +303,11 @@ pub trait Inode: Any + Send + Sync {
     /// What `/proc/mounts` says of its file system, each option behind a comma.
     fn shown_options(&self) -> String {
         String::new()
+    }
+
+    /// How it is open, for a node that can have leases.
+    fn opens(&self) -> Option<&Opens> {
+        None
     }
 
     /// Whether its file system is mounted for reading only.

@@ -95,7 +95,59 @@ type FileId = (u64, u64);
 /// A range that is held, and what it is charged.
 struct Held {
     range: Range,
+    /// The process that has taken it.
+    pid: i32,
     charge: Charge,
+}
+
+/// A lock or lease, as `/proc/locks` shows it.
+pub struct Shown {
+    pub kind: &'static str,
+    pub mode: &'static str,
+    pub pid: i32,
+    pub file: (u64, u64),
+    /// The first byte and the end, of those that have a range.
+    pub range: Option<(u64, u64)>,
+    /// It is waited for.
+    pub waits: bool,
+}
+
+impl Shown {
+    fn new(file: FileId, pid: i32, range: &Range) -> Shown {
+        let (kind, pid) = match range.owner {
+            Owner::Process(_) => ("POSIX  ADVISORY ", pid),
+            // It is no process's.
+            Owner::File(_) => ("OFDLCK ADVISORY ", -1),
+            Owner::Flock(_) => ("FLOCK  ADVISORY ", pid),
+        };
+        let mode = if range.mode == Mode::Shared { "READ" } else { "WRITE" };
+        let ends = (!range.owner.is_flock()).then_some((range.start, range.end));
+        Shown { kind, mode, pid, file, range: ends, waits: false }
+    }
+}
+
+/// Some locks of the first file that has any from `from` on, behind the first `skipped` of its
+/// ranges: the file, and whether it has more. For `/proc/locks`.
+pub fn next(from: FileId, skipped: usize, out: &mut Vec<Shown>) -> Result<Option<(FileId, bool)>> {
+    out.room(PIECE + SHOWN_WAITERS)?;
+    let table = LOCKS.lock();
+    let mut files = table.range(from..).filter(|(id, locks)| {
+        **id != from || locks.ranges.len() > skipped || skipped == 0 && !locks.ranges.is_empty()
+    });
+    let Some((&id, locks)) = files.next() else { return Ok(None) };
+    let skipped = if id == from { skipped } else { 0 };
+    let mut waiters: Vec<_> = locks.line.values().take(SHOWN_WAITERS).collect();
+    for Held { range, pid, .. } in locks.ranges.iter().skip(skipped).take(PIECE) {
+        out.push(Shown::new(id, *pid, range));
+        waiters.retain(|waiter| {
+            let waits = range.conflicts(&waiter.wanted);
+            if waits {
+                out.push(Shown { waits, ..Shown::new(id, waiter.pid, &waiter.wanted) });
+            }
+            !waits
+        });
+    }
+    Ok(Some((id, locks.ranges.len() > skipped + PIECE)))
 }
 
 /// The locks of a file.
@@ -115,6 +167,7 @@ impl Locks {
 /// A thread that waits for a lock.
 struct Waiter {
     wanted: Range,
+    pid: i32,
     /// Of what was given back: the first byte and the end.
     offer: SpinLock<Option<(u64, u64)>>,
     offered: WaitQueue,
@@ -149,6 +202,8 @@ const HELD: usize = 2 * size_of::<Held>() + 2 * size_of::<Locks>() + size_of::<W
 const LOOK: usize = 16;
 /// Waiters that are looked at with the table locked.
 const PIECE: usize = 256;
+/// Waiters of a file that `/proc/locks` shows, at most.
+const SHOWN_WAITERS: usize = 32;
 
 static LOCKS: SpinLock<BTreeMap<FileId, Locks>> = SpinLock::new(BTreeMap::new());
 /// The locks that processes wait for, by process and ticket: the edges for deadlock detection.
@@ -198,11 +253,12 @@ fn id(file: &File) -> FileId {
     (stat.dev, stat.ino)
 }
 
-/// The first lock that stands in the way of `wanted`.
+/// The lock that stands in the way of `wanted`, of several the one that begins first.
 pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
     let id = id(file);
     let locks = LOCKS.lock();
-    locks.get(&id)?.ranges.iter().map(|held| held.range).find(|held| held.conflicts(wanted))
+    let ranges = locks.get(&id)?.ranges.iter().map(|held| held.range);
+    ranges.filter(|held| held.conflicts(wanted)).min_by_key(|held| held.start)
 }
 
 /// Takes a lock, replacing what the owner had in the range.
@@ -217,6 +273,7 @@ pub fn set(file: &File, wanted: Range) -> Result<()> {
 /// Takes the lock, or queues `waiter` under its ticket if another owner's lock conflicts.
 fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Result<()> {
     let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
+    let pid = upcalls::current_process().pid;
     if matches!(wanted.owner, Owner::Process(_)) {
         upcalls::current_process().has_locked.store(true, Relaxed);
     }
@@ -257,7 +314,7 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
         let other = locks.ranges.swap_remove(at).range;
         (whole.start, whole.end) = (whole.start.min(other.start), whole.end.max(other.end));
     }
-    locks.ranges.push(Held { range: whole, charge });
+    locks.ranges.push(Held { range: whole, pid, charge });
     IN_USE.store(true, Release);
     drop(table);
     if gives {
@@ -276,7 +333,9 @@ pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
     let id = id(file);
     let ticket = TICKETS.fetch_add(1, Relaxed);
     let _charge = held_charge()?;
-    let waiter = Arc::new(Waiter { wanted, offer: SpinLock::new(None), offered: WaitQueue::new() });
+    let pid = upcalls::current_process().pid;
+    let waiter =
+        Arc::new(Waiter { wanted, pid, offer: SpinLock::new(None), offered: WaitQueue::new() });
     match attempt(id, wanted, Some((ticket, &waiter))) {
         Err(EAGAIN) => {}
         outcome => return outcome,
@@ -388,11 +447,12 @@ fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) -> bo
             continue;
         }
         gives = true;
-        let mut charge = Some(ranges.swap_remove(index).charge);
+        let Held { pid, charge, .. } = ranges.swap_remove(index);
+        let mut charge = Some(charge);
         let ends = [(held.start, hole.start), (hole.end, held.end)];
         for (start, end) in ends.into_iter().filter(|(start, end)| start < end) {
             if let Some(charge) = charge.take().or_else(|| spare.take()) {
-                ranges.push(Held { range: Range { start, end, ..held }, charge });
+                ranges.push(Held { range: Range { start, end, ..held }, pid, charge });
             }
         }
     }

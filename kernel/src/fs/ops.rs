@@ -128,6 +128,11 @@ pub trait FileOps: Any + Send + Sync {
         false
     }
 
+    /// The process group in the foreground of a terminal, which hears of it if no other is named.
+    fn foreground(&self) -> Option<i32> {
+        None
+    }
+
     fn movable(&self) -> Option<&dyn Movable> {
         None
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   look into     memory, descriptors, registers: ptrace, process_vm_*, get_robust_list, /proc/PID/{mem,maps,fd,cwd,exe,...}
-//!   signal        kill and its kin
+//!   signal        kill and its kin, and those about files (F_SETOWN)
 //!   schedule      setpriority, sched_set*
 //!   limit         prlimit
 //! ```
@@ -139,6 +139,13 @@ pub fn may_signal(target: &Process, signal: Option<Signal>) -> Result<()> {
     let (own, other) = (own.cred(), target.cred());
     let same = [other.uid, other.suid].iter().any(|&uid| uid == own.euid || uid == own.uid);
     allowed(same || own.has(Caps::KILL))
+}
+
+/// Whether a process may be sent signals about a file by a process that had these ids when it said
+/// that it should be.
+pub fn may_tell_of_file(target: &Process, uid: u32, euid: u32) -> bool {
+    let other = target.cred();
+    euid == 0 || [uid, euid].iter().any(|id| [other.uid, other.suid].contains(id))
 }
 
 /// Whether the running process may change where and how often the threads of another one run.

@@ -168,6 +168,10 @@ impl Tree {
         self.nodes.get(&pid)
     }
 
+    pub fn thread(&self, tid: Pid) -> Option<&Arc<Thread>> {
+        self.threads.get(&tid)
+    }
+
     /// The first process, zombies too, from a number on that `wanted` names.
     pub fn next(&self, from: Pid, wanted: impl Fn(&Process) -> bool) -> Option<&Arc<Process>> {
         self.nodes.range(from..).map(|(_, node)| &node.process).find(|process| wanted(process))

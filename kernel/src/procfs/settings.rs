@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::Setting;
 use crate::chain::zero_copy::{self, Threshold};
 use crate::errno::*;
-use crate::fs::{ext4, file, pipe};
+use crate::fs::{ext4, file, lease, pipe};
 use crate::ipc::shm;
 use crate::mem::heap;
 use crate::proc::table;
@@ -100,6 +100,12 @@ pub(super) static SHMMNI: Setting = Setting {
 pub(super) static OVERCOMMIT: Setting = Setting {
     show: || String::from("1\n"),
     set: |text| if number(text) == Ok(1) { Ok(()) } else { Err(EINVAL) },
+};
+
+/// Seconds that the holder of a lease has to let go.
+pub(super) static LEASE_BREAK: Setting = Setting {
+    show: || format!("{}\n", lease::BREAK_SECONDS.load(Relaxed)),
+    set: |text| number::<u32>(text).map(|s| lease::BREAK_SECONDS.store(s.into(), Relaxed)),
 };
 
 /// Linux's one number for what the shares below say in six: shown for programs that look, and not

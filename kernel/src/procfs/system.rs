@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::Write;
 
 use super::net::Version;
@@ -10,9 +11,10 @@ use super::{dir, link, memory, net, records, setting, settings, text, Member, Sh
 use crate::arch::cpu;
 use crate::block;
 use crate::dev::tty;
+use crate::devnum::major_and_minor;
 use crate::errno::Result;
 use crate::fs::path::escaped;
-use crate::fs::{file, mount, random, swap};
+use crate::fs::{file, lease, lock, mount, random, swap};
 use crate::ipc::shm;
 use crate::net::address::Kind;
 use crate::proc;
@@ -28,6 +30,7 @@ pub(super) static ROOT: &[Member] = &[
     link("self", Show::SelfLink),
     link("thread-self", Show::ThreadSelf),
     link("mounts", Show::MountsLink),
+    records("locks", locks),
     text("meminfo", memory::meminfo),
     text("vmstat", memory::vmstat),
     text("stat", stat),
@@ -128,8 +131,53 @@ static FS: &[Member] = &[
     text("pipe-max-size", || String::from("1048576\n")),
     setting("pipe-user-pages-soft", &settings::PIPE_SOFT),
     setting("pipe-user-pages-hard", &settings::PIPE_HARD),
+    setting("lease-break-time", &settings::LEASE_BREAK),
     text("file-nr", || format!("{}\t0\t{}\n", file::counts().0, file::counts().1)),
 ];
+
+/// `/proc/locks`: what is held, with the leases behind. The key of a record names the file, and how
+/// many of its locks were shown.
+fn locks(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    const PIECE: u64 = 256;
+    const PIECES: u64 = 1 << 12;
+    const INODES: u64 = 1 << 35;
+    const LEASES: u64 = 1 << 63;
+    let (is_lease, at) = (spot.key & LEASES != 0, spot.key & !LEASES);
+    let (piece, file) = (at % PIECES, (at / PIECES / INODES, at / PIECES % INODES));
+    let mut shown = Vec::new();
+    let next = if is_lease {
+        let from = (file != (0, 0)).then_some(file);
+        lease::next(from, &mut shown)?.map(|id| (id, 0))
+    } else {
+        let skipped = (piece * PIECE) as usize;
+        lock::next(file, skipped, &mut shown)?.map(|(id, is_more)| match is_more {
+            true => (id, if id == file { piece + 1 } else { 1 }),
+            false => ((id.0, id.1 + 1), 0),
+        })
+    };
+    let mut number = spot.line * PIECE;
+    for lock in &shown {
+        let (major, minor) = major_and_minor(lock.file.0);
+        // A waiter has the number of what it waits for.
+        number += u64::from(!lock.waits);
+        write!(out, "{number}: {}", if lock.waits { "-> " } else { "" })?;
+        write!(out, "{} {} {} ", lock.kind, lock.mode, lock.pid)?;
+        write!(out, "{major:02x}:{minor:02x}:{} ", lock.file.1)?;
+        match lock.range {
+            Some((start, end)) if end < lock::END => writeln!(out, "{start} {}", end - 1)?,
+            Some((start, _)) => writeln!(out, "{start} EOF")?,
+            None => writeln!(out, "0 EOF")?,
+        }
+    }
+    let key = |((dev, ino), piece): ((u64, u64), u64)| (dev * INODES + ino) * PIECES + piece;
+    let next = match next {
+        Some(at) if is_lease => Some(key(at) | LEASES),
+        Some(at) => Some(key(at)),
+        None if is_lease => None,
+        None => Some(LEASES),
+    };
+    Ok(next.filter(|&next| next > spot.key))
+}
 
 /// `/proc/sysvipc`.
 static SYSVIPC: &[Member] = &[records("shm", segments)];

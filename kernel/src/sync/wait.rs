@@ -37,11 +37,19 @@ pub trait Watcher: Send + Sync {
 
     /// The user who has it told.
     fn uid(&self) -> u32;
+
+    /// Whether it sends signals, to any number of processes: a queue has fewer of these.
+    fn is_signal(&self) -> bool {
+        false
+    }
 }
 
 /// Watchers of a queue, at most: a waker tells them all. Users have shares of them
 /// (`share`).
 const WATCHERS: usize = 1024;
+
+/// Those that send signals, likewise.
+const SIGNALLERS: usize = 64;
 
 /// There are [`WATCHERS`], or the user has as many as may be.
 #[derive(Debug)]
@@ -151,6 +159,11 @@ impl WaitQueue {
                 let watchers = &mut watchers.0;
                 if !share::has_place(watcher.uid(), watchers.iter().map(|one| one.uid()), WATCHERS)
                 {
+                    return Err(Crowded);
+                }
+                let signals = watchers.iter().filter(|one| one.is_signal());
+                let own = signals.clone().filter(|one| one.uid() == watcher.uid()).count();
+                if watcher.is_signal() && (signals.count() >= SIGNALLERS || own >= SIGNALLERS / 4) {
                     return Err(Crowded);
                 }
                 wanted = wanted.max(2 * watchers.len());

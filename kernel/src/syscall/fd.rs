@@ -10,10 +10,11 @@ use super::{calls, Calls};
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
+use crate::fs::lease;
 use crate::fs::lock::{self, Mode, Owner, Range};
 use crate::fs::path::Place;
 use crate::fs::pipe::{self, Pipe};
-use crate::fs::{access, eventfd, random, tmpfs::TmpNode};
+use crate::fs::{access, eventfd, random, signals, tmpfs::TmpNode};
 use crate::proc::curproc;
 use crate::user;
 
@@ -84,6 +85,7 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             if (flags ^ file.flags()) & abi::O_APPEND != 0 {
                 access::may_change_elsewhere(&file.inode().ownership())?;
             }
+            signals::set_async(&file, fd, flags & abi::FASYNC != 0)?;
             file.set_flags(flags);
             Ok(0)
         }
@@ -101,10 +103,53 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             Ok(0)
         }
         abi::F_GET_SEALS => file.io().mappable().ok_or(EINVAL)?.seals().map(u64::from),
-        // No signal tells of what can be read: none is sent, so none can be chosen.
-        abi::F_SETOWN => Ok(0),
-        abi::F_GETOWN | abi::F_GETSIG => Ok(0),
+        abi::F_SETLEASE => {
+            let access = match arg as u32 {
+                abi::F_RDLCK => Some(lease::Access::Read),
+                abi::F_WRLCK => Some(lease::Access::Write),
+                abi::F_UNLCK => None,
+                _ => return Err(EINVAL),
+            };
+            lease::set(&file, fd, access).map(|()| 0)
+        }
+        abi::F_GETLEASE => Ok(u64::from(match lease::get(&file) {
+            Some(lease::Access::Read) => abi::F_RDLCK,
+            Some(lease::Access::Write) => abi::F_WRLCK,
+            None => abi::F_UNLCK,
+        })),
+        abi::F_SETOWN => set_owner(&file, arg as i32).map(|()| 0),
+        abi::F_GETOWN => Ok(i64::from(owner(&file)) as u64),
+        abi::F_SETOWN_EX => {
+            let [kind, pid]: [i32; 2] = user::get(arg)?;
+            file.signals()?.set_owner(|owner| owner.set(kind as u32, pid))?;
+            Ok(0)
+        }
+        abi::F_GETOWN_EX => {
+            let (kind, pid) = file.owner().unwrap_or_default().get();
+            user::put(arg, &[kind as i32, pid])?;
+            Ok(0)
+        }
+        abi::F_SETSIG => {
+            file.signals()?.set_owner(|owner| owner.set_signal(arg as i32))?;
+            Ok(0)
+        }
+        abi::F_GETSIG => Ok(file.owner().map_or(0, |owner| owner.signal()) as u64),
         _ => Err(EINVAL),
+    }
+}
+
+/// `F_SETOWN`: a negative number is that of a group.
+pub(super) fn set_owner(file: &File, who: i32) -> Result<()> {
+    let kind = if who < 0 { abi::F_OWNER_PGRP } else { abi::F_OWNER_PID };
+    let pid = who.checked_abs().ok_or(EINVAL)?;
+    file.signals()?.set_owner(|owner| owner.set(kind, pid))
+}
+
+/// `F_GETOWN`.
+pub(super) fn owner(file: &File) -> i32 {
+    match file.owner().unwrap_or_default().get() {
+        (abi::F_OWNER_PGRP, pgid) => -pgid,
+        (_, pid) => pid,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::fs::inode::*;
 use crate::fs::ops::{Allocate, Seek};
 use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
-use crate::fs::{access, ext4};
+use crate::fs::{access, ext4, lease};
 use crate::proc::curproc;
 use crate::sched;
 use crate::uio::{IoVec, Sink, Source};
@@ -412,6 +412,7 @@ fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
     let inode = place(CWD, addr, Follow::Yes)?.inode;
     inode.permits(&curproc::cred(), access::WRITE)?;
+    lease::break_for(&inode, lease::Access::Write, false)?;
     inode.truncate(len)
 }
 

@@ -1,12 +1,16 @@
 //! `ioctl`: the few requests that all files share; the rest is the file's own business.
 
+use linux_raw_sys::general::FASYNC;
 use linux_raw_sys::ioctl as abi;
 
-use super::{calls, Calls};
+use super::{calls, fd, Calls};
 use crate::cred::caps::Caps;
 use crate::dev::tty;
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
+use crate::fs::file::File;
+use crate::fs::inode::Kind;
+use crate::fs::signals;
 use crate::proc::curproc;
 use crate::user;
 
@@ -18,6 +22,16 @@ fn vhangup() -> Result<()> {
     Ok(())
 }
 
+/// Of sockets: who is told of them.
+const FIOSETOWN: u32 = 0x8901;
+const SIOCSPGRP: u32 = 0x8902;
+const FIOGETOWN: u32 = 0x8903;
+const SIOCGPGRP: u32 = 0x8904;
+
+fn is_socket(file: &File) -> bool {
+    file.inode().kind() == Kind::Socket
+}
+
 fn ioctl(fd: i32, request: u32, arg: u64) -> Result<u64> {
     let files = curproc::files()?;
     let file = files.get(fd)?;
@@ -25,7 +39,15 @@ fn ioctl(fd: i32, request: u32, arg: u64) -> Result<u64> {
         abi::FIOCLEX => files.set_on_exec(fd, OnExec::Close)?,
         abi::FIONCLEX => files.set_on_exec(fd, OnExec::Keep)?,
         abi::FIONBIO => file.set_nonblocking(user::get(arg)?),
-        abi::FIOASYNC => {}
+        abi::FIOASYNC => {
+            let on: i32 = user::get(arg)?;
+            signals::set_async(&file, fd, on != 0)?;
+            if on != 0 && file.flags() & FASYNC == 0 {
+                return Err(ENOTTY);
+            }
+        }
+        FIOSETOWN | SIOCSPGRP if is_socket(&file) => fd::set_owner(&file, user::get(arg)?)?,
+        FIOGETOWN | SIOCGPGRP if is_socket(&file) => user::put(arg, &fd::owner(&file))?,
         abi::FIONREAD if file.is_seekable() => {
             let left = file.with_position(|at| Ok(file.inode().stat().size.saturating_sub(*at)))?;
             user::put(arg, &(left.min(i32::MAX as u64) as i32))?;

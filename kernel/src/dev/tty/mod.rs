@@ -545,6 +545,11 @@ impl FileOps for TtyFile {
         self.tty.poll(self.epoch)
     }
 
+    fn foreground(&self) -> Option<i32> {
+        let foreground = self.tty.job.lock().foreground;
+        (foreground > 0).then_some(foreground)
+    }
+
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
         out.push(&self.tty.readers);
         out.push(&self.tty.writers);

@@ -23,6 +23,7 @@ use crate::fs::access;
 use crate::fs::acl::Acl;
 use crate::fs::file::File;
 use crate::fs::inode::*;
+use crate::fs::lease::Opens;
 use crate::fs::ops::*;
 use crate::fs::pipe::Pipe;
 use crate::sched::{self, Nanos};
@@ -59,6 +60,7 @@ pub(in crate::fs) struct Node {
     pub(super) body: Body,
     /// Its place among those that have lost their last name; 0 while it has one.
     pub(super) unlinked: AtomicU64,
+    opens: Opens,
     me: Weak<Node>,
 }
 
@@ -158,6 +160,7 @@ impl Node {
             attr: SpinLock::new(attr),
             body,
             unlinked: AtomicU64::new(0),
+            opens: Opens::default(),
             me: me.clone(),
         }))
     }
@@ -305,6 +308,10 @@ impl Node {
 }
 
 impl Inode for Node {
+    fn opens(&self) -> Option<&Opens> {
+        matches!(self.body, Body::File(_)).then_some(&self.opens)
+    }
+
     fn stat(&self) -> Stat {
         let file = match &self.body {
             Body::File(contents) => {

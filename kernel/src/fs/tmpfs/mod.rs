@@ -37,6 +37,7 @@ use super::inode::*;
 use crate::charge::{self, Charge};
 use crate::cred::Cred;
 use crate::errno::*;
+use crate::fs::lease::Opens;
 use crate::fs::ops::*;
 use crate::fs::pipe::Pipe;
 use crate::sched::{self, Nanos};
@@ -73,6 +74,7 @@ pub struct TmpNode {
     kind: Kind,
     attr: SpinLock<Attr>,
     body: Body,
+    opens: Opens,
     me: Weak<TmpNode>,
     _charge: Charge,
 }
@@ -192,6 +194,7 @@ impl TmpNode {
             kind,
             attr: SpinLock::new(attr),
             body,
+            opens: Opens::default(),
             me: me.clone(),
             _charge: charge,
         }))
@@ -298,6 +301,10 @@ impl Drop for TmpNode {
 }
 
 impl Inode for TmpNode {
+    fn opens(&self) -> Option<&Opens> {
+        matches!(self.body, Body::File(_)).then_some(&self.opens)
+    }
+
     fn stat(&self) -> Stat {
         let (size, blocks, rdev) = match &self.body {
             Body::Dir(dir) => (dir.len() as u64 * 20 + 40, 0, 0),

@@ -14,6 +14,7 @@
 //! may be taken in interrupts.
 
 pub mod deliver;
+pub mod file_owner;
 pub mod frame;
 pub mod send;
 pub mod signalfd;
@@ -114,7 +115,7 @@ impl SigSet {
         self.0 & 1 << signal.index() != 0
     }
 
-    pub fn with(self, other: SigSet) -> SigSet {
+    pub const fn with(self, other: SigSet) -> SigSet {
         SigSet(self.0 | other.0)
     }
 
@@ -141,6 +142,7 @@ pub mod code {
     pub const SI_KERNEL: i32 = 0x80;
     pub const SI_QUEUE: i32 = -1;
     pub const SI_TIMER: i32 = -2;
+    pub const SI_SIGIO: i32 = -5;
     pub const SI_TKILL: i32 = -6;
     pub const SEGV_MAPERR: i32 = 1;
     pub const SEGV_ACCERR: i32 = 2;
@@ -195,6 +197,11 @@ pub enum Detail {
         overrun: i32,
         value: u64,
     },
+    /// Something has happened to a file: the poll events, and its descriptor.
+    File {
+        band: u64,
+        fd: i32,
+    },
 }
 
 impl SigInfo {
@@ -234,6 +241,10 @@ impl SigInfo {
                 put(20, &overrun.to_le_bytes());
                 put(24, &value.to_le_bytes());
             }
+            Detail::File { band, fd } => {
+                put(16, &band.to_le_bytes());
+                put(24, &fd.to_le_bytes());
+            }
         }
         bytes
     }
@@ -267,6 +278,10 @@ impl SigInfo {
                 put(32, &overrun.to_le_bytes());
                 put(44, &(value as u32).to_le_bytes());
                 put(48, &value.to_le_bytes());
+            }
+            Detail::File { band, fd } => {
+                put(20, &fd.to_le_bytes());
+                put(28, &(band as u32).to_le_bytes());
             }
         }
         bytes

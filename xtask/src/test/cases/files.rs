@@ -21,6 +21,10 @@ pub const CASES: &[Case] = &[
         ..guest("timers, signals and memory as files, several CPUs", &[("asfiles", Libc::Host)], &["/bin/asfiles"])
     },
     guest("sets of files", &[("polls", Libc::Musl)], &["/bin/polls"]),
+    guest("signals about files", &[("asyncs", Libc::Musl)], &["/bin/asyncs"]),
+    Case { cpus: 2, ..guest("signals about files, two CPUs", &[("asyncs", Libc::Musl)], &["/bin/asyncs"]) },
+    guest("leases and locks", &[("leases", Libc::Musl)], &["/bin/leases"]),
+    Case { cpus: 2, ..guest("leases and locks, two CPUs", &[("leases", Libc::Musl)], &["/bin/leases"]) },
     Case { cpus: 4, ..guest("sets of files, several CPUs", &[("polls", Libc::Musl)], &["/bin/polls"]) },
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
     Case {
