@@ -33,8 +33,8 @@ mod of_arch {
     pub use crate::sched::device_interrupt;
     /// Another CPU has something for this one to run or look at.
     pub use crate::sched::reschedule_interrupt;
-    /// The alarm has gone off, and what it came upon.
-    pub use crate::sched::{timer_interrupt, Origin};
+    /// The alarm has gone off.
+    pub use crate::sched::timer_interrupt;
 
     /// Foreign code was interrupted: other threads may run.
     pub use crate::sched::give_way;

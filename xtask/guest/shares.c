@@ -113,7 +113,10 @@ static volatile int *turn_of;
 static void yields_until_its_turn(int which) {
     (void)which;
     for (;;) {
-        while (!(*turn_of & 1)) sched_yield();
+        while (!(*turn_of & 1)) {
+            sched_yield();
+            ++turn_of[1];
+        }
         ++*turn_of;
     }
 }
@@ -124,14 +127,16 @@ static void yields_let_others_run(void) {
     turn_of = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     NEED(turn_of != MAP_FAILED);
     add(1, yields_until_its_turn);
+    turn_of[1] = 0;
     int64_t begun = now();
     while (*turn_of < SWITCHES) {
         if (!(*turn_of & 1)) ++*turn_of;
         sched_yield();
     }
     int64_t each = (now() - begun) / SWITCHES;
-    printf("  a switch by sched_yield takes %lld ns\n", (long long)each);
-    CHECK(each <= 10000);
+    printf("  a switch by sched_yield takes %lld ns; the other program yields %d times for %d turns\n", (long long)each, turn_of[1],
+           SWITCHES / 2);
+    CHECK(each <= 10000 && turn_of[1] <= SWITCHES / 2 + 20);
     end_all();
 }
 
@@ -370,6 +375,74 @@ static void nice_programs_sleep_to_no_avail(void) {
     end_all();
 }
 
+static int64_t nanos(struct timeval t) {
+    return t.tv_sec * SECOND + t.tv_usec * 1000;
+}
+
+// Computes without a call, for a time that was measured before.
+static int64_t loops_in_a_milli;
+
+static __attribute__((noinline)) void compute_for(int64_t millis) {
+    for (volatile int64_t i = 0; i < millis * loops_in_a_milli; i++) continue;
+}
+
+// Time in a program is the program's and time in the kernel the kernel's, however short its turns are and however soon it ends.
+static void times_are_measured(void) {
+    struct rusage before, after;
+    loops_in_a_milli = 100000;
+    int64_t begun = now();
+    compute_for(10);
+    loops_in_a_milli = loops_in_a_milli * 10 * MILLI / (now() - begun);
+
+    NEED(!getrusage(RUSAGE_SELF, &before));
+    begun = now();
+    for (int i = 0; i < 100; i++) {
+        compute_for(1);
+        sched_yield();
+    }
+    int64_t took = now() - begun;
+    NEED(!getrusage(RUSAGE_SELF, &after));
+    int64_t user = nanos(after.ru_utime) - nanos(before.ru_utime), system = nanos(after.ru_stime) - nanos(before.ru_stime);
+    printf("  100 times 1 ms and a yield in %lld us: %lld us user, %lld us system\n", (long long)took / 1000, (long long)user / 1000, (long long)system / 1000);
+    CHECK(user >= 99 * MILLI && user <= took && system <= 2 * MILLI && user + system <= took + MILLI / 10);
+
+    static char bytes[1 << 20];
+    int zeroes = open("/dev/zero", O_RDONLY);
+    NEED(zeroes >= 0 && !getrusage(RUSAGE_SELF, &before));
+    begun = now();
+    for (int i = 0; i < 100; i++) NEED(read(zeroes, bytes, sizeof bytes) == sizeof bytes);
+    took = now() - begun;
+    NEED(!getrusage(RUSAGE_SELF, &after) && !close(zeroes));
+    user = nanos(after.ru_utime) - nanos(before.ru_utime), system = nanos(after.ru_stime) - nanos(before.ru_stime);
+    printf("  100 reads of 1 MiB in %lld us: %lld us user, %lld us system\n", (long long)took / 1000, (long long)user / 1000,
+           (long long)system / 1000);
+    CHECK(system >= took * 95 / 100 && system <= took * 101 / 100 && user <= took / 20);
+
+    NEED(!getrusage(RUSAGE_CHILDREN, &before));
+    begun = now();
+    for (int i = 0; i < 300; i++) {
+        pid_t child = fork();
+        NEED(child >= 0);
+        if (child == 0) {
+            compute_for(1);
+            _exit(0);
+        }
+        NEED(waitpid(child, 0, 0) == child);
+    }
+    took = now() - begun;
+    NEED(!getrusage(RUSAGE_CHILDREN, &after));
+    user = nanos(after.ru_utime) - nanos(before.ru_utime), system = nanos(after.ru_stime) - nanos(before.ru_stime);
+    printf("  300 children of 1 ms in %lld us: %lld us user, %lld us system\n", (long long)took / 1000, (long long)user / 1000,
+           (long long)system / 1000);
+    CHECK(user >= 299 * MILLI && user <= 306 * MILLI && user + system <= took && user + system >= took * 95 / 100);
+
+    struct timespec t;
+    NEED(!clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t));
+    int64_t cpu = t.tv_sec * SECOND + t.tv_nsec;
+    NEED(!getrusage(RUSAGE_THREAD, &after));
+    CHECK(nanos(after.ru_utime) + nanos(after.ru_stime) >= cpu - 2000);
+}
+
 static const struct test_case cases[] = {
     {"sleeps_end_in_time", sleeps_end_in_time},
     {"answers_come_soon", answers_come_soon},
@@ -381,6 +454,7 @@ static const struct test_case cases[] = {
     {"policies_are_told", policies_are_told},
     {"no_program_starves", no_program_starves},
     {"nice_programs_sleep_to_no_avail", nice_programs_sleep_to_no_avail},
+    {"times_are_measured", times_are_measured},
 };
 
 int main(int argc, char **argv) {

@@ -132,6 +132,7 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
         super::terminal::session_ended(process.sid());
     }
     hand_over_children(process);
+    sched::clock::charge_current();
     if !trace::process_gone(process, status) {
         notify_parent(process, status);
     }

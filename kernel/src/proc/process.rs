@@ -26,7 +26,7 @@ use crate::errno::{Result, EAGAIN, ESRCH};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::FdTable;
 use crate::fs::path::Place;
-use crate::sched::Nanos;
+use crate::sched::{self, Nanos};
 use crate::sync::{SpinLock, WaitQueue};
 
 /// How a process ended.
@@ -345,8 +345,10 @@ impl Process {
         Usage { user_ns, kernel_ns, ..usage }
     }
 
-    /// The time alone, whatever threads there are.
+    /// The time alone, whatever threads there are: the caller's up to now, that of threads that run
+    /// on other CPUs up to their last charge.
     pub fn time_used(&self) -> Usage {
+        sched::clock::charge_current();
         let [user_ns, kernel_ns] =
             [&self.user_ns, &self.kernel_ns].map(|ns| ns.load(Ordering::Relaxed));
         Usage { user_ns, kernel_ns, ..Usage::default() }

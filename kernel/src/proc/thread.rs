@@ -298,7 +298,9 @@ impl Thread {
         self.task().is_some_and(|task| task.is_ready())
     }
 
+    /// What it has used; of time, as [`Process::time_used`](super::process::Process::time_used).
     pub fn usage(&self) -> Usage {
+        sched::clock::charge_current();
         let mut usage = Usage {
             minor_faults: self.minor_faults.load(Ordering::Relaxed),
             major_faults: self.major_faults.load(Ordering::Relaxed),

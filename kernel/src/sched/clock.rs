@@ -4,9 +4,9 @@
 //! a CPU that only sleeps takes no interrupt but for timers. A tick that is armed already is left
 //! alone by a switch: it looks at the slice when it comes.
 //!
-//! Processor time is exact in sum: every switch charges what has passed since the last. How it
-//! divides between program and kernel is sampled: what a tick comes upon is charged with the time
-//! since the last charge, and what ends in a switch (a system call that sleeps) goes to the kernel.
+//! Processor time is measured: every switch charges what has passed since the last, and each way
+//! into the kernel counts what the program has run since the way out (`entry.s`). What is left is
+//! the kernel's.
 //!
 //! Each CPU has timers of its own: a timer goes off on the CPU that set it. Clocks of all CPUs show
 //! the same (`start` has looked). A CPU whose alarm should have gone off long ago hangs, with
@@ -32,17 +32,6 @@ pub const TICK: Nanos = 4_000_000;
 /// How late an alarm may be before its CPU is taken to hang; and how often the others look.
 const HANG: Nanos = 10_000_000_000;
 const LOOK: Nanos = 1_000_000_000;
-
-/// What an interrupt came upon.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// A program.
-    User,
-    /// The last step back to a program: the interrupt had been waiting for the kernel to finish.
-    KernelExit,
-    /// The kernel, idle or at an interrupt window.
-    Kernel,
-}
 
 /// Names a timer, to cancel it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -156,11 +145,6 @@ static LOCAL: [Local; cpu::MAX_CPUS] = [const {
 #[inline]
 fn local() -> &'static Local {
     &LOCAL[cpu::index()]
-}
-
-/// What the running task has used since it was charged last.
-pub fn uncharged() -> Nanos {
-    now().saturating_sub(local().charged.load(Relaxed))
 }
 
 /// Adds to a count that only this CPU writes.
@@ -338,14 +322,13 @@ pub fn arm_again() {
 }
 
 /// The alarm has gone off.
-pub fn timer_interrupt(origin: Origin) {
+pub fn timer_interrupt() {
     let (now, local) = (now(), local());
     // The timer isn't armed until all is known that it has to go off for.
     local.armed.store(now, Relaxed);
     run_due(now, local);
     let task = &super::current();
-    let since = now.saturating_sub(local.charged.swap(now, Relaxed));
-    charge(local, task, origin, since);
+    charge(local, task, now);
     if task.counts_cpu_time() {
         task.add_work(Work::TICK);
     }
@@ -379,16 +362,22 @@ pub fn timer_interrupt(origin: Origin) {
     }
 }
 
-fn charge(local: &Local, task: &Task, origin: Origin, since: Nanos) {
+/// Charges the running task what has passed since the last time.
+fn charge(local: &Local, task: &Task, now: Nanos) {
+    let since = now.saturating_sub(local.charged.load(Relaxed));
+    local.charged.store(now, Relaxed);
     if task.is_idle() {
-        add(&local.idle, since);
-    } else if origin == Origin::User {
-        add(&local.user, since);
-        task.charge_user(since);
-    } else {
-        add(&local.kernel, since);
-        task.charge_kernel(since);
+        return add(&local.idle, since);
     }
+    let user = hardware::of_ticks(cpu::take_user_ticks()).min(since);
+    add(&local.user, user);
+    add(&local.kernel, since - user);
+    task.charge(user, since - user);
+}
+
+/// Charges the caller what it has used up to now.
+pub fn charge_current() {
+    charge(local(), &super::current(), now());
 }
 
 /// Wakes the tasks whose time has come, then does what is due later, for as long as may be at once:
@@ -435,8 +424,7 @@ fn run_due(now: Nanos, local: &Local) {
 /// runs.
 pub(super) fn charge_switch(from: &Task, to: &Task) {
     let (now, local) = (now(), local());
-    let since = now.saturating_sub(local.charged.swap(now, Relaxed));
-    charge(local, from, Origin::Kernel, since);
+    charge(local, from, now);
     local.slice.store(now, Relaxed);
     add(&local.switches, 1);
     let tick = tick_of(to, now, end_of_turn(to, local));

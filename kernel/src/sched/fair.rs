@@ -190,13 +190,21 @@ impl Fair {
 
     /// Whether the task, so much ahead of virtual time, may be due: if it has run briefly before
     /// its last sleeps and since. A program that is nicer than others is due within its share
-    /// alone.
+    /// alone. If it has run longer since, for the host has run another CPU, or for a long call, it
+    /// may be due once more for each of its last brief bursts.
     pub(super) fn is_brief(&self, ahead: u64) -> bool {
         let is_nicer = self.weight.load(Relaxed) < UNIT;
-        (!is_nicer || ahead < self.virtual_time(LONGEST))
-            && !matches!(self.policy().kind(), policy::BATCH | policy::IDLE)
-            && self.briefs.load(Relaxed) >= BRIEF
-            && self.burst.load(Relaxed) < MOMENTS * MOMENT
+        if is_nicer && ahead >= self.virtual_time(LONGEST)
+            || matches!(self.policy().kind(), policy::BATCH | policy::IDLE)
+        {
+            return false;
+        }
+        let briefs = self.briefs.load(Relaxed);
+        if self.burst.load(Relaxed) < MOMENTS * MOMENT {
+            return briefs >= BRIEF;
+        }
+        self.briefs.store(briefs.saturating_sub(1), Relaxed);
+        briefs > BRIEF
     }
 
     /// How long it may run until it has had what it asks for.

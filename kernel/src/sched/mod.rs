@@ -52,8 +52,8 @@ use crate::mem::stack::Stack;
 use crate::upcalls;
 
 pub use clock::{
-    now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, Origin,
-    TimerId, Times,
+    now, switches, timer_at, timer_cancel, timer_interrupt, times, wake_at, wall, Nanos, TimerId,
+    Times,
 };
 use idle::IdleSpin;
 pub use policy::Policy;
@@ -291,9 +291,9 @@ pub fn reschedule_interrupt() {
     clock::turn_is_shorter();
 }
 
-/// A device's interrupt has been answered.
-pub fn device_interrupt(origin: Origin) {
-    if origin != Origin::Kernel && others_ready() {
+/// A device's interrupt has been answered, which came upon a program or upon the kernel.
+pub fn device_interrupt(from_program: bool) {
+    if from_program && others_ready() {
         preempt();
     }
 }
@@ -372,8 +372,7 @@ pub fn on_each_cpu(mut f: impl FnMut()) {
 
 /// Lets others run first.
 pub fn yield_now() {
-    queue::give_up(cpu::index());
-    schedule(Leaves::Now);
+    schedule(Leaves::GivesUp);
 }
 
 /// Ends the current task. A task that waits for it holds its own reference.
@@ -391,6 +390,8 @@ enum Leaves {
     IfOthersAreFirst,
     /// If there is another one.
     Now,
+    /// The same, and others are to run before it.
+    GivesUp,
 }
 
 /// Runs the next task, if there is one other than this.
@@ -404,7 +405,7 @@ fn schedule(leaves: Leaves) {
     let may_stay = this.state() == State::Ready && this.allowed().contains(here);
     let stays = may_stay && !this.is_idle() && leaves == Leaves::IfOthersAreFirst;
     let next = loop {
-        match queue::pop(here, stays.then_some(&*this)) {
+        match queue::pop(here, stays.then_some(&*this), leaves == Leaves::GivesUp) {
             Some((next, true)) => break next,
             // The task was told to leave this CPU while it waited.
             Some((next, false)) => enqueue(next, Comes::Ready),

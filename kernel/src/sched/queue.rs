@@ -353,6 +353,20 @@ impl Queue {
         ready.eligible.pop().map(|entry| entry.0)
     }
 
+    /// The task that runs lets others run first: it gives up what it has asked for, and what it is
+    /// behind the first of the others, and asks anew.
+    fn give_up(&self, ready: &mut Ready) {
+        ready.is_due = false;
+        let Some(running) = &ready.running else { return };
+        let fair = &running.fair;
+        // One that were eligible again as soon as the first of the others is would preempt that.
+        let first = ready.later.peek().filter(|_| ready.eligible.is_empty()).map_or(0, Entry::key);
+        let behind = self.vtime().max(first) + fair.virtual_time(SHORTEST);
+        fair.start_at(behind.max(fair.deadline()));
+        fair.end_round();
+        running.set_due(false);
+    }
+
     /// A task runs from now on; up to now all is charged.
     fn run(&self, ready: &mut Ready, cpu: usize, task: &Arc<Task>, now: Nanos) {
         let next = (!task.is_idle()).then(|| task.clone());
@@ -500,9 +514,9 @@ pub(super) fn push(cpu: usize, task: Arc<Task>, comes: Comes) -> bool {
 }
 
 /// Takes the next task of a CPU's queue, and whether it may run there: then it runs from now on.
-/// None if `stays`, which runs, goes before all others.
+/// None if `stays`, which runs, goes before all others. The task that runs may give up its turn.
 #[inline]
-pub(super) fn pop(cpu: usize, stays: Option<&Task>) -> Option<(Arc<Task>, bool)> {
+pub(super) fn pop(cpu: usize, stays: Option<&Task>, gives_up: bool) -> Option<(Arc<Task>, bool)> {
     let queue = &QUEUES[cpu];
     if queue.len.load(Relaxed) == 0 && stays.is_none() {
         return None;
@@ -511,6 +525,9 @@ pub(super) fn pop(cpu: usize, stays: Option<&Task>) -> Option<(Arc<Task>, bool)>
     let mut ready = queue.ready.lock();
     let ready = &mut *ready;
     queue.charge(ready, now);
+    if gives_up {
+        queue.give_up(ready);
+    }
     let next = queue.take(ready, stays, now);
     let Some(next) = next else {
         if stays.is_some() && now >= queue.until.load(Relaxed) {
@@ -535,21 +552,6 @@ pub(super) fn run(cpu: usize, task: &Arc<Task>) {
     let mut ready = queue.ready.lock();
     queue.charge(&mut ready, now);
     queue.run(&mut ready, cpu, task, now);
-}
-
-/// The task that runs on a CPU lets others run first: it gives up what it has asked for, and asks
-/// anew.
-pub(super) fn give_up(cpu: usize) {
-    let queue = &QUEUES[cpu];
-    let mut ready = queue.ready.lock();
-    let ready = &mut *ready;
-    queue.charge(ready, clock::now());
-    if let Some(running) = &ready.running {
-        running.fair.start_at(queue.vtime().max(running.fair.deadline()));
-        running.fair.end_round();
-        running.set_due(false);
-    }
-    ready.is_due = false;
 }
 
 /// An interrupt begins, or ends, to work for other tasks than the one that runs on a CPU.

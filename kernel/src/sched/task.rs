@@ -434,22 +434,14 @@ impl Task {
         self.kernel_ns.load(Relaxed)
     }
 
+    /// Charges the task and its process.
     #[inline]
-    pub(super) fn charge_user(&self, nanos: u64) {
-        self.user_ns.store(self.user_ns.load(Relaxed) + nanos, Relaxed);
-        self.charge_process(|process| &process.user_ns, nanos);
-    }
-
-    #[inline]
-    pub(super) fn charge_kernel(&self, nanos: u64) {
-        self.kernel_ns.store(self.kernel_ns.load(Relaxed) + nanos, Relaxed);
-        self.charge_process(|process| &process.kernel_ns, nanos);
-    }
-
-    #[inline]
-    fn charge_process(&self, of: impl Fn(&upcalls::Process) -> &AtomicU64, nanos: u64) {
+    pub(super) fn charge(&self, user: u64, kernel: u64) {
+        self.user_ns.store(self.user_ns.load(Relaxed) + user, Relaxed);
+        self.kernel_ns.store(self.kernel_ns.load(Relaxed) + kernel, Relaxed);
         if let Some(thread) = self.user() {
-            of(&thread.process).fetch_add(nanos, Relaxed);
+            thread.process.user_ns.fetch_add(user, Relaxed);
+            thread.process.kernel_ns.fetch_add(kernel, Relaxed);
         }
     }
 }

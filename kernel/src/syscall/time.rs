@@ -1,7 +1,5 @@
 //! System calls on time: clocks, sleeping, timers.
 
-use alloc::sync::Arc;
-
 use linux_raw_sys::general as abi;
 
 use super::path_args::only;
@@ -16,8 +14,7 @@ use crate::proc::curproc;
 use crate::proc::signal::Signal;
 use crate::proc::thread::Restart;
 use crate::proc::timer::{self, Clock, Notify, Slot};
-use crate::proc::usage::Usage;
-use crate::proc::{current_process, current_thread, table, Process, Thread};
+use crate::proc::{current_process, current_thread, table};
 use crate::sched::{self, Nanos};
 use crate::sync::{WaitQueue, Woken};
 use crate::time::{read_timespec, Setting, Timespec, Timeval, SECOND};
@@ -72,17 +69,11 @@ fn read_clock(id: i32) -> Result<Nanos> {
         clock::REALTIME | clock::REALTIME_COARSE | clock::REALTIME_ALARM | clock::TAI => {
             sched::wall()
         }
-        clock::PROCESS_CPU => cpu_time(current_process().time_used(), true),
-        clock::THREAD_CPU => cpu_time(current_thread().usage(), true),
+        clock::PROCESS_CPU => current_process().time_used().cpu_ns(),
+        clock::THREAD_CPU => current_thread().usage().cpu_ns(),
         _ if id < 0 => cpu_clock(id)?,
         _ => return Err(EINVAL),
     })
-}
-
-/// CPU time used; of the caller's up to now, of threads that run on other CPUs up to their last
-/// charge.
-fn cpu_time(usage: Usage, is_callers: bool) -> Nanos {
-    usage.cpu_ns() + if is_callers { sched::clock::uncharged() } else { 0 }
 }
 
 /// A CPU-time clock of a process or thread: its number inverted in the high bits, its kind in the
@@ -96,13 +87,11 @@ fn cpu_clock(id: i32) -> Result<Nanos> {
     if per_thread {
         let thread =
             if number == 0 { Some(current_thread().clone()) } else { table::thread(number) };
-        let is_callers = |thread: &Arc<Thread>| Arc::ptr_eq(thread, &current_thread());
-        thread.map(|thread| cpu_time(thread.usage(), is_callers(&thread))).ok_or(EINVAL)
+        thread.map(|thread| thread.usage().cpu_ns()).ok_or(EINVAL)
     } else {
         let process =
             if number == 0 { Some(current_process().clone()) } else { table::process(number) };
-        let is_callers = |process: &Arc<Process>| Arc::ptr_eq(process, &current_process());
-        process.map(|process| cpu_time(process.time_used(), is_callers(&process))).ok_or(EINVAL)
+        process.map(|process| process.time_used().cpu_ns()).ok_or(EINVAL)
     }
 }
 

@@ -33,7 +33,13 @@ const TRIES: usize = 8;
 /// Nanoseconds since boot.
 #[inline]
 pub fn now() -> u64 {
-    scale(io::rdtsc() - TSC_START.load(Relaxed), TSC_SCALE.load(Relaxed))
+    of_ticks(io::rdtsc() - TSC_START.load(Relaxed))
+}
+
+/// Ticks of the time stamp counter as nanoseconds.
+#[inline]
+pub fn of_ticks(ticks: u64) -> Nanos {
+    scale(ticks, TSC_SCALE.load(Relaxed))
 }
 
 /// CLOCK_REALTIME in nanoseconds.

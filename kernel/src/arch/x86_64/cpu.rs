@@ -64,8 +64,10 @@ pub struct Cpu {
     done: Cell<usize>,
     /// The CPU runs foreign code, with interrupts on: see `preempt`.
     is_open: Cell<bool>,
-    /// Where the last interrupt or fault from user mode came from; see `sched::clock`.
-    pub(super) last_fault: Cell<u64>,
+    /// The time stamp counter when this CPU last went from the kernel to a program.
+    left_kernel: Cell<u64>,
+    /// Ticks of that counter spent in programs since [`take_user_ticks`].
+    user_ticks: Cell<u64>,
     /// The pool of the heap of its user.
     heap_pool: Cell<Pool>,
     /// The task that runs, by `Arc::into_raw`; null before `sched::init`.
@@ -99,6 +101,8 @@ pub(super) const SCRATCH: usize = core::mem::offset_of!(Cpu, scratch);
 pub(super) const WORK: usize = core::mem::offset_of!(Cpu, work);
 const NOTES: usize = core::mem::offset_of!(Cpu, shared) + core::mem::offset_of!(Shared, notes);
 pub(super) const USES: usize = NOTES + Notes::USES;
+pub(super) const LEFT_KERNEL: usize = core::mem::offset_of!(Cpu, left_kernel);
+pub(super) const USER_TICKS: usize = core::mem::offset_of!(Cpu, user_ticks);
 pub(super) const WAITING: usize = NOTES + Notes::WAITING;
 
 static NO_WORK: AtomicU32 = AtomicU32::new(0);
@@ -117,7 +121,8 @@ static CPUS: [Cpu; MAX_CPUS] = [const {
         gs_base: Cell::new(0),
         done: Cell::new(0),
         is_open: Cell::new(false),
-        last_fault: Cell::new(0),
+        left_kernel: Cell::new(0),
+        user_ticks: Cell::new(0),
         heap_pool: Cell::new(pools::ROOT),
         current: Cell::new(core::ptr::null()),
         left: Cell::new(core::ptr::null()),
@@ -403,10 +408,10 @@ pub(super) fn set_bases(fs: u64, gs: u64) {
     }
 }
 
-/// Notes that an exception came from this user address.
+/// Ticks of the time stamp counter that this CPU has spent in programs since it was asked last.
 #[inline]
-pub(super) fn note_fault(rip: u64) {
-    this().last_fault.set(rip);
+pub fn take_user_ticks() -> u64 {
+    this().user_ticks.take()
 }
 
 fn leaf7_ebx() -> u32 {

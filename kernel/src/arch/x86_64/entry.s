@@ -46,11 +46,23 @@
     inc qword ptr gs:[{USES}]
 .endm
 
-# They will be used from here on, unless there are notes: then go to the label.
+# They will be used from here on, unless there are notes: then go to the label. The program's time begins.
 .macro INTO_USE notes
+    rdtsc
+    mov gs:[{LEFT_KERNEL}], eax
+    mov gs:[{LEFT_KERNEL} + 4], edx
     lock inc qword ptr gs:[{USES}]
     cmp qword ptr gs:[{WAITING}], 0
     jne \notes
+.endm
+
+# Counts the time since the way out as the program's. Its registers have been saved.
+.macro COUNT_USER
+    rdtsc
+    shl rdx, 32
+    or rax, rdx
+    sub rax, gs:[{LEFT_KERNEL}]
+    add gs:[{USER_TICKS}], rax
 .endm
 
 # Offsets in UserRegs.
@@ -77,6 +89,7 @@ syscall_entry:
     push rax
     push 0x100
     SAVE_ALL
+    COUNT_USER
     xor ebp, ebp
     mov rdi, rsp
     call {syscall}
@@ -115,6 +128,7 @@ page_fault_entry:
     push 14
     SAVE_ALL
     CLAC
+    COUNT_USER
     xor ebp, ebp
     mov rdi, rsp
     mov rsi, cr2
@@ -139,6 +153,7 @@ trap_common:
     cld
     SAVE_ALL
     CLAC
+    COUNT_USER
     xor ebp, ebp
     mov rdi, rsp
     call {user_trap}

@@ -22,6 +22,8 @@ global_asm!(
     WORK = const cpu::WORK,
     USES = const cpu::USES,
     WAITING = const cpu::WAITING,
+    LEFT_KERNEL = const cpu::LEFT_KERNEL,
+    USER_TICKS = const cpu::USER_TICKS,
     USER_DATA = const gdt::USER_DATA,
     USER_CODE = const gdt::USER_CODE,
     syscall = sym syscall,
@@ -109,7 +111,6 @@ fn access(error: u64) -> Access {
 }
 
 extern "C" fn user_page_fault(regs: &mut UserRegs, va: u64) {
-    cpu::note_fault(regs.rip);
     upcalls::user_page_fault(regs, va, access(regs.orig_rax));
 }
 
@@ -136,7 +137,6 @@ extern "C" fn user_trap(regs: &mut UserRegs) {
     if regs.vector >= 32 {
         interrupt(regs);
     } else {
-        cpu::note_fault(regs.rip);
         upcalls::user_exception(regs, regs.vector, regs.orig_rax, io::read_cr2());
     }
 }
@@ -154,7 +154,7 @@ fn interrupt(regs: &UserRegs) {
         apic::TIMER => {
             apic::end_of_interrupt();
             irq::count(irq::Own::Timer);
-            upcalls::timer_interrupt(origin(regs));
+            upcalls::timer_interrupt();
         }
         apic::REQUEST => {
             apic::end_of_interrupt();
@@ -170,22 +170,9 @@ fn interrupt(regs: &UserRegs) {
         vector @ irq::FIRST..=irq::LAST => {
             irq::dispatch(vector);
             apic::end_of_interrupt();
-            upcalls::device_interrupt(origin(regs));
+            upcalls::device_interrupt(regs.is_user());
         }
         _ => apic::end_of_interrupt(),
-    }
-}
-
-/// What a timer interrupt came upon. One that was pending while the kernel ran arrives before the
-/// program's next instruction: after `sysret` with RCX still the address to go on at, after a fault
-/// at the address that faulted.
-fn origin(regs: &UserRegs) -> upcalls::Origin {
-    if !regs.is_user() {
-        upcalls::Origin::Kernel
-    } else if regs.rip == regs.rcx || regs.rip == cpu::this().last_fault.get() {
-        upcalls::Origin::KernelExit
-    } else {
-        upcalls::Origin::User
     }
 }
 
