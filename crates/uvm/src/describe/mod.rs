@@ -30,10 +30,6 @@ pub use space::RangeStats;
 pub struct EntryInfo {
     /// Its addresses and what accesses may do.
     pub outline: Outline,
-    /// What a child gets.
-    pub inherit: Inherit,
-    /// How it is used.
-    pub advice: Advice,
     /// The host's word for it.
     pub name: Option<Arc<dyn Name>>,
     /// What lies below and above.
@@ -98,8 +94,14 @@ pub struct Outline {
     pub sharing: Sharing,
     /// Whether it is locked in memory.
     pub wired: bool,
+    /// What a child gets.
+    pub inherit: Inherit,
+    /// How it is used.
+    pub advice: Advice,
     /// The object below: its id, and its page at the entry's first address.
     pub object: Option<(u64, Pages)>,
+    /// The object's kind; empty without one.
+    pub kind: &'static str,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -281,8 +283,6 @@ impl<M: Machine> Uvm<M> {
         }
         EntryInfo {
             outline: outline(e),
-            inherit: e.inherit,
-            advice: e.advice,
             name: e.name.clone(),
             layers: Layers {
                 needs_copy: e.writes == Writes::NeedsCopy,
@@ -305,7 +305,10 @@ fn outline<M: Machine>(e: &Entry<M>) -> Outline {
             Writes::NeedsCopy | Writes::CopyOnWrite => Sharing::Private,
         },
         wired: e.wired,
+        inherit: e.inherit,
+        advice: e.advice,
         object: e.object.as_ref().map(|o| (o.pager.object().id(), o.offset)),
+        kind: e.object.as_ref().map_or("", |o| o.pager.kind()),
     }
 }
 

@@ -6,7 +6,9 @@
 
 use core::num::NonZeroU32;
 
-use machine::{order, Before, Held, Machine, PageRange, Pages, Pmap, VaRange, PAGE_SIZE};
+use machine::{
+    order, Before, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange, PAGE_SIZE,
+};
 
 use crate::amap::borrowed::Content;
 use crate::map::steps::{part_to_look_at, Lock};
@@ -34,6 +36,8 @@ pub struct RangeStats {
     pub anonymous_share: usize,
     /// Bytes of `swapped`, divided likewise.
     pub swapped_share: usize,
+    /// Those of `anonymous` that one entry of one space alone shows.
+    pub anonymous_alone: usize,
     /// Pages of objects that translations in the range lead to.
     pub mapped: usize,
     /// Heap bytes of the entries that reach into the range, and of their amaps' slots, divided
@@ -83,6 +87,52 @@ impl<M: Machine> Uvm<M> {
             step.end
         });
         sum
+    }
+
+    /// Tells of pages of objects that translations in the range lead to, under the map's lock, and
+    /// where the rest of the range begins, if some is left: a look takes no longer than so many
+    /// pages and entries do.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 3)?;
+    /// let rest = uvm.object_pages(held, space, range, 8, |_| panic!("these are anonymous"));
+    /// assert_eq!(rest, None);
+    /// # Ok(()) });
+    /// ```
+    pub fn object_pages(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: PageRange,
+        most: usize,
+        mut each: impl FnMut(PageNo),
+    ) -> Option<Va> {
+        let range = VaRange::from(range);
+        let (tree, mut h) = space.map.lock(self.mem(), held, range);
+        let mut left = most;
+        let mut look = |va| {
+            left = left.checked_sub(1).ok_or(va)?;
+            Ok(())
+        };
+        let all = tree.try_each(range, &mut |e| {
+            let part = e.range.intersect(range);
+            look(part.start)?;
+            let Some(oref) = &e.object else { return Ok(()) };
+            let first = e.index(oref, part.start);
+            let (body, _) = oref.pager.object().lock(&mut h);
+            for (index, page) in body.pages(first.0..first.0 + part.pages().0) {
+                let va = part.start + (index - first);
+                look(va)?;
+                let found = self.mem().pmap().extract(&space.pmap, va);
+                if found.is_some_and(|(mapped, _)| mapped == page) {
+                    each(page);
+                }
+            }
+            Ok(())
+        });
+        all.err()
     }
 
     /// Pages of anonymous memory in a range's amaps, in memory or on swap: the sum of a
@@ -155,6 +205,7 @@ impl<M: Machine> Uvm<M> {
                 if is_resident {
                     sum.anonymous += 1;
                     sum.anonymous_share += share;
+                    sum.anonymous_alone += usize::from(share == PAGE_SIZE);
                 } else {
                     sum.swapped += 1;
                     sum.swapped_share += share;

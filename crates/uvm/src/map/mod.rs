@@ -142,6 +142,11 @@ pub(crate) struct Entry<M: Machine> {
 pub trait Name: Send + Sync {
     /// The name.
     fn text(&self) -> &str;
+
+    /// The host's numbers for what is mapped: a device and a node on it; zeroes for nothing.
+    fn node(&self) -> (u64, u64) {
+        (0, 0)
+    }
 }
 
 impl Name for &'static str {
