@@ -18,7 +18,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::turn::TURN;
-use super::{others_ready, queue, Task, Work};
+use super::{load, others_ready, queue, Task, Work};
 use crate::arch::{clock as hardware, cpu, ipi};
 use crate::lock::SpinLock;
 
@@ -329,6 +329,7 @@ pub fn timer_interrupt() {
     run_due(now, local);
     let task = &super::current();
     charge(local, task, now);
+    load::look(now, task.is_idle());
     if task.counts_cpu_time() {
         task.add_work(Work::TICK);
     }
@@ -425,6 +426,7 @@ fn run_due(now: Nanos, local: &Local) {
 pub(super) fn charge_switch(from: &Task, to: &Task) {
     let (now, local) = (now(), local());
     charge(local, from, now);
+    load::look(now, from.is_idle());
     local.slice.store(now, Relaxed);
     add(&local.switches, 1);
     let tick = tick_of(to, now, end_of_turn(to, local));

@@ -33,6 +33,7 @@
 pub mod clock;
 mod fair;
 mod idle;
+pub mod load;
 pub mod policy;
 mod queue;
 mod stop_machine;
@@ -189,6 +190,18 @@ pub fn block(task: &Task) {
     if task.announce_sleep() {
         schedule(Leaves::Now);
     }
+}
+
+/// Like [`block`], for a sleep that no signal ends: a program's thread counts as one that runs.
+pub fn block_deeply(task: &Task) {
+    if task.user().is_none() {
+        return block(task);
+    }
+    task.set_sleeps_deeply(true);
+    load::enter_deep_sleep();
+    block(task);
+    load::leave_deep_sleep();
+    task.set_sleeps_deeply(false);
 }
 
 /// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with
@@ -439,6 +452,7 @@ fn switch_to(next: Arc<Task>) {
     if this.has_work(Work::RESCHEDULE) {
         this.drop_work(Work::RESCHEDULE);
     }
+    this.count_switch();
     clock::charge_switch(&this, &next);
     if this.user().is_some() {
         this.save_registers();

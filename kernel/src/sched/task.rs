@@ -92,6 +92,11 @@ pub struct Task {
     state: AtomicU8,
     user_ns: AtomicU64,
     kernel_ns: AtomicU64,
+    /// How often it left its CPU to wait, and how often it could have run on.
+    waits: AtomicU64,
+    preemptions: AtomicU64,
+    /// No signal ends the sleep that it is in.
+    sleeps_deeply: AtomicBool,
     /// A program's segment bases while it doesn't run.
     bases: Bases,
     /// Messages that it has let go, for itself alone.
@@ -138,6 +143,9 @@ impl Task {
             state: AtomicU8::new(State::Ready as u8),
             user_ns: AtomicU64::new(0),
             kernel_ns: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            preemptions: AtomicU64::new(0),
+            sleeps_deeply: AtomicBool::new(false),
             bases: Bases::default(),
             deferred_closes: SpinLock::default(),
             allocations: Allocations::default(),
@@ -432,6 +440,27 @@ impl Task {
     /// Nanoseconds spent in the kernel on the program's behalf.
     pub fn kernel_time(&self) -> u64 {
         self.kernel_ns.load(Relaxed)
+    }
+
+    /// How often it left its CPU to wait, and how often it could have run on.
+    pub fn switches(&self) -> (u64, u64) {
+        (self.waits.load(Relaxed), self.preemptions.load(Relaxed))
+    }
+
+    /// The running task leaves its CPU.
+    #[inline]
+    pub(super) fn count_switch(&self) {
+        let counter = if self.is_ready() { &self.preemptions } else { &self.waits };
+        counter.store(counter.load(Relaxed) + 1, Relaxed);
+    }
+
+    /// Whether no signal ends the sleep that it is in.
+    pub fn sleeps_deeply(&self) -> bool {
+        self.sleeps_deeply.load(Relaxed)
+    }
+
+    pub(super) fn set_sleeps_deeply(&self, deeply: bool) {
+        self.sleeps_deeply.store(deeply, Relaxed);
     }
 
     /// Charges the task and its process.

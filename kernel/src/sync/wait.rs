@@ -376,7 +376,10 @@ fn sleep<T>(
             alarm.get_or_insert_with(|| sched::wake_at(deadline, task));
         }
         let nap = (!is_known).then(|| sched::wake_at(sched::now() + NAP, task));
-        sched::block(task);
+        match signals {
+            Signals::Ignored => sched::block_deeply(task),
+            Signals::Heeded => sched::block(task),
+        }
         if let Some(nap) = nap {
             sched::timer_cancel(nap);
         }
