@@ -67,9 +67,9 @@ mod of_sched {
 
 /// # Of `fs`
 mod of_fs {
-    /// The running process: its directories, credentials, how many descriptors and files it may
+    /// The running process: its credentials, how many descriptors and files it may
     /// have; its thread's address space.
-    pub use crate::proc::curproc::{context, cred, fd_limit, may_exceed_files, space};
+    pub use crate::proc::curproc::{cred, fd_limit, may_exceed_files, space};
     /// The running process as a whole, for its number, whether it ever had record locks, and where
     /// changes are announced of what its own signals alone make ready.
     pub use crate::proc::current_process;

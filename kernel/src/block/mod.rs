@@ -280,7 +280,7 @@ impl Disk {
     /// `EROFS`, `EINVAL` for too many pages or none, `EIO` beyond the end; nothing was started and
     /// `done` is not called.
     pub fn submit(&self, op: Op, sector: u64, pages: &[PageNo], done: Done) -> Result<()> {
-        self.check(op, sector, pages.len() * machine::PAGE_SIZE)?;
+        self.admit(op, sector, pages.len() * machine::PAGE_SIZE)?;
         self.start(op.into(), sector, Memory::Pages(pages), Some(done));
         Ok(())
     }
@@ -323,7 +323,7 @@ impl Disk {
     /// # Errors
     /// `EIO`, `EROFS`, `EINVAL`.
     pub fn transfer_pages(&self, op: Op, sector: u64, pages: &[PageNo]) -> Result<()> {
-        self.check(op, sector, pages.len() * machine::PAGE_SIZE)?;
+        self.admit(op, sector, pages.len() * machine::PAGE_SIZE)?;
         self.wait(self.start(op.into(), sector, Memory::Pages(pages), None))
     }
 
@@ -342,14 +342,15 @@ impl Disk {
         while done < bytes.len() {
             let part = (bytes.len() - done).min(self.limit);
             let from = sector + (done / SECTOR) as u64;
-            self.check(op, from, part)?;
+            self.admit(op, from, part)?;
             self.wait(self.start(op.into(), from, Memory::Bytes(bytes.part(done, part)), None))?;
             done += part;
         }
         Ok(())
     }
 
-    fn check(&self, op: Op, sector: u64, bytes: usize) -> Result<()> {
+    /// Whether a transfer may be asked for. One that reads is counted as the running thread's.
+    fn admit(&self, op: Op, sector: u64, bytes: usize) -> Result<()> {
         if op == Op::Write && self.read_only {
             return Err(EROFS);
         }
@@ -359,6 +360,9 @@ impl Disk {
         let sectors = (bytes / SECTOR) as u64;
         if sector.checked_add(sectors).is_none_or(|end| end > self.sectors) {
             return Err(EIO);
+        }
+        if let (Op::Read, Some(thread)) = (op, sched::current().user()) {
+            thread.io.count_from_disk(bytes as u64);
         }
         Ok(())
     }

@@ -30,6 +30,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::fmt;
 
 use linux_raw_sys::general as abi;
 use spin::Once;
@@ -37,6 +38,7 @@ use spin::Once;
 use super::file::File;
 use super::inode::*;
 use crate::charge::{self, Charge};
+use crate::devnum::major_and_minor;
 use crate::errno::*;
 use crate::fs::ops::*;
 use crate::mem::fault::Room;
@@ -752,6 +754,32 @@ impl Inode for Epoll {
 }
 
 impl FileOps for Epoll {
+    /// From a descriptor on; 0 is the first one too.
+    fn describe(&self, from: u64, out: &mut dyn fmt::Write) -> Result<Option<u64>> {
+        /// Entries of one descriptor that are shown: those of files that were open by it before.
+        const OF_ONE: usize = 16;
+        let from = i32::try_from(from).map_err(|_| EINVAL)?;
+        let mut shown: [Option<(u32, u64, Weak<File>)>; OF_ONE] = [const { None }; OF_ONE];
+        let fd = {
+            let items = self.set.items.lock();
+            let Some((&(fd, _), _)) = items.all.range((from, 0)..).next() else { return Ok(None) };
+            let all = items.all.range((fd, 0)..=(fd, usize::MAX));
+            for (place, (_, entry)) in shown.iter_mut().zip(all) {
+                *place = Some((entry.events, entry.data, entry.watch.file.clone()));
+            }
+            fd
+        };
+        for (events, data, file) in shown.into_iter().flatten() {
+            let Some(file) = file.upgrade() else { continue };
+            let (stat, pos) = (file.inode().stat(), file.position());
+            let (major, minor) = major_and_minor(stat.dev);
+            let (ino, dev) = (stat.ino, major << 20 | minor);
+            let _ = write!(out, "tfd: {fd:8} events: {events:8x} data: {data:16x} ");
+            let _ = writeln!(out, " pos:{pos} ino:{ino:x} sdev:{dev:x}");
+        }
+        Ok(Some(fd as u64 + 1))
+    }
+
     fn poll(&self, _file: &File) -> u32 {
         if self.set.is_ready() {
             abi::POLLIN | abi::POLLRDNORM

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
 use linux_raw_sys::general as abi;
 
@@ -122,6 +123,12 @@ impl FileOps for EventFd {
             events |= abi::POLLOUT | abi::POLLWRNORM;
         }
         events
+    }
+
+    fn describe(&self, _from: u64, out: &mut dyn fmt::Write) -> Result<Option<u64>> {
+        let count = *self.count.lock();
+        let _ = writeln!(out, "eventfd-count: {count:16x}\neventfd-id: {}", self.ino);
+        Ok(None)
     }
 
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {

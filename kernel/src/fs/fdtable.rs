@@ -193,6 +193,11 @@ impl FdTable {
         Ok(())
     }
 
+    /// How many descriptors the table has room for.
+    pub fn size(&self) -> usize {
+        self.inner.lock().slots.len()
+    }
+
     /// The first descriptor in use at or after `from`.
     pub fn next_used(&self, from: usize) -> Option<usize> {
         let inner = self.inner.lock();

@@ -3,7 +3,7 @@
 //! A [`File`] has the node that `stat` sees, what serves its transfers (the same but for devices
 //! and generated files), a position and status flags.
 //!
-//! Invariants: I1: the position's lock is held through a transfer that moves it, so that two
+//! Invariants: I1: `moves` is locked through a transfer that moves the position, so that two
 //! writers that share a file don't overwrite each other; files without positions never take it and
 //! so may block. I2: `release` runs once, when the last reference goes, and never under a spin
 //! lock: a thread that removes a descriptor lets its reference go after unlocking the table.
@@ -93,7 +93,9 @@ pub struct File {
     io: FileRef,
     /// `O_*` flags without the ones that only `open` looks at.
     flags: AtomicU32,
-    position: Mutex<u64>,
+    /// Changed with `moves` locked; read at any time, by a transfer of the file itself too.
+    position: AtomicU64,
+    moves: Mutex<()>,
     seekable: bool,
     /// Failed writes to the node that this file has been told of.
     errors_told: AtomicU64,
@@ -178,7 +180,8 @@ impl File {
             place,
             io,
             flags: AtomicU32::new(kept),
-            position: Mutex::new(0),
+            position: AtomicU64::new(0),
+            moves: Mutex::new(()),
             seekable,
             errors_told,
             usage: AtomicU8::new(0),
@@ -289,12 +292,13 @@ impl File {
             return Err(EBADF);
         }
         if !self.seekable {
-            return self.io.read(self, 0, to);
+            return counted(Way::Read, self.io.read(self, 0, to));
         }
-        let mut position = self.position.lock();
-        check_span(*position, to.left())?;
-        let n = self.io.read(self, *position, to)?;
-        *position += n as u64;
+        let _moves = self.moves.lock();
+        let position = self.position();
+        check_span(position, to.left())?;
+        let n = counted(Way::Read, self.io.read(self, position, to))?;
+        self.position.store(position + n as u64, Ordering::Relaxed);
         Ok(n)
     }
 
@@ -304,15 +308,19 @@ impl File {
             return Err(EBADF);
         }
         if !self.seekable {
-            return self.io.write(self, Position::At(0), from).map(|(n, _)| n);
+            let written = self.io.write(self, Position::At(0), from);
+            return counted(Way::Write, written.map(|(n, _)| n));
         }
-        let mut position = self.position.lock();
-        check_span(*position, from.left())?;
+        let _moves = self.moves.lock();
+        let position = self.position();
+        check_span(position, from.left())?;
         let append = self.flags() & abi::O_APPEND != 0;
-        let at = if append { Position::Append } else { Position::At(*position) };
-        let (n, end) = self.io.write(self, at, from)?;
-        *position = end;
-        Ok(n)
+        let at = if append { Position::Append } else { Position::At(position) };
+        let written = self.io.write(self, at, from);
+        if let Ok((_, end)) = written {
+            self.position.store(end, Ordering::Relaxed);
+        }
+        counted(Way::Write, written.map(|(n, _)| n))
     }
 
     /// What a read of up to `most` bytes would get, moved out: see
@@ -355,7 +363,7 @@ impl File {
             return Err(EBADF);
         }
         check_span(at, to.left())?;
-        self.io.read(self, at, to)
+        counted(Way::Read, self.io.read(self, at, to))
     }
 
     pub fn write_at(&self, at: u64, from: &mut Source<'_>) -> Result<usize> {
@@ -382,7 +390,7 @@ impl File {
     pub fn put_at(&self, at: u64, from: &mut Source<'_>) -> Result<usize> {
         let append = self.flags() & abi::O_APPEND != 0;
         let at = if append { Position::Append } else { Position::At(at) };
-        self.io.write(self, at, from).map(|(n, _)| n)
+        counted(Way::Write, self.io.write(self, at, from).map(|(n, _)| n))
     }
 
     /// Reads at `at` into kernel memory, as far as the file goes.
@@ -438,7 +446,16 @@ impl File {
 
     /// Runs `f` on the position, alone.
     pub fn with_position<T>(&self, f: impl FnOnce(&mut u64) -> Result<T>) -> Result<T> {
-        f(&mut self.position.lock())
+        let _moves = self.moves.lock();
+        let mut position = self.position();
+        let result = f(&mut position);
+        self.position.store(position, Ordering::Relaxed);
+        result
+    }
+
+    /// The position, where a transfer that is under way has begun.
+    pub fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
     }
 
     pub fn poll(&self) -> u32 {
@@ -548,7 +565,8 @@ impl File {
         if let Some(name) = known.filter(|name| name.text() == path) {
             return Ok(name);
         }
-        let name = ChargedName::new(path.into_owned())?;
+        let stat = self.inode().stat();
+        let name = ChargedName::new(path.into_owned(), (stat.dev, stat.ino))?;
         let old = self.mapping_name.lock().replace(name.clone());
         drop(old);
         Ok(name)
@@ -562,6 +580,26 @@ impl File {
     pub fn is_dir(&self) -> bool {
         self.place.inode.kind() == Kind::Dir
     }
+}
+
+/// A transfer of a program's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Read,
+    Write,
+}
+
+/// Counts a transfer as the running thread's, for `/proc/PID/io`.
+#[inline]
+fn counted(way: Way, moved: Result<usize>) -> Result<usize> {
+    if let Some(thread) = sched::current().user() {
+        let bytes = *moved.as_ref().unwrap_or(&0) as u64;
+        match way {
+            Way::Read => thread.io.count_read(bytes),
+            Way::Write => thread.io.count_write(bytes),
+        }
+    }
+    moved
 }
 
 /// What a mapping does to the file.

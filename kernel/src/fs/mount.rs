@@ -25,7 +25,6 @@ use super::path::{dir_path, walk, Dir, Follow, Start, PATH_MAX};
 use crate::errno::*;
 use crate::sched;
 use crate::sync::{Mutex, SpinLock, WaitQueue};
-use crate::upcalls;
 
 /// One mounted directory.
 pub struct Mount {
@@ -174,10 +173,9 @@ impl Mount {
         self.root.shown_options()
     }
 
-    /// Its path as the running process sees it; `None` if that is outside of its root.
-    pub fn path(self: &Arc<Mount>) -> Option<Vec<u8>> {
-        let root = upcalls::context().ok()?.root();
-        let path = dir_path(&self.top(), Some(&root))?;
+    /// Its path from a process's root; `None` if it is outside of that.
+    pub fn path_from(self: &Arc<Mount>, root: &Dir) -> Option<Vec<u8>> {
+        let path = dir_path(&self.top(), Some(root))?;
         (path.first() == Some(&b'/')).then_some(path)
     }
 }

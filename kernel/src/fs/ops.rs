@@ -14,6 +14,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::fmt;
 
 use linux_raw_sys::general as abi;
 
@@ -121,6 +122,12 @@ pub trait FileOps: Any + Send + Sync {
     /// Where a change of that is announced, in up to [`QUEUES`] places; nothing if it never
     /// changes.
     fn queues<'a>(&'a self, _file: &File, _out: &mut Vec<&'a WaitQueue>) {}
+
+    /// Lines of `/proc/PID/fdinfo` that its kind has, some at a time: from 0, or from what the call
+    /// before has returned; `None` after the last.
+    fn describe(&self, _from: u64, _out: &mut dyn fmt::Write) -> Result<Option<u64>> {
+        Ok(None)
+    }
 
     /// Whether that depends on the process that asks: it is announced to each process in its
     /// `signal_readers`.

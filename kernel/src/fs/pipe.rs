@@ -40,6 +40,25 @@ const PAGE: usize = 4096;
 const PIPE_BUF: usize = 4096;
 const DEFAULT_CAPACITY: usize = 65536;
 const MAX_CAPACITY: usize = 1 << 20;
+/// The largest for those without privilege.
+static LARGEST: AtomicUsize = AtomicUsize::new(MAX_CAPACITY);
+
+/// The size that a pipe may be given without privilege.
+pub fn largest() -> usize {
+    LARGEST.load(Ordering::Relaxed)
+}
+
+/// Sets that, to the next size that a pipe may have.
+///
+/// # Errors
+/// `EINVAL` for more than any pipe may have.
+pub fn set_largest(size: usize) -> Result<()> {
+    if size > MAX_CAPACITY {
+        return Err(EINVAL);
+    }
+    LARGEST.store(size.max(PAGE).next_power_of_two(), Ordering::Relaxed);
+    Ok(())
+}
 /// What a pipe gets when its user's pipes may hold much already.
 const LEAST_CAPACITY: usize = 2 * PAGE;
 
@@ -237,6 +256,9 @@ impl Pipe {
             return Err(EPERM);
         }
         let size = size.max(PAGE).next_power_of_two();
+        if size > largest() && size > self.capacity() && !may_exceed() {
+            return Err(EPERM);
+        }
         let mut contents = self.contents.lock();
         if size < contents.len() {
             return Err(EBUSY);

@@ -10,6 +10,7 @@
 use alloc::boxed::Box;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
+use core::fmt;
 
 use linux_raw_sys::general as abi;
 
@@ -20,7 +21,7 @@ use crate::fs::ops::*;
 use crate::fs::pipe::{interrupted, Blocking};
 use crate::sched::{self, Nanos, TimerId};
 use crate::sync::{SpinLock, WaitQueue};
-use crate::time::Setting;
+use crate::time::{Setting, SECOND};
 use crate::uio::Sink;
 
 /// What a timer counts, of the clocks that it can.
@@ -41,11 +42,15 @@ struct State {
     expired: bool,
     serial: u64,
     armed: Option<TimerId>,
+    /// The flags that it was set with.
+    flags: u32,
 }
 
 /// See the module.
 pub struct TimerFd {
     clock: Clock,
+    /// The clock's number, as the program chose it.
+    id: i32,
     state: SpinLock<State>,
     readers: WaitQueue,
     ino: u64,
@@ -54,12 +59,13 @@ pub struct TimerFd {
 
 impl TimerFd {
     /// An open file with a timer that is not armed, with the flags of `timerfd_create`.
-    pub fn create(clock: Clock, flags: u32) -> Result<Arc<File>> {
+    pub fn create(clock: Clock, id: i32, flags: u32) -> Result<Arc<File>> {
         if flags & !(abi::TFD_CLOEXEC | abi::TFD_NONBLOCK) != 0 {
             return Err(EINVAL);
         }
         let timer = Arc::new_cyclic(|me| TimerFd {
             clock,
+            id,
             state: SpinLock::default(),
             readers: WaitQueue::new(),
             ino: super::new_ino(),
@@ -86,9 +92,10 @@ impl TimerFd {
     }
 
     /// Arms the timer, or disarms it by a value of 0. Returns what was left.
-    pub fn set(&self, setting: Setting) -> Setting {
+    pub fn set(&self, setting: Setting, flags: u32) -> Setting {
         let mut state = self.state.lock();
         let before = state.left();
+        state.flags = flags;
         state.disarm();
         state.interval = setting.interval;
         if setting.value != 0 {
@@ -197,6 +204,19 @@ impl FileOps for TimerFd {
         } else {
             0
         }
+    }
+
+    fn describe(&self, _from: u64, out: &mut dyn fmt::Write) -> Result<Option<u64>> {
+        let (left, ticks, flags) = {
+            let state = self.state.lock();
+            (state.left(), u64::from(state.expired), state.flags)
+        };
+        let time = |ns| (ns / SECOND, ns % SECOND);
+        let ((value, value_ns), (interval, interval_ns)) = (time(left.value), time(left.interval));
+        let _ = writeln!(out, "clockid: {}\nticks: {ticks}\nsettime flags: 0{flags:o}", self.id);
+        let _ = writeln!(out, "it_value: ({value}, {value_ns})");
+        let _ = writeln!(out, "it_interval: ({interval}, {interval_ns})");
+        Ok(None)
     }
 
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {

@@ -194,6 +194,8 @@ fn new_process(
     let exit_signal =
         if sibling { parent.exit_signal.load(Ordering::Relaxed) } else { request.exit_signal };
     let process = Process::new(pid, exit_signal, from);
+    let maker = if sibling { parent.made_by.load(Ordering::Relaxed) } else { caller.tid() };
+    process.made_by.store(maker, Ordering::Relaxed);
     process.pgid.store(parent.pgid(), Ordering::Relaxed);
     process.sid.store(parent.sid(), Ordering::Relaxed);
     process.personality.store(parent.personality.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -263,6 +265,7 @@ fn start(
         sched::discard(task);
         return Err(errno);
     }
+    table::count_made();
     sched::start(&task);
     drop((task, child));
     if let Some(done) = vfork {

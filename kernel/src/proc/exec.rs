@@ -12,7 +12,7 @@ use super::curproc;
 use super::elf::{self, Image, Placement};
 use super::image::{self, Loaded, Startup, WORK};
 use super::limits::{RLIMIT_NPROC, RLIMIT_STACK};
-use super::mm::{Layout, Mm, CMDLINE_MAX};
+use super::mm::{Layout, Marks, Mm};
 use super::signal::{AltStack, SIGCHLD};
 use super::thread::Thread;
 use super::{access, current_thread, exit, table, timer, trace};
@@ -308,11 +308,11 @@ fn build(
     let stack_limit = thread.process.limit(RLIMIT_STACK);
     let interpreter = program.interpreter.as_ref().map(|(file, image)| (&**file, image));
     let loaded = image::map(&space, (&program.file, &program.image), interpreter, stack_limit)?;
-    let cut = arguments.argv.bytes.len().min(CMDLINE_MAX);
     let layout = Layout {
         heap_start: loaded.heap,
         heap_end: loaded.heap,
-        cmdline: arguments.argv.bytes[..cut].into(),
+        marks: Marks::default(),
+        auxv: [].into(),
         exe: Some(Arc::new(program.file.place().clone())),
     };
     let before = thread.process.cred();
@@ -341,7 +341,16 @@ fn build(
     let written = image::clear_tails(&program.image, interpreter.map(|(_, image)| image), &loaded)
         .and_then(|()| image::write_stack(&loaded, &startup));
     match written {
-        Ok(sp) => Ok((mm, openness, loaded, sp)),
+        Ok(written) => {
+            let (code, data) = image::extents(&program.image, &loaded);
+            let image::Written { sp: stack, arguments, environment, auxv } = written;
+            let mut layout = mm.layout.lock();
+            layout.marks = Marks { code, data, stack, arguments, environment };
+            let old = core::mem::replace(&mut layout.auxv, auxv);
+            drop(layout);
+            drop(old);
+            Ok((mm, openness, loaded, stack))
+        }
         Err(errno) => {
             switch_back(thread, Some(mm));
             Err(errno)

@@ -41,6 +41,9 @@ const STACK_MAX: u64 = 64 << 20;
 const PART: usize = 1 << 16;
 /// What looking at a string is, in bytes that are copied meanwhile.
 pub const WORK: usize = 64;
+/// Entries of the auxiliary vector.
+const AUXV: usize = 20;
+
 const PLATFORM: &[u8] = abi::MACHINE.as_bytes();
 
 /// Where everything went.
@@ -187,8 +190,33 @@ pub struct Startup<'a> {
     pub before: &'a Cred,
 }
 
-/// Writes the first stack: counts, pointers, auxiliary vector, strings. Returns the stack pointer.
-pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
+/// What was written on a program's first stack.
+pub struct Written {
+    pub sp: u64,
+    /// Where the strings are.
+    pub arguments: (u64, u64),
+    pub environment: (u64, u64),
+    pub auxv: Arc<[u8]>,
+}
+
+/// Where the program's own code and data are: the segments that may be executed, and those that may
+/// be written.
+pub fn extents(image: &Image, loaded: &Loaded) -> ((u64, u64), (u64, u64)) {
+    let bias = loaded.program_bias;
+    let extent = |wanted: fn(&Rights) -> Right, length: fn(&Segment) -> u64| {
+        let segments = image.segments.iter().filter(|one| wanted(&one.rights) == Right::Yes);
+        let range =
+            |one: &Segment| (one.va.wrapping_add(bias), one.va.wrapping_add(bias) + length(one));
+        let join =
+            |(first, end): (u64, u64), (start, stop): (u64, u64)| (first.min(start), end.max(stop));
+        segments.map(range).reduce(join).unwrap_or_default()
+    };
+    let code = extent(|rights| rights.execute, |segment| segment.file_len);
+    (code, extent(|rights| rights.write, |segment| segment.file_len))
+}
+
+/// Writes the first stack: counts, pointers, auxiliary vector, strings.
+pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<Written> {
     let mut random = [0; 16];
     crate::fs::random::fill(&mut random);
     let strings = startup.argv.bytes.len()
@@ -213,14 +241,16 @@ pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
     }
     let mut image: Vec<u8> = Vec::new();
     fault::attempt(|| image.try_reserve_exact(total)).map_err(|_| ENOMEM)?;
+    let mut auxv = [0; 16 * AUXV];
+    for (entry, (key, value)) in auxv.chunks_exact_mut(16).zip(vector) {
+        entry[..8].copy_from_slice(&u64::from(key).to_le_bytes());
+        entry[8..].copy_from_slice(&value.to_le_bytes());
+    }
     let mut word = |value: u64| image.extend_from_slice(&value.to_le_bytes());
     word(startup.argv.count as u64);
     pointers(startup.argv, argv_at, &mut word);
     pointers(startup.envp, envp_at, &mut word);
-    vector.iter().for_each(|&(key, value)| {
-        word(u64::from(key));
-        word(value);
-    });
+    image.extend_from_slice(&auxv);
     image.resize((strings_at - sp) as usize, 0);
     for part in
         [PLATFORM, &[0], &random, &startup.argv.bytes, &startup.envp.bytes, startup.path, &[0]]
@@ -232,7 +262,9 @@ pub fn write_stack(loaded: &Loaded, startup: &Startup<'_>) -> Result<u64> {
         user::copy_out(at, part)?;
         sched::work_done(part.len());
     }
-    Ok(sp)
+    let arguments = (argv_at, argv_at + startup.argv.bytes.len() as u64);
+    let environment = (envp_at, envp_at + startup.envp.bytes.len() as u64);
+    Ok(Written { sp, arguments, environment, auxv: Arc::from(auxv) })
 }
 
 /// Hands out the address of each string, which start at `at`, and a null at the end.
@@ -254,7 +286,7 @@ fn auxiliary(
     loaded: &Loaded,
     startup: &Startup<'_>,
     [platform, random, path]: [u64; 3],
-) -> [(u32, u64); 20] {
+) -> [(u32, u64); AUXV] {
     let cred = startup.cred;
     [
         (auxvec::AT_HWCAP, u64::from(crate::arch::cpu::features())),

@@ -14,7 +14,7 @@ use super::curproc;
 use super::exec::{self, Arguments, Strings};
 use super::exit;
 use super::limits::Limits;
-use super::mm::{Layout, Mm};
+use super::mm::{Layout, Marks, Mm};
 use super::process::{ExitStatus, Holding, Inherited, Process};
 use super::signal::{Actions, SigSet, SIGCHLD};
 use super::table;
@@ -80,7 +80,8 @@ pub fn start_init(cmdline: &str) -> Result<()> {
         actions: Actions::new(),
     };
     let process = Arc::new(Process::new(pid, SIGCHLD.number(), from));
-    let layout = Layout { heap_start: 0, heap_end: 0, cmdline: [].into(), exe: None };
+    let layout =
+        Layout { heap_start: 0, heap_end: 0, marks: Marks::default(), auxv: [].into(), exe: None };
     let mm = Mm::new(vm::space_new()?, layout);
     let thread = Arc::new(Thread::new(
         pid,

@@ -15,6 +15,7 @@ const RLIMIT_FSIZE: u32 = 1;
 pub const RLIMIT_DATA: u32 = 2;
 pub const RLIMIT_STACK: u32 = 3;
 pub const RLIMIT_CORE: u32 = 4;
+pub const RLIMIT_RSS: u32 = 5;
 pub const RLIMIT_NPROC: u32 = 6;
 pub const RLIMIT_NOFILE: u32 = 7;
 pub const RLIMIT_MEMLOCK: u32 = 8;

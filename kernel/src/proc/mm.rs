@@ -4,7 +4,6 @@
 //! that a zombie holds no memory; the space's own tables go when the last reference does.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::arch::layout::USER_END;
@@ -20,14 +19,25 @@ pub struct Layout {
     /// The heap: where it starts and where the break is.
     pub heap_start: u64,
     pub heap_end: u64,
-    /// Arguments as they were given, each ended by a zero byte; cut to `CMDLINE_MAX`.
-    pub cmdline: Arc<[u8]>,
+    pub marks: Marks,
+    /// The auxiliary vector.
+    pub auxv: Arc<[u8]>,
     /// The program's file; the first process has none before its exec.
     pub exe: Option<Arc<Place>>,
 }
 
-/// How much of the arguments is kept for /proc/PID/cmdline.
-pub const CMDLINE_MAX: usize = 4096;
+/// Where exec put the parts of a program: first addresses and first addresses behind.
+#[derive(Clone, Copy, Default)]
+pub struct Marks {
+    /// Of the program itself: what may be executed, and what may be written.
+    pub code: (u64, u64),
+    pub data: (u64, u64),
+    /// The first stack pointer.
+    pub stack: u64,
+    /// Strings, each ended by a zero byte.
+    pub arguments: (u64, u64),
+    pub environment: (u64, u64),
+}
 
 /// What `lock_future` says.
 const NOT: u8 = 0;
@@ -129,8 +139,8 @@ impl Mm {
         vm::mapping_stats(&self.space, 0, USER_END)
     }
 
-    pub fn cmdline(&self) -> Vec<u8> {
-        self.layout.lock().cmdline.to_vec()
+    pub fn marks(&self) -> Marks {
+        self.layout.lock().marks
     }
 
     pub fn exe(&self) -> Option<Arc<Place>> {

@@ -39,6 +39,7 @@ pub mod timer;
 pub mod trace;
 pub mod trap;
 pub mod usage;
+pub mod uts;
 pub mod wait;
 
 use alloc::sync::Arc;

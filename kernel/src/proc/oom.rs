@@ -166,20 +166,17 @@ impl Adjustment {
         self.now.load(Relaxed)
     }
 
-    /// Sets the adjustment.
-    ///
-    /// # Errors
-    /// `EINVAL` outside -1000 to 1000; `EACCES` for less than the running process may set.
-    pub fn set(&self, to: i32) -> Result<()> {
-        if !(NEVER..=MOST).contains(&to) {
-            return Err(EINVAL);
-        }
+    fn set(&self, scale: Scale, to: i32) -> Result<()> {
         let is_privileged = current_process().cred().has(Caps::SYS_RESOURCE);
-        if to < self.least.load(Relaxed) && !is_privileged {
+        let least = match scale {
+            Scale::Score => &self.least,
+            Scale::Old => &self.now,
+        };
+        if to < least.load(Relaxed) && !is_privileged {
             return Err(EACCES);
         }
         self.now.store(to, Relaxed);
-        if is_privileged {
+        if is_privileged && scale == Scale::Score {
             self.least.store(to, Relaxed);
         }
         Ok(())
@@ -189,6 +186,54 @@ impl Adjustment {
     pub fn inherit(&self, parent: &Adjustment) {
         self.now.store(parent.now.load(Relaxed), Relaxed);
         self.least.store(parent.least.load(Relaxed), Relaxed);
+    }
+}
+
+/// How an adjustment is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// In thousandths: `oom_score_adj`.
+    Score,
+    /// From -17, for never, to 15: `oom_adj`.
+    Old,
+}
+
+const OLD_NEVER: i32 = -17;
+const OLD_MOST: i32 = 15;
+
+/// Changes the adjustment of a process, and of others that run in its memory: one that were left
+/// would keep what is to be freed.
+///
+/// # Errors
+/// `EINVAL` for what is outside of the scale; `EACCES` for less than the running process may set.
+pub fn adjust(process: &Arc<Process>, scale: Scale, to: i32) -> Result<()> {
+    let to = match scale {
+        Scale::Score if (NEVER..=MOST).contains(&to) => to,
+        Scale::Old if to == OLD_MOST => MOST,
+        Scale::Old if (OLD_NEVER..OLD_MOST).contains(&to) => to * MOST / -OLD_NEVER,
+        _ => return Err(EINVAL),
+    };
+    process.oom.set(scale, to)?;
+    let Some(mm) = process.mm().filter(|mm| mm.is_shared()) else { return Ok(()) };
+    let shares = |other: &Arc<Process>| {
+        let is_other = other.pid != 1 && !Arc::ptr_eq(other, process);
+        is_other
+            && !other.leader().is_some_and(|thread| thread.vfork.lock().is_some())
+            && other.mm().is_some_and(|theirs| Arc::ptr_eq(&theirs, &mm))
+    };
+    for other in table::processes().filter(shares) {
+        other.oom.now.store(to, Relaxed);
+        other.oom.least.store(process.oom.least.load(Relaxed), Relaxed);
+        sched::give_way();
+    }
+    Ok(())
+}
+
+/// The adjustment of a process in the old scale.
+pub fn shown_as_old(process: &Process) -> i32 {
+    match process.oom.get() {
+        MOST => OLD_MOST,
+        now => now * -OLD_NEVER / MOST,
     }
 }
 

@@ -82,6 +82,8 @@ pub struct Process {
     pub parent: AtomicI32,
     pub pgid: AtomicI32,
     pub sid: AtomicI32,
+    /// The thread of the parent's that made it.
+    pub made_by: AtomicI32,
     /// What the parent is sent at the end: SIGCHLD, another signal, or 0 for none.
     pub exit_signal: AtomicI32,
     pub group: SpinLock<Group>,
@@ -191,6 +193,7 @@ impl Process {
             parent: AtomicI32::new(0),
             pgid: AtomicI32::new(pid),
             sid: AtomicI32::new(pid),
+            made_by: AtomicI32::new(0),
             exit_signal: AtomicI32::new(exit_signal),
             group: SpinLock::new(Group {
                 threads: Vec::new(),
@@ -324,10 +327,10 @@ impl Process {
         Ok(())
     }
 
-    /// The thread that stands for the process: its first, or any that is left.
+    /// The thread that stands for the process: its first, or any that is left. The first stays in
+    /// front, as threads behind it alone are moved when one goes.
     pub fn leader(&self) -> Option<Arc<Thread>> {
-        let group = self.group.lock();
-        group.threads.iter().find(|t| t.tid() == self.pid).or(group.threads.first()).cloned()
+        self.group.lock().threads.first().cloned()
     }
 
     /// How many threads it has.
@@ -336,10 +339,23 @@ impl Process {
     }
 
     /// What its threads have used, those that are gone included.
+    /// Of many threads, those that end meanwhile may be left out.
     pub fn total_usage(&self) -> Usage {
-        let mut usage = *self.usage.lock();
-        for thread in &self.group.lock().threads {
-            usage.add(&thread.usage());
+        // Threads that are looked at with the group locked.
+        const AT_ONCE: usize = 512;
+        let mut usage = Usage::default();
+        let mut from = 0;
+        loop {
+            let group = self.group.lock();
+            if from == 0 {
+                usage = *self.usage.lock();
+            }
+            let part = group.threads.get(from..).unwrap_or_default();
+            part.iter().take(AT_ONCE).for_each(|thread| usage.add(&thread.usage()));
+            if part.len() <= AT_ONCE {
+                break;
+            }
+            from += AT_ONCE;
         }
         let Usage { user_ns, kernel_ns, .. } = self.time_used();
         Usage { user_ns, kernel_ns, ..usage }
@@ -360,11 +376,6 @@ impl Process {
         self.leader().map_or_else(|| comm_text(&left), |thread| thread.comm())
     }
 
-    /// The arguments, each ended by a zero byte; empty in a zombie.
-    pub fn cmdline(&self) -> Vec<u8> {
-        self.mm().map(|mm| mm.cmdline()).unwrap_or_default()
-    }
-
     /// The program's file; `None` in a zombie.
     pub fn exe(&self) -> Option<Arc<Place>> {
         self.mm()?.exe()
@@ -378,19 +389,5 @@ impl Process {
     /// The address space of its first thread; `None` in a zombie.
     pub fn space(&self) -> Option<Arc<crate::vm::Space>> {
         self.mm().map(|mm| mm.space.clone())
-    }
-
-    /// The state letter of /proc/PID/stat.
-    pub fn state(&self) -> char {
-        let group = self.group.lock();
-        if group.threads.is_empty() {
-            'Z'
-        } else if group.stop.is_some() && group.stopped > 0 {
-            'T'
-        } else if group.threads.iter().any(|thread| thread.is_runnable()) {
-            'R'
-        } else {
-            'S'
-        }
     }
 }

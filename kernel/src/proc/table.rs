@@ -17,7 +17,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use machine::NoMemory;
 
@@ -274,6 +274,9 @@ impl Tree {
         for &child in &children {
             self.adopt(heir, child);
             if let Some(node) = self.nodes.get(&child) {
+                node.process.made_by.store(0, Ordering::Relaxed);
+            }
+            if let Some(node) = self.nodes.get(&child) {
                 node.process.exit_signal.store(SIGCHLD.number(), Ordering::Relaxed);
             }
         }
@@ -458,25 +461,43 @@ pub fn next_process(from: Pid) -> Option<Pid> {
     with(|tree| tree.nodes.range(from..).next().map(|(&pid, _)| pid))
 }
 
-/// The lowest number of a thread of `process` that isn't below `from`.
-pub fn next_thread_of(process: &Arc<Process>, from: Pid) -> Option<Pid> {
-    with(|tree| {
-        let mut threads = tree.threads.range(from..);
-        threads.find(|(_, thread)| Arc::ptr_eq(&thread.process, process)).map(|(&tid, _)| tid)
-    })
+/// The lowest number of a thread of `process` that isn't below `from`. Gives way.
+pub fn next_thread_of(process: &Arc<Process>, mut from: Pid) -> Option<Pid> {
+    loop {
+        let (found, next) = with(|tree| {
+            let mut next = None;
+            for (&tid, thread) in tree.threads.range(from..).take(NUMBERS) {
+                if Arc::ptr_eq(&thread.process, process) {
+                    return (Some(tid), None);
+                }
+                next = Some(tid + 1);
+            }
+            (None, next)
+        });
+        if found.is_some() || next.is_none() {
+            return found;
+        }
+        from = next?;
+        sched::give_way();
+    }
 }
 
-/// How many processes there are, how many of them run or could, and the highest number of one.
-pub fn load() -> (usize, usize, Pid) {
-    with(|tree| {
-        let running = tree.nodes().filter(|node| node.process.state() == 'R').count();
-        (tree.nodes.len(), running, tree.nodes.last_key_value().map_or(0, |(&pid, _)| pid))
-    })
+/// How many threads there are, and the number that was given out last.
+pub fn load() -> (usize, Pid) {
+    with(|tree| (tree.threads.len(), tree.last))
 }
 
-/// How many processes there are, zombies too.
-pub fn count() -> usize {
-    with(|tree| tree.nodes.len())
+/// Threads and processes that were made since the machine started.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// One was.
+pub fn count_made() {
+    MADE.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Threads and processes that were made since the machine started.
+pub fn made() -> u64 {
+    MADE.load(Ordering::Relaxed)
 }
 
 /// # Errors

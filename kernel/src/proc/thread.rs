@@ -16,11 +16,11 @@ use super::signal::{AltStack, Pending, SigInfo, SigSet};
 use super::table::Pid;
 use super::timer;
 use super::trace::Trace;
-use super::usage::Usage;
+use super::usage::{IoCounts, Usage};
 use crate::arch::abi::LastFault;
 use crate::charge::Account;
 use crate::errno::Result;
-use crate::sched::{self, Policy, Task, Work};
+use crate::sched::{self, Nanos, Policy, Task, Work};
 use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
 
@@ -102,6 +102,8 @@ pub struct Thread {
     pub trace: SpinLock<Trace>,
     pub minor_faults: AtomicU64,
     pub major_faults: AtomicU64,
+    pub io: IoCounts,
+    pub started: Nanos,
     /// What one that isn't its process's first is charged for.
     holding: SpinLock<Option<Holding>>,
 }
@@ -165,6 +167,8 @@ impl Thread {
             trace: SpinLock::new(Trace::default()),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
+            io: IoCounts::default(),
+            started: sched::now(),
             holding: SpinLock::new(holding),
         }
     }
@@ -294,8 +298,25 @@ impl Thread {
         self.dying.load(Ordering::Acquire)
     }
 
-    pub fn is_runnable(&self) -> bool {
-        self.task().is_some_and(|task| task.is_ready())
+    /// The state letter of `/proc/PID/stat`.
+    pub fn state(&self) -> char {
+        let Some(task) = self.task() else { return 'Z' };
+        if task.is_ready() {
+            return 'R';
+        }
+        if self.is_at_rest_for_tracer() {
+            return 't';
+        }
+        let group = self.process.group.lock();
+        if group.stop.is_some() && group.stopped > 0 {
+            return 'T';
+        }
+        drop(group);
+        if task.sleeps_deeply() {
+            'D'
+        } else {
+            'S'
+        }
     }
 
     /// What it has used; of time, as [`Process::time_used`](super::process::Process::time_used).
@@ -304,11 +325,13 @@ impl Thread {
         let mut usage = Usage {
             minor_faults: self.minor_faults.load(Ordering::Relaxed),
             major_faults: self.major_faults.load(Ordering::Relaxed),
+            io: self.io.get(),
             ..Usage::default()
         };
         if let Some(task) = self.task() {
             usage.user_ns = task.user_time();
             usage.kernel_ns = task.kernel_time();
+            (usage.waits, usage.preemptions) = task.switches();
         }
         usage
     }

@@ -166,6 +166,12 @@ impl Thread {
         ANYBODY.load(Ordering::Acquire) && self.trace.lock().tracer.is_some()
     }
 
+    /// Whether it has stopped for its tracer.
+    pub fn is_at_rest_for_tracer(&self) -> bool {
+        ANYBODY.load(Ordering::Acquire)
+            && self.trace.lock().stop.as_ref().is_some_and(|stop| stop.on.is_none())
+    }
+
     /// The tracer's number; 0 for none.
     pub fn tracer(&self) -> Pid {
         self.trace.lock().tracer.as_ref().map_or(0, |tracer| tracer.pid)

@@ -42,18 +42,33 @@ pub(super) fn meminfo() -> String {
         ("AnonPages", now.anon),
         ("Mapped", now.mapped),
         ("Shmem", now.shared),
-        ("KReclaimable", 0),
         ("Slab", heap),
-        ("SReclaimable", 0),
-        ("SUnreclaim", heap),
         ("KernelStack", stack::pages()),
         ("PageTables", now.tables),
-        ("CommitLimit", stats.total_pages + stats.swap_pages),
-        ("Committed_AS", stats.anon_pages + now.shared),
     ];
     let mut out = String::new();
     for (name, pages) in lines {
         let _ = writeln!(out, "{:<16}{:>8} kB", format!("{name}:"), pages * 4);
+    }
+    out
+}
+
+/// All memory is one zone. The page daemon runs below `low`, until `high` pages are free.
+pub(super) fn zoneinfo() -> String {
+    let (stats, now) = (vm::stats(), vm::frame_stats());
+    let (low, high) = vm::water_marks();
+    let mut out = String::from("Node 0, zone   Normal\n");
+    let _ = writeln!(out, "  pages free     {}\n        low      {low}", stats.free_pages);
+    let _ = writeln!(out, "        high     {high}\n        managed  {}", stats.total_pages);
+    for (name, pages) in [
+        ("nr_free_pages", stats.free_pages),
+        ("nr_zone_inactive_anon", now.inactive[0]),
+        ("nr_zone_active_anon", now.active[0]),
+        ("nr_zone_inactive_file", now.inactive[1]),
+        ("nr_zone_active_file", now.active[1]),
+        ("nr_zone_unevictable", now.wired),
+    ] {
+        let _ = writeln!(out, "      {name:<12} {pages}");
     }
     out
 }

@@ -14,10 +14,12 @@
 mod cpus;
 mod maps;
 mod memory;
+mod memory_files;
 mod net;
 mod process;
 mod settings;
 mod system;
+mod target;
 pub mod text;
 
 use alloc::format;
@@ -27,8 +29,10 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::general as abi;
 
-use self::text::{ProcessRecords, Reader, Records, Set, SpaceRecords, Subject};
-use crate::cred::caps::Caps;
+use self::memory_files::{Arguments, AuxiliaryVector, Environment, FailNth, Held, Memory, PageMap};
+use self::process::{Part, PartOf};
+use self::target::{Scope, Who};
+use self::text::{Reader, Records, Set, Subject};
 use crate::cred::Cred;
 use crate::errno::*;
 use crate::fs::access;
@@ -40,26 +44,16 @@ use crate::fs::path::Place;
 use crate::proc::access::By;
 use crate::proc::curproc;
 use crate::proc::mm::Mm;
-use crate::proc::{self, foreign_memory, Pid, Process, Thread};
-use crate::uio::{IoVec, Sink, Source};
+use crate::proc::{self, Pid, Process};
+use crate::uio::{Sink, Source};
 
 /// A text of the whole system.
 type SystemText = fn() -> String;
-/// A text of one process.
-type ProcessText = fn(&Process) -> Result<Vec<u8>>;
-/// A text of one thread.
-type ThreadText = fn(&Thread) -> Result<Vec<u8>>;
 
 /// A text that takes what is written to it.
 struct Setting {
     show: SystemText,
     set: fn(&str) -> Result<()>,
-}
-
-/// A text of one process that takes what is written to it.
-struct ProcessSetting {
-    show: ProcessText,
-    set: fn(&Process, &str) -> Result<()>,
 }
 
 /// What a node shows.
@@ -73,33 +67,15 @@ enum Show {
     System(SystemText),
     /// A text of the whole system that grows with what programs do.
     Records(Records),
-    /// Of the table of mounts: its changes can be waited for.
-    Mounts(Records),
     Setting(&'static Setting),
-    Process(Pid),
-    /// One of its threads: as a process, without threads of its own, so that paths here have few
-    /// components.
-    Thread(Pid),
-    /// The threads of a process.
-    Tasks(Pid),
-    Fds(Pid),
-    FdInfos(Pid),
-    Text(Pid, ProcessText),
-    ThreadText(Pid, ThreadText),
-    ProcessSetting(Pid, &'static ProcessSetting),
-    /// A text of a process that grows with what it does.
-    ProcessRecords(Pid, ProcessRecords),
-    /// A text of the address space that a process has when it is opened.
-    SpaceText(Pid, SpaceRecords),
-    /// A process's memory, at its addresses.
-    Memory(Pid),
-    /// Which of a thread's next allocations is to fail.
-    FailNth(Pid),
-    /// A link to what descriptor of a process.
+    /// A process's directory, or a thread's: as a process's, without threads of its own, so that
+    /// paths here have few components.
+    Target(Who),
+    /// What is there.
+    Part(Who, &'static PartOf),
+    /// A link to what a descriptor of a process is for, and what is known of that.
     Fd(Pid, i32),
-    Exe(Pid),
-    Cwd(Pid),
-    RootLink(Pid),
+    FdInfo(Pid, i32),
     SelfLink,
     ThreadSelf,
     MountsLink,
@@ -171,10 +147,7 @@ fn root(show: Show, magic: u32) -> InodeRef {
 }
 
 fn process(pid: Pid) -> Result<Arc<Process>> {
-    match proc::table::process(pid) {
-        Some(process) => Ok(process),
-        None => Ok(proc::table::thread(pid).ok_or(ENOENT)?.process.clone()),
-    }
+    Ok(Who { pid, scope: Scope::Process }.find()?.process)
 }
 
 /// A number without leading zeros or signs.
@@ -186,10 +159,15 @@ fn number(name: &[u8]) -> Option<i32> {
 }
 
 impl ProcNode {
+    /// The number of the node that an entry of this directory leads to.
+    fn ino_of(&self, name: &[u8]) -> u64 {
+        let hash = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        name.iter().fold(self.ino ^ 0xcbf2_9ce4_8422_2325, hash) & 0xffff_ffff_ffff
+    }
+
     fn child(&self, name: &[u8], show: Show) -> Result<InodeRef> {
         let above: InodeRef = self.me.upgrade().ok_or(ENOENT)?;
-        let hash = |sum: u64, &byte: &u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        let ino = name.iter().fold(self.ino ^ 0xcbf2_9ce4_8422_2325, hash) & 0xffff_ffff_ffff;
+        let ino = self.ino_of(name);
         let (magic, above) = (self.magic, Some((above, name.to_vec())));
         Ok(Arc::new_cyclic(|me| ProcNode { show, ino, magic, above, me: me.clone() }))
     }
@@ -202,9 +180,10 @@ impl ProcNode {
                 members.iter().map(|member| (member.name, member.show)).collect()
             }
             Show::Cpus => cpus::members(),
-            Show::Process(pid) => process::members(pid),
-            Show::Thread(pid) => process::members_of_thread(pid),
-            Show::Tasks(_) | Show::Fds(_) | Show::FdInfos(_) => Vec::new(),
+            Show::Target(who) => {
+                process::parts(who.scope).map(|part| (part.name, Show::Part(who, part))).collect()
+            }
+            Show::Part(_, part) if part.kind() == Kind::Dir => Vec::new(),
             _ => return None,
         })
     }
@@ -213,9 +192,11 @@ impl ProcNode {
     fn next_number(&self, from: i32) -> Option<i32> {
         match self.show {
             Show::Root => proc::table::next_process(from),
-            Show::Tasks(pid) => proc::table::next_thread_of(&process(pid).ok()?, from),
-            Show::Fds(pid) | Show::FdInfos(pid) => {
-                let files = process(pid).and_then(|process| process.files()).ok()?;
+            Show::Part(who, PartOf { part: Part::Tasks, .. }) => {
+                proc::table::next_thread_of(&process(who.pid).ok()?, from)
+            }
+            Show::Part(who, _) => {
+                let files = process(who.pid).and_then(|process| process.files()).ok()?;
                 files.next_used(from as usize).map(|fd| fd as i32)
             }
             _ => None,
@@ -224,16 +205,23 @@ impl ProcNode {
 
     fn numbered(&self, number: i32) -> Option<Show> {
         match self.show {
-            Show::Root => process(number).ok().map(|_| Show::Process(number)),
-            Show::Tasks(pid) => {
-                let process = process(pid).ok()?;
-                let thread = proc::table::thread(number)?;
-                Arc::ptr_eq(&thread.process, &process).then_some(Show::Thread(number))
+            Show::Root => {
+                let who = Who { pid: number, scope: Scope::Process };
+                who.find().ok().map(|_| Show::Target(who))
             }
-            Show::Fds(pid) => open_file(pid, number).ok().map(|_| Show::Fd(pid, number)),
-            Show::FdInfos(pid) => {
-                open_file(pid, number).ok().map(|_| Show::Text(pid, process::fdinfo))
-            }
+            Show::Part(who, part) => match part.part {
+                Part::Tasks => {
+                    let process = process(who.pid).ok()?;
+                    let own = Who { pid: number, scope: Scope::Thread };
+                    let is_own = Arc::ptr_eq(&own.find().ok()?.process, &process);
+                    is_own.then_some(Show::Target(own))
+                }
+                Part::Fds => open_file(who.pid, number).ok().map(|_| Show::Fd(who.pid, number)),
+                Part::FdInfos => {
+                    open_file(who.pid, number).ok().map(|_| Show::FdInfo(who.pid, number))
+                }
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -242,28 +230,44 @@ impl ProcNode {
     fn subject(&self) -> Option<Result<Subject>> {
         Some(match self.show {
             Show::System(text) => Ok(Subject::System(text)),
-            Show::Records(records) | Show::Mounts(records) => Ok(Subject::Records(records)),
+            Show::Records(records) => Ok(Subject::Records(records)),
             Show::Audit => Ok(Subject::System(system::audit)),
             Show::InUse => Ok(Subject::System(memory::in_use)),
             Show::DropCaches => Ok(Subject::System(settings::DROP_CACHES.show)),
             Show::Setting(setting) => Ok(Subject::System(setting.show)),
-            Show::Text(pid, text) => {
-                process(pid).map(|process| Subject::Process(Arc::downgrade(&process), text))
+            Show::FdInfo(pid, fd) => {
+                looked_into(pid).map(|process| Subject::Descriptor(Arc::downgrade(&process), fd))
             }
-            Show::ThreadText(tid, text) => {
-                let thread = proc::table::thread(tid).ok_or(ENOENT);
-                thread.map(|thread| Subject::Thread(Arc::downgrade(&thread), text))
+            Show::Part(who, part) => {
+                let target = || who.find().map(|target| target.open());
+                match part.part {
+                    Part::Text(text) => target().map(|target| Subject::Text(target, text)),
+                    Part::Setting(setting) => {
+                        target().map(|target| Subject::Text(target, setting.show))
+                    }
+                    Part::Records(records) | Part::Mounts(records) => {
+                        target().map(|target| Subject::TargetRecords(target, records))
+                    }
+                    Part::Space(records) => memory_of(who.pid).map(|(process, mm)| {
+                        let mm = mm.as_ref().map(Arc::downgrade);
+                        Subject::Space(Arc::downgrade(&process), mm, records)
+                    }),
+                    _ => return None,
+                }
             }
-            Show::ProcessSetting(pid, setting) => {
-                process(pid).map(|process| Subject::Process(Arc::downgrade(&process), setting.show))
-            }
-            Show::ProcessRecords(pid, records) => process(pid)
-                .map(|process| Subject::ProcessRecords(Arc::downgrade(&process), records)),
-            Show::SpaceText(pid, records) => memory_of(pid).map(|(process, mm)| {
-                Subject::Space(Arc::downgrade(&process), mm.as_ref().map(Arc::downgrade), records)
-            }),
             _ => return None,
         })
+    }
+
+    /// What becomes of what is written to the file's text.
+    fn set(&self) -> Set {
+        match self.show {
+            Show::Setting(setting) => Set::System(setting.set),
+            Show::DropCaches => Set::System(settings::DROP_CACHES.set),
+            Show::Part(_, PartOf { part: Part::Setting(setting), .. }) => Set::Target(setting.set),
+            Show::Part(..) | Show::FdInfo(..) => Set::Refused(EINVAL),
+            _ => Set::Refused(EIO),
+        }
     }
 }
 
@@ -273,9 +277,8 @@ fn looked_into(pid: Pid) -> Result<Arc<Process>> {
 }
 
 /// What `look` finds in a process, if the caller may look into it.
-fn look_into<T>(pid: Pid, look: impl Fn(&Process) -> Result<T>) -> Result<T> {
-    let process = process(pid)?;
-    let found = proc::access::look_into(&process, By::Files, || look(&process));
+fn look_into<T>(process: &Process, look: impl Fn(&Process) -> Result<T>) -> Result<T> {
+    let found = proc::access::look_into(process, By::Files, || look(process));
     found.map_err(|error| if error == EPERM { EACCES } else { error })
 }
 
@@ -301,20 +304,23 @@ fn link_text(show: Show) -> Option<String> {
     })
 }
 
-/// The place that a link leads to.
+/// The place that a link leads to, where it is one of a process.
 fn link_place(show: Show) -> Option<Result<Place>> {
-    Some(match show {
-        Show::Fd(pid, fd) => look_into(pid, |process| {
+    let pid = match show {
+        Show::Fd(pid, _) => pid,
+        Show::Part(who, part) if part.kind() == Kind::Symlink => who.pid,
+        _ => return None,
+    };
+    let look = |process: &Process| match show {
+        Show::Fd(_, fd) => {
             let file = process.files()?.get_any(fd).map_err(|_| ENOENT)?;
             Ok(described(&file, fd))
-        }),
-        Show::Cwd(pid) => look_into(pid, |process| Ok(process.fs()?.cwd().into())),
-        Show::RootLink(pid) => look_into(pid, |process| Ok(process.fs()?.root().into())),
-        Show::Exe(pid) => {
-            look_into(pid, |process| Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)))
         }
-        _ => return None,
-    })
+        Show::Part(_, PartOf { part: Part::Cwd, .. }) => Ok(process.fs()?.cwd().into()),
+        Show::Part(_, PartOf { part: Part::Root, .. }) => Ok(process.fs()?.root().into()),
+        _ => Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)),
+    };
+    Some(process(pid).and_then(|process| look_into(&process, look)))
 }
 
 /// A file's place, with a description if it has no path.
@@ -333,29 +339,11 @@ fn described(file: &File, fd: i32) -> Place {
 }
 
 impl ProcNode {
-    fn name(&self) -> &[u8] {
-        self.above.as_ref().map_or(b"", |(_, name)| name)
-    }
-
     /// The process that it is about.
     fn about(&self) -> Option<Pid> {
         match self.show {
-            Show::Process(pid)
-            | Show::Thread(pid)
-            | Show::Tasks(pid)
-            | Show::Fds(pid)
-            | Show::FdInfos(pid)
-            | Show::Text(pid, _)
-            | Show::ThreadText(pid, _)
-            | Show::ProcessSetting(pid, _)
-            | Show::ProcessRecords(pid, _)
-            | Show::SpaceText(pid, _)
-            | Show::Memory(pid)
-            | Show::FailNth(pid)
-            | Show::Fd(pid, _)
-            | Show::Exe(pid)
-            | Show::Cwd(pid)
-            | Show::RootLink(pid) => Some(pid),
+            Show::Target(who) | Show::Part(who, _) => Some(who.pid),
+            Show::Fd(pid, _) | Show::FdInfo(pid, _) => Some(pid),
             _ => None,
         }
     }
@@ -371,63 +359,70 @@ impl ProcNode {
         (cred.euid, cred.egid)
     }
 
-    /// `EACCES` for the text of a process that the caller may not look into, if it tells what is in
-    /// there.
-    fn check_secret(&self) -> Result<()> {
-        let (Show::Text(pid, _) | Show::SpaceText(pid, _)) = self.show else { return Ok(()) };
-        let of_descriptor = self
-            .above
-            .as_ref()
-            .and_then(|(above, _)| downcast::<ProcNode>(above))
-            .is_some_and(|above| matches!(above.show, Show::FdInfos(_)));
-        if of_descriptor || process::is_secret(self.name()) {
-            looked_into(pid)?;
+    /// Whether it is below `/proc/sys`, or in `/sys`.
+    fn is_in_sys(&self) -> bool {
+        /// The most directories above one that is.
+        const DEEPEST: usize = 4;
+        if self.magic == abi::SYSFS_MAGIC {
+            return true;
         }
-        Ok(())
+        let Some((above, name)) = &self.above else { return false };
+        let (mut above, mut name) = (above.clone(), name.clone());
+        for _ in 0..DEEPEST {
+            let Some((higher, its_name)) = above.parent() else { return name == b"sys" };
+            (above, name) = (higher, its_name);
+        }
+        false
+    }
+
+    /// What may be done with one there: root's are the machine's settings, whatever capabilities
+    /// another one has, and what can't be set root can't set.
+    fn permits_in_sys(&self, by: &Cred, mask: u32) -> Result<()> {
+        let bits = self.stat().perm;
+        let bits = if by.euid == 0 { bits >> 6 } else { bits };
+        if mask & !bits & 7 == 0 {
+            Ok(())
+        } else {
+            Err(EACCES)
+        }
     }
 }
 
 impl Inode for ProcNode {
     fn permits(&self, by: &Cred, mask: u32) -> Result<()> {
+        if self.is_in_sys() {
+            return self.permits_in_sys(by, mask);
+        }
         let permitted = access::check(by, &self.ownership(), mask);
-        match self.show {
-            Show::FdInfos(pid) => looked_into(pid).and(permitted),
-            // A process sees its own descriptors, whatever it has become.
-            Show::Fds(pid)
-                if process(pid).is_ok_and(|p| Arc::ptr_eq(&p, &proc::current_process())) =>
-            {
-                Ok(())
-            }
-            // The machine's settings are root's, whatever capabilities another one has.
-            Show::Setting(_) | Show::DropCaches if mask & access::WRITE != 0 && by.euid != 0 => {
-                Err(EACCES)
-            }
+        let Show::Part(who, part) = self.show else { return permitted };
+        let is_own = || process(who.pid).is_ok_and(|p| Arc::ptr_eq(&p, &proc::current_process()));
+        match part.part {
+            Part::FdInfos => looked_into(who.pid).and(permitted),
+            // A process sees its own descriptors, and names its own threads, whatever it has
+            // become.
+            Part::Fds if is_own() => Ok(()),
+            _ if part.is_own_threads() && mask & access::EXECUTE == 0 && is_own() => Ok(()),
             _ => permitted,
         }
     }
 
     fn stat(&self) -> Stat {
         let kind = self.kind();
-        let perm = match kind {
-            Kind::Dir => 0o555,
-            Kind::Symlink => 0o777,
-            _ if matches!(self.show, Show::Trigger | Show::DropCaches) => 0o200,
-            // Reads of these stop all CPUs for a while.
-            _ if matches!(self.show, Show::Audit | Show::InUse) => 0o400,
-            _ if matches!(self.show, Show::Memory(_)) => 0o600,
-            _ if matches!(
-                self.show,
-                Show::Setting(_) | Show::ProcessSetting(..) | Show::FailNth(_)
-            ) =>
-            {
-                0o644
-            }
-            _ => 0o444,
-        };
         let perm = match self.show {
-            Show::Text(..) | Show::SpaceText(..) => perm & !process::hidden_bits(self.name()),
-            Show::Fds(_) => 0o500,
-            _ => perm,
+            Show::Part(_, part) => part.perm,
+            Show::Fd(pid, fd) => open_file(pid, fd).map_or(0o777, |file| {
+                let bit = |is, bits| if is { bits } else { 0 };
+                bit(file.is_readable(), 0o500) | bit(file.is_writable(), 0o300)
+            }),
+            Show::Trigger | Show::DropCaches => 0o200,
+            // Reads of these stop all CPUs for a while.
+            Show::Audit | Show::InUse => 0o400,
+            Show::Setting(_) => 0o644,
+            _ => match kind {
+                Kind::Dir => 0o555,
+                Kind::Symlink => 0o777,
+                _ => 0o444,
+            },
         };
         let nlink = if kind == Kind::Dir { 2 } else { 1 };
         let (uid, gid) = self.owner(perm);
@@ -435,33 +430,7 @@ impl Inode for ProcNode {
     }
 
     fn kind(&self) -> Kind {
-        match self.show {
-            Show::System(_)
-            | Show::Records(_)
-            | Show::Mounts(_)
-            | Show::Setting(_)
-            | Show::Text(..)
-            | Show::ThreadText(..)
-            | Show::ProcessSetting(..)
-            | Show::ProcessRecords(..)
-            | Show::SpaceText(..)
-            | Show::Memory(_)
-            | Show::FailNth(_)
-            | Show::Audit
-            | Show::InUse
-            | Show::DropCaches
-            | Show::Trigger => Kind::File,
-            Show::Fd(..) | Show::Exe(_) | Show::Cwd(_) | Show::RootLink(_) => Kind::Symlink,
-            Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
-            Show::Root
-            | Show::Fixed(_)
-            | Show::Cpus
-            | Show::Process(_)
-            | Show::Thread(_)
-            | Show::Tasks(_)
-            | Show::Fds(_)
-            | Show::FdInfos(_) => Kind::Dir,
-        }
+        self.show.kind()
     }
 
     fn fs_stat(&self) -> FsStat {
@@ -481,31 +450,26 @@ impl Inode for ProcNode {
         let names = [".", ".."].into_iter().chain(members.iter().map(|(name, _)| *name));
         let fixed = members.len() as u64 + 2;
         for (index, name) in names.enumerate().skip(from.min(fixed) as usize) {
-            let kind = if index < 2 {
-                Kind::Dir
-            } else {
-                self.lookup(name.as_bytes()).map_or(Kind::File, |node| node.kind())
+            let (kind, ino) = match index.checked_sub(2).and_then(|index| members.get(index)) {
+                Some((_, show)) => (show.kind(), self.ino_of(name.as_bytes())),
+                None => (Kind::Dir, self.ino),
             };
-            let entry = DirEntry {
-                ino: self.ino + index as u64,
-                next: index as u64 + 1,
-                kind,
-                name: name.as_bytes(),
-            };
+            let entry = DirEntry { ino, next: index as u64 + 1, kind, name: name.as_bytes() };
             if each(entry) == Flow::Stop {
                 return Ok(());
             }
         }
         let mut first = i32::try_from(from.saturating_sub(fixed)).unwrap_or(i32::MAX);
         let kind = match self.show {
-            Show::Fds(_) => Kind::Symlink,
-            Show::FdInfos(_) => Kind::File,
+            Show::Part(_, PartOf { part: Part::Fds, .. }) => Kind::Symlink,
+            Show::Part(_, PartOf { part: Part::FdInfos, .. }) => Kind::File,
             _ => Kind::Dir,
         };
         while let Some(number) = self.next_number(first) {
             let name = format!("{number}");
             let next = fixed + number as u64 + 1;
-            let entry = DirEntry { ino: self.ino ^ next << 20, next, kind, name: name.as_bytes() };
+            let (ino, name) = (self.ino_of(name.as_bytes()), name.as_bytes());
+            let entry = DirEntry { ino, next, kind, name };
             if each(entry) == Flow::Stop {
                 return Ok(());
             }
@@ -531,27 +495,23 @@ impl Inode for ProcNode {
     }
 
     fn open(self: Arc<Self>, flags: u32) -> Result<FileRef> {
-        if let Show::Memory(pid) = self.show {
-            let (_, mm) = memory_of(pid)?;
-            return Ok(Arc::new(Memory { mm: mm.as_ref().map(Arc::downgrade) }));
+        if let Show::Part(who, part) = self.show {
+            let held = || memory_of(who.pid).map(|(_, mm)| Held::new(&mm));
+            let opened: FileRef = match part.part {
+                Part::Memory => Arc::new(Memory(held()?)),
+                Part::Environment => Arc::new(Environment(held()?)),
+                Part::AuxiliaryVector => Arc::new(AuxiliaryVector(held()?)),
+                Part::PageMap => Arc::new(PageMap::new(held()?)),
+                Part::Arguments => Arc::new(Arguments(Arc::downgrade(&process(who.pid)?))),
+                Part::FailNth => {
+                    let thread = proc::table::thread(who.pid).ok_or(ESRCH)?;
+                    Arc::new(FailNth(Arc::downgrade(&thread)))
+                }
+                _ => return self.open_text(flags),
+            };
+            return Ok(opened);
         }
-        if let Show::FailNth(tid) = self.show {
-            let thread = proc::table::thread(tid).ok_or(ESRCH)?;
-            return Ok(Arc::new(FailNth { thread: Arc::downgrade(&thread) }));
-        }
-        self.check_secret()?;
-        if let Show::Mounts(records) = self.show {
-            return Ok(Arc::new(Reader::of_mounts(records)));
-        }
-        let Some(subject) = self.subject() else { return Ok(self) };
-        let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
-        let set = match self.show {
-            Show::Setting(setting) => Set::System(setting.set),
-            Show::DropCaches => Set::System(settings::DROP_CACHES.set),
-            Show::ProcessSetting(_, setting) => Set::Process(setting.set),
-            _ => Set::System(|_: &str| Ok(())),
-        };
-        Ok(Arc::new(Reader::new(subject?, writes.then_some(set))))
+        self.open_text(flags)
     }
 
     fn truncate(&self, _len: u64) -> Result<()> {
@@ -562,6 +522,39 @@ impl Inode for ProcNode {
     }
 }
 
+impl ProcNode {
+    fn open_text(self: Arc<Self>, flags: u32) -> Result<FileRef> {
+        if let Show::Part(who, PartOf { is_secret: true, .. }) = self.show {
+            looked_into(who.pid)?;
+        }
+        let Some(subject) = self.subject() else { return Ok(self) };
+        let writes = flags & abi::O_ACCMODE != abi::O_RDONLY;
+        let reader = Reader::new(subject?, writes.then(|| self.set()));
+        Ok(Arc::new(match self.show {
+            Show::Part(_, PartOf { part: Part::Mounts(_), .. }) => reader.of_mounts(),
+            _ => reader,
+        }))
+    }
+}
+
+impl Show {
+    fn kind(self) -> Kind {
+        match self {
+            Show::Part(_, part) => part.kind(),
+            Show::System(_)
+            | Show::Records(_)
+            | Show::Setting(_)
+            | Show::FdInfo(..)
+            | Show::Audit
+            | Show::InUse
+            | Show::DropCaches
+            | Show::Trigger => Kind::File,
+            Show::Fd(..) | Show::SelfLink | Show::ThreadSelf | Show::MountsLink => Kind::Symlink,
+            Show::Root | Show::Fixed(_) | Show::Cpus | Show::Target(_) => Kind::Dir,
+        }
+    }
+}
+
 impl FileOps for ProcNode {
     fn seekable(&self) -> bool {
         self.kind() == Kind::File
@@ -569,7 +562,7 @@ impl FileOps for ProcNode {
 
     /// Every file is something else once it is open, but the trigger.
     fn read(&self, _file: &File, _at: u64, _to: &mut Sink<'_>) -> Result<usize> {
-        Err(EISDIR)
+        Err(if self.kind() == Kind::File { EIO } else { EISDIR })
     }
 
     fn write(&self, _file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
@@ -584,88 +577,13 @@ impl FileOps for ProcNode {
         if n == 1 && letter == *b"h" {
             crate::sched::clock::hang();
         }
+        if n == 1 && !b"clh".contains(&letter[0]) {
+            return Err(EINVAL);
+        }
         Ok((n + from.skip(from.left()), 0))
     }
 
     fn truncate(&self, len: u64) -> Result<()> {
         Inode::truncate(self, len)
-    }
-}
-
-/// A process's memory, opened: what it had then. Of a process that runs another program since,
-/// nothing is left in it.
-struct Memory {
-    mm: Option<Weak<Mm>>,
-}
-
-impl Memory {
-    fn mm(&self) -> Option<Arc<Mm>> {
-        self.mm.as_ref().and_then(Weak::upgrade).filter(|mm| !mm.is_left())
-    }
-}
-
-impl FileOps for Memory {
-    fn seekable(&self) -> bool {
-        true
-    }
-
-    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
-        let Some(mm) = self.mm() else { return Ok(0) };
-        let piece = IoVec { addr: at, len: to.left() };
-        foreign_memory::read(&mm.space, foreign_memory::As::Debugger, &[piece], to).map_err(|_| EIO)
-    }
-
-    fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
-        let Position::At(addr) = at else { return Err(EINVAL) };
-        let Some(mm) = self.mm() else { return Ok((0, addr)) };
-        let piece = IoVec { addr, len: from.left() };
-        let done = foreign_memory::write(&mm.space, foreign_memory::As::Debugger, &[piece], from)
-            .map_err(|_| EIO)?;
-        Ok((done, addr + done as u64))
-    }
-}
-
-/// `fail-nth` of a thread, opened: see `mem::fault`.
-struct FailNth {
-    thread: Weak<Thread>,
-}
-
-impl FileOps for FailNth {
-    fn seekable(&self) -> bool {
-        true
-    }
-
-    fn read(&self, _file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {
-        let nth = self
-            .thread
-            .upgrade()
-            .and_then(|thread| thread.task())
-            .ok_or(ESRCH)?
-            .allocations
-            .fail_nth
-            .get();
-        let text = format!("{nth}\n");
-        to.put(text.as_bytes().get(at as usize..).unwrap_or(&[]))
-    }
-
-    /// For processes with CAP_SYS_RESOURCE: a failure that the kernel doesn't expect would be every
-    /// process's.
-    fn write(&self, _file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
-        curproc::cred().need(Caps::SYS_RESOURCE)?;
-        let mut bytes = [0; settings::LONGEST + 1];
-        let n = from.get(&mut bytes)?;
-        let nth = settings::number(settings::text(&bytes[..n])?)?;
-        self.thread
-            .upgrade()
-            .and_then(|thread| thread.task())
-            .ok_or(ESRCH)?
-            .allocations
-            .fail_nth
-            .set(nth);
-        Ok((n, n as u64))
-    }
-
-    fn truncate(&self, _len: u64) -> Result<()> {
-        Ok(())
     }
 }

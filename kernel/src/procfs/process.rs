@@ -1,117 +1,221 @@
-//! The files of one process.
+//! The files of one process, and of one thread.
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
 
+use linux_raw_sys::general as abi;
+
 use super::cpus::{list, set};
 use super::settings::number;
-use super::text::{Spot, Text};
-use super::{maps, ProcessSetting, Show};
+use super::target::{Scope, Target, TargetRecords, TargetSetting, TargetText};
+use super::text::{SpaceRecords, Spot, Text};
+use super::{look_into, maps};
 use crate::arch::cpu;
 use crate::charge::Counted;
 use crate::dev::tty;
 use crate::devnum::major_and_minor;
 use crate::errno::*;
+use crate::fs::fdtable::OnExec;
+use crate::fs::inode::Kind;
 use crate::fs::mount;
 use crate::fs::path::escaped;
-use crate::proc::limits::RLIMIT_SIGPENDING;
-use crate::proc::{oom, table, Pid, Process, Thread};
+use crate::proc::access::{self, By};
+use crate::proc::limits::{RLIMIT_RSS, RLIMIT_SIGPENDING};
+use crate::proc::{current_process, oom, table, Pid, Process, Thread};
 
 const TICK: u64 = 10_000_000;
-/// More groups than that are not shown.
-const GROUPS_SHOWN: usize = 256;
+/// Groups that a record shows.
+const GROUPS_AT_ONCE: usize = 256;
 
-/// The entries of `/proc/PID`.
-pub(super) fn members(pid: Pid) -> Vec<(&'static str, Show)> {
-    Vec::from([
-        (
-            "status",
-            Show::Text(pid, |process| {
-                status(process, process.state(), process.leader().as_deref())
-            }),
-        ),
-        ("stat", Show::Text(pid, stat)),
-        ("statm", Show::Text(pid, statm)),
-        ("maps", Show::SpaceText(pid, maps::maps)),
-        ("mem", Show::Memory(pid)),
-        ("smaps", Show::SpaceText(pid, maps::smaps)),
-        ("smaps_rollup", Show::SpaceText(pid, maps::smaps_rollup)),
-        ("uvm", Show::SpaceText(pid, maps::uvm)),
-        ("cmdline", Show::Text(pid, |process| Ok(process.cmdline()))),
-        ("comm", Show::Text(pid, |process| Ok(format!("{}\n", process.comm()).into_bytes()))),
-        ("environ", Show::Text(pid, |_| Ok(Vec::new()))),
-        ("limits", Show::Text(pid, limits)),
-        ("mounts", Show::Mounts(super::system::mounts)),
-        ("mountinfo", Show::Mounts(mountinfo)),
-        ("cgroup", Show::Text(pid, |_| Ok(b"0::/\n".to_vec()))),
-        (
-            "oom_score",
-            Show::Text(pid, |process| Ok(format!("{}\n", oom::score(process)).into_bytes())),
-        ),
-        ("oom_score_adj", Show::ProcessSetting(pid, &OOM_SCORE_ADJ)),
-        ("loginuid", Show::Text(pid, |_| Ok(b"4294967295".to_vec()))),
-        ("wchan", Show::Text(pid, |_| Ok(b"0".to_vec()))),
-        ("io", Show::Text(pid, |_| Ok(b"rchar: 0\nwchar: 0\n".to_vec()))),
-        ("exe", Show::Exe(pid)),
-        ("cwd", Show::Cwd(pid)),
-        ("root", Show::RootLink(pid)),
-        ("fd", Show::Fds(pid)),
-        ("fdinfo", Show::FdInfos(pid)),
-        ("task", Show::Tasks(pid)),
-    ])
+/// What a file or directory of a process or thread is.
+pub(super) enum Part {
+    Tasks,
+    Fds,
+    FdInfos,
+    Text(TargetText),
+    /// A text that grows with what programs do.
+    Records(TargetRecords),
+    /// Of the table of mounts: its changes can be waited for.
+    Mounts(TargetRecords),
+    Setting(&'static TargetSetting),
+    /// A text of the address space that there is when it is opened.
+    Space(SpaceRecords),
+    /// A process's memory, at its addresses; what is there of its start; what its pages are.
+    Memory,
+    Arguments,
+    Environment,
+    AuxiliaryVector,
+    PageMap,
+    /// Which of a thread's next allocations is to fail.
+    FailNth,
+    Exe,
+    Cwd,
+    Root,
 }
 
-static OOM_SCORE_ADJ: ProcessSetting = ProcessSetting {
-    show: |process| Ok(format!("{}\n", process.oom.get()).into_bytes()),
-    set: |process, text| process.oom.set(number(text)?),
-};
-
-/// The entries of `/proc/PID/task/TID`.
-pub(super) fn members_of_thread(tid: Pid) -> Vec<(&'static str, Show)> {
-    let mut members = members(tid);
-    members.retain(|(name, _)| !matches!(*name, "task" | "status"));
-    members.push(("status", Show::ThreadText(tid, status_of_thread)));
-    members.push(("fail-nth", Show::FailNth(tid)));
-    let is_leader = table::thread(tid).is_some_and(|thread| thread.process.pid == tid);
-    let children = if is_leader {
-        Show::ProcessRecords(tid, children)
-    } else {
-        Show::Records(|_, _| Ok(None))
-    };
-    members.push(("children", children));
-    members
+/// Something in the directory of a process or thread.
+pub(super) struct PartOf {
+    pub name: &'static str,
+    pub part: Part,
+    pub perm: u32,
+    /// For processes alone that may look into the process.
+    pub is_secret: bool,
+    /// Not in the directory of the other.
+    only: Option<Scope>,
 }
 
-/// Whether a file tells what is in a process, for processes alone that may look into it.
-pub(super) fn is_secret(name: &[u8]) -> bool {
-    matches!(name, b"maps" | b"smaps" | b"smaps_rollup" | b"uvm" | b"environ" | b"io")
-}
+impl PartOf {
+    pub fn kind(&self) -> Kind {
+        match self.part {
+            Part::Tasks | Part::Fds | Part::FdInfos => Kind::Dir,
+            Part::Exe | Part::Cwd | Part::Root => Kind::Symlink,
+            _ => Kind::File,
+        }
+    }
 
-/// The permission bits that a file lacks which others have.
-pub(super) fn hidden_bits(name: &[u8]) -> u32 {
-    if matches!(name, b"environ" | b"io") {
-        0o044
-    } else {
-        0
+    /// Whether every thread of the process may read and write it.
+    pub fn is_own_threads(&self) -> bool {
+        self.name == "comm"
+    }
+
+    const fn only(self, scope: Scope) -> PartOf {
+        PartOf { only: Some(scope), ..self }
+    }
+
+    const fn perm(self, perm: u32) -> PartOf {
+        PartOf { perm, ..self }
+    }
+
+    const fn secret(self) -> PartOf {
+        PartOf { is_secret: true, ..self }
     }
 }
 
-/// A process's children, those that have ended too, by their numbers; they are shown for its first
-/// thread.
-fn children(process: &Process, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
-    let behind = spot.key as Pid + 1;
-    let next = table::with(|tree| tree.node(process.pid)?.children.range(behind..).next().copied());
-    let Some(child) = next else { return Ok(None) };
-    write!(out, "{child} ")?;
-    Ok(Some(child as u64))
+const fn file(name: &'static str, part: Part) -> PartOf {
+    PartOf { name, part, perm: 0o444, is_secret: false, only: None }
 }
 
-fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+const fn dir(name: &'static str, part: Part) -> PartOf {
+    file(name, part).perm(0o555)
+}
+
+const fn link(name: &'static str, part: Part) -> PartOf {
+    file(name, part).perm(0o777)
+}
+
+const fn setting(name: &'static str, setting: &'static TargetSetting) -> PartOf {
+    file(name, Part::Setting(setting)).perm(0o644)
+}
+
+static PARTS: &[PartOf] = &[
+    dir("task", Part::Tasks).only(Scope::Process),
+    dir("fd", Part::Fds).perm(0o500),
+    dir("fdinfo", Part::FdInfos),
+    file("environ", Part::Environment).perm(0o400),
+    file("auxv", Part::AuxiliaryVector).perm(0o400),
+    file("status", Part::Records(status)),
+    file("personality", Part::Text(personality)).perm(0o400).secret(),
+    file("limits", Part::Text(limits)),
+    setting("comm", &COMM),
+    file("cmdline", Part::Arguments),
+    file("stat", Part::Text(stat)),
+    file("statm", Part::Text(statm)),
+    file("maps", Part::Space(maps::maps)),
+    file("children", Part::Records(children)).only(Scope::Thread),
+    file("mem", Part::Memory).perm(0o600),
+    link("cwd", Part::Cwd),
+    link("root", Part::Root),
+    link("exe", Part::Exe),
+    file("mounts", Part::Mounts(super::system::mounts)),
+    file("mountinfo", Part::Mounts(mountinfo)),
+    file("smaps", Part::Space(maps::smaps)),
+    file("smaps_rollup", Part::Space(maps::smaps_rollup)),
+    file("pagemap", Part::PageMap).perm(0o400),
+    file("uvm", Part::Space(maps::uvm)),
+    file("oom_score", Part::Text(oom_score)),
+    setting("oom_adj", &OOM_ADJ),
+    setting("oom_score_adj", &OOM_SCORE_ADJ),
+    file("loginuid", Part::Text(|_| Ok(b"4294967295".to_vec()))),
+    file("io", Part::Text(io)).perm(0o400).secret(),
+    file("fail-nth", Part::FailNth).perm(0o644).only(Scope::Thread),
+];
+
+/// What is in the directory of a process or of a thread.
+pub(super) fn parts(scope: Scope) -> impl Iterator<Item = &'static PartOf> {
+    PARTS.iter().filter(move |part| part.only.is_none_or(|only| only == scope))
+}
+
+/// Of the first thread or another; a process names its own threads, no other one's.
+static COMM: TargetSetting = TargetSetting {
+    show: |target| Ok(format!("{}\n", comm(target)).into_bytes()),
+    set: |target, text| {
+        let thread = target.thread.as_ref().ok_or(ESRCH)?;
+        if !Arc::ptr_eq(&thread.process, &current_process()) {
+            return Err(EINVAL);
+        }
+        thread.set_comm(text.strip_suffix('\n').unwrap_or(text).as_bytes());
+        Ok(())
+    },
+};
+
+static OOM_SCORE_ADJ: TargetSetting = TargetSetting {
+    show: |target| Ok(format!("{}\n", target.process.oom.get()).into_bytes()),
+    set: |target, text| oom::adjust(&target.process, oom::Scale::Score, number(text)?),
+};
+
+/// The old name of that, with another scale.
+static OOM_ADJ: TargetSetting = TargetSetting {
+    show: |target| Ok(format!("{}\n", oom::shown_as_old(&target.process)).into_bytes()),
+    set: |target, text| oom::adjust(&target.process, oom::Scale::Old, number(text)?),
+};
+
+fn oom_score(target: &Target) -> Result<Vec<u8>> {
+    Ok(format!("{}\n", oom::score(&target.process)).into_bytes())
+}
+
+fn personality(target: &Target) -> Result<Vec<u8>> {
+    Ok(format!("{:08x}\n", target.process.personality.load(Relaxed)).into_bytes())
+}
+
+fn comm(target: &Target) -> String {
+    target.thread.as_ref().map_or_else(|| target.process.comm(), |thread| thread.comm())
+}
+
+/// A thread's children, those that have ended too, by their numbers. The first thread has those of
+/// threads that have gone.
+fn children(target: &Target, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    /// Children that are looked at with the table locked.
+    const AT_ONCE: usize = 64;
+    let (process, own) = (&target.process, target.pid());
+    let has_gone = |tree: &table::Tree, maker: Pid| {
+        tree.thread(maker).is_none_or(|maker| !Arc::ptr_eq(&maker.process, process))
+    };
+    let is_first = own == process.pid;
+    let (found, last) = table::with(|tree| {
+        let Some(node) = tree.node(process.pid) else { return (None, None) };
+        let mut last = None;
+        for &child in node.children.range(spot.key as Pid + 1..).take(AT_ONCE) {
+            last = Some(child);
+            let maker = tree.node(child).map_or(0, |node| node.process.made_by.load(Relaxed));
+            if maker == own || is_first && has_gone(tree, maker) {
+                return (Some(child), last);
+            }
+        }
+        (None, last)
+    });
+    if let Some(child) = found {
+        write!(out, "{child} ")?;
+    }
+    Ok(last.map(|last| last as u64))
+}
+
+fn mountinfo(target: &Target, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     let Some(mount) = mount::nth(spot.key as usize) else { return Ok(None) };
-    if let Some(path) = mount.path() {
+    if let Some(path) = mount.path_from(&target.process.fs()?.root()) {
         let (id, parent, path) = (mount.id(), mount.parent_id(), escaped(&path));
         let (major, minor) = major_and_minor(mount.dev());
         let (root, options) = (escaped(&mount.root_path()), mount.options());
@@ -123,87 +227,144 @@ fn mountinfo(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     Ok(Some(spot.key + 1))
 }
 
-pub(super) fn fdinfo(_process: &Process) -> Result<Vec<u8>> {
-    Ok(b"pos:\t0\nflags:\t02\nmnt_id:\t1\n".to_vec())
+/// What is known of an open file by its descriptor, which may be another file's by now: what all
+/// have, then what its kind has.
+pub(super) fn descriptor(
+    process: &Process,
+    fd: i32,
+    spot: Spot,
+    out: &mut Text,
+) -> Result<Option<u64>> {
+    let (file, on_exec) = look_into(process, |process| {
+        let files = process.files()?;
+        Ok((files.get_any(fd).map_err(|_| ENOENT)?, files.on_exec(fd).map_err(|_| ENOENT)?))
+    })?;
+    if spot.line == 0 {
+        let closes = if on_exec == OnExec::Close { abi::O_CLOEXEC } else { 0 };
+        let (flags, place) = (file.flags() | closes, file.place());
+        let mount = place.mount.as_ref().map_or(0, |mount| mount.id());
+        writeln!(out, "pos:\t{}\nflags:\t0{flags:o}", file.position())?;
+        writeln!(out, "mnt_id:\t{mount}\nino:\t{}", place.inode.stat().ino)?;
+        return Ok(Some(0));
+    }
+    file.io().describe(spot.key, out)
 }
 
 fn state_name(state: char) -> &'static str {
     match state {
         'R' => "running",
         'T' => "stopped",
+        't' => "tracing stop",
+        'D' => "disk sleep",
         'Z' => "zombie",
         _ => "sleeping",
     }
 }
 
-fn status_of_thread(thread: &Thread) -> Result<Vec<u8>> {
-    let state = match thread.process.state() {
-        'R' | 'S' if thread.is_runnable() => 'R',
-        'R' => 'S',
-        other => other,
-    };
-    status(&thread.process, state, Some(thread))
+/// The keys of `status`'s records: its head, groups from some on, and the rest.
+const HEAD: u64 = 0;
+const REST: u64 = u64::MAX;
+
+fn status(target: &Target, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+    match spot.key {
+        HEAD => {
+            head_of_status(target, out)?;
+            Ok(Some(1))
+        }
+        REST => {
+            rest_of_status(target, out)?;
+            Ok(None)
+        }
+        first => {
+            let cred = target.process.cred();
+            let from = first as usize - 1;
+            let groups = cred.groups.get(from..).unwrap_or_default();
+            for group in groups.iter().take(GROUPS_AT_ONCE) {
+                write!(out, "{group} ")?;
+            }
+            if groups.len() <= GROUPS_AT_ONCE {
+                out.write_char('\n')?;
+                return Ok(Some(REST));
+            }
+            Ok(Some(first + GROUPS_AT_ONCE as u64))
+        }
+    }
 }
 
-/// What there is to say of a process, and of a thread of it, if it has any left.
-fn status(process: &Process, state: char, thread: Option<&Thread>) -> Result<Vec<u8>> {
-    let cred = process.cred();
-    let memory = maps::memory_stats(process);
-    let tid = thread.map_or(process.pid, |thread| thread.tid());
-    let mut out = String::new();
+fn head_of_status(target: &Target, out: &mut Text) -> Result<()> {
+    let process = &target.process;
+    let (cred, state) = (process.cred(), target.state());
     // A name ends no line: a program can't write the lines below.
-    let name = thread.map_or_else(|| process.comm(), |thread| thread.comm());
-    let _ = writeln!(out, "Name:\t{}", name.replace('\\', "\\\\").replace('\n', "\\n"));
-    let _ = writeln!(out, "Umask:\t{:04o}", process.fs().map_or(0o022, |fs| fs.umask()));
-    let _ = writeln!(out, "State:\t{state} ({})", state_name(state));
-    let (pid, parent) = (process.pid, process.parent());
-    let _ = writeln!(out, "Tgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\nPPid:\t{parent}");
-    let tracer = thread.map_or(0, |thread| thread.tracer());
-    let _ = writeln!(out, "TracerPid:\t{tracer}");
-    let _ = writeln!(out, "Uid:\t{}\t{}\t{}\t{}", cred.uid, cred.euid, cred.suid, cred.fsuid);
-    let _ = writeln!(out, "Gid:\t{}\t{}\t{}\t{}", cred.gid, cred.egid, cred.sgid, cred.fsgid);
-    let _ = write!(out, "FDSize:\t64\nGroups:\t");
-    for group in cred.groups.iter().take(GROUPS_SHOWN) {
-        let _ = write!(out, "{group} ");
+    writeln!(out, "Name:\t{}", comm(target).replace('\\', "\\\\").replace('\n', "\\n"))?;
+    if let Ok(fs) = process.fs() {
+        writeln!(out, "Umask:\t{:04o}", fs.umask())?;
     }
-    out.push('\n');
+    writeln!(out, "State:\t{state} ({})", state_name(state))?;
+    let (pid, parent, tid) = (process.pid, process.parent(), target.pid());
+    writeln!(out, "Tgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\nPPid:\t{parent}")?;
+    let tracer = target.thread.as_ref().map_or(0, |thread| thread.tracer());
+    writeln!(out, "TracerPid:\t{tracer}")?;
+    writeln!(out, "Uid:\t{}\t{}\t{}\t{}", cred.uid, cred.euid, cred.suid, cred.fsuid)?;
+    writeln!(out, "Gid:\t{}\t{}\t{}\t{}", cred.gid, cred.egid, cred.sgid, cred.fsgid)?;
+    let descriptors = process.files().map_or(0, |files| files.size());
+    write!(out, "FDSize:\t{descriptors}\nGroups:\t")?;
+    Ok(())
+}
+
+fn rest_of_status(target: &Target, out: &mut Text) -> Result<()> {
+    let process = &target.process;
+    let (pgid, sid) = (process.pgid(), process.sid());
+    writeln!(out, "NStgid:\t{}\nNSpid:\t{}", process.pid, target.pid())?;
+    writeln!(out, "NSpgid:\t{pgid}\nNSsid:\t{sid}")?;
+    if process.space().is_some() {
+        sizes(process, out)?;
+    }
+    let account = process.account();
+    writeln!(out, "KernelKept:\t{:>8} kB", account.kept() / 1024)?;
+    writeln!(out, "KernelQueued:\t{:>8} kB", account.queued() / 1024)?;
+    writeln!(out, "KernelKeptOfUser:\t{:>8} kB", account.user().kept() / 1024)?;
+    writeln!(out, "HeapOfUser:\t{:>8} kB", account.user().heap_pages() * 4)?;
+    writeln!(out, "ObjectsMade:\t{:>8} kB", account.memory().used() * 4)?;
+    writeln!(out, "ObjectsMadeOfUser:\t{:>8} kB", account.user().memory().used() * 4)?;
+    writeln!(out, "Threads:\t{}", process.thread_count().max(1))?;
+    let thread = target.thread.as_deref();
+    signals(process, thread, out)?;
+    writeln!(out, "Seccomp:\t0")?;
+    let task = thread.and_then(|thread| thread.task());
+    let cpus = task.map_or(cpu::online(), |task| task.allowed().intersection(cpu::online()));
+    writeln!(out, "Cpus_allowed:\t{}\nCpus_allowed_list:\t{}", set(cpus), list(cpus))?;
+    // Memory is all alike.
+    writeln!(out, "Mems_allowed:\t1\nMems_allowed_list:\t0")?;
+    let usage = thread.map(|thread| thread.usage()).unwrap_or_default();
+    writeln!(out, "voluntary_ctxt_switches:\t{}", usage.waits)?;
+    writeln!(out, "nonvoluntary_ctxt_switches:\t{}", usage.preemptions)?;
+    Ok(())
+}
+
+/// Linux's lines about memory that are known here: no peaks are.
+fn sizes(process: &Process, out: &mut Text) -> Result<()> {
+    let memory = maps::memory_stats(process);
     for (name, pages) in [
-        ("VmPeak", memory.mapped),
         ("VmSize", memory.mapped),
         ("VmLck", memory.locked),
         ("VmPin", 0),
-        ("VmHWM", process.total_usage().max_resident.max(memory.resident)),
         ("VmRSS", memory.resident),
-        ("RssAnon", memory.resident.saturating_sub(memory.file)),
-        ("RssFile", memory.file),
-        ("RssShmem", 0),
+        ("RssAnon", memory.resident.saturating_sub(memory.of_objects)),
+        ("RssFile", memory.of_objects.saturating_sub(memory.shared_memory)),
+        ("RssShmem", memory.shared_memory),
         ("VmData", memory.data),
         ("VmStk", memory.stack),
-        ("VmExe", memory.text),
-        ("VmLib", 0),
+        ("VmExe", memory.code),
+        ("VmLib", memory.text.saturating_sub(memory.code)),
         ("VmPTE", memory.tables),
         ("VmSwap", memory.swapped),
     ] {
-        let _ = writeln!(out, "{name}:\t{:>8} kB", pages * 4);
+        writeln!(out, "{name}:\t{:>8} kB", pages * 4)?;
     }
-    let account = process.account();
-    let _ = writeln!(out, "KernelKept:\t{:>8} kB", account.kept() / 1024);
-    let _ = writeln!(out, "KernelQueued:\t{:>8} kB", account.queued() / 1024);
-    let _ = writeln!(out, "KernelKeptOfUser:\t{:>8} kB", account.user().kept() / 1024);
-    let _ = writeln!(out, "HeapOfUser:\t{:>8} kB", account.user().heap_pages() * 4);
-    let _ = writeln!(out, "ObjectsMade:\t{:>8} kB", account.memory().used() * 4);
-    let _ = writeln!(out, "ObjectsMadeOfUser:\t{:>8} kB", account.user().memory().used() * 4);
-    let _ = writeln!(out, "Threads:\t{}", process.thread_count());
-    signals(process, thread, &mut out);
-    let task = thread.and_then(|thread| thread.task());
-    let cpus = task.map_or(cpu::online(), |task| task.allowed().intersection(cpu::online()));
-    let _ = writeln!(out, "Seccomp:\t0\nCpus_allowed:\t{}", set(cpus));
-    let _ = writeln!(out, "Cpus_allowed_list:\t{}", list(cpus));
-    let _ = writeln!(out, "voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0");
-    Ok(out.into_bytes())
+    Ok(())
 }
 
-fn signals(process: &Process, thread: Option<&Thread>, out: &mut String) {
+fn signals(process: &Process, thread: Option<&Thread>, out: &mut Text) -> Result<()> {
     let (pending, ignored, caught) = {
         let group = process.group.lock();
         let (ignored, caught) = group.actions.sets();
@@ -213,13 +374,9 @@ fn signals(process: &Process, thread: Option<&Thread>, out: &mut String) {
     let own = thread.map_or(0, |thread| thread.pending.lock().set().0);
     let queued = process.account().user().count(Counted::Signals);
     let most = process.limit(RLIMIT_SIGPENDING);
-    let _ =
-        writeln!(out, "SigQ:\t{queued}/{most}\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0);
-    let _ = writeln!(
-        out,
-        "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}",
-        ignored.0, caught.0
-    );
+    writeln!(out, "SigQ:\t{queued}/{most}\nSigPnd:\t{own:016x}\nShdPnd:\t{:016x}", pending.0)?;
+    writeln!(out, "SigBlk:\t{blocked:016x}\nSigIgn:\t{:016x}", ignored.0)?;
+    writeln!(out, "SigCgt:\t{:016x}", caught.0)?;
     let cred = process.cred();
     let caps = &cred.caps;
     for (name, set) in [
@@ -229,54 +386,99 @@ fn signals(process: &Process, thread: Option<&Thread>, out: &mut String) {
         ("CapBnd", caps.bounding),
         ("CapAmb", caps.ambient),
     ] {
-        let _ = writeln!(out, "{name}:\t{:016x}", set.bits());
+        writeln!(out, "{name}:\t{:016x}", set.bits())?;
     }
-    let _ = writeln!(out, "NoNewPrivs:\t{}", u8::from(process.no_new_privileges.load(Relaxed)));
+    writeln!(out, "NoNewPrivs:\t{}", u8::from(process.no_new_privileges.load(Relaxed)))?;
+    Ok(())
 }
 
-fn stat(process: &Process) -> Result<Vec<u8>> {
-    let usage = process.total_usage();
-    let children = *process.child_usage.lock();
-    let memory = maps::memory_stats(process);
-    let (terminal, foreground) = tty::shown(process.sid());
-    let nice = process.nice.load(Relaxed);
-    let policy = process.leader().map(|thread| thread.policy()).unwrap_or_default();
+/// What has gone through calls: bytes of reads and writes, and these calls; and what disks were
+/// asked for. How much of what was written reaches a disk is not counted.
+fn io(target: &Target) -> Result<Vec<u8>> {
+    access::may_look_into(&target.process, By::Files).map_err(|_| EACCES)?;
+    let mut usage = target.usage();
+    if target.scope == Scope::Process {
+        usage.add(&target.process.child_usage.lock());
+    }
+    let io = usage.io;
     let text = format!(
-        "{} ({}) {} {} {} {} {} {} 0 {} {} {} {} {} {} {} {} {} {} {} 0 {} {} {} 18446744073709551615 \
-         1 1 0 0 0 0 0 0 0 0 0 0 17 0 {} {} 0 0 0 0 0 0 0 0 0 0 0\n",
-        process.pid,
-        process.comm(),
-        process.state(),
-        process.parent(),
-        process.pgid(),
-        process.sid(),
-        terminal,
-        foreground,
-        usage.minor_faults,
-        children.minor_faults,
-        usage.major_faults,
-        children.major_faults,
-        usage.user_ns / TICK,
-        usage.kernel_ns / TICK,
-        children.user_ns / TICK,
-        children.kernel_ns / TICK,
-        if policy.priority() == 0 { 20 + nice } else { -1 - i32::from(policy.priority()) },
-        nice,
-        process.thread_count(),
-        process.started / TICK,
-        memory.mapped * 4096,
-        memory.resident,
-        policy.priority(),
-        policy.kind(),
+        "rchar: {}\nwchar: {}\nsyscr: {}\nsyscw: {}\nread_bytes: {}\n",
+        io.read, io.written, io.reads, io.writes, io.from_disks
     );
     Ok(text.into_bytes())
 }
 
-fn statm(process: &Process) -> Result<Vec<u8>> {
-    let memory = maps::memory_stats(process);
+/// A flag of Linux's: forked, and no program run since.
+const FORKED_ALONE: u32 = 0x40;
+
+fn stat(target: &Target) -> Result<Vec<u8>> {
+    let (process, scope) = (&target.process, target.scope);
+    let usage = target.usage();
+    let children = *process.child_usage.lock();
+    let (terminal, foreground) = tty::shown(process.sid());
+    let thread = target.thread.as_deref();
+    let nice = process.nice.load(Relaxed);
+    let policy = thread.map(|thread| thread.policy()).unwrap_or_default();
+    let (ignored, caught, shared) = {
+        let group = process.group.lock();
+        let (ignored, caught) = group.actions.sets();
+        (ignored.0, caught.0, group.pending.set().0)
+    };
+    let pending = thread.map_or(0, |thread| thread.pending.lock().set().0) | shared;
+    let blocked = thread.map_or(0, |thread| thread.mask().0);
+    let (mapped, resident) = maps::sizes(process);
+    // Where things are helps an attacker.
+    let may_look = access::may_look_into(process, By::Files).is_ok();
+    let mm = process.mm().filter(|_| may_look);
+    let layout = mm.as_ref().map(|mm| mm.layout.lock().clone());
+    let marks = layout.as_ref().map(|layout| layout.marks).unwrap_or_default();
+    let heap = layout.as_ref().map_or(0, |layout| layout.heap_start);
+    let code = if may_look { marks.code } else { (1, 1) };
+    let ended = table::with(|tree| tree.node(process.pid).and_then(|node| node.ended));
+    let threads = process.thread_count().max(1);
+    let state = target.state();
+    let waits = may_look && state != 'R' && (scope == Scope::Thread || threads < 2);
+    let mut out = format!("{} ({}) {state}", target.pid(), comm(target));
+    let mut put = |values: &[i128]| values.iter().for_each(|value| _ = write!(out, " {value}"));
+    let rlimit = process.limit(RLIMIT_RSS);
+    let first = |bits: u64| i128::from(bits & 0x7fff_ffff);
+    put(&[process.parent(), process.pgid(), process.sid()].map(i128::from));
+    let flags = if process.has_execed.load(Relaxed) { 0 } else { FORKED_ALONE };
+    put(&[i128::from(terminal), i128::from(foreground), i128::from(flags)]);
+    put(&[usage.minor_faults, children.minor_faults].map(i128::from));
+    put(&[usage.major_faults, children.major_faults].map(i128::from));
+    put(&[usage.user_ns, usage.kernel_ns, children.user_ns, children.kernel_ns]
+        .map(|ns| i128::from(ns / TICK)));
+    let real_time = i32::from(policy.priority());
+    let priority = if real_time == 0 { 20 + nice } else { -1 - real_time };
+    let started = thread.map_or(process.started, |thread| thread.started);
+    put(&[i128::from(priority), i128::from(nice), threads as i128, 0]);
+    put(&[started / TICK, mapped * 4096, resident, rlimit, code.0, code.1, marks.stack, 0, 0]
+        .map(i128::from));
+    put(&[first(pending), first(blocked), first(ignored), first(caught), i128::from(waits), 0, 0]);
+    let signal = match scope {
+        Scope::Thread if target.pid() != process.pid => -1,
+        _ => process.exit_signal.load(Relaxed),
+    };
+    let cpu = thread.and_then(|thread| thread.task()).map_or(0, |task| task.cpu());
+    put(&[i128::from(signal), cpu as i128, i128::from(real_time), i128::from(policy.kind())]);
+    let (arguments, environment) = (marks.arguments, marks.environment);
+    put(&[0, 0, 0, marks.data.0, marks.data.1, heap].map(i128::from));
+    put(&[arguments.0, arguments.1, environment.0, environment.1].map(i128::from));
+    put(&[i128::from(ended.filter(|_| may_look).map_or(0, |ended| ended.wait_word()))]);
+    out.push('\n');
+    Ok(out.into_bytes())
+}
+
+fn statm(target: &Target) -> Result<Vec<u8>> {
+    let memory = maps::memory_stats(&target.process);
     let text = format!(
         "{} {} {} {} 0 {} 0\n",
-        memory.mapped, memory.resident, memory.shared, memory.text, memory.data
+        memory.mapped,
+        memory.resident,
+        memory.of_objects,
+        memory.code,
+        memory.data + memory.stack
     );
     Ok(text.into_bytes())
 }
@@ -301,8 +503,8 @@ const LIMITS: [(&str, &str); 16] = [
     ("Max realtime timeout", "us"),
 ];
 
-fn limits(process: &Process) -> Result<Vec<u8>> {
-    let limits = process.limits.lock().clone();
+fn limits(target: &Target) -> Result<Vec<u8>> {
+    let limits = target.process.limits.lock().clone();
     let mut out =
         format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
     let shown =

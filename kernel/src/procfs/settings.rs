@@ -13,6 +13,7 @@ use crate::fs::{ext4, file, lease, pipe};
 use crate::ipc::shm;
 use crate::mem::heap;
 use crate::proc::table;
+use crate::proc::uts::{self, Name, NAME_MAX};
 use crate::sched;
 use crate::vm::{self, Class};
 
@@ -31,6 +32,23 @@ pub(super) fn text(written: &[u8]) -> Result<&str> {
 pub(super) fn number<N: FromStr>(text: &str) -> Result<N> {
     text.trim().parse().map_err(|_| EINVAL)
 }
+
+/// A name: the first line, as far as there is room.
+fn show_name(name: &Name) -> String {
+    let (bytes, length) = name.get();
+    format!("{}\n", String::from_utf8_lossy(&bytes[..length]))
+}
+
+fn set_name(name: &Name, text: &str) -> Result<()> {
+    let line = text.split('\n').next().unwrap_or_default().as_bytes();
+    name.set(&line[..line.len().min(NAME_MAX)])
+}
+
+pub(super) static HOST_NAME: Setting =
+    Setting { show: || show_name(&uts::HOST), set: |text| set_name(&uts::HOST, text) };
+
+pub(super) static DOMAIN_NAME: Setting =
+    Setting { show: || show_name(&uts::DOMAIN), set: |text| set_name(&uts::DOMAIN, text) };
 
 /// Below which number processes and threads are.
 pub(super) static NUMBERS: Setting = Setting {
@@ -108,15 +126,16 @@ pub(super) static LEASE_BREAK: Setting = Setting {
     set: |text| number::<u32>(text).map(|s| lease::BREAK_SECONDS.store(s.into(), Relaxed)),
 };
 
-/// Linux's one number for what the shares below say in six: shown for programs that look, and not
-/// to be set.
-pub(super) static SWAPPINESS: Setting =
-    Setting { show: || String::from("60\n"), set: |_| Err(EINVAL) };
-
 /// Files open at most, but for those of the privileged.
 pub(super) static FILE_MAX_OPEN: Setting = Setting {
     show: || format!("{}\n", file::counts().1),
     set: |text| number(text).map(file::set_most),
+};
+
+/// The size that a pipe may be given without privilege.
+pub(super) static PIPE_LARGEST: Setting = Setting {
+    show: || format!("{}\n", pipe::largest()),
+    set: |text| pipe::set_largest(number(text)?),
 };
 
 /// Pages that a user's pipes may hold: before they become small, and at most.
@@ -140,7 +159,7 @@ pub(super) static MOST_MAPPINGS: Setting = Setting {
 /// The low water mark; the high one stays as far above it as it is.
 pub(super) static MIN_FREE: Setting = Setting {
     show: || format!("{}\n", vm::stats().low_water * 4),
-    set: |text| vm::set_low_water(number::<u64>(text)? / 4),
+    set: |text| vm::set_low_water(number::<u64>(text)?.div_ceil(4)),
 };
 
 /// Which of a kind's two shares of memory.
@@ -206,7 +225,8 @@ pub(super) static DROP_CACHES: Setting = Setting {
 pub(super) static NEIGHBOURS: Setting = Setting {
     show: || String::from(if vm::neighbours() { "1\n" } else { "0\n" }),
     set: |text| {
-        vm::set_neighbours(number::<u64>(text)? != 0);
+        let on @ 0..=1 = number::<u64>(text)? else { return Err(EINVAL) };
+        vm::set_neighbours(on != 0);
         Ok(())
     },
 };

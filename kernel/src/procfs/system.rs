@@ -6,9 +6,11 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use super::net::Version;
+use super::target::Target;
 use super::text::{Spot, Text};
 use super::{dir, link, memory, net, records, setting, settings, text, Member, Show};
-use crate::arch::cpu;
+use crate::arch::layout::MAP_LOWEST;
+use crate::arch::{cpu, cpuinfo};
 use crate::block;
 use crate::dev::tty;
 use crate::devnum::major_and_minor;
@@ -19,10 +21,10 @@ use crate::ipc::shm;
 use crate::net::address::Kind;
 use crate::proc;
 use crate::proc::limits::NOFILE_MAX;
-use crate::sched;
+use crate::proc::uts::VERSION;
+use crate::sched::{self, load};
+use crate::sync::Once;
 
-/// What `uname` and `/proc` say the kernel is.
-const VERSION: &str = "#1 SMP";
 const TICKS: u64 = 100;
 const SECOND: u64 = 1_000_000_000;
 
@@ -33,6 +35,7 @@ pub(super) static ROOT: &[Member] = &[
     records("locks", locks),
     text("meminfo", memory::meminfo),
     text("vmstat", memory::vmstat),
+    text("zoneinfo", memory::zoneinfo),
     text("stat", stat),
     text("uptime", uptime),
     text("loadavg", loadavg),
@@ -77,8 +80,12 @@ static KERNEL: &[Member] = &[
     text("osrelease", osrelease),
     text("ostype", || String::from("Linux\n")),
     text("version", || format!("{VERSION}\n")),
-    text("hostname", || String::from("uvm\n")),
-    text("domainname", || String::from("(none)\n")),
+    setting("hostname", &settings::HOST_NAME),
+    setting("domainname", &settings::DOMAIN_NAME),
+    // No program's memory is ever written to a file.
+    text("core_pattern", || String::from("\n")),
+    text("core_uses_pid", || String::from("0\n")),
+    text("tainted", || String::from("0\n")),
     setting("pid_max", &settings::NUMBERS),
     text("threads-max", || format!("{}\n", proc::table::limit())),
     text("ngroups_max", || String::from("65536\n")),
@@ -100,16 +107,14 @@ static PTY: &[Member] = &[
 
 static RANDOM: &[Member] = &[
     text("uuid", uuid),
-    text("boot_id", || String::from("00000000-0000-4000-8000-000000000000\n")),
+    text("boot_id", boot_id),
     text("entropy_avail", || String::from("256\n")),
 ];
 
 static VM: &[Member] = &[
     setting("overcommit_memory", &settings::OVERCOMMIT),
-    text("overcommit_ratio", || String::from("50\n")),
     setting("max_map_count", &settings::MOST_MAPPINGS),
-    text("mmap_min_addr", || String::from("65536\n")),
-    setting("swappiness", &settings::SWAPPINESS),
+    text("mmap_min_addr", || format!("{MAP_LOWEST}\n")),
     setting("min_free_kbytes", &settings::MIN_FREE),
     setting("anonmin", &settings::ANON_MIN),
     setting("anonmax", &settings::ANON_MAX),
@@ -128,7 +133,7 @@ static VM: &[Member] = &[
 static FS: &[Member] = &[
     setting("file-max", &settings::FILE_MAX_OPEN),
     text("nr_open", || format!("{NOFILE_MAX}\n")),
-    text("pipe-max-size", || String::from("1048576\n")),
+    setting("pipe-max-size", &settings::PIPE_LARGEST),
     setting("pipe-user-pages-soft", &settings::PIPE_SOFT),
     setting("pipe-user-pages-hard", &settings::PIPE_HARD),
     setting("lease-break-time", &settings::LEASE_BREAK),
@@ -260,14 +265,15 @@ fn stat() -> String {
         let _ = write!(out, "cpu{cpu} {}", stat_line(sched::times(cpu)));
     }
     let boot = sched::wall().saturating_sub(sched::now()) / SECOND;
-    let (processes, running, _) = proc::table::load();
     let mut interrupts = 0;
     crate::arch::irq::list(|_, taken, _| interrupts += taken.iter().sum::<u64>());
     let _ = write!(
         out,
-        "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\nprocs_running {running}\nprocs_blocked 0\n",
+        "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\nprocs_running {}\nprocs_blocked {}\n",
         sched::switches(),
-        processes
+        proc::table::made(),
+        load::running(),
+        load::deep_sleepers()
     );
     out
 }
@@ -279,26 +285,35 @@ fn uptime() -> String {
 }
 
 fn loadavg() -> String {
-    let (processes, running, last) = proc::table::load();
-    format!("0.00 0.00 0.00 {running}/{processes} {last}\n")
+    let mut out = String::new();
+    for average in load::averages() {
+        // Rounded to hundredths.
+        let rounded = average + load::SCALE / 200;
+        let _ = write!(
+            out,
+            "{}.{:02} ",
+            rounded / load::SCALE,
+            rounded % load::SCALE * 100 / load::SCALE
+        );
+    }
+    let (threads, last) = proc::table::load();
+    let _ = writeln!(out, "{}/{threads} {last}", load::running());
+    out
 }
 
-/// All CPUs are alike, and each is a socket of its own.
 fn cpuinfo() -> String {
     let mut out = String::new();
     for cpu in 0..cpu::count() {
-        let _ = write!(
-            out,
-            "processor\t: {cpu}\nvendor_id\t: AuthenticAMD\nmodel name\t: QEMU Virtual CPU\ncpu MHz\t\t: 1000.000\n\
-             physical id\t: {cpu}\nsiblings\t: 1\ncore id\t\t: 0\ncpu cores\t: 1\napicid\t\t: {cpu}\n\
-             flags\t\t: fpu de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat clflush mmx fxsr sse sse2 syscall nx lm\n\n",
-        );
+        let _ = cpuinfo::put(cpu, &mut out);
     }
     out
 }
 
+/// Those that `mount` knows.
 fn filesystems() -> String {
-    String::from("nodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\nnodev\tdevpts\n")
+    String::from(
+        "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tramfs\n\text3\n\text2\n\text4\n",
+    )
 }
 
 fn cmdline() -> String {
@@ -306,7 +321,13 @@ fn cmdline() -> String {
 }
 
 fn devices() -> String {
-    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n128 ptm\n136 pts\n\nBlock devices:\n254 virtblk\n")
+    String::from("Character devices:\n  1 mem\n  4 ttyS\n  5 /dev/tty\n  5 /dev/console\n  5 /dev/ptmx\n 29 fb\n128 ptm\n136 pts\n\nBlock devices:\n254 virtblk\n")
+}
+
+/// A number of this boot.
+fn boot_id() -> String {
+    static ID: Once<String> = Once::new();
+    ID.call_once(uuid).clone()
 }
 
 fn uuid() -> String {
@@ -326,9 +347,9 @@ fn uuid() -> String {
 }
 
 /// The table of mounts as `/proc/PID/mounts` shows it.
-pub(super) fn mounts(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
+pub(super) fn mounts(target: &Target, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     let Some(mount) = mount::nth(spot.key as usize) else { return Ok(None) };
-    if let Some(path) = mount.path() {
+    if let Some(path) = mount.path_from(&target.process.fs()?.root()) {
         let (source, path) = (escaped(mount.source().as_bytes()), escaped(&path));
         let (fs_type, options, fs_options) = (mount.fs_type(), mount.options(), mount.fs_options());
         writeln!(out, "{source} {path} {fs_type} {options}{fs_options} 0 0")?;

@@ -25,7 +25,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use linux_raw_sys::general as abi;
 
-use super::settings;
+use super::target::{Opened, Target, TargetRecords, TargetText};
+use super::{process, settings};
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
@@ -33,7 +34,7 @@ use crate::fs::mount;
 use crate::fs::ops::{self, *};
 use crate::mem::fault::Room;
 use crate::proc::mm::Mm;
-use crate::proc::{Process, Thread};
+use crate::proc::Process;
 use crate::sched;
 use crate::sync::{Mutex, WaitQueue};
 use crate::uio::{Sink, Source};
@@ -47,6 +48,11 @@ impl Text {
     /// Bytes so far.
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Adds bytes that may be no text: a path.
@@ -87,19 +93,16 @@ pub type Records = fn(Spot, &mut Text) -> Result<Option<u64>>;
 /// Like [`Records`], of a process's address space.
 pub type SpaceRecords = fn(&Process, &Space, Spot, &mut Text) -> Result<Option<u64>>;
 
-/// Like [`Records`], of a process.
-pub type ProcessRecords = fn(&Process, Spot, &mut Text) -> Result<Option<u64>>;
-
 /// What an opened text is about.
 pub(super) enum Subject {
     /// A short one, made whole.
     System(fn() -> String),
     Records(Records),
-    /// A short one about a process, which may be gone when it is read.
-    Process(Weak<Process>, fn(&Process) -> Result<Vec<u8>>),
-    ProcessRecords(Weak<Process>, ProcessRecords),
-    /// A short one about a thread.
-    Thread(Weak<Thread>, fn(&Thread) -> Result<Vec<u8>>),
+    /// A short one about a process or thread, which may be gone when it is read.
+    Text(Opened, TargetText),
+    TargetRecords(Opened, TargetRecords),
+    /// About what a process's descriptor is for.
+    Descriptor(Weak<Process>, i32),
     /// About the address space that a process had when it was opened, as long as that runs in it;
     /// `None` if it had none.
     Space(Weak<Process>, Option<Weak<Mm>>, SpaceRecords),
@@ -110,10 +113,10 @@ impl Subject {
         match self {
             Subject::System(text) => out.0 = text().into_bytes(),
             Subject::Records(make) => return make(spot, out),
-            Subject::Process(process, text) => out.0 = text(&*process.upgrade().ok_or(ESRCH)?)?,
-            Subject::Thread(thread, text) => out.0 = text(&*thread.upgrade().ok_or(ESRCH)?)?,
-            Subject::ProcessRecords(process, make) => {
-                return make(&*process.upgrade().ok_or(ESRCH)?, spot, out);
+            Subject::Text(target, text) => out.0 = text(&target.target()?)?,
+            Subject::TargetRecords(target, make) => return make(&target.target()?, spot, out),
+            Subject::Descriptor(process, fd) => {
+                return process::descriptor(&*process.upgrade().ok_or(ESRCH)?, *fd, spot, out);
             }
             Subject::Space(process, mm, make) => {
                 let process = process.upgrade().ok_or(ESRCH)?;
@@ -172,8 +175,10 @@ impl Progress {
 #[derive(Clone, Copy)]
 pub(super) enum Set {
     System(fn(&str) -> Result<()>),
-    /// Of the process that the text is about.
-    Process(fn(&Process, &str) -> Result<()>),
+    /// Of the process or thread that the text is about.
+    Target(fn(&Target, &str) -> Result<()>),
+    /// Nothing is set by it.
+    Refused(Errno),
 }
 
 /// An opened text.
@@ -191,10 +196,9 @@ impl Reader {
         Reader { subject, set, mounts_seen: None, progress: Mutex::new(Progress::new()) }
     }
 
-    /// The table of mounts, for programs that wait for it to change.
-    pub fn of_mounts(records: Records) -> Reader {
-        let mounts_seen = Some(AtomicU64::new(mount::version()));
-        Reader { mounts_seen, ..Reader::new(Subject::Records(records), None) }
+    /// Of the table of mounts, for programs that wait for it to change.
+    pub fn of_mounts(self) -> Reader {
+        Reader { mounts_seen: Some(AtomicU64::new(mount::version())), ..self }
     }
 
     /// Puts what lies from `at` on, as far as there is room.
@@ -246,19 +250,22 @@ impl FileOps for Reader {
         crate::uio::outcome(done, result)
     }
 
-    /// Some settings do what is written to them; the others accept it and stay as they are.
     fn write(&self, _file: &File, at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
         let set = self.set.ok_or(EBADF)?;
+        if let Set::Refused(error) = set {
+            return Err(error);
+        }
         let at = if let Position::At(at) = at { at } else { 0 };
         let mut bytes = [0; settings::LONGEST + 1];
         let n = from.get(&mut bytes)?;
+        if n == 0 {
+            return Ok((0, at));
+        }
         let text = settings::text(&bytes[..n])?;
         match (set, &self.subject) {
             (Set::System(set), _) => set(text)?,
-            (Set::Process(set), Subject::Process(process, _)) => {
-                set(&*process.upgrade().ok_or(ESRCH)?, text)?
-            }
-            (Set::Process(_), _) => return Err(EINVAL),
+            (Set::Target(set), Subject::Text(target, _)) => set(&target.target()?, text)?,
+            _ => return Err(EINVAL),
         }
         Ok((n, at.saturating_add(n as u64)))
     }

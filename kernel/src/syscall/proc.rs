@@ -532,7 +532,9 @@ struct Rusage {
     unused_sizes: [i64; 3],
     minor_faults: i64,
     major_faults: i64,
-    rest: [i64; 8],
+    rest: [i64; 6],
+    waits: i64,
+    preemptions: i64,
 }
 
 impl From<&Usage> for Rusage {
@@ -547,6 +549,8 @@ impl From<&Usage> for Rusage {
             max_resident_kib: usage.max_resident as i64 * 4,
             minor_faults: usage.minor_faults as i64,
             major_faults: usage.major_faults as i64,
+            waits: usage.waits as i64,
+            preemptions: usage.preemptions as i64,
             ..Rusage::default()
         }
     }

@@ -97,7 +97,8 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
     if place != Place::Anywhere {
         mem::check_low(addr)?;
     }
-    let name = ChargedName::new(alloc::format!("/SYSV{:08x} (deleted)", found.key))?;
+    let name = alloc::format!("/SYSV{:08x} (deleted)", found.key);
+    let name = ChargedName::new(name, (0, id as u64))?;
     let max_prot = if flags & SHM_RDONLY != 0 { Prot::all().without_write() } else { Prot::all() };
     let args = MapArgs {
         addr,

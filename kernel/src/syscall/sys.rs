@@ -9,8 +9,8 @@ use crate::arch::{cpu, ipi, UserRegs};
 use crate::cred::caps::Caps;
 use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
 use crate::proc::signal::Signal;
-use crate::proc::{current_process, current_thread, table};
-use crate::sync::SpinLock;
+use crate::proc::{current_process, current_thread, table, uts};
+use crate::sched::load;
 use crate::{sched, user, vm};
 use linux_raw_sys::prctl;
 use machine::CpuSet;
@@ -18,6 +18,7 @@ use machine::CpuSet;
 pub const CALLS: Calls = calls! {
     __NR_uname => uname[1],
     __NR_sethostname => sethostname[2],
+    __NR_setdomainname => setdomainname[2],
     __NR_sysinfo => sysinfo[1],
     __NR_prctl => prctl[5],
     __NR_arch_prctl => arch_prctl[regs],
@@ -45,18 +46,6 @@ fn absent() -> Result<()> {
     Err(ENOSYS)
 }
 
-const NAME_MAX: usize = 64;
-
-/// The host's name and its length.
-static HOST_NAME: SpinLock<([u8; NAME_MAX], usize)> = SpinLock::new((
-    {
-        let mut name = [0; NAME_MAX];
-        (name[0], name[1], name[2]) = (b'u', b'v', b'm');
-        name
-    },
-    3,
-));
-
 fn uname(at: u64) -> Result<()> {
     const FIELD: usize = 65;
     let mut bytes = [0u8; 6 * FIELD];
@@ -64,21 +53,30 @@ fn uname(at: u64) -> Result<()> {
         bytes[number * FIELD..number * FIELD + text.len()].copy_from_slice(text);
     };
     field(0, b"Linux");
-    let (name, length) = *HOST_NAME.lock();
+    let (name, length) = uts::HOST.get();
     field(1, &name[..length]);
     field(2, crate::print::RELEASE.as_bytes());
-    field(3, b"#1 UVM reference kernel");
+    field(3, uts::VERSION.as_bytes());
     field(4, abi::MACHINE.as_bytes());
-    field(5, b"(none)");
+    let (name, length) = uts::DOMAIN.get();
+    field(5, &name[..length]);
     user::copy_out(at, &bytes)
 }
 
 fn sethostname(at: u64, len: usize) -> Result<()> {
+    set_name(&uts::HOST, at, len)
+}
+
+fn setdomainname(at: u64, len: usize) -> Result<()> {
+    set_name(&uts::DOMAIN, at, len)
+}
+
+fn set_name(which: &uts::Name, at: u64, len: usize) -> Result<()> {
     current_process().cred().need(Caps::SYS_ADMIN)?;
-    let mut name = [0; NAME_MAX];
-    user::copy_in(name.get_mut(..len).ok_or(EINVAL)?, at)?;
-    *HOST_NAME.lock() = (name, len);
-    Ok(())
+    let mut name = [0; uts::NAME_MAX];
+    let name = name.get_mut(..len).ok_or(EINVAL)?;
+    user::copy_in(name, at)?;
+    which.set(name)
 }
 
 /// `struct sysinfo`.
@@ -110,7 +108,8 @@ fn sysinfo(at: u64) -> Result<()> {
         free_ram: stats.free_pages * 4096,
         total_swap: stats.swap_pages * 4096,
         free_swap: (stats.swap_pages - stats.swap_used) * 4096,
-        processes: table::count().min(u16::MAX as usize) as u16,
+        loads: load::averages().map(|average| average * ((1 << 16) / load::SCALE)),
+        processes: table::load().0.min(u16::MAX as usize) as u16,
         unit: 1,
         ..SysInfo::default()
     };

@@ -319,7 +319,7 @@ fn timerfd_create(id: i32, flags: u32) -> Result<i32> {
         _ => return Err(EINVAL),
     };
     may_use_clock(id)?;
-    curproc::files()?.insert(TimerFd::create(clock, flags)?, OnExec::from_flags(flags))
+    curproc::files()?.insert(TimerFd::create(clock, id, flags)?, OnExec::from_flags(flags))
 }
 
 fn timerfd_settime(fd: i32, flags: u32, new: u64, old: u64) -> Result<()> {
@@ -332,7 +332,7 @@ fn timerfd_settime(fd: i32, flags: u32, new: u64, old: u64) -> Result<()> {
     if flags & abi::TFD_TIMER_ABSTIME != 0 && value != 0 {
         value = value.saturating_sub(timer.now()).max(1);
     }
-    let before = timer.set(Setting { value, interval });
+    let before = timer.set(Setting { value, interval }, flags);
     if old != 0 {
         user::put(old, &timespecs(before))?;
     }

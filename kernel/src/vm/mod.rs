@@ -32,14 +32,14 @@ pub use self::loan::{
 pub use self::settings::{
     leave_memory, most_mappings, neighbours, set_low_water, set_most_mappings, set_neighbours,
     set_shares, set_zswap, shares, start_daemon, stats, swap_list, swap_off, swap_on, swap_room,
-    zswap,
+    water_marks, zswap,
 };
 pub use self::settings::{swap_transfer_ended, SwapTransfer};
 pub use self::space::{
     activate, advise, brk, check_mapped, deactivate, dump_line, dump_sums, fault, inherit, line,
-    lock, lock_all, map, mapping_stats, protect, range_stats, remap, resident, resident_pages,
-    shared_key, space_clear, space_fork, space_new, stack, tables, unlock, unlock_all, unmap,
-    Object, Space,
+    lock, lock_all, map, mapping_stats, object_stats, page_states, protect, range_stats, remap,
+    resident, resident_pages, shared_key, space_clear, space_fork, space_new, stack, tables,
+    unlock, unlock_all, unmap, Object, Space,
 };
 pub use self::system::{init, Above};
 pub use self::transfer::{
@@ -49,8 +49,8 @@ pub use ::machine::Prot;
 pub use ::uvm::page::Class;
 pub use ::uvm::Advice as Usage;
 pub use ::uvm::{
-    FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Name, Quota, RangeStats, Sharing,
-    SwapDevice, SwapId, Transfer, Vnode,
+    FaultError, FaultKind, GetError, Inherit, Loan, LoanedPage, Name, Quota, Sharing, SwapDevice,
+    SwapId, Transfer, Vnode,
 };
 pub use object::{holes_read, object_io, object_io_as, pages_read, pages_written, Dir, Writing};
 pub use pin::Pins;
@@ -104,21 +104,28 @@ pub enum Populate {
 /// last mapping has gone.
 pub struct ChargedName {
     text: String,
+    node: (u64, u64),
     _charge: Charge,
 }
 
 impl ChargedName {
+    /// Of a node, which is on a device.
+    ///
     /// # Errors
     /// `ENOMEM`: the process has all that it may.
-    pub fn new(text: String) -> Result<Arc<ChargedName>> {
+    pub fn new(text: String, node: (u64, u64)) -> Result<Arc<ChargedName>> {
         let charge = charge::take(size_of::<ChargedName>() + text.len()).map_err(|_| ENOMEM)?;
-        Ok(Arc::new(ChargedName { text, _charge: charge }))
+        Ok(Arc::new(ChargedName { text, node, _charge: charge }))
     }
 }
 
 impl Name for ChargedName {
     fn text(&self) -> &str {
         &self.text
+    }
+
+    fn node(&self) -> (u64, u64) {
+        self.node
     }
 }
 
@@ -272,10 +279,48 @@ pub struct MapLine<'a> {
     pub offset: u64,
     /// The object's id; 0 without one.
     pub object: u64,
+    /// The device and the node that the name is of; zeroes without one.
+    pub node: (u64, u64),
     /// The mapping's name; empty if it has none.
     pub name: &'a str,
     /// Whether the mapping is locked in memory.
     pub locked: bool,
+    /// The most that accesses may be allowed.
+    pub max_prot: Prot,
+    /// What a child gets.
+    pub inherit: Inherit,
+    /// How it is used.
+    pub usage: Usage,
+    /// Whether the object is memory alone, and no file on a disk or device.
+    pub is_shared_memory: bool,
+}
+
+/// Pages of files and of shared memory, by the mappings that lead to them.
+#[derive(Clone, Copy, Default)]
+pub struct ObjectStats {
+    /// Bytes, each page divided by its mappings.
+    pub share: usize,
+    /// Pages: those with other mappings and those without, each clean ones and modified ones.
+    pub pages: [[usize; 2]; 2],
+}
+
+/// Where a page of a space is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageState {
+    /// On swap.
+    Swapped,
+    /// In a frame; `is_alone`: no other space has it.
+    Anonymous {
+        /// Its number.
+        frame: u64,
+        /// No other space has the page.
+        is_alone: bool,
+    },
+    /// A page of a file or of shared memory.
+    OfObject {
+        /// Its number.
+        frame: u64,
+    },
 }
 
 /// Memory as `/proc/meminfo` and `/proc/vmstat` show it; counts of pages.
@@ -286,8 +331,6 @@ pub struct Stats {
     pub free_pages: u64,
     /// Free pages under which the page daemon runs.
     pub low_water: u64,
-    /// Anonymous memory.
-    pub anon_pages: u64,
     /// What swap areas have room for.
     pub swap_pages: u64,
     /// What is there.

@@ -80,7 +80,6 @@ pub fn stats() -> Stats {
         total_pages: frames.total() as u64,
         free_pages: frames.free() as u64,
         low_water: frames.low_water() as u64,
-        anon_pages: uvm.anons() as u64,
         swap_pages: u64::from(slots),
         swap_used: u64::from(used),
         zswap_frames: u64::from(zram.frames),
@@ -137,15 +136,25 @@ pub fn set_most_mappings(most: usize) {
     system().knobs().set_most_entries(most);
 }
 
-/// Sets how many pages are free before the page daemon runs: `EINVAL` for most of memory.
+/// Below how many free pages the page daemon runs, and until how many are free.
+pub fn water_marks() -> (usize, usize) {
+    let frames = system().frames();
+    (frames.low_water(), frames.high_water())
+}
+
+/// Sets how many pages are free before the page daemon runs: `EINVAL` for most of memory, and for
+/// less than the kernel keeps for itself.
 pub fn set_low_water(pages: u64) -> Result<()> {
     let frames = system().frames();
     if pages > frames.total() as u64 / 4 {
         return Err(EINVAL);
     }
-    let low = pages as usize;
-    let high = low + (frames.high_water() - frames.low_water());
-    frames.set_water_marks(low, high);
+    let (low, (old_low, old_high)) = (pages as usize, water_marks());
+    frames.set_water_marks(low, low + (old_high - old_low));
+    if frames.low_water() != low {
+        frames.set_water_marks(old_low, old_high);
+        return Err(EINVAL);
+    }
     Ok(())
 }
 

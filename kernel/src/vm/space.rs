@@ -9,15 +9,18 @@ use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Rang
 pub use super::object::Object;
 use super::system::with;
 use super::{
-    advice, Access, Advice, Backing, MapArgs, MapLine, MappingStats, OldRange, Place, Populate,
-    RemapPlace,
+    advice, Access, Advice, Backing, MapArgs, MapLine, MappingStats, ObjectStats, OldRange,
+    PageState, Place, Populate, RemapPlace,
 };
 use crate::arch::layout::USER_END;
+use crate::arch::pmap;
 use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
 use crate::mem::frames::{KernelMachine, KERNEL};
 
 /// The lowest address that is ever mapped, so that a null pointer with a small offset faults.
 const USER_START: u64 = 0x1000;
+
+const PAGE: u64 = PAGE_SIZE as u64;
 
 /// One process's address space.
 pub struct Space {
@@ -350,7 +353,8 @@ pub fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
 /// one goes through a space in order.
 pub fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
     let (e, name) = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, from)?))?;
-    show(&map_line(&e, name.as_ref().map_or("", |name| name.text())));
+    let (text, node) = name.as_ref().map_or(("", (0, 0)), |name| (name.text(), name.node()));
+    show(&map_line(&e, text, node));
     Some(e.range.end.0)
 }
 
@@ -394,7 +398,7 @@ pub fn range_stats(space: &Space, start: u64, end: u64) -> RangeStats {
     with(|uvm, held| uvm.range_stats(held, space.get(), range))
 }
 
-fn map_line<'a>(e: &uvm::Outline, name: &'a str) -> MapLine<'a> {
+fn map_line<'a>(e: &uvm::Outline, name: &'a str, node: (u64, u64)) -> MapLine<'a> {
     MapLine {
         start: e.range.start.0,
         end: e.range.end.0,
@@ -402,7 +406,60 @@ fn map_line<'a>(e: &uvm::Outline, name: &'a str) -> MapLine<'a> {
         sharing: e.sharing,
         offset: e.object.map_or(0, |(_, first)| first.bytes()),
         object: e.object.map_or(0, |(id, _)| id),
+        node,
         name,
         locked: e.wired,
+        max_prot: e.max_prot,
+        inherit: e.inherit,
+        usage: e.advice,
+        is_shared_memory: e.kind == "anonymous",
+    }
+}
+
+/// The pages of files and shared memory that the space's tables lead to, from `start` to `end`.
+pub fn object_stats(space: &Space, start: u64, end: u64) -> ObjectStats {
+    /// Pages and mappings that are looked at with the map locked.
+    const AT_ONCE: usize = 64;
+    let mut sums = ObjectStats::default();
+    let mut rest = PageRange::new(Va(start), Va(end)).unwrap_or_default();
+    while !rest.is_empty() && !crate::sched::is_leaving() {
+        let look = |page| {
+            let mappings = pmap::mappings(page).max(1);
+            sums.share += PAGE_SIZE / mappings;
+            let pages = &mut sums.pages[usize::from(mappings == 1)];
+            pages[usize::from(KERNEL.pmap().is_modified(page))] += 1;
+        };
+        let next = with(|uvm, held| uvm.object_pages(held, space.get(), rest, AT_ONCE, look));
+        let Some(next) = next else { break };
+        rest = rest.skip_to(next);
+        crate::sched::give_way();
+    }
+    sums
+}
+
+/// Tells of each page that is there, of so many from `addr` on: its place among these, and where it
+/// is.
+pub fn page_states(space: &Space, addr: u64, pages: u64, mut each: impl FnMut(usize, PageState)) {
+    let end = addr.saturating_add(pages * PAGE).min(USER_END);
+    let mut at = addr;
+    while let Some((e, _)) = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, at)?)) {
+        let (start, stop) = (e.range.start.0.max(at), e.range.end.0.min(end));
+        if start >= end {
+            return;
+        }
+        for va in (start..stop).step_by(PAGE as usize) {
+            let stats = range_stats(space, va, va + PAGE);
+            let frame = KERNEL.pmap().extract(space.get().pmap(), Va(va)).map(|(page, _)| page.0);
+            let state = match frame.map(u64::from) {
+                None if stats.swapped != 0 => PageState::Swapped,
+                None => continue,
+                Some(frame) if stats.anonymous != 0 => {
+                    PageState::Anonymous { frame, is_alone: stats.anonymous_share == PAGE_SIZE }
+                }
+                Some(frame) => PageState::OfObject { frame },
+            };
+            each(((va - addr) / PAGE) as usize, state);
+        }
+        at = stop;
     }
 }

@@ -42,6 +42,11 @@ pub fn of_ticks(ticks: u64) -> Nanos {
     scale(ticks, TSC_SCALE.load(Relaxed))
 }
 
+/// How often the time stamp counter counts in a millisecond.
+pub fn ticks_per_ms() -> u64 {
+    (1_000_000 << 32) / TSC_SCALE.load(Relaxed).max(1)
+}
+
 /// CLOCK_REALTIME in nanoseconds.
 pub fn wall() -> u64 {
     WALL_START.load(Relaxed) + now()

@@ -24,6 +24,7 @@ pub mod clock;
 #[cfg(feature = "coverage")]
 pub mod coverage;
 pub mod cpu;
+pub mod cpuinfo;
 pub mod fpu;
 mod gdt;
 pub mod io;

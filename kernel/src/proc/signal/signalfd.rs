@@ -6,6 +6,7 @@
 //! looks again.
 
 use alloc::sync::Arc;
+use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::general as abi;
@@ -80,6 +81,11 @@ impl FileOps for SignalFd {
             next = if to.left() < INFO { None } else { self.try_take() };
         }
         Ok(to.done())
+    }
+
+    fn describe(&self, _from: u64, out: &mut dyn fmt::Write) -> Result<Option<u64>> {
+        let _ = writeln!(out, "sigmask:\t{:016x}", self.mask().0);
+        Ok(None)
     }
 
     fn poll(&self, _file: &File) -> u32 {

@@ -64,6 +64,15 @@ pub const CASES: &[Case] = &[
         memory: "128M",
         ..guest("texts of /proc", &[("proctext", Libc::Musl)], &["/bin/proctext"])
     },
+    Case {
+        seconds: 300,
+        ..guest("files of /proc", &[("procfiles", Libc::Musl)], &["/bin/procfiles"])
+    },
+    Case {
+        cpus: 4,
+        seconds: 300,
+        ..guest("files of /proc, several CPUs", &[("procfiles", Libc::Musl)], &["/bin/procfiles"])
+    },
     guest("ways into the kernel and back", &[("doors", Libc::Musl)], &["/bin/doors"]),
     Case {
         cpus: 4,

@@ -49,6 +49,42 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "ps, top, pgrep, pidof, free, vmstat and pmap",
+        guests: &[("procfiles", Libc::Musl)],
+        command: &["/bin/bash", "-c", PROCPS],
+        add: &[
+            "/usr/bin/ps",
+            "/usr/bin/top",
+            "/usr/bin/pgrep",
+            "/usr/bin/pidof",
+            "/usr/bin/free",
+            "/usr/bin/vmstat",
+            "/usr/bin/uptime",
+            "/usr/bin/pmap",
+            "/usr/bin/prlimit",
+            "/usr/bin/head",
+            "/usr/bin/tail",
+            "/bin/sleep",
+            "/lib/terminfo/d/dumb",
+        ],
+        expect: &[
+            Matches(r"(?m)^ +3 +Sl.? +leader\r?\n +3 +Sl.? +waiter\r?\n +3 +Rl.? +worker\r?$"),
+            Matches(r"(?m)^waiter +0\r?\nworker +[1-9]\d*\r?$"),
+            Matches(r"(?m)^root .* Sl.? .*/bin/procfiles threads\r?$"),
+            Matches(r"(?m)^Tasks: +3 total, +1 running, +2 sleeping|^Threads: +3 total, +1 running, +2 sleeping"),
+            Matches(r"(?m)^ *\d+ root .* R +\d+\.\d +\d+\.\d +\d+:0\d\.\d\d worker *\r?$"),
+            Matches(r"(?m)^same same same\r?$"),
+            Matches(r"(?m)^Mem: +\d+ +\d+ +\d+ +\d+ +\d+ +\d+\r?$"),
+            Matches(r"(?m)^ *[1-9]\d* +0 +0 +\d+ +0 +\d+( +\d+){6} +[5-9]\d.*\r?$|^ *[1-9]\d* +0 +0 +\d+ +0 +\d+( +\d+){6} +100 "),
+            Matches(r"load average: \d+\.\d\d, \d+\.\d\d, \d+\.\d\d"),
+            Matches(r"(?m)^total kB +\d+ +[1-9]\d* +[1-9]\d*\r?$"),
+            Matches(r"(?m)^NOFILE +max number of open files +\d+"),
+            Matches(r"(?m)^123 +8\r?$"),
+        ],
+        seconds: 300,
+        ..CASE
+    },
+    Case {
         name: "example: a secret kept from children",
         guests: &[("secret", Libc::Musl)],
         command: &["/bin/secret"],
@@ -245,6 +281,14 @@ diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l 
 const TAR: &str = "cd /tmp && mkdir in out && for i in $(seq 1 60); do seq $i 4000 >in/$i; done && ln -s 1 in/link && chmod 600 in/2 \
 && tar -czf a.tgz in && tar -xzf a.tgz -C out && diff -r in out/in && echo same && gzip -t a.tgz && [ -L out/in/link ] \
 && [ $(stat -c %a out/in/2) = 600 ] && echo intact";
+
+/// A process with a thread that computes and two that wait.
+const PROCPS: &str = "/bin/procfiles threads & p=$!; sleep 2
+ps -L -o nlwp,stat,comm -p $p; ps -L -o comm,cputimes -p $p | tail -n 2; ps auxww; top -b -H -n 2 -d 1 -p $p
+s() { [ \"$1\" = $p ] && echo -n same; }
+echo $(s $(pidof procfiles)) $(s $(pgrep -x leader)) $(s $(pgrep -f ^/bin/procfiles))
+free; vmstat 1 2; uptime; pmap -x $p | tail -n 1; prlimit -p $p
+echo 123 >/proc/$p/oom_score_adj; echo $(cat /proc/$p/oom_score_adj) $(($(cat /proc/$p/oom_score_adj) / 15)); kill $p";
 
 const PYTHON_THREADS: &str = "
 import threading, queue, json, subprocess, sys

@@ -189,6 +189,11 @@ fn page_of(entry: u64) -> PageNo {
     KERNEL.frames().page_at(machine::Pa(entry & ADDRESS)).expect("entries hold managed pages")
 }
 
+/// How many mappings lead to a page; those that were forgotten don't count.
+pub fn mappings(page: PageNo) -> usize {
+    reverse::count(page, &lock_page(page))
+}
+
 impl Pmap for NativePmap {
     type Space = Space;
 

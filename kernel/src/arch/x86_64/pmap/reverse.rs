@@ -269,6 +269,15 @@ pub(super) fn gather(page: PageNo, lock: &PageLock) -> u64 {
     bits & GATHERED
 }
 
+/// How many mappings lead to a page.
+pub(super) fn count(page: PageNo, lock: &PageLock) -> usize {
+    let mut count = 0;
+    if lock.is_page() {
+        each(page, lock, |_| count += 1);
+    }
+    count
+}
+
 /// Clears `bit` in a page's record and entries, and sets `instead` in those that had it; `f` is
 /// told of each of these.
 pub(super) fn clear(
