@@ -10,20 +10,20 @@ pub const VERSION: &str = "#1 SMP UVM reference kernel";
 pub const NAME_MAX: usize = 64;
 
 /// A name that root may change.
-pub struct Name(SpinLock<([u8; NAME_MAX], usize)>);
+pub struct HostName(SpinLock<([u8; NAME_MAX], usize)>);
 
-pub static HOST: Name = Name::new(b"uvm");
-pub static DOMAIN: Name = Name::new(b"(none)");
+pub static HOST: HostName = HostName::new(b"uvm");
+pub static DOMAIN: HostName = HostName::new(b"(none)");
 
-impl Name {
-    const fn new(text: &[u8]) -> Name {
+impl HostName {
+    const fn new(text: &[u8]) -> HostName {
         let mut name = [0; NAME_MAX];
         let mut at = 0;
         while at < text.len() {
             name[at] = text[at];
             at += 1;
         }
-        Name(SpinLock::new((name, text.len())))
+        HostName(SpinLock::new((name, text.len())))
     }
 
     /// The name's bytes, and how many there are.

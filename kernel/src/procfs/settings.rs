@@ -13,7 +13,7 @@ use crate::fs::{ext4, file, lease, pipe};
 use crate::ipc::shm;
 use crate::mem::heap;
 use crate::proc::table;
-use crate::proc::uts::{self, Name, NAME_MAX};
+use crate::proc::uts::{self, HostName, NAME_MAX};
 use crate::sched;
 use crate::vm::{self, Class};
 
@@ -34,12 +34,12 @@ pub(super) fn number<N: FromStr>(text: &str) -> Result<N> {
 }
 
 /// A name: the first line, as far as there is room.
-fn show_name(name: &Name) -> String {
+fn show_name(name: &HostName) -> String {
     let (bytes, length) = name.get();
     format!("{}\n", String::from_utf8_lossy(&bytes[..length]))
 }
 
-fn set_name(name: &Name, text: &str) -> Result<()> {
+fn set_name(name: &HostName, text: &str) -> Result<()> {
     let line = text.split('\n').next().unwrap_or_default().as_bytes();
     name.set(&line[..line.len().min(NAME_MAX)])
 }

@@ -1,6 +1,6 @@
 //! The process or thread that files below `/proc/PID` are about.
 //!
-//! A path names it by number ([`Who`]); an open file holds it ([`Opened`]) without keeping it, and a
+//! A path names it by number ([`Who`]); an open file refers to it ([`Opened`]) and keeps it not; a
 //! text is made of what is left ([`Target`]).
 
 use alloc::sync::{Arc, Weak};

@@ -71,7 +71,7 @@ fn setdomainname(at: u64, len: usize) -> Result<()> {
     set_name(&uts::DOMAIN, at, len)
 }
 
-fn set_name(which: &uts::Name, at: u64, len: usize) -> Result<()> {
+fn set_name(which: &uts::HostName, at: u64, len: usize) -> Result<()> {
     current_process().cred().need(Caps::SYS_ADMIN)?;
     let mut name = [0; uts::NAME_MAX];
     let name = name.get_mut(..len).ok_or(EINVAL)?;
