@@ -47,10 +47,12 @@ __attribute__((unused)) static int check_(int holds, const char *what, const cha
 
 // The number behind a name in a file of /proc, which has it.
 __attribute__((unused)) static long number_after(const char *path, const char *name) {
-    static char text[8192];
+    // Room for all groups that a process may have.
+    static char text[1 << 19];
     int fd = open(path, O_RDONLY);
     NEED(fd >= 0);
-    ssize_t length = read(fd, text, sizeof text - 1);
+    ssize_t length = 0, n;
+    while ((n = read(fd, text + length, sizeof text - 1 - length)) > 0) length += n;
     close(fd);
     NEED(length > 0);
     text[length] = 0;

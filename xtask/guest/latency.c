@@ -387,6 +387,16 @@ static void read_whole(const char *path) {
     close(fd);
 }
 
+static void read_pagemap(char *from, size_t size) {
+    static char words[64 * 1024];
+    int fd = open("/proc/self/pagemap", O_RDONLY);
+    NEED(fd >= 0);
+    off_t at = (uintptr_t)from / PAGE * 8, end = at + size / PAGE * 8;
+    for (ssize_t n; at < end && (n = pread(fd, words, sizeof words, at)) > 0;) at += n;
+    CHECK(at >= end);
+    close(fd);
+}
+
 // Pages so far apart that each has a table of its own, and all else that lies over a range.
 static char *far_apart(size_t distance) {
     static char *at;
@@ -535,6 +545,9 @@ static void many_entries(void) {
     BESIDE("reading smaps", read_whole("/proc/self/smaps"));
     BESIDE("reading smaps_rollup", read_whole("/proc/self/smaps_rollup"));
     BESIDE("reading status", read_whole("/proc/self/status"));
+    BESIDE("reading stat", read_whole("/proc/self/stat"));
+    BESIDE("reading statm", read_whole("/proc/self/statm"));
+    if (!access("/proc/self/pagemap", F_OK)) BESIDE("reading pagemap", read_pagemap(at, size));
     BESIDE("madvise of many mappings", CHECK(!madvise(at, size, MADV_RANDOM)));
     struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
     NEED(!setrlimit(RLIMIT_MEMLOCK, &all));
@@ -902,6 +915,9 @@ static void many_threads(void) {
     BESIDE("futex requeue", CHECK(syscall(SYS_futex, &futex, FUTEX_REQUEUE, 1, 100000, &failed_checks, 0) >= THREADS - 1));
     BESIDE("futex wake", CHECK(syscall(SYS_futex, &failed_checks, FUTEX_WAKE, 100000, 0, 0, 0) >= THREADS - 1));
     BESIDE("getdents of /proc/self/task", read_folder("/proc/self/task", THREADS));
+    BESIDE("reading stat of many threads", read_whole("/proc/self/stat"));
+    BESIDE("reading status of many threads", read_whole("/proc/self/status"));
+    BESIDE("reading io of many threads", read_whole("/proc/self/io"));
     BESIDE("fork of a process with many threads", forked());
 }
 

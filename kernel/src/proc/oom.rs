@@ -166,7 +166,8 @@ impl Adjustment {
         self.now.load(Relaxed)
     }
 
-    fn set(&self, scale: Scale, to: i32) -> Result<()> {
+    /// Sets the adjustment; what the least is from now on, if that has changed.
+    fn set(&self, scale: Scale, to: i32) -> Result<Option<i32>> {
         let is_privileged = current_process().cred().has(Caps::SYS_RESOURCE);
         let least = match scale {
             Scale::Score => &self.least,
@@ -176,10 +177,9 @@ impl Adjustment {
             return Err(EACCES);
         }
         self.now.store(to, Relaxed);
-        if is_privileged && scale == Scale::Score {
-            self.least.store(to, Relaxed);
-        }
-        Ok(())
+        let least = (is_privileged && scale == Scale::Score).then_some(to);
+        least.inspect(|&least| self.least.store(least, Relaxed));
+        Ok(least)
     }
 
     /// A new process has its parent's adjustment.
@@ -213,18 +213,20 @@ pub fn adjust(process: &Arc<Process>, scale: Scale, to: i32) -> Result<()> {
         Scale::Old if (OLD_NEVER..OLD_MOST).contains(&to) => to * MOST / -OLD_NEVER,
         _ => return Err(EINVAL),
     };
-    process.oom.set(scale, to)?;
+    let least = process.oom.set(scale, to)?;
     let Some(mm) = process.mm().filter(|mm| mm.is_shared()) else { return Ok(()) };
-    let shares = |other: &Arc<Process>| {
-        let is_other = other.pid != 1 && !Arc::ptr_eq(other, process);
-        is_other
-            && !other.leader().is_some_and(|thread| thread.vfork.lock().is_some())
-            && other.mm().is_some_and(|theirs| Arc::ptr_eq(&theirs, &mm))
-    };
-    for other in table::processes().filter(shares) {
-        other.oom.now.store(to, Relaxed);
-        other.oom.least.store(process.oom.least.load(Relaxed), Relaxed);
+    for other in table::processes() {
+        let is_other = other.pid != 1 && !Arc::ptr_eq(&other, process);
+        let waits = || other.leader().is_some_and(|thread| thread.vfork.lock().is_some());
+        let shares = || other.mm().is_some_and(|theirs| Arc::ptr_eq(&theirs, &mm));
+        if is_other && shares() && !waits() {
+            other.oom.now.store(to, Relaxed);
+            least.inspect(|&least| other.oom.least.store(least, Relaxed));
+        }
         sched::give_way();
+        if sched::is_leaving() {
+            break;
+        }
     }
     Ok(())
 }
