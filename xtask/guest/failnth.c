@@ -575,7 +575,7 @@ static void read_folder(const char *folder) {
         struct stat what;
         // Nobody types, and an audit stops everything.
         if (lstat(path, &what) != 0 || !S_ISREG(what.st_mode) || !strcmp(entry->d_name, "audit")) continue;
-        if (strstr(path, "fail-nth") || strstr(path, "sysrq") || !strcmp(entry->d_name, "mem") || !strncmp(entry->d_name, "k", 1)) continue;
+        if (strstr(path, "fail-nth") || strstr(path, "sysrq") || !strcmp(entry->d_name, "mem") || !strcmp(entry->d_name, "pagemap") || !strncmp(entry->d_name, "k", 1)) continue;
         read_text(path);
     }
     closedir(dir);

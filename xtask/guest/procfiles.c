@@ -573,6 +573,98 @@ static void many_threads_are_shown(void) {
     for (int i = 0; i < MANY; i++) pthread_join(threads[i], 0);
 }
 
+static void read_all_of(const char *path, int depth) {
+    static char bytes[8192];
+    DIR *dir = opendir(path);
+    if (!dir) return;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (*entry->d_name == '.') continue;
+        char below[512];
+        snprintf(below, sizeof below, "%s/%s", path, entry->d_name);
+        if (entry->d_type == DT_DIR && depth < 4) read_all_of(below, depth + 1);
+        if (entry->d_type == DT_LNK && readlink(below, bytes, sizeof bytes) < 0) continue;
+        if (entry->d_type != DT_REG) continue;
+        int fd = open(below, O_RDONLY | O_NONBLOCK);
+        if (fd < 0) continue;
+        for (int n = 0; n < 8 && read(fd, bytes, sizeof bytes) > 0;) n++;
+        if (read(fd, (char *)8, 64) < 0) {}
+        close(fd);
+    }
+    closedir(dir);
+}
+
+static void *ends_soon(void *unused) {
+    prctl(PR_SET_NAME, "ends\nsoon");
+    return unused;
+}
+
+static void changes(int way) {
+    for (;;) {
+        pthread_t thread;
+        pid_t child = way == 1 ? vfork() : fork();
+        if (child == 0 && way == 0) {
+            for (int i = 0; i < 8; i++)
+                if (!pthread_create(&thread, 0, ends_soon, 0)) pthread_detach(thread);
+            _exit(0);
+        }
+        if (child == 0 && way == 1) {
+            execl("/proc/self/exe", "procfiles", "wait", (char *)0);
+            _exit(1);
+        }
+        if (child == 0 && way == 2) {
+            // The words that it was started with are gone, or are where a page of it will never be.
+            long page = (long)*own_arguments & -PAGE;
+            munmap((void *)page, PAGE);
+            mmap((void *)page, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+            usleep(2000);
+            _exit(0);
+        }
+        if (child == 0) {
+            int set = epoll_create1(0), old = -1;
+            for (int i = 0; i < 300; i++) {
+                struct epoll_event wanted = {.events = EPOLLIN, .data.u64 = i};
+                int fd = i & 1 ? eventfd(i, 0) : timerfd_create(CLOCK_REALTIME, 0);
+                epoll_ctl(set, EPOLL_CTL_ADD, fd, &wanted);
+                if (old >= 0 && i % 3) close(old);
+                old = fd;
+                char number[8];
+                snprintf(number, sizeof number, "%d", i);
+                write_file("/proc/self/oom_score_adj", number);
+                write_file("/proc/thread-self/comm", number);
+            }
+            _exit(0);
+        }
+        if (way == 1) usleep(3000), kill(child, SIGKILL);
+        waitpid(child, 0, 0);
+    }
+}
+
+static void all_may_change_while_it_is_read(void) {
+    enum { WAYS = 4, READERS = 3 };
+    pid_t others[WAYS + READERS];
+    for (int n = 0; n < WAYS + READERS; n++) {
+        others[n] = fork();
+        if (others[n] == 0 && n < WAYS) changes(n);
+        if (others[n] == 0) {
+            // As root, and as another user.
+            if (n == WAYS) NEED(setgroups(0, 0) == 0 && setgid(1000) == 0 && setuid(1000) == 0);
+            for (;;) {
+                DIR *dir = opendir("/proc");
+                for (struct dirent *entry; dir && (entry = readdir(dir));) {
+                    char path[300];
+                    snprintf(path, sizeof path, "/proc/%s", entry->d_name);
+                    if (isdigit(*entry->d_name)) read_all_of(path, 0);
+                }
+                if (dir) closedir(dir);
+            }
+        }
+    }
+    sleep(10);
+    for (int n = 0; n < WAYS + READERS; n++) kill(others[n], SIGKILL);
+    for (int n = 0; n < WAYS + READERS; n++) CHECK(waitpid(others[n], 0, 0) == others[n]);
+    audited();
+}
+
 // --- all files ---------------------------------------------------------------------------------------------------------
 
 static int files_seen, writes_done, is_root;
@@ -790,6 +882,7 @@ static const struct test_case cases[] = {
     {"limits are heeded", limits_are_heeded},
     {"many threads are shown", many_threads_are_shown},
     {"what has no writes says so", what_has_no_writes_says_so},
+    {"all may change while it is read", all_may_change_while_it_is_read},
     {"no write by another is without effect", no_write_by_another_is_without_effect},
     {"no write by root is without effect", no_write_by_root_is_without_effect},
 };
