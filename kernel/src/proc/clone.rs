@@ -13,7 +13,7 @@ use super::signal::{Actions, AltStack, SIGCHLD};
 use super::table::{self, Asker, Pid, ReservedPid};
 use super::thread::{Completion, Thread};
 use super::timer::Timers;
-use super::{current_thread, wait};
+use super::{current_thread, trace, wait};
 use crate::arch::layout::USER_END;
 use crate::arch::UserRegs;
 use crate::charge::Account;
@@ -113,14 +113,14 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     })?;
     vm::with_room(|| heap::reserve(HEAP_NEED))?;
     regs.store_bases();
-    let mut regs = regs.clone();
-    regs.set_result(0);
-    regs.forget_call();
+    let mut first = regs.clone();
+    first.set_result(0);
+    first.forget_call();
     if request.stack != 0 {
-        regs.set_stack_pointer(request.stack);
+        first.set_stack_pointer(request.stack);
     }
     if request.flags.contains(Flags::SETTLS) {
-        regs.set_thread_pointer(request.tls);
+        first.set_thread_pointer(request.tls);
     }
     if request.flags.contains(Flags::THREAD) {
         // Before a number is taken: a user who may have no more must not wear numbers out.
@@ -128,7 +128,8 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
         let reserved = table::expect(table::NO_PARENT, Asker::of(&caller.process))?;
         let child = new_thread(caller, request, reserved.pid(), holding)?;
         inherit_policy(caller, &child);
-        return start(caller, child, regs, request, reserved);
+        let made = start(caller, child, first, request, reserved)?;
+        return Ok(made.told(caller, regs));
     }
     let account = Account::new(caller.process.account().user().clone());
     let holding = Holding::new(&account, PROCESS, most_tasks(&caller.process))?;
@@ -139,7 +140,45 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     }
     let child = new_process(caller, request, reserved.pid(), account, holding)?;
     inherit_policy(caller, &child);
-    start(caller, child, regs, request, reserved)
+    let made = start(caller, child, first, request, reserved)?;
+    Ok(made.told(caller, regs))
+}
+
+/// A thread or process that runs.
+struct Made {
+    tid: Pid,
+    /// The caller's tracer wants to hear of this event, and traces it too.
+    event: Option<u32>,
+    /// The caller waits until it leaves the space.
+    vfork: Option<Arc<Completion>>,
+}
+
+impl Made {
+    /// The caller's tracer is told, and the end of a vfork awaited; its number.
+    fn told(self, caller: &Arc<Thread>, regs: &mut UserRegs) -> Pid {
+        if let Some(event) = self.event {
+            trace::event(caller, regs, event, self.tid as u64);
+        }
+        if let Some(done) = self.vfork {
+            wait::wait_vfork(&done);
+            trace::event(caller, regs, trace::EVENT_VFORK_DONE, self.tid as u64);
+        }
+        self.tid
+    }
+}
+
+/// The event that a tracer may ask for.
+fn event_of(request: &Request) -> Option<u32> {
+    const UNTRACED: u64 = 0x80_0000;
+    if request.flags.bits() & UNTRACED != 0 {
+        None
+    } else if request.flags.contains(Flags::VFORK) {
+        Some(trace::EVENT_VFORK)
+    } else if request.exit_signal == SIGCHLD.number() {
+        Some(trace::EVENT_FORK)
+    } else {
+        Some(trace::EVENT_CLONE)
+    }
 }
 
 fn inherit_policy(caller: &Thread, child: &Thread) {
@@ -235,7 +274,7 @@ fn start(
     regs: UserRegs,
     request: &Request,
     reserved: ReservedPid,
-) -> Result<Pid> {
+) -> Result<Made> {
     let flags = request.flags;
     let tid = child.tid();
     if flags.contains(Flags::PARENT_SETTID) {
@@ -266,12 +305,9 @@ fn start(
         return Err(errno);
     }
     table::count_made();
+    let event = event_of(request).filter(|&event| trace::follow(caller, &child, event));
     sched::start(&task);
-    drop((task, child));
-    if let Some(done) = vfork {
-        wait::wait_vfork(&done);
-    }
-    Ok(tid)
+    Ok(Made { tid, event, vfork })
 }
 
 /// Enters the child in its group and in the table. A thread can't join a process that ends, or in

@@ -167,6 +167,7 @@ pub fn exec(
     let mut name = path.to_vec();
     let program = find(file, &mut name, &mut arguments)?;
     let thread = &current_thread();
+    let tid = thread.tid();
     let (mm, openness, loaded, sp) = build(thread, &program, path, &arguments)?;
     let files = match own_files(thread) {
         Ok(files) => files,
@@ -191,7 +192,7 @@ pub fn exec(
     regs.load_bases();
     regs.forget_call();
     sched::fpu_reset();
-    trace::execed(thread);
+    trace::execed(thread, regs, tid);
     Ok(())
 }
 

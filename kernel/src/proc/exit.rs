@@ -20,6 +20,7 @@ use crate::sched;
 /// Ends the running thread with an `exit` code; the process goes on if it has other threads.
 pub fn exit_thread(code: u8) -> ! {
     let thread = &current_thread();
+    trace::exits(thread, ExitStatus::Code(code));
     thread.process.group.lock().last_exit = ExitStatus::Code(code);
     leave(thread)
 }
@@ -32,6 +33,7 @@ pub fn exit_thread_dying() -> ! {
 /// Ends the running process, all threads of it.
 pub fn exit_group(status: ExitStatus) -> ! {
     let thread = &current_thread();
+    trace::exits(thread, status);
     send::kill_all(&mut thread.process.group.lock(), status);
     leave(thread)
 }

@@ -100,6 +100,11 @@ pub struct Thread {
     /// Its scheduling policy, as [`Policy::bits`].
     policy: AtomicU32,
     pub trace: SpinLock<Trace>,
+    /// It stops for its tracer at both ends of a system call.
+    pub traces_calls: AtomicBool,
+    /// The stop of its process, as one more than `stop_epoch`, that its tracer lets it go on in; 0
+    /// for none.
+    pub passes: AtomicU64,
     pub minor_faults: AtomicU64,
     pub major_faults: AtomicU64,
     pub io: IoCounts,
@@ -165,6 +170,8 @@ impl Thread {
             parent_death_signal: AtomicI32::new(0),
             policy: AtomicU32::new(0),
             trace: SpinLock::new(Trace::default()),
+            traces_calls: AtomicBool::new(false),
+            passes: AtomicU64::new(0),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),
             io: IoCounts::default(),

@@ -8,8 +8,9 @@
 //!                        v
 //!                      goes on: with the signal, with another, or with none
 //! ```
-//! There are stops at signals and after exec; none at system calls, and children are not traced on
-//! their own.
+//! Stops are at signals, at both ends of a system call, at events that the tracer has asked for by
+//! options, at stops of the whole process, and where the tracer interrupts a thread that it has
+//! seized. A tracee's children are traced from their first instruction on if an option says so.
 //!
 //! A process ends for its tracer before it ends for its parent: the tracer of its first thread
 //! collects it, and then the parent is told. Until then, and while other threads go on, the number
@@ -26,8 +27,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::access::{self, By};
-use super::process::{Change, ExitStatus, Process};
-use super::signal::{code, deliver, send, Detail, SigInfo, Signal, SIGCHLD, SIGSTOP, SIGTRAP};
+use super::process::{ExitStatus, Process};
+use super::signal::{
+    code, deliver, send, Detail, SigInfo, SigSet, Signal, SIGCHLD, SIGKILL, SIGSTOP, SIGTRAP,
+};
 use super::table::{self, Collector, Kept, Pid};
 use super::thread::Thread;
 use super::usage::Usage;
@@ -36,13 +39,59 @@ use super::{current_process, current_thread, exit};
 use crate::arch::UserRegs;
 use crate::charge::Charge;
 use crate::cred::caps::Caps;
-use crate::errno::{Result, EPERM, ESRCH};
+use crate::errno::{Result, EINVAL, EIO, EPERM, ESRCH};
 use crate::mem::fault::{self, Room};
 use crate::sched;
+use bitflags::bitflags;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// What letting a tracee go costs, in bytes copied.
 const LETTING_GO: usize = 8192;
+
+bitflags! {
+    /// What a tracer asks for, with the values of Linux.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct Wishes: u32 {
+        /// Stops at system calls differ from signals.
+        const SYSGOOD = 1;
+        const FORK = 2;
+        const VFORK = 4;
+        const CLONE = 8;
+        const EXEC = 0x10;
+        const VFORK_DONE = 0x20;
+        const EXIT = 0x40;
+        /// Stops at filters of system calls, of which there are none.
+        const SECCOMP = 0x80;
+        /// Tracees end with their tracer.
+        const EXITKILL = 0x10_0000;
+    }
+}
+
+/// Events, with the numbers of Linux; each but the last is the bit of its wish.
+pub const EVENT_FORK: u32 = 1;
+pub const EVENT_VFORK: u32 = 2;
+pub const EVENT_CLONE: u32 = 3;
+pub const EVENT_EXEC: u32 = 4;
+pub const EVENT_VFORK_DONE: u32 = 5;
+pub const EVENT_EXIT: u32 = 6;
+const EVENT_STOP: u32 = 128;
+
+/// Which end of a system call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Entry,
+    Exit,
+}
+
+/// Why a tracee rests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    Signal,
+    Call(Side),
+    Event(u32),
+    /// The whole process is stopped.
+    Group,
+}
 
 /// What a thread knows of its tracer.
 #[derive(Default)]
@@ -52,18 +101,35 @@ pub struct Trace {
     is_sure: bool,
     /// By PTRACE_SEIZE: a new program doesn't stop it.
     is_seized: bool,
+    wishes: Wishes,
     stop: Option<Stop>,
     /// The tracer asked for one instruction.
     steps: bool,
+    /// The tracer asked for a stop.
+    is_asked: bool,
     /// The thread gives its number back (R3).
     is_gone: bool,
 }
 
 /// A thread at rest.
 pub struct Stop {
-    /// The signal that it stopped at.
-    pub info: SigInfo,
+    pub why: Why,
+    /// What waits tell of it.
+    pub code: u32,
+    /// Details; none of a stop of the whole process that no tracer has seized a thread of.
+    pub info: Option<SigInfo>,
     pub regs: UserRegs,
+    /// Vector state, and whether the tracer has changed it.
+    pub fpu: Vec<u8>,
+    pub changes_fpu: bool,
+    /// Blocked signals, if the tracer has changed them.
+    pub mask: Option<SigSet>,
+    /// What the last event says.
+    pub message: u64,
+    /// The thread stays at rest, and the tracer hears of the end of the process's stop.
+    listens: bool,
+    /// The process's stop when it came to rest.
+    epoch: u32,
     is_told: bool,
     /// What the thread goes on with.
     on: Option<GoOn>,
@@ -124,9 +190,13 @@ impl Ended {
     }
 }
 
+/// What a stop takes besides: vector state.
+const STOP: usize = 4096;
+
 /// What the tracer is charged for each: a place in the list, which may be twice as long as it has
 /// to be, and those in two trees.
-const TRACEE: usize = 2 * (size_of::<Tracee>() + size_of::<(Pid, Ended)>() + size_of::<Pid>());
+const TRACEE: usize =
+    STOP + 2 * (size_of::<Tracee>() + size_of::<(Pid, Ended)>() + size_of::<Pid>());
 
 impl Tracees {
     pub const fn new() -> Tracees {
@@ -184,9 +254,10 @@ fn begin(
     tracer: &Arc<Process>,
     thread: &Arc<Thread>,
     is_seized: bool,
+    wishes: Wishes,
     may_be: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    enter(tracer, thread, is_seized)?;
+    enter(tracer, thread, is_seized, wishes)?;
     let outcome = may_be();
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
@@ -199,7 +270,7 @@ fn begin(
         trace.tracer = None;
         tracees.take(thread);
         if let Some(stop) = &mut trace.stop {
-            stop.on = Some(GoOn(Some(stop.info.signal)));
+            stop.on = Some(GoOn(stop.signal()));
         }
     }
     drop(trace);
@@ -208,7 +279,12 @@ fn begin(
     outcome
 }
 
-fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>, is_seized: bool) -> Result<()> {
+fn enter(
+    tracer: &Arc<Process>,
+    thread: &Arc<Thread>,
+    is_seized: bool,
+    wishes: Wishes,
+) -> Result<()> {
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
     if trace.tracer.is_some() || trace.is_gone || thread.is_dying() || tracees.is_over {
@@ -220,6 +296,7 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>, is_seized: bool) -> Result
     tracees.threads.push(Tracee { thread: thread.clone(), _charge: charge });
     trace.tracer = Some(tracer.clone());
     (trace.is_sure, trace.is_seized) = (false, is_seized);
+    (trace.wishes, trace.is_asked, trace.steps) = (wishes, false, false);
     Ok(())
 }
 
@@ -229,14 +306,14 @@ fn enter(tracer: &Arc<Process>, thread: &Arc<Thread>, is_seized: bool) -> Result
 /// `EPERM` if it is.
 pub fn begin_by_parent() -> Result<()> {
     let parent = table::process(current_process().parent()).ok_or(EPERM)?;
-    begin(&parent, &current_thread(), false, || access::may_be_traced_by(&parent))
+    begin(&parent, &current_thread(), false, Wishes::empty(), || access::may_be_traced_by(&parent))
 }
 
 /// The running process traces another's thread, which is stopped if `stops` says so.
 ///
 /// # Errors
 /// `ESRCH`, `EPERM`.
-pub fn attach(tid: Pid, stops: bool) -> Result<()> {
+pub fn attach(tid: Pid, stops: bool, wishes: Wishes) -> Result<()> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
     let own = &current_process();
     if Arc::ptr_eq(own, &thread.process) || thread.process.pid == 1 {
@@ -244,10 +321,12 @@ pub fn attach(tid: Pid, stops: bool) -> Result<()> {
     }
     let may_be = || access::may_look_into(&thread.process, By::Real);
     may_be()?;
-    begin(own, &thread, !stops, may_be)?;
+    begin(own, &thread, !stops, wishes, may_be)?;
     if stops {
         send::send_to_thread(&thread, SigInfo::kernel(SIGSTOP))?;
     }
+    // It may rest with its process.
+    thread.process.stop_queue.wake_all();
     Ok(())
 }
 
@@ -275,6 +354,8 @@ pub fn keeps_from_gains(thread: &Thread) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
     On,
+    /// To the next end of a system call.
+    Calls,
     /// One instruction.
     Step,
     /// Traced no more.
@@ -296,6 +377,10 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     }
     stop.on = Some(GoOn(signal));
     trace.steps = how == Resume::Step;
+    if how == Resume::Calls {
+        CALLS.store(true, Ordering::Release);
+    }
+    thread.traces_calls.store(how == Resume::Calls, Ordering::Release);
     if how == Resume::Free {
         trace.tracer = None;
         tracees.take(&thread);
@@ -306,63 +391,337 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     Ok(())
 }
 
-/// The running thread comes to rest at a signal that it is about to act on, if it is traced.
-/// Returns the signal that it acts on.
-pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<SigInfo> {
+/// Has a tracee that was seized stop, wherever it is.
+///
+/// # Errors
+/// `ESRCH`; `EIO` for one that wasn't seized.
+pub fn interrupt(tid: Pid) -> Result<()> {
+    let thread = seized(tid, |trace| {
+        trace.is_asked = true;
+        Ok(())
+    })?;
+    // With the group locked, under which a thread looks for what there is to do.
+    let group = thread.process.group.lock();
+    thread.poke();
+    drop(group);
+    thread.process.stop_queue.wake_all();
+    Ok(())
+}
+
+/// Leaves a tracee at rest in its process's stop, and has the end of that told.
+///
+/// # Errors
+/// `ESRCH`; `EIO` for one that wasn't seized, or rests for something else.
+pub fn listen(tid: Pid) -> Result<()> {
+    let own = &current_process();
+    let thread = seized(tid, |trace| {
+        let stop = trace.stop_for(own)?;
+        if !matches!(stop.why, Why::Group | Why::Event(EVENT_STOP)) {
+            return Err(EIO);
+        }
+        stop.listens = true;
+        Ok(())
+    })?;
+    thread.process.stop_queue.wake_all();
+    Ok(())
+}
+
+fn seized(tid: Pid, act: impl FnOnce(&mut Trace) -> Result<()>) -> Result<Arc<Thread>> {
+    let thread = table::thread(tid).ok_or(ESRCH)?;
+    let own = &current_process();
+    let mut trace = thread.trace.lock();
+    if !trace.is_sure || !trace.tracer.as_ref().is_some_and(|tracer| Arc::ptr_eq(tracer, own)) {
+        return Err(ESRCH);
+    }
+    if !trace.is_seized {
+        return Err(EIO);
+    }
+    act(&mut trace)?;
+    drop(trace);
+    Ok(thread)
+}
+
+/// Sets what the tracer of a thread at rest asks for.
+///
+/// # Errors
+/// `ESRCH`.
+pub fn set_wishes(tid: Pid, wishes: Wishes) -> Result<()> {
+    let thread = table::thread(tid).ok_or(ESRCH)?;
+    let mut trace = thread.trace.lock();
+    trace.stop_for(&current_process())?;
+    trace.wishes = wishes;
+    Ok(())
+}
+
+/// A tracer's options.
+///
+/// # Errors
+/// `EINVAL` for those that aren't there.
+pub fn wishes(data: u64) -> Result<Wishes> {
+    u32::try_from(data).ok().and_then(Wishes::from_bits).ok_or(EINVAL)
+}
+
+/// How a thread goes on after it came to rest for its tracer.
+enum Goes {
+    /// There was no tracer, or it has let go of the thread.
+    Free,
+    Dies,
+    On(Option<SigInfo>),
+}
+
+impl Stop {
+    /// The signal that the thread stopped at.
+    fn signal(&self) -> Option<Signal> {
+        self.info.filter(|_| self.why == Why::Signal).map(|info| info.signal)
+    }
+}
+
+/// What waits tell of a stop, and its details where it isn't a signal.
+fn code_of(why: Why, is_seized: bool, wishes: Wishes, stop: Option<Signal>) -> u32 {
+    let trap = SIGTRAP.number() as u32;
+    let stop = stop.map_or(trap, |signal| signal.number() as u32);
+    match why {
+        Why::Call(_) if wishes.contains(Wishes::SYSGOOD) => trap | 0x80,
+        Why::Signal | Why::Call(_) => trap,
+        Why::Event(EVENT_STOP) => stop | EVENT_STOP << 8,
+        Why::Group if is_seized => stop | EVENT_STOP << 8,
+        Why::Group => stop,
+        Why::Event(event) => trap | event << 8,
+    }
+}
+
+fn info_of(thread: &Thread, why: Why, is_seized: bool, code: u32) -> Option<SigInfo> {
+    let uid = thread.process.cred().uid;
+    let detail = Detail::Sender { pid: thread.tid(), uid, value: 0 };
+    let is_told = why != Why::Group || is_seized;
+    is_told.then_some(SigInfo { signal: SIGTRAP, code: code as i32, detail })
+}
+
+/// The running thread comes to rest until its tracer lets it go on, if it has one.
+fn rest(
+    thread: &Arc<Thread>,
+    regs: &mut UserRegs,
+    why: Why,
+    info: Option<SigInfo>,
+    message: u64,
+) -> Goes {
+    if !thread.is_traced() {
+        return Goes::Free;
+    }
+    let mut fpu = Vec::new();
+    sched::fpu_get(&mut fpu);
+    let (epoch, stop) = {
+        let group = thread.process.group.lock();
+        (group.stop_epoch, group.stop)
+    };
     let tracer = {
         let mut trace = thread.trace.lock();
-        let Some(tracer) = trace.tracer.clone() else { return Some(info) };
+        let Some(tracer) = trace.tracer.clone() else { return Goes::Free };
         if core::mem::take(&mut trace.steps) {
             regs.end_step();
         }
+        trace.is_asked = false;
         regs.store_bases();
-        trace.stop = Some(Stop { info, regs: regs.clone(), is_told: false, on: None });
+        let code = match info {
+            Some(info) => info.signal.number() as u32,
+            None => code_of(why, trace.is_seized, trace.wishes, stop),
+        };
+        let info = info.or_else(|| info_of(thread, why, trace.is_seized, code));
+        let regs = regs.clone();
+        trace.stop = Some(Stop {
+            why,
+            code,
+            info,
+            regs,
+            fpu,
+            changes_fpu: false,
+            mask: None,
+            message,
+            listens: false,
+            epoch,
+            is_told: false,
+            on: None,
+        });
         tracer
     };
-    let child = Detail::Child {
-        pid: thread.tid(),
-        uid: thread.process.cred().uid,
-        status: info.signal.number(),
-        utime: 0,
-        stime: 0,
-    };
-    let _ = send::send_to_process(
-        &tracer,
-        SigInfo { signal: SIGCHLD, code: code::CLD_TRAPPED, detail: child },
-    );
-    wait::tell(&tracer, &thread.process);
+    tell_of_stop(&tracer, thread);
     drop(tracer);
-    let over = || {
-        let mut trace = thread.trace.lock();
-        let is_over = thread.is_dying() || trace.stop.as_ref().is_none_or(|stop| stop.on.is_some());
-        is_over.then(|| trace.stop.take())
-    };
-    let stop = deliver::killable(thread, || loop {
-        if let Ok(stop) = thread.process.stop_queue.wait_intr(None, over) {
-            return stop;
-        }
-        if let Some(stop) = over() {
-            return stop;
-        }
-    })?;
-    let GoOn(signal) = stop.on?;
+    let Some(stop) = at_rest(thread) else { return Goes::Dies };
+    let Some(GoOn(signal)) = stop.on else { return Goes::Dies };
     *regs = stop.regs;
     regs.load_bases();
-    let signal = signal?;
-    let same = signal == stop.info.signal;
-    Some(if same {
-        stop.info
-    } else {
-        SigInfo { signal, code: code::SI_USER, detail: Detail::None }
+    if stop.changes_fpu {
+        sched::fpu_set(&stop.fpu);
+    }
+    if let Some(mask) = stop.mask {
+        send::set_mask(mask);
+    }
+    if !thread.is_traced() && why == Why::Group {
+        return Goes::Free;
+    }
+    Goes::On(signal.map(|signal| match stop.info {
+        Some(info) if info.signal == signal && why == Why::Signal => info,
+        _ => SigInfo { signal, code: code::SI_USER, detail: Detail::None },
+    }))
+}
+
+/// Waits until the running thread, which has a stop, may go on, or is to end.
+fn at_rest(thread: &Arc<Thread>) -> Option<Stop> {
+    enum Found {
+        Over(Option<Stop>),
+        /// The process's stop has ended, or the tracer interrupts, and the tracer listens.
+        News(Arc<Process>),
+    }
+    let look = || {
+        let (epoch, stopped_by) = {
+            let group = thread.process.group.lock();
+            (group.stop_epoch, group.stop)
+        };
+        let mut trace = thread.trace.lock();
+        if thread.is_dying() || trace.stop.as_ref().is_none_or(|stop| stop.on.is_some()) {
+            return Some(Found::Over(trace.stop.take()));
+        }
+        let (is_asked, is_seized) = (trace.is_asked, trace.is_seized);
+        let tracer = trace.tracer.clone();
+        let stop = trace.stop.as_mut().filter(|stop| stop.listens)?;
+        if !is_asked && stop.epoch == epoch {
+            return None;
+        }
+        let why = Why::Event(EVENT_STOP);
+        let code = code_of(why, is_seized, Wishes::empty(), stopped_by);
+        (stop.why, stop.code, stop.epoch) = (why, code, epoch);
+        (stop.listens, stop.is_told) = (false, false);
+        stop.info = info_of(thread, why, is_seized, code);
+        trace.is_asked = false;
+        tracer.map(Found::News)
+    };
+    deliver::killable(thread, || loop {
+        let found = match thread.process.stop_queue.wait_intr(None, look) {
+            Ok(found) => Some(found),
+            Err(_) => look(),
+        };
+        match found {
+            Some(Found::Over(stop)) => return stop,
+            Some(Found::News(tracer)) => tell_of_stop(&tracer, thread),
+            None => {}
+        }
     })
 }
 
-/// The running thread has a new program, at which it stops for its tracer, unless that has seized
-/// it.
-pub fn execed(thread: &Arc<Thread>) {
-    if thread.is_traced() && !thread.trace.lock().is_seized {
+/// Tells a tracer that the running thread rests.
+fn tell_of_stop(tracer: &Arc<Process>, thread: &Thread) {
+    let code = thread.trace.lock().stop.as_ref().map_or(0, |stop| stop.code);
+    let detail = Detail::Child {
+        pid: thread.tid(),
+        uid: thread.process.cred().uid,
+        status: code as i32 & 0x7f,
+        utime: 0,
+        stime: 0,
+    };
+    let info = SigInfo { signal: SIGCHLD, code: code::CLD_TRAPPED, detail };
+    let _ = send::send_to_process(tracer, info);
+    wait::tell(tracer, &thread.process);
+}
+
+/// The running thread comes to rest at a signal that it is about to act on, if it is traced.
+/// Returns the signal that it acts on.
+pub fn stop(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo) -> Option<SigInfo> {
+    match rest(thread, regs, Why::Signal, Some(info), 0) {
+        Goes::Free => Some(info),
+        Goes::Dies => None,
+        Goes::On(signal) => signal,
+    }
+}
+
+/// Whether the tracer of the running thread, which is on its way to its program, has asked it to
+/// stop.
+pub fn is_asked(thread: &Thread) -> bool {
+    ANYBODY.load(Ordering::Acquire) && thread.trace.lock().is_asked
+}
+
+/// The stop that it has asked for.
+pub fn asked(thread: &Arc<Thread>, regs: &mut UserRegs) {
+    rest(thread, regs, Why::Event(EVENT_STOP), None, 0);
+}
+
+/// The running thread rests with its process, and its tracer hears of that. Returns whether the
+/// tracer lets it go on though the process doesn't.
+pub fn group_stop(thread: &Arc<Thread>, regs: &mut UserRegs) -> bool {
+    matches!(rest(thread, regs, Why::Group, None, 0), Goes::On(_))
+}
+
+/// An event of the running thread's that its tracer may have asked for.
+pub fn event(thread: &Arc<Thread>, regs: &mut UserRegs, event: u32, message: u64) {
+    let is_wished = || thread.trace.lock().wishes.bits() & 1 << event != 0;
+    if thread.is_traced() && is_wished() {
+        rest(thread, regs, Why::Event(event), None, message);
+    }
+}
+
+/// Whether any thread has been traced at its system calls.
+static CALLS: AtomicBool = AtomicBool::new(false);
+
+/// Whether the running thread is to stop at its system calls.
+#[inline]
+pub fn traces_calls() -> bool {
+    CALLS.load(Ordering::Relaxed) && current_thread().traces_calls.load(Ordering::Acquire)
+}
+
+/// One end of a system call of the running thread's.
+pub fn call(regs: &mut UserRegs, side: Side) {
+    let thread = &current_thread();
+    let message = if side == Side::Entry { 1 } else { 2 };
+    if let Goes::On(Some(info)) = rest(thread, regs, Why::Call(side), None, message) {
+        let _ = send::send_to_thread(thread, info);
+    }
+}
+
+/// A thread has made another one, which doesn't run yet: it is traced as well if the tracer asks
+/// for that event. Whether it is.
+pub fn follow(parent: &Thread, child: &Arc<Thread>, event: u32) -> bool {
+    if !parent.is_traced() {
+        return false;
+    }
+    let (tracer, is_seized, wishes) = {
+        let trace = parent.trace.lock();
+        let Some(tracer) = trace.tracer.clone().filter(|_| trace.is_sure) else { return false };
+        (tracer, trace.is_seized, trace.wishes)
+    };
+    if wishes.bits() & 1 << event == 0 || enter(&tracer, child, is_seized, wishes).is_err() {
+        return false;
+    }
+    // The child is what its parent is, which the tracer may trace.
+    let mut trace = child.trace.lock();
+    (trace.is_sure, trace.is_asked) = (true, is_seized);
+    drop(trace);
+    if !is_seized {
+        let _ = send::send_to_thread(child, SigInfo::kernel(SIGSTOP));
+    }
+    true
+}
+
+/// The running thread, whose number was `tid`, has a new program: its tracer has asked for the
+/// event, or the thread stops as at a signal, unless it was seized.
+pub fn execed(thread: &Arc<Thread>, regs: &mut UserRegs, tid: Pid) {
+    if !thread.is_traced() {
+        return;
+    }
+    let (is_seized, wishes) = {
+        let trace = thread.trace.lock();
+        (trace.is_seized, trace.wishes)
+    };
+    if wishes.contains(Wishes::EXEC) {
+        event(thread, regs, EVENT_EXEC, tid as u64);
+    } else if !is_seized {
         let info = SigInfo { signal: SIGTRAP, code: code::SI_USER, detail: Detail::None };
         let _ = send::send_to_thread(thread, info);
+    }
+}
+
+/// The running thread is about to end with a status.
+pub fn exits(thread: &Arc<Thread>, status: ExitStatus) {
+    if thread.is_traced() && !thread.is_dying() {
+        event(thread, &mut UserRegs::current(), EVENT_EXIT, status.wait_word() as u64);
     }
 }
 
@@ -450,7 +809,10 @@ fn tracer_of_gone_leader(process: &Process) -> Option<Arc<Process>> {
 /// A process ends: its tracees go on without it.
 pub fn tracer_gone(process: &Process) {
     process.tracees.lock().is_over = true;
-    while let Some(Tracee { thread, .. }) = release(process) {
+    while let Some((Tracee { thread, .. }, ends)) = release(process) {
+        if ends {
+            let _ = send::send_to_process(&thread.process, SigInfo::kernel(SIGKILL));
+        }
         thread.process.stop_queue.wake_all();
         sched::work_done(LETTING_GO);
     }
@@ -465,19 +827,22 @@ pub fn tracer_gone(process: &Process) {
     }
 }
 
-/// Lets one tracee go of a process that ends.
-fn release(process: &Process) -> Option<Tracee> {
+/// Lets one tracee go of a process that ends, and says whether it is to end, too.
+fn release(process: &Process) -> Option<(Tracee, bool)> {
     let mut tracees = process.tracees.lock();
     let tracee = tracees.threads.pop()?;
     fault::shrink(&mut tracees.threads);
     let mut trace = tracee.thread.trace.lock();
     trace.tracer = None;
+    tracee.thread.traces_calls.store(false, Ordering::Release);
+    let ends = trace.is_sure && trace.wishes.contains(Wishes::EXITKILL);
     if let Some(stop) = &mut trace.stop {
         // What the tracer has been told of is its own to give back.
-        stop.on.get_or_insert(GoOn((!stop.is_told).then_some(stop.info.signal)));
+        let signal = stop.signal().filter(|_| !stop.is_told);
+        stop.on.get_or_insert(GoOn(signal));
     }
     drop(trace);
-    Some(tracee)
+    Some((tracee, ends))
 }
 
 /// What there is to say about the tracees that a wait asks for; `None` if there are none.
@@ -530,7 +895,7 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
             continue;
         };
         stop.is_told = !options.contains(Options::NOWAIT);
-        let event = Event::Changed(Change::Stopped(stop.info.signal));
+        let event = Event::Traced(stop.code);
         return Some(Some(Report { pid: thread.tid(), uid, event, usage: Usage::default() }));
     }
     any

@@ -48,6 +48,8 @@ pub struct Report {
 pub enum Event {
     Ended(ExitStatus),
     Changed(Change),
+    /// A tracee rests: what its tracer is told.
+    Traced(u32),
 }
 
 impl Report {
@@ -57,6 +59,7 @@ impl Report {
             Event::Ended(status) => status.wait_word(),
             Event::Changed(Change::Stopped(signal)) => signal.number() << 8 | 0x7f,
             Event::Changed(Change::Continued) => 0xffff,
+            Event::Traced(code) => (code as i32) << 8 | 0x7f,
         }
     }
 
@@ -67,6 +70,7 @@ impl Report {
             Event::Ended(ExitStatus::Killed(signal)) => (code::CLD_KILLED, signal.number()),
             Event::Changed(Change::Stopped(signal)) => (code::CLD_STOPPED, signal.number()),
             Event::Changed(Change::Continued) => (code::CLD_CONTINUED, SIGCONT.number()),
+            Event::Traced(said) => (code::CLD_TRAPPED, said as i32),
         }
     }
 }

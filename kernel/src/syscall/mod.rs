@@ -16,6 +16,7 @@
 use crate::arch::UserRegs;
 use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
 use crate::mem::{fault, heap};
+use crate::proc::trace::Side;
 
 mod caps;
 pub mod dir;
@@ -192,12 +193,39 @@ const fn build() -> [Handler; SIZE] {
 
 /// Runs the system call that the registers ask for and leaves its result there.
 pub fn dispatch(regs: &mut UserRegs) {
-    let number = regs.call_number() as usize;
     // If the kernel lives on its last memory, a process has to go before another call takes more.
     if heap::wants_attention() && attend_to_heap().is_err() {
         regs.set_result(Err::<u64, _>(ENOMEM).into_word());
         return;
     }
+    if crate::proc::trace::traces_calls() {
+        return traced(regs);
+    }
+    run(regs);
+    finish(regs);
+}
+
+/// Runs a system call whose tracer has a look at both ends of it. The tracer may make it another
+/// one, or none.
+#[cold]
+fn traced(regs: &mut UserRegs) {
+    regs.set_result(Err::<u64, _>(ENOSYS).into_word());
+    crate::proc::trace::call(regs, Side::Entry);
+    if crate::proc::current_thread().is_dying() {
+        return;
+    }
+    if regs.is_in_call() {
+        run(regs);
+    }
+    if crate::proc::trace::traces_calls() {
+        crate::proc::trace::call(regs, Side::Exit);
+    }
+    finish(regs);
+}
+
+#[inline(always)]
+fn run(regs: &mut UserRegs) {
+    let number = regs.call_number() as usize;
     if cfg!(debug_assertions) {
         fault::call_begins();
     }
@@ -206,7 +234,11 @@ pub fn dispatch(regs: &mut UserRegs) {
         fault::call_ends(number as u64);
     }
     regs.set_result(result);
-    if is_restart(result) {
+}
+
+#[inline(always)]
+fn finish(regs: &UserRegs) {
+    if is_restart(regs.result()) {
         crate::proc::request_return_work();
     }
 }

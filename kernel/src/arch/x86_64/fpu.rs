@@ -28,6 +28,8 @@ const HEADER: usize = 512;
 const HEADER_END: usize = 576;
 /// The bytes of the header, behind the components, that the CPU asks to be zero.
 const HEADER_ZERO: core::ops::Range<usize> = HEADER + 8..HEADER + 24;
+/// The components that are in the part that every CPU has: of the x87 and of SSE.
+const LEGACY_COMPONENTS: u64 = 3;
 /// The bits of MXCSR where the CPU's word is 0.
 const FIRST_CONTROL: u32 = 0xffbf;
 
@@ -131,6 +133,26 @@ impl State {
         let has_header = bytes.len() >= HEADER_END;
         let zeroes = || bytes[HEADER_ZERO].iter().all(|&byte| byte == 0);
         fits && (!has_header || components(bytes) & !format.mask == 0 && zeroes())
+    }
+
+    /// Bytes of a state.
+    pub fn size() -> usize {
+        format().size
+    }
+
+    /// Writes which components there may be where Linux leaves room for that.
+    pub fn tell_components(bytes: &mut [u8]) {
+        /// In the part of the legacy area that the CPU leaves to programs.
+        const COMPONENTS: usize = 464;
+        let mask = if format().mask == 0 { LEGACY_COMPONENTS } else { format().mask };
+        bytes[COMPONENTS..COMPONENTS + 8].copy_from_slice(&mask.to_le_bytes());
+    }
+
+    /// Has the CPU load what every CPU has from bytes of a state: they aren't a fresh one's.
+    pub fn use_legacy(bytes: &mut [u8]) {
+        if bytes.len() >= HEADER_END {
+            bytes[HEADER] |= LEGACY_COMPONENTS as u8;
+        }
     }
 
     /// The state as the CPU lays it out: what a signal frame holds.

@@ -55,8 +55,8 @@ pub struct UserRegs {
 pub const BASES: u64 = 16;
 
 /// Flags a program may set: carry, parity, adjust, zero, sign, trap, direction, overflow, alignment
-/// check, id.
-const USER_FLAGS: u64 = 0x24_0dd5;
+/// check, id; and resume, with which a breakpoint of the CPU is passed.
+const USER_FLAGS: u64 = 0x25_0dd5;
 
 impl UserRegs {
     /// A program's first registers: everything zero but where it runs.
@@ -69,6 +69,21 @@ impl UserRegs {
             rflags: 0x202,
             ..UserRegs::default()
         }
+    }
+
+    /// Those of the program that runs here, as they were when it came into the kernel.
+    pub fn current() -> UserRegs {
+        let end = cpu::this().kernel_stack.get() + BASES;
+        let at = (end - core::mem::size_of::<UserRegs>() as u64) as *const UserRegs;
+        // SAFETY: the top of the running task's stack, where the way in has built them; they are
+        // words, and only copied.
+        let mut regs = unsafe { at.read() };
+        regs.store_current_bases();
+        regs
+    }
+
+    fn store_current_bases(&mut self) {
+        (self.fs_base, self.gs_base) = cpu::bases();
     }
 
     /// The selectors: of code and of the stack.

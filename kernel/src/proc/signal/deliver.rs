@@ -32,6 +32,8 @@ enum Next {
     Handle(SigInfo, SigAction),
     /// Its tracer has a say first.
     Ask(SigInfo),
+    /// Its tracer wants it to stop.
+    Trap,
 }
 
 /// Does all that is to be done before the running thread goes back to user mode; may not return.
@@ -73,9 +75,11 @@ fn deliver_all(thread: &Arc<Thread>, regs: &mut UserRegs) {
         match todo {
             Next::Nothing | Next::Ask(_) => return,
             Next::Exit => exit::exit_thread_dying(),
-            Next::Stop => rest(thread),
+            Next::Trap => trace::asked(thread, regs),
+            Next::Stop => rest(thread, regs),
             Next::MayStop(signal) => {
                 if signal == SIGSTOP || !table::is_orphaned_group(thread.process.pgid()) {
+                    thread.passes.store(0, Ordering::Relaxed);
                     begin_stop(&thread.process, signal);
                 }
             }
@@ -111,8 +115,12 @@ fn next(thread: &Thread) -> Next {
         if thread.is_dying() {
             return Next::Exit;
         }
-        if group.stop.is_some() {
+        let passes = thread.passes.load(Ordering::Relaxed);
+        if group.stop.is_some() && passes != u64::from(group.stop_epoch) + 1 {
             return Next::Stop;
+        }
+        if trace::is_asked(thread) {
+            return Next::Trap;
         }
         let wanted = SigSet(!thread.mask().0);
         let own = thread.pending.lock().take(wanted);
@@ -211,7 +219,7 @@ fn begin_stop(process: &Process, signal: Signal) {
 }
 
 /// Comes to rest until the process goes on or dies; the last thread to do so tells the parent.
-fn rest(thread: &Thread) {
+fn rest(thread: &Arc<Thread>, regs: &mut UserRegs) {
     let process = &thread.process;
     let mut group = process.group.lock();
     let Some(signal) = group.stop else { return };
@@ -225,10 +233,21 @@ fn rest(thread: &Thread) {
     if last {
         send::report_change(process, Change::Stopped(signal));
     }
-    process.stop_queue.wait(|| {
-        let group = process.group.lock();
-        (group.stop_epoch != epoch || thread.is_dying()).then_some(())
-    });
+    let is_over = || process.group.lock().stop_epoch != epoch || thread.is_dying();
+    loop {
+        if trace::group_stop(thread, regs) {
+            let mut group = process.group.lock();
+            if group.stop.is_some() && group.stop_epoch == epoch {
+                group.stopped -= 1;
+                thread.passes.store(u64::from(epoch) + 1, Ordering::Relaxed);
+            }
+            return;
+        }
+        process.stop_queue.wait(|| (is_over() || thread.is_traced()).then_some(()));
+        if is_over() {
+            return;
+        }
+    }
 }
 
 /// Arranges for a handler to run; a frame that can't be written ends in SIGSEGV.

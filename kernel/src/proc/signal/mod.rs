@@ -251,6 +251,27 @@ impl SigInfo {
 }
 
 impl SigInfo {
+    /// What a `siginfo_t` says.
+    ///
+    /// # Errors
+    /// `EINVAL`: it names no signal.
+    pub fn from_bytes(bytes: &[u8; 128]) -> Result<SigInfo> {
+        let int = |at: usize| i32::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
+        let word = |at: usize| u64::from_le_bytes(core::array::from_fn(|i| bytes[at + i]));
+        let (signal, code) = (Signal::new(int(0))?, int(8));
+        let detail = if code == code::SI_TIMER {
+            Detail::Timer { id: int(16), overrun: int(20), value: word(24) }
+        } else if code > 0 && signal == SIGCHLD {
+            let (pid, uid, status) = (int(16), int(20) as u32, int(24));
+            Detail::Child { pid, uid, status, utime: word(32), stime: word(40) }
+        } else if code > 0 && SigSet::FAULTS.has(signal) {
+            Detail::Fault { address: word(16) }
+        } else {
+            Detail::Sender { pid: int(16), uid: int(20) as u32, value: word(24) }
+        };
+        Ok(SigInfo { signal, code, detail })
+    }
+
     /// The `signalfd_siginfo` that programs read.
     pub fn to_file_bytes(self) -> [u8; 128] {
         let mut bytes = [0; 128];

@@ -146,6 +146,20 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "strace -f",
+        command: &["/bin/bash", "-c", STRACE],
+        prepare: prepare::debuggers,
+        expect: &[
+            Contains("execve(\"/bin/true\""),
+            Contains("write(1, \"from a child"),
+            Contains("openat(AT_FDCWD, \"/nope\", O_RDONLY) = -1 ENOENT"),
+            Contains("+++ exited with 7 +++"),
+            Contains("code 7"),
+        ],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
         name: "empty words",
         command: &["/bin/busybox", "sh", "-c", "echo $# [$0] [$1] [$2] [$3]", "", "", "a b", ""],
         expect: &[Exactly("3 [] [] [a b] []\n")],
@@ -274,6 +288,9 @@ try:
 except OSError as error: print(error)
 print('status', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 ";
+
+const STRACE: &str = "strace -f -o /tmp/log bash -c 'cat /nope; (echo from a child; exit 3); /bin/true; exit 7' 2>/tmp/said; echo code $?; \
+grep -E 'execve|from a child|nope|exited' /tmp/log; cat /tmp/said; wc -l </tmp/log";
 
 const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
 diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";

@@ -6,6 +6,12 @@ use crate::arch::UserRegs;
 /// The two requests of x86 for all registers.
 pub const GETREGS: u32 = 12;
 pub const SETREGS: u32 = 13;
+/// And for the vector state that each CPU has.
+pub const GETFPREGS: u32 = 14;
+pub const SETFPREGS: u32 = 15;
+
+/// What says that calls are numbered as on x86-64.
+pub const AUDIT_ARCH: u32 = 0xc000_003e;
 
 /// How many there are.
 pub const REGISTERS: usize = 27;
