@@ -192,6 +192,9 @@ pub fn exec(
     regs.load_bases();
     regs.forget_call();
     sched::fpu_reset();
+    let watch = &sched::current().watch;
+    watch.clear();
+    watch.load();
     trace::execed(thread, regs, tid);
     Ok(())
 }

@@ -22,6 +22,7 @@
 //! Locks: a tracer's `tracees` before the table's and a process's group; a thread's `trace` after
 //! them.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -156,7 +157,8 @@ impl Trace {
     fn stop_for(&mut self, tracer: &Arc<Process>) -> Result<&mut Stop> {
         let is_own =
             self.is_sure && self.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer));
-        self.stop.as_mut().filter(|stop| is_own && stop.on.is_none()).ok_or(ESRCH)
+        let is_usable = |stop: &&mut Stop| is_own && stop.on.is_none() && !stop.listens;
+        self.stop.as_mut().filter(is_usable).ok_or(ESRCH)
     }
 }
 
@@ -383,6 +385,7 @@ pub fn resume(tid: Pid, how: Resume, signal: Option<Signal>) -> Result<()> {
     thread.traces_calls.store(how == Resume::Calls, Ordering::Release);
     if how == Resume::Free {
         trace.tracer = None;
+        forget_watchpoints(&thread);
         tracees.take(&thread);
     }
     drop(trace);
@@ -550,6 +553,8 @@ fn rest(
     let Some(GoOn(signal)) = stop.on else { return Goes::Dies };
     *regs = stop.regs;
     regs.load_bases();
+    // The thread may not have left its CPU while its tracer set them.
+    sched::current().watch.load();
     if stop.changes_fpu {
         sched::fpu_set(&stop.fpu);
     }
@@ -568,7 +573,7 @@ fn rest(
 /// Waits until the running thread, which has a stop, may go on, or is to end.
 fn at_rest(thread: &Arc<Thread>) -> Option<Stop> {
     enum Found {
-        Over(Option<Stop>),
+        Over(Option<Box<Stop>>),
         /// The process's stop has ended, or the tracer interrupts, and the tracer listens.
         News(Arc<Process>),
     }
@@ -579,7 +584,7 @@ fn at_rest(thread: &Arc<Thread>) -> Option<Stop> {
         };
         let mut trace = thread.trace.lock();
         if thread.is_dying() || trace.stop.as_ref().is_none_or(|stop| stop.on.is_some()) {
-            return Some(Found::Over(trace.stop.take()));
+            return Some(Found::Over(trace.stop.take().map(Box::new)));
         }
         let (is_asked, is_seized) = (trace.is_asked, trace.is_seized);
         let tracer = trace.tracer.clone();
@@ -601,7 +606,7 @@ fn at_rest(thread: &Arc<Thread>) -> Option<Stop> {
             Err(_) => look(),
         };
         match found {
-            Some(Found::Over(stop)) => return stop,
+            Some(Found::Over(stop)) => return stop.map(|stop| *stop),
             Some(Found::News(tracer)) => tell_of_stop(&tracer, thread),
             None => {}
         }
@@ -827,6 +832,11 @@ pub fn tracer_gone(process: &Process) {
     }
 }
 
+/// Without a tracer watchpoints would end the program.
+fn forget_watchpoints(thread: &Thread) {
+    thread.task().into_iter().for_each(|task| task.watch.clear());
+}
+
 /// Lets one tracee go of a process that ends, and says whether it is to end, too.
 fn release(process: &Process) -> Option<(Tracee, bool)> {
     let mut tracees = process.tracees.lock();
@@ -835,6 +845,7 @@ fn release(process: &Process) -> Option<(Tracee, bool)> {
     let mut trace = tracee.thread.trace.lock();
     trace.tracer = None;
     tracee.thread.traces_calls.store(false, Ordering::Release);
+    forget_watchpoints(&tracee.thread);
     let ends = trace.is_sure && trace.wishes.contains(Wishes::EXITKILL);
     if let Some(stop) = &mut trace.stop {
         // What the tracer has been told of is its own to give back.

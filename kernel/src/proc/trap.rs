@@ -6,7 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::signal::{code, send, SigInfo, Signal, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use super::{current_thread, Thread};
 use crate::arch::abi::{Exception, LastFault, Mapped};
-use crate::arch::UserRegs;
+use crate::arch::{debug, UserRegs};
+use crate::sched;
 use crate::vm::{self, Access, FaultError, FaultKind};
 
 /// A page fault in user mode: resolves it, or raises SIGSEGV or SIGBUS with the code and address of
@@ -52,7 +53,18 @@ pub fn user_exception(regs: &mut UserRegs, vector: u64, error: u64, cr2: u64) {
     let here = regs.instruction_pointer();
     let (signal, code, address): (Signal, i32, u64) = match Exception::numbered(vector) {
         Exception::DivideError => (SIGFPE, code::FPE_INTDIV, here),
-        Exception::SingleStep => (SIGTRAP, code::TRAP_TRACE, here),
+        Exception::SingleStep => {
+            let watch = &sched::current().watch;
+            let met = watch.met(error);
+            if watch.has_instruction(met) {
+                regs.pass_breakpoint();
+            }
+            match met {
+                0 => return,
+                met if met & debug::STEP != 0 => (SIGTRAP, code::TRAP_TRACE, here),
+                _ => (SIGTRAP, code::TRAP_HWBKPT, here),
+            }
+        }
         Exception::Breakpoint => (SIGTRAP, code::SI_KERNEL, 0),
         Exception::Overflow => (SIGSEGV, code::SI_KERNEL, 0),
         Exception::InvalidInstruction => (SIGILL, code::ILL_ILLOPN, here),

@@ -11,7 +11,7 @@ use machine::CpuSet;
 
 use super::fair::Fair;
 use super::queue::Comes;
-use crate::arch::{cpu, fpu, switch, Bases, UserRegs};
+use crate::arch::{cpu, debug, fpu, switch, Bases, UserRegs};
 use crate::lock::{SpinGuard, SpinLock};
 use crate::mem::fault::Allocations;
 use crate::mem::pools::{self, Pool};
@@ -99,6 +99,8 @@ pub struct Task {
     sleeps_deeply: AtomicBool,
     /// A program's segment bases while it doesn't run.
     bases: Bases,
+    /// Its debugger's watchpoints.
+    pub watch: debug::Watch,
     /// Messages that it has let go, for itself alone.
     pub deferred_closes: SpinLock<DeferredCloses>,
     /// What is known of its allocations.
@@ -147,6 +149,7 @@ impl Task {
             preemptions: AtomicU64::new(0),
             sleeps_deeply: AtomicBool::new(false),
             bases: Bases::default(),
+            watch: debug::Watch::new(),
             deferred_closes: SpinLock::default(),
             allocations: Allocations::default(),
             asks_for_new: AtomicBool::new(false),
@@ -387,6 +390,7 @@ impl Task {
     /// Loads that again, here or on another CPU.
     pub(super) fn load_registers(&self) {
         self.bases.load();
+        self.watch.load();
         let here = cpu::index();
         let owner = &FPU_OWNER[here].0;
         if owner.load(Relaxed) != self.id || self.fpu_cpu.load(Relaxed) != here {

@@ -113,13 +113,31 @@ fn ptrace(what: u64, pid: Pid, addr: u64, data: u64) -> Result<u64> {
 
 /// A word of `struct user`.
 fn peek_user(pid: Pid, offset: u64) -> Result<u64> {
+    if let Some(n) = debug_register(offset) {
+        return trace::with_stopped(pid, |thread, _| {
+            Ok(thread.task().map_or(0, |task| task.watch.get(n)))
+        });
+    }
     let register = register(offset)?;
     trace::with_stopped(pid, |_, stop| Ok(register.map_or(0, |at| shown(&stop.regs)[at])))
 }
 
 fn poke_user(pid: Pid, offset: u64, word: u64) -> Result<()> {
+    if let Some(n) = debug_register(offset) {
+        // Registers 4 and 5 are none.
+        let error = if matches!(n, 4 | 5) { EIO } else { EINVAL };
+        return trace::with_stopped(pid, |thread, _| {
+            thread.task().ok_or(ESRCH)?.watch.set(n, word).ok_or(error)
+        });
+    }
     let at = register(offset)?.ok_or(EIO)?;
     change(pid, |registers| registers[at] = word)
+}
+
+/// The debug register at an offset of `struct user`.
+fn debug_register(offset: u64) -> Option<usize> {
+    let at = offset.checked_sub(abi::DEBUG_REGISTERS).filter(|at| at.is_multiple_of(WORD))?;
+    (offset < USER_SIZE).then_some((at / WORD) as usize)
 }
 
 /// A tracee's vector state, with the CPU's components where debuggers look for them.

@@ -104,6 +104,45 @@ pub fn debuggers() -> Result<Result<Prepared, String>> {
     debian_programs(&["bash", "coreutils", "gdb", "gdbserver", "ltrace", "ncurses-base", "strace"])
 }
 
+/// The same, and a program with threads for them to look at.
+pub fn debugged() -> Result<Result<Prepared, String>> {
+    const WATCHED: &str = "#include <pthread.h>
+#include <stdio.h>
+volatile long watched;
+static void *work(void *arg) {
+    for (long i = 0; i < 3; i++) watched += (long)arg;
+    return 0;
+}
+int main(void) {
+    pthread_t one, two;
+    pthread_create(&one, 0, work, (void *)1);
+    pthread_join(one, 0);
+    pthread_create(&two, 0, work, (void *)10);
+    pthread_join(two, 0);
+    printf(\"watched is %ld\\n\", watched);
+    return 3;
+}
+";
+    let Some(gcc) = image::find_program("gcc") else {
+        return Ok(Err("gcc is not installed".to_owned()));
+    };
+    let folder = build::scratch("tests")?;
+    let (source, program) = (folder.join("watched.c"), folder.join("watched"));
+    std::fs::write(&source, WATCHED)?;
+    let made = Command::new(gcc)
+        .args(["-g", "-O0", "-fPIE", "-pie", "-pthread", "-o"])
+        .args([&program, &source])
+        .status()?;
+    if !made.success() {
+        anyhow::bail!("gcc can't compile {}", source.display());
+    }
+    let prepared = debuggers()?;
+    Ok(prepared.map(|prepared| Prepared {
+        add: vec![format!("{}:/bin/watched", program.display())],
+        ..prepared
+    }))
+}
+
 fn debian_programs(packages: &[&str]) -> Result<Result<Prepared, String>> {
     if image::find_program("apt-get").is_none() {
         return Ok(Err("no apt to fetch Debian's programs with".to_owned()));

@@ -235,6 +235,53 @@ nmi_entry:
     add rsp, 16
     iretq
 
+# The CPU's breakpoints and single steps, on a stack of their own: one that waits behind a load of SS comes upon the first
+# instruction of a system call, with the program's stack and GS.
+.balign 16
+debug_entry:
+    test byte ptr [rsp + 8], 3
+    jz 1f
+    swapgs
+    OUT_OF_USE
+    mov gs:[{SCRATCH}], rax
+    mov rax, rsp
+    mov rsp, gs:[{KERNEL_STACK}]    # from here on as any other exception of the program's
+    push [rax + 4*8]
+    push [rax + 3*8]
+    push [rax + 2*8]
+    push [rax + 1*8]
+    push [rax]
+    mov rax, gs:[{SCRATCH}]
+    push 0
+    push 1
+    cld
+    SAVE_ALL
+    CLAC
+    xor ebp, ebp
+    mov rdi, rsp
+    call {user_trap}
+    jmp user_return
+1:  push 0
+    push 1
+    SAVE_ALL
+    cld
+    CLAC
+    mov ecx, 0xc0000101
+    rdmsr
+    xor ebx, ebx
+    test edx, edx
+    js 2f
+    swapgs
+    inc ebx
+2:  mov rdi, rsp
+    call {kernel_debug}
+    test ebx, ebx
+    jz 3f
+    swapgs
+3:  RESTORE_ALL
+    add rsp, 16
+    iretq
+
 # First instruction of a new task: its UserRegs are at the top of the stack already.
 .globl task_start_user
 task_start_user:
@@ -305,6 +352,8 @@ trap_stubs:
     jmp last_resort_entry
     .elseif vector == 2
     jmp nmi_entry
+    .elseif vector == 1
+    jmp debug_entry
     .else
     .if (vector != 10) && (vector != 11) && (vector != 12) && (vector != 13) && (vector != 17) && (vector != 21)
     push 0

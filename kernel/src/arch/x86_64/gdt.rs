@@ -2,6 +2,11 @@
 
 use core::arch::asm;
 
+use crate::mem::stack;
+
+/// Bytes of a stack on which little is done: from the breakpoint to the task's own.
+const DEBUG_STACK: u64 = 4096;
+
 pub const KERNEL_CODE: u16 = 0x08;
 pub const KERNEL_DATA: u16 = 0x10;
 /// `sysret` takes the stack selector 8 above and the code selector 16 above this. Nothing is there:
@@ -76,10 +81,12 @@ struct Pointer {
 /// Makes `tables` this CPU's, with `ist_top` as the stack for faults that can't trust their own.
 ///
 /// # Safety
-/// `tables` stays where it is for ever; `ist_top` ends a stack that nothing else uses.
+/// `tables` stays where it is for ever; `ist_top` ends a `Stack` that nothing else uses.
 pub unsafe fn load(tables: &mut Tables, ist_top: u64) {
     let tss = core::ptr::from_ref(&tables.tss) as u64;
     tables.tss.ist[0] = ist_top;
+    // The other end of the stack is for the breakpoints of the CPU, which an NMI may come upon.
+    tables.tss.ist[1] = ist_top - stack::SIZE + DEBUG_STACK;
     let limit = core::mem::size_of::<TaskState>() as u64 - 1;
     tables.gdt[TSS_AT] = limit | (tss & 0xff_ffff) << 16 | 0x89 << 40 | (tss >> 24 & 0xff) << 56;
     tables.gdt[TSS_AT + 1] = tss >> 32;

@@ -131,6 +131,35 @@ pub fn read_cr2() -> u64 {
     value
 }
 
+/// What the CPU's breakpoints have met.
+pub fn read_debug_status() -> u64 {
+    let value: u64;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, dr6", out(reg) value, options(nomem, nostack, preserves_flags)) }
+    value
+}
+
+/// Sets that.
+pub fn write_debug_status(value: u64) {
+    // SAFETY: the register has no effect.
+    unsafe { asm!("mov dr6, {}", in(reg) value, options(nomem, nostack, preserves_flags)) }
+}
+
+/// Sets where the CPU's breakpoints lie; `debug` alone does, with addresses of user memory.
+pub(super) fn write_debug_addresses([a, b, c, d]: [u64; 4]) {
+    // SAFETY: the registers change no memory; what they cause is a trap that is expected.
+    unsafe {
+        asm!("mov dr0, {}", "mov dr1, {}", "mov dr2, {}", "mov dr3, {}",
+            in(reg) a, in(reg) b, in(reg) c, in(reg) d, options(nomem, nostack, preserves_flags))
+    }
+}
+
+/// Sets which of them count, and for what.
+pub(super) fn write_debug_control(value: u64) {
+    // SAFETY: as in `write_debug_addresses`.
+    unsafe { asm!("mov dr7, {}", in(reg) value, options(nomem, nostack, preserves_flags)) }
+}
+
 /// The active root table.
 pub fn read_cr3() -> u64 {
     let value: u64;

@@ -8,7 +8,7 @@
 //! | `apic`, `irq`, `ipi` | interrupt controllers, interrupts of devices and of other CPUs |
 //! | `start` | the other CPUs, from reset to their first task |
 //! | `clock`, `serial` | time, the two serial ports |
-//! | `fpu`, `switch`, `preempt` | a task's vector state and stack; foreign code on it |
+//! | `fpu`, `debug`, `switch`, `preempt` | a task's vector state, watchpoints and stack; foreign code |
 //! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
 //! | `layout`, `pmap` | the kernel's addresses; the tables of address spaces |
 //! | `bytes` | what page frames hold |
@@ -25,6 +25,7 @@ pub mod clock;
 pub mod coverage;
 pub mod cpu;
 pub mod cpuinfo;
+pub mod debug;
 pub mod fpu;
 mod gdt;
 pub mod io;

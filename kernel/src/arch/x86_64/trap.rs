@@ -7,10 +7,11 @@
 use core::arch::global_asm;
 
 use super::{
-    apic, cpu, gdt, io, ipi, irq, layout, pmap, preempt, regs::UserRegs, serial, user_access,
+    apic, cpu, debug, gdt, io, ipi, irq, layout, pmap, preempt, regs::UserRegs, serial, user_access,
 };
 use crate::upcalls::{self, Access};
 
+const DEBUG: u64 = 1;
 const PAGE_FAULT: u64 = 14;
 
 global_asm!(
@@ -35,6 +36,7 @@ global_asm!(
     kernel_trap = sym kernel_trap,
     last_resort = sym last_resort,
     nmi = sym nmi,
+    kernel_debug = sym kernel_debug,
     task_started = sym task_started,
     kernel_task = sym kernel_task,
 );
@@ -62,7 +64,11 @@ pub fn init() {
     let table = unsafe { &mut *IDT.0.get() };
     for (vector, gate) in table.iter_mut().enumerate() {
         let at = trap_stubs as *const () as u64 + 16 * vector as u64;
-        let ist = u64::from(vector == 8 || vector == 2 || vector == 18);
+        let ist = match vector {
+            2 | 8 | 18 => 1,
+            1 => 2,
+            _ => 0,
+        };
         // Programs may raise breakpoint and overflow themselves.
         let level = if vector == 3 || vector == 4 { 3 } else { 0 };
         gate.low = at & 0xffff
@@ -137,7 +143,8 @@ extern "C" fn user_trap(regs: &mut UserRegs) {
     if regs.vector >= 32 {
         interrupt(regs);
     } else {
-        upcalls::user_exception(regs, regs.vector, regs.orig_rax, io::read_cr2());
+        let error = if regs.vector == DEBUG { debug::take_status() } else { regs.orig_rax };
+        upcalls::user_exception(regs, regs.vector, error, io::read_cr2());
     }
 }
 
@@ -178,6 +185,12 @@ fn interrupt(regs: &UserRegs) {
 
 extern "C" fn last_resort(regs: &mut UserRegs) -> ! {
     fatal(regs, io::read_cr2())
+}
+
+/// A watchpoint in user memory that the kernel's own access has met, or what a program left to the
+/// first instruction of its system call: the kernel goes on.
+extern "C" fn kernel_debug() {
+    debug::take_status();
 }
 
 extern "C" fn nmi(regs: &mut UserRegs) {

@@ -115,8 +115,7 @@ fn next(thread: &Thread) -> Next {
         if thread.is_dying() {
             return Next::Exit;
         }
-        let passes = thread.passes.load(Ordering::Relaxed);
-        if group.stop.is_some() && passes != u64::from(group.stop_epoch) + 1 {
+        if must_rest(thread, &group) {
             return Next::Stop;
         }
         if trace::is_asked(thread) {
@@ -178,7 +177,13 @@ pub fn signal_pending() -> bool {
         return false;
     }
     let group = thread.process.group.lock();
-    group.stop.is_some() || has_unblocked(thread, &group)
+    must_rest(thread, &group) || trace::is_asked(thread) || has_unblocked(thread, &group)
+}
+
+/// Whether the thread is to rest with its process.
+fn must_rest(thread: &Thread, group: &Group) -> bool {
+    let passes = thread.passes.load(Ordering::Relaxed);
+    group.stop.is_some() && passes != u64::from(group.stop_epoch) + 1
 }
 
 /// Whether the running thread has a signal to see to before it may make a child that the signal
@@ -187,7 +192,7 @@ pub fn signal_pending() -> bool {
 pub fn must_attend() -> bool {
     let thread = &current_thread();
     let group = thread.process.group.lock();
-    let waits = thread.is_dying() || group.stop.is_some() || has_unblocked(thread, &group);
+    let waits = thread.is_dying() || must_rest(thread, &group) || has_unblocked(thread, &group);
     if waits {
         thread.signalled.store(true, Ordering::Release);
     }

@@ -91,6 +91,11 @@ pub const CASES: &[Case] = &[
         cpus: 4,
         ..guest("a debugger's calls, several CPUs", &[("traces", Libc::Musl)], &["/bin/traces"])
     },
+    guest("a debugger follows", &[("follows", Libc::Musl)], &["/bin/follows"]),
+    Case {
+        cpus: 4,
+        ..guest("a debugger follows, several CPUs", &[("follows", Libc::Musl)], &["/bin/follows"])
+    },
     killed("senders and receivers that are killed", 1, &["/bin/flat", "1024", "/bin/kills", "300"]),
     killed(
         "senders and receivers that are killed, several CPUs",

@@ -160,6 +160,37 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "gdb watches a program with threads",
+        command: &["/bin/bash", "-c", GDB],
+        prepare: prepare::debugged,
+        expect: &[
+            Contains("hit Breakpoint 1, work (arg=0x1)"),
+            Contains("hit Hardware watchpoint 2: watched"),
+            Contains("New value = 1"),
+            Contains("watched is 33"),
+            Contains("exited with code 03"),
+        ],
+        memory: "1G",
+        cpus: 2,
+        ..CASE
+    },
+    Case {
+        name: "gdbserver",
+        command: &["/bin/bash", "-c", GDBSERVER],
+        prepare: prepare::debugged,
+        expect: &[Contains("work (arg=0x1)"), Contains("$1 = 0"), Contains("exited with code 03")],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
+        name: "ltrace",
+        command: &["/bin/bash", "-c", "ltrace -f /bin/watched 2>&1"],
+        prepare: prepare::debugged,
+        expect: &[Contains("pthread_create("), Contains("exited (status 3)")],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
         name: "empty words",
         command: &["/bin/busybox", "sh", "-c", "echo $# [$0] [$1] [$2] [$3]", "", "", "a b", ""],
         expect: &[Exactly("3 [] [] [a b] []\n")],
@@ -291,6 +322,12 @@ print('status', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 const STRACE: &str = "strace -f -o /tmp/log bash -c 'cat /nope; (echo from a child; exit 3); /bin/true; exit 7' 2>/tmp/said; echo code $?; \
 grep -E 'execve|from a child|nope|exited' /tmp/log; cat /tmp/said; wc -l </tmp/log";
+
+const GDB: &str = "gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'break work' -ex run -ex bt -ex 'watch watched' \
+-ex continue -ex continue -ex 'info threads' -ex delete -ex continue /bin/watched 2>&1";
+
+const GDBSERVER: &str = "gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'target remote | gdbserver - /bin/watched' \
+-ex 'break work' -ex continue -ex bt -ex 'print watched' -ex delete -ex continue /bin/watched 2>&1";
 
 const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
 diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";

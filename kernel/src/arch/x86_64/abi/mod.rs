@@ -27,6 +27,8 @@ const CALL: u64 = 0x100;
 const CALL_LEN: u64 = 2;
 /// The flag that has each instruction trap.
 const TRAP_FLAG: u64 = 0x100;
+/// The one that has a breakpoint of the CPU passed.
+const RESUME_FLAG: u64 = 0x1_0000;
 
 /// Registers by what they are for.
 impl UserRegs {
@@ -105,6 +107,11 @@ impl UserRegs {
     /// Takes that back.
     pub fn end_step(&mut self) {
         self.set_flags(self.flags() & !TRAP_FLAG);
+    }
+
+    /// Has the program's next instruction run though the CPU has a breakpoint there.
+    pub fn pass_breakpoint(&mut self) {
+        self.set_flags(self.flags() | RESUME_FLAG);
     }
 }
 

@@ -17,7 +17,9 @@ pub const AUDIT_ARCH: u32 = 0xc000_003e;
 pub const REGISTERS: usize = 27;
 /// All of them, in their order.
 pub type Registers = [u64; REGISTERS];
-/// The end of `struct user`, of which only the registers are kept.
+/// Where `struct user` has the eight debug registers.
+pub const DEBUG_REGISTERS: u64 = 848;
+/// The end of `struct user`, of which only those registers are kept.
 pub const USER_SIZE: u64 = 912;
 
 /// The registers in their order.
