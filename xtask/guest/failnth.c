@@ -595,7 +595,7 @@ static void every_number_fails_cleanly(void) {
     static const int left_out[] = {
         SYS_exit, SYS_exit_group, SYS_fork, SYS_vfork, SYS_clone, SYS_rt_sigreturn, SYS_pause, SYS_reboot, SYS_rt_sigsuspend, SYS_select,
         SYS_pselect6, SYS_poll, SYS_ppoll, SYS_setsid, SYS_munmap, SYS_close_range, SYS_sync, SYS_read, SYS_wait4, SYS_waitid,
-        SYS_restart_syscall, SYS_arch_prctl, SYS_brk, SYS_chroot, SYS_kill, SYS_shmat,
+        SYS_restart_syscall, SYS_arch_prctl, SYS_brk, SYS_chroot, SYS_kill, SYS_shmat, SYS_vhangup,
     };
     for (int number = 0; number < 600; number++) {
         int is_left_out = 0;
