@@ -94,6 +94,17 @@ pub enum Trap {
     Broken(String),
 }
 
+impl core::fmt::Display for Trap {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Trap::Fault => f.write_str("the MMU has no translation for the access"),
+            Trap::Broken(what) => f.write_str(what),
+        }
+    }
+}
+
+impl core::error::Error for Trap {}
+
 /// What a port says about its CPUs, so that laws can be checked on them.
 ///
 /// Loads and stores are of eight bytes at an address that is a multiple of eight, and are one

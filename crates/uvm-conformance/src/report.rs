@@ -82,6 +82,8 @@ impl fmt::Display for Violation {
     }
 }
 
+impl core::error::Error for Violation {}
+
 /// Violations of one law that are kept; more are only counted.
 const KEPT: usize = 6;
 

@@ -59,6 +59,7 @@ pub const MOST_ENTRIES: usize = 512;
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Pass {
     /// Both have it.
     Share,

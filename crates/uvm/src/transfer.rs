@@ -48,6 +48,7 @@ use crate::{Space, Stop, Uvm};
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum At {
     /// Here, in place of what is here: private memory that may be written.
     Fixed(Va),

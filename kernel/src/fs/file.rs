@@ -437,9 +437,9 @@ impl File {
 
     pub fn set_usage(&self, usage: vm::Usage) {
         let number = match usage {
-            vm::Usage::Normal => 0,
             vm::Usage::Random => RANDOM,
             vm::Usage::Sequential => SEQUENTIAL,
+            _ => 0,
         };
         self.usage.store(number, Ordering::Relaxed);
     }

@@ -37,11 +37,11 @@ pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(mm) = thread.own_mm() else { return Err(FaultError::NoMapping) };
     let count = match vm::fault(&mm.space, va, access)? {
-        FaultKind::Minor => &thread.minor_faults,
         FaultKind::Major => {
             MAJOR_FAULTS.fetch_add(1, Ordering::Relaxed);
             &thread.major_faults
         }
+        _ => &thread.minor_faults,
     };
     count.fetch_add(1, Ordering::Relaxed);
     Ok(())

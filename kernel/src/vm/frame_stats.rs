@@ -163,10 +163,10 @@ impl Kinds {
                 Owner::Free if frames.hold_count(page) == 0 => &mut kinds.free,
                 Owner::Free => &mut kinds.loan,
                 Owner::Orphan => &mut kinds.orphan,
-                Owner::Kernel => &mut kinds.kernel,
                 Owner::Anon(_) => &mut kinds.anon,
                 Owner::Object(_) if frames.class(page) == Class::Anon => &mut kinds.shmem,
                 Owner::Object(_) => &mut kinds.file,
+                _ => &mut kinds.kernel,
             };
             *of += 1;
             let is_stored =

@@ -64,6 +64,7 @@ pub use polled::{FaultHole, PreparedRead, Retry};
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum FaultKind {
     /// Memory only.
     Minor,

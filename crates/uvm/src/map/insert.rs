@@ -81,6 +81,7 @@ pub enum Sharing {
 /// assert_eq!(load(uvm, space, at)?, [0; 4]);
 /// # Ok(()) });
 /// ```
+#[non_exhaustive]
 pub enum Backing<M: Machine> {
     /// Zeroes. Shared zeroes are an [`AnonObject`](crate::AnonObject) of the caller's.
     Zero,

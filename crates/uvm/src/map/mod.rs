@@ -67,6 +67,7 @@ use tree::{Span, Tree};
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Inherit {
     /// Nothing: a hole.
     None,

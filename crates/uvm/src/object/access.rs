@@ -27,6 +27,7 @@ use crate::{Stop, Uvm};
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Intent {
     /// Look at it.
     Read,

@@ -66,6 +66,7 @@ pub struct IoError;
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Advice {
     /// Nothing special: neighbours on both sides come along.
     Normal,

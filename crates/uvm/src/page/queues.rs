@@ -69,6 +69,7 @@ impl Queue {
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Class {
     /// Anonymous memory, an object's too.
     Anon,
