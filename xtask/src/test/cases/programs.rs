@@ -175,14 +175,6 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
-        name: "gdbserver",
-        command: &["/bin/bash", "-c", GDBSERVER],
-        prepare: prepare::debugged,
-        expect: &[Contains("work (arg=0x1)"), Contains("$1 = 0"), Contains("exited with code 03")],
-        memory: "1G",
-        ..CASE
-    },
-    Case {
         name: "ltrace",
         command: &["/bin/bash", "-c", "ltrace -f /bin/watched 2>&1"],
         prepare: prepare::debugged,
@@ -325,9 +317,6 @@ grep -E 'execve|from a child|nope|exited' /tmp/log; cat /tmp/said; wc -l </tmp/l
 
 const GDB: &str = "gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'break work' -ex run -ex bt -ex 'watch watched' \
 -ex continue -ex continue -ex 'info threads' -ex delete -ex continue /bin/watched 2>&1";
-
-const GDBSERVER: &str = "gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'target remote | gdbserver - /bin/watched' \
--ex 'break work' -ex continue -ex bt -ex 'print watched' -ex delete -ex continue /bin/watched 2>&1";
 
 const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
 diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";
