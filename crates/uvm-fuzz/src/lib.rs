@@ -56,6 +56,12 @@ mod fs {
         pub fn drop_nodes() {}
     }
 
+    pub mod lease {
+        use std::sync::atomic::AtomicU64;
+
+        pub static BREAK_SECONDS: AtomicU64 = AtomicU64::new(45);
+    }
+
     pub mod pipe {
         use std::sync::atomic::AtomicUsize;
 
@@ -204,6 +210,14 @@ mod ipc {
 
 /// See [`ipc`].
 mod proc {
+    pub mod mm {
+        use crate::errno::Result;
+
+        pub fn set_overcommit(mode: u8) -> Result<()> {
+            crate::vm::commit::set_mode(mode)
+        }
+    }
+
     pub mod table {
         use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -260,6 +274,26 @@ mod vm {
     use uvm::Knobs;
 
     use crate::errno::{Result, EINVAL};
+
+    pub mod commit {
+        use std::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
+
+        use crate::errno::{Result, EINVAL};
+
+        static MODE: AtomicU8 = AtomicU8::new(0);
+        pub static RATIO: AtomicU64 = AtomicU64::new(50);
+        pub static KBYTES: AtomicU64 = AtomicU64::new(0);
+        pub static ADMIN_RESERVE: AtomicU64 = AtomicU64::new(8192);
+        pub static USER_RESERVE: AtomicU64 = AtomicU64::new(131_072);
+
+        pub fn mode() -> u8 {
+            MODE.load(Relaxed)
+        }
+
+        pub fn set_mode(mode: u8) -> Result<()> {
+            (mode <= 2).then(|| MODE.store(mode, Relaxed)).ok_or(EINVAL)
+        }
+    }
 
     /// Pages of the machine.
     pub const TOTAL: u64 = 10_000;

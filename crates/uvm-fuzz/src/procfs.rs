@@ -6,7 +6,7 @@ use crate::errno::Result;
 use crate::vm::{self, Class};
 
 #[path = "../../../kernel/src/procfs/settings.rs"]
-#[allow(missing_docs)]
+#[allow(dead_code, missing_docs)]
 mod settings;
 
 /// As the kernel's `/proc` has it.
@@ -34,15 +34,18 @@ enum Takes {
     Acts(u64),
 }
 
-/// Least shares before most, lest they can't be lowered one after the other.
-static SETTINGS: [(&Setting, Takes); 23] = [
+/// All but two, each of which takes the other's place. Least shares before most, lest they can't be lowered one after the other.
+static SETTINGS: [(&Setting, Takes); 26] = [
     (&settings::SHMMAX, Takes::UpTo(u64::MAX)),
     (&settings::SHMALL, Takes::UpTo(u64::MAX)),
     (&settings::SHMMNI, Takes::UpTo(32768)),
     (&settings::RECEIVE, Takes::Bytes),
     (&settings::PIPE_LOAN, Takes::Bytes),
     (&settings::LOAN, Takes::Bytes),
-    (&settings::OVERCOMMIT, Takes::Acts(1)),
+    (&settings::OVERCOMMIT, Takes::UpTo(2)),
+    (&settings::ADMIN_RESERVE, Takes::UpTo(u64::MAX)),
+    (&settings::USER_RESERVE, Takes::UpTo(u64::MAX)),
+    (&settings::LEASE_BREAK, Takes::UpTo(u32::MAX as u64)),
     (&settings::SWAPPINESS, Takes::Acts(0)),
     (&settings::DROP_CACHES, Takes::Acts(3)),
     (&settings::FILE_MAX_OPEN, Takes::UpTo(u64::MAX)),

@@ -30,7 +30,7 @@ use crate::proc::Pid;
 use crate::sched;
 use crate::share;
 use crate::sync::SpinLock;
-use crate::vm::{Locked, Remnant, Segment};
+use crate::vm::{commit, Locked, Remnant, Segment};
 
 /// The key that no two segments share.
 pub const IPC_PRIVATE: i32 = 0;
@@ -209,6 +209,8 @@ pub struct Request {
     pub mode: u32,
     /// `IPC_CREAT` and `IPC_EXCL`.
     pub create: Create,
+    /// It counts among the memory that is promised.
+    pub is_promised: bool,
 }
 
 /// Whether a segment may be, must be or must not be there already.
@@ -393,7 +395,13 @@ pub fn get(request: &Request, cred: &Cred, pid: Pid) -> Result<i32> {
     if !user.may_fill(request.size.div_ceil(PAGE)) {
         return Err(ENOSPC);
     }
-    let segment = Segment::new(request.size, user.memory())?;
+    let may_all = cred.has(Caps::SYS_ADMIN);
+    let asker = if may_all { commit::Asker::Admin } else { commit::Asker::Other };
+    let promise = match request.is_promised {
+        true => Some(commit::Shared::take(request.size, 0, asker)?),
+        false => None,
+    };
+    let segment = Segment::new(request.size, user.memory(), promise)?;
     let (remnant, object) = (segment.remnant(), segment.id());
     let mut table = TABLE.lock();
     // Another call may have made it meanwhile; the lock goes before the segment that is one too

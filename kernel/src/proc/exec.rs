@@ -322,6 +322,7 @@ fn build(
     let before = thread.process.cred();
     let cred = before.after_exec(gains(thread));
     let mm = Mm::new(space, layout);
+    mm.promise()?;
     // A debugger would show all that is mapped.
     let may_read = |file: &Arc<File>| {
         fs::access::check(&cred, &file.inode().ownership(), fs::access::READ).is_ok()

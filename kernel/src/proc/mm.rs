@@ -9,9 +9,11 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::arch::layout::USER_END;
 use crate::errno::Result;
 use crate::fs::path::Place;
-use crate::proc::Process;
+use crate::proc::{processes, Process};
 use crate::sync::{Mutex, SpinLock};
-use crate::vm::{self, MappingStats, Populate, Space};
+use crate::vm::{self, commit, MappingStats, Populate, Space};
+
+const PAGE: u64 = 4096;
 
 /// What exec laid out; forked along.
 #[derive(Clone)]
@@ -37,6 +39,34 @@ pub struct Marks {
     /// Strings, each ended by a zero byte.
     pub arguments: (u64, u64),
     pub environment: (u64, u64),
+}
+
+/// Sets how much may be promised (`overcommit_memory`).
+///
+/// # Errors
+/// `EINVAL`: there is no such mode.
+pub fn set_overcommit(mode: u8) -> Result<()> {
+    let was_strict = commit::is_strict();
+    commit::set_mode(mode)?;
+    if commit::is_strict() && !was_strict {
+        // What changes from now on is counted by what changes it.
+        for mm in processes().filter_map(|process| process.mm()) {
+            let _growing = mm.growing.lock();
+            if !mm.is_left() {
+                commit::settle(&mm.space);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Pages that are promised to all programs.
+pub fn promised() -> u64 {
+    if commit::is_strict() {
+        return commit::promised();
+    }
+    let all = processes().filter_map(|process| process.mm());
+    commit::shared() + all.map(|mm| commit::count(&mm.space)).sum::<u64>()
 }
 
 /// What `lock_future` says.
@@ -76,6 +106,11 @@ impl Mm {
         // The break that the child knows is that of its space.
         let _growing = self.growing.lock();
         let space = vm::space_fork(&self.space)?;
+        if commit::is_strict() {
+            // What the child holds is promised once more.
+            commit::settle(&self.space);
+            commit::take(&space, commit::count(&space) * PAGE, 0, commit::Asker::Other)?;
+        }
         let layout = self.layout.lock().clone();
         let copy = Mm::new(space, layout);
         copy.set_dumpable(self.is_dumpable());
@@ -132,6 +167,17 @@ impl Mm {
             drop(usage);
             vm::space_clear(&self.space);
         }
+    }
+
+    /// Counts what is promised to it: for a new program, which may be too large.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn promise(&self) -> Result<()> {
+        if !commit::is_strict() {
+            return Ok(());
+        }
+        commit::take(&self.space, commit::count(&self.space) * PAGE, 0, commit::Asker::Other)
     }
 
     /// Sums over all mappings.

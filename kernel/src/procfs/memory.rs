@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::arch::pmap;
 use crate::lock::lock_times;
 use crate::mem::{fault, heap, stack};
+use crate::proc::mm::promised;
 use crate::proc::{oom, trap};
 use crate::vm;
 
@@ -45,6 +46,8 @@ pub(super) fn meminfo() -> String {
         ("Slab", heap),
         ("KernelStack", stack::pages()),
         ("PageTables", now.tables),
+        ("CommitLimit", vm::commit::limit()),
+        ("Committed_AS", promised()),
     ];
     let mut out = String::new();
     for (name, pages) in lines {

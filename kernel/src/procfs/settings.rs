@@ -12,10 +12,10 @@ use crate::errno::*;
 use crate::fs::{ext4, file, lease, pipe};
 use crate::ipc::shm;
 use crate::mem::heap;
-use crate::proc::table;
 use crate::proc::uts::{self, HostName, NAME_MAX};
+use crate::proc::{mm, table};
 use crate::sched;
-use crate::vm::{self, Class};
+use crate::vm::{self, commit, Class};
 
 /// Bytes of the longest setting.
 pub(super) const LONGEST: usize = 128;
@@ -114,10 +114,42 @@ pub(super) static SHMMNI: Setting = Setting {
     },
 };
 
-/// Memory is promised without being counted: nothing else is on offer.
+/// How much memory is promised: by a guess, always, or never more than there is.
 pub(super) static OVERCOMMIT: Setting = Setting {
-    show: || String::from("1\n"),
-    set: |text| if number(text) == Ok(1) { Ok(()) } else { Err(EINVAL) },
+    show: || format!("{}\n", commit::mode()),
+    set: |text| mm::set_overcommit(number(text)?),
+};
+
+/// Of the limit for the last of these: percent of memory; none if the next one was set.
+pub(super) static OVERCOMMIT_RATIO: Setting = Setting {
+    show: || format!("{}\n", commit::RATIO.load(Relaxed)),
+    set: |text| {
+        commit::RATIO.store(number::<u32>(text)?.into(), Relaxed);
+        commit::KBYTES.store(0, Relaxed);
+        Ok(())
+    },
+};
+
+/// In place of that: KiB.
+pub(super) static OVERCOMMIT_KBYTES: Setting = Setting {
+    show: || format!("{}\n", commit::KBYTES.load(Relaxed)),
+    set: |text| {
+        commit::KBYTES.store(number(text)?, Relaxed);
+        commit::RATIO.store(0, Relaxed);
+        Ok(())
+    },
+};
+
+/// KiB that are kept from promises for root.
+pub(super) static ADMIN_RESERVE: Setting = Setting {
+    show: || format!("{}\n", commit::ADMIN_RESERVE.load(Relaxed)),
+    set: |text| number(text).map(|kbytes| commit::ADMIN_RESERVE.store(kbytes, Relaxed)),
+};
+
+/// Likewise for a program's user.
+pub(super) static USER_RESERVE: Setting = Setting {
+    show: || format!("{}\n", commit::USER_RESERVE.load(Relaxed)),
+    set: |text| number(text).map(|kbytes| commit::USER_RESERVE.store(kbytes, Relaxed)),
 };
 
 /// Seconds that the holder of a lease has to let go.

@@ -113,6 +113,10 @@ static RANDOM: &[Member] = &[
 
 static VM: &[Member] = &[
     setting("overcommit_memory", &settings::OVERCOMMIT),
+    setting("overcommit_ratio", &settings::OVERCOMMIT_RATIO),
+    setting("overcommit_kbytes", &settings::OVERCOMMIT_KBYTES),
+    setting("admin_reserve_kbytes", &settings::ADMIN_RESERVE),
+    setting("user_reserve_kbytes", &settings::USER_RESERVE),
     setting("max_map_count", &settings::MOST_MAPPINGS),
     text("mmap_min_addr", || format!("{MAP_LOWEST}\n")),
     setting("min_free_kbytes", &settings::MIN_FREE),

@@ -16,8 +16,8 @@ use crate::proc::thread::OwnMm;
 use crate::proc::{current_process, current_thread};
 use crate::sync::MutexGuard;
 use crate::vm::{
-    self, Backing, Export, MapArgs, Name, Object, Place, Populate, Prot, RemapPlace, Sharing,
-    Writing,
+    self, commit, Backing, Export, MapArgs, Name, Object, Place, Populate, Prot, RemapPlace,
+    Sharing, Writing,
 };
 use linux_raw_sys::general as abi;
 
@@ -127,12 +127,28 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         locked: false,
         name: source.name,
     };
-    map_new(&args, lock)
+    map_new(&args, lock, promise_of(flags))
+}
+
+/// Whether a new mapping is promised: as Linux has it, `MAP_NORESERVE` counts for nothing where no
+/// more may be promised than there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Promise {
+    Made,
+    None,
+}
+
+fn promise_of(flags: u32) -> Promise {
+    if flags & abi::MAP_NORESERVE != 0 && !commit::is_strict() {
+        Promise::None
+    } else {
+        Promise::Made
+    }
 }
 
 /// Makes a mapping in the running process, as far as its limits go; locked in memory if it says so
 /// or if all new ones are to be.
-pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
+pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>, promise: Promise) -> Result<u64> {
     let mm = current_mm()?;
     let lock = lock.or(mm.lock_future());
     let replaces = args.place == Place::Fixed;
@@ -147,19 +163,20 @@ pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>) -> Result<u64> {
     if lock.is_some() {
         mlock::check_growth(&mm, args.len).map_err(|_| EAGAIN)?;
     }
-    match lock {
+    growth.promised(&mm, promise, || match lock {
         // What can't be had now is locked when it is touched.
         Some(when) => {
             let populate = if when == Populate::Now { when } else { args.populate };
             vm::map(&mm.space, &MapArgs { populate, locked: true, ..args.clone() })
         }
         None => vm::map(&mm.space, args),
-    }
+    })
 }
 
 /// Keeps other threads from growing the space, if a limit holds for what is mapped or locked.
 fn growing(mm: &Mm, lock: Option<Populate>) -> Option<MutexGuard<'_, ()>> {
-    (lock.is_some() || current_process().limits_memory()).then(|| mm.growing.lock())
+    let is_limited = current_process().limits_memory() || commit::is_strict();
+    (lock.is_some() || is_limited).then(|| mm.growing.lock())
 }
 
 fn check_fixed(addr: u64, len: u64) -> Result<()> {
@@ -222,7 +239,10 @@ fn anonymous_source(flags: u32, len: u64) -> Result<Source> {
     let (backing, name) = match sharing {
         Sharing::Private => (Backing::Anon, None),
         Sharing::Shared => {
-            let object = Object::shared(len)?;
+            let object = match promise_of(flags) {
+                Promise::Made => Object::promised(len, shared_promise(len)?)?,
+                Promise::None => Object::shared(len)?,
+            };
             (
                 Backing::Object { object, offset: 0 },
                 Some(Arc::new("/dev/zero (deleted)") as Arc<dyn Name>),
@@ -230,6 +250,20 @@ fn anonymous_source(flags: u32, len: u64) -> Result<Source> {
         }
     };
     Ok(Source { sharing, max_prot: Prot::all(), backing, name, _writing: None })
+}
+
+/// What memory is promised that is shared without a file.
+pub(super) fn shared_promise(len: u64) -> Result<commit::Shared> {
+    let mapped = if commit::is_strict() { current_mm()?.mapping_stats().mapped } else { 0 };
+    commit::Shared::take(len, mapped, asker())
+}
+
+fn asker() -> commit::Asker {
+    if current_process().cred().has(Caps::SYS_ADMIN) {
+        commit::Asker::Admin
+    } else {
+        commit::Asker::Other
+    }
 }
 
 fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> Result<Source> {
@@ -299,6 +333,34 @@ impl Growth {
             Err(ENOMEM)
         }
     }
+
+    /// Runs `change`, which lets the space grow so, if the memory that its data takes may be
+    /// promised.
+    fn promised<T>(
+        &self,
+        mm: &Mm,
+        promise: Promise,
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let is_strict = commit::is_strict();
+        if promise == Promise::Made && self.data != 0 {
+            self.promise(mm)?;
+        }
+        let result = change();
+        if is_strict {
+            commit::settle(&mm.space);
+        }
+        result
+    }
+
+    fn promise(&self, mm: &Mm) -> Result<()> {
+        let (mut more, mut mapped) = (self.data, 0);
+        if commit::is_strict() {
+            let gone = vm::mapping_stats(&mm.space, self.replaced.start, self.replaced.end);
+            (more, mapped) = (more.saturating_sub(gone.data), mm.mapping_stats().mapped);
+        }
+        commit::take(&mm.space, more, mapped, asker())
+    }
 }
 
 /// Maps what was exported, at `place` or anywhere, as far as the running process's limits go.
@@ -320,7 +382,10 @@ pub(super) fn allow_growth(
     replaced: Range<u64>,
 ) -> Result<Option<MutexGuard<'_, ()>>> {
     let guard = growing(mm, None);
-    Growth { mapped: len, data: len, replaced }.check(mm)?;
+    let growth = Growth { mapped: len, data: len, replaced };
+    growth.check(mm)?;
+    // Whatever changes the mappings next counts them.
+    growth.promise(mm)?;
     Ok(guard)
 }
 
@@ -329,7 +394,14 @@ fn munmap(addr: u64, len: u64) -> Result<()> {
     if !addr.is_multiple_of(PAGE) || addr.checked_add(pages).is_none_or(|end| end > USER_END) {
         return Err(EINVAL);
     }
-    vm::unmap(&current_mm()?.space, addr, pages)
+    let mm = current_mm()?;
+    if !commit::is_strict() {
+        return vm::unmap(&mm.space, addr, pages);
+    }
+    let _growing = mm.growing.lock();
+    let result = vm::unmap(&mm.space, addr, pages);
+    commit::settle(&mm.space);
+    result
 }
 
 fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
@@ -342,14 +414,19 @@ fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
     }
     let len = range(addr, len)?;
     let mm = current_mm()?;
-    let is_limited =
-        bits & abi::PROT_WRITE != 0 && current_process().limit(RLIMIT_DATA) != INFINITY;
-    let _growing = is_limited.then(|| mm.growing.lock());
-    if is_limited {
+    let writes = bits & abi::PROT_WRITE != 0;
+    let is_limited = writes && current_process().limit(RLIMIT_DATA) != INFINITY;
+    let is_strict = commit::is_strict();
+    let _growing = (is_limited || is_strict).then(|| mm.growing.lock());
+    let mut growth = Growth::default();
+    if writes && commit::mode() != commit::ALWAYS || is_limited {
         let there = vm::mapping_stats(&mm.space, addr, addr + len);
-        Growth { data: there.private - there.data, ..Growth::default() }.check(&mm)?;
+        growth.data = there.private - there.data;
     }
-    vm::protect(&mm.space, addr, len, prot(bits))
+    if is_limited {
+        growth.check(&mm)?;
+    }
+    growth.promised(&mm, Promise::Made, || vm::protect(&mm.space, addr, len, prot(bits)))
 }
 
 fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<u64> {
@@ -386,19 +463,22 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
     };
     let mm = current_mm()?;
     let grows = flags & DONTUNMAP != 0 || new_pages > old_pages;
-    let _growing = grows.then(|| mm.growing.lock());
+    let _growing = (grows || commit::is_strict()).then(|| mm.growing.lock());
+    let mut growth = Growth::default();
     if flags & DONTUNMAP != 0 {
         // What stays isn't locked.
-        check_size(&mm, old, old_pages)?;
+        growth = check_size(&mm, old, old_pages)?;
     } else if new_pages > old_pages {
-        check_longer(&mm, old + old_pages.saturating_sub(PAGE), new_pages - old_pages)?;
+        growth = check_longer(&mm, old + old_pages.saturating_sub(PAGE), new_pages - old_pages)?;
     }
     let keep = if flags & DONTUNMAP != 0 { vm::OldRange::Keep } else { vm::OldRange::Unmap };
-    vm::remap(&mm.space, old, old_pages, new_pages, place, keep)
+    growth.promised(&mm, Promise::Made, || {
+        vm::remap(&mm.space, old, old_pages, new_pages, place, keep)
+    })
 }
 
 /// Whether the mapping that has its last page at an address may become longer.
-fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
+fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<Growth> {
     if vm::mapping_stats(&mm.space, at, at + PAGE).locked != 0 {
         mlock::check_growth(mm, more).map_err(|_| EAGAIN)?;
     }
@@ -407,9 +487,11 @@ fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<()> {
 
 /// Whether there may be more of the kind of mapping that is at an address, whatever of it is
 /// locked.
-fn check_size(mm: &Mm, at: u64, more: u64) -> Result<()> {
+fn check_size(mm: &Mm, at: u64, more: u64) -> Result<Growth> {
     let data = if vm::mapping_stats(&mm.space, at, at + PAGE).data != 0 { more } else { 0 };
-    Growth { mapped: more, data, ..Growth::default() }.check(mm)
+    let growth = Growth { mapped: more, data, ..Growth::default() };
+    growth.check(mm)?;
+    Ok(growth)
 }
 
 fn brk(wanted: u64) -> Result<u64> {
@@ -428,15 +510,17 @@ fn brk(wanted: u64) -> Result<u64> {
         return Ok(end);
     }
     let (old_page, new_page) = (end.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
+    let mut growth = Growth::default();
     if new_page > old_page {
         let more = new_page - old_page;
-        let growth = Growth { mapped: more, data: more, ..Growth::default() };
+        growth = Growth { mapped: more, data: more, ..growth };
         if growth.check(&mm).is_err() || (lock.is_some() && mlock::check_growth(&mm, more).is_err())
         {
             return Ok(end);
         }
     }
-    if new_page != old_page && vm::brk(&mm.space, old_page, new_page, lock).is_err() {
+    let change = || vm::brk(&mm.space, old_page, new_page, lock);
+    if new_page != old_page && growth.promised(&mm, Promise::Made, change).is_err() {
         return Ok(end);
     }
     mm.layout.lock().heap_end = wanted;

@@ -10,7 +10,7 @@ use crate::proc::current_process;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::sched;
 use crate::user;
-use crate::vm::{self, Backing, ChargedName, MapArgs, Place, Prot, Sharing};
+use crate::vm::{self, commit, Backing, ChargedName, MapArgs, Place, Prot, Sharing};
 
 pub const CALLS: Calls = calls! {
     __NR_shmget => shmget[3],
@@ -23,6 +23,7 @@ const PAGE: u64 = 4096;
 const IPC_CREAT: u32 = 0o1000;
 const IPC_EXCL: u32 = 0o2000;
 const SHM_HUGETLB: u32 = 0o4000;
+const SHM_NORESERVE: u32 = 0o10000;
 const SHM_RDONLY: u32 = 0o10000;
 const SHM_RND: u32 = 0o20000;
 const SHM_REMAP: u32 = 0o40000;
@@ -51,7 +52,9 @@ fn shmget(key: i32, size: u64, flags: u32) -> Result<i32> {
         return Err(ENOMEM);
     }
     let process = current_process();
-    shm::get(&shm::Request { key, size, mode: flags & 0o777, create }, &process.cred(), process.pid)
+    let is_promised = flags & SHM_NORESERVE == 0 || commit::is_strict();
+    let request = shm::Request { key, size, mode: flags & 0o777, create, is_promised };
+    shm::get(&request, &process.cred(), process.pid)
 }
 
 /// Where `shmat` is asked to put a segment: the rules for alignment and replacement.
@@ -111,8 +114,13 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
         name: Some(name),
         ..MapArgs::default()
     };
-    let at =
-        mem::map_new(&args, None).map_err(|errno| if errno == EEXIST { EINVAL } else { errno })?;
+    let at = mem::map_new(&args, None, mem::Promise::None).map_err(|errno| {
+        if errno == EEXIST {
+            EINVAL
+        } else {
+            errno
+        }
+    })?;
     shm::note_attached(id, process.pid);
     Ok(at)
 }

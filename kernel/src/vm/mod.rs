@@ -6,6 +6,7 @@
 
 mod advice;
 mod audit;
+pub mod commit;
 mod daemon;
 mod frame_stats;
 mod loan;

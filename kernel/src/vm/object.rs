@@ -19,6 +19,7 @@ use uvm::{
     Quota, Vnode, VnodePager,
 };
 
+use super::commit;
 use super::space::Space;
 use super::system::{above, with};
 use crate::arch::bytes::PageBytes;
@@ -37,6 +38,14 @@ const OBJECT: usize = 512;
 const PROCESS: usize = 512;
 
 impl Attached for Charge {}
+
+/// What memory that is promised is charged and counted with.
+struct Promised {
+    _charge: Charge,
+    _promise: commit::Shared,
+}
+
+impl Attached for Promised {}
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,6 +113,19 @@ impl Object {
     pub fn shared(len: u64) -> Result<Object> {
         let charge = charge::take(OBJECT).map_err(|_| ENOMEM)?;
         Object::attached(len, charge::account().memory(), Some(Box::new(charge)))
+    }
+
+    /// As [`shared`](Object::shared), of memory that is promised.
+    ///
+    /// # Errors
+    /// `ENOMEM`: the user has all that it may.
+    pub fn promised(len: u64, promise: commit::Shared) -> Result<Object> {
+        let charge = charge::take(OBJECT).map_err(|_| ENOMEM)?;
+        Object::attached(
+            len,
+            charge::account().memory(),
+            Some(Box::new(Promised { _charge: charge, _promise: promise })),
+        )
     }
 
     fn attached(

@@ -8,12 +8,14 @@
 //! I1: a `Segment` is one reference of its object; a `Remnant` is none. I2: the head of an object
 //! goes with the last `Remnant` at the latest, so to look at one frees nothing.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use machine::{Machine, PageNo, Pages, PAGE_SIZE};
-use uvm::{Access, Advice, AnonObject, Intent, Pager, Quota};
+use uvm::{Access, Advice, AnonObject, Attached, Intent, Pager, Quota};
 
+use super::commit;
 use super::system::with;
 use crate::charge::{Charge, Count};
 use crate::errno::{Result, ENOMEM};
@@ -44,10 +46,12 @@ impl Clone for Segment {
 }
 
 impl Segment {
-    /// A segment of `len` bytes of zeroes, whose pages count by a quota.
-    pub fn new(len: u64, quota: &Arc<Quota>) -> Result<Segment> {
-        let made =
-            with(|uvm, held| AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), None));
+    /// A segment of `len` bytes of zeroes, whose pages count by a quota, and which is promised.
+    pub fn new(len: u64, quota: &Arc<Quota>, promise: Option<commit::Shared>) -> Result<Segment> {
+        let promise = promise.map(|promise| Box::new(promise) as Box<dyn Attached>);
+        let made = with(|uvm, held| {
+            AnonObject::within(uvm, held, Pages::ceil(len), quota.clone(), promise)
+        });
         let pager = made.map_err(|_| ENOMEM)?;
         Ok(Segment { pager })
     }

@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::fmt;
+use core::sync::atomic::AtomicU64;
 
 use machine::{Machine, PageRange, Pages, Pmap, Prot, Va, PAGE_SIZE};
 use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, RangeStats, Sharing};
@@ -9,7 +10,7 @@ use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, Rang
 pub use super::object::Object;
 use super::system::with;
 use super::{
-    advice, Access, Advice, Backing, MapArgs, MapLine, MappingStats, ObjectStats, OldRange,
+    advice, commit, Access, Advice, Backing, MapArgs, MapLine, MappingStats, ObjectStats, OldRange,
     PageState, Place, Populate, RemapPlace,
 };
 use crate::arch::layout::USER_END;
@@ -26,6 +27,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 pub struct Space {
     /// Taken out only when dropped.
     inner: Option<uvm::Space<KernelMachine>>,
+    /// Pages that it is counted with among what is promised: see `commit`.
+    promised: AtomicU64,
 }
 
 impl Space {
@@ -36,11 +39,20 @@ impl Space {
             None => unreachable!("a space is used while it is dropped"),
         }
     }
+
+    fn new(inner: uvm::Space<KernelMachine>) -> Arc<Space> {
+        Arc::new(Space { inner: Some(inner), promised: AtomicU64::new(0) })
+    }
+
+    pub(super) fn promised(&self) -> &AtomicU64 {
+        &self.promised
+    }
 }
 
 impl Drop for Space {
     /// The last process has left; no CPU runs in it.
     fn drop(&mut self) {
+        commit::leave(self);
         if let Some(space) = self.inner.take() {
             with(|uvm, held| uvm.space_destroy(held, space));
         }
@@ -139,18 +151,19 @@ fn described(space: &Space, mut from: u64) -> Option<uvm::EntryInfo> {
 pub fn space_new() -> Result<Arc<Space>> {
     let bounds = range(USER_START, USER_END - USER_START)?;
     let space = with(|uvm, held| uvm.space_create(held, bounds)).map_err(|_| ENOMEM)?;
-    Ok(Arc::new(Space { inner: Some(space) }))
+    Ok(Space::new(space))
 }
 
 /// A child's address space, by fork's rules.
 pub fn space_fork(space: &Space) -> Result<Arc<Space>> {
     let child = with(|uvm, held| uvm.fork(held, space.get())).map_err(|_| ENOMEM)?;
-    Ok(Arc::new(Space { inner: Some(child) }))
+    Ok(Space::new(child))
 }
 
 /// Unmaps everything.
 pub fn space_clear(space: &Space) {
     with(|uvm, held| uvm.space_clear(held, space.get()));
+    commit::leave(space);
 }
 
 /// Loads the space's tables on this CPU.

@@ -102,6 +102,8 @@ pub struct Outline {
     pub object: Option<(u64, Pages)>,
     /// The object's kind; empty without one.
     pub kind: &'static str,
+    /// Whether it has an amap, which holds pages of its own if any were stored to.
+    pub has_amap: bool,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -309,6 +311,7 @@ fn outline<M: Machine>(e: &Entry<M>) -> Outline {
         advice: e.advice,
         object: e.object.as_ref().map(|o| (o.pager.object().id(), o.offset)),
         kind: e.object.as_ref().map_or("", |o| o.pager.kind()),
+        has_amap: e.amap.is_some(),
     }
 }
 

@@ -96,6 +96,8 @@ pub const CASES: &[Case] = &[
         ours_only: true,
         ..guest("map entries", &[("entries", Libc::Musl)], &["/bin/entries", "/bin/busybox", "/usr/bin/od", "/bin/bash"])
     },
+    guest("promises of memory", &[("promises", Libc::Musl)], &["/bin/promises"]),
+    Case { cpus: 2, ..guest("promises of memory, two CPUs", &[("promises", Libc::Musl)], &["/bin/promises"]) },
     guest("locking, advice and limits", &[("locking", Libc::Musl)], &["/bin/locking"]),
     guest("System V and POSIX shared memory", &[("sysv", Libc::Musl)], &["/bin/sysv"]),
     guest("out of memory", &[("memory", Libc::Musl)], &["/bin/memory"]),
