@@ -409,6 +409,57 @@ static void bounds_that_are_told(void) {
     CHECK(number_after("/proc/sys/kernel/threads-max", "") > 0);
 }
 
+// As many descriptors as the limit and nr_open allow, and no more; a child has them too.
+static void descriptors_to_the_last(void) {
+    enum { LAST = (1 << 20) - 1, MANY = 200000 };
+    CHECK(number_in("/proc/sys/fs/nr_open") == 1 << 20);
+    struct rlimit files = {1 << 20, 1 << 20}, some = {MANY, 1 << 20};
+    NEED(!setrlimit(RLIMIT_NOFILE, &files));
+    int fd = open("/dev/null", O_RDONLY);
+    CHECK(dup2(fd, LAST) == LAST && fcntl(LAST, F_GETFD) == 0 && fcntl(LAST - 1, F_GETFD) == -1);
+    FAILS(dup2(fd, LAST + 1), EBADF);
+    FAILS(fcntl(fd, F_DUPFD, LAST), EMFILE);
+    FAILS(fcntl(fd, F_DUPFD, LAST + 1), EINVAL);
+    CHECK(fcntl(fd, F_DUPFD, 500) == 500 && fcntl(fd, F_DUPFD, 500) == 501 && !close(500) && fcntl(fd, F_DUPFD, 500) == 500);
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) _exit(fcntl(LAST, F_GETFD) != 0 || fcntl(501, F_GETFD) != 0 || dup(fd) != fd + 1);
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!syscall(SYS_close_range, fd + 1, ~0u, 0));
+    FAILS(fcntl(LAST, F_GETFD), EBADF);
+    NEED(!setrlimit(RLIMIT_NOFILE, &some));
+    int last = fd;
+    for (int one; (one = dup(fd)) >= 0; last = one) {}
+    CHECK(errno == EMFILE && last == MANY - 1);
+    CHECK(!close(100000) && dup(fd) == 100000 && !close(255) && !close(256) && dup(fd) == 255 && dup(fd) == 256);
+    CHECK(!syscall(SYS_close_range, 3, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */) && fcntl(MANY - 1, F_GETFD) == FD_CLOEXEC && fcntl(2, F_GETFD) == 0);
+    child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        execl("/bin/busybox", "sh", "-c", "test -e /proc/self/fd/2 -a ! -e /proc/self/fd/199999", (char *)0);
+        _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!syscall(SYS_close_range, 3, ~0u, 0) && dup(2) == 3);
+    // Less than a limit that was given before.
+    long before = number_in("/proc/sys/fs/nr_open");
+    set_number("/proc/sys/fs/nr_open", 1024);
+    FAILS(setrlimit(RLIMIT_NOFILE, &files), EPERM);
+    child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        FAILS(fcntl(2, F_DUPFD, 1024), EMFILE);
+        FAILS(dup2(2, 1024), EBADF);
+        CHECK(fcntl(2, F_DUPFD, 1023) == 1023);
+        _exit(failed_checks != 0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    int setting = open("/proc/sys/fs/nr_open", O_WRONLY);
+    FAILS(write(setting, "1\n", 2), EINVAL);
+    set_number("/proc/sys/fs/nr_open", before);
+}
+
 static void who_goes_first(void) {
     CHECK(adjustment(getpid()) == 0);
     CHECK(adjust("300\n") == 0 && adjustment(getpid()) == 300);
@@ -447,6 +498,7 @@ static const struct test_case cases[] = {
     {"files_of_all", files_of_all},
     {"pages_of_pipes", pages_of_pipes},
     {"bounds_that_are_told", bounds_that_are_told},
+    {"descriptors_to_the_last", descriptors_to_the_last},
     {"who_goes_first", who_goes_first},
 };
 

@@ -210,6 +210,19 @@ mod ipc {
 
 /// See [`ipc`].
 mod proc {
+    pub mod limits {
+        use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+        use crate::errno::{Result, EINVAL};
+
+        pub static NR_OPEN: AtomicU64 = AtomicU64::new(1 << 20);
+
+        pub fn set_nr_open(most: u64) -> Result<()> {
+            let is_fine = (64..=1 << 20).contains(&most);
+            is_fine.then(|| NR_OPEN.store(most, Relaxed)).ok_or(EINVAL)
+        }
+    }
+
     pub mod mm {
         use crate::errno::Result;
 

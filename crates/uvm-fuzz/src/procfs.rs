@@ -35,7 +35,7 @@ enum Takes {
 }
 
 /// All but two, each of which takes the other's place. Least shares before most, lest they can't be lowered one after the other.
-static SETTINGS: [(&Setting, Takes); 26] = [
+static SETTINGS: [(&Setting, Takes); 27] = [
     (&settings::SHMMAX, Takes::UpTo(u64::MAX)),
     (&settings::SHMALL, Takes::UpTo(u64::MAX)),
     (&settings::SHMMNI, Takes::UpTo(32768)),
@@ -43,6 +43,7 @@ static SETTINGS: [(&Setting, Takes); 26] = [
     (&settings::PIPE_LOAN, Takes::Bytes),
     (&settings::LOAN, Takes::Bytes),
     (&settings::OVERCOMMIT, Takes::UpTo(2)),
+    (&settings::NR_OPEN, Takes::Within(64, 1 << 20)),
     (&settings::ADMIN_RESERVE, Takes::UpTo(u64::MAX)),
     (&settings::USER_RESERVE, Takes::UpTo(u64::MAX)),
     (&settings::LEASE_BREAK, Takes::UpTo(u32::MAX as u64)),

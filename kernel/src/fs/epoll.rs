@@ -54,7 +54,7 @@ const MAX_NESTS: usize = 4;
 /// Ways up from a set to sets that it is in, at most.
 const MAX_ABOVE: usize = 16;
 /// Entries of sets that a file has at most while one of these sets is in others.
-const MAX_SHARED: usize = 128;
+const MAX_SHARED: usize = 64;
 /// Entries below a set that is put in another one, at most: those of two full sets.
 const MAX_BELOW: usize = 2 * MAX_ITEMS;
 

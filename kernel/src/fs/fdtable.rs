@@ -5,7 +5,8 @@
 //! it. I4: a number is given to a program before its file is: a call that has to copy the number
 //! out [reserves](FdTable::reserve) it, and opens it when that has succeeded. So no other thread
 //! sees a descriptor that its call takes back, and none is closed by a number that is another
-//! file's by then.
+//! file's by then. I5: `used` of a chunk is how many of its places are not free; those behind the
+//! end of its list are.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,8 +20,13 @@ use crate::sync::SpinLock;
 use crate::upcalls;
 
 /// The most descriptors that any limit allows: bounds the table's memory.
-pub const MAX_FDS: usize = 65536;
+pub const MAX_FDS: usize = 1 << 20;
 
+/// Places that lie together: what is looked through, copied or closed with the table locked once.
+const CHUNK: usize = 256;
+
+/// The work of looking through a chunk, likewise.
+const SCAN: usize = 1024;
 /// A close's work: that of copying so many bytes.
 const CLOSE: usize = 4096;
 
@@ -85,12 +91,20 @@ impl Place {
     }
 }
 
-/// What a descriptor costs, in a table that grows by doubling.
+/// What a descriptor costs, in a list that grows by doubling, and what a chunk of them does besides.
 const SLOT: usize = 2 * size_of::<Place>();
+const CHUNK_COST: usize = 2 * size_of::<Chunk>();
+
+/// Some numbers in a row.
+#[derive(Default)]
+struct Chunk {
+    places: Vec<Place>,
+    used: usize,
+}
 
 #[derive(Default)]
 struct Slots {
-    slots: Vec<Place>,
+    chunks: Vec<Chunk>,
     lowest: usize,
     charge: Option<Charge>,
 }
@@ -138,7 +152,7 @@ impl FdTable {
     ) -> Result<i32> {
         let mut inner = self.inner.lock();
         let fd = inner.find(from, limit)?;
-        inner.slots[fd] = Place::Open(Slot { file, on_exec });
+        inner.set(fd, Place::Open(Slot { file, on_exec }));
         Ok(fd as i32)
     }
 
@@ -146,7 +160,7 @@ impl FdTable {
     pub fn reserve(self: &Arc<Self>) -> Result<Reserved> {
         let mut inner = self.inner.lock();
         let fd = inner.find(0, upcalls::fd_limit())?;
-        inner.slots[fd] = Place::Reserved;
+        inner.set(fd, Place::Reserved);
         Ok(Reserved { table: Some(self.clone()), fd })
     }
 
@@ -164,20 +178,18 @@ impl FdTable {
         }
         let mut inner = self.inner.lock();
         inner.grow(index)?;
-        if matches!(inner.slots[index], Place::Reserved) {
+        if matches!(inner.place(index), Some(Place::Reserved)) {
             return Err(EBUSY);
         }
-        let old =
-            core::mem::replace(&mut inner.slots[index], Place::Open(Slot { file, on_exec })).take();
-        Ok(old.map(|slot| slot.file))
+        let mut old = inner.set(index, Place::Open(Slot { file, on_exec }));
+        Ok(old.take().map(|slot| slot.file))
     }
 
     /// Frees `fd`; returns what it referred to, for the caller to let go.
     pub fn remove(&self, fd: i32) -> Result<Arc<File>> {
         let mut inner = self.inner.lock();
-        let index = fd as u32 as usize;
-        let slot = inner.slots.get_mut(index).and_then(Place::take).ok_or(EBADF)?;
-        inner.lowest = inner.lowest.min(index);
+        inner.open(fd)?;
+        let slot = inner.set(fd as u32 as usize, Place::Free).take().ok_or(EBADF)?;
         Ok(slot.file)
     }
 
@@ -187,9 +199,8 @@ impl FdTable {
 
     pub fn set_on_exec(&self, fd: i32, on_exec: OnExec) -> Result<()> {
         let mut inner = self.inner.lock();
-        let slot =
-            inner.slots.get_mut(fd as u32 as usize).and_then(Place::open_mut).ok_or(EBADF)?;
-        slot.on_exec = on_exec;
+        let place = inner.place_mut(fd as u32 as usize);
+        place.and_then(Place::open_mut).ok_or(EBADF)?.on_exec = on_exec;
         Ok(())
     }
 
@@ -200,9 +211,18 @@ impl FdTable {
 
     /// The first descriptor in use at or after `from`.
     pub fn next_used(&self, from: usize) -> Option<usize> {
-        let inner = self.inner.lock();
-        let at = inner.slots.get(from..)?.iter().position(|place| place.open().is_some())?;
-        Some(from + at)
+        let mut fd = from;
+        loop {
+            let inner = self.inner.lock();
+            let (chunk, at) = (inner.chunks.get(fd / CHUNK)?, fd % CHUNK);
+            let mut rest = chunk.places.iter().skip(at);
+            if let Some(n) = rest.position(|place| place.open().is_some()) {
+                return Some(fd + n);
+            }
+            drop(inner);
+            fd = fd - at + CHUNK;
+            sched::work_done(SCAN);
+        }
     }
 
     /// A copy for `fork`, with the same files behind the same numbers, charged to `account`. What
@@ -211,18 +231,16 @@ impl FdTable {
     /// # Errors
     /// `ENOMEM`.
     pub fn fork(&self, account: &Arc<Account>) -> Result<FdTable> {
-        let inner = self.inner.lock();
-        let bytes = inner.slots.len() * SLOT;
-        let charge = Some(Charge::to(account.clone(), bytes).map_err(|_| ENOMEM)?);
-        let mut copy = Slots { slots: Vec::new(), lowest: inner.lowest, charge };
-        copy.slots.room(inner.slots.len())?;
-        copy.slots.extend_from_slice(&inner.slots);
-        for (fd, place) in copy.slots.iter_mut().enumerate() {
-            if matches!(place, Place::Reserved) {
-                *place = Place::Free;
-                copy.lowest = copy.lowest.min(fd);
-            }
+        let charge = Charge::to(account.clone(), 0).map_err(|_| ENOMEM)?;
+        let mut copy = Slots { charge: Some(charge), ..Slots::default() };
+        loop {
+            let inner = self.inner.lock();
+            let Some(chunk) = inner.chunks.get(copy.chunks.len()) else { break };
+            copy.add(chunk)?;
+            drop(inner);
+            sched::work_done(SCAN);
         }
+        copy.lowest = copy.first_free(0);
         Ok(FdTable { inner: SpinLock::new(copy) })
     }
 
@@ -238,36 +256,42 @@ impl FdTable {
 
     /// Marks the descriptors from `first` to `last` as not surviving `execve`.
     pub fn cloexec_range(&self, first: usize, last: usize) {
-        let mut inner = self.inner.lock();
-        let end = last.saturating_add(1).min(inner.slots.len());
-        for slot in
-            inner.slots.get_mut(first..end).into_iter().flatten().filter_map(Place::open_mut)
-        {
-            slot.on_exec = OnExec::Close;
+        let mut fd = first;
+        while fd <= last {
+            let mut inner = self.inner.lock();
+            let Some(chunk) = inner.chunks.get_mut(fd / CHUNK) else { return };
+            let (begin, at) = (fd - fd % CHUNK, fd % CHUNK);
+            let many = (last - begin).saturating_add(1).min(chunk.places.len());
+            let places = chunk.places.get_mut(at..many).into_iter().flatten();
+            places.filter_map(Place::open_mut).for_each(|slot| slot.on_exec = OnExec::Close);
+            drop(inner);
+            fd = begin + CHUNK;
+            sched::work_done(SCAN);
         }
     }
 
     fn close_where(&self, first: usize, last: usize, which: impl Fn(OnExec) -> bool) {
         let mut fd = first;
-        loop {
+        while fd <= last {
             let mut inner = self.inner.lock();
-            let end = last.saturating_add(1).min(inner.slots.len());
-            while fd < end && !inner.slots[fd].open().is_some_and(|slot| which(slot.on_exec)) {
-                fd += 1;
-            }
-            if fd >= end {
-                drop(inner);
-                upcalls::descriptor_closed();
-                return;
-            }
-            let closed = inner.slots[fd].take();
-            inner.lowest = inner.lowest.min(fd);
+            let Some(chunk) = inner.chunks.get(fd / CHUNK) else { break };
+            let (begin, at) = (fd - fd % CHUNK, fd % CHUNK);
+            let many = (last - begin).saturating_add(1).min(chunk.places.len());
+            let mut places = chunk.places.get(at..many).into_iter().flatten();
+            let is_it = |place: &Place| place.open().is_some_and(|slot| which(slot.on_exec));
+            let found = places.position(is_it).map(|n| fd + n);
+            let closed = found.and_then(|fd| inner.set(fd, Place::Free).take());
             drop(inner);
+            fd = found.map_or(begin + CHUNK, |fd| fd + 1);
             if let Some(slot) = closed {
                 super::lock::closed_descriptor(&slot.file);
+                drop(slot);
+                sched::work_done(CLOSE);
+            } else {
+                sched::work_done(SCAN);
             }
-            sched::work_done(CLOSE);
         }
+        upcalls::descriptor_closed();
     }
 }
 
@@ -275,7 +299,7 @@ impl Drop for FdTable {
     /// The last thread has left.
     fn drop(&mut self) {
         let slots = core::mem::take(&mut *self.inner.lock());
-        for place in slots.slots {
+        for place in slots.chunks.into_iter().flat_map(|chunk| chunk.places) {
             if matches!(place, Place::Open(_)) {
                 drop(place);
                 sched::work_done(CLOSE);
@@ -302,7 +326,7 @@ impl Reserved {
     /// Opens the number: from now on every thread finds the file behind it.
     pub fn open(mut self, file: Arc<File>, on_exec: OnExec) -> i32 {
         if let Some(table) = self.table.take() {
-            table.inner.lock().slots[self.fd] = Place::Open(Slot { file, on_exec });
+            table.inner.lock().set(self.fd, Place::Open(Slot { file, on_exec }));
         }
         self.number()
     }
@@ -311,24 +335,67 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         let Some(table) = &self.table else { return };
-        let mut inner = table.inner.lock();
-        inner.slots[self.fd] = Place::Free;
-        inner.lowest = inner.lowest.min(self.fd);
+        table.inner.lock().set(self.fd, Place::Free);
+    }
+}
+
+impl Chunk {
+    /// The first free place from one on; `None` if there is none.
+    fn first_free(&self, from: usize) -> Option<usize> {
+        if self.used == CHUNK {
+            return None;
+        }
+        let mut rest = self.places.iter().skip(from);
+        let free = rest.position(|place| matches!(place, Place::Free)).map(|n| from + n);
+        free.or((self.places.len() < CHUNK).then_some(self.places.len().max(from)))
     }
 }
 
 impl Slots {
+    #[inline]
+    fn place(&self, fd: usize) -> Option<&Place> {
+        self.chunks.get(fd / CHUNK)?.places.get(fd % CHUNK)
+    }
+
+    fn place_mut(&mut self, fd: usize) -> Option<&mut Place> {
+        self.chunks.get_mut(fd / CHUNK)?.places.get_mut(fd % CHUNK)
+    }
+
     /// What is open as `fd`.
+    #[inline]
     fn open(&self, fd: i32) -> Result<&Slot> {
-        self.slots.get(fd as u32 as usize).and_then(Place::open).ok_or(EBADF)
+        self.place(fd as u32 as usize).and_then(Place::open).ok_or(EBADF)
+    }
+
+    /// Puts something at a number whose slot exists; what was there.
+    fn set(&mut self, fd: usize, new: Place) -> Place {
+        let is_free = matches!(new, Place::Free);
+        let Some(chunk) = self.chunks.get_mut(fd / CHUNK) else { return new };
+        let Some(place) = chunk.places.get_mut(fd % CHUNK) else { return new };
+        let old = core::mem::replace(place, new);
+        chunk.used += usize::from(!is_free);
+        chunk.used -= usize::from(!matches!(old, Place::Free));
+        if is_free {
+            self.lowest = self.lowest.min(fd);
+        }
+        old
+    }
+
+    /// The first free number from one on.
+    fn first_free(&self, from: usize) -> usize {
+        let (mut number, mut at) = (from / CHUNK, from % CHUNK);
+        while let Some(chunk) = self.chunks.get(number) {
+            if let Some(free) = chunk.first_free(at) {
+                return number * CHUNK + free;
+            }
+            (number, at) = (number + 1, 0);
+        }
+        number * CHUNK + at
     }
 
     /// The lowest free number that is at least `from` and below `limit`, for the caller to take.
     fn find(&mut self, from: usize, limit: usize) -> Result<usize> {
-        let mut fd = from.max(self.lowest);
-        while !matches!(self.slots.get(fd), None | Some(Place::Free)) {
-            fd += 1;
-        }
+        let fd = self.first_free(from.max(self.lowest));
         if fd >= limit.min(MAX_FDS) {
             return Err(EMFILE);
         }
@@ -341,15 +408,46 @@ impl Slots {
 
     /// Makes sure that the slot exists.
     fn grow(&mut self, index: usize) -> Result<()> {
-        if index >= self.slots.len() {
-            let more = index + 1 - self.slots.len();
-            match &mut self.charge {
-                Some(charge) => charge.grow(more * SLOT).map_err(|_| ENOMEM)?,
-                None => self.charge = Some(charge::take(more * SLOT).map_err(|_| ENOMEM)?),
-            }
-            self.slots.room(more)?;
-            self.slots.resize(index + 1, Place::Free);
+        let (number, at) = (index / CHUNK, index % CHUNK);
+        if number >= self.chunks.len() {
+            let more = number + 1 - self.chunks.len();
+            self.charge(more * CHUNK_COST)?;
+            self.chunks.room(more)?;
+            self.chunks.resize_with(number + 1, Chunk::default);
         }
+        let len = self.chunks[number].places.len();
+        if at >= len {
+            let more = at + 1 - len;
+            self.charge(more * SLOT)?;
+            let places = &mut self.chunks[number].places;
+            places.room(more)?;
+            places.resize(at + 1, Place::Free);
+        }
+        Ok(())
+    }
+
+    fn charge(&mut self, bytes: usize) -> Result<()> {
+        match &mut self.charge {
+            Some(charge) => charge.grow(bytes).map_err(|_| ENOMEM),
+            None => {
+                self.charge = Some(charge::take(bytes).map_err(|_| ENOMEM)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds a copy of another table's chunk, in which nothing is reserved.
+    fn add(&mut self, chunk: &Chunk) -> Result<()> {
+        self.charge(CHUNK_COST + chunk.places.len() * SLOT)?;
+        let mut copy = Chunk::default();
+        self.chunks.room(1)?;
+        copy.places.room(chunk.places.len())?;
+        for place in &chunk.places {
+            let is_open = place.open().is_some();
+            copy.places.push(if is_open { place.clone() } else { Place::Free });
+            copy.used += usize::from(is_open);
+        }
+        self.chunks.push(copy);
         Ok(())
     }
 }

@@ -6,8 +6,8 @@
 //! ```
 //! S1: a teller is on its file's queues exactly while the file has `O_ASYNC`, which goes with the
 //! file at the latest. S2: nothing here holds the file: the last reference to one is never let go
-//! by a wake-up. Locks: `tellers` sleeps; a wait queue's lock, then `owner`, then the table of
-//! processes.
+//! by a wake-up. Locks: `tellers`, then `changing`, which sleep; a wait queue's lock, then `owner`,
+//! then the table of processes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -29,6 +29,8 @@ const COST: usize = size_of::<Signals>() + QUEUES * (size_of::<Teller>() + 64) +
 /// See the module.
 pub struct Signals {
     owner: SpinLock<FileOwner>,
+    /// Held by the thread that changes the owner.
+    changing: Mutex<()>,
     /// Held by the thread that switches `O_ASYNC`.
     tellers: Mutex<Vec<Arc<dyn Watcher>>>,
     _charge: Charge,
@@ -62,6 +64,7 @@ impl Signals {
         let charge = charge::take(COST).map_err(|_| ENOMEM)?;
         Ok(Arc::new(Signals {
             owner: SpinLock::new(FileOwner::default()),
+            changing: Mutex::new(()),
             tellers: Mutex::new(Vec::new()),
             _charge: charge,
         }))
@@ -74,6 +77,7 @@ impl Signals {
 
     /// Changes the owner; nothing has changed if `change` fails.
     pub fn set_owner(&self, change: impl FnOnce(&mut FileOwner) -> Result<()>) -> Result<()> {
+        let _turn = self.changing.lock();
         let mut owner = self.owner();
         change(&mut owner)?;
         let old = core::mem::replace(&mut *self.owner.lock(), owner);

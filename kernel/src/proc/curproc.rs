@@ -1,6 +1,7 @@
 //! The running process (`curproc`), as system calls on files ask for it.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use super::{current_process, limits};
 use crate::cred::caps::Caps;
@@ -36,7 +37,8 @@ pub fn file(fd: i32) -> Result<Arc<File>> {
 
 /// One more than the highest descriptor that it may open.
 pub fn fd_limit() -> usize {
-    current_process().limit(limits::RLIMIT_NOFILE) as usize
+    let most = limits::NR_OPEN.load(Ordering::Relaxed);
+    current_process().limit(limits::RLIMIT_NOFILE).min(most) as usize
 }
 
 /// Whether the running thread may open files beyond the number that all may have.

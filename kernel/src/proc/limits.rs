@@ -4,10 +4,12 @@
 //! trivially (no core is ever written).
 
 use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::current_thread;
 use super::signal::{code, send, SigInfo, SIGXFSZ};
 use crate::errno::{Errno, Result, EFBIG, EINVAL};
+use crate::fs::fdtable::MAX_FDS;
 use crate::sched;
 
 pub const RLIMIT_CPU: u32 = 0;
@@ -28,8 +30,22 @@ const COUNT: usize = 16;
 
 /// No limit.
 pub const INFINITY: u64 = u64::MAX;
-/// What `NOFILE` can be raised to at most.
-pub const NOFILE_MAX: u64 = 1 << 20;
+/// What `NOFILE` can be raised to at most (`nr_open`), and what that can.
+pub static NR_OPEN: AtomicU64 = AtomicU64::new(NOFILE_MAX);
+const NOFILE_MAX: u64 = MAX_FDS as u64;
+const NR_OPEN_LEAST: u64 = 64;
+
+/// Sets `nr_open`.
+///
+/// # Errors
+/// `EINVAL`: it is less than any program needs, or more than there can be.
+pub fn set_nr_open(most: u64) -> Result<()> {
+    if !(NR_OPEN_LEAST..=NOFILE_MAX).contains(&most) {
+        return Err(EINVAL);
+    }
+    NR_OPEN.store(most, Relaxed);
+    Ok(())
+}
 const STACK_DEFAULT: u64 = 8 << 20;
 
 /// A soft and a hard limit, as in user memory.

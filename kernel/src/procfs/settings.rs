@@ -13,7 +13,7 @@ use crate::fs::{ext4, file, lease, pipe};
 use crate::ipc::shm;
 use crate::mem::heap;
 use crate::proc::uts::{self, HostName, NAME_MAX};
-use crate::proc::{mm, table};
+use crate::proc::{limits, mm, table};
 use crate::sched;
 use crate::vm::{self, commit, Class};
 
@@ -150,6 +150,12 @@ pub(super) static ADMIN_RESERVE: Setting = Setting {
 pub(super) static USER_RESERVE: Setting = Setting {
     show: || format!("{}\n", commit::USER_RESERVE.load(Relaxed)),
     set: |text| number(text).map(|kbytes| commit::USER_RESERVE.store(kbytes, Relaxed)),
+};
+
+/// Descriptors of a process at most, whatever its limit.
+pub(super) static NR_OPEN: Setting = Setting {
+    show: || format!("{}\n", limits::NR_OPEN.load(Relaxed)),
+    set: |text| limits::set_nr_open(number(text)?),
 };
 
 /// Seconds that the holder of a lease has to let go.

@@ -20,7 +20,6 @@ use crate::fs::{file, lease, lock, mount, random, swap};
 use crate::ipc::shm;
 use crate::net::address::Kind;
 use crate::proc;
-use crate::proc::limits::NOFILE_MAX;
 use crate::proc::uts::VERSION;
 use crate::sched::{self, load};
 use crate::sync::Once;
@@ -136,7 +135,7 @@ static VM: &[Member] = &[
 
 static FS: &[Member] = &[
     setting("file-max", &settings::FILE_MAX_OPEN),
-    text("nr_open", || format!("{NOFILE_MAX}\n")),
+    setting("nr_open", &settings::NR_OPEN),
     setting("pipe-max-size", &settings::PIPE_LARGEST),
     setting("pipe-user-pages-soft", &settings::PIPE_SOFT),
     setting("pipe-user-pages-hard", &settings::PIPE_HARD),

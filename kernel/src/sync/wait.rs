@@ -49,7 +49,7 @@ pub trait Watcher: Send + Sync {
 const WATCHERS: usize = 1024;
 
 /// Those that send signals, likewise.
-const SIGNALLERS: usize = 64;
+const SIGNALLERS: usize = 32;
 
 /// There are [`WATCHERS`], or the user has as many as may be.
 #[derive(Debug)]

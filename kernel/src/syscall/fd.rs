@@ -15,7 +15,8 @@ use crate::fs::lock::{self, Mode, Owner, Range};
 use crate::fs::path::Place;
 use crate::fs::pipe::{self, Pipe};
 use crate::fs::{access, eventfd, random, signals, tmpfs::TmpNode};
-use crate::proc::curproc;
+use crate::proc::limits::RLIMIT_NOFILE;
+use crate::proc::{self, curproc};
 use crate::user;
 
 pub const CALLS: Calls = calls! {
@@ -58,12 +59,12 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
     let file = files.get_any(fd)?;
     match command {
         abi::F_DUPFD | abi::F_DUPFD_CLOEXEC => {
-            let limit = curproc::fd_limit();
-            if arg as usize >= limit || arg > i32::MAX as u64 {
+            let limit = proc::current_process().limit(RLIMIT_NOFILE);
+            if arg >= limit || arg > i32::MAX as u64 {
                 return Err(EINVAL);
             }
             let on_exec = if command == abi::F_DUPFD { OnExec::Keep } else { OnExec::Close };
-            files.insert_from(file, on_exec, arg as usize, limit).map(|fd| fd as u64)
+            files.insert_from(file, on_exec, arg as usize, curproc::fd_limit()).map(|fd| fd as u64)
         }
         abi::F_GETFD => Ok(u64::from(files.on_exec(fd)? == OnExec::Close)),
         abi::F_SETFD => {

@@ -10,7 +10,7 @@ use crate::errno::{Result, EINVAL, EPERM, ESRCH};
 use crate::proc::access::{self, change_cred, By};
 use crate::proc::clone::{self, Flags, Request};
 use crate::proc::curproc;
-use crate::proc::limits::{Limit, NOFILE_MAX, RLIMIT_NOFILE};
+use crate::proc::limits::{Limit, NR_OPEN, RLIMIT_NOFILE};
 use crate::proc::process::ExitStatus;
 use crate::proc::usage::Usage;
 use crate::proc::wait::{self, Options, Report, Which};
@@ -497,7 +497,7 @@ fn setrlimit(resource: u32, at: u64) -> Result<()> {
 fn set_limit(process: &Process, resource: u32, limit: Limit) -> Result<()> {
     let may_raise = current_process().cred().has(Caps::SYS_RESOURCE);
     process.set_limit(resource, limit, |before| {
-        let too_many = resource == RLIMIT_NOFILE && limit.hard > NOFILE_MAX;
+        let too_many = resource == RLIMIT_NOFILE && limit.hard > NR_OPEN.load(Ordering::Relaxed);
         if limit.soft > limit.hard {
             Err(EINVAL)
         } else if limit.hard > before.hard && !may_raise || too_many {
