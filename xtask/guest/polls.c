@@ -354,6 +354,21 @@ static void signals_wake_outer_sets(void) {
     waitpid(child, 0, 0);
 }
 
+// What has to be asked each time is told once a wait, and has its turn among the others.
+static void signals_are_told_once(void) {
+    sigset_t set;
+    sigemptyset(&set), sigaddset(&set, SIGUSR1), sigprocmask(SIG_BLOCK, &set, 0);
+    int ready_set = epoll_create1(0), signals = signalfd(-1, &set, 0), a = eventfd(1, 0), fd = -1, seen[2] = {0};
+    NEED(!add(ready_set, signals, EPOLLIN) && !add(ready_set, a, EPOLLIN));
+    kill(getpid(), SIGUSR1);
+    for (int i = 0; i < 3; i++) CHECK(ready(ready_set, 0, 0) == 2);
+    struct epoll_event got;
+    for (int i = 0; i < 4; i++) CHECK(epoll_wait(ready_set, &got, 1, 0) == 1 && ++seen[got.data.fd == signals]);
+    CHECK(seen[0] == 2 && seen[1] == 2);
+    struct signalfd_siginfo info;
+    CHECK(read(signals, &info, sizeof info) == sizeof info && ready(ready_set, &fd, 0) == 1 && fd == a);
+}
+
 static int shared_file, woken_sets, own_sets[4];
 static uint32_t shared_events;
 
@@ -579,7 +594,7 @@ int main(int argc, char **argv) {
         CASE(levels_are_told_while_they_last), CASE(edges_are_told_once), CASE(one_shot_waits_to_be_set),
         CASE(the_set_can_be_changed), CASE(closed_files_leave), CASE(a_set_can_be_polled), CASE(many_sets_hear_of_one_file),
         CASE(large_sets_cost_by_what_is_ready), CASE(no_edge_is_lost), CASE(sets_change_while_they_are_waited_for),
-        CASE(sets_lie_in_sets), CASE(rows_of_sets_end), CASE(long_rows_of_sets_are_refused), CASE(signals_wake_outer_sets),
+        CASE(sets_lie_in_sets), CASE(rows_of_sets_end), CASE(long_rows_of_sets_are_refused), CASE(signals_wake_outer_sets), CASE(signals_are_told_once),
         CASE(one_set_of_several_is_woken), CASE(one_thread_takes_an_edge), CASE(mounts_are_told), CASE(what_is_not_delivered_stays),
         CASE(each_has_its_turn), CASE(ends_of_connections_are_told), CASE(waits_end_to_the_nanosecond), CASE(idle_servers_use_no_time),
     };

@@ -9,7 +9,7 @@
 //! looks at what is on the list and at nothing else. An entry stays there while it is looked at,
 //! so that no other thread takes the set for idle meanwhile; it leaves if it isn't ready, or is
 //! edge-triggered and was reported, unless the file was woken again since the look began (`news`).
-//! A look that may report moves the entry to the list's end first, so that all have their turn.
+//! What stays goes to the list's end, so that all have their turn.
 //!
 //! Whether a signalfd is ready depends on the thread that asks, so each wait looks at those of the
 //! set, and at sets with such a file: they are level-triggered always.
@@ -150,23 +150,16 @@ struct Items {
 }
 
 impl Items {
-    /// An entry's file was woken; whether the entry is new on the list.
-    fn announce(&mut self, key: Key) -> bool {
-        if let Some(entry) = self.all.get_mut(&key) {
-            entry.news = entry.news.wrapping_add(1);
-        }
-        self.push(key)
-    }
-
-    /// Puts an entry at the end of the list; says whether it is new there.
-    fn push(&mut self, key: Key) -> bool {
+    /// Puts an entry at the end of the list, whose file was woken so often since; says whether it is
+    /// new there.
+    fn push(&mut self, key: Key, news: u32) -> bool {
         let last = self.last;
-        match self.all.get_mut(&key) {
-            Some(entry) if entry.place.is_none() => {
-                entry.place = Some(Place { previous: last, next: None });
-            }
-            _ => return false,
+        let Some(entry) = self.all.get_mut(&key) else { return false };
+        entry.news = entry.news.wrapping_add(news);
+        if entry.place.is_some() {
+            return false;
         }
+        entry.place = Some(Place { previous: last, next: None });
         self.last = Some(key);
         self.listed += 1;
         match last {
@@ -202,12 +195,17 @@ impl Items {
         }
     }
 
-    /// Moves the first of the list to its end: what to look at.
-    fn turn(&mut self) -> Option<Look> {
-        let key = self.first?;
-        self.unlist(key);
-        self.push(key);
-        self.look(key)
+    /// Moves an entry of the list to its end.
+    fn turn(&mut self, key: Key) {
+        if self.last != Some(key) {
+            self.unlist(key);
+            self.push(key, 0);
+        }
+    }
+
+    /// The first of the list: what to look at. What is found moves it.
+    fn first(&self) -> Option<Look> {
+        self.look(self.first?)
     }
 
     fn look(&self, key: Key) -> Option<Look> {
@@ -217,9 +215,13 @@ impl Items {
 
     /// An entry was found not to be ready: it leaves the list, unless its file was woken since.
     fn idle(&mut self, look: &Look) {
-        let is_same = |entry: &Entry| (entry.events, entry.news) == (look.events, look.news);
-        if self.all.get(&look.key).is_some_and(is_same) {
+        let Some(entry) = self.all.get(&look.key).filter(|entry| entry.place.is_some()) else {
+            return;
+        };
+        if (entry.events, entry.news) == (look.events, look.news) {
             self.unlist(look.key);
+        } else {
+            self.turn(look.key);
         }
     }
 
@@ -227,18 +229,21 @@ impl Items {
     /// since, or another thread has reported it for good.
     fn report(&mut self, look: &Look) -> Option<u64> {
         let is_asked = self.asked.contains(&look.key);
-        let entry = self.all.get_mut(&look.key).filter(|entry| entry.events == look.events)?;
-        let data = entry.data;
-        if entry.place.is_none() && !is_asked {
+        let entry = self.all.get_mut(&look.key).filter(|entry| entry.place.is_some())?;
+        if entry.events != look.events {
+            self.turn(look.key);
             return None;
         }
-        let is_edge = entry.events & abi::EPOLLET != 0 && entry.news == look.news;
+        let data = entry.data;
+        let is_edge = entry.events & abi::EPOLLET != 0 && !is_asked && entry.news == look.news;
         if entry.events & abi::EPOLLONESHOT != 0 {
             // The entry takes no part until it is set again.
             entry.events &= MODES;
             self.unlist(look.key);
-        } else if is_asked || is_edge {
+        } else if is_edge {
             self.unlist(look.key);
+        } else {
+            self.turn(look.key);
         }
         Some(data)
     }
@@ -286,9 +291,11 @@ struct Set {
 impl Set {
     /// Puts an entry on the list. Whether that has woken a thread, or may have.
     fn put(&self, key: Key) -> bool {
-        let is_new = self.items.lock().announce(key);
+        let is_new = self.items.lock().push(key, 1);
         let is_looked_at = self.lookers.is_any();
-        self.lookers.wake_any();
+        if is_looked_at {
+            self.lookers.wake_all();
+        }
         let is_woken = is_new && self.waiters.is_any() && self.waiters.wake_first(|_| ());
         is_woken || is_looked_at
     }
@@ -302,39 +309,36 @@ impl Set {
         true
     }
 
-    /// Calls `each` with what is on the list, then with what has to be asked, until it has enough.
+    /// Calls `each` with what is on the list, what has to be asked among it, until it has enough.
     fn look_at_all(&self, mut each: impl FnMut(&Look) -> bool) {
         // What comes on the list meanwhile is not looked at twice.
         let listed = self.items.lock().listed;
         for _ in 0..listed {
-            let look = self.items.lock().turn();
+            let look = self.items.lock().first();
             let Some(look) = look else { break };
             if !each(&look) || is_cut_short() {
                 return;
             }
         }
-        self.look_at_asked(each);
     }
 
-    fn look_at_asked(&self, mut each: impl FnMut(&Look) -> bool) {
+    /// Puts what has to be asked on the list, where it has its turn among the others.
+    fn list_asked(&self) {
         let mut from = (i32::MIN, 0);
-        loop {
-            let Some(look) = self.next_asked(from) else { return };
-            from = (look.key.0, look.key.1 + 1);
-            if !each(&look) || is_cut_short() {
-                return;
-            }
+        while !is_cut_short() {
+            let mut items = self.items.lock();
+            let Some(&key) = items.asked.range(from..).next() else { return };
+            items.push(key, 0);
+            from = (key.0, key.1 + 1);
         }
     }
 
     /// Whether an entry is ready. Those that are found idle on the way leave the list.
     fn is_ready(&self) -> bool {
+        self.list_asked();
         loop {
-            let look = {
-                let items = self.items.lock();
-                items.first.and_then(|key| items.look(key))
-            };
-            let Some(look) = look else { break };
+            let look = self.items.lock().first();
+            let Some(look) = look else { return false };
             if look.poll() != 0 {
                 return true;
             }
@@ -343,21 +347,13 @@ impl Set {
                 return false;
             }
         }
-        let mut is_ready = false;
-        self.look_at_asked(|look| {
-            is_ready = look.poll() != 0;
-            !is_ready
-        });
-        is_ready
     }
 
     /// At most `max` files that are ready.
     fn collect(&self, max: usize) -> Result<Vec<Event>> {
         let mut ready = Vec::new();
-        let most = {
-            let items = self.items.lock();
-            items.listed + items.asked.len()
-        };
+        self.list_asked();
+        let most = self.items.lock().listed;
         ready.room(most.min(max))?;
         self.look_at_all(|look| {
             let events = look.poll();
@@ -558,7 +554,7 @@ impl Epoll {
                 Some(entry) if entry.events == event.wanted & MODES => entry.events = event.wanted,
                 _ => {}
             }
-            items.push(event.key);
+            items.push(event.key, 0);
         }
     }
 }
