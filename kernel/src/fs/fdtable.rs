@@ -206,7 +206,9 @@ impl FdTable {
 
     /// How many descriptors the table has room for.
     pub fn size(&self) -> usize {
-        self.inner.lock().slots.len()
+        let inner = self.inner.lock();
+        let last = inner.chunks.last().map_or(0, |chunk| chunk.places.len());
+        inner.chunks.len().saturating_sub(1) * CHUNK + last
     }
 
     /// The first descriptor in use at or after `from`.
