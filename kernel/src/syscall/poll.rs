@@ -179,6 +179,9 @@ fn poll_until(fds: u64, count: u32, deadline: Option<Nanos>) -> Result<usize> {
     Ok(ready)
 }
 
+/// Descriptors that `select` looks at, at most: those above are left out.
+const SELECTED: usize = 65536;
+
 const READ_EVENTS: u32 =
     abi::POLLIN | abi::POLLRDNORM | abi::POLLRDBAND | abi::POLLHUP | abi::POLLERR;
 const WRITE_EVENTS: u32 = abi::POLLOUT | abi::POLLWRNORM | abi::POLLWRBAND | abi::POLLERR;
@@ -195,7 +198,7 @@ const SET_EVENTS: [u32; 3] = [READ_EVENTS, WRITE_EVENTS, EXCEPT_EVENTS];
 
 impl Sets {
     fn read(count: i32, addrs: [u64; 3]) -> Result<Sets> {
-        let count = usize::try_from(count).map_err(|_| EINVAL)?.min(MAX_FDS);
+        let count = usize::try_from(count).map_err(|_| EINVAL)?.min(SELECTED);
         let words = count.div_ceil(64);
         let mut bits = [const { Vec::new() }; 3];
         for (bits, &addr) in bits.iter_mut().zip(&addrs) {
