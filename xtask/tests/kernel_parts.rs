@@ -24,6 +24,7 @@ mod ring;
 #[allow(dead_code)]
 mod tty {
     pub mod line;
+    pub mod output;
     pub mod termios;
 }
 
@@ -36,28 +37,58 @@ mod mem {
         pub fn attempt<T, E>(grow: impl FnOnce() -> Result<T, E>) -> Result<T, NoMemory> {
             grow().map_err(|_| NoMemory)
         }
+
+        pub trait Room {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory>;
+        }
+
+        impl<T> Room for Vec<T> {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory> {
+                self.try_reserve(more).map_err(|_| NoMemory)
+            }
+        }
+
+        impl<T> Room for std::collections::VecDeque<T> {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory> {
+                self.try_reserve(more).map_err(|_| NoMemory)
+            }
+        }
     }
 }
 
 use linux_raw_sys::general as abi;
 use ring::Ring;
-use tty::line::Line;
+use tty::line::{Line, Screen};
+
+/// The longest line, as Linux has it.
+const MAX_INPUT: usize = 4096;
+
+/// Keeps what is echoed.
+struct Paper(Vec<u8>);
+
+impl Screen for Paper {
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn flush(&mut self) {}
+}
 
 /// Types bytes; returns the echo and the last signal.
 fn type_in(line: &mut Line, bytes: &[u8]) -> (Vec<u8>, Option<u32>) {
-    let mut echo = Vec::new();
+    let mut echo = Paper(Vec::new());
     let mut signal = None;
     for &byte in bytes {
-        signal = line.typed(byte, &mut |text| echo.extend_from_slice(text)).or(signal);
+        signal = line.typed(byte, &mut echo).or(signal);
     }
-    (echo, signal)
+    (echo.0, signal)
 }
 
 fn read(line: &mut Line, len: usize) -> Vec<u8> {
     let mut buf = vec![0; len];
-    let n = line.peek(&mut buf);
-    line.take(n);
-    buf.truncate(n);
+    let looked = line.peek(&mut buf);
+    line.take(looked);
+    buf.truncate(looked.bytes);
     buf
 }
 
@@ -132,9 +163,9 @@ fn too_long_a_line_comes_in_pieces_and_its_port_waits() {
     let sent = (b'a'..=b'z').cycle().take(30_000).chain([b'\n']).collect::<Vec<u8>>();
     let mut got = Vec::new();
     for &byte in &sent {
-        if !line.has_room() {
+        if line.room() == 0 {
             let piece = read(&mut line, 20_000);
-            assert_eq!(piece.len(), tty::line::MAX_INPUT);
+            assert_eq!(piece.len(), MAX_INPUT);
             got.extend(piece);
         }
         type_in(&mut line, &[byte]);
@@ -153,7 +184,7 @@ fn a_port_that_does_not_wait_fills_no_memory() {
         termios.lflag = if canonical { abi::ICANON } else { 0 };
         line.set_termios(termios);
         type_in(&mut line, &[b'x'; 100_000]);
-        assert!(line.peek(&mut [0; 100_000]) <= 4 * tty::line::MAX_INPUT && !line.has_room());
+        assert!(line.peek(&mut [0; 100_000]).bytes <= 4 * MAX_INPUT && line.room() == 0);
     }
 }
 

@@ -45,6 +45,7 @@ mod header;
 #[allow(dead_code, missing_docs)]
 mod tty {
     pub mod line;
+    pub mod output;
     pub mod termios;
 }
 use tty::termios;
@@ -65,8 +66,18 @@ mod fs {
     pub mod pipe {
         use std::sync::atomic::AtomicUsize;
 
+        use crate::errno::Result;
+
         pub static SOFT: AtomicUsize = AtomicUsize::new(16384);
         pub static HARD: AtomicUsize = AtomicUsize::new(0);
+
+        pub fn largest() -> usize {
+            1 << 20
+        }
+
+        pub fn set_largest(_size: usize) -> Result<()> {
+            Ok(())
+        }
     }
 
     pub mod file {
@@ -151,6 +162,8 @@ mod mem {
     }
 
     pub mod fault {
+        use std::collections::VecDeque;
+
         use machine::NoMemory;
 
         pub trait Room {
@@ -158,6 +171,12 @@ mod mem {
         }
 
         impl<T> Room for Vec<T> {
+            fn room(&mut self, more: usize) -> Result<(), NoMemory> {
+                self.try_reserve(more).map_err(|_| NoMemory)
+            }
+        }
+
+        impl<T> Room for VecDeque<T> {
             fn room(&mut self, more: usize) -> Result<(), NoMemory> {
                 self.try_reserve(more).map_err(|_| NoMemory)
             }
@@ -182,6 +201,27 @@ mod sched {
         f();
     }
 }
+
+/// What they name of its locks.
+mod sync {
+    use std::sync::{Mutex, MutexGuard};
+
+    pub struct SpinLock<T>(Mutex<T>);
+
+    impl<T> SpinLock<T> {
+        pub const fn new(value: T) -> Self {
+            SpinLock(Mutex::new(value))
+        }
+
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap()
+        }
+    }
+}
+
+#[path = "../../../kernel/src/proc/uts.rs"]
+#[allow(dead_code, missing_docs)]
+mod uts;
 
 /// What settings set.
 mod ipc {
@@ -210,6 +250,8 @@ mod ipc {
 
 /// See [`ipc`].
 mod proc {
+    pub(crate) use crate::uts;
+
     pub mod limits {
         use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -219,6 +219,15 @@ pub fn swap(bytes: &[u8]) {
     }
 }
 
+/// A screen that shows nothing.
+struct Blank;
+
+impl tty::line::Screen for Blank {
+    fn put(&mut self, _bytes: &[u8]) {}
+
+    fn flush(&mut self) {}
+}
+
 /// A terminal's line: settings, typed bytes and reads in any order.
 ///
 /// # Panics
@@ -241,14 +250,14 @@ pub fn tty(bytes: &[u8]) {
             }
             [0xf2, len, ..] => {
                 let mut buffer = vec![0; usize::from(len)];
-                let n = line.peek(&mut buffer);
-                assert!(n <= buffer.len() && n <= typed);
-                line.take(n);
+                let looked = line.peek(&mut buffer);
+                assert!(looked.bytes <= buffer.len() && looked.bytes <= typed);
+                line.take(looked);
             }
             _ => {
                 for &byte in piece {
                     typed += 1;
-                    line.typed(byte, &mut |_| ());
+                    line.typed(byte, &mut Blank);
                 }
             }
         }

@@ -26,16 +26,16 @@ enum Takes {
     Bytes,
     /// Percents that go with the other shares.
     Share,
-    /// Kilobytes, in pages.
+    /// Kilobytes, of which it makes pages, up to a quarter of memory.
     Pages,
-    /// 0 or anything else.
+    /// 0 and 1.
     Switch,
     /// Numbers from 1 up to this, and shows nothing of them.
     Acts(u64),
 }
 
 /// All but two, each of which takes the other's place. Least shares before most, lest they can't be lowered one after the other.
-static SETTINGS: [(&Setting, Takes); 27] = [
+static SETTINGS: [(&Setting, Takes); 26] = [
     (&settings::SHMMAX, Takes::UpTo(u64::MAX)),
     (&settings::SHMALL, Takes::UpTo(u64::MAX)),
     (&settings::SHMMNI, Takes::UpTo(32768)),
@@ -47,7 +47,6 @@ static SETTINGS: [(&Setting, Takes); 27] = [
     (&settings::ADMIN_RESERVE, Takes::UpTo(u64::MAX)),
     (&settings::USER_RESERVE, Takes::UpTo(u64::MAX)),
     (&settings::LEASE_BREAK, Takes::UpTo(u32::MAX as u64)),
-    (&settings::SWAPPINESS, Takes::Acts(0)),
     (&settings::DROP_CACHES, Takes::Acts(3)),
     (&settings::FILE_MAX_OPEN, Takes::UpTo(u64::MAX)),
     (&settings::PIPE_SOFT, Takes::UpTo(u64::MAX)),
@@ -136,8 +135,10 @@ fn write(which: usize, bytes: &[u8]) {
         (Takes::Bytes, "never") => Some(String::from("never\n")),
         (Takes::Bytes, _) => up_to(u64::MAX).map(bytes_line),
         (Takes::Share, _) => up_to(100).map(line),
-        (Takes::Pages, _) => up_to(vm::TOTAL + 3).map(|kilobytes| line(kilobytes / 4 * 4)),
-        (Takes::Switch, _) => up_to(u64::MAX).map(|number| line(number.min(1))),
+        (Takes::Pages, _) => {
+            up_to(vm::TOTAL / 4 * 4).map(|kilobytes| line(kilobytes.div_ceil(4) * 4))
+        }
+        (Takes::Switch, _) => up_to(1).map(line),
         (Takes::Acts(most), _) => {
             up_to(most).filter(|&number| number != 0).map(|_| before[which].clone())
         }

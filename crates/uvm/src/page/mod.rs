@@ -92,7 +92,6 @@ pub enum Owner {
 /// # Ok(()) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum Reserve {
     /// User memory: leaves both reserves below alone, but that a thread which is being ended may
     /// take of the kernel's what it needs for that.
