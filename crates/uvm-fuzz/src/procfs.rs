@@ -34,7 +34,8 @@ enum Takes {
     Acts(u64),
 }
 
-/// All but two, each of which takes the other's place. Least shares before most, lest they can't be lowered one after the other.
+/// All but two, each of which takes the other's place. Least shares before most, lest they can't be
+/// lowered one after the other.
 static SETTINGS: [(&Setting, Takes); 26] = [
     (&settings::SHMMAX, Takes::UpTo(u64::MAX)),
     (&settings::SHMALL, Takes::UpTo(u64::MAX)),

@@ -150,8 +150,8 @@ struct Items {
 }
 
 impl Items {
-    /// Puts an entry at the end of the list, whose file was woken so often since; says whether it is
-    /// new there.
+    /// Puts an entry at the end of the list, whose file was woken so often since; says whether it
+    /// is new there.
     fn push(&mut self, key: Key, news: u32) -> bool {
         let last = self.last;
         let Some(entry) = self.all.get_mut(&key) else { return false };
@@ -656,8 +656,8 @@ impl Set {
         Ok((ways, longest))
     }
 
-    /// Whether a file that is no set may be in this one: a file in a set that is in others is in few
-    /// sets.
+    /// Whether a file that is no set may be in this one: a file in a set that is in others is in
+    /// few sets.
     fn may_share(&self, file: &File) -> Result<()> {
         if file.watch_count() < MAX_SHARED {
             return Ok(());

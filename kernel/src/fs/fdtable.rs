@@ -91,7 +91,8 @@ impl Place {
     }
 }
 
-/// What a descriptor costs, in a list that grows by doubling, and what a chunk of them does besides.
+/// What a descriptor costs, in a list that grows by doubling, and what a chunk of them does
+/// besides.
 const SLOT: usize = 2 * size_of::<Place>();
 const CHUNK_COST: usize = 2 * size_of::<Chunk>();
 

@@ -1,5 +1,5 @@
-//! Leases (`F_SETLEASE`): the holder of one is told, by a signal, before another open or a truncation
-//! of the file goes on, and has a time to write back what it keeps and to let go.
+//! Leases (`F_SETLEASE`): the holder of one is told, by a signal, before another open or a
+//! truncation of the file goes on, and has a time to write back what it keeps and to let go.
 //!
 //! ```text
 //!   open, truncate --> break_for: tell the holders --> wait, or EWOULDBLOCK, until none is in the way

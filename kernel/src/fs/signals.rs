@@ -1,5 +1,5 @@
-//! Signals that tell a process of an open file: of what can be read or written (`O_ASYNC`), and that
-//! a lease is broken.
+//! Signals that tell a process of an open file: of what can be read or written (`O_ASYNC`), and
+//! that a lease is broken.
 //!
 //! ```text
 //!   file's wait queues --watchers--> Teller { fd, news } --> Signals { owner } <-- File, Lease

@@ -1,9 +1,10 @@
 //! How much memory is promised to programs, and how much may be (`/proc/sys/vm/overcommit_*`).
 //!
-//! A private mapping that may be stored to is a promise, and so are the pages that were stored to of
-//! one that no longer may; and memory that is shared without a file, by its size. In mode [`GUESS`] one promise of more than all
-//! memory and swap is refused, in [`ALWAYS`] none, and in [`NEVER`] any by which all would be more
-//! than [`limit`], less what is kept for root and for each program's user.
+//! A private mapping that may be stored to is a promise, and so are the pages that were stored to
+//! of one that no longer may; and memory that is shared without a file, by its size. In mode
+//! [`GUESS`] one promise of more than all memory and swap is refused, in [`ALWAYS`] none, and in
+//! [`NEVER`] any by which all would be more than [`limit`], less what is kept for root and for each
+//! program's user.
 //!
 //! C1: in mode `NEVER`, `PROMISED` is the sum of what spaces say of themselves (`Space::promised`),
 //! each of which is what the space holds, or is about to. A space is counted anew, as a whole, by
@@ -20,7 +21,7 @@ use core::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
 use machine::{Pages, Prot, PAGE_SIZE};
 use uvm::{Attached, Sharing};
 
-use super::settings::stats;
+use super::settings::memory_and_swap;
 use super::space::Space;
 use super::system::with;
 use crate::arch::layout::USER_END;
@@ -81,12 +82,12 @@ pub fn set_mode(mode: u8) -> Result<()> {
 
 /// Pages that may be promised in mode `NEVER`.
 pub fn limit() -> u64 {
-    let stats = stats();
+    let (memory, swap) = memory_and_swap();
     let of_memory = match KBYTES.load(Relaxed) {
-        0 => (u128::from(stats.total_pages) * u128::from(RATIO.load(Relaxed)) / 100) as u64,
+        0 => (u128::from(memory) * u128::from(RATIO.load(Relaxed)) / 100) as u64,
         kbytes => kbytes / 4,
     };
-    of_memory.saturating_add(stats.swap_pages)
+    of_memory.saturating_add(swap)
 }
 
 /// Pages that are promised of memory that is shared.
@@ -132,8 +133,8 @@ fn may_promise(pages: u64, counted: u64, mapped: u64, asker: Asker) -> Result<()
     let fits = match mode() {
         _ if pages == 0 => true,
         GUESS => {
-            let stats = stats();
-            pages <= stats.total_pages + stats.swap_pages
+            let (memory, swap) = memory_and_swap();
+            pages <= memory + swap
         }
         NEVER => {
             let admin = if asker == Asker::Admin { 0 } else { ADMIN_RESERVE.load(Relaxed) / 4 };

@@ -71,6 +71,12 @@ pub fn swap_list() -> Vec<SwapUse> {
     areas.iter().map(|area| SwapUse { id: area.id, used: u64::from(area.used) }).collect()
 }
 
+/// Pages of memory, and of the swap devices.
+pub fn memory_and_swap() -> (u64, u64) {
+    let uvm = system();
+    (uvm.frames().total() as u64, u64::from(uvm.swap_space().0))
+}
+
 /// Counts.
 pub fn stats() -> Stats {
     let uvm = system();

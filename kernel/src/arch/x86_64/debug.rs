@@ -2,8 +2,8 @@
 //! of its threads.
 //!
 //! A task has its own; the registers are written at a switch only if the task that comes or the one
-//! that was there last has any. They stay in force while the kernel works for the task; what its copies to and
-//! from user memory meet is not told, as on Linux.
+//! that was there last has any. They stay in force while the kernel works for the task; what its
+//! copies to and from user memory meet is not told, as on Linux.
 //!
 //! I1: an address is one of user memory, so the kernel's own instructions and data are never met.
 //! I2: HERE says what control word this CPU's registers hold.

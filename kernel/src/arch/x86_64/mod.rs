@@ -8,7 +8,7 @@
 //! | `apic`, `irq`, `ipi` | interrupt controllers, interrupts of devices and of other CPUs |
 //! | `start` | the other CPUs, from reset to their first task |
 //! | `clock`, `serial` | time, the two serial ports |
-//! | `fpu`, `debug`, `switch`, `preempt` | a task's vector state, watchpoints and stack; foreign code |
+//! | `fpu`, `debug`, `switch`, `preempt` | a task's vectors, watchpoints and stack; foreign code |
 //! | `tables`, `user_access` | the kernel's own mappings, instructions that touch user memory |
 //! | `layout`, `pmap` | the kernel's addresses; the tables of address spaces |
 //! | `bytes` | what page frames hold |

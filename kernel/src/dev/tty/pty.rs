@@ -5,15 +5,15 @@
 //!   master: write --> typed() --> Tty.line --> read        :slave
 //!           read  <-- out <---- echo, output <--- write
 //! ```
-//! What is typed and not read waits in the line, whose room makes the master's writes wait or short.
-//! Output waits in `out`, whose room makes the slave's writes wait; echo may take some more, and is
-//! lost beyond that, as on Linux.
+//! What is typed and not read waits in the line, whose room makes the master's writes wait or
+//! short. Output waits in `out`, whose room makes the slave's writes wait; echo may take some more,
+//! and is lost beyond that, as on Linux.
 //!
 //! Invariants: P1: `out.bytes` holds at most OUTPUT + ECHO + PROCESSED bytes, for all of which it
 //! has room from the start: nothing allocates under a lock. P2: `slaves` counts the open files of
 //! the present epoch. P3: a number is another pseudo-terminal's only when no file of either end is
-//! left. P4: `draining` and `Tty::typing` are held over copies from and to user memory, never while a
-//! thread waits for room or bytes.
+//! left. P4: `draining` and `Tty::typing` are held over copies from and to user memory, never while
+//! a thread waits for room or bytes.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
