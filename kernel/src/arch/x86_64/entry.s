@@ -257,6 +257,7 @@ debug_entry:
     cld
     SAVE_ALL
     CLAC
+    COUNT_USER
     xor ebp, ebp
     mov rdi, rsp
     call {user_trap}
