@@ -60,15 +60,6 @@ pub fn set_overcommit(mode: u8) -> Result<()> {
     Ok(())
 }
 
-/// Pages that are promised to all programs.
-pub fn promised() -> u64 {
-    if commit::is_strict() {
-        return commit::promised();
-    }
-    let all = processes().filter_map(|process| process.mm());
-    commit::shared() + all.map(|mm| commit::count(&mm.space)).sum::<u64>()
-}
-
 /// What `lock_future` says.
 const NOT: u8 = 0;
 const NOW: u8 = 1;

@@ -2,9 +2,9 @@
 //!
 //! What a process has ([`Size`]): its memory, in pages and on swap, its page tables and map, and
 //! what it has the kernel keep; what several have, each by its share, so that the sizes of all add
-//! up to what there is. `oom_score_adj` adds to that or takes from it. The user is looked for who
-//! has most, by processes and by what outlives them, and of that one's the process that has most is
-//! killed: to spread memory over many processes is no gain. Root's processes count each for itself.
+//! up to what there is. `oom_score_adj` adds to that or takes from it. The victim is the largest
+//! process of the user that has most, by processes and by what outlives them: to spread memory over
+//! many processes is no gain. Root's processes count each for itself.
 //! Never the first process. A thread that asks for a new process, file or the like
 //! (`vm::leave_memory`) has none of its own user's killed, and is refused. The victim may be the
 //! process that asks. The thread that asks is the head of the library's line of threads that wait
@@ -201,8 +201,8 @@ pub enum Scale {
 const OLD_NEVER: i32 = -17;
 const OLD_MOST: i32 = 15;
 
-/// Changes the adjustment of a process, and of others that run in its memory: one that were left
-/// would keep what is to be freed.
+/// Changes the adjustment of a process, and of others that run in its memory: a process left out
+/// would keep the memory.
 ///
 /// # Errors
 /// `EINVAL` for what is outside of the scale; `EACCES` for less than the running process may set.
@@ -214,12 +214,17 @@ pub fn adjust(process: &Arc<Process>, scale: Scale, to: i32) -> Result<()> {
         _ => return Err(EINVAL),
     };
     let least = process.oom.set(scale, to)?;
+    let waits =
+        |process: &Process| process.leader().is_some_and(|thread| thread.vfork.lock().is_some());
+    // A child of vfork is about to run a program of its own.
+    if waits(process) {
+        return Ok(());
+    }
     let Some(mm) = process.mm().filter(|mm| mm.is_shared()) else { return Ok(()) };
     for other in table::processes() {
         let is_other = other.pid != 1 && !Arc::ptr_eq(&other, process);
-        let waits = || other.leader().is_some_and(|thread| thread.vfork.lock().is_some());
         let shares = || other.mm().is_some_and(|theirs| Arc::ptr_eq(&theirs, &mm));
-        if is_other && shares() && !waits() {
+        if is_other && shares() && !waits(&other) {
             other.oom.now.store(to, Relaxed);
             least.inspect(|&least| other.oom.least.store(least, Relaxed));
         }
@@ -235,7 +240,7 @@ pub fn adjust(process: &Arc<Process>, scale: Scale, to: i32) -> Result<()> {
 pub fn shown_as_old(process: &Process) -> i32 {
     match process.oom.get() {
         MOST => OLD_MOST,
-        now => now * -OLD_NEVER / MOST,
+        now => (now * -OLD_NEVER / MOST).min(OLD_MOST),
     }
 }
 

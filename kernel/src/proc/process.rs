@@ -338,8 +338,8 @@ impl Process {
         self.group.lock().threads.len()
     }
 
-    /// What its threads have used, those that are gone included.
-    /// Of many threads, those that end meanwhile may be left out.
+    /// What its threads have used, those that are gone included. Of many threads, those that end
+    /// meanwhile may be left out.
     pub fn total_usage(&self) -> Usage {
         // Threads that are looked at with the group locked.
         const AT_ONCE: usize = 512;
@@ -351,7 +351,7 @@ impl Process {
                 usage = *self.usage.lock();
             }
             let part = group.threads.get(from..).unwrap_or_default();
-            part.iter().take(AT_ONCE).for_each(|thread| usage.add(&thread.usage()));
+            part.iter().take(AT_ONCE).for_each(|thread| usage.add(&thread.counted()));
             if part.len() <= AT_ONCE {
                 break;
             }

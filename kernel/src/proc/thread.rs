@@ -329,6 +329,11 @@ impl Thread {
     /// What it has used; of time, as [`Process::time_used`](super::process::Process::time_used).
     pub fn usage(&self) -> Usage {
         sched::clock::charge_current();
+        self.counted()
+    }
+
+    /// What it has used, up to its last charge.
+    pub fn counted(&self) -> Usage {
         let mut usage = Usage {
             minor_faults: self.minor_faults.load(Ordering::Relaxed),
             major_faults: self.major_faults.load(Ordering::Relaxed),

@@ -53,7 +53,7 @@ impl IoCounts {
         count(&self.reads, 1);
     }
 
-    /// A write to a file has.
+    /// A write to a file has moved so many bytes.
     #[inline]
     pub fn count_write(&self, bytes: u64) {
         count(&self.written, bytes);

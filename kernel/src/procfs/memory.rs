@@ -9,9 +9,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::arch::pmap;
 use crate::lock::lock_times;
 use crate::mem::{fault, heap, stack};
-use crate::proc::mm::promised;
 use crate::proc::{oom, trap};
-use crate::vm;
+use crate::vm::{self, commit};
 
 pub(super) fn meminfo() -> String {
     let (stats, now) = (vm::stats(), vm::frame_stats());
@@ -46,11 +45,12 @@ pub(super) fn meminfo() -> String {
         ("Slab", heap),
         ("KernelStack", stack::pages()),
         ("PageTables", now.tables),
-        ("CommitLimit", vm::commit::limit()),
-        ("Committed_AS", promised()),
+        ("CommitLimit", commit::limit()),
     ];
+    // Only then is it counted.
+    let promised = commit::is_strict().then(|| ("Committed_AS", commit::promised()));
     let mut out = String::new();
-    for (name, pages) in lines {
+    for (name, pages) in lines.into_iter().chain(promised) {
         let _ = writeln!(out, "{:<16}{:>8} kB", format!("{name}:"), pages * 4);
     }
     out

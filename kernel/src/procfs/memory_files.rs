@@ -113,8 +113,8 @@ impl FileOps for Arguments {
             return Ok(0);
         }
         let mut last = [0];
-        read_range(&mm, (end - 1, end), 0, &mut Sink::kernel(&mut last))?;
-        if last == [0] {
+        let is_there = read_range(&mm, (end - 1, end), 0, &mut Sink::kernel(&mut last)).is_ok();
+        if !is_there || last == [0] {
             return read_range(&mm, marks.arguments, at, to);
         }
         let mut title = [0; TITLE_MAX as usize];

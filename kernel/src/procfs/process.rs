@@ -395,11 +395,13 @@ fn signals(process: &Process, thread: Option<&Thread>, out: &mut Text) -> Result
 /// What has gone through calls: bytes of reads and writes, and these calls; and what disks were
 /// asked for. How much of what was written reaches a disk is not counted.
 fn io(target: &Target) -> Result<Vec<u8>> {
-    access::may_look_into(&target.process, By::Files).map_err(|_| EACCES)?;
-    let mut usage = target.usage();
-    if target.scope == Scope::Process {
-        usage.add(&target.process.child_usage.lock());
-    }
+    let usage = super::look_into(&target.process, |process| {
+        let mut usage = target.usage();
+        if target.scope == Scope::Process {
+            usage.add(&process.child_usage.lock());
+        }
+        Ok(usage)
+    })?;
     let io = usage.io;
     let text = format!(
         "rchar: {}\nwchar: {}\nsyscr: {}\nsyscw: {}\nread_bytes: {}\n",
@@ -419,17 +421,14 @@ fn stat(target: &Target) -> Result<Vec<u8>> {
     let thread = target.thread.as_deref();
     let nice = process.nice.load(Relaxed);
     let policy = thread.map(|thread| thread.policy()).unwrap_or_default();
-    let (ignored, caught, shared) = {
-        let group = process.group.lock();
-        let (ignored, caught) = group.actions.sets();
-        (ignored.0, caught.0, group.pending.set().0)
-    };
-    let pending = thread.map_or(0, |thread| thread.pending.lock().set().0) | shared;
+    let (ignored, caught) = process.group.lock().actions.sets();
+    let pending = thread.map_or(0, |thread| thread.pending.lock().set().0);
     let blocked = thread.map_or(0, |thread| thread.mask().0);
     let (mapped, resident) = maps::sizes(process);
     // Where things are helps an attacker.
-    let may_look = access::may_look_into(process, By::Files).is_ok();
-    let mm = process.mm().filter(|_| may_look);
+    let judged = access::memory_of(process, By::Files);
+    let may_look = judged.is_ok();
+    let mm = judged.ok().flatten();
     let layout = mm.as_ref().map(|mm| mm.layout.lock().clone());
     let marks = layout.as_ref().map(|layout| layout.marks).unwrap_or_default();
     let heap = layout.as_ref().map_or(0, |layout| layout.heap_start);
@@ -455,7 +454,15 @@ fn stat(target: &Target) -> Result<Vec<u8>> {
     put(&[i128::from(priority), i128::from(nice), threads as i128, 0]);
     put(&[started / TICK, mapped * 4096, resident, rlimit, code.0, code.1, marks.stack, 0, 0]
         .map(i128::from));
-    put(&[first(pending), first(blocked), first(ignored), first(caught), i128::from(waits), 0, 0]);
+    put(&[
+        first(pending),
+        first(blocked),
+        first(ignored.0),
+        first(caught.0),
+        i128::from(waits),
+        0,
+        0,
+    ]);
     let signal = match scope {
         Scope::Thread if target.pid() != process.pid => -1,
         _ => process.exit_signal.load(Relaxed),

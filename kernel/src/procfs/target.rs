@@ -1,7 +1,7 @@
 //! The process or thread that files below `/proc/PID` are about.
 //!
-//! A path names it by number ([`Who`]); an open file refers to it ([`Opened`]) and keeps it not; a
-//! text is made of what is left ([`Target`]).
+//! A path names it by number ([`Who`]); an open file holds a weak reference ([`Opened`]); a text
+//! is made of what is left ([`Target`]).
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -27,6 +27,8 @@ pub(super) struct Who {
 
 /// A process, or one of its threads.
 pub(super) struct Target {
+    /// The number by which it was found.
+    pid: Pid,
     pub process: Arc<Process>,
     /// The thread, or the one that stands for the process: `None` in a process that has ended.
     pub thread: Option<Arc<Thread>>,
@@ -37,28 +39,28 @@ impl Who {
     /// # Errors
     /// `ENOENT`.
     pub fn find(self) -> Result<Target> {
-        let scope = self.scope;
+        let Who { pid, scope } = self;
         if let Some(process) = table::process(self.pid).filter(|_| scope == Scope::Process) {
-            return Ok(Target { thread: process.leader(), process, scope });
+            return Ok(Target { pid, thread: process.leader(), process, scope });
         }
         let thread = table::thread(self.pid).ok_or(ENOENT)?;
-        Ok(Target { process: thread.process.clone(), thread: Some(thread), scope })
+        Ok(Target { pid, process: thread.process.clone(), thread: Some(thread), scope })
     }
 }
 
 impl Target {
     pub fn open(&self) -> Opened {
-        let is_leader = || self.thread.as_ref().is_none_or(|own| own.tid() == self.process.pid);
-        let thread = match self.scope {
-            Scope::Process if is_leader() => None,
+        let &Target { pid, scope, .. } = self;
+        let thread = match scope {
+            Scope::Process if pid == self.process.pid => None,
             _ => self.thread.as_ref().map(Arc::downgrade),
         };
-        Opened { process: Arc::downgrade(&self.process), thread, scope: self.scope }
+        Opened { pid, process: Arc::downgrade(&self.process), thread, scope }
     }
 
     /// Its number.
     pub fn pid(&self) -> Pid {
-        self.thread.as_ref().map_or(self.process.pid, |thread| thread.tid())
+        self.pid
     }
 
     /// What it has used.
@@ -77,6 +79,7 @@ impl Target {
 
 /// A process or thread that a file was opened on.
 pub(super) struct Opened {
+    pid: Pid,
     process: Weak<Process>,
     thread: Option<Weak<Thread>>,
     scope: Scope,
@@ -96,7 +99,7 @@ impl Opened {
                 Some(thread.ok_or(ESRCH)?)
             }
         };
-        Ok(Target { process, thread, scope: self.scope })
+        Ok(Target { pid: self.pid, process, thread, scope: self.scope })
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! That number is looked at every [`PERIOD`], and each average moves towards it, as on Linux. No
 //! timer does that: a CPU that only sleeps takes no interrupt. The first switch, tick or reader
-//! that comes after the end of a period sees to all periods that have ended; in those before the
-//! last none came, so that no task ran.
+//! that comes after the end of a period sees to all periods that have ended: in all but the
+//! last of these no CPU switched or ticked, so no task ran.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -80,7 +80,7 @@ fn end_periods(now: Nanos, running: usize) {
 /// An average after a period in which there were `now` tasks.
 fn toward(average: u64, left: u64, now: u64) -> u64 {
     let sum = average * left + now * (ONE - left);
-    // So that it gets there.
+    // Rounded up, or the average would never reach `now`.
     let rounding = if now >= average { ONE - 1 } else { 0 };
     (sum + rounding) / ONE
 }

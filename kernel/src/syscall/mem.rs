@@ -138,6 +138,17 @@ pub(super) enum Promise {
     None,
 }
 
+impl Promise {
+    /// Of memory that moves: it was let in as it was mapped, with no promise perhaps.
+    fn of_moved() -> Promise {
+        if commit::is_strict() {
+            Promise::Made
+        } else {
+            Promise::None
+        }
+    }
+}
+
 fn promise_of(flags: u32) -> Promise {
     if flags & abi::MAP_NORESERVE != 0 && !commit::is_strict() {
         Promise::None
@@ -385,7 +396,9 @@ pub(super) fn allow_growth(
     let growth = Growth { mapped: len, data: len, replaced };
     growth.check(mm)?;
     // Whatever changes the mappings next counts them.
-    growth.promise(mm)?;
+    if Promise::of_moved() == Promise::Made {
+        growth.promise(mm)?;
+    }
     Ok(guard)
 }
 
@@ -472,9 +485,8 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
         growth = check_longer(&mm, old + old_pages.saturating_sub(PAGE), new_pages - old_pages)?;
     }
     let keep = if flags & DONTUNMAP != 0 { vm::OldRange::Keep } else { vm::OldRange::Unmap };
-    growth.promised(&mm, Promise::Made, || {
-        vm::remap(&mm.space, old, old_pages, new_pages, place, keep)
-    })
+    let promise = if keep == vm::OldRange::Keep { Promise::of_moved() } else { Promise::Made };
+    growth.promised(&mm, promise, || vm::remap(&mm.space, old, old_pages, new_pages, place, keep))
 }
 
 /// Whether the mapping that has its last page at an address may become longer.

@@ -58,10 +58,15 @@ pub fn frame_stats() -> FrameStats {
     stats
 }
 
+/// Whether a page is as its file or swap device has it.
+pub(super) fn is_clean(page: PageNo) -> bool {
+    KERNEL.frames().flags(page).contains(PageFlags::CLEAN) && !KERNEL.pmap().is_modified(page)
+}
+
 fn add(stats: &mut FrameStats, page: PageNo) {
     let frames = KERNEL.frames();
     let (flags, of_file) = (frames.flags(page), frames.class(page) != Class::Anon);
-    let is_clean = || flags.contains(PageFlags::CLEAN) && !KERNEL.pmap().is_modified(page);
+    let is_clean = || is_clean(page);
     match frames.owner(page) {
         Owner::Anon(_) => {
             stats.anon += 1;

@@ -432,7 +432,7 @@ fn map_line<'a>(e: &uvm::Outline, name: &'a str, node: (u64, u64)) -> MapLine<'a
 /// The pages of files and shared memory that the space's tables lead to, from `start` to `end`.
 pub fn object_stats(space: &Space, start: u64, end: u64) -> ObjectStats {
     /// Pages and mappings that are looked at with the map locked.
-    const AT_ONCE: usize = 64;
+    const AT_ONCE: usize = 16;
     let mut sums = ObjectStats::default();
     let mut rest = PageRange::new(Va(start), Va(end)).unwrap_or_default();
     while !rest.is_empty() && !crate::sched::is_leaving() {
@@ -440,7 +440,7 @@ pub fn object_stats(space: &Space, start: u64, end: u64) -> ObjectStats {
             let mappings = pmap::mappings(page).max(1);
             sums.share += PAGE_SIZE / mappings;
             let pages = &mut sums.pages[usize::from(mappings == 1)];
-            pages[usize::from(KERNEL.pmap().is_modified(page))] += 1;
+            pages[usize::from(!super::frame_stats::is_clean(page))] += 1;
         };
         let next = with(|uvm, held| uvm.object_pages(held, space.get(), rest, AT_ONCE, look));
         let Some(next) = next else { break };
@@ -464,7 +464,8 @@ pub fn page_states(space: &Space, addr: u64, pages: u64, mut each: impl FnMut(us
             let stats = range_stats(space, va, va + PAGE);
             let frame = KERNEL.pmap().extract(space.get().pmap(), Va(va)).map(|(page, _)| page.0);
             let state = match frame.map(u64::from) {
-                None if stats.swapped != 0 => PageState::Swapped,
+                // In memory without a translation, too: it is there, and no frame shows it here.
+                None if stats.swapped + stats.anonymous != 0 => PageState::Swapped,
                 None => continue,
                 Some(frame) if stats.anonymous != 0 => {
                     PageState::Anonymous { frame, is_alone: stats.anonymous_share == PAGE_SIZE }

@@ -89,9 +89,9 @@ impl<M: Machine> Uvm<M> {
         sum
     }
 
-    /// Tells of pages of objects that translations in the range lead to, under the map's lock, and
-    /// where the rest of the range begins, if some is left: a look takes no longer than so many
-    /// pages and entries do.
+    /// Calls `each`, with the map locked, for each page of an object that a translation in the range
+    /// leads to. Looks at `most` pages and entries, at least two, and returns where the rest of the
+    /// range begins, if some is left.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -111,7 +111,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Option<Va> {
         let range = VaRange::from(range);
         let (tree, mut h) = space.map.lock(self.mem(), held, range);
-        let mut left = most;
+        let mut left = most.max(2);
         let mut look = |va| {
             left = left.checked_sub(1).ok_or(va)?;
             Ok(())

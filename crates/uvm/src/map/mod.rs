@@ -456,7 +456,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
     }
 
     /// If an entry in a range waits to copy, waits for the faults that have pinned a page of any
-    /// entry there, also outside of the range: whoever copies replaces all of the entry's amap.
+    /// entry there, also outside of the range: a copy replaces the whole entry's amap.
     pub(crate) fn exclude_to_copy(&self, range: VaRange) -> Option<lock::Unpinned> {
         let waits = |e: &Entry<M>| if e.writes == Writes::NeedsCopy { Err(()) } else { Ok(()) };
         if self.tree.try_each(range, &mut |e| waits(e)).is_ok() {
