@@ -100,6 +100,8 @@ pub struct Trace {
     tracer: Option<Arc<Process>>,
     /// It was judged, with the tracer in place, that the tracer may trace the thread.
     is_sure: bool,
+    /// The credentials that began it may trace all processes.
+    may_trace_all: bool,
     /// By PTRACE_SEIZE: a new program doesn't stop it.
     is_seized: bool,
     wishes: Wishes,
@@ -259,7 +261,8 @@ fn begin(
     wishes: Wishes,
     may_be: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    enter(tracer, thread, is_seized, wishes)?;
+    let may_trace_all = current_process().cred().has(Caps::SYS_PTRACE);
+    enter(tracer, thread, is_seized, wishes, may_trace_all)?;
     let outcome = may_be();
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
@@ -286,6 +289,7 @@ fn enter(
     thread: &Arc<Thread>,
     is_seized: bool,
     wishes: Wishes,
+    may_trace_all: bool,
 ) -> Result<()> {
     let mut tracees = tracer.tracees.lock();
     let mut trace = thread.trace.lock();
@@ -298,6 +302,7 @@ fn enter(
     tracees.threads.push(Tracee { thread: thread.clone(), _charge: charge });
     trace.tracer = Some(tracer.clone());
     (trace.is_sure, trace.is_seized) = (false, is_seized);
+    trace.may_trace_all = may_trace_all;
     (trace.wishes, trace.is_asked, trace.steps) = (wishes, false, false);
     Ok(())
 }
@@ -345,11 +350,11 @@ pub fn with_stopped<T>(
     f(&thread, trace.stop_for(&current_process())?)
 }
 
-/// Whether a thread is traced by a process that may not trace all others: what it runs gets no more
-/// rights than it had.
+/// Whether a thread is traced by rights that don't reach all processes: what it runs gets no more
+/// rights than it had. What its tracer's process may do by now says nothing of that.
 pub fn keeps_from_gains(thread: &Thread) -> bool {
-    let tracer = thread.trace.lock().tracer.clone();
-    tracer.is_some_and(|tracer| !tracer.cred().has(Caps::SYS_PTRACE))
+    let trace = thread.trace.lock();
+    trace.tracer.is_some() && !trace.may_trace_all
 }
 
 /// How a tracee goes on.
@@ -687,12 +692,13 @@ pub fn follow(parent: &Thread, child: &Arc<Thread>, event: u32) -> bool {
     if !parent.is_traced() {
         return false;
     }
-    let (tracer, is_seized, wishes) = {
+    let (tracer, is_seized, wishes, may_trace_all) = {
         let trace = parent.trace.lock();
         let Some(tracer) = trace.tracer.clone().filter(|_| trace.is_sure) else { return false };
-        (tracer, trace.is_seized, trace.wishes)
+        (tracer, trace.is_seized, trace.wishes, trace.may_trace_all)
     };
-    if wishes.bits() & 1 << event == 0 || enter(&tracer, child, is_seized, wishes).is_err() {
+    let is_wished = wishes.bits() & 1 << event != 0;
+    if !is_wished || enter(&tracer, child, is_seized, wishes, may_trace_all).is_err() {
         return false;
     }
     // The child is what its parent is, which the tracer may trace.
