@@ -463,6 +463,33 @@ static void in_session(void) {
     CHECK(!ioctl(slave, TIOCSCTTY, 0) && !ioctl(slave, TIOCGSID, &sid) && sid == getpid());
 }
 
+// What is costly to type lets others run, and the writer end.
+static void costly_keys(void) {
+    static char line[4095], keys[255];
+    static struct iovec all[1024];
+    open_pair();
+    plain();
+    struct termios now;
+    NEED(!tcgetattr(slave, &now));
+    now.c_lflag |= ECHO;
+    NEED(!tcsetattr(slave, TCSANOW, &now));
+    memset(line, 'x', sizeof line), memset(keys, 0x12, sizeof keys);
+    for (int i = 0; i < 1024; i++) all[i] = (struct iovec){keys, sizeof keys};
+    CHECK(write(master, line, sizeof line) == sizeof line);
+    pid_t child = fork();
+    if (!child) {
+        while (writev(master, all, 1024) > 0) {}
+        _exit(0);
+    }
+    usleep(50000);
+    struct timespec start, end;
+    int status;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    NEED(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    CHECK(WIFSIGNALED(status) && end.tv_sec - start.tv_sec < 5);
+}
+
 static void job_control(void) {
     open_pair();
     plain();
@@ -840,6 +867,7 @@ static const struct test_case cases[] = {
     {"sizes_and_settings", sizes_and_settings},
     {"pastes", pastes},
     {"job_control", job_control},
+    {"costly_keys", costly_keys},
     {"the_master_goes", the_master_goes},
     {"the_slave_goes", the_slave_goes},
     {"packets", packets},

@@ -121,6 +121,11 @@ impl Line {
         MOST_READY.saturating_sub(self.ready.len() + self.edit.len())
     }
 
+    /// How much is being typed.
+    pub fn editing(&self) -> usize {
+        self.edit.len()
+    }
+
     /// Whether output waits for a program or a person to let it go on.
     pub fn is_stopped(&self) -> bool {
         self.stopped || self.held

@@ -57,6 +57,11 @@ const TENTH: Nanos = 100_000_000;
 const CHUNK: usize = 512;
 const PROCESSED: usize = 2 * CHUNK;
 
+/// What echoing a byte is in bytes copied, and a signal to a group, however large: enough to let
+/// others run.
+const TYPED: usize = 128;
+const SIGNALLED: usize = 1 << 16;
+
 /// A terminal: the console, or what programs in a pseudo-terminal see.
 pub struct Tty {
     line: SpinLock<Line>,
@@ -232,9 +237,11 @@ impl Tty {
     }
 
     /// Takes a byte of input; wakes what waits for it, and sends the signal that it asks for.
-    fn typed(&self, byte: u8) {
-        let (signal, has_input) = {
+    /// Returns how much work that was, in bytes copied.
+    fn typed(&self, byte: u8) -> usize {
+        let (signal, has_input, work) = {
             let mut line = self.line.lock();
+            let before = line.editing();
             let was_stopped = line.is_stopped();
             let signal = match &self.port {
                 Port::Console => line.typed(byte, &mut ConsoleScreen),
@@ -243,15 +250,17 @@ impl Tty {
             if let Some(pty) = self.pty().filter(|_| was_stopped != line.is_stopped()) {
                 pty.flow_changed(line.is_stopped());
             }
-            (signal, line.has_input(1))
+            // A byte that isn't just added may have the whole line looked through or echoed.
+            let touched = if line.editing() > before { 1 } else { 1 + before };
+            (signal, line.has_input(1), touched * TYPED)
         };
-        if let Some(signal) = signal {
-            let group = self.job.lock().foreground;
-            signal_group(group, signal);
-        }
         if has_input {
             self.readers.wake_all();
         }
+        let Some(signal) = signal else { return work };
+        let group = self.job.lock().foreground;
+        signal_group(group, signal);
+        SIGNALLED
     }
 
     /// Forgets what was typed; the port need not wait any more.

@@ -34,7 +34,7 @@ use crate::fs::inode::SetAttr;
 use crate::fs::ops::*;
 use crate::fs::pipe::{interrupted, Blocking};
 use crate::mem::fault::Room;
-use crate::proc::curproc;
+use crate::proc::{self, curproc};
 use crate::sched::{self, Nanos};
 use crate::share;
 use crate::sync::{Mutex, SpinLock, WaitQueue};
@@ -484,7 +484,12 @@ impl FileOps for Master {
                 let mut buf = [0; CHUNK];
                 let room = tty.line.lock().room().min(CHUNK);
                 let n = from.get(&mut buf[..room])?;
-                buf[..n].iter().for_each(|&byte| tty.typed(byte));
+                for &byte in &buf[..n] {
+                    // A line as long as may be is echoed again by each byte that asks for that.
+                    if sched::work_done(tty.typed(byte)) && proc::current_thread().is_dying() {
+                        return Err(EINTR);
+                    }
+                }
                 Ok(())
             });
             pty.readers.wake_all();
