@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <termios.h>
 
@@ -463,6 +465,23 @@ static void in_session(void) {
     CHECK(!ioctl(slave, TIOCSCTTY, 0) && !ioctl(slave, TIOCGSID, &sid) && sid == getpid());
 }
 
+// What comes before a fault is read, and the rest stays.
+static void faults(void) {
+    static char text[700], got[700];
+    for (int i = 0; i < 700; i++) text[i] = 'a' + i % 23;
+    char *two = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(two != MAP_FAILED && !munmap(two + 4096, 4096));
+    open_pair();
+    raw(1, 0);
+    CHECK(write(master, text, 700) == 700);
+    FAILS(read(slave, two + 4096, 700), EFAULT);
+    CHECK(read(slave, two + 4096 - 512, 700) == 512 && !memcmp(two + 4096 - 512, text, 512));
+    struct iovec parts[2] = {{got, 100}, {two + 4096, 88}};
+    CHECK(readv(slave, parts, 2) == 100 && !memcmp(got, text + 512, 100));
+    CHECK(read(slave, got, 700) == 88 && !memcmp(got, text + 612, 88));
+    munmap(two, 4096);
+}
+
 // What is costly to type lets others run, and the writer end.
 static void costly_keys(void) {
     static char line[4095], keys[255];
@@ -867,6 +886,7 @@ static const struct test_case cases[] = {
     {"sizes_and_settings", sizes_and_settings},
     {"pastes", pastes},
     {"job_control", job_control},
+    {"faults", faults},
     {"costly_keys", costly_keys},
     {"the_master_goes", the_master_goes},
     {"the_slave_goes", the_slave_goes},

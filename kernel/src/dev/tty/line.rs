@@ -89,6 +89,16 @@ pub struct Looked {
     flushes: u32,
 }
 
+impl Looked {
+    /// The first bytes of it alone, if there are fewer.
+    pub fn first(self, bytes: usize) -> Looked {
+        match bytes < self.bytes {
+            true => Looked { bytes, ends: false, entries: bytes, ..self },
+            false => self,
+        }
+    }
+}
+
 impl Line {
     /// An empty one.
     pub const fn new() -> Line {

@@ -369,14 +369,19 @@ impl Tty {
                 if !is_any {
                     break;
                 }
-                to.put(&buf[..looked.bytes])?;
+                let copied = match to.put(&buf[..looked.bytes]) {
+                    Err(errno) if to.done() == start => return Err(errno),
+                    outcome => outcome.unwrap_or(0),
+                };
+                let is_cut = copied < looked.bytes;
+                let looked = looked.first(copied);
                 self.line.lock().take(looked);
                 self.took_input();
                 if canonical && looked.ends {
                     self.pty().into_iter().for_each(|pty| pty.was_read());
                     return Ok(to.done() - start);
                 }
-                if to.left() == 0 {
+                if to.left() == 0 || is_cut {
                     break;
                 }
             }
