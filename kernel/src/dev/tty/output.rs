@@ -54,7 +54,7 @@ impl Output {
             }
             b'\t' => {
                 let spaces = WIDEST - (self.column as usize & 7);
-                self.column += spaces as u32;
+                self.column = (self.column + spaces as u32) & 0xffff;
                 let expands = termios.oflag & abi::TABDLY == abi::XTABS;
                 put(if expands { &b"        "[..spaces] } else { b"\t" });
             }
