@@ -465,6 +465,19 @@ static void in_session(void) {
     CHECK(!ioctl(slave, TIOCSCTTY, 0) && !ioctl(slave, TIOCGSID, &sid) && sid == getpid());
 }
 
+// The one file system keeps its settings when it is mounted once more.
+static void mounted_again(void) {
+    struct stat before, after;
+    open_pair();
+    NEED(!fstat(slave, &before) && (before.st_mode & 07777) == 0620);
+    FAILS(mount("devpts", "/nowhere", "devpts", 0, "mode=666"), ENOENT);
+    FAILS(mount("devpts", "/dev/pts", "devpts", 0, "mode=x"), EINVAL);
+    NEED(!mkdir("/tmp/pts", 0755) && !mount("devpts", "/tmp/pts", "devpts", 0, NULL));
+    open_pair();
+    CHECK(!fstat(slave, &after) && after.st_mode == before.st_mode && after.st_gid == before.st_gid);
+    CHECK(!umount("/tmp/pts") && !rmdir("/tmp/pts"));
+}
+
 // What comes before a fault is read, and the rest stays.
 static void faults(void) {
     static char text[700], got[700];
@@ -886,6 +899,7 @@ static const struct test_case cases[] = {
     {"sizes_and_settings", sizes_and_settings},
     {"pastes", pastes},
     {"job_control", job_control},
+    {"mounted_again", mounted_again},
     {"faults", faults},
     {"costly_keys", costly_keys},
     {"the_master_goes", the_master_goes},

@@ -90,13 +90,14 @@ fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> 
         return Err(EINVAL);
     }
     let name = if source == 0 { Vec::new() } else { path(source)? };
+    let mut of_terminals = None;
     let (fs_type, root): (_, InodeRef) = match fs_type.as_slice() {
         b"proc" => ("proc", procfs::create()),
         b"sysfs" => ("sysfs", procfs::create_sys()),
         b"tmpfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::parse(&options(data)?)?)?),
         b"ramfs" => ("tmpfs", tmpfs::TmpFs::mount(&tmpfs::Options::UNLIMITED)?),
         b"devpts" => {
-            devpts::set_options(&options(data)?)?;
+            of_terminals = Some(devpts::options(&options(data)?)?);
             ("devpts", devpts::root())
         }
         b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root().inode)?),
@@ -105,8 +106,9 @@ fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> 
     };
     let name = String::from_utf8_lossy(&name).into_owned();
     let mounted = mount::mount(target, root.clone(), name, fs_type, flags);
-    if mounted.is_err() {
-        ext4::unmount(&root)?;
+    match mounted {
+        Ok(_) => of_terminals.into_iter().for_each(devpts::Options::apply),
+        Err(_) => _ = ext4::unmount(&root)?,
     }
     mounted
 }

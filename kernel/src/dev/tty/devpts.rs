@@ -23,9 +23,8 @@ const MAGIC: u64 = 0x1cd1;
 /// The group of those that may write to others' terminals.
 const TTY_GROUP: u32 = 5;
 
-/// What a mount's options say of new nodes; the caller's own group if there is none.
+/// What mounts' options say of new nodes.
 static GROUP: AtomicU32 = AtomicU32::new(TTY_GROUP);
-const NO_GROUP: u32 = u32::MAX;
 static MODE: AtomicU32 = AtomicU32::new(0o620);
 static MASTER_MODE: AtomicU32 = AtomicU32::new(0o666);
 
@@ -54,43 +53,54 @@ pub fn init() -> Result<()> {
     mount_at("/dev/pts", root(), "devpts", "devpts")
 }
 
-/// Takes a mount's options.
+/// What a mount's options change.
+#[derive(Default)]
+pub struct Options {
+    group: Option<u32>,
+    mode: Option<u32>,
+    master_mode: Option<u32>,
+}
+
+/// Reads a mount's options, which [`Options::apply`] puts in force.
 ///
 /// # Errors
 /// `EINVAL`.
-pub fn set_options(options: &[u8]) -> Result<()> {
+pub fn options(options: &[u8]) -> Result<Options> {
     let text = core::str::from_utf8(options).map_err(|_| EINVAL)?;
     let octal = |value| u32::from_str_radix(value, 8).map_err(|_| EINVAL);
-    let (mut group, mut mode, mut master_mode) = (NO_GROUP, 0o600, 0);
+    let mut new = Options::default();
     for option in text.split(',').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
-            Some(("gid", value)) => group = value.parse().map_err(|_| EINVAL)?,
-            Some(("mode", value)) => mode = octal(value)? & 0o777,
-            Some(("ptmxmode", value)) => master_mode = octal(value)? & 0o777,
+            Some(("gid", value)) => new.group = Some(value.parse().map_err(|_| EINVAL)?),
+            Some(("mode", value)) => new.mode = Some(octal(value)? & 0o777),
+            Some(("ptmxmode", value)) => new.master_mode = Some(octal(value)? & 0o777),
             None if option == "newinstance" => {}
             _ => return Err(EINVAL),
         }
     }
-    GROUP.store(group, Relaxed);
-    MODE.store(mode, Relaxed);
-    MASTER_MODE.store(master_mode, Relaxed);
-    Ok(())
+    Ok(new)
+}
+
+impl Options {
+    /// Of a mount that is there: what isn't given stays, since there is one file system.
+    pub fn apply(self) {
+        let settings = [(&GROUP, self.group), (&MODE, self.mode), (&MASTER_MODE, self.master_mode)];
+        for (setting, new) in settings {
+            new.into_iter().for_each(|new| setting.store(new, Relaxed));
+        }
+    }
 }
 
 /// What `/proc/mounts` adds.
 fn shown_options() -> String {
-    let group = match GROUP.load(Relaxed) {
-        NO_GROUP => String::new(),
-        group => format!(",gid={group}"),
-    };
+    let group = GROUP.load(Relaxed);
     let (mode, master) = (MODE.load(Relaxed), MASTER_MODE.load(Relaxed));
-    format!("{group},mode={mode:03o},ptmxmode={master:03o}")
+    format!(",gid={group},mode={mode:03o},ptmxmode={master:03o}")
 }
 
-/// Group and mode of a new terminal's node, made by a process of this group.
-pub(super) fn new_node(own: u32) -> (u32, u32) {
-    let group = GROUP.load(Relaxed);
-    (if group == NO_GROUP { own } else { group }, MODE.load(Relaxed))
+/// Group and mode of a new terminal's node.
+pub(super) fn new_node() -> (u32, u32) {
+    (GROUP.load(Relaxed), MODE.load(Relaxed))
 }
 
 /// The place of a terminal's node: its name below `/dev/pts`, if that leads there.

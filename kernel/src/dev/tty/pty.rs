@@ -152,7 +152,7 @@ pub(super) fn create() -> Result<FileRef> {
     let mut bytes = VecDeque::new();
     bytes.room(MOST_OUT)?;
     let (cred, now) = (curproc::cred(), sched::wall());
-    let (gid, perm) = super::devpts::new_node(cred.fsgid);
+    let (gid, perm) = super::devpts::new_node();
     let node = Node { uid: cred.fsuid, gid, perm, atime: now, mtime: now, ctime: now };
     let number = Number::new().ok_or(ENOSPC)?;
     let pty = Pty {
