@@ -425,6 +425,24 @@ static void steps_into_the_kernel(void) {
     }
 }
 
+static void waits(void) { for (;;) pause(); }
+
+// In every state.
+static void tracees_are_killed(void) {
+    for (int at = 0; at < 4; at++) {
+        pid_t child = traced(waits, PTRACE_O_TRACESYSGOOD);
+        int status;
+        if (at > 0) go(at == 3 ? PTRACE_SYSCALL : PTRACE_CONT, child);
+        if (at == 2) usleep(20000);
+        if (at == 3) NEED(stops(next(child), SIGTRAP | 0x80, 0));
+        CHECK(!ptrace(PTRACE_KILL, child, 0, 0));
+        status = next(child);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        FAILS(ptrace(PTRACE_KILL, child, 0, 0), ESRCH);
+    }
+    FAILS(ptrace(PTRACE_KILL, 1, 0, 0), ESRCH);
+}
+
 // What a user's tracee runs gains no rights, though its tracer has gained some since.
 static void tracers_that_gain(void) {
     static const char set_id[] = "/tmp/set-id";
@@ -470,6 +488,7 @@ static const struct test_case cases[] = {
     {"breakpoints_of_the_cpu", breakpoints_of_the_cpu},
     {"steps_into_the_kernel", steps_into_the_kernel},
     {"tracers_that_gain", tracers_that_gain},
+    {"tracees_are_killed", tracees_are_killed},
 };
 
 int main(int argc, char **argv) {

@@ -155,10 +155,18 @@ pub struct Tracees {
 }
 
 impl Trace {
+    /// The tracer, unless it is still being judged.
+    fn judged(&self) -> Option<&Arc<Process>> {
+        self.tracer.as_ref().filter(|_| self.is_sure)
+    }
+
+    fn is_traced_by(&self, tracer: &Arc<Process>) -> bool {
+        self.judged().is_some_and(|own| Arc::ptr_eq(own, tracer))
+    }
+
     /// The stop at which a thread is, if `tracer` may use it.
     fn stop_for(&mut self, tracer: &Arc<Process>) -> Result<&mut Stop> {
-        let is_own =
-            self.is_sure && self.tracer.as_ref().is_some_and(|own| Arc::ptr_eq(own, tracer));
+        let is_own = self.is_traced_by(tracer);
         let is_usable = |stop: &&mut Stop| is_own && stop.on.is_none() && !stop.listens;
         self.stop.as_mut().filter(is_usable).ok_or(ESRCH)
     }
@@ -434,15 +442,26 @@ pub fn listen(tid: Pid) -> Result<()> {
     Ok(())
 }
 
+/// Kills a tracee's process, whatever the tracee does.
+///
+/// # Errors
+/// `ESRCH`.
+pub fn kill(tid: Pid) -> Result<()> {
+    let thread = own(tid, |_| Ok(()))?;
+    let _ = send::send_to_process(&thread.process, SigInfo::kernel(SIGKILL));
+    Ok(())
+}
+
 fn seized(tid: Pid, act: impl FnOnce(&mut Trace) -> Result<()>) -> Result<Arc<Thread>> {
+    own(tid, |trace| if trace.is_seized { act(trace) } else { Err(EIO) })
+}
+
+/// A tracee of the running process, at rest or not.
+fn own(tid: Pid, act: impl FnOnce(&mut Trace) -> Result<()>) -> Result<Arc<Thread>> {
     let thread = table::thread(tid).ok_or(ESRCH)?;
-    let own = &current_process();
     let mut trace = thread.trace.lock();
-    if !trace.is_sure || !trace.tracer.as_ref().is_some_and(|tracer| Arc::ptr_eq(tracer, own)) {
+    if !trace.is_traced_by(&current_process()) {
         return Err(ESRCH);
-    }
-    if !trace.is_seized {
-        return Err(EIO);
     }
     act(&mut trace)?;
     drop(trace);

@@ -16,7 +16,7 @@ use crate::errno::*;
 use crate::mem::fault::Room;
 use crate::proc::access;
 use crate::proc::foreign_memory::{self, As};
-use crate::proc::signal::{SigInfo, SigSet, Signal, SIGKILL};
+use crate::proc::signal::{SigInfo, SigSet, Signal};
 use crate::proc::trace::{self, Resume, Side, Why, Wishes};
 use crate::proc::Pid;
 use crate::uio::{IoVec, Sink, Source};
@@ -105,7 +105,7 @@ fn ptrace(what: u64, pid: Pid, addr: u64, data: u64) -> Result<u64> {
         request::PTRACE_SYSCALL => trace::resume(pid, Resume::Calls, signal(data)?)?,
         request::PTRACE_SINGLESTEP => trace::resume(pid, Resume::Step, signal(data)?)?,
         request::PTRACE_DETACH => trace::resume(pid, Resume::Free, signal(data)?)?,
-        request::PTRACE_KILL => trace::resume(pid, Resume::On, Some(SIGKILL))?,
+        request::PTRACE_KILL => trace::kill(pid)?,
         _ => return Err(EIO),
     }
     Ok(0)
