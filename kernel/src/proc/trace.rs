@@ -18,7 +18,7 @@
 //!
 //! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a
 //! `Stop` is there from when its thread comes to rest until it goes on; only while it doesn't go on
-//! yet may the tracer use it. R3: a thread whose number may be free begins to be traced no more.
+//! yet may the tracer use it. One that isn't judged yet (`is_sure`) has no thread come to rest. R3: a thread whose number may be free begins to be traced no more.
 //! Locks: a tracer's `tracees` before the table's and a process's group; a thread's `trace` after
 //! them.
 
@@ -245,7 +245,7 @@ static ANYBODY: AtomicBool = AtomicBool::new(false);
 
 impl Thread {
     pub fn is_traced(&self) -> bool {
-        ANYBODY.load(Ordering::Acquire) && self.trace.lock().tracer.is_some()
+        ANYBODY.load(Ordering::Acquire) && self.trace.lock().judged().is_some()
     }
 
     /// Whether it has stopped for its tracer.
@@ -282,13 +282,7 @@ fn begin(
     if is_there {
         trace.tracer = None;
         tracees.take(thread);
-        if let Some(stop) = &mut trace.stop {
-            stop.on = Some(GoOn(stop.signal()));
-        }
     }
-    drop(trace);
-    drop(tracees);
-    thread.process.stop_queue.wake_all();
     outcome
 }
 
@@ -543,7 +537,7 @@ fn rest(
     };
     let tracer = {
         let mut trace = thread.trace.lock();
-        let Some(tracer) = trace.tracer.clone() else { return Goes::Free };
+        let Some(tracer) = trace.judged().cloned() else { return Goes::Free };
         if core::mem::take(&mut trace.steps) {
             regs.end_step();
         }
@@ -713,7 +707,7 @@ pub fn follow(parent: &Thread, child: &Arc<Thread>, event: u32) -> bool {
     }
     let (tracer, is_seized, wishes, may_trace_all) = {
         let trace = parent.trace.lock();
-        let Some(tracer) = trace.tracer.clone().filter(|_| trace.is_sure) else { return false };
+        let Some(tracer) = trace.judged().cloned() else { return false };
         (tracer, trace.is_seized, trace.wishes, trace.may_trace_all)
     };
     let is_wished = wishes.bits() & 1 << event != 0;
@@ -923,9 +917,12 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
         .any(|leader| is_wanted(&leader))
         .then_some(None);
     for thread in threads.filter(is_wanted) {
-        any = Some(None);
         let uid = thread.process.cred().uid;
         let mut trace = thread.trace.lock();
+        if !trace.is_sure {
+            continue;
+        }
+        any = Some(None);
         let Some(stop) = trace.stop.as_mut().filter(|stop| !stop.is_told && stop.on.is_none())
         else {
             continue;
