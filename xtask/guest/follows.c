@@ -443,6 +443,20 @@ static void tracees_are_killed(void) {
     FAILS(ptrace(PTRACE_KILL, 1, 0, 0), ESRCH);
 }
 
+static volatile int told;
+static void tells(int signal) { (void)signal, told++; }
+
+static void stops_go_untold(void) {
+    struct sigaction quiet = {.sa_handler = tells, .sa_flags = SA_NOCLDSTOP}, before;
+    NEED(!sigaction(SIGCHLD, &quiet, &before));
+    pid_t child = traced(waits, 0);
+    CHECK(told == 0);
+    go(PTRACE_KILL, child);
+    next(child);
+    CHECK(told == 1);
+    NEED(!sigaction(SIGCHLD, &before, NULL));
+}
+
 // What a user's tracee runs gains no rights, though its tracer has gained some since.
 static void tracers_that_gain(void) {
     static const char set_id[] = "/tmp/set-id";
@@ -488,6 +502,7 @@ static const struct test_case cases[] = {
     {"breakpoints_of_the_cpu", breakpoints_of_the_cpu},
     {"steps_into_the_kernel", steps_into_the_kernel},
     {"tracers_that_gain", tracers_that_gain},
+    {"stops_go_untold", stops_go_untold},
     {"tracees_are_killed", tracees_are_killed},
 };
 

@@ -634,16 +634,8 @@ fn at_rest(thread: &Arc<Thread>) -> Option<Stop> {
 /// Tells a tracer that the running thread rests.
 fn tell_of_stop(tracer: &Arc<Process>, thread: &Thread) {
     let code = thread.trace.lock().stop.as_ref().map_or(0, |stop| stop.code);
-    let detail = Detail::Child {
-        pid: thread.tid(),
-        uid: thread.process.cred().uid,
-        status: code as i32 & 0x7f,
-        utime: 0,
-        stime: 0,
-    };
-    let info = SigInfo { signal: SIGCHLD, code: code::CLD_TRAPPED, detail };
-    let _ = send::send_to_process(tracer, info);
-    wait::tell(tracer, &thread.process);
+    let (process, status) = (&thread.process, code as i32 & 0x7f);
+    send::report_stop(tracer, process, thread.tid(), code::CLD_TRAPPED, status);
 }
 
 /// The running thread comes to rest at a signal that it is about to act on, if it is traced.

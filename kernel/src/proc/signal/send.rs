@@ -230,18 +230,18 @@ pub fn report_change(process: &Arc<Process>, change: Change) {
         Change::Stopped(signal) => (code::CLD_STOPPED, signal),
         Change::Continued => (code::CLD_CONTINUED, SIGCONT),
     };
-    let quiet = parent.group.lock().actions.get(SIGCHLD).flags & super::flag::NOCLDSTOP != 0;
+    report_stop(&parent, process, process.pid, code, signal.number());
+}
+
+/// Tells a parent or a tracer of a stop, or the end of one, with a signal if it wants that.
+pub fn report_stop(to: &Arc<Process>, process: &Process, pid: Pid, code: i32, status: i32) {
+    let quiet = to.group.lock().actions.get(SIGCHLD).flags & super::flag::NOCLDSTOP != 0;
     if !quiet {
-        let detail = Detail::Child {
-            pid: process.pid,
-            uid: process.cred().uid,
-            status: signal.number(),
-            utime: 0,
-            stime: 0,
-        };
-        let _ = send_to_process(&parent, SigInfo { signal: SIGCHLD, code, detail });
+        let uid = process.cred().uid;
+        let detail = Detail::Child { pid, uid, status, utime: 0, stime: 0 };
+        let _ = send_to_process(to, SigInfo { signal: SIGCHLD, code, detail });
     }
-    wait::tell(&parent, process);
+    wait::tell(to, process);
 }
 
 /// Sends a fault to the running thread: it can be neither blocked nor ignored.
