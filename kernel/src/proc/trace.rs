@@ -880,10 +880,9 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
             tracees.ended.iter().find(|(_, ended)| ended.process().pgid() == group)
         }
     };
-    if let Some((&pid, ended @ &Ended { uid, status, .. })) = ended {
-        if !options.contains(Options::EXITED) {
-            return Some(None);
-        }
+    let is_ended = ended.is_some();
+    let asks = options.contains(Options::EXITED);
+    if let Some((&pid, ended @ &Ended { uid, status, .. })) = ended.filter(|_| asks) {
         let usage =
             if ended.is_process() { wait::usage_of(ended.process()) } else { Usage::default() };
         if !options.contains(Options::NOWAIT) {
@@ -902,12 +901,9 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
         Which::Pid(pid) => thread.tid() == pid,
         Which::Group(group) => thread.process.pgid() == group,
     };
-    let mut any = tracees
-        .leaders
-        .values()
-        .map(|leader| &leader.thread)
-        .any(|leader| is_wanted(&leader))
-        .then_some(None);
+    let any =
+        tracees.leaders.values().map(|leader| &leader.thread).any(|leader| is_wanted(&leader));
+    let mut any = (any || is_ended).then_some(None);
     for thread in threads.filter(is_wanted) {
         let uid = thread.process.cred().uid;
         let mut trace = thread.trace.lock();
