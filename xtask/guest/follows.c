@@ -406,6 +406,52 @@ static void breakpoints_of_the_cpu(void) {
     if (!CHECK(status == 3 << 8)) printf("  status %#x at %#lx\n", status, ptrace(PTRACE_PEEKUSER, child, offsetof(struct user_regs_struct, rip), 0));
 }
 
+// Its tracer ends while it runs, and the CPU may have its breakpoint still.
+static void breakpoints_go_with_the_tracer(void) {
+    int ends[2];
+    NEED(!pipe(ends));
+    pid_t tracer = fork();
+    if (!tracer) {
+        pid_t child = fork();
+        if (!child) {
+            struct timespec start, now;
+            if (ptrace(PTRACE_TRACEME, 0, 0, 0)) _exit(99);
+            kill(getpid(), SIGSTOP);
+            clock_gettime(CLOCK_MONOTONIC, &start);
+            do clock_gettime(CLOCK_MONOTONIC, &now);
+            while ((now.tv_sec - start.tv_sec) * 1000000000 + now.tv_nsec - start.tv_nsec < 300000000);
+            and_not_i(0);
+            write(ends[1], "x", 1);
+            _exit(0);
+        }
+        NEED(stops(next(child), SIGSTOP, 0));
+        NEED(!ptrace(PTRACE_POKEUSER, child, DEBUG(0), and_not_i) && !ptrace(PTRACE_POKEUSER, child, DEBUG(7), 1));
+        go(PTRACE_CONT, child);
+        usleep(50000);
+        _exit(0);
+    }
+    char byte;
+    close(ends[1]);
+    CHECK(next(tracer) == 0 && read(ends[0], &byte, 1) == 1);
+    close(ends[0]);
+}
+
+static volatile int trap_code;
+static void traps(int signal, siginfo_t *info, void *context) {
+    trap_code = info->si_code;
+    if (signal == SIGILL) ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP]++, trap_code = TRAP_BRKPT;
+}
+
+static void icebp(void) {
+    struct sigaction action = {.sa_sigaction = traps, .sa_flags = SA_SIGINFO}, before;
+    NEED(!sigaction(SIGTRAP, &action, &before));
+    // QEMU's own CPU doesn't know the instruction.
+    NEED(!sigaction(SIGILL, &action, NULL));
+    __asm__ volatile(".byte 0xf1");
+    CHECK(trap_code == TRAP_BRKPT);
+    NEED(!sigaction(SIGTRAP, &before, NULL) && !sigaction(SIGILL, &before, NULL));
+}
+
 // A trap that waits behind a load of the stack's selector comes upon the kernel's first instruction.
 static void steps_into_the_kernel(void) {
     for (int i = 0; i < 100; i++) {
@@ -440,6 +486,30 @@ static void tracees_are_killed(void) {
         FAILS(ptrace(PTRACE_KILL, child, 0, 0), ESRCH);
     }
     FAILS(ptrace(PTRACE_KILL, 1, 0, 0), ESRCH);
+}
+
+static void makes_one(void) {
+    if (!fork()) _exit(0);
+    waits();
+}
+
+static void stops_beside_ends(void) {
+    pid_t child = traced(makes_one, PTRACE_O_TRACEFORK);
+    siginfo_t said;
+    go(PTRACE_CONT, child);
+    NEED(stops(next(child), SIGTRAP, PTRACE_EVENT_FORK));
+    pid_t other = message(child);
+    NEED(stops(next(other), SIGSTOP, 0));
+    go(PTRACE_CONT, other);
+    NEED(!waitid(P_PID, other, &said, WEXITED | WNOWAIT) && said.si_pid == other);
+    NEED(!kill(child, SIGUSR1));
+    go(PTRACE_CONT, child);
+    usleep(100000);
+    said.si_pid = 0;
+    CHECK(!waitid(P_ALL, 0, &said, WSTOPPED | WNOHANG) && said.si_pid == child && said.si_code == CLD_TRAPPED);
+    CHECK(next(other) == 0);
+    go(PTRACE_KILL, child);
+    next(child);
 }
 
 static volatile int told;
@@ -501,9 +571,12 @@ static const struct test_case cases[] = {
     {"tracees_end_with_their_tracer", tracees_end_with_their_tracer},
     {"watchpoints", watchpoints},
     {"breakpoints_of_the_cpu", breakpoints_of_the_cpu},
+    {"breakpoints_go_with_the_tracer", breakpoints_go_with_the_tracer},
+    {"icebp", icebp},
     {"steps_into_the_kernel", steps_into_the_kernel},
     {"tracers_that_gain", tracers_that_gain},
     {"stops_go_untold", stops_go_untold},
+    {"stops_beside_ends", stops_beside_ends},
     {"tracees_are_killed", tracees_are_killed},
 };
 

@@ -60,7 +60,14 @@ pub fn user_exception(regs: &mut UserRegs, vector: u64, error: u64, cr2: u64) {
                 regs.pass_breakpoint();
             }
             match met {
-                0 => return,
+                // No register has met anything: the instruction that traps (`icebp`).
+                0 if error == 0 => (SIGTRAP, code::TRAP_BRKPT, here),
+                // Of a tracer that has gone: the CPU still has what the task has no more, and would
+                // meet it again at this instruction.
+                0 => {
+                    watch.load();
+                    return;
+                }
                 met if met & debug::STEP != 0 => (SIGTRAP, code::TRAP_TRACE, here),
                 _ => (SIGTRAP, code::TRAP_HWBKPT, here),
             }
