@@ -401,6 +401,11 @@ impl Charge {
         Ok(())
     }
 
+    /// Gives back as many bytes.
+    pub fn shrink(&mut self, bytes: usize) {
+        self.shrink_to(self.bytes.saturating_sub(bytes));
+    }
+
     /// Gives back as many bytes as are charged beyond `bytes`.
     pub fn shrink_to(&mut self, bytes: usize) {
         if bytes < self.bytes {

@@ -6,7 +6,7 @@
 //! out [reserves](FdTable::reserve) it, and opens it when that has succeeded. So no other thread
 //! sees a descriptor that its call takes back, and none is closed by a number that is another
 //! file's by then. I5: `used` of a chunk is how many of its places are not free; those behind the
-//! end of its list are.
+//! end of its list are. Chunks behind the first that have none in use keep no list.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -380,6 +380,12 @@ impl Slots {
         chunk.used -= usize::from(!matches!(old, Place::Free));
         if is_free {
             self.lowest = self.lowest.min(fd);
+            if chunk.used == 0 && fd >= CHUNK {
+                let room = core::mem::take(&mut chunk.places).len() * SLOT;
+                if let Some(charge) = &mut self.charge {
+                    charge.shrink(room);
+                }
+            }
         }
         old
     }

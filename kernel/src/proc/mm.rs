@@ -71,6 +71,8 @@ pub struct Mm {
     /// `mlockall(MCL_FUTURE)` is in force: one of the words below. Not in `layout`, as each new
     /// mapping looks at it.
     lock_future: AtomicU8,
+    /// Whether memory was mapped with `MAP_NORESERVE`, for which nothing is promised.
+    pub has_unpromised: AtomicBool,
     /// Processes with the ids of this one may look into it.
     dumpable: AtomicBool,
     pub layout: SpinLock<Layout>,
@@ -86,6 +88,7 @@ impl Mm {
             space,
             users: AtomicUsize::new(1),
             lock_future: AtomicU8::new(NOT),
+            has_unpromised: AtomicBool::new(false),
             dumpable: AtomicBool::new(true),
             layout: SpinLock::new(layout),
             growing: Mutex::new(()),
@@ -104,6 +107,8 @@ impl Mm {
         }
         let layout = self.layout.lock().clone();
         let copy = Mm::new(space, layout);
+        let unpromised = self.has_unpromised.load(Ordering::Relaxed);
+        copy.has_unpromised.store(unpromised, Ordering::Relaxed);
         copy.set_dumpable(self.is_dumpable());
         Ok(copy)
     }

@@ -3,6 +3,7 @@
 
 use alloc::sync::Arc;
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 use super::{calls, mlock, Calls};
 use crate::arch::layout::{MAP_LOWEST, USER_END};
@@ -19,6 +20,7 @@ use crate::vm::{
     self, commit, Backing, Export, MapArgs, Name, Object, Place, Populate, Prot, RemapPlace,
     Sharing, Writing,
 };
+
 use linux_raw_sys::general as abi;
 
 pub const CALLS: Calls = calls! {
@@ -139,12 +141,11 @@ pub(super) enum Promise {
 }
 
 impl Promise {
-    /// Of memory that moves: it was let in as it was mapped, with no promise perhaps.
-    fn of_moved() -> Promise {
-        if commit::is_strict() {
-            Promise::Made
-        } else {
-            Promise::None
+    /// Of memory that a space has mapped already, with no promise perhaps.
+    fn of_mapped(mm: &Mm) -> Promise {
+        match mm.has_unpromised.load(Ordering::Relaxed) && !commit::is_strict() {
+            true => Promise::None,
+            false => Promise::Made,
         }
     }
 }
@@ -173,6 +174,9 @@ pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>, promise: Promise) 
     growth.check(&mm)?;
     if lock.is_some() {
         mlock::check_growth(&mm, args.len).map_err(|_| EAGAIN)?;
+    }
+    if promise == Promise::None {
+        mm.has_unpromised.store(true, Ordering::Relaxed);
     }
     growth.promised(&mm, promise, || match lock {
         // What can't be had now is locked when it is touched.
@@ -396,7 +400,7 @@ pub(super) fn allow_growth(
     let growth = Growth { mapped: len, data: len, replaced };
     growth.check(mm)?;
     // Whatever changes the mappings next counts them.
-    if Promise::of_moved() == Promise::Made {
+    if commit::is_strict() {
         growth.promise(mm)?;
     }
     Ok(guard)
@@ -439,7 +443,7 @@ fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
     if is_limited {
         growth.check(&mm)?;
     }
-    growth.promised(&mm, Promise::Made, || vm::protect(&mm.space, addr, len, prot(bits)))
+    growth.promised(&mm, Promise::of_mapped(&mm), || vm::protect(&mm.space, addr, len, prot(bits)))
 }
 
 fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<u64> {
@@ -485,7 +489,7 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
         growth = check_longer(&mm, old + old_pages.saturating_sub(PAGE), new_pages - old_pages)?;
     }
     let keep = if flags & DONTUNMAP != 0 { vm::OldRange::Keep } else { vm::OldRange::Unmap };
-    let promise = if keep == vm::OldRange::Keep { Promise::of_moved() } else { Promise::Made };
+    let promise = if keep == vm::OldRange::Keep { Promise::of_mapped(&mm) } else { Promise::Made };
     growth.promised(&mm, promise, || vm::remap(&mm.space, old, old_pages, new_pages, place, keep))
 }
 
