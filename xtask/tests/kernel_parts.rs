@@ -97,7 +97,7 @@ fn a_line_is_ready_when_it_is_ended() {
     let mut line = Line::new();
     assert_eq!(type_in(&mut line, b"ls").0, b"ls");
     assert!(!line.has_input(1));
-    assert_eq!(type_in(&mut line, b"\r").0, b"\n");
+    assert_eq!(type_in(&mut line, b"\r").0, b"\r\n");
     assert!(line.has_input(1));
     assert_eq!(read(&mut line, 100), b"ls\n");
     assert!(!line.has_input(1));

@@ -241,8 +241,14 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "pins: an entry gets an amap beside faults that have found it without",
         file: "uvm/src/fault/mod.rs",
-        changes: &[("        map.exclude(&tree, range);\n", "")],
+        changes: &[("map.exclude(&tree, range);", "map.exclude(&tree, NOWHERE);")],
         found_by: PINS,
+    },
+    Plant {
+        what: "pins: a discard replaces an amap beside faults in the rest of its entry",
+        file: "uvm/src/map/mod.rs",
+        changes: &[("Some(self.exclude(VaRange::new(start, end)))", "let _whole = VaRange::new(start, end);\n        Some(self.exclude(range))")],
+        found_by: RANDOM,
     },
     Plant {
         what: "beside: who finds an anon doesn't look again whether it is still there",
