@@ -153,7 +153,9 @@ static void children_and_programs_are_promised(void) {
 }
 
 // Threads and processes that map, change and unmap at once: nothing is left promised.
-static void *maps_often(void *unused) {
+static void *maps_often(void *gate) {
+    char byte;
+    CHECK(read(*(int *)gate, &byte, 1) == 0);
     for (int i = 0; i < 300; i++) {
         char *at = map(4 * MIB, RW, MAP_PRIVATE);
         if (at == MAP_FAILED) continue;
@@ -162,7 +164,7 @@ static void *maps_often(void *unused) {
         at = mremap(at, 4 * MIB, 5 * MIB, MREMAP_MAYMOVE) == MAP_FAILED ? at : MAP_FAILED;
         if (at != MAP_FAILED) munmap(at, 4 * MIB);
     }
-    return unused;
+    return 0;
 }
 
 #include <pthread.h>
@@ -170,17 +172,24 @@ static void *maps_often(void *unused) {
 static void promises_race(void) {
     strict(60);
     long before = promised();
+    // None maps before all are there: a fork may be refused beside those that have mapped.
+    int gate[2];
+    NEED(!pipe(gate));
     for (int i = 0; i < 4; i++) {
         pid_t child = fork();
         NEED(child >= 0);
         if (child == 0) {
             pthread_t threads[2];
-            for (int n = 0; n < 2; n++) pthread_create(&threads[n], 0, maps_often, 0);
+            for (int n = 0; n < 2; n++) {
+                if (pthread_create(&threads[n], 0, maps_often, &gate[0])) _exit(1);
+            }
+            close(gate[1]);
             for (int n = 0; n < 2; n++) pthread_join(threads[n], 0);
             _exit(0);
         }
     }
-    while (wait(0) > 0) {}
+    close(gate[1]), close(gate[0]);
+    for (int status = -1; wait(&status) > 0;) CHECK(status == 0);
     CHECK(labs(promised() - before) < 2048);
     lenient();
 }
