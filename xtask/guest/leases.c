@@ -54,6 +54,10 @@ static int opens(int flags) {
 }
 
 static void leases_are_given(void) {
+    int unnamed = memfd_create("unnamed", 0);
+    NEED(unnamed >= 0);
+    FAILS(fcntl(unnamed, F_SETLEASE, F_RDLCK), EAGAIN);
+    close(unnamed);
     int fd = fresh(O_RDONLY);
     CHECK(fcntl(fd, F_GETLEASE) == F_UNLCK);
     FAILS(fcntl(fd, F_SETLEASE, F_UNLCK), EAGAIN);

@@ -107,7 +107,7 @@ pub struct File {
     watched: SpinLock<Vec<Arc<Watch>>>,
     /// The process that is told of the file by signals, once one was named.
     signals: Once<Arc<Signals>>,
-    _opener: Option<Opener>,
+    opener: Option<Opener>,
     _charge: Charge,
     _count: Opened,
 }
@@ -188,7 +188,7 @@ impl File {
             mapping_name: SpinLock::new(None),
             watched: SpinLock::new(Vec::new()),
             signals: Once::new(),
-            _opener: opener,
+            opener,
             _charge: charge,
             _count: count,
         })
@@ -275,6 +275,11 @@ impl File {
     pub fn is_readable(&self) -> bool {
         let flags = self.flags();
         flags & abi::O_PATH == 0 && matches!(flags & abi::O_ACCMODE, abi::O_RDONLY | abi::O_RDWR)
+    }
+
+    /// Whether its node counts it among its open files.
+    pub fn is_counted(&self) -> bool {
+        self.opener.is_some()
     }
 
     pub fn is_writable(&self) -> bool {

@@ -287,7 +287,8 @@ fn add(leases: &mut Leases, file: &File, opens: &Opens, new: Lease) -> Result<()
         Access::Read => writers != 0,
         Access::Write => writers != own || readers != 1 - own,
     };
-    if is_open_otherwise {
+    // Of a file that isn't counted (a memfd) it isn't known how it is open.
+    if is_open_otherwise || !file.is_counted() {
         return Err(EAGAIN);
     }
     let others = leases.all.iter().filter(|lease| lease.file != new.file);
