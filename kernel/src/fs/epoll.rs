@@ -556,6 +556,8 @@ impl Epoll {
             }
             items.push(event.key, 0);
         }
+        // Another thread can take it.
+        self.set.waiters.wake_one();
     }
 }
 
