@@ -18,9 +18,9 @@
 //!
 //! Invariants: R1: a thread has a tracer exactly while it is among that process's tracees. R2: a
 //! `Stop` is there from when its thread comes to rest until it goes on; only while it doesn't go on
-//! yet may the tracer use it. One that isn't judged yet (`is_sure`) has no thread come to rest. R3: a thread whose number may be free begins to be traced no more.
-//! Locks: a tracer's `tracees` before the table's and a process's group; a thread's `trace` after
-//! them.
+//! yet may the tracer use it. One that isn't judged yet (`is_sure`) has no thread come to rest. R3:
+//! a thread whose number may be free begins to be traced no more. Locks: a tracer's `tracees`
+//! before the table's and a process's group; a thread's `trace` after them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
