@@ -289,15 +289,14 @@ struct Set {
 }
 
 impl Set {
-    /// Puts an entry on the list. Whether that has woken a thread, or may have.
+    /// Puts an entry on the list. Whether that has woken a thread that takes it: a thread that only
+    /// looks, or waits in a set around this one, may not.
     fn put(&self, key: Key) -> bool {
         let is_new = self.items.lock().push(key, 1);
-        let is_looked_at = self.lookers.is_any();
-        if is_looked_at {
+        if self.lookers.is_any() {
             self.lookers.wake_all();
         }
-        let is_woken = is_new && self.waiters.is_any() && self.waiters.wake_first(|_| ());
-        is_woken || is_looked_at
+        is_new && self.waiters.is_any() && self.waiters.wake_first(|_| ())
     }
 
     /// Takes an entry out; says whether there was one.

@@ -58,6 +58,10 @@ pub struct FileOwner {
 /// Signals whose codes mean something else: they come with `SI_SIGIO`.
 const OTHER_CODES: SigSet = SigSet::FAULTS.with(SigSet::of(&[super::SIGCHLD]));
 
+/// Members of a group that one wake-up sends the signal, with the file's queue locked; the others
+/// hear nothing.
+const MEMBERS: usize = 64;
+
 impl FileOwner {
     /// Makes a thread, process or group (`F_OWNER_*`) the one that is told; none for 0.
     ///
@@ -144,7 +148,8 @@ impl FileOwner {
             }
             Receiver::Group(pgid) => {
                 let mut from = 0;
-                while let Some(process) = tree.next_member(*pgid, from) {
+                for _ in 0..MEMBERS {
+                    let Some(process) = tree.next_member(*pgid, from) else { break };
                     from = process.pid + 1;
                     send(process, None);
                 }
