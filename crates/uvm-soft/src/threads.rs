@@ -227,7 +227,7 @@ pub(crate) mod shuttle_threads {
 
     use crate::heap::aside;
 
-    use super::{Channel, HashMap, LazyLock, RawLock, Row, Sleepers, Threads, Ticket};
+    use super::{Channel, HashMap, RawLock, Row, Sleepers, Threads, Ticket};
     use shuttle::sync::{Condvar, Mutex};
     use std::cell::Cell;
     use std::collections::VecDeque;
@@ -300,13 +300,13 @@ pub(crate) mod shuttle_threads {
         }
 
         fn rows() -> &'static [Row] {
-            &*ROWS
+            rows()
         }
 
         fn cpu() -> usize {
             // Between two looks at a lock another thread may close it.
             ShuttleThreads::pause();
-            ShuttleThreads::cpu() % ROWS.len()
+            ShuttleThreads::cpu() % rows().len()
         }
 
         fn wait_until(mut done: impl FnMut() -> bool) {
@@ -316,9 +316,15 @@ pub(crate) mod shuttle_threads {
         }
     }
 
-    /// What tasks of all tests read: an execution that is abandoned leaves names of locks behind,
-    /// which cost places.
-    static ROWS: LazyLock<[Row; 2]> = LazyLock::new(|| [Row::new(), Row::new()]);
+    /// What the tasks of a test read. Each test has its own, as its host thread has: an execution
+    /// that is abandoned leaves names of locks behind, and another test may have a lock at such an
+    /// address, for whose readers it would wait for ever.
+    fn rows() -> &'static [Row] {
+        thread_local! {
+            static ROWS: &'static [Row] = Box::leak(Box::new([Row::new(), Row::new()]));
+        }
+        ROWS.with(|rows| *rows)
+    }
 
     /// Sleeping tasks. One wake-up of one task wakes just one, the first that came: what a kernel
     /// does, and the harder case.

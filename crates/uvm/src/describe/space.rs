@@ -89,9 +89,9 @@ impl<M: Machine> Uvm<M> {
         sum
     }
 
-    /// Calls `each`, with the map locked, for each page of an object that a translation in the range
-    /// leads to. Looks at `most` pages and entries, at least two, and returns where the rest of the
-    /// range begins, if some is left.
+    /// Calls `each`, with the map locked, for each page of an object that a translation in the
+    /// range leads to. Looks at `most` pages and entries, at least two, and returns where the rest
+    /// of the range begins, if some is left.
     ///
     /// ```
     /// # use uvm_soft::example::*;
