@@ -403,7 +403,7 @@ enum Leaves {
     IfOthersAreFirst,
     /// If there is another one.
     Now,
-    /// The same, and others are to run before it.
+    /// If there is another one, which then runs first.
     GivesUp,
 }
 

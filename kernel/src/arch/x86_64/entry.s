@@ -150,6 +150,7 @@ trap_common:
     jz 1f
     swapgs
     OUT_OF_USE
+trap_from_user:
     cld
     SAVE_ALL
     CLAC
@@ -254,14 +255,7 @@ debug_entry:
     mov rax, gs:[{SCRATCH}]
     push 0
     push 1
-    cld
-    SAVE_ALL
-    CLAC
-    COUNT_USER
-    xor ebp, ebp
-    mov rdi, rsp
-    call {user_trap}
-    jmp user_return
+    jmp trap_from_user
 1:  push 0
     push 1
     SAVE_ALL
