@@ -319,7 +319,7 @@ impl Thread {
             return 'T';
         }
         drop(group);
-        if task.sleeps_deeply() {
+        if task.is_uninterruptible() {
             'D'
         } else {
             'S'

@@ -276,7 +276,7 @@ fn stat() -> String {
         sched::switches(),
         proc::table::made(),
         load::running(),
-        load::deep_sleepers()
+        load::uninterruptible()
     );
     out
 }

@@ -1,4 +1,4 @@
-//! The load averages: how many tasks run, could run or sleep deeply, damped over one, five and
+//! The load averages: how many tasks run, could run or sleep uninterruptibly, damped over one, five and
 //! fifteen minutes.
 //!
 //! That number is looked at every [`PERIOD`], and each average moves towards it, as on Linux. No
@@ -27,19 +27,19 @@ const ALL: u64 = 4096;
 static NEXT: AtomicU64 = AtomicU64::new(PERIOD);
 static AVERAGES: SpinLock<[u64; 3]> = SpinLock::new([0; 3]);
 /// Threads of programs in sleeps that no signal ends.
-static DEEP: AtomicUsize = AtomicUsize::new(0);
+static UNINTERRUPTIBLE: AtomicUsize = AtomicUsize::new(0);
 
-pub(super) fn enter_deep_sleep() {
-    DEEP.fetch_add(1, Relaxed);
+pub(super) fn enter_uninterruptible() {
+    UNINTERRUPTIBLE.fetch_add(1, Relaxed);
 }
 
-pub(super) fn leave_deep_sleep() {
-    DEEP.fetch_sub(1, Relaxed);
+pub(super) fn leave_uninterruptible() {
+    UNINTERRUPTIBLE.fetch_sub(1, Relaxed);
 }
 
 /// Threads of programs in sleeps that no signal ends.
-pub fn deep_sleepers() -> usize {
-    DEEP.load(Relaxed)
+pub fn uninterruptible() -> usize {
+    UNINTERRUPTIBLE.load(Relaxed)
 }
 
 /// Tasks that run or could, those of the kernel too; a moment ago.
@@ -69,7 +69,7 @@ fn end_periods(now: Nanos, running: usize) {
     };
     let mut averages = AVERAGES.lock();
     for (average, left) in averages.iter_mut().zip(LEFT) {
-        let deep = deep_sleepers() as u64 * ONE;
+        let deep = uninterruptible() as u64 * ONE;
         for _ in 1..ended.min(ALL) {
             *average = toward(*average, left, deep);
         }

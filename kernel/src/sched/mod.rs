@@ -193,15 +193,15 @@ pub fn block(task: &Task) {
 }
 
 /// Like [`block`], for a sleep that no signal ends: a program's thread counts as one that runs.
-pub fn block_deeply(task: &Task) {
+pub fn block_uninterruptible(task: &Task) {
     if task.user().is_none() {
         return block(task);
     }
-    task.set_sleeps_deeply(true);
-    load::enter_deep_sleep();
+    task.set_uninterruptible(true);
+    load::enter_uninterruptible();
     block(task);
-    load::leave_deep_sleep();
-    task.set_sleeps_deeply(false);
+    load::leave_uninterruptible();
+    task.set_uninterruptible(false);
 }
 
 /// Makes a blocked task ready; no effect on others. May be called from interrupt handlers and with

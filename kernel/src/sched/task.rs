@@ -96,7 +96,7 @@ pub struct Task {
     waits: AtomicU64,
     preemptions: AtomicU64,
     /// No signal ends the sleep that it is in.
-    sleeps_deeply: AtomicBool,
+    is_uninterruptible: AtomicBool,
     /// A program's segment bases while it doesn't run.
     bases: Bases,
     /// Its debugger's watchpoints.
@@ -147,7 +147,7 @@ impl Task {
             kernel_ns: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             preemptions: AtomicU64::new(0),
-            sleeps_deeply: AtomicBool::new(false),
+            is_uninterruptible: AtomicBool::new(false),
             bases: Bases::default(),
             watch: debug::Watch::new(),
             deferred_closes: SpinLock::default(),
@@ -459,12 +459,12 @@ impl Task {
     }
 
     /// Whether no signal ends the sleep that it is in.
-    pub fn sleeps_deeply(&self) -> bool {
-        self.sleeps_deeply.load(Relaxed)
+    pub fn is_uninterruptible(&self) -> bool {
+        self.is_uninterruptible.load(Relaxed)
     }
 
-    pub(super) fn set_sleeps_deeply(&self, deeply: bool) {
-        self.sleeps_deeply.store(deeply, Relaxed);
+    pub(super) fn set_uninterruptible(&self, is_uninterruptible: bool) {
+        self.is_uninterruptible.store(is_uninterruptible, Relaxed);
     }
 
     /// Charges the task and its process.

@@ -377,7 +377,7 @@ fn sleep<T>(
         }
         let nap = (!is_known).then(|| sched::wake_at(sched::now() + NAP, task));
         match signals {
-            Signals::Ignored => sched::block_deeply(task),
+            Signals::Ignored => sched::block_uninterruptible(task),
             Signals::Heeded => sched::block(task),
         }
         if let Some(nap) = nap {

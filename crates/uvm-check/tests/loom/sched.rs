@@ -38,6 +38,10 @@ pub fn block(task: &Task) {
     }
 }
 
+pub fn block_uninterruptible(task: &Task) {
+    block(task);
+}
+
 pub fn wake(task: &Arc<Task>) {
     *task.was_woken.lock().unwrap() = true;
     task.woken.notify_all();

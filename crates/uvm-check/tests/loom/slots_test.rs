@@ -112,8 +112,8 @@ fn holders_that_part_at_once_are_counted_once_each() {
         let mut b = child.join().unwrap();
         assert!(!a.is_shared(0) && !b.is_shared(0));
         assert_eq!(Counts(&body).refs(), 2);
-        a.take_range(0..1, Heap::Reserved, &mut Counts(&body));
-        b.take_range(0..1, Heap::Reserved, &mut Counts(&body));
+        let _ = a.take_range(0..1, Heap::Reserved, &mut Counts(&body));
+        let _ = b.take_range(0..1, Heap::Reserved, &mut Counts(&body));
         assert_eq!(Counts(&body).refs(), 0);
     });
 }
