@@ -321,7 +321,10 @@ pub(crate) mod shuttle_threads {
     /// address, for whose readers it would wait for ever.
     fn rows() -> &'static [Row] {
         thread_local! {
-            static ROWS: &'static [Row] = Box::leak(Box::new([Row::new(), Row::new()]));
+            static ROWS: &'static [Row] = {
+                let _host = heap::host();
+                Box::leak(Box::new([Row::new(), Row::new()]))
+            };
         }
         ROWS.with(|rows| *rows)
     }

@@ -1,5 +1,5 @@
-//! The load averages: how many tasks run, could run or sleep uninterruptibly, damped over one, five and
-//! fifteen minutes.
+//! The load averages: how many tasks run, could run or sleep uninterruptibly, damped over one,
+//! five and fifteen minutes.
 //!
 //! That number is looked at every [`PERIOD`], and each average moves towards it, as on Linux. No
 //! timer does that: a CPU that only sleeps takes no interrupt. The first switch, tick or reader
