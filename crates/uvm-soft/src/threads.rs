@@ -225,7 +225,7 @@ impl Sleepers for StdSleepers {
 pub(crate) mod shuttle_threads {
     //! Tasks under shuttle: every lock and sleep is a point at which it may switch.
 
-    use crate::heap::aside;
+    use crate::heap::{self, aside};
 
     use super::{Channel, HashMap, RawLock, Row, Sleepers, Threads, Ticket};
     use shuttle::sync::{Condvar, Mutex};
