@@ -153,7 +153,13 @@ pub fn may_tell_of_file(target: &Process, uid: u32, euid: u32) -> bool {
 /// # Errors
 /// `EPERM`.
 pub fn may_schedule(target: &Process) -> Result<()> {
-    may_renice(target, None)
+    let (own, other) = (current_process().cred(), target.cred());
+    if own.has(Caps::SYS_NICE) {
+        return Ok(());
+    }
+    allowed([other.uid, other.euid].contains(&own.euid))?;
+    // A process that may do more than the caller isn't slowed down by it.
+    allowed(own.caps.permitted.contains(other.caps.permitted))
 }
 
 /// Gives a thread another scheduling policy: a real-time one up to its limit. One that is to run
@@ -171,7 +177,7 @@ pub fn change_policy(thread: &Thread, policy: Policy) -> Result<()> {
         let may_be_real_time = new == 0 || policy.kind() == old.kind() || most != 0;
         let may_be_first = new <= was || u64::from(new) <= most;
         let was_idle = old.kind() == policy::IDLE && policy.kind() != policy::IDLE;
-        let may_run = !was_idle || target.nice.load(Ordering::Relaxed) >= lowest_nice(target);
+        let may_run = !was_idle || thread.nice() >= lowest_nice(target);
         let keeps_on = old.resets_at_fork && !policy.resets_at_fork;
         may_be_real_time && may_be_first && may_run && !keeps_on
     };
@@ -183,22 +189,17 @@ fn lowest_nice(process: &Process) -> i32 {
     20 - process.limit(RLIMIT_NICE).min(40) as i32
 }
 
-/// Whether the running process may schedule another one, or itself, and give it this niceness.
+/// Whether the running process may schedule a thread, and give it this niceness.
 ///
 /// # Errors
 /// `EPERM` if it may not schedule it; `EACCES` if that is more than it may have.
-pub fn may_renice(target: &Process, nice: Option<i32>) -> Result<()> {
-    let (own, other) = (current_process().cred(), target.cred());
-    if own.has(Caps::SYS_NICE) {
-        return Ok(());
-    }
-    allowed([other.uid, other.euid].contains(&own.euid))?;
-    let now = target.nice.load(Ordering::Relaxed);
-    if nice.is_some_and(|nice| nice < now && nice < lowest_nice(target)) {
+pub fn may_renice(target: &Thread, nice: i32) -> Result<()> {
+    may_schedule(&target.process)?;
+    let is_free = current_process().cred().has(Caps::SYS_NICE);
+    if !is_free && nice < target.nice() && nice < lowest_nice(&target.process) {
         return Err(EACCES);
     }
-    // A process that may do more than the caller isn't slowed down by it.
-    allowed(own.caps.permitted.contains(other.caps.permitted))
+    Ok(())
 }
 
 /// Whether the running process may read and change the limits of another one.

@@ -181,9 +181,13 @@ fn event_of(request: &Request) -> Option<u32> {
     }
 }
 
+/// A policy that is reset takes its rank above others with it.
 fn inherit_policy(caller: &Thread, child: &Thread) {
-    let policy = caller.policy().of_child();
+    let (own, nice) = (caller.policy(), caller.nice());
+    let policy = own.of_child();
     child.change_policy(|_| Some(policy));
+    let starts_anew = own.resets_at_fork && (own.priority() != 0 || nice < 0);
+    child.renice(if starts_anew { 0 } else { nice });
 }
 
 fn mm_for(caller: &Thread, flags: Flags) -> Result<Arc<Mm>> {
@@ -238,7 +242,6 @@ fn new_process(
     process.pgid.store(parent.pgid(), Ordering::Relaxed);
     process.sid.store(parent.sid(), Ordering::Relaxed);
     process.personality.store(parent.personality.load(Ordering::Relaxed), Ordering::Relaxed);
-    process.nice.store(parent.nice.load(Ordering::Relaxed), Ordering::Relaxed);
     process.oom.inherit(&parent.oom);
     let thread = Thread::new(pid, Arc::new(process), mm, caller.mask(), caller.comm_bytes(), None);
     if !flags.contains(Flags::VM) || flags.contains(Flags::VFORK) {

@@ -56,6 +56,9 @@ fn leave(thread: &Arc<Thread>) -> ! {
     let own = left.map(|at| group.threads.swap_remove(at));
     fault::shrink(&mut group.threads);
     let last = group.threads.is_empty();
+    if thread.tid() == process.pid {
+        process.nice.store(thread.nice(), Ordering::Relaxed);
+    }
     if thread.tid() == process.pid || (last && group.comm[0] == 0) {
         group.comm = thread.comm_bytes();
     }

@@ -139,6 +139,7 @@ pub struct Process {
     /// Orphans among its descendants become its children.
     pub subreaper: AtomicBool,
     pub personality: AtomicU32,
+    /// The niceness of its first thread, once that has ended.
     pub nice: AtomicI32,
     pub oom: oom::Adjustment,
 }
@@ -331,6 +332,22 @@ impl Process {
     /// front, as threads behind it alone are moved when one goes.
     pub fn leader(&self) -> Option<Arc<Thread>> {
         self.group.lock().threads.first().cloned()
+    }
+
+    /// Calls `f` with each of its threads, the group unlocked. Of many threads, some may be left
+    /// out while others end.
+    pub fn for_each_thread(&self, mut f: impl FnMut(&Arc<Thread>)) {
+        const AT_ONCE: usize = 64;
+        for from in (0..).step_by(AT_ONCE) {
+            let part: [Option<Arc<Thread>>; AT_ONCE] = {
+                let group = self.group.lock();
+                core::array::from_fn(|at| group.threads.get(from + at).cloned())
+            };
+            part.iter().flatten().for_each(&mut f);
+            if part[AT_ONCE - 1].is_none() {
+                return;
+            }
+        }
     }
 
     /// How many threads it has.

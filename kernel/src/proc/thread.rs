@@ -99,6 +99,7 @@ pub struct Thread {
     pub parent_death_signal: AtomicI32,
     /// Its scheduling policy, as [`Policy::bits`].
     policy: AtomicU32,
+    nice: AtomicI32,
     pub trace: SpinLock<Trace>,
     /// It stops for its tracer at both ends of a system call.
     pub traces_calls: AtomicBool,
@@ -123,6 +124,19 @@ impl Thread {
     /// Its scheduling policy.
     pub fn policy(&self) -> Policy {
         Policy::from_bits(self.policy.load(Ordering::Relaxed))
+    }
+
+    /// Its niceness, from -20 to 19.
+    pub fn nice(&self) -> i32 {
+        self.nice.load(Ordering::Relaxed)
+    }
+
+    /// Gives it another niceness, which counts at once.
+    pub fn renice(&self, nice: i32) {
+        self.nice.store(nice, Ordering::Relaxed);
+        if let Some(task) = self.task() {
+            sched::follow_policy(&task);
+        }
     }
 
     /// Gives it the policy that `new` makes of its present one, if any. Whether it did.
@@ -169,6 +183,7 @@ impl Thread {
             comm: SpinLock::new(comm),
             parent_death_signal: AtomicI32::new(0),
             policy: AtomicU32::new(0),
+            nice: AtomicI32::new(0),
             trace: SpinLock::new(Trace::default()),
             traces_calls: AtomicBool::new(false),
             passes: AtomicU64::new(0),

@@ -419,7 +419,7 @@ fn stat(target: &Target) -> Result<Vec<u8>> {
     let children = *process.child_usage.lock();
     let (terminal, foreground) = tty::shown(process.sid());
     let thread = target.thread.as_deref();
-    let nice = process.nice.load(Relaxed);
+    let nice = thread.map_or_else(|| process.nice.load(Relaxed), |thread| thread.nice());
     let policy = thread.map(|thread| thread.policy()).unwrap_or_default();
     let (ignored, caught) = process.group.lock().actions.sets();
     let pending = thread.map_or(0, |thread| thread.pending.lock().set().0);

@@ -103,7 +103,7 @@ impl Fair {
         let policy = thread.policy();
         let weight = match policy.kind() {
             policy::IDLE => IDLE_WEIGHT,
-            _ => WEIGHTS[(thread.process.nice.load(Relaxed).clamp(-20, 19) + 20) as usize],
+            _ => WEIGHTS[(thread.nice().clamp(-20, 19) + 20) as usize],
         };
         self.weight.store(weight, Relaxed);
         self.policy.store(policy.bits(), Relaxed);

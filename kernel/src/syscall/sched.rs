@@ -8,7 +8,7 @@ use super::{calls, Calls};
 use crate::arch::cpu;
 use crate::errno::{Result, E2BIG, EINVAL, EPERM, ESRCH};
 use crate::mem::fault;
-use crate::proc::{access, current_process, current_thread, table, Pid, Process, Thread};
+use crate::proc::{access, current_process, current_thread, table, Pid, Thread};
 use crate::sched::{self, policy, Policy};
 use crate::user;
 use machine::CpuSet;
@@ -47,7 +47,7 @@ fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
 
 fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
     const MASK: usize = 8;
-    let thread = thread_or_self(tid)?;
+    let thread = thread_or_self(tid).map_err(|_| ESRCH)?;
     if size < MASK || !size.is_multiple_of(8) {
         return Err(EINVAL);
     }
@@ -61,7 +61,7 @@ fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
     let known = size.min(mask.len());
     user::copy_in(&mut mask[..known], at)?;
     let cpus = CpuSet::from_bits(u64::from_le_bytes(mask));
-    let thread = thread_or_self(tid)?;
+    let thread = thread_or_self(tid).map_err(|_| ESRCH)?;
     access::may_schedule(&thread.process)?;
     if cpus.intersection(cpu::online()).is_empty() {
         return Err(EINVAL);
@@ -157,13 +157,12 @@ fn sched_setattr(tid: Pid, at: u64, flags: u32) -> Result<()> {
     };
     let priority = if keeps(KEEP_PARAMETERS) { u32::from(old.priority()) } else { asked.priority };
     let new = Policy::new(kind, priority, keeps(RESET_ON_FORK)).ok_or(EINVAL)?;
-    let process = &thread.process;
     let has_nice = [policy::OTHER, policy::BATCH].contains(&new.kind());
     let nice = (has_nice && !keeps(KEEP_PARAMETERS)).then_some(asked.nice.clamp(-20, 19));
-    access::may_renice(process, nice).map_err(|_| EPERM)?;
+    access::may_renice(&thread, nice.unwrap_or(thread.nice())).map_err(|_| EPERM)?;
     access::change_policy(&thread, new)?;
     if let Some(nice) = nice {
-        process.nice.store(nice, Ordering::Relaxed);
+        thread.renice(nice);
     }
     Ok(())
 }
@@ -176,7 +175,7 @@ fn sched_getattr(tid: Pid, at: u64, size: u32, flags: u32) -> Result<()> {
     let thread = thread_or_self(tid)?;
     let policy = thread.policy();
     let has_nice = [policy::OTHER, policy::BATCH].contains(&policy.kind());
-    let nice = thread.process.nice.load(Ordering::Relaxed);
+    let nice = thread.nice();
     let attributes = Attributes {
         size: ATTRIBUTES as u32,
         policy: policy.kind().into(),
@@ -205,43 +204,57 @@ fn sched_rr_get_interval(tid: Pid, at: u64) -> Result<()> {
     user::put(at, &crate::time::Timespec::from_nanos(turn))
 }
 
-/// The processes that a kind and a number stand for: one, a group, or a user's.
-fn processes_of(kind: i32, id: i32) -> Result<alloc::vec::Vec<Arc<Process>>> {
+const PRIO_PROCESS: i32 = 0;
+const PRIO_PGRP: i32 = 1;
+const PRIO_USER: i32 = 2;
+
+/// Calls `f` with the threads that a kind and a number stand for: one, those of a group of
+/// processes, or a user's.
+///
+/// # Errors
+/// `EINVAL` for an unknown kind; `ESRCH` if there is no such thread.
+fn for_each_thread_of(kind: i32, id: i32, mut f: impl FnMut(&Arc<Thread>)) -> Result<()> {
     let own = current_process();
-    let list = match (kind, id) {
-        (0, 0) => alloc::vec![own.clone()],
-        (0, _) => match table::process(id) {
-            Some(process) => alloc::vec![process],
-            None => alloc::vec![thread_or_self(id)?.process.clone()],
-        },
-        (1, _) => table::group_members(if id == 0 { own.pgid() } else { id })?,
-        (2, _) => {
+    let processes = match (kind, id) {
+        (PRIO_PROCESS, _) => {
+            f(&thread_or_self(id).map_err(|_| ESRCH)?);
+            return Ok(());
+        }
+        (PRIO_PGRP, _) => table::group_members(if id == 0 { own.pgid() } else { id })?,
+        (PRIO_USER, _) => {
             let uid = if id == 0 { own.cred().uid } else { id as u32 };
             fault::gather(table::processes().filter(|process| process.cred().uid == uid))?
         }
         _ => return Err(EINVAL),
     };
-    if list.is_empty() {
+    for process in &processes {
+        process.for_each_thread(&mut f);
+    }
+    if processes.is_empty() {
         Err(ESRCH)
     } else {
-        Ok(list)
+        Ok(())
     }
 }
 
+/// As 20 less the niceness, so that no answer is negative: of several threads the least nice one's.
 fn getpriority(kind: i32, id: i32) -> Result<i32> {
-    let best = processes_of(kind, id)?.iter().map(|p| p.nice.load(Ordering::Relaxed)).min();
-    Ok(20 - best.unwrap_or(0))
+    let ended = || table::process(id).filter(|_| kind == PRIO_PROCESS);
+    let mut least = i32::MAX;
+    match for_each_thread_of(kind, id, |thread| least = least.min(thread.nice())) {
+        Err(ESRCH) => least = ended().ok_or(ESRCH)?.nice.load(Ordering::Relaxed),
+        found => found?,
+    }
+    Ok(20 - least.min(19))
 }
 
 fn setpriority(kind: i32, id: i32, nice: i32) -> Result<()> {
     let nice = nice.clamp(-20, 19);
     // All of them are tried; what one of them refuses is told.
     let mut outcome = Ok(());
-    for process in processes_of(kind, id)? {
-        match access::may_renice(&process, Some(nice)) {
-            Ok(()) => process.nice.store(nice, Ordering::Relaxed),
-            refused => outcome = refused,
-        }
-    }
+    for_each_thread_of(kind, id, |thread| match access::may_renice(thread, nice) {
+        Ok(()) => thread.renice(nice),
+        refused => outcome = refused,
+    })?;
     outcome
 }
