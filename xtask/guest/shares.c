@@ -443,12 +443,87 @@ static void times_are_measured(void) {
     CHECK(nanos(after.ru_utime) + nanos(after.ru_stime) >= cpu - 2000);
 }
 
+// Three programs on two CPUs each have two thirds of one.
+static void shares_of_two_cpus_are_equal(void) {
+    int64_t part[5];
+    for (int count = 3; count <= 5; count += 2) {
+        add(count, computes);
+        sleep_for(SECOND);
+        parts(count, 4 * SECOND, part);
+        for (int i = 0; i < count; i++) CHECK(part[i] >= 2000 / count * 85 / 100 && part[i] <= 2000 / count * 115 / 100);
+        end_all();
+    }
+}
+
+// Of two real-time programs that have slept on one CPU the second one runs on the other CPU.
+static void real_time_finds_a_cpu(void) {
+    int64_t part[4];
+    NEED(!gets_policy(0, SCHED_FIFO, 50));
+    add(4, computes_as_others_do);
+    NEED(!gets_policy(programs[2], SCHED_FIFO, 2) && !gets_policy(programs[3], SCHED_FIFO, 1));
+    for (int i = 2; i < 4; i++) NEED(!kill(programs[i], SIGSTOP));
+    sleep_for(50 * MILLI);
+    for (int i = 2; i < 4; i++) NEED(!kill(programs[i], SIGCONT));
+    sleep_for(50 * MILLI);
+    parts(4, 2 * SECOND, part);
+    CHECK(part[2] >= 900 && part[3] >= 900);
+    end_all();
+    NEED(!gets_policy(0, SCHED_OTHER, 0));
+}
+
+static pthread_barrier_t both_have_begun;
+static volatile pid_t nicer;
+static volatile int64_t has_counted[2];
+
+static void *counts(void *which) {
+    if (which) nicer = syscall(SYS_gettid);
+    pthread_barrier_wait(&both_have_begun);
+    for (;;) ++has_counted[which != 0];
+    return 0;
+}
+
+// Niceness is a thread's own, and counts at once for one that computes.
+static void threads_have_their_niceness(void) {
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        pthread_t threads[2];
+        NEED(!pthread_barrier_init(&both_have_begun, 0, 3));
+        for (int i = 0; i < 2; i++) NEED(!pthread_create(&threads[i], 0, counts, i ? threads : 0));
+        pthread_barrier_wait(&both_have_begun);
+        NEED(!setpriority(PRIO_PROCESS, nicer, 5));
+        CHECK(getpriority(PRIO_PROCESS, 0) == 0 && getpriority(PRIO_PROCESS, nicer) == 5);
+        int64_t first = has_counted[0], second = has_counted[1];
+        sleep_for(2 * SECOND);
+        first = has_counted[0] - first, second = has_counted[1] - second;
+        printf("  a thread counts %lld hundredths of what one counts that is nicer by 5\n", (long long)(first * 100 / (second ? second : 1)));
+        CHECK(first * 100 > second * 290 && first * 100 < second * 320);
+        // The least nice one's stands for a group's.
+        NEED(!setpgid(0, 0) && !setpriority(PRIO_PGRP, 0, 7));
+        CHECK(getpriority(PRIO_PGRP, 0) == 7 && getpriority(PRIO_PROCESS, 0) == 7 && getpriority(PRIO_PROCESS, nicer) == 7);
+        fflush(stdout);
+        _exit(failed_checks != 0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    FAILS(getpriority(PRIO_PROCESS, -1), ESRCH);
+    FAILS(getpriority(3, 0), EINVAL);
+    cpu_set_t set;
+    FAILS(sched_getaffinity(-1, sizeof set, &set), ESRCH);
+}
+
+static const struct test_case several[] = {
+    {"shares_of_two_cpus_are_equal", shares_of_two_cpus_are_equal},
+    {"real_time_finds_a_cpu", real_time_finds_a_cpu},
+};
+
 static const struct test_case cases[] = {
     {"sleeps_end_in_time", sleeps_end_in_time},
     {"answers_come_soon", answers_come_soon},
     {"yields_let_others_run", yields_let_others_run},
     {"equal_programs_have_equal_shares", equal_programs_have_equal_shares},
     {"nice_programs_have_less", nice_programs_have_less},
+    {"threads_have_their_niceness", threads_have_their_niceness},
     {"real_time_goes_first", real_time_goes_first},
     {"idle_programs_have_the_rest", idle_programs_have_the_rest},
     {"policies_are_told", policies_are_told},
@@ -458,5 +533,7 @@ static const struct test_case cases[] = {
 };
 
 int main(int argc, char **argv) {
+    // On two CPUs.
+    if (argc > 1 && !strcmp(argv[1], "several")) return RUN(several, argc - 1, argv + 1);
     return RUN(cases, argc, argv);
 }

@@ -344,7 +344,7 @@ pub fn timer_interrupt() {
     }
     if task.user().is_some() && is_over {
         if cpu::count() > 1 {
-            queue::balance(cpu::index());
+            queue::balance(cpu::index(), now);
         }
         if others_ready() {
             task.add_work(Work::RESCHEDULE);

@@ -62,6 +62,8 @@ pub(super) struct Fair {
     pub(super) came: AtomicU64,
     /// The CPU whose virtual time `start` is of.
     pub(super) cpu: AtomicUsize,
+    /// When the task was last moved to even queues out.
+    pub(super) moved: AtomicU64,
 }
 
 impl Fair {
@@ -80,6 +82,7 @@ impl Fair {
             briefs: AtomicU8::new(0),
             came: AtomicU64::new(0),
             cpu: AtomicUsize::new(cpu),
+            moved: AtomicU64::new(0),
         }
     }
 

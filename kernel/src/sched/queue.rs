@@ -39,7 +39,7 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::NoMemory;
 
@@ -55,6 +55,10 @@ const CREDIT: i64 = 500_000;
 /// Credit of real-time tasks, at most; they get it while others run, so many times as much.
 const REAL_TIME_CREDIT: i64 = 950_000_000;
 const REAL_TIME_PART: i64 = 19;
+
+/// How often a task moves between two CPUs of which one has a task more to run than the other, if
+/// that other one has a single task.
+const ROTATION: Nanos = 50_000_000;
 
 /// How a task comes into a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,6 +116,12 @@ struct Queue {
     until: AtomicU64,
     /// Virtual time, up to when the running task was charged; changed with the queue locked.
     vtime: AtomicU64,
+    /// The real-time priority of the task that runs, and of the first that waits; 0 for none.
+    /// Changed with the queue locked.
+    priority: AtomicU8,
+    waiting_priority: AtomicU8,
+    /// When a task was last taken to or from another queue to even them out.
+    rotated: AtomicU64,
 }
 
 struct Ready {
@@ -157,6 +167,9 @@ impl Queue {
             len: AtomicUsize::new(0),
             until: AtomicU64::new(0),
             vtime: AtomicU64::new(0),
+            priority: AtomicU8::new(0),
+            waiting_priority: AtomicU8::new(0),
+            rotated: AtomicU64::new(0),
         }
     }
 
@@ -261,6 +274,7 @@ impl Queue {
             if task.fair.came.load(Relaxed) == 0 {
                 task.fair.came.store(ready.came, Relaxed);
             }
+            self.waiting_priority.fetch_max(task.fair.priority(), Relaxed);
             return ready.real_time.push(Entry(task));
         }
         task.fair.came.store(ready.came, Relaxed);
@@ -315,7 +329,9 @@ impl Queue {
                 own.priority() < first || own.priority() == first && own.left_of_round() == 0
             };
             if first.is_some_and(|first| own.is_none_or(|own| goes(own, first))) {
-                return ready.real_time.pop().map(|Entry(task)| task);
+                let task = ready.real_time.pop().map(|Entry(task)| task);
+                self.note_waiting(ready);
+                return task;
             }
             if own.is_some() {
                 return None;
@@ -336,6 +352,12 @@ impl Queue {
         };
         ready.weight -= task.fair.weight();
         Some(task)
+    }
+
+    /// A real-time task was taken off its list.
+    fn note_waiting(&self, ready: &Ready) {
+        let first = ready.real_time.peek().map_or(0, |first| first.0.fair.priority());
+        self.waiting_priority.store(first, Relaxed);
     }
 
     /// Takes the eligible task that is due first, unless the one that runs is.
@@ -370,6 +392,7 @@ impl Queue {
     /// A task runs from now on; up to now all is charged.
     fn run(&self, ready: &mut Ready, cpu: usize, task: &Arc<Task>, now: Nanos) {
         let next = (!task.is_idle()).then(|| task.clone());
+        self.priority.store(task.fair.priority(), Relaxed);
         if let Some(task) = &next {
             if task.fair.cpu.swap(cpu, Relaxed) != cpu {
                 task.fair.start.store(self.vtime(), Relaxed);
@@ -583,10 +606,12 @@ pub(super) fn follow(task: &Arc<Task>) -> bool {
         ready_now.weight -= task.fair.weight();
         task.fair.follow(task);
         ready_now.weight += task.fair.weight();
+        queue.priority.store(task.fair.priority(), Relaxed);
         queue.until.store(now, Relaxed);
         return true;
     }
     let Some(task) = ready_now.remove(true, |other| Arc::ptr_eq(other, task)) else { return false };
+    queue.note_waiting(ready_now);
     queue.len.fetch_sub(1, Relaxed);
     queue.enter(ready_now, cpu, task, Comes::Ready, now)
 }
@@ -600,21 +625,28 @@ pub(super) fn until(cpu: usize) -> Nanos {
 /// Takes a task that may run on CPU `here` from another's queue.
 pub(super) fn steal(here: usize) -> Option<Arc<Task>> {
     let cpus = cpu::count();
-    (here + 1..here + cpus).find_map(|victim| steal_from(victim % cpus, here, true))
+    (here + 1..here + cpus).find_map(|victim| steal_from(victim % cpus, here, true, |_| true))
 }
 
-/// Leaves those that are due soon where they are, unless they are wanted too.
-fn steal_from(victim: usize, here: usize, with_due: bool) -> Option<Arc<Task>> {
+/// Takes one that `may` be taken. Leaves those that are due soon where they are, unless they are
+/// wanted too.
+fn steal_from(
+    victim: usize,
+    here: usize,
+    with_due: bool,
+    may: impl Fn(&Arc<Task>) -> bool,
+) -> Option<Arc<Task>> {
     let queue = &QUEUES[victim];
     if queue.len.load(Relaxed) == 0 {
         return None;
     }
     let mut ready = queue.ready.lock();
     let ready = &mut *ready;
-    let may = |task: &Arc<Task>| task.allowed().contains(here);
+    let may = |task: &Arc<Task>| task.allowed().contains(here) && may(task);
     let at = if with_due { ready.urgent.iter().position(may) } else { None };
     let urgent = at.and_then(|at| ready.urgent.remove(at));
     let task = urgent.or_else(|| ready.remove(with_due, may))?;
+    queue.note_waiting(ready);
     queue.len.fetch_sub(1, Relaxed);
     task.set_cpu(here);
     Some(task)
@@ -636,15 +668,44 @@ fn take_where<const BY: u8>(
 }
 
 /// Evens queues out: takes a task from the longest queue if that has two more than this CPU's.
-pub(super) fn balance(here: usize) {
-    let own = len(here);
-    let longest = (0..cpu::count()).max_by_key(|&cpu| len(cpu));
-    if let Some(task) = longest
-        .filter(|&cpu| cpu != here && len(cpu) > own + 1)
-        .and_then(|cpu| steal_from(cpu, here, false))
+///
+/// If it has one more, each of its tasks has less than each one here. So one of them comes over
+/// every now and then, the one that has moved longest ago: then another queue is the longest.
+///
+/// Before that, a real-time task that waits elsewhere comes to where a task runs that it goes
+/// before.
+pub(super) fn balance(here: usize, now: Nanos) {
+    let waiting = |cpu: &usize| QUEUES[*cpu].waiting_priority.load(Relaxed);
+    if let Some(cpu) = (0..cpu::count())
+        .max_by_key(waiting)
+        .filter(|cpu| *cpu != here && waiting(cpu) > priority(here))
     {
+        if let Some(task) = steal_from(cpu, here, true, |task| task.fair.is_real_time()) {
+            push(here, task, Comes::Ready);
+        }
+        return;
+    }
+    let own = len(here);
+    let Some(longest) = (0..cpu::count()).max_by_key(|&cpu| len(cpu)) else { return };
+    let (more, period) = (len(longest).saturating_sub(own), ROTATION * (own as Nanos + 1));
+    let has_stayed = |moved: Nanos, periods| now.saturating_sub(moved) >= periods * period / 2;
+    if more == 0 || more == 1 && !has_stayed(QUEUES[here].rotated.load(Relaxed), 2) {
+        return;
+    }
+    let may = |task: &Arc<Task>| more > 1 || has_stayed(task.fair.moved.load(Relaxed), 3);
+    if let Some(task) = steal_from(longest, here, false, may) {
+        for queue in [here, longest] {
+            QUEUES[queue].rotated.store(now, Relaxed);
+        }
+        task.fair.moved.store(now, Relaxed);
         push(here, task, Comes::Ready);
     }
+}
+
+/// The real-time priority that a task must be above to run on a CPU at once; a moment ago.
+pub(super) fn priority(cpu: usize) -> u8 {
+    let queue = &QUEUES[cpu];
+    queue.priority.load(Relaxed).max(queue.waiting_priority.load(Relaxed))
 }
 
 /// Tasks in a CPU's queue, a moment ago.

@@ -173,6 +173,11 @@ pub const CASES: &[Case] = &[
         ..guest("shares of the CPU", &[("shares", Libc::Musl)], &["/bin/shares"])
     },
     Case {
+        cpus: 2,
+        ours_only: true,
+        ..guest("shares of two CPUs", &[("shares", Libc::Musl)], &["/bin/shares", "several"])
+    },
+    Case {
         clock: Clock::Instructions,
         seconds: 300,
         ours_only: true,
