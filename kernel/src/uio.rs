@@ -37,6 +37,11 @@ fn whole_pages(addr: u64, len: usize) -> Option<(u64, u64)> {
     (addr.is_multiple_of(PAGE_SIZE as u64) && pages > 0 && end <= USER_END).then_some((addr, pages))
 }
 
+/// How many bytes lie between an address and the end of its page.
+fn before_page_end(addr: u64) -> usize {
+    PAGE_SIZE - addr as usize % PAGE_SIZE
+}
+
 fn is_multiple(addr: u64, len: usize, unit: usize) -> bool {
     addr.is_multiple_of(unit as u64) && len.is_multiple_of(unit)
 }
@@ -89,9 +94,33 @@ impl<'a> Sink<'a> {
         })
     }
 
-    /// As [`Sink::put`] with bytes that others may write meanwhile.
+    /// As [`Sink::put`] with bytes of a page that others may write meanwhile. Where not all of a
+    /// piece can be put, what fits before the end of its first page is.
     pub fn put_page(&mut self, bytes: PageBytes) -> Result<usize> {
-        self.pieces(bytes.len().min(self.left), |piece, at| match piece {
+        let want = bytes.len().min(self.left);
+        let put = self.put_pieces(bytes.part(0, want));
+        if put == Ok(want) {
+            return put;
+        }
+        let before = put.unwrap_or(0);
+        let room = match self.target {
+            Target::User(addr) => before_page_end(addr + self.done as u64),
+            Target::Vector(vector) => {
+                locate(vector, self.done).map_or(0, |(addr, len)| before_page_end(addr).min(len))
+            }
+            Target::Kernel(_) => 0,
+        };
+        if room >= want - before {
+            return put;
+        }
+        match self.put_pieces(bytes.part(before, room)) {
+            Ok(more) => Ok(before + more),
+            Err(_) => put,
+        }
+    }
+
+    fn put_pieces(&mut self, bytes: PageBytes) -> Result<usize> {
+        self.pieces(bytes.len(), |piece, at| match piece {
             Piece::User(addr, len) => user::copy_out_page(addr, bytes.part(at, len)),
             Piece::Kernel(to) => {
                 bytes.part(at, to.len()).copy_to(to);
@@ -291,8 +320,26 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// As [`Source::get`] to bytes that others may read and write meanwhile.
+    /// As [`Source::get`] to bytes of a page that others may read and write meanwhile. Where not
+    /// all of a piece can be had, what lies before the end of its first page is.
     pub fn get_page(&mut self, to: PageBytes) -> Result<usize> {
+        let want = to.len().min(self.left);
+        let got = self.get_pieces(to.part(0, want));
+        if got == Ok(want) {
+            return got;
+        }
+        let before = got.unwrap_or(0);
+        let room = self.run().map_or(0, |(addr, len)| before_page_end(addr).min(len));
+        if matches!(self.origin, Origin::Kernel(_)) || room >= want - before {
+            return got;
+        }
+        match self.get_pieces(to.part(before, room)) {
+            Ok(more) => Ok(before + more),
+            Err(_) => got,
+        }
+    }
+
+    fn get_pieces(&mut self, to: PageBytes) -> Result<usize> {
         self.pieces(to.len(), |piece, at| match piece {
             Bytes::User(addr, len) => user::copy_in_page(to.part(at, len), addr),
             Bytes::Kernel(from) => {

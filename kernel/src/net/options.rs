@@ -30,6 +30,7 @@ const RECEIVE_MIN: usize = 2304;
 const SOL_SOCKET: u32 = net::SOL_SOCKET;
 const IPPROTO_IP: u32 = 0;
 const IPPROTO_TCP: u32 = 6;
+const IPPROTO_UDP: u32 = 17;
 const IPPROTO_IPV6: u32 = 41;
 const NANOS: i64 = 1_000_000_000;
 /// Kept options of one socket at most.
@@ -240,6 +241,11 @@ impl Value {
 pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Result<()> {
     let value = Value { addr, len: usize::try_from(len).map_err(|_| EINVAL)? };
     let options = &socket.options;
+    if level == SOL_SOCKET {
+        value.int()?;
+    } else if socket.family == Family::Unix {
+        return Err(EOPNOTSUPP);
+    }
     may_set(level, name, &value)?;
     match (level, name) {
         (SOL_SOCKET, net::SO_REUSEADDR) => options.reuse_address.store(value.flag()?, Relaxed),
@@ -272,6 +278,7 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
             }
             options.only6.store(value.flag()?, Relaxed);
         }
+        (SOL_SOCKET, net::SO_SNDLOWAT) => return Err(ENOPROTOOPT),
         _ => {
             kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
             options.keep(level, name, value.int()?)?;
@@ -308,6 +315,17 @@ fn may_set(level: u32, name: u32, value: &Value) -> Result<()> {
 
 /// `getsockopt`: writes as much of the value as there is room for, and its length.
 pub fn get(socket: &Socket, level: u32, name: u32, addr: u64, len_addr: u64) -> Result<()> {
+    let has_level = match socket.family {
+        Family::Unix => level == SOL_SOCKET,
+        Family::Inet4 if socket.kind == Kind::Stream => {
+            matches!(level, SOL_SOCKET | IPPROTO_IP | IPPROTO_TCP)
+        }
+        Family::Inet4 => matches!(level, SOL_SOCKET | IPPROTO_IP | IPPROTO_UDP),
+        Family::Inet6 | Family::Null => true,
+    };
+    if !has_level {
+        return Err(EOPNOTSUPP);
+    }
     let room: i32 = user::get(len_addr)?;
     let room = usize::try_from(room).map_err(|_| EINVAL)?;
     let value = value_of(socket, level, name)?;

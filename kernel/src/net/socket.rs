@@ -238,6 +238,11 @@ impl Socket {
         self.kind == Kind::Datagram
     }
 
+    /// Whether it is a local stream, which has one peer and no other.
+    pub fn is_local_stream(&self) -> bool {
+        self.family == Family::Unix && self.kind == Kind::Stream
+    }
+
     /// Which directions are shut.
     pub fn shut(&self) -> u32 {
         self.shut.load(Ordering::SeqCst)

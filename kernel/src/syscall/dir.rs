@@ -52,7 +52,8 @@ fn list(fd: i32, buf: u64, len: usize, layout: Layout) -> Result<usize> {
     if !file.is_dir() {
         return Err(ENOTDIR);
     }
-    let room = len.min(LIST_MAX);
+    // The length is an int, and none below 0 has room for an entry.
+    let room = usize::try_from(len as i32).unwrap_or(0).min(LIST_MAX);
     let mut out: Vec<u8> = Vec::new();
     fault::attempt(|| out.try_reserve_exact(room)).map_err(|_| ENOMEM)?;
     file.with_position(|position| {

@@ -134,6 +134,7 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             file.signals()?.set_owner(|owner| owner.set_signal(arg as i32))?;
             Ok(0)
         }
+        abi::F_NOTIFY if !file.is_dir() => Err(ENOTDIR),
         abi::F_GETSIG => Ok(file.owner().map_or(0, |owner| owner.signal()) as u64),
         _ => Err(EINVAL),
     }
@@ -256,17 +257,24 @@ fn set_lock(fd: i32, file: &Arc<File>, command: u32, arg: u64) -> Result<u64> {
 }
 
 fn flock(fd: i32, operation: u32) -> Result<()> {
+    /// Of locks that other programs had to heed, which Linux had once: no lock is taken.
+    const LOCK_MAND: u32 = 32;
+    if operation & LOCK_MAND != 0 {
+        return Ok(());
+    }
+    if !matches!(operation & !abi::LOCK_NB, abi::LOCK_SH | abi::LOCK_EX | abi::LOCK_UN) {
+        return Err(EINVAL);
+    }
     let file = curproc::file(fd)?;
     let owner = Owner::flock(&file);
     let range = |mode| Range { start: 0, end: u64::MAX, mode, owner };
     let wanted = match operation & !abi::LOCK_NB {
         abi::LOCK_SH => range(Mode::Shared),
         abi::LOCK_EX => range(Mode::Exclusive),
-        abi::LOCK_UN => {
+        _ => {
             lock::clear(&file, &range(Mode::Shared))?;
             return Ok(());
         }
-        _ => return Err(EINVAL),
     };
     if operation & abi::LOCK_NB != 0 {
         lock::set(&file, wanted)

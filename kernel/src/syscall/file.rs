@@ -263,19 +263,35 @@ fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
 }
 
 fn read(fd: i32, buf: u64, len: usize) -> Result<usize> {
-    curproc::file(fd)?.read(&mut Sink::user(buf, len))
+    let file = curproc::file(fd)?;
+    file.read(&mut Sink::user(checked(buf, len, file.is_readable())?, len))
 }
 
 fn write(fd: i32, buf: u64, len: usize) -> Result<usize> {
-    curproc::file(fd)?.write(&mut Source::user(buf, len))
+    let file = curproc::file(fd)?;
+    file.write(&mut Source::user(checked(buf, len, file.is_writable())?, len))
 }
 
 fn pread64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
-    curproc::file(fd)?.read_at(at, &mut Sink::user(buf, len))
+    let file = curproc::file(fd)?;
+    file.check_start(at)?;
+    file.read_at(at, &mut Sink::user(checked(buf, len, file.is_readable())?, len))
 }
 
 fn pwrite64(fd: i32, buf: u64, len: usize, at: u64) -> Result<usize> {
-    curproc::file(fd)?.write_at(at, &mut Source::user(buf, len))
+    let file = curproc::file(fd)?;
+    file.check_start(at)?;
+    file.write_at(at, &mut Source::user(checked(buf, len, file.is_writable())?, len))
+}
+
+/// The address of a buffer that lies in user memory, whole, however much of it one call moves: what
+/// is asked before anything of the file but how it was opened.
+fn checked(buf: u64, len: usize, is_opened_for_it: bool) -> Result<u64> {
+    match is_opened_for_it {
+        true if user::is_within(buf, len) => Ok(buf),
+        true => Err(EFAULT),
+        false => Err(EBADF),
+    }
 }
 
 /// An `iovec` array; a large one is charged to the running process, which may wait with it.
@@ -318,10 +334,10 @@ pub fn foreign_vector(addr: u64, count: usize) -> Result<Vector> {
     let mut pieces = Vec::with_capacity(count);
     for index in 0..count as u64 {
         let [base, len]: [u64; 2] = user::get(addr.wrapping_add(index * 16))?;
-        if len > i64::MAX as u64 {
-            return Err(EINVAL);
-        }
         pieces.push(IoVec { addr: base, len: len as usize });
+    }
+    if pieces.iter().any(|piece: &IoVec| piece.len > i64::MAX as usize) {
+        return Err(EINVAL);
     }
     Ok(Vector { pieces, _charge: charge })
 }
@@ -383,10 +399,16 @@ fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -
 
 fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
     let file = curproc::file(fd)?;
+    if whence > abi::SEEK_HOLE {
+        return Err(EINVAL);
+    }
     if !file.is_seekable() && !file.is_dir() {
         return Err(ESPIPE);
     }
     let io = file.io();
+    if whence >= abi::SEEK_END && file.is_dir() && io.stored().is_none() {
+        return Err(EINVAL);
+    }
     if file.inode().kind() == Kind::Char {
         return Ok(0);
     }
@@ -452,9 +474,11 @@ fn fallocate(fd: i32, mode: u32, at: i64, len: i64) -> Result<()> {
 
 fn fsync(fd: i32) -> Result<()> {
     let file = curproc::file(fd)?;
+    let is_kept = || file.io().stored().is_some() || downcast::<TmpNode>(file.inode()).is_some();
     match file.inode().kind() {
-        Kind::Fifo | Kind::Socket => Err(EINVAL),
-        _ => file.sync(),
+        Kind::Block => file.sync(),
+        Kind::File | Kind::Dir if is_kept() => file.sync(),
+        _ => Err(EINVAL),
     }
 }
 

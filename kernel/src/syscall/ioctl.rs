@@ -48,9 +48,12 @@ fn ioctl(fd: i32, request: u32, arg: u64) -> Result<u64> {
         }
         FIOSETOWN | SIOCSPGRP if is_socket(&file) => fd::set_owner(&file, user::get(arg)?)?,
         FIOGETOWN | SIOCGPGRP if is_socket(&file) => user::put(arg, &fd::owner(&file))?,
-        abi::FIONREAD if file.is_seekable() => {
+        abi::FIONREAD if file.inode().kind() == Kind::File && file.is_seekable() => {
             let left = file.with_position(|at| Ok(file.inode().stat().size.saturating_sub(*at)))?;
             user::put(arg, &(left.min(i32::MAX as u64) as i32))?;
+        }
+        abi::FIOQSIZE if matches!(file.inode().kind(), Kind::File | Kind::Dir) => {
+            user::put(arg, &file.inode().stat().size)?;
         }
         _ => return file.io().ioctl(&file, request, arg),
     }

@@ -8,7 +8,9 @@ use core::sync::atomic::Ordering;
 use super::{calls, mlock, Calls};
 use crate::arch::layout::{MAP_LOWEST, USER_END};
 use crate::cred::caps::Caps;
-use crate::errno::{Result, EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH};
+use crate::errno::{
+    Result, EACCES, EAGAIN, EFAULT, EINVAL, ENODEV, ENOMEM, EOVERFLOW, EPERM, ESRCH,
+};
 use crate::fs::file::{File, MapAccess};
 use crate::proc::curproc;
 use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
@@ -421,8 +423,9 @@ fn munmap(addr: u64, len: u64) -> Result<()> {
     result
 }
 
-fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
+fn mprotect(addr: u64, len: u64, bits: u64) -> Result<()> {
     const GROWS: u32 = abi::PROT_GROWSDOWN | abi::PROT_GROWSUP;
+    let bits = u32::try_from(bits).map_err(|_| EINVAL)?;
     if bits & !(PROT_KNOWN | GROWS) != 0 || bits & GROWS == GROWS || !addr.is_multiple_of(PAGE) {
         return Err(EINVAL);
     }
@@ -446,10 +449,11 @@ fn mprotect(addr: u64, len: u64, bits: u32) -> Result<()> {
     growth.promised(&mm, Promise::of_mapped(&mm), || vm::protect(&mm.space, addr, len, prot(bits)))
 }
 
-fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<u64> {
+fn mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) -> Result<u64> {
     const MAYMOVE: u32 = abi::MREMAP_MAYMOVE;
     const FIXED: u32 = abi::MREMAP_FIXED;
     const DONTUNMAP: u32 = abi::MREMAP_DONTUNMAP;
+    let flags = u32::try_from(flags).map_err(|_| EINVAL)?;
     let known = flags & !(MAYMOVE | FIXED | DONTUNMAP) == 0;
     let needs_move = flags & (FIXED | DONTUNMAP) != 0 && flags & MAYMOVE == 0;
     let old_pages = old_len.checked_next_multiple_of(PAGE).ok_or(EINVAL)?;
@@ -460,8 +464,14 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u32, new: u64) -> Result<
     if flags & DONTUNMAP != 0 && old_pages != new_pages {
         return Err(EINVAL);
     }
-    if old.checked_add(old_pages).is_none_or(|end| end > USER_END) || new_pages > USER_END {
+    if old >= USER_END {
+        return Err(EFAULT);
+    }
+    if old.checked_add(old_pages).is_none_or(|end| end > USER_END) {
         return Err(EINVAL);
+    }
+    if new_pages > USER_END {
+        return Err(if flags & (FIXED | DONTUNMAP) != 0 { EINVAL } else { ENOMEM });
     }
     let place = match flags & (MAYMOVE | FIXED) {
         0 => RemapPlace::InPlace,

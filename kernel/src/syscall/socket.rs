@@ -13,13 +13,14 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::ops::downcast_file;
 use crate::fs::pipe::Blocking;
-use crate::net::address::{Address, TYPE_FLAGS};
+use crate::net::address::{Address, Family, TYPE_FLAGS};
 use crate::net::options;
 use crate::net::queue::{Got, Peek};
 use crate::net::rights::{self, defer_close, Control};
 use crate::net::socket::{How, Received, Socket};
 use crate::proc::curproc;
-use crate::uio::{Sink, Source};
+use crate::uio::{Sink, Source, MAX_TRANSFER};
+use crate::user;
 
 pub const CALLS: Calls = calls! {
     __NR_socket => socket[3], __NR_socketpair => socketpair[4], __NR_bind => bind[3], __NR_listen => listen[2],
@@ -151,9 +152,10 @@ pub fn send(
 pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Result<Received> {
     let socket = socket_of(file)?;
     if flags & net::MSG_OOB != 0 {
-        return Err(if socket.family.is_inet() { EINVAL } else { EOPNOTSUPP });
+        let has_urgent = socket.family.is_inet() || socket.is_local_stream();
+        return Err(if has_urgent { EINVAL } else { EOPNOTSUPP });
     }
-    if flags & net::MSG_ERRQUEUE != 0 {
+    if flags & net::MSG_ERRQUEUE != 0 && socket.family.is_inet() {
         return Err(EAGAIN);
     }
     let peek = if flags & net::MSG_PEEK != 0 { Peek::Yes } else { Peek::No };
@@ -169,10 +171,30 @@ pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Res
 fn sendto(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, addr_len: u32) -> Result<usize> {
     let file = curproc::file(fd)?;
     let dest = match addr {
+        _ if !user::is_within(buf, len.min(MAX_TRANSFER)) => return Err(EFAULT),
         0 => None,
+        _ if socket_of(&file)?.family == Family::Unix && addr_len == 0 => None,
+        _ if socket_of(&file)?.is_local_stream() => return Err(named_send(&file, addr, addr_len)),
         _ => Address::get(socket_of(&file)?.family, addr, addr_len)?,
     };
     send(&file, dest.as_ref(), &mut Source::user(buf, len), None, flags)
+}
+
+/// A local stream has one peer, so no send may name another: what that is told, once the name could
+/// be read.
+fn named_send(file: &File, addr: u64, len: u32) -> Errno {
+    const NAME_MAX: usize = 128;
+    let len = len as usize;
+    if len > NAME_MAX {
+        return EINVAL;
+    }
+    if let Err(errno) = user::copy_in(&mut [0; NAME_MAX][..len], addr) {
+        return errno;
+    }
+    match socket_of(file).and_then(Socket::peer_name) {
+        Ok(_) => EISCONN,
+        Err(_) => EOPNOTSUPP,
+    }
 }
 
 fn recvfrom(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, len_addr: u64) -> Result<usize> {
@@ -201,7 +223,12 @@ pub fn told_length(received: &Received, flags: u32) -> usize {
 /// Writes a message's sender; a length of 0 where there is no sender to name.
 fn put_sender(socket: &Socket, received: &Received, addr: u64, len_addr: u64) -> Result<()> {
     match &received.from {
-        Some(Address::Unnamed) | None => crate::user::put(len_addr, &0u32),
+        Some(Address::Unnamed) | None => {
+            if user::get::<i32>(len_addr)? < 0 {
+                return Err(EINVAL);
+            }
+            user::put(len_addr, &0u32)
+        }
         Some(name) => name.put(socket.family, addr, len_addr),
     }
 }
