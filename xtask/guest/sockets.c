@@ -769,6 +769,16 @@ static void tcp_connections(void) {
     FAILS(send(client, "x", 1, MSG_NOSIGNAL), EPIPE);
     CHECK(read(client, bytes, 1) == 0 && events(client) & POLLHUP);
     close(client);
+    // Only as much is lost as is on the way at a time.
+    client = tcp_client(server), peer = accept(server, 0, 0);
+    int small = 1;
+    CHECK(!setsockopt(client, SOL_SOCKET, SO_SNDBUF, &small, sizeof small));
+    close(peer), usleep(1000);
+    static char much[1 << 20];
+    ssize_t sent = send(client, much, sizeof much, MSG_NOSIGNAL);
+    CHECK(sent > 0 && sent < (ssize_t)sizeof much);
+    FAILS(send(client, much, sizeof much, MSG_NOSIGNAL), EPIPE);
+    close(client);
     // An end with bytes unread is a reset.
     client = tcp_client(server), peer = accept(server, 0, 0);
     CHECK(write(client, "unread", 6) == 6);

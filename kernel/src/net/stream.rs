@@ -14,9 +14,9 @@ use crate::uio::{outcome, Sink, Source};
 enum Put {
     /// The bytes are in the peer's queue, or may be tried again.
     There,
-    /// The peer of a TCP connection has gone: what is sent first is lost on the way, and the next
-    /// call hears of it.
-    Lost,
+    /// The peer of a TCP connection has gone: what is sent first, as much as there is room for, is
+    /// lost on the way, and the next attempt hears of it.
+    Lost { room: usize },
 }
 
 impl Socket {
@@ -38,9 +38,7 @@ impl Socket {
         while from.left() > 0 && result.is_ok() {
             match self.put(&peer, blocking, |queue, room| queue.fill(from, room, &mut extra)) {
                 Ok(Put::There) => {}
-                Ok(Put::Lost) => {
-                    from.skip(from.left());
-                }
+                Ok(Put::Lost { room }) => _ = from.skip(from.left().min(room)),
                 Err(errno) => result = Err(errno),
             }
         }
@@ -56,7 +54,7 @@ impl Socket {
         while !chain.is_empty() && result.is_ok() {
             match self.put(&peer, blocking, |queue, room| queue.give(chain, room)) {
                 Ok(Put::There) => {}
-                Ok(Put::Lost) => chain.clear(&Clusters),
+                Ok(Put::Lost { room }) => chain.trim_front(&Clusters, chain.len().min(room)),
                 Err(errno) => result = Err(errno),
             }
         }
@@ -80,10 +78,9 @@ impl Socket {
         let limit = self.options.send_limit();
         let (result, was_empty) = peer.incoming.with(|queue| {
             if queue.is_closed() {
-                return (
-                    if self.transport.rules().is_lossy { Ok(Put::Lost) } else { Err(EPIPE) },
-                    false,
-                );
+                let is_lossy = self.transport.rules().is_lossy;
+                let result = if is_lossy { Ok(Put::Lost { room: limit }) } else { Err(EPIPE) };
+                return (result, false);
             }
             let room = limit.saturating_sub(queue.used());
             if room == 0 {
@@ -110,9 +107,9 @@ impl Socket {
                 };
                 self.wait(&self.writers, self.options.send_timeout(), ready).map(|()| Put::There)
             }
-            Ok(Put::Lost) => {
+            Ok(Put::Lost { .. }) => {
                 self.set_shut(SHUT_RECEIVE | SHUT_SEND);
-                Ok(Put::Lost)
+                result
             }
             result => result,
         }
