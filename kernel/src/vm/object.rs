@@ -299,7 +299,7 @@ impl Object {
         let old = self.size();
         let (pager, before, now) = (self.pager(), Pages::ceil(old), Pages::ceil(size));
         if size > old {
-            self.clear_tail(old)?;
+            self.clear_tail(old, size)?;
             if now != before {
                 with(|uvm, held| uvm.truncate(held, &pager, now));
             }
@@ -311,7 +311,7 @@ impl Object {
             with(|uvm, held| uvm.truncate(held, &pager, now));
             self.forget_copies(now);
         }
-        self.clear_tail(size)
+        self.clear_tail(size, u64::MAX)
     }
 
     /// Forgets private copies of pages from `from` on in every process. No object knows its
@@ -328,19 +328,17 @@ impl Object {
         });
     }
 
-    /// Zeroes the last page behind `size`, if it is there.
-    fn clear_tail(&self, size: u64) -> Result<()> {
+    /// Zeroes the page that the object ends in behind `size`, up to `end`, if it is there: what
+    /// lies behind a longer size is that one's own tail.
+    fn clear_tail(&self, size: u64, end: u64) -> Result<()> {
         let from = (size % PAGE) as usize;
-        let is_hole = matches!(self.inner.kind, Kind::Anon(_)) && !self.has_page(size);
-        if from == 0 || is_hole {
-            return Ok(());
-        }
+        let end = end.min(size.next_multiple_of(PAGE));
         // What is zero already stays as it is: a hole has no room in its file for more.
-        if self.is_zero(size, size.next_multiple_of(PAGE))? {
+        if from == 0 || self.is_zero(size, end)? {
             return Ok(());
         }
-        self.in_page(size, Intent::Write, |bytes| bytes.part(from, PAGE_SIZE - from).zero())
-            .map(|_| ())
+        let zero = |bytes: PageBytes| bytes.part(from, (end - size) as usize).zero();
+        self.in_page(size, Intent::Write, zero).map(|_| ())
     }
 
     /// Whether bytes of one page are all zero.

@@ -141,12 +141,43 @@ impl PageBytes {
     /// Whether all are zero.
     pub fn are_zero(self) -> bool {
         const STEP: usize = 64;
-        let mut here = [0; STEP];
-        (0..self.len).step_by(STEP).all(|start| {
-            let here = &mut here[..STEP.min(self.len - start)];
-            self.part(start, here.len()).copy_to(here);
-            here.iter().all(|&byte| byte == 0)
-        })
+        let whole = self.len / STEP * STEP;
+        if whole != 0 && !self.are_zero_in_steps(whole) {
+            return false;
+        }
+        let mut rest = [0; STEP];
+        let rest = &mut rest[..self.len - whole];
+        self.part(whole, rest.len()).copy_to(rest);
+        rest.iter().all(|&byte| byte == 0)
+    }
+
+    /// Whether the first `len` bytes are zero: some multiple of 64, and not none.
+    fn are_zero_in_steps(self, len: usize) -> bool {
+        debug_assert!(len != 0 && len.is_multiple_of(64) && len <= self.len);
+        let found: u64;
+        // SAFETY: `len` bytes can be read, by this type and its callers.
+        unsafe {
+            asm!(
+                "2:",
+                "mov {found}, [{at}]",
+                ".set looked, 8",
+                ".rept 7",
+                "or {found}, [{at} + looked]",
+                ".set looked, looked + 8",
+                ".endr",
+                "test {found}, {found}",
+                "jnz 3f",
+                "add {at}, 64",
+                "cmp {at}, {end}",
+                "jne 2b",
+                "3:",
+                found = out(reg) found,
+                at = inout(reg) self.at => _,
+                end = in(reg) self.at.wrapping_add(len),
+                options(nostack, readonly)
+            );
+        }
+        found == 0
     }
 }
 
