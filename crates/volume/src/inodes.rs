@@ -35,6 +35,12 @@ impl Tables {
         }
     }
 
+    /// Where the table that holds a place ends.
+    pub(crate) fn end(&self, at: u64) -> Option<u64> {
+        let (_, &end) = self.ends.range(..=at).next_back()?;
+        (at < end).then_some(end)
+    }
+
     /// Corrects what has been read from the disk at `at`.
     pub(crate) fn correct(&self, at: u64, bytes: &mut [u8]) {
         let end = at + bytes.len() as u64;

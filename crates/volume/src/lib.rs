@@ -325,6 +325,7 @@ impl<D: Device> Volume<D> {
         let mut state = State::new(STEP as usize, limits);
         let writes = if read_only { Mode::ReadOnly } else { mode };
         let superblock = groups::superblock(&mut device);
+        let has_journal = superblock.as_ref().is_some_and(|superblock| superblock.has_journal());
         let reserve = superblock.as_ref().map_or(Reserve::default(), groups::reserve);
         state.mounting = superblock.map(|superblock| (writes, Box::new(superblock)));
         let state = Arc::new(Mutex::new(state));
@@ -344,6 +345,7 @@ impl<D: Device> Volume<D> {
             let mut state = state.lock();
             state.block_size = block_size;
             state.mounting = None;
+            state.holds_writes = has_journal && mode == Mode::ReadWrite;
         }
         let index = Index::new(limits.cache_lines * shadow::LINE);
         Ok(Volume {
@@ -508,6 +510,7 @@ impl<D: Device> Volume<D> {
         self.allocate(ino, at, full_end - at)?;
         for run in self.extents(ino, at, full_end - at)? {
             if run.unwritten {
+                self.state.lock().give_to_host(run.disk, run.len);
                 self.call_written(ino, run, end)?;
             }
         }
@@ -869,6 +872,7 @@ impl<D: Device> Volume<D> {
     pub fn sync(&mut self) -> Result<()> {
         self.make_log_room();
         self.fs.sync().map_err(kind)?;
+        debug_assert!(self.state.lock().is_written(), "a commit has left writes behind");
         self.freed = false;
         self.changes = 0;
         self.fresh = true;
@@ -947,7 +951,9 @@ impl<D: Device> Volume<D> {
     /// ```
     pub fn unmount(&mut self) -> Result<()> {
         self.make_log_room();
-        self.fs.unmount().map_err(kind)
+        self.fs.unmount().map_err(kind)?;
+        debug_assert!(self.state.lock().is_written(), "the volume's end has left writes behind");
+        Ok(())
     }
 
     fn floor(&self, at: u64) -> u64 {

@@ -8,11 +8,17 @@
 //! - a file's last, partial block, which it reads, zeroes behind the end and keeps in a cache of
 //!   its own, to be written at any later time: known by its block number, in [`State::shielded`].
 //!
-//! Everything else is metadata: it is read through a small cache of blocks and written through it
-//! at once.
+//! Everything else is metadata, of which there is one cache. A read that misses it brings a line in,
+//! and of a table of inodes those that lie behind it. On a volume with a journal a write stays in
+//! the cache until the crate flushes, or until there are too many: then all that was written goes
+//! to the disk in ascending order, what is adjacent in one request, as from a disk's own cache. So
+//! a transaction is a request for its blocks and one for its commit record, and a checkpoint one
+//! for each run of blocks. Without a journal a write goes to the disk at once, since there the order
+//! of writes is all that a crash leaves.
 //!
 //! I1: a block is shielded only while a file owns it; [`crate::Volume`] lifts the shield before it
-//! frees one.
+//! frees one. I2: nothing of a block that a file gets is still to be written when the host learns
+//! where it lies: [`State::give_to_host`].
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -30,6 +36,12 @@ use crate::{Device, Limits, Mode};
 const SECTOR: u64 = 512;
 /// Bytes that the cache keeps as one.
 pub(crate) const LINE: usize = 4096;
+/// Sectors of a line, as bits.
+const WHOLE: u8 = 0xff;
+/// Bytes that are written, or read ahead, in one request.
+const GATHERED: usize = 16 * LINE;
+/// Lines that may wait to be written, however small the cache.
+const FEWEST_WAITING: usize = 16;
 
 /// What [`crate::Volume`] and the device share.
 pub(crate) struct State {
@@ -51,6 +63,10 @@ pub(crate) struct State {
     pub(crate) pieces_left: Option<usize>,
     tables: Tables,
     cache: Cache,
+    /// Whether writes wait for a flush.
+    pub(crate) holds_writes: bool,
+    /// Room for one request.
+    gathered: Box<[u8]>,
 }
 
 /// What a node of an extent tree begins with.
@@ -70,9 +86,12 @@ impl State {
             cache: Cache {
                 lines: BTreeMap::new(),
                 ages: BTreeMap::new(),
+                waiting: BTreeSet::new(),
                 clock: 0,
                 limit: limits.cache_lines,
             },
+            holds_writes: false,
+            gathered: alloc::vec![0; GATHERED].into_boxed_slice(),
         }
     }
 
@@ -94,6 +113,16 @@ impl State {
             *left = left.checked_sub(pieces.max(1)).ok_or(Ext4Error::no_memory())?;
         }
         Ok(())
+    }
+
+    /// Says that the host writes a range of the disk from now on.
+    pub(crate) fn give_to_host(&mut self, at: u64, len: u64) {
+        self.cache.forget(at, at + len);
+    }
+
+    /// Whether the disk has all that was written.
+    pub(crate) fn is_written(&self) -> bool {
+        self.cache.waiting.is_empty()
     }
 
     fn is_blank(&self, buffer: &[u8]) -> bool {
@@ -119,45 +148,178 @@ impl State {
     }
 }
 
-/// Blocks read lately, the eldest first to go.
+/// Bytes of a line, as far as they are known.
+struct Line {
+    /// `None` while it waits to be written.
+    age: Option<u64>,
+    /// The sectors that are known, as bits.
+    known: u8,
+    /// Those of them that the disk doesn't have.
+    waiting: u8,
+    bytes: Box<[u8]>,
+}
+
+/// Lines used lately, the eldest first to go, and those that wait to be written.
 struct Cache {
-    lines: BTreeMap<u64, (u64, Box<[u8]>)>,
+    lines: BTreeMap<u64, Line>,
     ages: BTreeMap<u64, u64>,
+    waiting: BTreeSet<u64>,
     clock: u64,
     limit: usize,
 }
 
+/// The sectors of a line in a range of its bytes, as bits.
+fn sectors(range: &Range<usize>) -> u8 {
+    let (from, to) = (range.start / SECTOR as usize, range.end / SECTOR as usize);
+    (((1u16 << to) - (1u16 << from)) & 0xff) as u8
+}
+
 impl Cache {
-    fn get(&mut self, line: u64) -> Option<&[u8]> {
-        let (age, bytes) = self.lines.get_mut(&line)?;
-        self.ages.remove(age);
-        self.clock += 1;
-        *age = self.clock;
-        self.ages.insert(self.clock, line);
-        Some(bytes)
+    /// The bytes of a range of a line, if they are known.
+    fn get(&mut self, line: u64, range: Range<usize>) -> Option<&[u8]> {
+        let Cache { lines, ages, clock, .. } = self;
+        let found = lines.get_mut(&line)?;
+        if sectors(&range) & !found.known != 0 {
+            return None;
+        }
+        if let Some(age) = &mut found.age {
+            ages.remove(age);
+            *clock += 1;
+            *age = *clock;
+            ages.insert(*clock, line);
+        }
+        Some(&found.bytes[range])
     }
 
-    fn insert(&mut self, line: u64, bytes: &[u8]) {
-        if self.limit == 0 {
-            return;
-        }
-        while self.lines.len() >= self.limit {
-            let Some((_, eldest)) = self.ages.pop_first() else { break };
-            self.lines.remove(&eldest);
-        }
-        self.clock += 1;
-        self.lines.insert(line, (self.clock, bytes.into()));
-        self.ages.insert(self.clock, line);
-    }
-
-    /// Carries a write into the lines that are here.
-    fn update(&mut self, at: u64, bytes: &[u8]) {
+    /// Corrects what was read from the disk by what waits.
+    fn overlay(&self, at: u64, bytes: &mut [u8]) {
         let end = at + bytes.len() as u64;
-        for (&line, (_, old)) in self.lines.range_mut(at / LINE as u64..=(end - 1) / LINE as u64) {
+        for &line in self.waiting.range(at / LINE as u64..end.div_ceil(LINE as u64)) {
+            let Some(found) = self.lines.get(&line) else { continue };
+            for n in (0..LINE / SECTOR as usize).filter(|n| found.waiting & 1 << n != 0) {
+                let sector = line * LINE as u64 + n as u64 * SECTOR;
+                if (at..end).contains(&sector) {
+                    bytes[(sector - at) as usize..][..SECTOR as usize]
+                        .copy_from_slice(&found.bytes[n * SECTOR as usize..][..SECTOR as usize]);
+                }
+            }
+        }
+    }
+
+    /// Forgets what lies in a range: it is the host's from now on.
+    fn forget(&mut self, from: u64, to: u64) {
+        let Cache { lines, ages, waiting, .. } = self;
+        for (&line, found) in lines.range_mut(from / LINE as u64..to.div_ceil(LINE as u64)) {
+            let start = line * LINE as u64;
+            let mine = sectors(
+                &((from.max(start) - start) as usize
+                    ..(to.min(start + LINE as u64) - start) as usize),
+            );
+            found.known &= !mine;
+            found.waiting &= !mine;
+            if found.waiting == 0 && waiting.remove(&line) {
+                self.clock += 1;
+                found.age = Some(self.clock);
+                ages.insert(self.clock, line);
+            }
+        }
+    }
+
+    fn has(&self, line: u64) -> bool {
+        self.lines.get(&line).is_some_and(|found| found.known == WHOLE)
+    }
+
+    /// Takes over a line that was read, but what is known better.
+    fn learn(&mut self, line: u64, bytes: &[u8]) {
+        let found = self.line(line);
+        for (n, sector) in bytes.chunks(SECTOR as usize).enumerate() {
+            if found.known & 1 << n == 0 {
+                found.bytes[n * SECTOR as usize..][..sector.len()].copy_from_slice(sector);
+            }
+        }
+        found.known = WHOLE;
+    }
+
+    /// A line, with room made for it if it is new.
+    fn line(&mut self, line: u64) -> &mut Line {
+        let Cache { lines, ages, waiting, clock, limit } = self;
+        if !lines.contains_key(&line) {
+            while lines.len() >= waiting.len() + (*limit).max(1) {
+                let Some((_, eldest)) = ages.pop_first() else { break };
+                lines.remove(&eldest);
+            }
+            *clock += 1;
+            ages.insert(*clock, line);
+        }
+        lines.entry(line).or_insert_with(|| Line {
+            age: Some(*clock),
+            known: 0,
+            waiting: 0,
+            bytes: alloc::vec![0; LINE].into_boxed_slice(),
+        })
+    }
+
+    /// Carries a write into the cache: into all lines if it waits, else into those that are here.
+    fn write(&mut self, at: u64, bytes: &[u8], waits: bool) {
+        let end = at + bytes.len() as u64;
+        for line in at / LINE as u64..=(end - 1) / LINE as u64 {
+            if !waits && !self.lines.contains_key(&line) {
+                continue;
+            }
             let start = line * LINE as u64;
             let (from, to) = (at.max(start), end.min(start + LINE as u64));
-            old[(from - start) as usize..(to - start) as usize]
-                .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+            let range = (from - start) as usize..(to - start) as usize;
+            let found = self.line(line);
+            found.known |= sectors(&range);
+            if waits {
+                found.waiting |= sectors(&range);
+            }
+            let age = if waits { found.age.take() } else { None };
+            found.bytes[range].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+            if waits {
+                age.map(|age| self.ages.remove(&age));
+                self.waiting.insert(line);
+            }
+        }
+    }
+
+    /// Puts the first run of sectors that wait, from a line on, into `to`; says where it goes, and
+    /// how long it is.
+    fn gather(&self, from: u64, to: &mut [u8]) -> Option<(u64, usize)> {
+        let &first = self.waiting.range(from..).next()?;
+        let skip = self.lines.get(&first)?.waiting.trailing_zeros() as usize;
+        let (mut line, mut sector, mut len) = (first, skip, 0);
+        while len < to.len() {
+            let Some(found) = self.lines.get(&line) else { break };
+            if found.waiting & 1 << sector == 0 {
+                break;
+            }
+            let part = &found.bytes[sector * SECTOR as usize..][..SECTOR as usize];
+            to[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+            sector += 1;
+            if sector == LINE / SECTOR as usize {
+                (line, sector) = (line + 1, 0);
+            }
+        }
+        Some((first * LINE as u64 + skip as u64 * SECTOR, len))
+    }
+
+    /// The disk has what was gathered.
+    fn written(&mut self, at: u64, len: usize) {
+        for sector in at / SECTOR..at / SECTOR + len as u64 / SECTOR {
+            let line = sector / (LINE as u64 / SECTOR);
+            let Some(found) = self.lines.get_mut(&line) else { continue };
+            found.waiting &= !(1 << (sector % (LINE as u64 / SECTOR)));
+            if found.waiting == 0 && self.waiting.remove(&line) {
+                self.clock += 1;
+                found.age = Some(self.clock);
+                self.ages.insert(self.clock, line);
+            }
+        }
+        while self.lines.len() > self.waiting.len() + self.limit {
+            let Some((_, eldest)) = self.ages.pop_first() else { break };
+            self.lines.remove(&eldest);
         }
     }
 }
@@ -173,18 +335,79 @@ impl<D: Device> Shadow<D> {
     fn read_through(&mut self, at: u64, to: &mut [u8]) -> Ext4Result<()> {
         let line = at / LINE as u64;
         let within = (at % LINE as u64) as usize;
-        if within + to.len() > LINE || (line + 1) * LINE as u64 > self.device.bytes() {
-            return self.device.read(at, to).map_err(|_| Ext4Error::io());
-        }
-        if let Some(bytes) = self.state.lock().cache.get(line) {
-            to.copy_from_slice(&bytes[within..within + to.len()]);
+        let range = within..within + to.len();
+        if range.end > LINE || (line + 1) * LINE as u64 > self.device.bytes() {
+            self.device.read(at, to).map_err(|_| Ext4Error::io())?;
+            self.state.lock().cache.overlay(at, to);
             return Ok(());
         }
-        let mut bytes = alloc::vec![0; LINE];
-        self.device.read(line * LINE as u64, &mut bytes).map_err(|_| Ext4Error::io())?;
-        to.copy_from_slice(&bytes[within..within + to.len()]);
-        self.state.lock().cache.insert(line, &bytes);
-        Ok(())
+        if let Some(bytes) = self.state.lock().cache.get(line, range.clone()) {
+            to.copy_from_slice(bytes);
+            return Ok(());
+        }
+        let (count, mut bytes) = {
+            let mut state = self.state.lock();
+            let table = state.tables.end(line * LINE as u64).unwrap_or(0) / LINE as u64;
+            let ahead = table.min(line + (GATHERED / LINE) as u64).max(line + 1);
+            let limit = state.cache.limit / 4;
+            let follow = (line + 1..ahead).take(limit).take_while(|&next| !state.cache.has(next));
+            (1 + follow.count(), core::mem::take(&mut state.gathered))
+        };
+        let read = self.device.read(line * LINE as u64, &mut bytes[..count * LINE]);
+        let mut state = self.state.lock();
+        if read.is_ok() {
+            // What was asked for last, to be the last to go.
+            for (n, part) in bytes[..count * LINE].chunks(LINE).enumerate().rev() {
+                state.cache.learn(line + n as u64, part);
+            }
+            if let Some(bytes) = state.cache.get(line, range) {
+                to.copy_from_slice(bytes);
+            }
+        }
+        state.gathered = bytes;
+        read.map_err(|_| Ext4Error::io())
+    }
+
+    /// Gives the disk all that waits.
+    pub(crate) fn write_out(&mut self) -> Ext4Result<()> {
+        if self.state.lock().cache.waiting.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = core::mem::take(&mut self.state.lock().gathered);
+        let mut result = Ok(());
+        let mut next = 0;
+        while result.is_ok() {
+            let gathered = self.state.lock().cache.gather(next, &mut bytes);
+            let Some((at, len)) = gathered else { break };
+            result = self.device.write(at, &bytes[..len]).map_err(|_| Ext4Error::io());
+            if result.is_ok() {
+                self.state.lock().cache.written(at, len);
+            }
+            next = at / LINE as u64;
+        }
+        self.state.lock().gathered = bytes;
+        result
+    }
+
+    fn write_metadata(&mut self, at: u64, bytes: &[u8]) -> Ext4Result<()> {
+        let waits = {
+            let mut state = self.state.lock();
+            let waits = state.holds_writes;
+            state.cache.write(at, bytes, waits);
+            waits
+        };
+        if !waits {
+            return self.device.write(at, bytes).map_err(|_| Ext4Error::io());
+        }
+        let is_full = {
+            let cache = &self.state.lock().cache;
+            cache.waiting.len() > (cache.limit / 2).max(FEWEST_WAITING)
+        };
+        if is_full {
+            self.write_out()
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -200,8 +423,7 @@ impl<D: Device> BlockIo for Shadow<D> {
             let (stop, shielded) = self.state.lock().part(at, end);
             if !shielded {
                 let bytes = &buffer[(at - start) as usize..(stop - start) as usize];
-                self.state.lock().cache.update(at, bytes);
-                self.device.write(at, bytes).map_err(|_| Ext4Error::io())?;
+                self.write_metadata(at, bytes)?;
             }
             at = stop;
         }
@@ -252,6 +474,7 @@ impl<D: Device> BlockIo for Shadow<D> {
     }
 
     fn flush(&mut self) -> Ext4Result<()> {
+        self.write_out()?;
         self.device.flush().map_err(|_| Ext4Error::io())
     }
 }

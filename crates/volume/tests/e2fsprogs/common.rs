@@ -16,6 +16,8 @@ pub struct Platter {
     pub stable: Vec<u8>,
     pub pending: Vec<(usize, Vec<u8>)>,
     pub flushes: usize,
+    /// Reads and writes that the volume asked for.
+    pub requests: [usize; 2],
     pub fails: bool,
     /// All writes stay pending, so that a cut may be anywhere.
     pub has_long_memory: bool,
@@ -38,6 +40,7 @@ impl Disk {
             stable,
             pending,
             flushes: 0,
+            requests: [0; 2],
             fails: false,
             has_long_memory: false,
             touched: None,
@@ -105,6 +108,7 @@ impl Device for Disk {
     }
 
     fn read(&mut self, at: u64, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.lock().unwrap().requests[0] += 1;
         self.touch(at, to.len());
         self.read_at(at, to);
         Ok(())
@@ -114,6 +118,7 @@ impl Device for Disk {
         if self.0.lock().unwrap().fails {
             return Err(DeviceError);
         }
+        self.0.lock().unwrap().requests[1] += 1;
         self.touch(at, from.len());
         self.write_at(at, from);
         Ok(())

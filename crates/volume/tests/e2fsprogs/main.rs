@@ -10,3 +10,4 @@ mod hostile;
 mod lists;
 mod model;
 mod renames;
+mod requests;
