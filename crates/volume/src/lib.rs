@@ -40,6 +40,7 @@ mod names;
 mod shadow;
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -79,8 +80,14 @@ const DEEP_TREE: u64 = 4;
 
 /// Blocks that a file can have.
 const MOST_BLOCKS: u64 = u32::MAX as u64;
-/// Changes that are committed at once.
-const MAX_CHANGES: u32 = 16;
+/// What changes may weigh that are committed at once. One among inodes where none was changed since
+/// the last commit weighs more than the next there, which changes the same blocks.
+const MOST_CHANGES: u32 = 64;
+const CHANGE_ELSEWHERE: u32 = 3;
+/// Inodes that lie together, at most.
+const TOGETHER: u32 = 16;
+/// Steps of one long change that count as a change.
+const STEPS_A_CHANGE: u32 = 4;
 /// Units in which an inode counts its blocks.
 const SECTOR: u64 = 512;
 
@@ -245,8 +252,9 @@ pub struct Volume<D: Device> {
     block_size: u64,
     /// Blocks were freed and that isn't committed yet.
     freed: bool,
-    /// Changes since the last commit.
+    /// What changes since the last commit weigh, and where they were.
     changes: u32,
+    places: BTreeSet<u32>,
     /// Nothing has been done since the last commit.
     fresh: bool,
     mode: Mode,
@@ -354,6 +362,7 @@ impl<D: Device> Volume<D> {
             block_size,
             freed: false,
             changes: 0,
+            places: BTreeSet::new(),
             fresh: true,
             mode,
             index,
@@ -506,7 +515,7 @@ impl<D: Device> Volume<D> {
         if self.freed {
             self.sync()?;
         }
-        self.begin_change()?;
+        self.begin_change(ino)?;
         self.allocate(ino, at, full_end - at)?;
         for run in self.extents(ino, at, full_end - at)? {
             if run.unwritten {
@@ -581,7 +590,7 @@ impl<D: Device> Volume<D> {
                 break;
             }
             from = to;
-            self.begin_step(step)?;
+            self.begin_step(ino, step)?;
         }
         Ok(())
     }
@@ -603,7 +612,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
-        self.begin_change()?;
+        self.begin_change(ino)?;
         let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
         if size < old {
             self.shrink(ino, size, old)?;
@@ -634,7 +643,7 @@ impl<D: Device> Volume<D> {
                 break;
             }
             self.attempt(|fs| fs.truncate_inode(inode, end))?;
-            self.begin_step(steps)?;
+            self.begin_step(ino, steps)?;
         }
         Ok(())
     }
@@ -686,7 +695,7 @@ impl<D: Device> Volume<D> {
             }
             end = at;
             steps += 1;
-            self.begin_step(steps)?;
+            self.begin_step(ino, steps)?;
         }
         Ok(kept)
     }
@@ -756,7 +765,7 @@ impl<D: Device> Volume<D> {
         if from >= to {
             return Ok(());
         }
-        self.begin_change()?;
+        self.begin_change(ino)?;
         self.punch_now(ino, from, to)
     }
 
@@ -838,12 +847,9 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn reap(&mut self, ino: u32) -> Result<()> {
-        self.begin_change()?;
+        self.begin_change(ino)?;
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
         let is_file = info.mode & 0o170000 == 0o100000;
-        if is_file && info.size > 0 {
-            self.unshield(ino, 0, self.ceil(info.size))?;
-        }
         self.freed = true;
         self.index.forget(ino);
         let inode = number(ino)?;
@@ -851,7 +857,7 @@ impl<D: Device> Volume<D> {
             // Blocks that were set aside and never written, maybe behind the size, go by a
             // truncation only: the crate loses them with the inode else.
             let most = MOST_BLOCKS * self.block_size;
-            self.attempt(|fs| fs.truncate_inode(inode, most))?;
+            self.resize_now(ino, most)?;
             self.shrink(ino, 0, most)?;
             self.attempt(|fs| fs.truncate_inode(inode, 0))?;
         }
@@ -875,26 +881,35 @@ impl<D: Device> Volume<D> {
         debug_assert!(self.state.lock().is_written(), "a commit has left writes behind");
         self.freed = false;
         self.changes = 0;
+        self.places.clear();
         self.fresh = true;
         Ok(())
     }
 
     /// Before a change: commits if there were many since the last time, since the crate copies the
     /// whole of what is not committed at each change, to be able to take it back.
-    fn begin_change(&mut self) -> Result<()> {
-        self.changes += 1;
-        if self.changes > MAX_CHANGES {
+    fn begin_change(&mut self, ino: u32) -> Result<()> {
+        if self.changes >= MOST_CHANGES {
             self.sync()?;
         }
+        self.changes += 1;
+        self.touches(ino);
         self.make_log_room();
         Ok(())
     }
 
+    /// Takes note that an inode is part of a change.
+    pub(crate) fn touches(&mut self, ino: u32) {
+        if self.places.insert(ino / TOGETHER) {
+            self.changes += CHANGE_ELSEWHERE;
+        }
+    }
+
     /// [`begin_change`](Self::begin_change) before the next step of one long change: most steps
     /// change what the one before has changed.
-    fn begin_step(&mut self, steps: u32) -> Result<()> {
-        if steps.is_multiple_of(MAX_CHANGES) {
-            self.begin_change()?;
+    fn begin_step(&mut self, ino: u32, steps: u32) -> Result<()> {
+        if steps.is_multiple_of(STEPS_A_CHANGE) {
+            self.begin_change(ino)?;
         }
         Ok(())
     }

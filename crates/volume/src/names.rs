@@ -237,7 +237,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn change(&mut self, ino: u32, change: &Change) -> Result<Attributes> {
-        self.begin_change()?;
+        self.begin_change(ino)?;
         let update = InodeMetadataUpdate {
             permissions: change.perm.map(permissions).transpose()?,
             owner: change.owner,
@@ -289,7 +289,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn set_access_list(&mut self, ino: u32, which: AccessList, bytes: &[u8]) -> Result<()> {
-        self.begin_change()?;
+        self.begin_change(ino)?;
         let ino = number(ino)?;
         let mode = XattrSetMode::Upsert;
         self.attempt(|fs| fs.set_xattr(ino, which.namespace(), b"", bytes, mode))
@@ -424,11 +424,14 @@ impl<D: Device> Volume<D> {
         perm: u32,
         owner: (u32, u32),
     ) -> Result<Attributes> {
-        self.begin_change()?;
+        self.begin_change(dir)?;
         let who = MutationContext::new(owner.0, owner.1, 0, 0);
         let made = self.create_in(number(dir)?, name(text)?, new, permissions(perm)?, who);
         match &made {
-            Ok(made) => self.index.set(dir, text, Some(made.ino)),
+            Ok(made) => {
+                self.touches(made.ino);
+                self.index.set(dir, text, Some(made.ino));
+            }
             Err(_) => self.name_changed(dir, text),
         }
         made
@@ -480,7 +483,8 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
-        self.begin_change()?;
+        self.begin_change(dir)?;
+        self.touches(ino);
         let (inode, parent, called) = (number(ino)?, number(dir)?, name(text)?);
         let linked = self.attempt(|fs| fs.hard_link(inode, parent, called));
         match &linked {
@@ -509,7 +513,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn unlink(&mut self, dir: u32, text: &[u8]) -> Result<bool> {
-        self.begin_change()?;
+        self.begin_change(dir)?;
         let (parent, called) = (number(dir)?, name(text)?);
         let gone = self.attempt(|fs| fs.unlink(parent, called));
         match &gone {
@@ -517,6 +521,7 @@ impl<D: Device> Volume<D> {
             Err(_) => self.name_changed(dir, text),
         }
         let gone = gone?;
+        self.touches(gone.inode.raw());
         if gone.requires_reap() {
             self.lost_last_name(gone.inode.raw());
         }
@@ -539,7 +544,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
-        self.begin_change()?;
+        self.begin_change(dir)?;
         let (parent, called) = (number(dir)?, name(text)?);
         let gone = self.attempt(|fs| fs.remove_empty_directory(parent, called));
         match &gone {
@@ -572,7 +577,8 @@ impl<D: Device> Volume<D> {
         to: &[u8],
         how: Rename,
     ) -> Result<Option<u32>> {
-        self.begin_change()?;
+        self.begin_change(dir)?;
+        self.touches(to_dir);
         let options = match how {
             Rename::Replace => RenameOptions::REPLACE,
             Rename::NoReplace => RenameOptions::NO_REPLACE,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{fsck, make, mount, read, write_back, Disk, Random};
+use crate::common::{fsck, make, mount, mount_remembering, read, write_back, Disk, Random};
 use volume::{ErrorKind, New, Rename};
 
 /// What was there when the last sync ended: contents by name.
@@ -18,8 +18,8 @@ struct Run {
 }
 
 /// Works on the volume until `steps` are done; the last sync is somewhere in the middle.
-fn work(disk: &Disk, chance: &mut Random, steps: u64) -> Run {
-    let mut volume = mount(disk);
+fn work(disk: &Disk, chance: &mut Random, steps: u64, lines: usize) -> Run {
+    let mut volume = mount_remembering(disk, lines);
     let root = volume.root();
     let mut run = Run { now: Kept::new(), kept: Kept::new(), touched: Vec::new() };
     for n in 0..steps {
@@ -103,7 +103,9 @@ fn crash(options: &[&str], seed: u64) {
     let disk = Disk::open(&image);
     let mut chance = Random(seed);
     let steps = 20 + chance.below(200);
-    let run = work(&disk, &mut chance, steps);
+    // Few changes a transaction and writes that are soon too many to wait, or many of both.
+    let lines = if seed % 2 == 0 { 16 } else { 1024 };
+    let run = work(&disk, &mut chance, steps, lines);
     std::fs::write(&image, disk.crash(&mut chance)).expect("room for an image");
     judge(&image, &run, seed);
 }
@@ -188,7 +190,7 @@ fn killed_without_a_journal(options: &[&str], seed: u64) -> usize {
     let disk = Disk::open(&image);
     disk.0.lock().unwrap().has_long_memory = true;
     let mut chance = Random(seed);
-    work(&disk, &mut chance, 60);
+    work(&disk, &mut chance, 60, 64);
     let (mut now, writes) = {
         let disk = disk.0.lock().unwrap();
         (disk.stable.clone(), disk.pending.clone())
