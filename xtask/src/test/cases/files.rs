@@ -55,6 +55,11 @@ pub const CASES: &[Case] = &[
         ..guest("files on a disk with blocks of a page", &[("ext4", Libc::Musl)], &["/bin/ext4"])
     },
     Case {
+        disks: &[disks::ext4(256).blocks(4096)],
+        seconds: 300,
+        ..guest("requests for metadata", &[("metadata", Libc::Musl)], &["/bin/metadata"])
+    },
+    Case {
         disks: &[disks::ext4(64).without_indexes()],
         cpus: 4,
         seconds: 300,
