@@ -9,12 +9,12 @@
 //!   its own, to be written at any later time: known by its block number, in [`State::shielded`].
 //!
 //! Everything else is metadata, of which there is one cache. A read that misses it brings a line
-//! in, and of a table of inodes those that lie behind it. On a volume with a journal a write stays in
-//! the cache until the crate flushes, or until there are too many: then all that was written goes
-//! to the disk in ascending order, what is adjacent in one request, as from a disk's own cache. So
-//! a transaction is a request for its blocks and one for its commit record, and a checkpoint one
-//! for each run of blocks. Without a journal a write goes to the disk at once: the order of writes
-//! is all that a crash leaves there.
+//! in, and of a table of inodes those that lie behind it. On a volume with a journal a write stays
+//! in the cache until the crate flushes, or until there are too many: then all that was written
+//! goes to the disk in ascending order, what is adjacent in one request, as from a disk's own
+//! cache. So a transaction is a request for its blocks and one for its commit record, and a
+//! checkpoint one for each run of blocks. Without a journal a write goes to the disk at once: the
+//! order of writes is all that a crash leaves there.
 //!
 //! I1: a block is shielded only while a file owns it; [`crate::Volume`] lifts the shield before it
 //! frees one. I2: nothing of a block that a file gets is still to be written when the host learns

@@ -104,7 +104,7 @@ fn crash(options: &[&str], seed: u64) {
     let mut chance = Random(seed);
     let steps = 20 + chance.below(200);
     // Few changes a transaction and writes that are soon too many to wait, or many of both.
-    let lines = if seed % 2 == 0 { 16 } else { 1024 };
+    let lines = if seed.is_multiple_of(2) { 16 } else { 1024 };
     let run = work(&disk, &mut chance, steps, lines);
     std::fs::write(&image, disk.crash(&mut chance)).expect("room for an image");
     judge(&image, &run, seed);
