@@ -1000,6 +1000,73 @@ static void udp_datagrams(void) {
 
 // --- bad input -------------------------------------------------------------------------------------------------------------
 
+// The control messages of a datagram, as `level:type=value` for numbers and `level:type` for others.
+static const char *arrival(int fd, int room) {
+    static char text[200];
+    char bytes[10], control[200];
+    struct iovec piece = {bytes, sizeof bytes};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+    if (recvmsg(fd, &message, 0) < 0) return "nothing";
+    *text = 0;
+    for (struct cmsghdr *h = CMSG_FIRSTHDR(&message); h; h = CMSG_NXTHDR(&message, h)) {
+        int value = 0, len = h->cmsg_len - CMSG_LEN(0);
+        memcpy(&value, CMSG_DATA(h), len < 4 ? len : 4);
+        char *end = text + strlen(text);
+        if (len <= 4) sprintf(end, "%d:%d=%d ", h->cmsg_level, h->cmsg_type, value);
+        else sprintf(end, "%d:%d ", h->cmsg_level, h->cmsg_type);
+    }
+    if (message.msg_flags & MSG_CTRUNC) strcat(text, "cut");
+    return text;
+}
+
+static int set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value); }
+
+// Sends a byte to where `fd` is connected with a number as its control message.
+static int send_with(int fd, int level, int type, int value) {
+    char control[CMSG_SPACE(4)];
+    struct iovec piece = {"x", 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(4), .cmsg_level = level, .cmsg_type = type};
+    memcpy(CMSG_DATA(header), &value, 4);
+    return sendmsg(fd, &message, 0);
+}
+
+static void datagrams_tell_how_they_came(void) {
+    int one = socket(AF_INET, SOCK_DGRAM, 0), two = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in at = inet(INADDR_LOOPBACK, 0);
+    NEED(!bind(one, (void *)&at, sizeof at));
+    at = inet(INADDR_LOOPBACK, port_of(one));
+    NEED(!connect(two, (void *)&at, sizeof at));
+    CHECK(send(two, "x", 1, 0) == 1 && !strcmp(arrival(one, 200), ""));
+    CHECK(!set(one, IPPROTO_IP, IP_RECVTTL, 1) && !set(one, IPPROTO_IP, IP_PKTINFO, 1) && !set(one, IPPROTO_IP, IP_RECVTOS, 1));
+    CHECK(option(one, IPPROTO_IP, IP_RECVTTL) == 1);
+    CHECK(send(two, "x", 1, 0) == 1 && !strcmp(arrival(one, 200), "0:8 0:2=64 0:1=0 "));
+    CHECK(!set(two, IPPROTO_IP, IP_TTL, 7) && !set(two, IPPROTO_IP, IP_TOS, 0x20) && !set(one, IPPROTO_IP, IP_PKTINFO, 0));
+    CHECK(send(two, "x", 1, 0) == 1 && !strcmp(arrival(one, 200), "0:2=7 0:1=32 "));
+    CHECK(send_with(two, IPPROTO_IP, IP_TTL, 9) == 1 && !strcmp(arrival(one, CMSG_SPACE(4)), "0:2=9 cut"));
+    FAILS(send_with(two, IPPROTO_IP, IP_TTL, 0), EINVAL);
+    FAILS(send_with(two, IPPROTO_IP, 99, 0), EINVAL);
+    FAILS(send_with(two, SOL_SOCKET, 99, 0), EINVAL);
+    FAILS(set(two, IPPROTO_IP, IP_TTL, 0), EINVAL);
+    CHECK(!set(two, IPPROTO_IP, IP_TTL, -1) && option(two, IPPROTO_IP, IP_TTL) == 64);
+    // Times: one kind at a time.
+    CHECK(!set(one, IPPROTO_IP, IP_RECVTTL, 0) && !set(one, IPPROTO_IP, IP_RECVTOS, 0));
+    CHECK(!set(one, SOL_SOCKET, SO_TIMESTAMP, 1) && !set(one, SOL_SOCKET, SO_TIMESTAMPNS, 1) && option(one, SOL_SOCKET, SO_TIMESTAMP) == 0);
+    CHECK(send(two, "x", 1, 0) == 1 && strstr(arrival(one, 200), "1:35 "));
+    close(one), close(two);
+    one = socket(AF_INET6, SOCK_DGRAM, 0), two = socket(AF_INET6, SOCK_DGRAM, 0);
+    struct sockaddr_in6 at6 = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    NEED(!bind(one, (void *)&at6, sizeof at6));
+    NEED(!getsockname(one, (void *)&at6, &(socklen_t){sizeof at6}) && !connect(two, (void *)&at6, sizeof at6));
+    CHECK(!set(one, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1) && !set(one, IPPROTO_IPV6, IPV6_RECVTCLASS, 1) && !set(one, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1));
+    CHECK(send(two, "x", 1, 0) == 1 && !strcmp(arrival(one, 200), "41:50 41:52=64 41:67=0 "));
+    CHECK(!set(two, IPPROTO_IPV6, IPV6_TCLASS, 5) && send_with(two, IPPROTO_IPV6, IPV6_HOPLIMIT, 3) == 1);
+    CHECK(!strcmp(arrival(one, 200), "41:50 41:52=3 41:67=5 "));
+    FAILS(send_with(two, IPPROTO_IPV6, IPV6_HOPLIMIT, 256), EINVAL);
+    close(one), close(two);
+}
+
 static void bad_pointers(void) {
     char *bad = mmap(0, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), bytes[10];
     make_pair(SOCK_STREAM);
@@ -1111,6 +1178,7 @@ int main(int argc, char **argv) {
         {"epoll on sockets", epoll_on_sockets},
         {"version six", version_six},
         {"UDP datagrams", udp_datagrams},
+        {"datagrams tell how they came", datagrams_tell_how_they_came},
         {"bad pointers", bad_pointers},
         {"buffers have limits", buffers_have_limits},
         {"unread bytes are bounded", unread_bytes_are_bounded},

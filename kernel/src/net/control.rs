@@ -65,8 +65,8 @@ impl PutControl {
         (self.left as usize).checked_sub(HEADER).filter(|_| self.at != 0)
     }
 
-    /// Puts a message of level `SOL_SOCKET`, or as much of it as there is room for.
-    pub fn put(&mut self, kind: u32, data: &[u8]) -> Result<()> {
+    /// Puts a message, or as much of it as there is room for.
+    pub fn put(&mut self, level: u32, kind: u32, data: &[u8]) -> Result<()> {
         let n = data.len().min(self.room().unwrap_or(0));
         if n < data.len() {
             self.flags |= net::MSG_CTRUNC;
@@ -75,7 +75,7 @@ impl PutControl {
             return Ok(());
         }
         let len = (HEADER + n) as u64;
-        user::put(self.at, &Header { len, level: net::SOL_SOCKET, kind })?;
+        user::put(self.at, &Header { len, level, kind })?;
         user::copy_out(self.at.wrapping_add(HEADER as u64), &data[..n])?;
         let step = len.next_multiple_of(ALIGN as u64).min(self.left);
         self.at = self.at.wrapping_add(step);

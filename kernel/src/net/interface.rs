@@ -6,7 +6,7 @@ use crate::errno::*;
 use crate::user;
 
 const NAME: &[u8] = b"lo\0";
-const INDEX: i32 = 1;
+pub const INDEX: i32 = 1;
 /// Up, loopback, running.
 const FLAGS: u16 = 1 | 8 | 64;
 const MTU: i32 = 65536;

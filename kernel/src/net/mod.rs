@@ -22,6 +22,7 @@
 //! for a few instructions. No thread holds two sockets' locks at once.
 
 pub mod address;
+pub mod arrival;
 mod close;
 mod connect;
 pub mod control;

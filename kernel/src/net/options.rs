@@ -4,11 +4,12 @@
 //! keep alive) are kept and told again, since programs check.
 
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use linux_raw_sys::net;
 
 use super::address::{Family, Kind};
+use super::arrival;
 use super::socket::Socket;
 use crate::charge::{self, Charge};
 use crate::cred::caps::Caps;
@@ -27,11 +28,11 @@ const FORCED_MAX: usize = i32::MAX as usize / 2;
 const SEND_MIN: usize = 4608;
 const RECEIVE_MIN: usize = 2304;
 
-const SOL_SOCKET: u32 = net::SOL_SOCKET;
-const IPPROTO_IP: u32 = 0;
+pub const SOL_SOCKET: u32 = net::SOL_SOCKET;
+pub const IPPROTO_IP: u32 = 0;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
-const IPPROTO_IPV6: u32 = 41;
+pub const IPPROTO_IPV6: u32 = 41;
 const NANOS: i64 = 1_000_000_000;
 /// Kept options of one socket at most.
 const KEPT_MAX: usize = 64;
@@ -46,6 +47,8 @@ pub struct Options {
     reuse_port: AtomicBool,
     passes_cred: AtomicBool,
     only6: AtomicBool,
+    /// What is told of datagrams that come ([`arrival::bit`]).
+    told: AtomicU8,
     /// `SO_LINGER`: on or off, and seconds.
     linger: SpinLock<[i32; 2]>,
     /// Level, name and value of those that change nothing.
@@ -92,6 +95,7 @@ impl Options {
             reuse_port: AtomicBool::new(false),
             passes_cred: AtomicBool::new(false),
             only6: AtomicBool::new(false),
+            told: AtomicU8::new(0),
             linger: SpinLock::new([0, 0]),
             kept: SpinLock::default(),
         }
@@ -138,6 +142,11 @@ impl Options {
         self.passes_cred.load(Relaxed)
     }
 
+    /// What is told of datagrams that come: a bit for each option that asks for something.
+    pub fn told(&self) -> u8 {
+        self.told.load(Relaxed)
+    }
+
     pub fn only6(&self) -> bool {
         self.only6.load(Relaxed)
     }
@@ -160,7 +169,8 @@ impl Options {
         Ok(())
     }
 
-    fn kept(&self, level: u32, name: u32) -> Option<i32> {
+    /// The value that a program has given an option; none if it has given none.
+    pub fn kept(&self, level: u32, name: u32) -> Option<i32> {
         let kept = self.kept.lock();
         kept.values.iter().find(|entry| (entry.0, entry.1) == (level, name)).map(|entry| entry.2)
     }
@@ -205,6 +215,15 @@ fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
     }
 }
 
+/// Whether an option may have this value. -1 stands for the default.
+fn may_be(level: u32, name: u32, value: i32) -> bool {
+    match (level, name) {
+        (IPPROTO_IP, net::IP_TTL) => value == -1 || (1..=255).contains(&value),
+        (IPPROTO_IPV6, net::IPV6_UNICAST_HOPS | net::IPV6_TCLASS) => (-1..=255).contains(&value),
+        _ => true,
+    }
+}
+
 /// The value of an option as a program gave it.
 struct Value {
     addr: u64,
@@ -217,6 +236,14 @@ impl Value {
             return Err(EINVAL);
         }
         user::get(self.addr)
+    }
+
+    /// Options of IP take a byte as well.
+    fn int_or_byte(&self, level: u32) -> Result<i32> {
+        if level == IPPROTO_IP && (1..4).contains(&self.len) {
+            return user::get::<u8>(self.addr).map(i32::from);
+        }
+        self.int()
     }
 
     fn flag(&self) -> Result<bool> {
@@ -281,7 +308,20 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
         (SOL_SOCKET, net::SO_SNDLOWAT) => return Err(ENOPROTOOPT),
         _ => {
             kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
-            options.keep(level, name, value.int()?)?;
+            let number = value.int_or_byte(level)?;
+            if !may_be(level, name, number) {
+                return Err(EINVAL);
+            }
+            let bit = arrival::bit(level, name);
+            if number == 0 {
+                options.told.fetch_and(!bit, Relaxed);
+            } else {
+                options.told.fetch_and(!arrival::excludes(bit), Relaxed);
+                options.told.fetch_or(bit, Relaxed);
+            }
+            if bit == 0 {
+                options.keep(level, name, number)?;
+            }
         }
     }
     Ok(())
@@ -371,7 +411,10 @@ fn value_of(socket: &Socket, level: u32, name: u32) -> Result<Vec<u8>> {
         }
         _ => {
             let default = kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
-            int(options.kept(level, name).unwrap_or(default))
+            match arrival::bit(level, name) {
+                0 => int(options.kept(level, name).filter(|&kept| kept != -1).unwrap_or(default)),
+                bit => int(i32::from(options.told() & bit != 0)),
+            }
         }
     }
 }

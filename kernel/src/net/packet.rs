@@ -6,6 +6,8 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use super::address::{Address, Kind};
+use super::arrival::{Arrival, PacketOptions};
+use super::inet;
 use super::queue::{Got, Peek, Record};
 use super::rights::Control;
 use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
@@ -48,8 +50,15 @@ impl Socket {
         if len > most {
             return Err(EMSGSIZE);
         }
-        let Some((receiver, own)) = self.receiver(dest)? else { return Ok(from.skip(len)) };
-        let extra = self.extra(&receiver, control)?;
+        let packet = control.as_ref().map(|control| control.packet).unwrap_or_default();
+        let Some((receiver, mut own)) = self.receiver(dest)? else { return Ok(from.skip(len)) };
+        if let (Some(source), Address::Inet { ip, .. }) = (packet.source, &mut own) {
+            *ip = source;
+        }
+        let mut extra = self.extra(&receiver, control)?;
+        if receiver.options.told() != 0 {
+            extra.arrival = Some(self.arrival(dest, packet)?);
+        }
         let mut chain = Chain::new();
         if let Err(errno) = append(&mut chain, from, len, LOAN.loans(len, len)) {
             chain.release(&Clusters);
@@ -78,7 +87,10 @@ impl Socket {
             chain.clear(&Clusters);
             return Ok(len);
         };
-        let extra = self.extra(&receiver, None)?;
+        let mut extra = self.extra(&receiver, None)?;
+        if receiver.options.told() != 0 {
+            extra.arrival = Some(self.arrival(None, PacketOptions::default())?);
+        }
         let mut record = Some(Record::message(core::mem::take(chain), own, extra));
         let result = self.deliver(&receiver, &mut record, blocking, Holds::Charge);
         if let Some(record) = record {
@@ -111,6 +123,18 @@ impl Socket {
             socket.incoming.with(|queue| (!queue.is_empty()).then(|| queue.refer(most)))
         };
         Ok(self.next_packet(how, look)?.unwrap_or_default())
+    }
+
+    /// How a datagram to `dest` or the peer comes there.
+    fn arrival(&self, dest: Option<&Address>, packet: PacketOptions) -> Result<Arrival> {
+        let mut to = match dest {
+            Some(dest) => dest.clone(),
+            None => self.peer_name()?,
+        };
+        if let Address::Inet { ip, .. } = &mut to {
+            *ip = inet::route(self.family, *ip)?;
+        }
+        Ok(Arrival::new(&self.options, self.family, packet, &to))
     }
 
     /// The most bytes of a message.
@@ -250,6 +274,7 @@ impl Socket {
         let before = to.done();
         let result = crate::chain::zero_copy::pour(&mut record.chain, to);
         got.cred = Some(record.extra.cred);
+        got.arrival = record.extra.arrival;
         got.rights = record.extra.rights.take();
         let from = core::mem::replace(&mut record.from, Address::Unnamed);
         record.discard();
@@ -269,6 +294,7 @@ impl Socket {
                 }
             }
             got.cred = Some(record.extra.cred);
+            got.arrival = record.extra.arrival;
             got.files =
                 record.extra.rights.as_ref().map(|rights| rights.copy()).unwrap_or_default();
             let (whole, from) = (record.chain.len(), Some(record.from.clone()));

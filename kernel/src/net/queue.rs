@@ -24,6 +24,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::address::Address;
+use super::arrival::Arrival;
 use mbuf::NoMemory;
 
 use super::rights::{defer_close, Rights, Ucred};
@@ -44,6 +45,8 @@ const MESSAGE_COST: usize = 512;
 pub struct Extra {
     pub rights: Option<Box<Rights>>,
     pub cred: Option<Ucred>,
+    /// If the receiver asks to be told of it.
+    pub arrival: Option<Arrival>,
 }
 
 impl Extra {
@@ -242,7 +245,7 @@ impl Queue {
         });
         if !glues {
             fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
-            let extra = Extra { rights: extra.rights.take(), cred: extra.cred };
+            let extra = Extra { rights: extra.rights.take(), cred: extra.cred, arrival: None };
             let record = Record { chain: Chain::new(), from: Address::Unnamed, extra, charge: 0 };
             self.memory += record.memory();
             self.records.push_back(record);
@@ -422,6 +425,8 @@ pub struct Got {
     pub files: alloc::vec::Vec<alloc::sync::Arc<crate::fs::file::File>>,
     /// The credentials of the first byte's sender, once there is a byte.
     pub cred: Option<Option<Ucred>>,
+    /// How the message has come, if the receiver had asked to be told.
+    pub arrival: Option<Arrival>,
 }
 
 impl Got {

@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::HashMap;
 
 use super::address::Family;
+use super::arrival::PacketOptions;
 use super::garbage::{self, InFlight};
 use super::socket::Socket;
 use crate::charge::{self, Charge};
@@ -347,6 +348,7 @@ pub fn seen(files: &[Arc<File>]) {
 pub struct Control {
     pub files: Vec<Arc<File>>,
     pub cred: Option<Ucred>,
+    pub packet: PacketOptions,
 }
 
 impl Control {

@@ -136,7 +136,7 @@ impl Socket {
         let is_wanted = self.options.passes_cred() || peer.options.passes_cred();
         let cred = control.cred.or_else(|| is_wanted.then(Ucred::current));
         let rights = control.into_rights(peer)?;
-        Ok(Extra { rights, cred })
+        Ok(Extra { rights, cred, arrival: None })
     }
 
     /// Receives what there is; waits while there is nothing and the peer may send.

@@ -14,7 +14,7 @@ use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::mem::fault;
-use crate::net::address::{Address, Family};
+use crate::net::address::{Address, Family, Kind};
 use crate::net::control::{self, PutControl};
 use crate::net::queue::Got;
 use crate::net::rights::{Control, Ucred};
@@ -95,7 +95,11 @@ fn get_control(socket: &Socket, message: &Message) -> Result<Option<Control>> {
     let mut control = Control::default();
     let mut rest = bytes.as_slice();
     while let Some((header, data)) = control::next(&mut rest)? {
-        if header.level == net::SOL_SOCKET && socket.family == Family::Unix {
+        if socket.family != Family::Unix {
+            if socket.kind == Kind::Datagram {
+                control.packet.take(socket.family, &header, data)?;
+            }
+        } else if header.level == net::SOL_SOCKET {
             take_control(&mut control, header.kind, data)?;
         }
     }
@@ -156,9 +160,12 @@ fn receive_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
     if received.copied < received.whole {
         out |= net::MSG_TRUNC;
     }
+    if let Some(arrival) = got.arrival {
+        arrival.put(socket.options.told(), &mut control)?;
+    }
     if socket.options.passes_cred() && socket.family == Family::Unix {
         let cred = got.cred.flatten().unwrap_or(Ucred::NOBODY);
-        control.put(net::SCM_CREDENTIALS, cred.as_bytes())?;
+        control.put(net::SOL_SOCKET, net::SCM_CREDENTIALS, cred.as_bytes())?;
     }
     put_files(&mut control, files, flags)?;
     let name_len = match &received.from {
@@ -202,7 +209,7 @@ fn put_files(control: &mut PutControl, files: Vec<Arc<File>>, flags: u32) -> Res
     if numbers.is_empty() {
         return Ok(());
     }
-    control.put(net::SCM_RIGHTS, numbers.as_bytes())?;
+    control.put(net::SOL_SOCKET, net::SCM_RIGHTS, numbers.as_bytes())?;
     for (number, file) in reserved {
         number.open(file, on_exec);
     }
