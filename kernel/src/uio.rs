@@ -119,6 +119,20 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// As [`Sink::put`], with what fits before the end of the first page where not all of a piece
+    /// can be put.
+    pub fn put_part(&mut self, bytes: &[u8]) -> Result<usize> {
+        let put = self.put(bytes);
+        let room = match self.target {
+            Target::User(addr) => before_page_end(addr + self.done as u64),
+            _ => 0,
+        };
+        if put.is_ok() || room == 0 || room >= bytes.len() {
+            return put;
+        }
+        self.put(&bytes[..room])
+    }
+
     fn put_pieces(&mut self, bytes: PageBytes) -> Result<usize> {
         self.pieces(bytes.len(), |piece, at| match piece {
             Piece::User(addr, len) => user::copy_out_page(addr, bytes.part(at, len)),

@@ -70,6 +70,9 @@ impl Transport for Loopback {
     }
 
     fn protocol(&self, kind: Kind, asked: u32) -> Result<u32> {
+        if (asked as i32) < 0 {
+            return Err(EINVAL);
+        }
         match kind {
             Kind::Stream if matches!(asked, 0 | IPPROTO_TCP) => Ok(IPPROTO_TCP),
             Kind::Datagram if matches!(asked, 0 | IPPROTO_UDP) => Ok(IPPROTO_UDP),

@@ -73,6 +73,9 @@ pub struct Mm {
     lock_future: AtomicU8,
     /// Whether memory was mapped with `MAP_NORESERVE`, for which nothing is promised.
     pub has_unpromised: AtomicBool,
+    /// Whether its threads have said that they will ask for barriers among themselves
+    /// (`membarrier`).
+    pub asks_barriers: AtomicBool,
     /// Processes with the ids of this one may look into it.
     dumpable: AtomicBool,
     pub layout: SpinLock<Layout>,
@@ -89,6 +92,7 @@ impl Mm {
             users: AtomicUsize::new(1),
             lock_future: AtomicU8::new(NOT),
             has_unpromised: AtomicBool::new(false),
+            asks_barriers: AtomicBool::new(false),
             dumpable: AtomicBool::new(true),
             layout: SpinLock::new(layout),
             growing: Mutex::new(()),
@@ -109,6 +113,8 @@ impl Mm {
         let copy = Mm::new(space, layout);
         let unpromised = self.has_unpromised.load(Ordering::Relaxed);
         copy.has_unpromised.store(unpromised, Ordering::Relaxed);
+        let asks = self.asks_barriers.load(Ordering::Relaxed);
+        copy.asks_barriers.store(asks, Ordering::Relaxed);
         copy.set_dumpable(self.is_dumpable());
         Ok(copy)
     }

@@ -344,7 +344,16 @@ pub fn foreign_vector(addr: u64, count: usize) -> Result<Vector> {
 
 fn readv(fd: i32, addr: u64, count: usize) -> Result<usize> {
     let file = curproc::file(fd)?;
-    file.read(&mut Sink::vector(&vector(addr, count)?))
+    let vector = vector(addr, count)?;
+    if asks_folder_for_nothing(&file, &vector) {
+        return Ok(0);
+    }
+    file.read(&mut Sink::vector(&vector))
+}
+
+/// Pieces without a byte are read of a folder too.
+fn asks_folder_for_nothing(file: &File, vector: &[IoVec]) -> bool {
+    file.is_dir() && vector.iter().all(|piece| piece.len == 0)
 }
 
 fn writev(fd: i32, addr: u64, count: usize) -> Result<usize> {
@@ -355,7 +364,11 @@ fn writev(fd: i32, addr: u64, count: usize) -> Result<usize> {
 fn preadv(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
     let file = curproc::file(fd)?;
     file.check_start(at)?;
-    file.read_at(at, &mut Sink::vector(&vector(addr, count)?))
+    let vector = vector(addr, count)?;
+    if asks_folder_for_nothing(&file, &vector) {
+        return Ok(0);
+    }
+    file.read_at(at, &mut Sink::vector(&vector))
 }
 
 fn pwritev(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {

@@ -471,12 +471,10 @@ fn getgroups(size: i32, list: u64) -> Result<usize> {
     Ok(groups.len())
 }
 
-fn setgroups(size: usize, list: u64) -> Result<()> {
+fn setgroups(size: i32, list: u64) -> Result<()> {
     let own = current_process().cred();
     own.need(Caps::SETGID)?;
-    if size > GROUPS_MAX {
-        return Err(EINVAL);
-    }
+    let size = usize::try_from(size).ok().filter(|&size| size <= GROUPS_MAX).ok_or(EINVAL)?;
     let groups = Groups::read(own.uid, size, |i| user::get(list.wrapping_add(4 * i as u64)))?;
     change_cred(|cred| {
         cred.groups = Arc::new(groups);

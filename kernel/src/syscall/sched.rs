@@ -83,7 +83,7 @@ fn sched_getscheduler(tid: Pid) -> Result<i32> {
 }
 
 fn sched_setscheduler(tid: Pid, number: i32, param: u64) -> Result<()> {
-    if number < 0 {
+    if number < 0 || param == 0 {
         return Err(EINVAL);
     }
     let thread = thread_or_self(tid)?;
@@ -91,11 +91,17 @@ fn sched_setscheduler(tid: Pid, number: i32, param: u64) -> Result<()> {
 }
 
 fn sched_getparam(tid: Pid, param: u64) -> Result<()> {
+    if param == 0 {
+        return Err(EINVAL);
+    }
     let policy = thread_or_self(tid)?.policy();
     user::put(param, &i32::from(policy.priority()))
 }
 
 fn sched_setparam(tid: Pid, param: u64) -> Result<()> {
+    if param == 0 {
+        return Err(EINVAL);
+    }
     let thread = thread_or_self(tid)?;
     let (old, priority) = (thread.policy(), user::get(param)?);
     let new = Policy::new(i32::from(old.kind()), priority, old.resets_at_fork).ok_or(EINVAL)?;

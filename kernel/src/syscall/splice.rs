@@ -224,6 +224,9 @@ fn sendfile(out: i32, input: i32, offset: u64, len: usize) -> Result<usize> {
     if !from.is_readable() || !to.is_writable() {
         return Err(EBADF);
     }
+    if to.flags() & abi::O_APPEND != 0 {
+        return Err(EINVAL);
+    }
     if !from.is_seekable() {
         return Err(if offset == 0 || from.is_dir() { EINVAL } else { ESPIPE });
     }
@@ -378,19 +381,16 @@ fn vmsplice(fd: i32, pieces: u64, count: usize, flags: u32) -> Result<usize> {
     }
     let file = curproc::file(fd)?;
     let vector = vector(pieces, count)?;
+    if vector.iter().all(|piece| piece.len == 0) {
+        return Ok(0);
+    }
     let Some(pipe) = pipe::of(&file) else { return Err(EBADF) };
     let nonblocking = flags & abi::SPLICE_F_NONBLOCK != 0;
     if file.is_writable() {
         let mut from = Source::vector(&vector);
-        if from.left() == 0 {
-            return Ok(0);
-        }
         return loan_into(pipe, blocking(&file, flags), &mut from);
     }
     let mut to = Sink::vector(&vector);
-    if to.left() == 0 {
-        return Ok(0);
-    }
     if nonblocking && pipe.is_awaited() {
         return Err(EAGAIN);
     }

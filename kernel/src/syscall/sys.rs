@@ -63,12 +63,12 @@ fn uname(at: u64) -> Result<()> {
     user::copy_out(at, &bytes)
 }
 
-fn sethostname(at: u64, len: usize) -> Result<()> {
-    set_name(&uts::HOST, at, len)
+fn sethostname(at: u64, len: u32) -> Result<()> {
+    set_name(&uts::HOST, at, len as usize)
 }
 
-fn setdomainname(at: u64, len: usize) -> Result<()> {
-    set_name(&uts::DOMAIN, at, len)
+fn setdomainname(at: u64, len: u32) -> Result<()> {
+    set_name(&uts::DOMAIN, at, len as usize)
 }
 
 fn set_name(which: &uts::HostName, at: u64, len: usize) -> Result<()> {
@@ -197,6 +197,9 @@ fn membarrier(command: i32, flags: u32) -> Result<u64> {
         0 => return Ok(ALL as u64),
         GLOBAL | GLOBAL_EXPEDITED => ipi::barrier(sched::busy()),
         PRIVATE_EXPEDITED => {
+            if !super::mem::current_mm()?.asks_barriers.load(Ordering::Relaxed) {
+                return Err(EPERM);
+            }
             core::sync::atomic::fence(Ordering::SeqCst);
             let cpus = {
                 let process = current_process();
@@ -207,7 +210,10 @@ fn membarrier(command: i32, flags: u32) -> Result<u64> {
             };
             ipi::barrier(cpus);
         }
-        REGISTER_GLOBAL_EXPEDITED | REGISTER_PRIVATE_EXPEDITED => {}
+        REGISTER_PRIVATE_EXPEDITED => {
+            super::mem::current_mm()?.asks_barriers.store(true, Ordering::Relaxed)
+        }
+        REGISTER_GLOBAL_EXPEDITED => {}
         _ => return Err(EINVAL),
     }
     Ok(0)
