@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <net/if.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +38,13 @@ static void decode(char *word) {
         }
     }
     *out = 0;
+}
+
+static void loopback_up(void) {
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    ioctl(fd, SIOCSIFFLAGS, &request);
+    close(fd);
 }
 
 static void console_mode(int rows, int columns, int stdin_pipe, int stdout_pipe) {
@@ -95,6 +103,7 @@ int main(void) {
     symlink("/proc/self/fd", "/dev/fd");
     mkdir("/dev/pts", 0755);
     mount("devpts", "/dev/pts", "devpts", 0, 0);
+    loopback_up();
     load_drivers();
 
     int control = open("/dev/ttyS1", O_RDWR | O_NOCTTY | O_CLOEXEC);

@@ -89,10 +89,22 @@ pub fn beside(packages: &[&str]) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What apt would install.
+/// What apt would install here.
 fn lacking(packages: &[&str]) -> Result<Vec<String>> {
+    installed_for(packages, &["--reinstall"])
+}
+
+/// What apt would install where there is nothing yet.
+fn closure(packages: &[&str]) -> Result<Vec<String>> {
+    let mut names = installed_for(packages, &["--option", "Dir::State::status=/dev/null"])?;
+    names.retain(|name| !NOT_NEEDED.iter().any(|start| name.starts_with(start)));
+    Ok(names)
+}
+
+fn installed_for(packages: &[&str], options: &[&str]) -> Result<Vec<String>> {
     let output = Command::new("apt-get")
-        .args(["install", "--simulate", "--no-install-recommends", "--reinstall"])
+        .args(["install", "--simulate", "--no-install-recommends"])
+        .args(options)
         .args(packages)
         .output()
         .context("no apt here, which Debian's programs come from")?;
@@ -102,31 +114,6 @@ fn lacking(packages: &[&str]) -> Result<Vec<String>> {
     let listing = String::from_utf8_lossy(&output.stdout).into_owned();
     let names = listing.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
     Ok(names.map(str::to_owned).collect())
-}
-
-/// The packages and those that they depend on, as apt sees it.
-fn closure(packages: &[&str]) -> Result<Vec<String>> {
-    let options = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"];
-    let output = Command::new("apt-cache")
-        .args(["depends", "--recurse"])
-        .args(options.map(|kind| format!("--no-{kind}")))
-        .args(packages)
-        .output()
-        .context("no apt here, which Debian's programs come from")?;
-    if !output.status.success() {
-        bail!("apt does not know {}: run `apt-get update`", packages.join(", "));
-    }
-    let listing = String::from_utf8_lossy(&output.stdout).into_owned();
-    // What a package depends on is indented; a name that no package has stands in angle brackets.
-    let mut names: Vec<String> = listing
-        .lines()
-        .filter(|line| line.starts_with(|first: char| first.is_ascii_alphanumeric()))
-        .filter(|name| !NOT_NEEDED.iter().any(|start| name.starts_with(start)))
-        .map(str::to_owned)
-        .collect();
-    names.sort();
-    names.dedup();
-    Ok(names)
 }
 
 fn checked(command: &mut Command) -> Result<()> {

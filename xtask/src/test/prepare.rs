@@ -143,6 +143,58 @@ int main(void) {
     }))
 }
 
+/// Debian's MariaDB: the server, what makes its first tables, and the client.
+pub fn mariadb() -> Result<Result<Prepared, String>> {
+    debian_programs(&[
+        "bash",
+        "coreutils",
+        "hostname",
+        "mariadb-client-core",
+        "mariadb-server",
+        "mariadb-server-core",
+        "sed",
+    ])
+}
+
+/// Debian's compilers of Rust and Java, to be run where the root is another one.
+pub fn compilers() -> Result<Result<Prepared, String>> {
+    debian_programs(&[
+        "bash",
+        "cargo",
+        "coreutils",
+        "gcc",
+        "libc6-dev",
+        "mount",
+        "openjdk-17-jdk-headless",
+        "rustc",
+    ])
+}
+
+/// Programs that look at processes.
+pub fn process_viewers() -> Result<Result<Prepared, String>> {
+    debian_programs(&["bash", "coreutils", "htop", "ncurses-base", "procps", "bsdutils"])
+}
+
+/// A server in Go that echoes, and a client of it that then has nothing to say.
+pub fn go_echo() -> Result<Result<Prepared, String>> {
+    let Some(go) = image::find_program("go") else {
+        return Ok(Err("go is not installed".to_owned()));
+    };
+    let source = build::root().join("xtask/guest/echo.go");
+    let program = build::scratch("tests")?.join("echo");
+    let made = Command::new(go)
+        .args(["build", "-o"])
+        .args([&program, &source])
+        .env("CGO_ENABLED", "0")
+        .env("GOFLAGS", "-mod=mod")
+        .status()?;
+    if !made.success() {
+        anyhow::bail!("go can't compile {}", source.display());
+    }
+    let add = vec![format!("{}:/bin/echo-go", program.display())];
+    Ok(Ok(Prepared { add, ..Prepared::default() }))
+}
+
 fn debian_programs(packages: &[&str]) -> Result<Result<Prepared, String>> {
     if image::find_program("apt-get").is_none() {
         return Ok(Err("no apt to fetch Debian's programs with".to_owned()));

@@ -8,7 +8,7 @@
 use super::cases::Expect::{self, Contains, Lacks};
 use super::cases::{self, Case, CASE};
 use super::disks::{self, TestDisk};
-use super::prepare::Prepared;
+use super::prepare::{self, Prepared};
 use crate::guest::Libc;
 use crate::{debian, image};
 use anyhow::Result;
@@ -41,7 +41,7 @@ fn python_tests() -> Result<Result<Prepared, String>> {
     let Some(package) = text.lines().last().and_then(|line| line.split(' ').next()) else {
         return Ok(Err("apt knows no libpython3-testsuite: run `apt-get update`".to_owned()));
     };
-    let root = debian::root(&[package])?;
+    let root = debian::root(&[package, "netbase"])?;
     Ok(Ok(Prepared { root: Some(root), add: Vec::new(), expected: String::new() }))
 }
 
@@ -139,7 +139,47 @@ const fn python(name: &'static str, cpus: u32) -> Case {
     }
 }
 
+/// What programs ask of a system, asked by Python's own tests. `F_NOTIFY`, which one of them uses,
+/// is not there.
+const SYSTEM: &str = "cd /tmp && exec /usr/bin/python3.* -m test --timeout 400 -i test_fcntl_64_bit \
+    test_os test_posix test_select test_selectors test_epoll test_poll test_asyncio test_signal \
+    test_mmap test_threading test_subprocess test_multiprocessing_main_handling \
+    test_multiprocessing_fork test_multiprocessing_forkserver test_multiprocessing_spawn \
+    test_fcntl test_pty test_resource test_time";
+
+const SYSTEM_TESTS: Case = Case {
+    name: "Python's tests of the system",
+    command: &["/bin/busybox", "sh", "-c", SYSTEM],
+    prepare: python_tests,
+    memory: "1G",
+    expect: &[Contains("Tests result: SUCCESS")],
+    seconds: 3000,
+    ..CASE
+};
+
+/// Compilers find their own files by `/proc/self/exe`, which is relative to a process's root.
+const CHROOT: &str = r#"
+mkdir -p /jail && mount --bind / /jail && mount -t proc proc /jail/proc && mount -t tmpfs none /jail/tmp
+chroot /jail /bin/env RUSTFLAGS="-C linker=gcc" /bin/bash -c '
+cd /tmp
+cargo new --vcs none hello >/dev/null 2>&1 && cargo run --quiet --offline --manifest-path hello/Cargo.toml
+echo "public class J { public static void main(String[] a) { System.out.println(\"from Java\"); } }" > J.java
+/usr/lib/jvm/java-17-openjdk-amd64/bin/javac J.java && /usr/lib/jvm/java-17-openjdk-amd64/bin/java -cp . J
+readlink /proc/self/exe'
+"#;
+
+const COMPILERS: Case = Case {
+    name: "compilers in another root",
+    command: &["/bin/bash", "-c", CHROOT],
+    prepare: prepare::compilers,
+    memory: "3G",
+    expect: &[Contains("Hello, world!"), Contains("from Java"), Contains("\n/usr/bin/readlink\n")],
+    seconds: 1200,
+    ..CASE
+};
+
 pub const LONG: &[Case] = &[
+    COMPILERS,
     cases::killed(
         "ten thousand kills of senders and receivers",
         2,
@@ -148,6 +188,7 @@ pub const LONG: &[Case] = &[
     together("stress-ng, all together", 1),
     together("stress-ng, all together on two CPUs", 2),
     together("stress-ng, all together on four CPUs", 4),
+    SYSTEM_TESTS,
     python("Python's tests", 1),
     python("Python's tests on two CPUs", 2),
     python("Python's tests on four CPUs", 4),

@@ -1,7 +1,7 @@
 //! Debian's programs, shells and the examples for programs.
 
 use super::super::prepare;
-use super::Expect::{Contains, Exactly, Matches};
+use super::Expect::{Contains, Exactly, Lacks, Matches};
 use super::{Case, Expect, CASE};
 use crate::guest::Libc;
 
@@ -183,6 +183,36 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "an echo server in Go is idle",
+        command: &["/bin/echo-go"],
+        prepare: prepare::go_echo,
+        expect: &[Contains("under one hundredth"), Lacks("FAILED")],
+        ..CASE
+    },
+    Case {
+        name: "MariaDB",
+        command: &["/bin/bash", "-c", MARIADB],
+        prepare: prepare::mariadb,
+        expect: &[Contains("3\tone,two\t1000"), Contains("the server ended with 0")],
+        memory: "2G",
+        seconds: 600,
+        ..CASE
+    },
+    Case {
+        name: "htop, top and ps -L",
+        command: &["/bin/bash", "-c", VIEWERS],
+        prepare: prepare::process_viewers,
+        expect: &[
+            Contains("Load average: "),
+            Contains("F10"),
+            Matches(r"(?m)^\s*\d+ root .* top$"),
+            Matches(r"(?m)^Tasks: +\d+ total"),
+            Matches(r"(?m)^ *\d+ +\d+ +1 ps$"),
+        ],
+        memory: "1G",
+        ..CASE
+    },
+    Case {
         name: "empty words",
         command: &["/bin/busybox", "sh", "-c", "echo $# [$0] [$1] [$2] [$3]", "", "", "a b", ""],
         expect: &[Exactly("3 [] [] [a b] []\n")],
@@ -278,6 +308,31 @@ send \\r
 expect eof
 puts \"ended [lindex [wait] 3]\"
 ";
+
+const MARIADB: &str = r#"
+mkdir -p /tmp/db && cd /tmp
+mariadb-install-db --no-defaults --user=root --datadir=/tmp/db --skip-test-db \
+    --auth-root-authentication-method=normal >install.txt 2>&1 || { cat install.txt; exit 1; }
+mariadbd --no-defaults --user=root --datadir=/tmp/db --socket=/tmp/s --skip-networking >server.txt 2>&1 &
+for i in {1..100}; do mariadb-admin --no-defaults -uroot -S /tmp/s ping 2>/dev/null && break; sleep 0.3; done
+mariadb --no-defaults -uroot -S /tmp/s -N <<END || cat server.txt
+create database d; use d;
+create table t (a int primary key, b varchar(20)) engine=innodb;
+insert into t values (1, 'one'), (2, 'two');
+create table n as select seq from seq_1_to_1000;
+select sum(a), group_concat(b order by a), (select count(*) from n) from t;
+END
+mariadb-admin --no-defaults -uroot -S /tmp/s shutdown
+wait $!
+echo the server ended with $?
+"#;
+
+const VIEWERS: &str = r#"
+export TERM=xterm LINES=30 COLUMNS=100
+(sleep 2; printf q) | script -qec 'stty cols 100 rows 30; htop -d 5' /dev/null
+top -b -n 1
+ps -eLo pid,lwp,nlwp,comm
+"#;
 
 const TMUX: &str = "export TERM=screen LC_ALL=C.UTF-8; tmux -f /dev/null new-session -d -x 100 -y 30 'bash --norc' && tmux split-window 'bash --norc'; \
 for pane in 0 1; do tmux send-keys -t $pane 'echo pane '$pane' is $(tty)' Enter; done; sleep 2; tmux list-panes | wc -l | sed 's/^/panes /'; \
