@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sys/time.h>
 #include <dirent.h>
+#include <sys/mount.h>
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -612,6 +613,81 @@ static void locks_at_the_last_byte(void) {
     close(fd);
 }
 
+static void copy_file(const char *from, const char *to) {
+    static char block[1 << 16];
+    int in = open(from, O_RDONLY), out = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0755);
+    NEED(in >= 0 && out >= 0);
+    for (ssize_t n; (n = read(in, block, sizeof block)) > 0;) NEED(write(out, block, n) == n);
+    close(in), close(out);
+}
+
+// What runs isn't written to, and what is open for writing doesn't run.
+static void programs_that_are_busy(void) {
+    char *const none[] = {"busy", "-none", 0};
+    int ready[2];
+    char byte;
+    fresh();
+    copy_file("/proc/self/exe", "busy");
+    int writer = open("busy", O_WRONLY);
+    FAILS(execv("busy", none), ETXTBSY);
+    close(writer);
+    FAILS(truncate("/proc/self/exe", 0), ETXTBSY);
+    FAILS(open("/proc/self/exe", O_RDWR), ETXTBSY);
+    NEED(!pipe2(ready, O_CLOEXEC));
+    pid_t child = fork();
+    if (!child) {
+        char *const sleeps[] = {"busy", "--sleep", 0};
+        execv("busy", sleeps);
+        _exit(1);
+    }
+    close(ready[1]);
+    NEED(read(ready[0], &byte, 1) == 0);
+    FAILS(open("busy", O_WRONLY), ETXTBSY);
+    FAILS(open("busy", O_RDWR | O_CREAT, 0600), ETXTBSY);
+    FAILS(truncate("busy", 0), ETXTBSY);
+    int reader = open("busy", O_RDONLY);
+    CHECK(reader >= 0);
+    CHECK(!rename("busy", "busier") && !chmod("busier", 0700));
+    kill(child, SIGKILL), waitpid(child, 0, 0);
+    CHECK((writer = open("busier", O_WRONLY)) >= 0);
+    close(writer);
+    // A script is written before it runs, too.
+    NEED((writer = open("script", O_WRONLY | O_CREAT | O_TRUNC, 0700)) >= 0 && write(writer, "#!/bin/sh\n", 10) == 10);
+    FAILS(execv("script", none), ETXTBSY);
+    close(writer);
+    NEED(!mkfifo("busy-fifo", 0777));
+    FAILS(execv("busy-fifo", none), EACCES);
+    unlink("busier"), unlink("script"), unlink("busy-fifo");
+}
+
+static void mistakes_of_renames(void) {
+    fresh();
+    NEED(!mkdir("on", 0755) && !mkdir("full", 0755));
+    close(open("file", O_CREAT | O_WRONLY, 0600)), close(open("full/file", O_CREAT | O_WRONLY, 0600));
+    NEED(!mount("none", "on", "tmpfs", 0, 0));
+    close(open("on/file", O_CREAT | O_WRONLY, 0600));
+    FAILS(rename("on", "off"), EBUSY);
+    FAILS(rename("full", "on"), EBUSY);
+    FAILS(rename("on/file", "other"), EXDEV);
+    FAILS(rename("missing", "on/file"), EXDEV);
+    FAILS(rename("on/.", "other"), EXDEV);
+    FAILS(rename("missing", "."), EBUSY);
+    FAILS(rename("missing", "on"), ENOENT);
+    FAILS(rename("file", "on"), EISDIR);
+    FAILS(rename("file", "missing/"), ENOTDIR);
+    FAILS(syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "on", 1), EEXIST);
+    FAILS(syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, ".", 1), EEXIST);
+    FAILS(syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "missing/", 2), ENOENT);
+    FAILS(syscall(SYS_renameat2, AT_FDCWD, "full", AT_FDCWD, "file/", 2), ENOTDIR);
+    FAILS(syscall(SYS_renameat2, AT_FDCWD, "full", AT_FDCWD, "on", 2), EBUSY);
+    NEED(!umount("on"));
+    CHECK(!syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "full/", 2));
+    CHECK(!rename("on", "off"));
+    char target[8];
+    FAILS(readlink("", target, 8), ENOENT);
+    FAILS(readlink("off", target, 8), EINVAL);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"opening", opening},
@@ -635,7 +711,10 @@ int main(int argc, char **argv) {
         {"unusual_ways_to_open", unusual_ways_to_open},
         {"processes_that_wait_for_each_other", processes_that_wait_for_each_other},
         {"locks_at_the_last_byte", locks_at_the_last_byte},
+        {"programs_that_are_busy", programs_that_are_busy},
+        {"mistakes_of_renames", mistakes_of_renames},
     };
+    if (argc > 1 && !strcmp(argv[1], "--sleep")) return pause();
     if (argc > 1 && !strcmp(argv[1], "replaced")) {
         replaced_program();
         return failed_checks != 0;

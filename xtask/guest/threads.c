@@ -253,6 +253,39 @@ static void a_crowd_leaves_no_stacks(void) {
     }
 }
 
+static long futex(void *word, int what, long value, const void *more, void *other, long last) {
+    return syscall(SYS_futex, word, what, value, more, other, last);
+}
+
+static void *waits_on(void *word) {
+    while (!futex(word, 128, 0, 0, 0, 0) && !*(volatile int *)word) {}
+    return 0;
+}
+
+// A word that processes may share is looked at by each call; one that wakes nothing wakes one.
+static void words_without_memory(void) {
+    static int word;
+    struct timespec soon = {0, 1000000};
+    char *at = mmap(0, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    NEED(at != MAP_FAILED && !munmap(at + PAGE, PAGE) && !mprotect(at + 2 * PAGE, PAGE, PROT_READ));
+    FAILS(futex(at + PAGE, 1, 1, 0, 0, 0), EFAULT);
+    CHECK(futex(at + PAGE, 1 | 128, 1, 0, 0, 0) == 0);
+    FAILS(futex((void *)0xffff800000000000, 1 | 128, 1, 0, 0, 0), EFAULT);
+    FAILS(futex(&word, 3, 0, 0, at + PAGE, 0), EFAULT);
+    FAILS(futex(&word, 3, 0, 0, at + 2 * PAGE, 0), EFAULT);
+    FAILS(futex(at + PAGE, 5, 0, 0, &word, 0), EFAULT);
+    FAILS(futex(&word, 3, -1, 0, at + PAGE, 0), EINVAL);
+    FAILS(futex(&word, 256, 0, &soon, 0, 0), ENOSYS);
+    FAILS(futex(&word, 1 | 256, 0, 0, 0, 0), ENOSYS);
+    FAILS(futex(&word, 10 | 256, 1, 0, 0, -1), ENOSYS);
+    pthread_t thread;
+    NEED(!pthread_create(&thread, 0, waits_on, &word));
+    while (futex(&word, 1 | 128, 0, 0, 0, 0) == 0) sched_yield();
+    word = 1;
+    futex(&word, 1 | 128, -1, 0, 0, 0);
+    pthread_join(thread, 0);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"creation_and_joining", creation_and_joining},
@@ -266,6 +299,7 @@ int main(int argc, char **argv) {
         {"threads_share_one_map", threads_share_one_map},
         {"detached_threads", detached_threads},
         {"a_crowd_leaves_no_stacks", a_crowd_leaves_no_stacks},
+        {"words_without_memory", words_without_memory},
     };
     return RUN(cases, argc, argv);
 }

@@ -54,6 +54,8 @@ pub struct Opens {
     /// Open files that only read, and those that write.
     readers: AtomicU32,
     writers: AtomicU32,
+    /// Programs of it that run.
+    running: AtomicU32,
     is_leased: AtomicBool,
 }
 
@@ -68,13 +70,17 @@ impl Opener {
     /// can have none.
     ///
     /// # Errors
-    /// `EAGAIN` if a lease is and the flags say not to wait; `ERESTARTSYS`.
+    /// `EAGAIN` if a lease is and the flags say not to wait; `ERESTARTSYS`; `ETXTBSY` if it would
+    /// write to a program that runs.
     pub fn new(node: &InodeRef, flags: u32) -> Result<Option<Opener>> {
         let Some(opens) = node.opens() else { return Ok(None) };
         let access =
             if flags & abi::O_ACCMODE == abi::O_RDONLY { Access::Read } else { Access::Write };
         opens.count(access).fetch_add(1, SeqCst);
         let opener = Opener { node: node.clone(), access };
+        if access == Access::Write && opens.running.load(SeqCst) != 0 {
+            return Err(ETXTBSY);
+        }
         break_for(node, access, flags & abi::O_NONBLOCK != 0)?;
         Ok(Some(opener))
     }
@@ -88,7 +94,39 @@ impl Drop for Opener {
     }
 }
 
+/// While it lives, as long as a program runs, no file that writes is opened on its node.
+pub struct Unwritten(InodeRef);
+
+impl Unwritten {
+    /// Nothing for a node that doesn't know how it is open.
+    ///
+    /// # Errors
+    /// `ETXTBSY` if the node is open for writing.
+    pub fn new(node: &InodeRef) -> Result<Option<Unwritten>> {
+        let Some(opens) = node.opens() else { return Ok(None) };
+        opens.running.fetch_add(1, SeqCst);
+        let unwritten = Unwritten(node.clone());
+        if opens.writers.load(SeqCst) != 0 {
+            return Err(ETXTBSY);
+        }
+        Ok(Some(unwritten))
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        if let Some(opens) = self.0.opens() {
+            opens.running.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
 impl Opens {
+    /// Whether a program of the node runs, which isn't cut meanwhile.
+    pub fn runs(&self) -> bool {
+        self.running.load(SeqCst) != 0
+    }
+
     fn count(&self, access: Access) -> &AtomicU32 {
         match access {
             Access::Read => &self.readers,

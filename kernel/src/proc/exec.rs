@@ -6,6 +6,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
 use super::curproc;
@@ -27,6 +28,7 @@ use crate::fs;
 use crate::fs::fdtable::FdTable;
 use crate::fs::file::File;
 use crate::fs::inode::Kind;
+use crate::fs::lease::Unwritten;
 use crate::fs::path::{resolve, Follow, Place, Start};
 use crate::mem::fault::Room;
 use crate::{sched, user, vm};
@@ -136,9 +138,29 @@ fn read_strings(mut list: u64, limit: u64) -> Result<Strings> {
 
 /// A program that has been found and checked.
 struct Program {
-    file: Arc<File>,
+    file: Executable,
     image: Image,
-    interpreter: Option<(Arc<File>, Image)>,
+    interpreter: Option<(Executable, Image)>,
+}
+
+/// A program's file, which nothing writes to.
+pub struct Executable {
+    file: Arc<File>,
+    unwritten: Option<Unwritten>,
+}
+
+impl Deref for Executable {
+    type Target = Arc<File>;
+
+    fn deref(&self) -> &Arc<File> {
+        &self.file
+    }
+}
+
+/// The file that an address space runs.
+pub struct Running {
+    pub place: Place,
+    _unwritten: Option<Unwritten>,
 }
 
 /// Whether others may look into a new program's memory, if their ids allow it.
@@ -153,7 +175,7 @@ enum Openness {
 /// success the registers are those of the new program; on failure nothing has changed.
 pub fn exec(
     regs: &mut UserRegs,
-    file: Arc<File>,
+    file: Executable,
     path: &[u8],
     mut arguments: Arguments,
 ) -> Result<()> {
@@ -165,10 +187,10 @@ pub fn exec(
         }
     }
     let mut name = path.to_vec();
-    let program = find(file, &mut name, &mut arguments)?;
+    let mut program = find(file, &mut name, &mut arguments)?;
     let thread = &current_thread();
     let tid = thread.tid();
-    let (mm, openness, loaded, sp) = build(thread, &program, path, &arguments)?;
+    let (mm, openness, loaded, sp) = build(thread, &mut program, path, &arguments)?;
     let files = match own_files(thread) {
         Ok(files) => files,
         Err(errno) => {
@@ -200,26 +222,28 @@ pub fn exec(
 }
 
 /// Opens the program that a path names, relative to the running process.
-pub fn open(path: &[u8]) -> Result<Arc<File>> {
+pub fn open(path: &[u8]) -> Result<Executable> {
     open_from(&Start::cwd(&*curproc::context()?), path, Follow::Yes)
 }
 
 /// Opens the program that a path from a given folder names.
-pub fn open_from(start: &Start, path: &[u8], follow: Follow) -> Result<Arc<File>> {
+pub fn open_from(start: &Start, path: &[u8], follow: Follow) -> Result<Executable> {
     open_program(resolve(start, path, follow)?)
 }
 
 /// Opens a program. It is judged before: to open a fifo or a terminal does something to it.
 ///
 /// # Errors
-/// `EACCES` for what isn't a plain file or that the running process may not execute.
-pub fn open_program(place: Place) -> Result<Arc<File>> {
+/// `EACCES` for what isn't a plain file or that the running process may not execute; `ETXTBSY` for
+/// what is open for writing.
+pub fn open_program(place: Place) -> Result<Executable> {
     let is_forbidden = place.mount_flags() & linux_raw_sys::general::MS_NOEXEC != 0;
     if place.inode.kind() != Kind::File || is_forbidden {
         return Err(EACCES);
     }
     place.inode.permits(&curproc::cred(), fs::access::EXECUTE)?;
-    File::open(place, 0)
+    let unwritten = Unwritten::new(&place.inode)?;
+    Ok(Executable { file: File::open(place, 0)?, unwritten })
 }
 
 fn size(file: &File) -> Result<u64> {
@@ -227,7 +251,7 @@ fn size(file: &File) -> Result<u64> {
 }
 
 /// Follows scripts to an ELF file, rewriting the arguments on the way.
-fn find(mut file: Arc<File>, name: &mut Vec<u8>, arguments: &mut Arguments) -> Result<Program> {
+fn find(mut file: Executable, name: &mut Vec<u8>, arguments: &mut Arguments) -> Result<Program> {
     for _ in 0..SCRIPT_DEPTH {
         let mut head = [0; HEAD];
         let length = file.read_kernel(0, &mut head)?;
@@ -279,7 +303,7 @@ fn parse_script(head: &[u8]) -> Result<(&[u8], Option<&[u8]>)> {
     Ok((interpreter, (!rest.is_empty()).then_some(rest)))
 }
 
-fn program(file: Arc<File>, head: &[u8]) -> Result<Program> {
+fn program(file: Executable, head: &[u8]) -> Result<Program> {
     let image = elf::read(&file, head, size(&file)?)?;
     let interpreter = match &image.interpreter {
         None => None,
@@ -304,20 +328,21 @@ fn program(file: Arc<File>, head: &[u8]) -> Result<Program> {
 /// Builds the new address space and moves the thread into it; the old one waits in `pending_mm`.
 fn build(
     thread: &Thread,
-    program: &Program,
+    program: &mut Program,
     path: &[u8],
     arguments: &Arguments,
 ) -> Result<(Arc<Mm>, Openness, Loaded, u64)> {
     let space = vm::space_new()?;
     let stack_limit = thread.process.limit(RLIMIT_STACK);
-    let interpreter = program.interpreter.as_ref().map(|(file, image)| (&**file, image));
-    let loaded = image::map(&space, (&program.file, &program.image), interpreter, stack_limit)?;
+    let unwritten = program.file.unwritten.take();
+    let interpreter = program.interpreter.as_ref().map(|(file, image)| (&***file, image));
+    let loaded = image::map(&space, (&*program.file, &program.image), interpreter, stack_limit)?;
     let layout = Layout {
         heap_start: loaded.heap,
         heap_end: loaded.heap,
         marks: Marks::default(),
         auxv: [].into(),
-        exe: Some(Arc::new(program.file.place().clone())),
+        exe: Some(Arc::new(Running { place: program.file.place().clone(), _unwritten: unwritten })),
     };
     let before = thread.process.cred();
     let cred = before.after_exec(gains(thread));

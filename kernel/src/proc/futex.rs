@@ -15,6 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::current_thread;
 use super::thread::Restart;
+use crate::arch::layout::USER_END;
 use crate::errno::{
     Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT,
 };
@@ -42,6 +43,9 @@ impl Key {
         if !va.is_multiple_of(4) {
             return Err(EINVAL);
         }
+        if va >= USER_END {
+            return Err(EFAULT);
+        }
         let mm = current_thread().own_mm().ok_or(EFAULT)?;
         if scope == Scope::Shared {
             if let Some((object, offset)) = crate::vm::shared_key(&mm.space, va) {
@@ -49,6 +53,26 @@ impl Key {
             }
         }
         Ok(Key::Private { mm: Arc::as_ptr(&*mm) as usize, va })
+    }
+
+    /// The key of a word that is there: in memory that others may share, a word without a mapping
+    /// is no futex.
+    fn there(va: u64, scope: Scope) -> Result<Key> {
+        let key = Key::of(va, scope)?;
+        if scope == Scope::Shared {
+            user::load_u32(va)?;
+        }
+        Ok(key)
+    }
+
+    /// The key of a word that may be written, in memory that others may share.
+    fn written(va: u64, scope: Scope) -> Result<Key> {
+        let key = Key::of(va, scope)?;
+        if scope == Scope::Shared {
+            let value = user::load_u32(va)?;
+            user::compare_exchange_u32(va, value, value)?;
+        }
+        Ok(key)
     }
 
     fn bucket(self) -> usize {
@@ -356,33 +380,39 @@ fn wake_op(key: Key, va2: u64, scope: Scope, counts: (usize, usize), op: u32) ->
 
 const PRIVATE_FLAG: u32 = 128;
 const CLOCK_REALTIME_FLAG: u32 = 256;
+const WAIT_BITSET: u32 = 9;
 
 /// The futex system call.
 pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) -> Result<u64> {
     let scope = if op & PRIVATE_FLAG != 0 { Scope::Private } else { Scope::Shared };
     let command = op & !(PRIVATE_FLAG | CLOCK_REALTIME_FLAG);
-    let count = |n: u32| n.min(i32::MAX as u32) as usize;
+    if op & CLOCK_REALTIME_FLAG != 0 && command != WAIT_BITSET {
+        return Err(ENOSYS);
+    }
+    let count = |n: u32| n as usize;
+    // A call that wakes and moves nothing wakes one waiter at least.
+    let waking = |n: u32| (n as i32).max(1) as usize;
     let second = timeout as u32;
     match command {
-        0 | 9 => {
+        0 | WAIT_BITSET => {
             let bits = if command == 0 { ANY } else { value3 };
             let deadline = deadline(command == 0, op & CLOCK_REALTIME_FLAG != 0, timeout)?;
             wait_call(va, scope, value, deadline, bits)
         }
-        1 => Ok(wake_key(Key::of(va, scope)?, count(value), ANY) as u64),
+        1 => Ok(wake_key(Key::there(va, scope)?, waking(value), ANY) as u64),
         10 if value3 == 0 => Err(EINVAL),
-        10 => Ok(wake_key(Key::of(va, scope)?, count(value), value3) as u64),
+        10 => Ok(wake_key(Key::there(va, scope)?, waking(value), value3) as u64),
         3 | 4 => {
-            let (from, to) = (Key::of(va, scope)?, Key::of(va2, scope)?);
             if (value as i32) < 0 || (second as i32) < 0 {
                 return Err(EINVAL);
             }
+            let (from, to) = (Key::there(va, scope)?, Key::written(va2, scope)?);
             let expected = (command == 4).then_some(value3);
             Ok(requeue(va, (from, to), count(value), count(second), expected)? as u64)
         }
         5 => {
-            Ok(wake_op(Key::of(va, scope)?, va2, scope, (count(value), count(second)), value3)?
-                as u64)
+            let counts = (waking(value), waking(second));
+            Ok(wake_op(Key::there(va, scope)?, va2, scope, counts, value3)? as u64)
         }
         _ => Err(ENOSYS),
     }

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::arch::layout::USER_END;
 use crate::errno::Result;
-use crate::fs::path::Place;
+use crate::proc::exec::Running;
 use crate::proc::{processes, Process};
 use crate::sync::{Mutex, SpinLock};
 use crate::vm::{self, commit, MappingStats, Populate, Space};
@@ -25,7 +25,7 @@ pub struct Layout {
     /// The auxiliary vector.
     pub auxv: Arc<[u8]>,
     /// The program's file; the first process has none before its exec.
-    pub exe: Option<Arc<Place>>,
+    pub exe: Option<Arc<Running>>,
 }
 
 /// Where exec put the parts of a program: first addresses and first addresses behind.
@@ -191,7 +191,7 @@ impl Mm {
         self.layout.lock().marks
     }
 
-    pub fn exe(&self) -> Option<Arc<Place>> {
+    pub fn exe(&self) -> Option<Arc<Running>> {
         self.layout.lock().exe.clone()
     }
 }

@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::exec::Running;
 use super::limits::{Limit, Limits, INFINITY, RLIMIT_CPU, RLIMIT_NPROC};
 use super::mm::Mm;
 use super::oom;
@@ -25,7 +26,6 @@ use crate::cred::Cred;
 use crate::errno::{Result, EAGAIN, ESRCH};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::FdTable;
-use crate::fs::path::Place;
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinLock, WaitQueue};
 
@@ -394,7 +394,7 @@ impl Process {
     }
 
     /// The program's file; `None` in a zombie.
-    pub fn exe(&self) -> Option<Arc<Place>> {
+    pub fn exe(&self) -> Option<Arc<Running>> {
         self.mm()?.exe()
     }
 

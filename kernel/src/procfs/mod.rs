@@ -318,7 +318,7 @@ fn link_place(show: Show) -> Option<Result<Place>> {
         }
         Show::Part(_, PartOf { part: Part::Cwd, .. }) => Ok(process.fs()?.cwd().into()),
         Show::Part(_, PartOf { part: Part::Root, .. }) => Ok(process.fs()?.root().into()),
-        _ => Ok(Place::clone(&*process.exe().ok_or(ENOENT)?)),
+        _ => Ok(process.exe().ok_or(ENOENT)?.place.clone()),
     };
     Some(process(pid).and_then(|process| look_into(&process, look)))
 }

@@ -166,6 +166,9 @@ fn readlink(path: u64, buf: u64, len: i32) -> Result<usize> {
 fn readlinkat(dir: i32, link: u64, buf: u64, len: i32) -> Result<usize> {
     let len = usize::try_from(len).ok().filter(|&len| len > 0).ok_or(EINVAL)?;
     let node = node(dir, link, abi::AT_EMPTY_PATH | abi::AT_SYMLINK_NOFOLLOW)?;
+    if node.kind() != Kind::Symlink && path(link)?.is_empty() {
+        return Err(ENOENT);
+    }
     let target = node.read_link()?;
     let n = target.len().min(len);
     user::copy_out(buf, &target[..n])?;
@@ -255,13 +258,21 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     if !Arc::ptr_eq(&old.dir.mount, &new.dir.mount) {
         return Err(EXDEV);
     }
-    let (Some(old_name), Some(new_name)) = (&old.name, &new.name) else { return Err(EBUSY) };
+    let old_name = old.name.as_ref().ok_or(EBUSY)?;
+    let taken = if mode == RenameMode::NoReplace { EEXIST } else { EBUSY };
+    let new_name = new.name.as_ref().ok_or(taken)?;
     let inode = old.inode.as_ref().ok_or(ENOENT)?;
-    if (old.wants_dir || new.wants_dir) && inode.kind() != Kind::Dir {
-        return Err(ENOTDIR);
+    match (mode, &new.inode) {
+        (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
+        (RenameMode::Exchange, None) => return Err(ENOENT),
+        (RenameMode::Exchange, Some(other)) if new.wants_dir && other.kind() != Kind::Dir => {
+            return Err(ENOTDIR);
+        }
+        _ => {}
     }
-    if old.mounted.is_some() || new.mounted.is_some() {
-        return Err(EBUSY);
+    let wants_dir = old.wants_dir || new.wants_dir && mode != RenameMode::Exchange;
+    if wants_dir && inode.kind() != Kind::Dir {
+        return Err(ENOTDIR);
     }
     old.dir.inode.rename(old_name, &new.dir.inode, new_name, mode, &curproc::cred())
 }

@@ -103,6 +103,10 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             file.io().mappable().ok_or(EINVAL)?.add_seals(arg as u32)?;
             Ok(0)
         }
+        abi::F_GETOWNER_UIDS => {
+            let (real, effective) = file.owner().map_or((0, 0), |owner| owner.uids());
+            user::put(arg, &[real, effective]).map(|()| 0)
+        }
         abi::F_GET_SEALS => file.io().mappable().ok_or(EINVAL)?.seals().map(u64::from),
         abi::F_SETLEASE => {
             let access = match arg as u32 {

@@ -447,6 +447,9 @@ fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
     let inode = place(CWD, addr, Follow::Yes)?.inode;
     inode.permits(&curproc::cred(), access::WRITE)?;
+    if inode.opens().is_some_and(lease::Opens::runs) {
+        return Err(ETXTBSY);
+    }
     lease::break_for(&inode, lease::Access::Write, false)?;
     inode.truncate(len)
 }

@@ -45,12 +45,13 @@ fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
     }
 }
 
-fn sched_getaffinity(tid: Pid, size: usize, at: u64) -> Result<usize> {
+fn sched_getaffinity(tid: Pid, size: u32, at: u64) -> Result<usize> {
     const MASK: usize = 8;
-    let thread = thread_or_self(tid).map_err(|_| ESRCH)?;
-    if size < MASK || !size.is_multiple_of(8) {
+    // Counted in bits, of which there are 32 bits' worth.
+    if size.wrapping_mul(8) < cpu::online().bits().count_ones() || !size.is_multiple_of(8) {
         return Err(EINVAL);
     }
+    let thread = thread_or_self(tid).map_err(|_| ESRCH)?;
     let task = thread.task().ok_or(ESRCH)?;
     user::put(at, &task.allowed().intersection(cpu::online()).bits())?;
     Ok(MASK)
@@ -129,7 +130,7 @@ const KEEP_POLICY: u64 = 8;
 const KEEP_PARAMETERS: u64 = 16;
 
 fn sched_setattr(tid: Pid, at: u64, flags: u32) -> Result<()> {
-    if tid < 0 || flags != 0 {
+    if tid < 0 || at == 0 || flags != 0 {
         return Err(EINVAL);
     }
     let size = match user::get::<u32>(at)? as usize {

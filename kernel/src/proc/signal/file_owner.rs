@@ -104,6 +104,11 @@ impl FileOwner {
         matches!(self.receiver, Receiver::None)
     }
 
+    /// The real and effective user of the process that has set it; root before.
+    pub fn uids(&self) -> (u32, u32) {
+        (self.uid, self.euid)
+    }
+
     pub fn signal(&self) -> i32 {
         self.signal.map_or(0, Signal::number)
     }
