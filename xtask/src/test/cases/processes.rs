@@ -56,6 +56,12 @@ pub const CASES: &[Case] = &[
         ..guest("numbers at the edges", &[("edges", Libc::Musl)], &["/bin/edges"])
     },
     Case {
+        expect: &[Exactly(include_str!("../../../guest/sweeps.linux"))],
+        memory: "1G",
+        seconds: 300,
+        ..guest("sweeps of edges through all calls", &[("sweeps", Libc::Musl)], &["/bin/sweeps"])
+    },
+    Case {
         expect: &[Exactly(include_str!("../../../guest/ids.linux"))],
         seconds: 300,
         ..guest("ids and capabilities", &[("ids", Libc::Musl)], &["/bin/ids"])
