@@ -423,8 +423,8 @@ fn run_due(now: Nanos, local: &Local) {
 
 /// Charges the task that is left, and makes sure of a tick while another one than the idle task
 /// runs.
-pub(super) fn charge_switch(from: &Task, to: &Task) {
-    let (now, local) = (now(), local());
+pub(super) fn charge_switch(from: &Task, to: &Task, now: Nanos) {
+    let local = local();
     charge(local, from, now);
     load::look(now, from.is_idle());
     local.slice.store(now, Relaxed);

@@ -59,7 +59,7 @@ pub use clock::{
 use idle::IdleSpin;
 pub use policy::Policy;
 pub use queue::task_list_bytes;
-use queue::Comes;
+use queue::{Comes, Taken};
 pub use stop_machine::stop_machine;
 use task::State;
 pub use task::{Task, Work};
@@ -425,11 +425,11 @@ fn schedule(leaves: Leaves) {
     let here = cpu::index();
     let may_stay = this.state() == State::Ready && this.allowed().contains(here);
     let stays = may_stay && !this.is_idle() && leaves == Leaves::IfOthersAreFirst;
-    let next = loop {
+    let (next, now) = loop {
         match queue::pop(here, stays.then_some(&*this), leaves == Leaves::GivesUp) {
-            Some((next, true)) => break next,
+            Some(Taken { task, may_run: true, at }) => break (task, at),
             // The task was told to leave this CPU while it waited.
-            Some((next, false)) => enqueue(next, Comes::Ready),
+            Some(Taken { task, .. }) => enqueue(task, Comes::Ready),
             None if stays => {
                 clock::turn_is_shorter();
                 return;
@@ -445,23 +445,23 @@ fn schedule(leaves: Leaves) {
                 stolen => {
                     let idle = || IDLE[here].get().expect("made by init").clone();
                     let next = stolen.unwrap_or_else(idle);
-                    queue::run(here, &next);
-                    break next;
+                    let now = queue::run(here, &next);
+                    break (next, now);
                 }
             },
         }
     };
-    switch_to(next);
+    switch_to(next, now);
 }
 
-fn switch_to(next: Arc<Task>) {
+fn switch_to(next: Arc<Task>, now: Nanos) {
     let this = current();
     // The task gives way now.
     if this.has_work(Work::RESCHEDULE) {
         this.drop_work(Work::RESCHEDULE);
     }
     this.count_switch();
-    clock::charge_switch(&this, &next);
+    clock::charge_switch(&this, &next, now);
     if this.user().is_some() {
         this.save_registers();
     }
@@ -495,6 +495,7 @@ fn finish_switch() {
             if !allowed.contains(here) {
                 enqueue(left, comes);
             } else {
+                let comes = if comes == Comes::Ready { Comes::Left } else { comes };
                 if queue::push(here, left, comes) {
                     clock::turn_is_shorter();
                 }

@@ -67,6 +67,8 @@ pub(super) enum Comes {
     Woken,
     /// The task's turn is over, or it has been moved.
     Ready,
+    /// The task's turn is over, and its CPU, whose queue this is, has just been charged for that.
+    Left,
 }
 
 /// A task on a list that is by start, deadline or priority, and then by the order in which they
@@ -225,7 +227,9 @@ impl Queue {
             self.until.fetch_min(now, Relaxed);
             return true;
         }
-        self.charge(ready, now);
+        if comes != Comes::Left {
+            self.charge(ready, now);
+        }
         let (fair, vtime) = (&task.fair, self.vtime());
         fair.follow(&task);
         let before = fair.cpu.swap(cpu, Relaxed);
@@ -233,7 +237,7 @@ impl Queue {
         if before != cpu {
             fair.start.store(vtime + ahead, Relaxed);
         }
-        if comes == Comes::Ready {
+        if comes != Comes::Woken {
             fair.ask_on();
         } else {
             fair.end_round();
@@ -247,6 +251,17 @@ impl Queue {
             fair.ask();
         }
         let is_due = task.is_due() && fair.is_brief(ahead) && !fair.is_real_time();
+        // The turn that has just begun ends when it would have.
+        let ends_as_before = comes == Comes::Left
+            && !is_due
+            && !fair.is_real_time()
+            && ready.running.as_ref().is_some_and(|running| {
+                !running.fair.is_real_time() && running.fair.deadline() <= fair.deadline()
+            });
+        if ends_as_before {
+            self.put(ready, task, false);
+            return false;
+        }
         let is_first = ready.running.as_ref().is_some_and(|running| {
             if fair.is_real_time() {
                 return ready.real_time_credit > 0 && fair.priority() > running.fair.priority();
@@ -530,16 +545,24 @@ pub(super) fn leave() {
 /// earlier now, or is over.
 #[inline]
 pub(super) fn push(cpu: usize, task: Arc<Task>, comes: Comes) -> bool {
-    let (queue, now) = (&QUEUES[cpu], clock::now());
+    let queue = &QUEUES[cpu];
+    let now = if comes == Comes::Left { None } else { Some(clock::now()) };
     let mut ready = queue.ready.lock();
-    let ready = &mut *ready;
-    queue.enter(ready, cpu, task, comes, now)
+    let now = now.unwrap_or(ready.charged);
+    queue.enter(&mut ready, cpu, task, comes, now)
 }
 
-/// Takes the next task of a CPU's queue, and whether it may run there: then it runs from now on.
-/// None if `stays`, which runs, goes before all others. The task that runs may give up its turn.
+/// A task that was taken from a queue.
+pub(super) struct Taken {
+    pub(super) task: Arc<Task>,
+    /// Whether the task may run on the queue's CPU: then it runs from `at` on.
+    pub(super) may_run: bool,
+    pub(super) at: Nanos,
+}
+
+/// Takes the next task of a CPU's queue. None if `stays`, which runs, goes before all others. The task that runs may give up its turn.
 #[inline]
-pub(super) fn pop(cpu: usize, stays: Option<&Task>, gives_up: bool) -> Option<(Arc<Task>, bool)> {
+pub(super) fn pop(cpu: usize, stays: Option<&Task>, gives_up: bool) -> Option<Taken> {
     let queue = &QUEUES[cpu];
     if queue.len.load(Relaxed) == 0 && stays.is_none() {
         return None;
@@ -566,15 +589,16 @@ pub(super) fn pop(cpu: usize, stays: Option<&Task>, gives_up: bool) -> Option<(A
         queue.run(ready, cpu, &next, now);
     }
     ready.takes_due = false;
-    Some((next, may_run))
+    Some(Taken { task: next, may_run, at: now })
 }
 
-/// A CPU runs a task from now on that comes from no queue, or from another's.
-pub(super) fn run(cpu: usize, task: &Arc<Task>) {
+/// A CPU runs a task from now on, which it returns, that comes from no queue, or from another's.
+pub(super) fn run(cpu: usize, task: &Arc<Task>) -> Nanos {
     let (queue, now) = (&QUEUES[cpu], clock::now());
     let mut ready = queue.ready.lock();
     queue.charge(&mut ready, now);
     queue.run(&mut ready, cpu, task, now);
+    now
 }
 
 /// An interrupt begins, or ends, to work for other tasks than the one that runs on a CPU.
