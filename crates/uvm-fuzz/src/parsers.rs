@@ -156,7 +156,7 @@ fn receive_control(messages: &[(u32, &[u8])], at: usize, room: usize, lies: bool
         }
         let (left, n) = (put.left, data.len().min(room));
         let has_header = at != 0 && left >= 16;
-        failed = put.put(kind, data).is_err();
+        failed = put.put(net::SOL_SOCKET, kind, data).is_err();
         if failed {
             assert!(lies && put.left == left, "an error where there is memory");
             break;
