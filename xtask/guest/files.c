@@ -688,6 +688,31 @@ static void mistakes_of_renames(void) {
     FAILS(readlink("off", target, 8), EINVAL);
 }
 
+static void small_mistakes(void) {
+    char bytes[16] = "";
+    struct iovec piece = {bytes, 16};
+    loff_t at = 0;
+    int ends[2], folder;
+    fresh();
+    int file = make("file", "0123456789abcdefghij");
+    NEED(!pipe(ends) && (folder = open(".", O_RDONLY)) >= 0);
+    CHECK(syscall(SYS_preadv2, file, &piece, 1, 0l, 0l, 16) == 16);
+    FAILS(syscall(SYS_preadv2, file, &piece, 1, 0l, 0l, 64), EOPNOTSUPP);
+    FAILS(syscall(SYS_preadv2, ends[0], &piece, 1, 0l, 0l, 64), ESPIPE);
+    FAILS(syscall(SYS_preadv2, folder, &piece, 1, 0l, 0l, 2), EOPNOTSUPP);
+    FAILS(syscall(SYS_preadv2, folder, &piece, 1, 0l, 0l, 1), EISDIR);
+    FAILS(syscall(SYS_pwritev2, folder, &piece, 1, 0l, 0l, 64), EBADF);
+    FAILS(syscall(SYS_pwritev2, ends[1], &piece, 1, 0l, 0l, 64), ESPIPE);
+    FAILS(fcntl(ends[0], F_SETPIPE_SZ, -1l), EINVAL);
+    FAILS(fcntl(ends[0], F_SETPIPE_SZ, 1l << 31), ENOMEM);
+    // A file is copied into itself where the two parts don't meet, and only between plain files.
+    CHECK(lseek(file, 10, SEEK_SET) == 10 && syscall(SYS_copy_file_range, file, &at, file, 0, 4, 0) == 4 && at == 4);
+    FAILS(syscall(SYS_copy_file_range, file, &at, file, 0, 40, 0), EINVAL);
+    FAILS(syscall(SYS_copy_file_range, file, &at, ends[1], 0, 4, 0), EINVAL);
+    FAILS(syscall(SYS_copy_file_range, ends[1], 0, file, 0, 4, 0), EINVAL);
+    FAILS(syscall(SYS_copy_file_range, file, &at, folder, 0, 4, 0), EISDIR);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"opening", opening},
@@ -713,6 +738,7 @@ int main(int argc, char **argv) {
         {"locks_at_the_last_byte", locks_at_the_last_byte},
         {"programs_that_are_busy", programs_that_are_busy},
         {"mistakes_of_renames", mistakes_of_renames},
+        {"small_mistakes", small_mistakes},
     };
     if (argc > 1 && !strcmp(argv[1], "--sleep")) return pause();
     if (argc > 1 && !strcmp(argv[1], "replaced")) {

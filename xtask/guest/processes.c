@@ -610,6 +610,44 @@ static void a_robust_word_that_is_not_aligned(void) {
     }
 }
 
+static void what_the_dead_tell(void) {
+    siginfo_t info;
+    pid_t child = fork();
+    if (!child) _exit(3);
+    NEED(!waitid(P_PID, child, &info, WEXITED | WNOWAIT));
+    FAILS(waitid(P_PID, child, &info, WSTOPPED), ECHILD);
+    FAILS(waitid(P_ALL, 0, &info, WSTOPPED | WCONTINUED), ECHILD);
+    FAILS(waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG), ECHILD);
+    CHECK(!waitid(P_PID, child, &info, WEXITED) && info.si_status == 3);
+}
+
+static void clocks_of_cpu_time(void) {
+    timer_t timer;
+    struct timespec time;
+    pid_t child = fork();
+    if (!child) _exit(pause());
+    CHECK(!clock_gettime((~child << 3) | 2, &time));
+    FAILS(clock_gettime((~child << 3) | 6, &time), EINVAL);
+    CHECK(!syscall(SYS_timer_create, (~getpid() << 3) | 2, 0, &timer));
+    CHECK(!syscall(SYS_timer_create, -6, 0, &timer) && !syscall(SYS_timer_create, -2, 0, &timer));
+    FAILS(syscall(SYS_timer_create, CLOCK_MONOTONIC_RAW, 0, &timer), EOPNOTSUPP);
+    FAILS(syscall(SYS_timer_create, 12, 0, &timer), EINVAL);
+    kill(child, SIGKILL), waitpid(child, 0, 0);
+}
+
+// A call that changes no id leaves that of file accesses too.
+static void ids_that_stay(void) {
+    syscall(SYS_setfsuid, 5);
+    CHECK(!syscall(SYS_setresuid, -1, -1, -1) && syscall(SYS_setfsuid, -1) == 5);
+    CHECK(!syscall(SYS_setresuid, 0, -1, 0) && syscall(SYS_setfsuid, -1) == 5);
+    CHECK(!syscall(SYS_setresuid, 0, 0, 0) && syscall(SYS_setfsuid, -1) == 0);
+    syscall(SYS_setfsuid, 5);
+    CHECK(!syscall(SYS_setreuid, -1, -1) && syscall(SYS_setfsuid, -1) == 0);
+    syscall(SYS_setfsgid, 5);
+    CHECK(!syscall(SYS_setresgid, -1, -1, -1) && syscall(SYS_setfsgid, -1) == 5);
+    CHECK(!syscall(SYS_setresgid, -1, 0, -1) && syscall(SYS_setfsgid, -1) == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         {"exit_codes", exit_codes},
@@ -637,6 +675,9 @@ int main(int argc, char **argv) {
         {"descriptors_are_limited", descriptors_are_limited},
         {"most_resident", most_resident},
         {"a_robust_word_that_is_not_aligned", a_robust_word_that_is_not_aligned},
+        {"what_the_dead_tell", what_the_dead_tell},
+        {"clocks_of_cpu_time", clocks_of_cpu_time},
+        {"ids_that_stay", ids_that_stay},
     };
     if (argc > 1 && (!strcmp(argv[1], "child") || !strcmp(argv[1], "arguments") || !strcmp(argv[1], "kept"))) {
         return as_a_child(argc, argv);

@@ -252,8 +252,11 @@ impl Pipe {
 
     /// `F_SETPIPE_SZ`: returns the size it got.
     pub fn set_capacity(&self, size: usize) -> Result<usize> {
+        if size > 1 << 31 {
+            return Err(EINVAL);
+        }
         if size > MAX_CAPACITY {
-            return Err(EPERM);
+            return Err(if may_exceed() { ENOMEM } else { EPERM });
         }
         let size = size.max(PAGE).next_power_of_two();
         if size > largest() && size > self.capacity() && !may_exceed() {

@@ -165,6 +165,8 @@ fn look_among<'a>(
     for child in children.filter(|child| matches(&child.process, which, options)) {
         match report(child, options) {
             Some(found) => return Look::Found(found),
+            // It has nothing to say that is asked for, and never will.
+            None if child.zombie().is_some() && !options.contains(Options::EXITED) => {}
             None => result = Look::Nothing,
         }
     }

@@ -383,24 +383,41 @@ const RWF_DURABLE: u32 = abi::RWF_DSYNC | abi::RWF_SYNC;
 const RWF_KNOWN: u32 = abi::RWF_HIPRI | RWF_DURABLE;
 
 fn preadv2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
-    if flags & !RWF_KNOWN != 0 {
-        return Err(EOPNOTSUPP);
-    }
-    if at == u64::MAX {
-        return readv(fd, addr, count);
-    }
-    preadv(fd, addr, count, at)
-}
-
-fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
-    if flags & !RWF_KNOWN != 0 {
-        return Err(EOPNOTSUPP);
-    }
     let file = curproc::file(fd)?;
     if at != u64::MAX {
         file.check_start(at)?;
     }
     let vector = vector(addr, count)?;
+    if !file.is_readable() {
+        return Err(EBADF);
+    }
+    let known = if file.is_dir() { abi::RWF_HIPRI } else { RWF_KNOWN | abi::RWF_APPEND };
+    if flags & !known != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    if asks_folder_for_nothing(&file, &vector) {
+        return Ok(0);
+    }
+    let mut to = Sink::vector(&vector);
+    if at == u64::MAX {
+        file.read(&mut to)
+    } else {
+        file.read_at(at, &mut to)
+    }
+}
+
+fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
+    let file = curproc::file(fd)?;
+    if at != u64::MAX {
+        file.check_start(at)?;
+    }
+    let vector = vector(addr, count)?;
+    if !file.is_writable() {
+        return Err(EBADF);
+    }
+    if flags & !RWF_KNOWN != 0 {
+        return Err(EOPNOTSUPP);
+    }
     let mut from = Source::vector(&vector);
     let written =
         if at == u64::MAX { file.write(&mut from)? } else { file.write_at(at, &mut from)? };

@@ -489,6 +489,10 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) -> Result<
         }
     };
     let mm = current_mm()?;
+    let copies = old_pages == 0 && vm::shared_key(&mm.space, old).is_some();
+    if copies && place == RemapPlace::InPlace {
+        return Err(ENOMEM);
+    }
     let grows = flags & DONTUNMAP != 0 || new_pages > old_pages;
     let _growing = (grows || commit::is_strict()).then(|| mm.growing.lock());
     let mut growth = Growth::default();

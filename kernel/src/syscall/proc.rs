@@ -368,9 +368,19 @@ fn check_shuffle(cred: &Cred, cap: Caps, have: &[u32], want: &[u32]) -> Result<(
     }
 }
 
+/// Whether a call that sets three ids leaves all as they are, the file system's too.
+fn changes_nothing(have: [u32; 3], want: [u32; 3], fs_id: u32) -> bool {
+    triple(have, want) == have && (want[1] == KEEP || want[1] == fs_id)
+}
+
 fn setresuid(real: u32, effective: u32, saved: u32) -> Result<()> {
+    let cred = current_process().cred();
+    let want = [real, effective, saved];
+    if changes_nothing([cred.uid, cred.euid, cred.suid], want, cred.fsuid) {
+        return Ok(());
+    }
     change_uids(|cred| {
-        let (have, want) = ([cred.uid, cred.euid, cred.suid], [real, effective, saved]);
+        let have = [cred.uid, cred.euid, cred.suid];
         check_shuffle(cred, Caps::SETUID, &have, &want)?;
         [cred.uid, cred.euid, cred.suid] = triple(have, want);
         Ok(())
@@ -381,8 +391,10 @@ fn setresgid(real: u32, effective: u32, saved: u32) -> Result<()> {
     change_cred(|cred| {
         let (have, want) = ([cred.gid, cred.egid, cred.sgid], [real, effective, saved]);
         check_shuffle(cred, Caps::SETGID, &have, &want)?;
-        [cred.gid, cred.egid, cred.sgid] = triple(have, want);
-        cred.fsgid = cred.egid;
+        if !changes_nothing(have, want, cred.fsgid) {
+            [cred.gid, cred.egid, cred.sgid] = triple(have, want);
+            cred.fsgid = cred.egid;
+        }
         Ok(())
     })
 }

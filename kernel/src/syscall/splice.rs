@@ -17,7 +17,7 @@ use crate::chain::zero_copy::{append, hold, Loans};
 use crate::chain::{append_loaned, Chain, Clusters};
 use crate::errno::*;
 use crate::fs::file::{check_span, File};
-use crate::fs::inode::Kind;
+use crate::fs::inode::{same, Kind};
 use crate::fs::pipe::{self, Blocking, Pipe};
 use crate::proc::curproc;
 use crate::uio::{outcome, Sink, Source, MAX_TRANSFER};
@@ -47,6 +47,11 @@ impl Side {
         let at = if addr == 0 { None } else { Some(user::get::<i64>(addr)?) };
         let at = at.map(|at| u64::try_from(at).map_err(|_| EINVAL)).transpose()?;
         Ok(Side { file, addr, at })
+    }
+
+    /// The position that a transfer begins at.
+    fn start(&self) -> Result<u64> {
+        self.at.map_or_else(|| self.file.with_position(|at| Ok(*at)), Ok)
     }
 
     fn pipe(&self) -> Option<&Arc<Pipe>> {
@@ -248,19 +253,27 @@ fn copy_file_range(
 ) -> Result<usize> {
     only(flags, 0)?;
     let (from, to) = (curproc::file(input)?, curproc::file(out)?);
-    if !from.is_readable() || !to.is_writable() || to.flags() & abi::O_APPEND != 0 {
-        return Err(EBADF);
-    }
     if from.is_dir() || to.is_dir() {
         return Err(EISDIR);
     }
     if from.inode().kind() != Kind::File || to.inode().kind() != Kind::File {
         return Err(EINVAL);
     }
+    if !from.is_readable() || !to.is_writable() || to.flags() & abi::O_APPEND != 0 {
+        return Err(EBADF);
+    }
     for addr in [in_offset, out_offset].into_iter().filter(|&addr| addr != 0) {
         user::get::<u64>(addr)?.checked_add(len as u64).ok_or(EOVERFLOW)?;
     }
     let (mut from, mut to) = (Side::new(from, in_offset)?, Side::new(to, out_offset)?);
+    if same(from.file.inode(), to.file.inode()) {
+        let (read, written) = (from.start()?, to.start()?);
+        let there = from.file.inode().stat().size.saturating_sub(read);
+        let len = there.min(len as u64);
+        if written < read.saturating_add(len) && read < written.saturating_add(len) {
+            return Err(EINVAL);
+        }
+    }
     let done = transfer(&mut from, &mut to, len.min(MAX_TRANSFER), Until::All)?;
     from.finish()?;
     to.finish()?;

@@ -87,6 +87,8 @@ fn cpu_clock(id: i32) -> Result<Nanos> {
     if per_thread {
         let thread =
             if number == 0 { Some(current_thread().clone()) } else { table::thread(number) };
+        let own = current_process().pid;
+        let thread = thread.filter(|thread| thread.process.pid == own);
         thread.map(|thread| thread.usage().cpu_ns()).ok_or(EINVAL)
     } else {
         let process =
@@ -253,6 +255,13 @@ fn may_use_clock(id: i32) -> Result<()> {
     }
 }
 
+/// Whether a clock is that of the running process's or thread's CPU time, by number.
+fn is_own_cpu_clock(id: i32) -> bool {
+    let thread = current_thread();
+    let own = if id & 4 != 0 { thread.tid() } else { thread.process.pid };
+    id < 0 && id & 3 != 3 && [0, own].contains(&!(id >> 3))
+}
+
 fn timer_create(id: i32, event: u64, out: u64) -> Result<()> {
     const SIGEV_SIGNAL: i32 = 0;
     const SIGEV_NONE: i32 = 1;
@@ -261,6 +270,10 @@ fn timer_create(id: i32, event: u64, out: u64) -> Result<()> {
         clock::MONOTONIC | clock::BOOTTIME | clock::BOOTTIME_ALARM => Clock::Monotonic,
         clock::REALTIME | clock::REALTIME_ALARM | clock::TAI => Clock::Wall,
         clock::PROCESS_CPU | clock::THREAD_CPU => Clock::CpuTime,
+        clock::MONOTONIC_RAW | clock::MONOTONIC_COARSE | clock::REALTIME_COARSE => {
+            return Err(EOPNOTSUPP);
+        }
+        _ if is_own_cpu_clock(id) => Clock::CpuTime,
         _ => return Err(EINVAL),
     };
     may_use_clock(id)?;
