@@ -560,7 +560,8 @@ pub(super) struct Taken {
     pub(super) at: Nanos,
 }
 
-/// Takes the next task of a CPU's queue. None if `stays`, which runs, goes before all others. The task that runs may give up its turn.
+/// Takes the next task of a CPU's queue. None if `stays`, which runs, goes before all others. The
+/// task that runs may give up its turn.
 #[inline]
 pub(super) fn pop(cpu: usize, stays: Option<&Task>, gives_up: bool) -> Option<Taken> {
     let queue = &QUEUES[cpu];

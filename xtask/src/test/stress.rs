@@ -142,7 +142,7 @@ const fn python(name: &'static str, cpus: u32) -> Case {
 /// What programs ask of a system, asked by Python's own tests. `F_NOTIFY`, which one of them uses,
 /// is not there.
 const SYSTEM: &str =
-    "cd /tmp && exec /usr/bin/python3.* -m test --timeout 400 -i test_fcntl_64_bit \
+    "cd /tmp && exec /usr/bin/python3.* -m test --timeout 1500 -i test_fcntl_64_bit \
     test_os test_posix test_select test_selectors test_epoll test_poll test_asyncio test_signal \
     test_mmap test_threading test_subprocess test_multiprocessing_main_handling \
     test_multiprocessing_fork test_multiprocessing_forkserver test_multiprocessing_spawn \
