@@ -97,7 +97,8 @@ fn start(info: &BootInfo) -> ! {
     let initramfs = unsafe { mem::Initramfs::new(&info.module) };
     let failed = fs::init(initramfs).expect("enough memory for the first files");
     if failed != 0 {
-        println!("initramfs: {failed} members could not be unpacked");
+        println!("uvm: the root file system lacks {failed} of its files, so nothing is started");
+        sched::shut_down(proc::NOT_STARTED);
     }
     dev::devfs::init().expect("enough memory for /dev");
     procfs::init().expect("enough memory for /proc");

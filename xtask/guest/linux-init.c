@@ -2,13 +2,15 @@
 //
 // Mounts what ours has from the start, takes the settings and the program from the kernel's command line (see
 // xtask/src/run.rs), runs the program on the console, and reports `user`, `exit CODE` on the second serial port.
-// `mount=/dev/vda:/mnt` or `mount=/dev/vda:/mnt:ro` mounts an ext4 file system, `swapon=/dev/vdb` or `swapon=/dev/vdb:5`
-// (a priority) switches swap on.
+// `root=/dev/vda` or `root=/dev/vda:ro` makes an ext4 file system the root, `mount=/dev/vda:/mnt` or
+// `mount=/dev/vda:/mnt:ro` mounts one, `swapon=/dev/vdb` or `swapon=/dev/vdb:5` (a priority) switches swap on. What
+// can't be had ends the machine with exit code 69.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <net/if.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +73,23 @@ static void load_drivers(void) {
     }
 }
 
-static void mount_disk(char *disk) {
+static void end(int control, int code) {
+    int fd = open("/dev/ttyS0", O_RDWR | O_NOCTTY);
+    tcdrain(fd);
+    dprintf(control, "exit %d\n", code);
+    tcdrain(control);
+    iopl(3);
+    outl(0x10, 0xf4);
+    for (;;) pause();
+}
+
+static void refuse(int control, const char *what, const char *where) {
+    dprintf(2, "uvm: %s can't be used%s (%s), so nothing is started\n", what, where, strerror(errno));
+    sync();
+    end(control, 69);
+}
+
+static void mount_disk(int control, char *disk) {
     char *folder = strchr(disk, ':');
     if (!folder) return;
     *folder++ = 0;
@@ -79,17 +97,42 @@ static void mount_disk(char *disk) {
     if (mode) *mode++ = 0;
     mkdir(folder, 0755);
     if (mount(disk, folder, "ext4", mode && !strcmp(mode, "ro") ? MS_RDONLY : 0, 0))
-        dprintf(2, "uvm: can't mount %s on %s: %s\n", disk, folder, strerror(errno));
+        refuse(control, disk, ": it can't be mounted");
 }
 
-static void swap_on(char *device) {
+// Takes the mounts of the root in memory along.
+static void change_root(int control, char *disk) {
+    static const char *const along[] = {"dev", "proc", "sys"};
+    char *mode = strchr(disk, ':');
+    if (mode) *mode++ = 0;
+    mkdir("/.uvm-root", 0755);
+    if (mount(disk, "/.uvm-root", "ext4", mode ? MS_RDONLY : 0, 0)) refuse(control, disk, ": it can't be mounted");
+    for (int i = 0; i < 3; i++) {
+        char from[32], to[32];
+        snprintf(from, sizeof from, "/%s", along[i]);
+        snprintf(to, sizeof to, "/.uvm-root/%s", along[i]);
+        mkdir(to, 0755);
+        if (mount(from, to, 0, MS_MOVE, 0)) refuse(control, to, ": a folder for it is missing");
+    }
+    if (chdir("/.uvm-root") || mount(".", "/", 0, MS_MOVE, 0) || chroot(".")) refuse(control, disk, " as the root");
+}
+
+static void swap_on(int control, char *device) {
     char *priority = strchr(device, ':');
     int flags = 0;
     if (priority) {
         *priority++ = 0;
         flags = SWAP_FLAG_PREFER | (atoi(priority) & SWAP_FLAG_PRIO_MASK);
     }
-    if (swapon(device, flags)) dprintf(2, "uvm: can't swap on %s: %s\n", device, strerror(errno));
+    if (swapon(device, flags)) refuse(control, device, " to swap on");
+}
+
+// The program that a disk starts with.
+static char *usual(void) {
+    static char *const names[] = {"/sbin/init", "/etc/init", "/bin/init"};
+    for (int i = 0; i < 3; i++)
+        if (!access(names[i], X_OK)) return names[i];
+    return "/bin/sh";
 }
 
 int main(void) {
@@ -140,9 +183,11 @@ int main(void) {
         } else if (!strncmp(word, "user=", 5)) {
             sscanf(word + 5, "%d:%d", &uid, &gid);
         } else if (!strncmp(word, "mount=", 6)) {
-            mount_disk(word + 6);
+            mount_disk(control, word + 6);
+        } else if (!strncmp(word, "root=", 5)) {
+            change_root(control, word + 5);
         } else if (!strncmp(word, "swapon=", 7)) {
-            swap_on(word + 7);
+            swap_on(control, word + 7);
         } else if (!strcmp(word, "stdin=pipe")) {
             stdin_pipe = 1;
         } else if (!strcmp(word, "stdout=pipe")) {
@@ -150,6 +195,11 @@ int main(void) {
         }
     }
 
+    if (count == 0) {
+        // It wants to be the first process.
+        arguments[0] = usual();
+        unshare(CLONE_NEWPID | CLONE_NEWNS);
+    }
     pid_t child = fork();
     if (child == 0) {
         setsid();
@@ -159,10 +209,11 @@ int main(void) {
         dup(0);
         dup(0);
         console_mode(rows, columns, stdin_pipe, stdout_pipe);
+        if (count == 0) mount("proc", "/proc", "proc", 0, 0);
         if (chdir(folder)) chdir("/");
         if (uid && (setgroups(0, 0) || setgid(gid) || setuid(uid))) _exit(126);
         dprintf(control, "user 0\n");
-        execv(arguments[0], arguments);
+        execvp(arguments[0], arguments);
         int error = errno;
         dprintf(2, "uvm: can't run %s: %s\n", arguments[0], strerror(error));
         _exit(error == ENOENT ? 127 : 126);
@@ -171,11 +222,5 @@ int main(void) {
     while (wait(&status) != child) {
     }
     sync();
-    fd = open("/dev/ttyS0", O_RDWR | O_NOCTTY);
-    tcdrain(fd);
-    dprintf(control, "exit %d\n", WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
-    tcdrain(control);
-    iopl(3);
-    outl(0x10, 0xf4);
-    for (;;) pause();
+    end(control, WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 }

@@ -12,25 +12,51 @@ const PAGE: u64 = 4096;
 #[derive(Default)]
 pub struct Disks {
     pub list: Vec<Disk>,
-    /// `mount=DEVICE:FOLDER[:ro]` and `swapon=DEVICE`.
+    /// `root=DEVICE[:ro]`, `mount=DEVICE:FOLDER[:ro]` and `swapon=DEVICE`.
     pub words: Vec<String>,
+    /// How images are attached that are named without `:ro`; whether they keep what is written.
+    pub keep: Keep,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Keep {
+    #[default]
+    Changes,
+    /// The images stay as they are.
+    Nothing,
 }
 
 impl Disks {
     /// A file system for /mnt (the next for /mnt2, and so on), as `--disk IMAGE[:ro]` names it.
     pub fn mount(&mut self, image: &str) -> Result<()> {
-        let (path, access) = match image.strip_suffix(":ro") {
-            Some(path) => (path, Access::ReadOnly),
-            None => (image, Access::ReadWrite),
+        let (path, access) = self.checked(image, "--disk")?;
+        self.mount_image(path.into(), access);
+        Ok(())
+    }
+
+    /// The root file system, as `--root IMAGE[:ro]` names it.
+    pub fn root(&mut self, image: &str) -> Result<()> {
+        let (path, access) = self.checked(image, "--root")?;
+        let device = self.add(path.into(), access);
+        let mode = if access == Access::ReadOnly { ":ro" } else { "" };
+        self.words.push(format!("root={device}{mode}"));
+        Ok(())
+    }
+
+    /// An image's path and how it is attached.
+    fn checked<'a>(&self, image: &'a str, option: &str) -> Result<(&'a str, Access)> {
+        let (path, access) = match (image.strip_suffix(":ro"), self.keep) {
+            (Some(path), _) => (path, Access::ReadOnly),
+            (None, Keep::Changes) => (image, Access::ReadWrite),
+            (None, Keep::Nothing) => (image, Access::Snapshot),
         };
-        check(Path::new(path), access)?;
+        check(Path::new(path), access, option)?;
         if !is_ext4(Path::new(path)) {
             bail!(
                 "{path} has no ext4 file system: `mkfs.ext4 {path}` makes one, and what is in there is lost"
             );
         }
-        self.mount_image(path.into(), access);
-        Ok(())
+        Ok((path, access))
     }
 
     /// Like [`mount`](Self::mount), with an image that is known to be there.
@@ -59,7 +85,7 @@ impl Disks {
 }
 
 /// Says in a sentence why an image can't be used, if it can't.
-fn check(image: &Path, access: Access) -> Result<()> {
+fn check(image: &Path, access: Access, option: &str) -> Result<()> {
     let name = image.display();
     let Ok(about) = image.metadata() else {
         bail!(
@@ -73,9 +99,9 @@ fn check(image: &Path, access: Access) -> Result<()> {
     match (opened, access) {
         (Ok(_), _) => Ok(()),
         (Err(error), Access::ReadWrite) => {
-            bail!("can't write to {name} ({error}): `--disk {name}:ro` only reads it")
+            bail!("can't write to {name} ({error}): `{option} {name}:ro` only reads it, and --snapshot forgets what is written")
         }
-        (Err(error), Access::ReadOnly) => bail!("can't read {name}: {error}"),
+        (Err(error), Access::ReadOnly | Access::Snapshot) => bail!("can't read {name}: {error}"),
     }
 }
 
@@ -137,6 +163,21 @@ mod tests {
         disks.mount(&format!("{}:ro", image.display())).unwrap();
         assert_eq!(disks.words, ["mount=/dev/vda:/mnt", "mount=/dev/vdb:/mnt2:ro"]);
         assert_eq!(disks.list[1].access, Access::ReadOnly);
+    }
+
+    #[test]
+    fn a_root_comes_first_and_may_stay_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image");
+        let mut superblock = vec![0; 2048];
+        superblock[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        std::fs::write(&image, superblock).unwrap();
+        let mut disks = Disks { keep: Keep::Nothing, ..Disks::default() };
+        disks.root(&image.display().to_string()).unwrap();
+        disks.mount(&format!("{}:ro", image.display())).unwrap();
+        assert_eq!(disks.words, ["root=/dev/vda", "mount=/dev/vdb:/mnt:ro"]);
+        let access: Vec<Access> = disks.list.iter().map(|disk| disk.access).collect();
+        assert_eq!(access, [Access::Snapshot, Access::ReadOnly]);
     }
 
     #[test]

@@ -15,9 +15,6 @@ pub struct Root {
 pub fn pack(folder: Option<&Path>, add: &[String], program: &[String]) -> Result<Root> {
     let mut image = Image::minimal()?;
     if let Some(folder) = folder {
-        if !folder.is_dir() {
-            bail!("{} is not a folder", folder.display());
-        }
         image.tree(folder, "/", Libraries::AsTheyAre)?;
     }
     for file in add {
@@ -43,6 +40,11 @@ pub fn pack(folder: Option<&Path>, add: &[String], program: &[String]) -> Result
         image.busybox()?;
     }
     Ok(Root { image, command })
+}
+
+/// Nothing but what a kernel starts with: the root file system is a disk, which has the program.
+pub fn for_disk(program: &[String]) -> Result<Root> {
+    Ok(Root { image: Image::minimal()?, command: program.to_vec() })
 }
 
 fn add_program(image: &mut Image, program: &[String]) -> Result<Vec<String>> {

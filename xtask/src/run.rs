@@ -2,8 +2,8 @@
 
 use crate::accel::{self, Accel};
 use crate::control::{Report, Traces};
-use crate::disk::{self, Disks};
-use crate::pack::{pack, Root};
+use crate::disk::{self, Disks, Keep};
+use crate::pack::{self, pack, Root};
 use crate::qemu::{Board, Clock, Ending, Kernel, Machine, Stopped};
 use crate::{build, command_line, console, linux, symbols, ui, EXIT_USAGE};
 use anyhow::{bail, Context, Result};
@@ -21,15 +21,19 @@ pub struct RunArgs {
     /// How many CPUs the machine has.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
-    /// Use a whole folder as the root file system.
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
+    /// Use a whole folder as the root file system, copied into memory; or a disk with an ext4 file
+    /// system, where PROGRAM is looked for (without one: its /sbin/init, or a shell).
+    #[arg(long, value_name = "DIR|IMAGE[:ro]")]
+    root: Option<String>,
     /// Add a file or folder with the libraries it needs, at the same path or at GUEST.
     #[arg(long, value_name = "FILE[:GUEST]")]
     add: Vec<String>,
     /// Attach a disk with an ext4 file system: the first is mounted on /mnt, the next on /mnt2.
     #[arg(long, value_name = "IMAGE[:ro]")]
     disk: Vec<String>,
+    /// Let all disks' images stay as they are: what is written to them is forgotten at the end.
+    #[arg(long)]
+    snapshot: bool,
     /// Attach a disk of this size, made for this run, and swap on it.
     #[arg(long, value_parser = memory, value_name = "SIZE")]
     swap: Option<String>,
@@ -70,7 +74,11 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     // What the command line names is looked at before our kernel is built, which takes minutes.
     // Linux is fetched before, since its drivers go into the root file system.
     let linux = (args.kernel == Kernel::Linux).then(linux::kernel).transpose()?;
-    let root = pack(args.root.as_deref(), &args.add, &args.program)?;
+    let root = match root_of(args)? {
+        Some(RootOf::Image(_)) => pack::for_disk(&args.program)?,
+        Some(RootOf::Folder(folder)) => pack(Some(folder), &args.add, &args.program)?,
+        None => pack(None, &args.add, &args.program)?,
+    };
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let disks = disks(args, folder.path())?;
     let mut machine = Machine {
@@ -98,6 +106,27 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         ui::say("every system call that was made is there");
     }
     Ok(ending.code())
+}
+
+/// What `--root` names.
+enum RootOf<'a> {
+    Folder(&'a Path),
+    /// With its mode.
+    Image(&'a str),
+}
+
+fn root_of(args: &RunArgs) -> Result<Option<RootOf<'_>>> {
+    let Some(root) = &args.root else { return Ok(None) };
+    if Path::new(root).is_dir() {
+        return Ok(Some(RootOf::Folder(Path::new(root))));
+    }
+    if !Path::new(root.strip_suffix(":ro").unwrap_or(root)).exists() {
+        bail!("there is no {root}: --root takes a folder, or an image of a disk with ext4");
+    }
+    if !args.add.is_empty() {
+        bail!("--add copies into a root in memory, and {root} is a disk: --share shows it a folder of this machine");
+    }
+    Ok(Some(RootOf::Image(root)))
 }
 
 /// Settings for the kernel, beside those about disks.
@@ -139,7 +168,11 @@ fn attend(machine: &Machine) -> Result<(Ending, Report)> {
 
 /// The disks that the command line names; what has to be made goes below `folder`.
 fn disks(args: &RunArgs, folder: &Path) -> Result<Disks> {
-    let mut disks = Disks::default();
+    let keep = if args.snapshot { Keep::Nothing } else { Keep::Changes };
+    let mut disks = Disks { keep, ..Disks::default() };
+    if let Some(RootOf::Image(image)) = root_of(args)? {
+        disks.root(image)?;
+    }
     for image in &args.disk {
         disks.mount(image)?;
     }

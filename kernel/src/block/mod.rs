@@ -42,7 +42,7 @@ use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, MutexGuard, Once, SpinLock, WaitQueue};
 
 pub use self::virtio::blk::Bytes;
-pub use text::{diskstats, partitions};
+pub use text::{diskstats, partitions, stat};
 
 /// Bytes of a sector, the unit of every disk here.
 pub const SECTOR: usize = 512;
@@ -51,7 +51,7 @@ pub const MAX_PAGES: usize = 128;
 /// Bytes of one request at most.
 const MAX_BYTES: usize = MAX_PAGES * machine::PAGE_SIZE;
 /// Disks at most: one for each letter.
-const DISKS: usize = 26;
+pub const DISKS: usize = 26;
 /// Major number of virtio disks, and minors that each has.
 const MAJOR: u32 = 254;
 const MINORS: u32 = 16;

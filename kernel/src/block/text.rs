@@ -3,7 +3,7 @@
 use alloc::string::String;
 use core::fmt::Write;
 
-use super::disks;
+use super::{disks, Disk};
 use crate::devnum::major_and_minor;
 
 const MILLI: u64 = 1_000_000;
@@ -23,17 +23,20 @@ pub fn partitions() -> String {
 pub fn diskstats() -> String {
     let mut out = String::new();
     for disk in disks() {
-        let stats = disk.stats();
         let (major, minor) = major_and_minor(disk.number());
-        let _ = write!(out, "{major:>4} {minor:>7} {}", disk.name());
-        for counts in [stats.reads, stats.writes] {
-            let _ =
-                write!(out, " {} 0 {} {}", counts.requests, counts.sectors, counts.nanos / MILLI);
-        }
-        let _ =
-            write!(out, " {} {} {}", stats.in_flight, stats.busy / MILLI, stats.weighted / MILLI);
-        let _ =
-            writeln!(out, " 0 0 0 0 {} {}", stats.flushes.requests, stats.flushes.nanos / MILLI);
+        let _ = write!(out, "{major:>4} {minor:>7} {}{}", disk.name(), stat(disk));
     }
+    out
+}
+
+/// `/sys/block/DISK/stat`, as the columns there behind the name.
+pub fn stat(disk: &Disk) -> String {
+    let mut out = String::new();
+    let stats = disk.stats();
+    for counts in [stats.reads, stats.writes] {
+        let _ = write!(out, " {} 0 {} {}", counts.requests, counts.sectors, counts.nanos / MILLI);
+    }
+    let _ = write!(out, " {} {} {}", stats.in_flight, stats.busy / MILLI, stats.weighted / MILLI);
+    let _ = writeln!(out, " 0 0 0 0 {} {}", stats.flushes.requests, stats.flushes.nanos / MILLI);
     out
 }

@@ -204,7 +204,7 @@ pub fn create(first: &InodeRef) -> Result<InodeRef> {
 
 /// Mounts `/dev` on the first file system, on `/dev/shm` a place for shared memory, and `/dev/pts`.
 pub fn init() -> Result<()> {
-    let root = mount::root().inode;
+    let root = mount::in_memory().inode;
     mount_at("/dev", create(&root)?, "devtmpfs", "devtmpfs")?;
     mount_at("/dev/shm", tmpfs::TmpFs::create(&root, 0o1777)?, "tmpfs", "tmpfs")?;
     tty::devpts::init()

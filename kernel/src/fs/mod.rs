@@ -100,26 +100,53 @@ pub fn init(initramfs: Initramfs) -> Result<usize> {
     Ok(failed)
 }
 
-/// Mounts what the command line names by `mount=DEVICE:FOLDER[:ro]`; in a thread, since it waits
-/// for disks.
-pub fn mount_named(cmdline: &str) {
+/// Mounts what the command line names by `root=DEVICE[:ro]` and `mount=DEVICE:FOLDER[:ro]`, up to
+/// what can't be mounted, which is said; in a thread, since it waits for disks.
+pub fn mount_named(cmdline: &str) -> Result<()> {
     for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
-        let Some(what) = word.strip_prefix("mount=") else { continue };
-        let (what, mode) = match what.strip_suffix(":ro") {
-            Some(what) => (what, ext4::Mode::ReadOnly),
+        let Some((kind @ ("root" | "mount"), what)) = word.split_once('=') else { continue };
+        let (place, mode) = match what.strip_suffix(":ro") {
+            Some(place) => (place, ext4::Mode::ReadOnly),
             None => (what, ext4::Mode::ReadWrite),
         };
-        let mounted = what.split_once(':').ok_or(EINVAL).and_then(|(device, folder)| {
-            let node = resolve(&root_start(), device.as_bytes(), Follow::Yes)?.inode;
-            let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
-            let root = ext4::mount(disk, mode)?;
-            mount::mount_at(folder, root.clone(), device, "ext4")
-                .inspect_err(|_| _ = ext4::unmount(&root))
-        });
-        if let Err(errno) = mounted {
-            println!("uvm: {what} can't be mounted ({errno:?})");
-        }
+        let mounted = match place.split_once(':') {
+            Some((device, folder)) if kind == "mount" => {
+                mount_disk(device, mode, |root| mount::mount_at(folder, root, device, "ext4"))
+            }
+            None if kind == "root" => {
+                mount_disk(place, mode, |root| mount::change_root(root, place, "ext4"))
+            }
+            _ => Err(EINVAL),
+        };
+        mounted.inspect_err(|errno| {
+            let why = reason(*errno);
+            println!("uvm: {what} can't be mounted{why} ({errno:?}), so nothing is started");
+        })?;
     }
+    Ok(())
+}
+
+fn reason(errno: Errno) -> &'static str {
+    match errno {
+        ENOENT | ENXIO => ": there is no such disk or folder",
+        EINVAL => ": there is no ext4 file system on it that this kernel can read",
+        EACCES => ": it can only be read",
+        EROFS => ": it can only be read, and a folder is missing there",
+        EBUSY => ": it is in use",
+        EIO => ": it can't be read, or is damaged",
+        _ => "",
+    }
+}
+
+fn mount_disk(
+    device: &str,
+    mode: ext4::Mode,
+    show: impl FnOnce(InodeRef) -> Result<()>,
+) -> Result<()> {
+    let node = resolve(&root_start(), device.as_bytes(), Follow::Yes)?.inode;
+    let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
+    let root = ext4::mount(disk, mode)?;
+    show(root.clone()).inspect_err(|_| _ = ext4::unmount(&root))
 }
 
 fn root_start() -> Start {

@@ -183,7 +183,9 @@ impl Mount {
 /// More than any program needs; bounds the table, and how deep mounts lie on each other.
 const MAX_MOUNTS: usize = 256;
 
-static ROOT: Once<Dir> = Once::new();
+/// The first mount, in memory, and the disk that has taken its place.
+static FIRST: Once<Dir> = Once::new();
+static DISK: Once<Dir> = Once::new();
 /// All mounts but the first, each behind the one that it is on (I2).
 static MOUNTS: SpinLock<Vec<Arc<Mount>>> = SpinLock::new(Vec::new());
 /// Held by the thread that changes the table.
@@ -205,12 +207,41 @@ fn announce_change() {
 /// Makes the first mount, once.
 pub fn set_root(inode: InodeRef) {
     let mount = Mount::new(inode.clone(), None, String::from("rootfs"), "tmpfs", 0);
-    ROOT.call_once(|| Dir { mount, inode });
+    FIRST.call_once(|| Dir { mount, inode });
 }
 
 /// The first mount's root.
 pub fn root() -> Dir {
-    ROOT.get().expect("the root file system is mounted at boot").clone()
+    DISK.get().cloned().unwrap_or_else(in_memory)
+}
+
+/// The root of the file system in memory that the machine has started with.
+pub fn in_memory() -> Dir {
+    FIRST.get().expect("the root file system is mounted at boot").clone()
+}
+
+/// Puts `root` in place of the first mount, once, before any program runs; what is mounted there is
+/// mounted at the same paths here, in folders that are made if need be.
+///
+/// # Errors
+/// What `root` says of a folder that is missing; nothing has changed.
+pub fn change_root(root: InodeRef, source: &str, fs_type: &'static str) -> Result<()> {
+    let _change = CHANGES.lock();
+    let (old, new) = (in_memory(), Mount::new(root, None, String::from(source), fs_type, 0).top());
+    let start = Start::kernel(new.clone());
+    let mut moved = Vec::new();
+    let mounts = MOUNTS.lock().clone();
+    for mount in mounts.into_iter().filter(|mount| mount.is_on(&old.mount)) {
+        let path = mount.mount_point().and_then(|on| dir_path(&on, Some(&old))).ok_or(ENOENT)?;
+        moved.push((mount, folder(&start, &path)?));
+    }
+    for (mount, on) in moved {
+        on.inode.cover().ok_or(EINVAL)?.cover()?;
+        *mount.mount_point.lock() = Some(on);
+    }
+    DISK.call_once(|| new);
+    announce_change();
+    Ok(())
 }
 
 /// Mounts `root` on `covered`, on top of what is mounted there.
@@ -456,8 +487,13 @@ pub fn nth(index: usize) -> Option<Arc<Mount>> {
 
 /// Mounts `fs` at `path`, making the directory if need be.
 pub fn mount_at(path: &str, fs: InodeRef, source: &str, fs_type: &'static str) -> Result<()> {
-    let start = Start::kernel(root());
-    let found = walk(&start, path.as_bytes(), Follow::Yes)?;
+    let dir = folder(&Start::kernel(root()), path.as_bytes())?;
+    mount(&dir, fs, String::from(source), fs_type, 0)
+}
+
+/// The directory at `path`, which is made if need be.
+fn folder(start: &Start, path: &[u8]) -> Result<Dir> {
+    let found = walk(start, path, Follow::Yes)?;
     let dir = match &found.inode {
         Some(_) => found.place()?.dir()?,
         None => {
@@ -469,5 +505,5 @@ pub fn mount_at(path: &str, fs: InodeRef, source: &str, fs_type: &'static str) -
     if dir.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
-    mount(&dir, fs, String::from(source), fs_type, 0)
+    Ok(dir)
 }

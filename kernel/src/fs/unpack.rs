@@ -1,5 +1,6 @@
 //! The initramfs: unpacks an archive into a file system at boot.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
@@ -10,9 +11,10 @@ use super::path::{walk, Dir, Follow, Start};
 use super::tmpfs::TmpNode;
 use crate::errno::*;
 use crate::mem::Initramfs;
+use crate::println;
 
 /// Unpacks `archive` below `root`, and frees its memory on the way; members that can't be made are
-/// left out and counted.
+/// left out and counted, and so is what is no member. Says what became of the first of them.
 pub fn unpack(mut archive: Initramfs, root: Dir) -> usize {
     let start = Start::kernel(root);
     let mut links: HashMap<u32, InodeRef> = HashMap::new();
@@ -20,14 +22,28 @@ pub fn unpack(mut archive: Initramfs, root: Dir) -> usize {
     loop {
         let rest = archive.rest();
         let mut reader = Reader::new(rest);
-        let Some(entry) = reader.next() else { break };
-        if place(&start, &entry, &mut links).is_err() {
+        let Some(entry) = reader.next() else {
+            if !reader.rest().is_empty() {
+                println!("uvm: the archive with the root file system is damaged, or was cut off");
+                failed += 1;
+            }
+            return failed;
+        };
+        if let Err(errno) = place(&start, &entry, &mut links) {
+            if failed == 0 {
+                say(entry.name, errno);
+            }
             failed += 1;
         }
         let used = rest.len() - reader.rest().len();
         archive.free(used);
     }
-    failed
+}
+
+fn say(name: &[u8], errno: Errno) {
+    let name = String::from_utf8_lossy(name);
+    let why = if matches!(errno, ENOMEM | ENOSPC) { ": there is too little memory" } else { "" };
+    println!("uvm: /{name} can't be unpacked{why} ({errno:?})");
 }
 
 fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -> Result<()> {

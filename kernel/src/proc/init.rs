@@ -22,7 +22,7 @@ use super::thread::Thread;
 use crate::arch::UserRegs;
 use crate::charge::{self, Account, User};
 use crate::cred::Cred;
-use crate::errno::{Result, EACCES, EINVAL, ENOENT, ENOEXEC, ENOMEM};
+use crate::errno::{Result, EACCES, ENOENT, ENOEXEC, ENOMEM};
 use crate::fs;
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::{FdTable, OnExec};
@@ -38,6 +38,12 @@ static REQUEST: spin::Once<Request> = spin::Once::new();
 
 /// Whether the VM system is audited before the machine goes off; a `panic` tells what is wrong.
 static AUDIT: AtomicBool = AtomicBool::new(false);
+
+/// The exit code of a machine that lacks something it was told to start with, as `./uvm` has it.
+pub const NOT_STARTED: i32 = 69;
+
+/// Programs that are looked for if none is named.
+const USUAL: [&[u8]; 5] = [b"/init", b"/sbin/init", b"/etc/init", b"/bin/init", b"/bin/sh"];
 
 struct Request {
     cmdline: String,
@@ -105,9 +111,16 @@ pub fn start_init(cmdline: &str) -> Result<()> {
 /// would give.
 pub fn exec_first(regs: &mut UserRegs) {
     let Some(request) = REQUEST.get() else { return };
-    if let Err(errno) = try_exec(regs, request) {
-        let name =
-            request.argv.first().map(|name| String::from_utf8_lossy(name)).unwrap_or_default();
+    if mount_all(request).is_err() {
+        return exit::exit_group_later(ExitStatus::Code(NOT_STARTED as u8));
+    }
+    let mut argv = request.argv.clone();
+    if argv.is_empty() {
+        let there = USUAL.iter().find(|name| exec::open(name).is_ok());
+        argv.push(there.unwrap_or(&USUAL[0]).to_vec());
+    }
+    if let Err(errno) = try_exec(regs, request, &argv) {
+        let name = String::from_utf8_lossy(&argv[0]);
         let why = match errno {
             ENOENT => ": no such file",
             EACCES => ": permission denied",
@@ -132,19 +145,30 @@ fn open_console() -> Result<()> {
     Ok(())
 }
 
-fn try_exec(regs: &mut UserRegs, request: &Request) -> Result<()> {
+/// File systems and swap areas that the command line names; what can't be had is said.
+fn mount_all(request: &Request) -> Result<()> {
+    fs::mount_named(&request.cmdline)?;
+    let context = curproc::context()?;
+    context.set_root(fs::mount::root());
+    context.set_cwd(fs::mount::root());
+    fs::swap::on_named(&request.cmdline)
+}
+
+fn try_exec(regs: &mut UserRegs, request: &Request, argv: &[Vec<u8>]) -> Result<()> {
     open_console()?;
-    fs::mount_named(&request.cmdline);
-    fs::swap::on_named(&request.cmdline);
     if let Some(cwd) = &request.cwd {
         let context = curproc::context()?;
-        context.set_cwd(resolve(&Start::cwd(&context), cwd, Follow::Yes)?.dir()?);
+        match resolve(&Start::cwd(&context), cwd, Follow::Yes).and_then(|place| place.dir()) {
+            Ok(dir) => context.set_cwd(dir),
+            // A disk need not have it.
+            Err(ENOENT) => {}
+            Err(errno) => return Err(errno),
+        }
     }
-    let name = request.argv.first().ok_or(EINVAL)?;
-    let path = find_program(name, &request.env)?;
+    let path = find_program(&argv[0], &request.env)?;
     let file = exec::open(&path)?;
     let mut arguments = Arguments { argv: Strings::default(), envp: Strings::default() };
-    request.argv.iter().try_for_each(|word| arguments.argv.push(word))?;
+    argv.iter().try_for_each(|word| arguments.argv.push(word))?;
     request.env.iter().try_for_each(|word| arguments.envp.push(word))?;
     if let Some((uid, gid)) = request.user {
         access::change_cred(|cred| {
@@ -226,9 +250,6 @@ fn parse(cmdline: &str) -> Request {
         ]
         .map(|word| word.as_bytes().to_vec())
         .into();
-    }
-    if request.argv.is_empty() {
-        request.argv.push(b"/init".to_vec());
     }
     request
 }

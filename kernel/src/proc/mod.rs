@@ -46,7 +46,7 @@ use alloc::sync::Arc;
 
 use machine::Current;
 
-pub use init::start_init;
+pub use init::{start_init, NOT_STARTED};
 pub use process::Process;
 pub use signal::deliver::{return_to_user, signal_pending};
 pub use signal::send::{send_to_group, send_to_thread};

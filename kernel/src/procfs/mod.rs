@@ -1,5 +1,5 @@
 //! `/proc`: what the kernel knows about processes and itself, as text. And what there is of `/sys`:
-//! the CPUs.
+//! the CPUs and the disks.
 //!
 //! ```text
 //!   /proc  self -> PID   thread-self -> PID/task/TID   meminfo ... (system.rs)
@@ -12,6 +12,7 @@
 //! opened.
 
 mod cpus;
+mod disks;
 mod maps;
 mod memory;
 mod memory_files;
@@ -64,6 +65,7 @@ enum Show {
     Fixed(&'static [Member]),
     /// The directory of all CPUs.
     Cpus,
+    Disk(disks::Part),
     System(SystemText),
     /// A text of the whole system that grows with what programs do.
     Records(Records),
@@ -131,8 +133,15 @@ pub fn create() -> InodeRef {
 
 /// A new `/sys`; returns its root.
 pub fn create_sys() -> InodeRef {
-    static DEVICES: &[Member] = &[dir("system", &[Member { name: "cpu", show: Show::Cpus }])];
-    static ROOT: &[Member] = &[dir("devices", DEVICES)];
+    static SYSTEM: &[Member] = &[Member { name: "cpu", show: Show::Cpus }];
+    static VIRTUAL: &[Member] = &[Member { name: "block", show: Show::Disk(disks::Part::All) }];
+    static DEVICES: &[Member] = &[dir("system", SYSTEM), dir("virtual", VIRTUAL)];
+    static ROOT: &[Member] = &[
+        Member { name: "block", show: disks::BY_NAME },
+        dir("class", &[Member { name: "block", show: disks::BY_CLASS }]),
+        dir("dev", &[Member { name: "block", show: disks::BY_NUMBER }]),
+        dir("devices", DEVICES),
+    ];
     root(Show::Fixed(ROOT), abi::SYSFS_MAGIC)
 }
 
@@ -180,6 +189,7 @@ impl ProcNode {
                 members.iter().map(|member| (member.name, member.show)).collect()
             }
             Show::Cpus => cpus::members(),
+            Show::Disk(part) => return part.members(),
             Show::Target(who) => {
                 process::parts(who.scope).map(|part| (part.name, Show::Part(who, part))).collect()
             }
@@ -231,6 +241,7 @@ impl ProcNode {
         Some(match self.show {
             Show::System(text) => Ok(Subject::System(text)),
             Show::Records(records) => Ok(Subject::Records(records)),
+            Show::Disk(disks::Part::Text(index, text)) => Ok(Subject::Disk(index, text)),
             Show::Audit => Ok(Subject::System(system::audit)),
             Show::InUse => Ok(Subject::System(memory::in_use)),
             Show::DropCaches => Ok(Subject::System(settings::DROP_CACHES.show)),
@@ -300,6 +311,7 @@ fn link_text(show: Show) -> Option<String> {
         Show::SelfLink => format!("{}", thread.process.pid),
         Show::ThreadSelf => format!("{}/task/{}", thread.process.pid, thread.tid()),
         Show::MountsLink => String::from("self/mounts"),
+        Show::Disk(part) => return part.link(),
         _ => return None,
     })
 }
@@ -541,6 +553,7 @@ impl Show {
     fn kind(self) -> Kind {
         match self {
             Show::Part(_, part) => part.kind(),
+            Show::Disk(part) => part.kind(),
             Show::System(_)
             | Show::Records(_)
             | Show::Setting(_)

@@ -26,7 +26,8 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use linux_raw_sys::general as abi;
 
 use super::target::{Opened, Target, TargetRecords, TargetText};
-use super::{process, settings};
+use super::{disks, process, settings};
+use crate::block::Disk;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
@@ -97,6 +98,8 @@ pub type SpaceRecords = fn(&Process, &Space, Spot, &mut Text) -> Result<Option<u
 pub(super) enum Subject {
     /// A short one, made whole.
     System(fn() -> String),
+    /// About the disk in that place.
+    Disk(usize, fn(&Disk) -> String),
     Records(Records),
     /// A short one about a process or thread, which may be gone when it is read.
     Text(Opened, TargetText),
@@ -112,6 +115,7 @@ impl Subject {
     fn record(&self, spot: Spot, out: &mut Text) -> Result<Option<u64>> {
         match self {
             Subject::System(text) => out.0 = text().into_bytes(),
+            Subject::Disk(index, text) => out.0 = disks::text(*index, *text)?.into_bytes(),
             Subject::Records(make) => return make(spot, out),
             Subject::Text(target, text) => out.0 = text(&target.target()?)?,
             Subject::TargetRecords(target, make) => return make(&target.target()?, spot, out),

@@ -100,7 +100,7 @@ fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> 
             of_terminals = Some(devpts::options(&options(data)?)?);
             ("devpts", devpts::root())
         }
-        b"devtmpfs" => ("devtmpfs", devfs::create(&mount::root().inode)?),
+        b"devtmpfs" => ("devtmpfs", devfs::create(&mount::in_memory().inode)?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
         _ => return Err(ENODEV),
     };

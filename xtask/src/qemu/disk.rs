@@ -26,6 +26,8 @@ pub enum Fault {
 pub enum Access {
     ReadWrite,
     ReadOnly,
+    /// What is written is forgotten when the machine ends.
+    Snapshot,
 }
 
 /// A disk's limits, which QEMU keeps: they make a disk that is slower than memory, whatever this
@@ -66,6 +68,7 @@ impl Disk {
             // can test.
             Access::ReadWrite => drive.push_str(",cache=unsafe"),
             Access::ReadOnly => drive.push_str(",readonly=on"),
+            Access::Snapshot => drive.push_str(",snapshot=on,cache=unsafe"),
         }
         if let Some(speed) = self.speed {
             drive.push_str(&format!(

@@ -19,6 +19,14 @@ pub const MACHINES: &[Check] = &[
     Check { name: "host/a shell on a terminal", run: super::terminal::check },
     Check { name: "host/machines that go off while they write", run: super::crashes::a_few },
     Check { name: "host/disks with damaged file systems", run: super::damaged::check },
+    Check { name: "kernel/run: a disk as the root", run: super::door::disk_as_root },
+    Check {
+        name: "kernel/run: a disk as the root keeps what is written",
+        run: super::door::disk_as_root_keeps,
+    },
+    Check { name: "kernel/run: what is missing is said", run: super::door::what_is_missing },
+    Check { name: "kernel/run: output that is closed", run: super::door::output_that_is_closed },
+    Check { name: "kernel/run: lsblk finds the disks", run: super::door::disks_in_sys },
     Check { name: "host/fifty boots of four CPUs", run: super::boots::fifty },
 ];
 

@@ -11,6 +11,7 @@ mod crashes;
 mod crates;
 mod damaged;
 mod disks;
+mod door;
 mod host;
 mod kernel;
 mod layers;

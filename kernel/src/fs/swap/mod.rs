@@ -61,9 +61,9 @@ fn same_place(a: &InodeRef, b: &InodeRef) -> bool {
     same(a, b) || one.kind == Kind::Block && other.kind == Kind::Block && one.rdev == other.rdev
 }
 
-/// Swaps on what the command line names by `swapon=DEVICE[:PRIORITY]`; in a thread, since it waits
-/// for disks.
-pub fn on_named(cmdline: &str) {
+/// Swaps on what the command line names by `swapon=DEVICE[:PRIORITY]`, up to what can't be swapped
+/// on, which is said; in a thread, since it waits for disks.
+pub fn on_named(cmdline: &str) -> Result<()> {
     for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
         let Some(what) = word.strip_prefix("swapon=") else { continue };
         let (device, priority) = match what.split_once(':') {
@@ -71,10 +71,12 @@ pub fn on_named(cmdline: &str) {
             None => (what, None),
         };
         let switched = super::open_kernel(device, O_RDWR).and_then(|file| on(file, priority));
-        if let Err(errno) = switched {
-            println!("uvm: can't swap on {device}{} ({errno:?})", reason(errno));
-        }
+        switched.inspect_err(|errno| {
+            let why = reason(*errno);
+            println!("uvm: can't swap on {device}{why} ({errno:?}), so nothing is started");
+        })?;
     }
+    Ok(())
 }
 
 fn reason(errno: Errno) -> &'static str {

@@ -1,0 +1,251 @@
+//! `./uvm run` as its user has it: command lines, with what they must print, the exit code, and
+//! what is there afterwards; on both kernels, where both can.
+//!
+//! Each check makes a folder of its own and runs the command there.
+
+use super::host::tail;
+use super::{failed, Verdict};
+use crate::image::Image;
+use anyhow::{bail, Context, Result};
+use std::path::Path;
+use std::process::Command;
+
+/// A line is split at spaces; behind `-c` the rest is one word.
+struct Line {
+    arguments: &'static str,
+    /// What the output must contain, with that on standard error.
+    says: &'static [&'static str],
+    code: i32,
+    kernels: &'static [&'static str],
+}
+
+const BOTH: &[&str] = &["uvm", "linux"];
+const OURS: &[&str] = &["uvm"];
+
+/// Runs the lines in a folder; `after` says what is wrong there after one, if anything.
+fn run(
+    folder: &Path,
+    lines: &[Line],
+    after: impl Fn(&Line) -> Result<Option<String>>,
+) -> Result<Verdict> {
+    let (mut passed, mut complaints) = (0, Vec::new());
+    for line in lines {
+        for kernel in line.kernels {
+            let (plain, script) = match line.arguments.split_once(" -c ") {
+                Some((plain, script)) => (plain, Some(script)),
+                None => (line.arguments, None),
+            };
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["run", "--accel", "tcg", "--kernel", kernel]).args(plain.split(' '));
+            command.args(script.iter().flat_map(|script| ["-c", script]));
+            let output = command.current_dir(folder).stdin(std::process::Stdio::null()).output();
+            let output = output.context("can't run this program again")?;
+            let text = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            let mut wrong: Vec<String> = line
+                .says
+                .iter()
+                .filter(|said| !text.contains(**said))
+                .map(|said| format!("it does not say {said:?}"))
+                .collect();
+            if output.status.code() != Some(line.code) {
+                wrong.push(format!("it ended with {}, not with {}", output.status, line.code));
+            }
+            wrong.extend(after(line)?);
+            if wrong.is_empty() {
+                passed += 1;
+            } else {
+                let wrong = wrong.join("; ");
+                complaints.push(format!(
+                    "run --kernel {kernel} {}: {wrong}\n--- its output:\n{}",
+                    line.arguments,
+                    tail(&text, 10)
+                ));
+            }
+        }
+    }
+    if complaints.is_empty() {
+        return Ok(Verdict::Passed { tests: passed });
+    }
+    let failed = complaints.len() as u64;
+    Ok(Verdict::Failed { passed, failed, details: complaints.join("\n") })
+}
+
+fn nothing_after(_: &Line) -> Result<Option<String>> {
+    Ok(None)
+}
+
+/// An image of a disk, with a file system that has busybox and a note in it.
+fn image_of_a_system(path: &Path) -> Result<()> {
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let mut image = Image::minimal()?;
+    image.busybox()?;
+    image.text("/etc/note", "kept on a disk\n")?;
+    image.write_folder(folder.path())?;
+    let made = Command::new("mkfs.ext4")
+        .args(["-q", "-F", "-d"])
+        .args([folder.path(), path])
+        .arg("32M")
+        .output()
+        .context("can't run mkfs.ext4 (package e2fsprogs)")?;
+    if !made.status.success() {
+        bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&made.stderr).trim());
+    }
+    Ok(())
+}
+
+pub fn disk_as_root() -> Result<Verdict> {
+    const LINES: &[Line] = &[
+        Line {
+            arguments: "--root sys.img --snapshot -- sh -c cat /etc/note; echo gone >/etc/note; grep ' / ext4 rw' /proc/mounts; ls /dev/null /proc/self/stat; cat /etc/note",
+            says: &["kept on a disk", " / ext4 rw", "/dev/null", "/proc/self/stat", "gone"],
+            code: 0,
+            kernels: BOTH,
+        },
+        Line {
+            arguments: "--root sys.img:ro -- sh -c cat /etc/note; touch /x && exit 3; exit 4",
+            says: &["kept on a disk", "Read-only"],
+            code: 4,
+            kernels: BOTH,
+        },
+        Line {
+            arguments: "--root sys.img --snapshot --disk other.img -- sh -c echo new >/mnt/new && cat /mnt/new /etc/note",
+            says: &["new", "kept on a disk"],
+            code: 0,
+            kernels: BOTH,
+        },
+        Line { arguments: "--root sys.img --snapshot -- nosuch", says: &["can't run nosuch"], code: 127, kernels: BOTH },
+        Line { arguments: "--root empty.img -- sh", says: &["can't run sh"], code: 127, kernels: OURS },
+        Line { arguments: "--root zero.img -- sh", says: &["zero.img has no ext4 file system"], code: 69, kernels: OURS },
+        Line { arguments: "--root missing.img -- sh", says: &["there is no missing.img"], code: 69, kernels: OURS },
+        Line { arguments: "--root bad.img -- sh", says: &["can't be mounted", "so nothing is started"], code: 69, kernels: OURS },
+        Line { arguments: "--root sys.img --add zero.img -- sh", says: &["--share"], code: 69, kernels: OURS },
+    ];
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let path = |name: &str| folder.path().join(name);
+    image_of_a_system(&path("sys.img"))?;
+    for name in ["empty.img", "other.img"] {
+        let file = std::fs::File::create(path(name))?;
+        file.set_len(8 << 20)?;
+        let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(path(name)).status()?;
+        if !made.success() {
+            bail!("mkfs.ext4 failed");
+        }
+    }
+    std::fs::write(path("zero.img"), vec![0; 1 << 20])?;
+    let mut bad = std::fs::read(path("empty.img"))?;
+    // Its superblock names features that no kernel has.
+    bad[1024 + 96..1024 + 100].fill(0xff);
+    std::fs::write(path("bad.img"), bad)?;
+    let before = std::fs::read(path("sys.img"))?;
+    run(folder.path(), LINES, |line| {
+        let stays = std::fs::read(path("sys.img"))? == before;
+        Ok((!stays).then(|| format!("the image has changed ({})", line.arguments)))
+    })
+}
+
+pub fn disk_as_root_keeps() -> Result<Verdict> {
+    const LINES: &[Line] = &[
+        Line {
+            arguments: "--root sys.img -- sh -c echo more >>/etc/note && mkdir /made",
+            says: &[],
+            code: 0,
+            kernels: BOTH,
+        },
+        Line {
+            arguments: "--root sys.img -- sh -c rmdir /made && grep -c more /etc/note",
+            says: &["1"],
+            code: 0,
+            kernels: OURS,
+        },
+    ];
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let image = folder.path().join("sys.img");
+    let mut verdict = Ok(Verdict::Passed { tests: 0 });
+    for kernel in [OURS, &BOTH[1..]] {
+        image_of_a_system(&image)?;
+        let lines = [Line { kernels: kernel, ..copy(&LINES[0]) }, copy(&LINES[1])];
+        verdict = run(folder.path(), &lines, |_| {
+            let checked = Command::new("e2fsck").arg("-fn").arg(&image).output()?;
+            let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+            Ok((!checked.status.success()).then_some(text))
+        });
+        if !matches!(verdict, Ok(Verdict::Passed { .. })) {
+            break;
+        }
+    }
+    verdict
+}
+
+fn copy(line: &Line) -> Line {
+    Line { ..*line }
+}
+
+pub fn what_is_missing() -> Result<Verdict> {
+    const LINES: &[Line] = &[
+        Line {
+            arguments: "--mem 5M -- true",
+            says: &["need --mem ", "not 5M"],
+            code: 69,
+            kernels: BOTH,
+        },
+        Line {
+            arguments: "--mem 11M -- true",
+            says: &["need --mem ", "not 11M"],
+            code: 69,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--mem 64M --swap 256M -- sh -c echo fine",
+            says: &["fine"],
+            code: 0,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--disk no.img -- true",
+            says: &["there is no disk image no.img"],
+            code: 69,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--disk bad.img -- true",
+            says: &["can't be ", "so nothing is started"],
+            code: 69,
+            kernels: BOTH,
+        },
+    ];
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let bad = folder.path().join("bad.img");
+    let mut bytes = vec![0; 1 << 20];
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    std::fs::write(&bad, bytes)?;
+    run(folder.path(), LINES, nothing_after)
+}
+
+pub fn output_that_is_closed() -> Result<Verdict> {
+    let mut command = Command::new("timeout");
+    command.args(["100", "sh", "-c", "\"$0\" run --accel tcg -- yes </dev/null | head -1"]);
+    let output = command.arg(std::env::current_exe()?).output().context("can't run timeout")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() && text == "y\n" {
+        return Ok(Verdict::Passed { tests: 1 });
+    }
+    Ok(failed(format!("it ended with {}, and said {text:?}", output.status)))
+}
+
+pub fn disks_in_sys() -> Result<Verdict> {
+    const LINES: &[Line] = &[Line {
+        arguments: "--swap 64M --add /usr/bin/lsblk --mem 256M -- sh -c lsblk -b && cat /sys/block/vda/size && ls /sys/dev/block/254:0/queue && grep vda /proc/diskstats",
+        says: &["vda", "254:0", "67108864", "disk", "131072", "logical_block_size"],
+        code: 0,
+        kernels: OURS,
+    }];
+    if !Path::new("/usr/bin/lsblk").exists() {
+        return Ok(Verdict::Skipped("no lsblk here".to_owned()));
+    }
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    run(folder.path(), LINES, nothing_after)
+}
