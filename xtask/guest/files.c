@@ -645,6 +645,7 @@ static void programs_that_are_busy(void) {
     FAILS(open("busy", O_WRONLY), ETXTBSY);
     FAILS(open("busy", O_RDWR | O_CREAT, 0600), ETXTBSY);
     FAILS(truncate("busy", 0), ETXTBSY);
+    FAILS(open("busy", O_RDONLY | O_TRUNC), ETXTBSY);
     int reader = open("busy", O_RDONLY);
     CHECK(reader >= 0);
     CHECK(!rename("busy", "busier") && !chmod("busier", 0700));
@@ -658,6 +659,16 @@ static void programs_that_are_busy(void) {
     NEED(!mkfifo("busy-fifo", 0777));
     FAILS(execv("busy-fifo", none), EACCES);
     unlink("busier"), unlink("script"), unlink("busy-fifo");
+    // Memory may be run while it is open for writing.
+    static const char script[] = "#!/bin/busybox true\n";
+    int memory = memfd_create("script", 0), status;
+    NEED(memory >= 0 && write(memory, script, sizeof script - 1) == sizeof script - 1);
+    if (!(child = fork())) {
+        fexecve(memory, none, none);
+        _exit(1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    close(memory);
 }
 
 static void mistakes_of_renames(void) {

@@ -150,6 +150,13 @@ impl File {
         take(size_of::<File>()).map(Reserved)
     }
 
+    /// As [`File::open`], for a file that its node doesn't count among the open ones: a program may
+    /// be run from a memfd that is open for writing.
+    pub fn open_uncounted(place: Place, flags: u32) -> Result<Arc<File>> {
+        let io = place.inode.clone().open(flags)?;
+        Ok(File::with_io(place, io, flags, None, Self::reserve()?.0))
+    }
+
     /// A file on a node that no path leads to.
     ///
     /// # Errors

@@ -122,11 +122,6 @@ impl Drop for Unwritten {
 }
 
 impl Opens {
-    /// Whether a program of the node runs, which isn't cut meanwhile.
-    pub fn runs(&self) -> bool {
-        self.running.load(SeqCst) != 0
-    }
-
     fn count(&self, access: Access) -> &AtomicU32 {
         match access {
             Access::Read => &self.readers,

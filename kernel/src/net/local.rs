@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::address::{Address, Kind};
+use super::address::{Address, Ip, Kind};
 use super::rights::Place;
 use super::socket::Socket;
 use super::transport::{Binding, Rules, Transport};
@@ -77,6 +77,7 @@ impl Transport for Local {
         &self,
         socket: &Socket,
         dest: Option<&Address>,
+        _source: Option<Ip>,
     ) -> Result<Option<(Arc<Socket>, Address)>> {
         let receiver = match dest {
             Some(dest) => find_receiver(socket, dest)?,

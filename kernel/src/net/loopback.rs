@@ -124,6 +124,7 @@ impl Transport for Loopback {
         &self,
         socket: &Socket,
         dest: Option<&Address>,
+        source: Option<Ip>,
     ) -> Result<Option<(Arc<Socket>, Address)>> {
         let connected = socket.peer_name();
         let is_connected = connected.is_ok();
@@ -137,7 +138,13 @@ impl Transport for Loopback {
         }
         let ip = inet::route(socket.family, ip)?;
         bind_for(socket, ip)?;
-        let own = name_for(socket, ip);
+        let mut own = name_for(socket, ip);
+        if let (Some(source), Address::Inet { ip: own, .. }) = (source, &mut own) {
+            if source.is_v4() != ip.is_v4() {
+                return Err(EINVAL);
+            }
+            *own = source;
+        }
         let found = inet::receiver(ip, port, &own)?;
         if found.is_none() && is_connected {
             socket.set_error(ECONNREFUSED);

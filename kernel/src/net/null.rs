@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use mbuf::{Pages, PAGE_SIZE};
 
-use super::address::{Address, Kind};
+use super::address::{Address, Ip, Kind};
 use super::queue::Got;
 use super::rights::Control;
 use super::socket::{How, Phase, Received, Socket};
@@ -81,7 +81,12 @@ impl Transport for Null {
         Err(EISCONN)
     }
 
-    fn receiver(&self, _: &Socket, _: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
+    fn receiver(
+        &self,
+        _: &Socket,
+        _: Option<&Address>,
+        _: Option<Ip>,
+    ) -> Result<Option<(Arc<Socket>, Address)>> {
         Ok(None)
     }
 

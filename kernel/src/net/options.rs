@@ -308,7 +308,10 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
         (SOL_SOCKET, net::SO_SNDLOWAT) => return Err(ENOPROTOOPT),
         _ => {
             kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
-            let number = value.int_or_byte(level)?;
+            let number = match (level, name) {
+                (IPPROTO_IP, net::IP_TOS) => value.int_or_byte(level)? & 0xff,
+                _ => value.int_or_byte(level)?,
+            };
             if !may_be(level, name, number) {
                 return Err(EINVAL);
             }

@@ -5,10 +5,10 @@ use linux_raw_sys::general as abi;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
-use super::address::{Address, Kind};
+use super::address::{Address, Ip, Kind};
 use super::arrival::{Arrival, PacketOptions};
 use super::inet;
-use super::queue::{Got, Peek, Record};
+use super::queue::{Extra, Got, Peek, Record};
 use super::rights::Control;
 use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
 use crate::chain::zero_copy::{append, hold, LOAN};
@@ -51,14 +51,11 @@ impl Socket {
             return Err(EMSGSIZE);
         }
         let packet = control.as_ref().map(|control| control.packet).unwrap_or_default();
-        let Some((receiver, mut own)) = self.receiver(dest)? else { return Ok(from.skip(len)) };
-        if let (Some(source), Address::Inet { ip, .. }) = (packet.source, &mut own) {
-            *ip = source;
-        }
-        let mut extra = self.extra(&receiver, control)?;
-        if receiver.options.told() != 0 {
-            extra.arrival = Some(self.arrival(dest, packet)?);
-        }
+        let Some((receiver, own)) = self.receiver(dest, packet.source)? else {
+            return Ok(from.skip(len));
+        };
+        let arrival = self.arrival(&receiver, dest, packet)?;
+        let extra = Extra { arrival, ..self.extra(&receiver, control)? };
         let mut chain = Chain::new();
         if let Err(errno) = append(&mut chain, from, len, LOAN.loans(len, len)) {
             chain.release(&Clusters);
@@ -83,14 +80,12 @@ impl Socket {
         if len > most {
             return Err(EMSGSIZE);
         }
-        let Some((receiver, own)) = self.receiver(None)? else {
+        let Some((receiver, own)) = self.receiver(None, None)? else {
             chain.clear(&Clusters);
             return Ok(len);
         };
-        let mut extra = self.extra(&receiver, None)?;
-        if receiver.options.told() != 0 {
-            extra.arrival = Some(self.arrival(None, PacketOptions::default())?);
-        }
+        let arrival = self.arrival(&receiver, None, PacketOptions::default())?;
+        let extra = Extra { arrival, ..self.extra(&receiver, None)? };
         let mut record = Some(Record::message(core::mem::take(chain), own, extra));
         let result = self.deliver(&receiver, &mut record, blocking, Holds::Charge);
         if let Some(record) = record {
@@ -125,8 +120,16 @@ impl Socket {
         Ok(self.next_packet(how, look)?.unwrap_or_default())
     }
 
-    /// How a datagram to `dest` or the peer comes there.
-    fn arrival(&self, dest: Option<&Address>, packet: PacketOptions) -> Result<Arrival> {
+    /// How a datagram to `dest` or the peer comes there, if the receiver asks to be told.
+    fn arrival(
+        &self,
+        receiver: &Socket,
+        dest: Option<&Address>,
+        packet: PacketOptions,
+    ) -> Result<Option<Arrival>> {
+        if receiver.options.told() == 0 {
+            return Ok(None);
+        }
         let mut to = match dest {
             Some(dest) => dest.clone(),
             None => self.peer_name()?,
@@ -134,7 +137,7 @@ impl Socket {
         if let Address::Inet { ip, .. } = &mut to {
             *ip = inet::route(self.family, *ip)?;
         }
-        Ok(Arrival::new(&self.options, self.family, packet, &to))
+        Ok(Some(Arrival::new(&self.options, self.family, packet, &to)))
     }
 
     /// The most bytes of a message.
@@ -144,11 +147,15 @@ impl Socket {
 
     /// The socket that a message goes to, and the sender's name as the receiver sees it; none where
     /// there is no receiver and the sender needn't know.
-    fn receiver(&self, dest: Option<&Address>) -> Result<Option<(Arc<Socket>, Address)>> {
+    fn receiver(
+        &self,
+        dest: Option<&Address>,
+        source: Option<Ip>,
+    ) -> Result<Option<(Arc<Socket>, Address)>> {
         if self.kind == Kind::Seqpacket {
             return Ok(Some((self.peer().ok_or(ENOTCONN)?, self.name())));
         }
-        self.transport.receiver(self, dest)
+        self.transport.receiver(self, dest, source)
     }
 
     /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is

@@ -20,7 +20,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use super::address::{Address, Family, Kind};
+use super::address::{Address, Family, Ip, Kind};
 use super::queue::Got;
 use super::rights::{Control, Place};
 use super::socket::{How, Phase, Received, Socket};
@@ -109,11 +109,13 @@ pub trait Transport: Sync {
     fn peer(&self, socket: &Socket, name: &Address) -> Result<(Option<Arc<Socket>>, Address)>;
 
     /// The receiver of a datagram to `dest` or the peer, and the sender's name as the receiver sees
-    /// it; none where there is no receiver and the sender needn't know.
+    /// it, at `source` if the sender says so; none where there is no receiver and the sender needn't
+    /// know.
     fn receiver(
         &self,
         socket: &Socket,
         dest: Option<&Address>,
+        source: Option<Ip>,
     ) -> Result<Option<(Arc<Socket>, Address)>>;
 
     /// Sends all of `from`, to `dest` or the peer. Raises no signal.

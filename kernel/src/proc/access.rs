@@ -153,11 +153,18 @@ pub fn may_tell_of_file(target: &Process, uid: u32, euid: u32) -> bool {
 /// # Errors
 /// `EPERM`.
 pub fn may_schedule(target: &Process) -> Result<()> {
+    judge_scheduling(target, Ok(()))
+}
+
+/// Whether the running process may schedule another one, as [`may_schedule`], where `outcome` is
+/// what the limits say of the change. As on Linux, ids are judged before it and capabilities after.
+fn judge_scheduling(target: &Process, outcome: Result<()>) -> Result<()> {
     let (own, other) = (current_process().cred(), target.cred());
     if own.has(Caps::SYS_NICE) {
         return Ok(());
     }
     allowed([other.uid, other.euid].contains(&own.euid))?;
+    outcome?;
     // A process that may do more than the caller isn't slowed down by it.
     allowed(own.caps.permitted.contains(other.caps.permitted))
 }
@@ -194,12 +201,8 @@ fn lowest_nice(process: &Process) -> i32 {
 /// # Errors
 /// `EPERM` if it may not schedule it; `EACCES` if that is more than it may have.
 pub fn may_renice(target: &Thread, nice: i32) -> Result<()> {
-    may_schedule(&target.process)?;
-    let is_free = current_process().cred().has(Caps::SYS_NICE);
-    if !is_free && nice < target.nice() && nice < lowest_nice(&target.process) {
-        return Err(EACCES);
-    }
-    Ok(())
+    let is_more = nice < target.nice() && nice < lowest_nice(&target.process);
+    judge_scheduling(&target.process, if is_more { Err(EACCES) } else { Ok(()) })
 }
 
 /// Whether the running process may read and change the limits of another one.

@@ -338,13 +338,18 @@ impl Process {
     /// out while others end.
     pub fn for_each_thread(&self, mut f: impl FnMut(&Arc<Thread>)) {
         const AT_ONCE: usize = 64;
+        /// What is done with a thread: the work of copying so many bytes.
+        const EACH: usize = 4096;
         for from in (0..).step_by(AT_ONCE) {
             let part: [Option<Arc<Thread>>; AT_ONCE] = {
                 let group = self.group.lock();
                 core::array::from_fn(|at| group.threads.get(from + at).cloned())
             };
-            part.iter().flatten().for_each(&mut f);
-            if part[AT_ONCE - 1].is_none() {
+            for thread in part.iter().flatten() {
+                f(thread);
+                sched::work_done(EACH);
+            }
+            if part[AT_ONCE - 1].is_none() || sched::is_leaving() {
                 return;
             }
         }

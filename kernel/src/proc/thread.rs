@@ -133,7 +133,9 @@ impl Thread {
 
     /// Gives it another niceness, which counts at once.
     pub fn renice(&self, nice: i32) {
-        self.nice.store(nice, Ordering::Relaxed);
+        if self.nice.swap(nice, Ordering::Relaxed) == nice {
+            return;
+        }
         if let Some(task) = self.task() {
             sched::follow_policy(&task);
         }

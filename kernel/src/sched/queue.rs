@@ -619,8 +619,8 @@ pub(super) fn renew_turn(cpu: usize, now: Nanos) {
     queue.until.store(now + SLICE, Relaxed);
 }
 
-/// Has a task follow its policy, which has changed. Returns whether the turn of its CPU ends. A new
-/// niceness counts from when the task next comes into a queue.
+/// Has a task follow its policy or niceness, which has changed, if it runs or waits for a CPU: one
+/// that sleeps does as it is woken. Returns whether the turn of its CPU ends.
 pub(super) fn follow(task: &Arc<Task>) -> bool {
     let (cpu, now) = (task.cpu(), clock::now());
     let queue = &QUEUES[cpu];
@@ -634,6 +634,9 @@ pub(super) fn follow(task: &Arc<Task>) -> bool {
         queue.priority.store(task.fair.priority(), Relaxed);
         queue.until.store(now, Relaxed);
         return true;
+    }
+    if !task.is_ready() {
+        return false;
     }
     let Some(task) = ready_now.remove(true, |other| Arc::ptr_eq(other, task)) else { return false };
     queue.note_waiting(ready_now);
@@ -705,10 +708,11 @@ pub(super) fn balance(here: usize, now: Nanos) {
         .max_by_key(waiting)
         .filter(|cpu| *cpu != here && waiting(cpu) > priority(here))
     {
-        if let Some(task) = steal_from(cpu, here, true, |task| task.fair.is_real_time()) {
+        let own = priority(here);
+        if let Some(task) = steal_from(cpu, here, true, |task| task.fair.priority() > own) {
             push(here, task, Comes::Ready);
+            return;
         }
-        return;
     }
     let own = len(here);
     let Some(longest) = (0..cpu::count()).max_by_key(|&cpu| len(cpu)) else { return };

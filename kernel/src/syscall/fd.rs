@@ -322,7 +322,8 @@ fn memfd_create(name: u64, flags: u32) -> Result<i32> {
     let sealed = if sealable { never_run } else { abi::F_SEAL_SEAL };
     let node = TmpNode::unnamed(perm, sealed, &curproc::cred())?;
     let description = [b"/memfd:", name.as_slice(), b" (deleted)"].concat();
-    let file = File::open(Place::described(node, description), abi::O_RDWR | abi::O_LARGEFILE)?;
+    let place = Place::described(node, description);
+    let file = File::open_uncounted(place, abi::O_RDWR | abi::O_LARGEFILE)?;
     let on_exec = if flags & abi::MFD_CLOEXEC != 0 { OnExec::Close } else { OnExec::Keep };
     curproc::files()?.insert(file, on_exec)
 }

@@ -159,6 +159,7 @@ fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
     };
     let file = reserved.open(place, how.flags | abi::O_LARGEFILE)?;
     if how.has(abi::O_TRUNC) && !is_new && file.inode().kind() == Kind::File {
+        let _writer = lease::Opener::new(file.inode(), abi::O_WRONLY | how.flags)?;
         file.inode().truncate(0)?;
     }
     Ok(number.open(file, OnExec::from_flags(how.flags)))
@@ -464,10 +465,7 @@ fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
     let inode = place(CWD, addr, Follow::Yes)?.inode;
     inode.permits(&curproc::cred(), access::WRITE)?;
-    if inode.opens().is_some_and(lease::Opens::runs) {
-        return Err(ETXTBSY);
-    }
-    lease::break_for(&inode, lease::Access::Write, false)?;
+    let _writer = lease::Opener::new(&inode, abi::O_WRONLY)?;
     inode.truncate(len)
 }
 
