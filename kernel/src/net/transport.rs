@@ -109,8 +109,8 @@ pub trait Transport: Sync {
     fn peer(&self, socket: &Socket, name: &Address) -> Result<(Option<Arc<Socket>>, Address)>;
 
     /// The receiver of a datagram to `dest` or the peer, and the sender's name as the receiver sees
-    /// it, at `source` if the sender says so; none where there is no receiver and the sender needn't
-    /// know.
+    /// it, at `source` if the sender says so; none where there is no receiver and the sender
+    /// needn't know.
     fn receiver(
         &self,
         socket: &Socket,
