@@ -22,6 +22,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::io::Error;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use common::Disk;
@@ -258,7 +259,10 @@ pub fn main() {
     let mut ctx = ThreadCtx::new();
     let h = &mut ctx.held();
     serve_faults();
-    std::thread::spawn(|| uvm.page_daemon(&mut ThreadCtx::new().held(), || false));
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let daemon = std::thread::spawn(|| {
+        uvm.page_daemon(&mut ThreadCtx::new().held(), || STOP.load(Relaxed));
+    });
     uvm.swap_on(h, Arc::new(Disk::new(2 * PAGES as usize)), 0).expect("the disk has room");
 
     let bounds = PageRange::new(Va(1 << 16), Va(WINDOW as u64)).expect("whole pages");
@@ -290,6 +294,9 @@ pub fn main() {
     println!("paging: {PAGES} pages in {FRAMES} frames; {out} went out and {back} came back");
     assert!(out > PAGES / 2 && back > PAGES / 2);
 
+    STOP.store(true, Relaxed);
+    uvm.machine().wake(Channel::PAGE_DAEMON);
+    daemon.join().expect("it hasn't panicked");
     uvm.audit(h, &[&parent, &child], &[]).expect("every count is right");
     SPACES.lock().expect("it isn't poisoned").clear();
     for space in [parent, child] {
