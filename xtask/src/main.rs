@@ -65,6 +65,7 @@ Examples:
   ./uvm run -- /bin/bash -c 'ls -lR /etc | wc'  a program of this machine, with the libraries it needs
   ./uvm run --add data.txt:/data.txt -- sort /data.txt
   ./uvm run --root some/folder -- /bin/sh       a whole folder as the root file system
+  ./uvm run --root image.ext4 --snapshot        a disk as the root; what is written to it is forgotten
   ./uvm run --disk image.ext4 --swap 1G         a disk on /mnt (image.ext4:ro to read only), and swap
   ./uvm run --mem 64M --swap 256M -- sh         little memory, and a disk to swap on, made for this run
   ./uvm run --user 1000:1000 -- id              as a user who is not root
