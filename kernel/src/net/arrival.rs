@@ -4,7 +4,7 @@
 use linux_raw_sys::net;
 use zerocopy::IntoBytes;
 
-use super::address::{Address, Family, Ip};
+use super::address::{Family, Ip};
 use super::control::{Header, PutControl};
 use super::interface;
 use super::options::{Options, IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET};
@@ -55,7 +55,7 @@ impl PacketOptions {
         match (header.level, header.kind) {
             (SOL_SOCKET, net::SCM_RIGHTS | net::SCM_CREDENTIALS) => {}
             (IPPROTO_IP, net::IP_TTL) if family == Family::Inet4 => {
-                self.hops = Some(hops(data)?.ok_or(EINVAL)?);
+                self.hops = Some(byte(data, 1)?.ok_or(EINVAL)?);
             }
             (IPPROTO_IP, net::IP_TOS) if family == Family::Inet4 => {
                 self.class = Some(match *data {
@@ -117,11 +117,6 @@ fn byte(data: &[u8], least: i32) -> Result<Option<u8>> {
     }
 }
 
-/// As [`byte`], for hops of IP version 4, of which there is one at least.
-fn hops(data: &[u8]) -> Result<Option<u8>> {
-    byte(data, 1)
-}
-
 /// How a datagram has come.
 #[derive(Clone, Copy)]
 pub struct Arrival {
@@ -134,11 +129,7 @@ pub struct Arrival {
 
 impl Arrival {
     /// A datagram comes now; `sender` and `packet` are of the socket that sends it.
-    pub fn new(sender: &Options, family: Family, packet: PacketOptions, to: &Address) -> Arrival {
-        let to = match *to {
-            Address::Inet { ip, .. } => ip,
-            _ => Ip::ANY4,
-        };
+    pub fn new(sender: &Options, family: Family, packet: PacketOptions, to: Ip) -> Arrival {
         let is_v6 = family == Family::Inet6 && !to.is_v4();
         let [hops, class] = if is_v6 {
             [(IPPROTO_IPV6, net::IPV6_UNICAST_HOPS), (IPPROTO_IPV6, net::IPV6_TCLASS)]

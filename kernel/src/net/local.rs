@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use super::address::{Address, Ip, Kind};
 use super::rights::Place;
 use super::socket::Socket;
-use super::transport::{Binding, Rules, Transport};
+use super::transport::{Binding, Route, Rules, Transport};
 use super::unix;
 use crate::errno::*;
 
@@ -73,17 +73,17 @@ impl Transport for Local {
         Ok((Some(find_receiver(socket, name)?), name.clone()))
     }
 
-    fn receiver(
+    fn route(
         &self,
         socket: &Socket,
         dest: Option<&Address>,
         _source: Option<Ip>,
-    ) -> Result<Option<(Arc<Socket>, Address)>> {
+    ) -> Result<Option<Route>> {
         let receiver = match dest {
             Some(dest) => find_receiver(socket, dest)?,
             None => socket.peer().ok_or(ENOTCONN)?,
         };
-        Ok(Some((receiver, socket.name())))
+        Ok(Some(Route { receiver, from: socket.name(), to: Ip::ANY4 }))
     }
 }
 

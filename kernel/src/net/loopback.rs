@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use super::address::{Address, Family, Ip, Kind};
 use super::inet;
 use super::socket::Socket;
-use super::transport::{Binding, Rules, Transport};
+use super::transport::{Binding, Route, Rules, Transport};
 use crate::errno::*;
 
 pub struct Loopback;
@@ -120,12 +120,12 @@ impl Transport for Loopback {
         Ok((None, Address::Inet { ip, port }))
     }
 
-    fn receiver(
+    fn route(
         &self,
         socket: &Socket,
         dest: Option<&Address>,
         source: Option<Ip>,
-    ) -> Result<Option<(Arc<Socket>, Address)>> {
+    ) -> Result<Option<Route>> {
         let connected = socket.peer_name();
         let is_connected = connected.is_ok();
         let dest = match dest {
@@ -138,17 +138,17 @@ impl Transport for Loopback {
         }
         let ip = inet::route(socket.family, ip)?;
         bind_for(socket, ip)?;
-        let mut own = name_for(socket, ip);
-        if let (Some(source), Address::Inet { ip: own, .. }) = (source, &mut own) {
+        let mut from = name_for(socket, ip);
+        if let (Some(source), Address::Inet { ip: own, .. }) = (source, &mut from) {
             if source.is_v4() != ip.is_v4() {
                 return Err(EINVAL);
             }
             *own = source;
         }
-        let found = inet::receiver(ip, port, &own)?;
+        let found = inet::receiver(ip, port, &from)?;
         if found.is_none() && is_connected {
             socket.set_error(ECONNREFUSED);
         }
-        Ok(found.map(|receiver| (receiver, own)))
+        Ok(found.map(|receiver| Route { receiver, from, to: ip }))
     }
 }

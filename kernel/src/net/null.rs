@@ -17,7 +17,7 @@ use super::address::{Address, Ip, Kind};
 use super::queue::Got;
 use super::rights::Control;
 use super::socket::{How, Phase, Received, Socket};
-use super::transport::{Binding, Rules, Transport};
+use super::transport::{Binding, Route, Rules, Transport};
 use crate::chain::frame::Frame;
 use crate::chain::zero_copy::{append, pour, LOAN};
 use crate::chain::{append_loaned, loan_all_again, Chain, Clusters};
@@ -81,12 +81,7 @@ impl Transport for Null {
         Err(EISCONN)
     }
 
-    fn receiver(
-        &self,
-        _: &Socket,
-        _: Option<&Address>,
-        _: Option<Ip>,
-    ) -> Result<Option<(Arc<Socket>, Address)>> {
+    fn route(&self, _: &Socket, _: Option<&Address>, _: Option<Ip>) -> Result<Option<Route>> {
         Ok(None)
     }
 

@@ -3,14 +3,13 @@
 use linux_raw_sys::general as abi;
 
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
 
 use super::address::{Address, Ip, Kind};
 use super::arrival::{Arrival, PacketOptions};
-use super::inet;
 use super::queue::{Extra, Got, Peek, Record};
 use super::rights::Control;
 use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
+use super::transport::Route;
 use crate::chain::zero_copy::{append, hold, LOAN};
 use crate::chain::{Chain, Clusters};
 use crate::charge;
@@ -51,19 +50,17 @@ impl Socket {
             return Err(EMSGSIZE);
         }
         let packet = control.as_ref().map(|control| control.packet).unwrap_or_default();
-        let Some((receiver, own)) = self.receiver(dest, packet.source)? else {
-            return Ok(from.skip(len));
-        };
-        let arrival = self.arrival(&receiver, dest, packet)?;
-        let extra = Extra { arrival, ..self.extra(&receiver, control)? };
+        let Some(route) = self.route(dest, packet.source)? else { return Ok(from.skip(len)) };
+        let extra = self.extra(&route.receiver, control)?;
+        let extra = Extra { arrival: self.arrival(&route, packet), ..extra };
         let mut chain = Chain::new();
         if let Err(errno) = append(&mut chain, from, len, LOAN.loans(len, len)) {
             chain.release(&Clusters);
             extra.discard();
             return Err(errno);
         }
-        let mut record = Some(Record::message(chain, own, extra));
-        let result = self.deliver(&receiver, &mut record, blocking, Holds::Nothing);
+        let mut record = Some(Record::message(chain, route.from, extra));
+        let result = self.deliver(&route.receiver, &mut record, blocking, Holds::Nothing);
         if let Some(record) = record {
             record.discard();
         }
@@ -80,14 +77,14 @@ impl Socket {
         if len > most {
             return Err(EMSGSIZE);
         }
-        let Some((receiver, own)) = self.receiver(None, None)? else {
+        let Some(route) = self.route(None, None)? else {
             chain.clear(&Clusters);
             return Ok(len);
         };
-        let arrival = self.arrival(&receiver, None, PacketOptions::default())?;
-        let extra = Extra { arrival, ..self.extra(&receiver, None)? };
-        let mut record = Some(Record::message(core::mem::take(chain), own, extra));
-        let result = self.deliver(&receiver, &mut record, blocking, Holds::Charge);
+        let extra = self.extra(&route.receiver, None)?;
+        let extra = Extra { arrival: self.arrival(&route, PacketOptions::default()), ..extra };
+        let mut record = Some(Record::message(core::mem::take(chain), route.from, extra));
+        let result = self.deliver(&route.receiver, &mut record, blocking, Holds::Charge);
         if let Some(record) = record {
             record.extra.discard();
             *chain = record.chain;
@@ -120,24 +117,10 @@ impl Socket {
         Ok(self.next_packet(how, look)?.unwrap_or_default())
     }
 
-    /// How a datagram to `dest` or the peer comes there, if the receiver asks to be told.
-    fn arrival(
-        &self,
-        receiver: &Socket,
-        dest: Option<&Address>,
-        packet: PacketOptions,
-    ) -> Result<Option<Arrival>> {
-        if receiver.options.told() == 0 {
-            return Ok(None);
-        }
-        let mut to = match dest {
-            Some(dest) => dest.clone(),
-            None => self.peer_name()?,
-        };
-        if let Address::Inet { ip, .. } = &mut to {
-            *ip = inet::route(self.family, *ip)?;
-        }
-        Ok(Some(Arrival::new(&self.options, self.family, packet, &to)))
+    /// How a datagram comes there, if the receiver asks to be told.
+    fn arrival(&self, route: &Route, packet: PacketOptions) -> Option<Arrival> {
+        let is_asked = route.receiver.options.told() != 0;
+        is_asked.then(|| Arrival::new(&self.options, self.family, packet, route.to))
     }
 
     /// The most bytes of a message.
@@ -145,17 +128,14 @@ impl Socket {
         self.transport.rules().most.unwrap_or_else(|| self.options.send_limit() - OVERHEAD)
     }
 
-    /// The socket that a message goes to, and the sender's name as the receiver sees it; none where
-    /// there is no receiver and the sender needn't know.
-    fn receiver(
-        &self,
-        dest: Option<&Address>,
-        source: Option<Ip>,
-    ) -> Result<Option<(Arc<Socket>, Address)>> {
+    /// The way of a message to `dest` or the peer; none where there is no receiver and the sender
+    /// needn't know.
+    fn route(&self, dest: Option<&Address>, source: Option<Ip>) -> Result<Option<Route>> {
         if self.kind == Kind::Seqpacket {
-            return Ok(Some((self.peer().ok_or(ENOTCONN)?, self.name())));
+            let receiver = self.peer().ok_or(ENOTCONN)?;
+            return Ok(Some(Route { receiver, from: self.name(), to: Ip::ANY4 }));
         }
-        self.transport.receiver(self, dest, source)
+        self.transport.route(self, dest, source)
     }
 
     /// Puts a message into a queue and takes it from the caller. Over UDP, what finds no room is

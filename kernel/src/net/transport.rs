@@ -61,6 +61,15 @@ pub struct Rules {
     pub carries_rights: bool,
 }
 
+/// The way of a datagram.
+pub struct Route {
+    pub receiver: Arc<Socket>,
+    /// The sender's name as the receiver sees it.
+    pub from: Address,
+    /// The address that the datagram goes to; any but of IP.
+    pub to: Ip,
+}
+
 /// See the module.
 pub trait Transport: Sync {
     fn rules(&self) -> &'static Rules;
@@ -108,15 +117,14 @@ pub trait Transport: Sync {
     /// itself.
     fn peer(&self, socket: &Socket, name: &Address) -> Result<(Option<Arc<Socket>>, Address)>;
 
-    /// The receiver of a datagram to `dest` or the peer, and the sender's name as the receiver sees
-    /// it, at `source` if the sender says so; none where there is no receiver and the sender
-    /// needn't know.
-    fn receiver(
+    /// The way of a datagram to `dest` or the peer, from `source` if the sender says so; none where
+    /// there is no receiver and the sender needn't know.
+    fn route(
         &self,
         socket: &Socket,
         dest: Option<&Address>,
         source: Option<Ip>,
-    ) -> Result<Option<(Arc<Socket>, Address)>>;
+    ) -> Result<Option<Route>>;
 
     /// Sends all of `from`, to `dest` or the peer. Raises no signal.
     fn send(
