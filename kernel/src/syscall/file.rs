@@ -344,38 +344,27 @@ pub fn foreign_vector(addr: u64, count: usize) -> Result<Vector> {
 }
 
 fn readv(fd: i32, addr: u64, count: usize) -> Result<usize> {
-    let file = curproc::file(fd)?;
-    let vector = vector(addr, count)?;
-    if asks_folder_for_nothing(&file, &vector) {
-        return Ok(0);
-    }
-    file.read(&mut Sink::vector(&vector))
-}
-
-/// Pieces without a byte are read of a folder too.
-fn asks_folder_for_nothing(file: &File, vector: &[IoVec]) -> bool {
-    file.is_dir() && vector.iter().all(|piece| piece.len == 0)
+    read_vector(fd, addr, count, None, 0)
 }
 
 fn writev(fd: i32, addr: u64, count: usize) -> Result<usize> {
-    let file = curproc::file(fd)?;
-    file.write(&mut Source::vector(&vector(addr, count)?))
+    write_vector(fd, addr, count, None, 0)
 }
 
 fn preadv(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
-    let file = curproc::file(fd)?;
-    file.check_start(at)?;
-    let vector = vector(addr, count)?;
-    if asks_folder_for_nothing(&file, &vector) {
-        return Ok(0);
-    }
-    file.read_at(at, &mut Sink::vector(&vector))
+    read_vector(fd, addr, count, Some(at), 0)
 }
 
 fn pwritev(fd: i32, addr: u64, count: usize, at: u64) -> Result<usize> {
-    let file = curproc::file(fd)?;
-    file.check_start(at)?;
-    file.write_at(at, &mut Source::vector(&vector(addr, count)?))
+    write_vector(fd, addr, count, Some(at), 0)
+}
+
+fn preadv2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
+    read_vector(fd, addr, count, (at != u64::MAX).then_some(at), flags)
+}
+
+fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
+    write_vector(fd, addr, count, (at != u64::MAX).then_some(at), flags)
 }
 
 /// The flags of `pwritev2` that have what it writes be on the disk when it returns.
@@ -383,11 +372,10 @@ const RWF_DURABLE: u32 = abi::RWF_DSYNC | abi::RWF_SYNC;
 /// All that are known: `RWF_HIPRI` asks for haste, which is no matter of right or wrong.
 const RWF_KNOWN: u32 = abi::RWF_HIPRI | RWF_DURABLE;
 
-fn preadv2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
+/// Reads at `at`, or at the position.
+fn read_vector(fd: i32, addr: u64, count: usize, at: Option<u64>, flags: u32) -> Result<usize> {
     let file = curproc::file(fd)?;
-    if at != u64::MAX {
-        file.check_start(at)?;
-    }
+    at.map_or(Ok(()), |at| file.check_start(at))?;
     let vector = vector(addr, count)?;
     if !file.is_readable() {
         return Err(EBADF);
@@ -396,22 +384,21 @@ fn preadv2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) ->
     if flags & !known != 0 {
         return Err(EOPNOTSUPP);
     }
-    if asks_folder_for_nothing(&file, &vector) {
+    // Pieces without a byte are read of a folder too.
+    if file.is_dir() && vector.iter().all(|piece| piece.len == 0) {
         return Ok(0);
     }
     let mut to = Sink::vector(&vector);
-    if at == u64::MAX {
-        file.read(&mut to)
-    } else {
-        file.read_at(at, &mut to)
+    match at {
+        None => file.read(&mut to),
+        Some(at) => file.read_at(at, &mut to),
     }
 }
 
-fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -> Result<usize> {
+/// Writes at `at`, or at the position.
+fn write_vector(fd: i32, addr: u64, count: usize, at: Option<u64>, flags: u32) -> Result<usize> {
     let file = curproc::file(fd)?;
-    if at != u64::MAX {
-        file.check_start(at)?;
-    }
+    at.map_or(Ok(()), |at| file.check_start(at))?;
     let vector = vector(addr, count)?;
     if !file.is_writable() {
         return Err(EBADF);
@@ -420,8 +407,10 @@ fn pwritev2(fd: i32, addr: u64, count: usize, at: u64, _high: u64, flags: u32) -
         return Err(EOPNOTSUPP);
     }
     let mut from = Source::vector(&vector);
-    let written =
-        if at == u64::MAX { file.write(&mut from)? } else { file.write_at(at, &mut from)? };
+    let written = match at {
+        None => file.write(&mut from)?,
+        Some(at) => file.write_at(at, &mut from)?,
+    };
     if written > 0 && flags & RWF_DURABLE != 0 && file.flags() & abi::O_DSYNC == 0 {
         file.sync()?;
     }
