@@ -36,13 +36,20 @@ fn sched_yield() -> Result<()> {
     Ok(())
 }
 
-/// A thread by number, where 0 is the caller.
-fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
+/// A thread by number, where 0 is the caller and no negative number is a thread's.
+fn thread(tid: Pid) -> Result<Arc<Thread>> {
     match tid {
         0 => Ok(current_thread().clone()),
-        1.. => table::thread(tid).ok_or(ESRCH),
-        _ => Err(EINVAL),
+        _ => table::thread(tid).ok_or(ESRCH),
     }
+}
+
+/// As [`thread`], for calls that refuse a negative number.
+fn thread_or_self(tid: Pid) -> Result<Arc<Thread>> {
+    if tid < 0 {
+        return Err(EINVAL);
+    }
+    thread(tid)
 }
 
 fn sched_getaffinity(tid: Pid, size: u32, at: u64) -> Result<usize> {
@@ -51,7 +58,7 @@ fn sched_getaffinity(tid: Pid, size: u32, at: u64) -> Result<usize> {
     if size.wrapping_mul(8) < cpu::online().bits().count_ones() || !size.is_multiple_of(8) {
         return Err(EINVAL);
     }
-    let thread = thread_or_self(tid).map_err(|_| ESRCH)?;
+    let thread = self::thread(tid)?;
     let task = thread.task().ok_or(ESRCH)?;
     user::put(at, &task.allowed().intersection(cpu::online()).bits())?;
     Ok(MASK)
@@ -62,7 +69,7 @@ fn sched_setaffinity(tid: Pid, size: usize, at: u64) -> Result<()> {
     let known = size.min(mask.len());
     user::copy_in(&mut mask[..known], at)?;
     let cpus = CpuSet::from_bits(u64::from_le_bytes(mask));
-    let thread = thread_or_self(tid).map_err(|_| ESRCH)?;
+    let thread = self::thread(tid)?;
     access::may_schedule(&thread.process)?;
     if cpus.intersection(cpu::online()).is_empty() {
         return Err(EINVAL);
@@ -224,7 +231,7 @@ fn for_each_thread_of(kind: i32, id: i32, mut f: impl FnMut(&Arc<Thread>)) -> Re
     let own = current_process();
     let processes = match (kind, id) {
         (PRIO_PROCESS, _) => {
-            f(&thread_or_self(id).map_err(|_| ESRCH)?);
+            f(&thread(id)?);
             return Ok(());
         }
         (PRIO_PGRP, _) => table::group_members(if id == 0 { own.pgid() } else { id })?,

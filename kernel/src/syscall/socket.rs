@@ -170,19 +170,22 @@ pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Res
 
 fn sendto(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, addr_len: u32) -> Result<usize> {
     let file = curproc::file(fd)?;
+    if !user::is_within(buf, len.min(MAX_TRANSFER)) {
+        return Err(EFAULT);
+    }
+    let socket = socket_of(&file)?;
     let dest = match addr {
-        _ if !user::is_within(buf, len.min(MAX_TRANSFER)) => return Err(EFAULT),
         0 => None,
-        _ if socket_of(&file)?.family == Family::Unix && addr_len == 0 => None,
-        _ if socket_of(&file)?.is_local_stream() => return Err(named_send(&file, addr, addr_len)),
-        _ => Address::get(socket_of(&file)?.family, addr, addr_len)?,
+        _ if socket.family == Family::Unix && addr_len == 0 => None,
+        _ if socket.is_local_stream() => return Err(named_send(socket, addr, addr_len)),
+        _ => Address::get(socket.family, addr, addr_len)?,
     };
     send(&file, dest.as_ref(), &mut Source::user(buf, len), None, flags)
 }
 
 /// A local stream has one peer, so no send may name another: what that is told, once the name could
 /// be read.
-fn named_send(file: &File, addr: u64, len: u32) -> Errno {
+fn named_send(socket: &Socket, addr: u64, len: u32) -> Errno {
     const NAME_MAX: usize = 128;
     let len = len as usize;
     if len > NAME_MAX {
@@ -191,7 +194,7 @@ fn named_send(file: &File, addr: u64, len: u32) -> Errno {
     if let Err(errno) = user::copy_in(&mut [0; NAME_MAX][..len], addr) {
         return errno;
     }
-    match socket_of(file).and_then(Socket::peer_name) {
+    match socket.peer_name() {
         Ok(_) => EISCONN,
         Err(_) => EOPNOTSUPP,
     }
