@@ -74,13 +74,13 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     // What the command line names is looked at before our kernel is built, which takes minutes.
     // Linux is fetched before, since its drivers go into the root file system.
     let linux = (args.kernel == Kernel::Linux).then(linux::kernel).transpose()?;
-    let root = match root_of(args)? {
-        Some(RootOf::Image(_)) => pack::for_disk(&args.program)?,
-        Some(RootOf::Folder(folder)) => pack(Some(folder), &args.add, &args.program)?,
-        None => pack(None, &args.add, &args.program)?,
+    let (root, image) = match root_of(args)? {
+        Some(RootOf::Image(image)) => (pack::for_disk(&args.program)?, Some(image)),
+        Some(RootOf::Folder(folder)) => (pack(Some(folder), &args.add, &args.program)?, None),
+        None => (pack(None, &args.add, &args.program)?, None),
     };
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
-    let disks = disks(args, folder.path())?;
+    let disks = disks(args, image, folder.path())?;
     let mut machine = Machine {
         board: args.machine,
         clock: if args.icount { Clock::Instructions } else { Clock::Wall },
@@ -166,11 +166,12 @@ fn attend(machine: &Machine) -> Result<(Ending, Report)> {
     Ok((ending, report))
 }
 
-/// The disks that the command line names; what has to be made goes below `folder`.
-fn disks(args: &RunArgs, folder: &Path) -> Result<Disks> {
+/// The disks that the command line names, that of the root first; what has to be made goes below
+/// `folder`.
+fn disks(args: &RunArgs, root: Option<&str>, folder: &Path) -> Result<Disks> {
     let keep = if args.snapshot { Keep::Nothing } else { Keep::Changes };
     let mut disks = Disks { keep, ..Disks::default() };
-    if let Some(RootOf::Image(image)) = root_of(args)? {
+    if let Some(image) = root {
         disks.root(image)?;
     }
     for image in &args.disk {
