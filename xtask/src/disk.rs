@@ -151,13 +151,19 @@ mod tests {
         assert_eq!(bytes("x"), None);
     }
 
-    #[test]
-    fn disks_go_to_folders_of_their_own() {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("image");
+    /// What is taken for an image of ext4.
+    fn image() -> tempfile::NamedTempFile {
         let mut superblock = vec![0; 2048];
         superblock[1080..1082].copy_from_slice(&[0x53, 0xef]);
-        std::fs::write(&image, superblock).unwrap();
+        let image = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(image.path(), superblock).unwrap();
+        image
+    }
+
+    #[test]
+    fn disks_go_to_folders_of_their_own() {
+        let image = image();
+        let image = image.path();
         let mut disks = Disks::default();
         disks.mount(&image.display().to_string()).unwrap();
         disks.mount(&format!("{}:ro", image.display())).unwrap();
@@ -167,11 +173,8 @@ mod tests {
 
     #[test]
     fn a_root_comes_first_and_may_stay_as_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("image");
-        let mut superblock = vec![0; 2048];
-        superblock[1080..1082].copy_from_slice(&[0x53, 0xef]);
-        std::fs::write(&image, superblock).unwrap();
+        let image = image();
+        let image = image.path();
         let mut disks = Disks { keep: Keep::Nothing, ..Disks::default() };
         disks.root(&image.display().to_string()).unwrap();
         disks.mount(&format!("{}:ro", image.display())).unwrap();

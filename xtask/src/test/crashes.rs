@@ -12,13 +12,14 @@
 //! Each run takes the next of a few shapes of file systems. Without a journal nothing is promised
 //! but that the next machine mounts what is there without help, and that `e2fsck` can repair it.
 
+use super::disks::tool;
 use super::{failed, Verdict};
 use crate::disk::Disks;
 use crate::guest::{self, Libc};
 use crate::qemu::{Access, Ending, Kernel, Machine};
 use crate::session::{self, Input};
 use crate::{pack, run};
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -219,14 +220,4 @@ fn judge(image: &Path, folder: &Path, kept: &Kept) -> Result<Vec<String>> {
 fn expected(at: usize, seed: u8) -> u8 {
     (at as u32).wrapping_mul(31).wrapping_add((at >> 12) as u32 * 7).wrapping_add(u32::from(seed))
         as u8
-}
-
-fn tool(name: &str, arguments: &[&str], image: &Path) -> Result<()> {
-    let output = Command::new(name).args(arguments).arg(image).output();
-    let output = output.with_context(|| format!("can't run {name} (package e2fsprogs)"))?;
-    if !output.status.success() {
-        let text = [output.stdout, output.stderr].concat();
-        bail!("{name} failed: {}", String::from_utf8_lossy(&text).trim());
-    }
-    Ok(())
 }

@@ -7,11 +7,11 @@
 //! `UVM_SEED` repeats a run.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{ensure, Context, Result};
 
+use super::disks;
 use super::{failed, Verdict};
 use crate::disk::Disks;
 use crate::qemu::{Access, Ending, Kernel, Machine};
@@ -83,10 +83,8 @@ fn base(folder: &Path, journal: &str) -> Result<Vec<u8>> {
     }
     std::fs::File::create(&image)?.set_len(8 << 20)?;
     let features = format!("^metadata_csum,^uninit_bg,{journal}");
-    let mut made = Command::new("mkfs.ext4");
-    made.args(["-q", "-F", "-b", "1024", "-O", &features, "-d"]).arg(&tree);
-    let made = made.arg(&image).output().context("can't run mkfs.ext4 (package e2fsprogs)")?;
-    ensure!(made.status.success(), "mkfs.ext4: {}", String::from_utf8_lossy(&made.stderr));
+    let tree = tree.to_str().context("a temporary folder's name is text")?;
+    disks::tool("mkfs.ext4", &["-q", "-F", "-b", "1024", "-O", &features, "-d", tree], &image)?;
     std::fs::read(&image).context("can't read an image")
 }
 

@@ -182,22 +182,29 @@ fn is_folder(image: &Path, inode: &str) -> bool {
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Type: directory"))
 }
 
+/// Runs a program of e2fsprogs on an image.
+pub fn tool(name: &str, arguments: &[&str], image: &Path) -> Result<()> {
+    let output = Command::new(name).args(arguments).arg(image).output();
+    let output = output.with_context(|| format!("can't run {name} (package e2fsprogs)"))?;
+    if !output.status.success() {
+        let text = [output.stdout, output.stderr].concat();
+        bail!("{name} failed: {}", String::from_utf8_lossy(&text).trim());
+    }
+    Ok(())
+}
+
 fn format(image: &Path, disk: &TestDisk) -> Result<()> {
     let features = match disk.folders {
         Folders::Indexed => "dir_index",
         Folders::Lists => "^dir_index",
     };
     let block = disk.block.to_string();
-    let mut command = Command::new("mkfs.ext4");
-    command.args(["-q", "-F", "-b", &block, "-O", features]);
+    let journal = format!("size={}", disk.journal);
+    let mut arguments = vec!["-q", "-F", "-b", &block, "-O", features];
     if disk.journal > 0 {
-        command.arg("-J").arg(format!("size={}", disk.journal));
+        arguments.extend(["-J", &journal]);
     }
-    let output = command.arg(image).output();
-    let output = output.context("can't run mkfs.ext4 (package e2fsprogs)")?;
-    if !output.status.success() {
-        bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
+    tool("mkfs.ext4", &arguments, image)?;
     if disk.lists {
         add_lists(image)?;
     }

@@ -3,14 +3,16 @@
 //!
 //! Each check makes a folder of its own and runs the command there.
 
+use super::disks;
 use super::host::tail;
 use super::{failed, Verdict};
 use crate::image::Image;
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
 
 /// A line is split at spaces; behind `-c` the rest is one word.
+#[derive(Clone, Copy)]
 struct Line {
     arguments: &'static str,
     /// What the output must contain, with that on standard error.
@@ -85,16 +87,14 @@ fn image_of_a_system(path: &Path) -> Result<()> {
     image.busybox()?;
     image.text("/etc/note", "kept on a disk\n")?;
     image.write_folder(folder.path())?;
-    let made = Command::new("mkfs.ext4")
-        .args(["-q", "-F", "-d"])
-        .args([folder.path(), path])
-        .arg("32M")
-        .output()
-        .context("can't run mkfs.ext4 (package e2fsprogs)")?;
-    if !made.status.success() {
-        bail!("mkfs.ext4 failed: {}", String::from_utf8_lossy(&made.stderr).trim());
-    }
-    Ok(())
+    let tree = folder.path().to_str().context("a temporary folder's name is text")?;
+    image_of(path, 32, &["-d", tree])
+}
+
+/// An image of a disk of so many MiB with a file system, made with these options.
+fn image_of(path: &Path, mib: u64, options: &[&str]) -> Result<()> {
+    std::fs::File::create(path)?.set_len(mib << 20)?;
+    disks::tool("mkfs.ext4", &[&["-q", "-F"], options].concat(), path)
 }
 
 pub fn disk_as_root() -> Result<Verdict> {
@@ -128,12 +128,7 @@ pub fn disk_as_root() -> Result<Verdict> {
     let path = |name: &str| folder.path().join(name);
     image_of_a_system(&path("sys.img"))?;
     for name in ["empty.img", "other.img"] {
-        let file = std::fs::File::create(path(name))?;
-        file.set_len(8 << 20)?;
-        let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(path(name)).status()?;
-        if !made.success() {
-            bail!("mkfs.ext4 failed");
-        }
+        image_of(&path(name), 8, &[])?;
     }
     std::fs::write(path("zero.img"), vec![0; 1 << 20])?;
     let mut bad = std::fs::read(path("empty.img"))?;
@@ -167,7 +162,7 @@ pub fn disk_as_root_keeps() -> Result<Verdict> {
     let mut verdict = Ok(Verdict::Passed { tests: 0 });
     for kernel in [OURS, &BOTH[1..]] {
         image_of_a_system(&image)?;
-        let lines = [Line { kernels: kernel, ..copy(&LINES[0]) }, copy(&LINES[1])];
+        let lines = [Line { kernels: kernel, ..LINES[0] }, LINES[1]];
         verdict = run(folder.path(), &lines, |_| {
             let checked = Command::new("e2fsck").arg("-fn").arg(&image).output()?;
             let text = String::from_utf8_lossy(&checked.stdout).into_owned();
@@ -178,10 +173,6 @@ pub fn disk_as_root_keeps() -> Result<Verdict> {
         }
     }
     verdict
-}
-
-fn copy(line: &Line) -> Line {
-    Line { ..*line }
 }
 
 pub fn what_is_missing() -> Result<Verdict> {

@@ -195,7 +195,8 @@ pub fn go_echo() -> Result<Result<Prepared, String>> {
     Ok(Ok(Prepared { add, ..Prepared::default() }))
 }
 
-fn debian_programs(packages: &[&str]) -> Result<Result<Prepared, String>> {
+/// These packages of Debian, and what they need.
+pub fn debian_programs(packages: &[&str]) -> Result<Result<Prepared, String>> {
     if image::find_program("apt-get").is_none() {
         return Ok(Err("no apt to fetch Debian's programs with".to_owned()));
     }

@@ -10,7 +10,6 @@ use super::cases::{self, Case, CASE};
 use super::disks::{self, TestDisk};
 use super::prepare::{self, Prepared};
 use crate::guest::Libc;
-use crate::{debian, image};
 use anyhow::Result;
 use std::process::Command;
 
@@ -22,11 +21,7 @@ const MEMORY: &str = "256M";
 const STRESSED: &[Expect] = &[Contains("all have run"), Lacks("unsuccessful")];
 
 fn stress_ng() -> Result<Result<Prepared, String>> {
-    if image::find_program("apt-get").is_none() {
-        return Ok(Err("no apt to fetch stress-ng with".to_owned()));
-    }
-    let root = debian::root(&["stress-ng"])?;
-    Ok(Ok(Prepared { root: Some(root), add: Vec::new(), expected: String::new() }))
+    prepare::debian_programs(&["stress-ng"])
 }
 
 /// Python with its own tests, which Debian has in a package that bears the version in its name.
@@ -41,8 +36,7 @@ fn python_tests() -> Result<Result<Prepared, String>> {
     let Some(package) = text.lines().last().and_then(|line| line.split(' ').next()) else {
         return Ok(Err("apt knows no libpython3-testsuite: run `apt-get update`".to_owned()));
     };
-    let root = debian::root(&[package, "netbase"])?;
-    Ok(Ok(Prepared { root: Some(root), add: Vec::new(), expected: String::new() }))
+    prepare::debian_programs(&[package, "netbase"])
 }
 
 /// Runs so many of each stressor, for so many seconds.
