@@ -124,7 +124,9 @@ fn root_of(args: &RunArgs) -> Result<Option<RootOf<'_>>> {
         bail!("there is no {root}: --root takes a folder, or an image of a disk with ext4");
     }
     if !args.add.is_empty() {
-        bail!("--add copies into a root in memory, and {root} is a disk: --share shows it a folder of this machine");
+        bail!(
+            "--add copies into a root in memory, and {root} is a disk: --disk attaches another one"
+        );
     }
     Ok(Some(RootOf::Image(root)))
 }

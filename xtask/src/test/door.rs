@@ -122,7 +122,7 @@ pub fn disk_as_root() -> Result<Verdict> {
         Line { arguments: "--root zero.img -- sh", says: &["zero.img has no ext4 file system"], code: 69, kernels: OURS },
         Line { arguments: "--root missing.img -- sh", says: &["there is no missing.img"], code: 69, kernels: OURS },
         Line { arguments: "--root bad.img -- sh", says: &["can't be mounted", "so nothing is started"], code: 69, kernels: OURS },
-        Line { arguments: "--root sys.img --add zero.img -- sh", says: &["--share"], code: 69, kernels: OURS },
+        Line { arguments: "--root sys.img --add zero.img -- sh", says: &["--add copies into a root in memory", "sys.img is a disk", "--disk"], code: 69, kernels: OURS },
     ];
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let path = |name: &str| folder.path().join(name);
