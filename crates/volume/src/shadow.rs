@@ -85,9 +85,8 @@ impl State {
             tables: Tables::default(),
             cache: Cache {
                 lines: BTreeMap::new(),
-                ages: BTreeMap::new(),
+                ages: Ages::default(),
                 waiting: BTreeSet::new(),
-                clock: 0,
                 limit: limits.cache_lines,
             },
             holds_writes: false,
@@ -159,12 +158,41 @@ struct Line {
     bytes: Box<[u8]>,
 }
 
+impl Line {
+    /// Some sectors wait no more; a line of which none does may go again.
+    fn settle(&mut self, sectors: u8, line: u64, waiting: &mut BTreeSet<u64>, ages: &mut Ages) {
+        self.waiting &= !sectors;
+        if self.waiting == 0 && waiting.remove(&line) {
+            self.age = Some(ages.enter(line));
+        }
+    }
+}
+
+/// In which order lines were used last that may go.
+#[derive(Default)]
+struct Ages {
+    clock: u64,
+    lines: BTreeMap<u64, u64>,
+}
+
+impl Ages {
+    /// A line is used: its age.
+    fn enter(&mut self, line: u64) -> u64 {
+        self.clock += 1;
+        self.lines.insert(self.clock, line);
+        self.clock
+    }
+
+    fn leave(&mut self, age: u64) {
+        self.lines.remove(&age);
+    }
+}
+
 /// Lines used lately, the eldest first to go, and those that wait to be written.
 struct Cache {
     lines: BTreeMap<u64, Line>,
-    ages: BTreeMap<u64, u64>,
+    ages: Ages,
     waiting: BTreeSet<u64>,
-    clock: u64,
     limit: usize,
 }
 
@@ -177,16 +205,14 @@ fn sectors(range: &Range<usize>) -> u8 {
 impl Cache {
     /// The bytes of a range of a line, if they are known.
     fn get(&mut self, line: u64, range: Range<usize>) -> Option<&[u8]> {
-        let Cache { lines, ages, clock, .. } = self;
+        let Cache { lines, ages, .. } = self;
         let found = lines.get_mut(&line)?;
         if sectors(&range) & !found.known != 0 {
             return None;
         }
         if let Some(age) = &mut found.age {
-            ages.remove(age);
-            *clock += 1;
-            *age = *clock;
-            ages.insert(*clock, line);
+            ages.leave(*age);
+            *age = ages.enter(line);
         }
         Some(&found.bytes[range])
     }
@@ -216,12 +242,7 @@ impl Cache {
                     ..(to.min(start + LINE as u64) - start) as usize),
             );
             found.known &= !mine;
-            found.waiting &= !mine;
-            if found.waiting == 0 && waiting.remove(&line) {
-                self.clock += 1;
-                found.age = Some(self.clock);
-                ages.insert(self.clock, line);
-            }
+            found.settle(mine, line, waiting, ages);
         }
     }
 
@@ -242,18 +263,13 @@ impl Cache {
 
     /// A line, with room made for it if it is new.
     fn line(&mut self, line: u64) -> &mut Line {
-        let Cache { lines, ages, waiting, clock, limit } = self;
-        if !lines.contains_key(&line) {
-            while lines.len() >= waiting.len() + (*limit).max(1) {
-                let Some((_, eldest)) = ages.pop_first() else { break };
-                lines.remove(&eldest);
-            }
-            *clock += 1;
-            ages.insert(*clock, line);
+        let most = self.limit.max(1);
+        if !self.lines.contains_key(&line) {
+            self.drop_eldest(most - 1);
         }
-        debug_assert!(lines.len() < waiting.len() + (*limit).max(1) + 1, "lines are left over");
-        lines.entry(line).or_insert_with(|| Line {
-            age: Some(*clock),
+        debug_assert!(self.lines.len() <= self.waiting.len() + most, "lines are left over");
+        self.lines.entry(line).or_insert_with(|| Line {
+            age: Some(self.ages.enter(line)),
             known: 0,
             waiting: 0,
             bytes: alloc::vec![0; LINE].into_boxed_slice(),
@@ -272,13 +288,13 @@ impl Cache {
             let range = (from - start) as usize..(to - start) as usize;
             let found = self.line(line);
             found.known |= sectors(&range);
+            let part = &bytes[(from - at) as usize..(to - at) as usize];
+            found.bytes[range.clone()].copy_from_slice(part);
             if waits {
                 found.waiting |= sectors(&range);
-            }
-            let age = if waits { found.age.take() } else { None };
-            found.bytes[range].copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
-            if waits {
-                age.map(|age| self.ages.remove(&age));
+                if let Some(age) = found.age.take() {
+                    self.ages.leave(age);
+                }
                 self.waiting.insert(line);
             }
         }
@@ -311,15 +327,16 @@ impl Cache {
         for sector in at / SECTOR..at / SECTOR + len as u64 / SECTOR {
             let line = sector / (LINE as u64 / SECTOR);
             let Some(found) = self.lines.get_mut(&line) else { continue };
-            found.waiting &= !(1 << (sector % (LINE as u64 / SECTOR)));
-            if found.waiting == 0 && self.waiting.remove(&line) {
-                self.clock += 1;
-                found.age = Some(self.clock);
-                self.ages.insert(self.clock, line);
-            }
+            let sectors = 1 << (sector % (LINE as u64 / SECTOR));
+            found.settle(sectors, line, &mut self.waiting, &mut self.ages);
         }
-        while self.lines.len() > self.waiting.len() + self.limit {
-            let Some((_, eldest)) = self.ages.pop_first() else { break };
+        self.drop_eldest(self.limit);
+    }
+
+    /// Drops the eldest lines that may go, as long as there are more than so many.
+    fn drop_eldest(&mut self, most: usize) {
+        while self.lines.len() > self.waiting.len() + most {
+            let Some((_, eldest)) = self.ages.lines.pop_first() else { break };
             self.lines.remove(&eldest);
         }
     }
