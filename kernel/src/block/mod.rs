@@ -54,7 +54,7 @@ const MAX_BYTES: usize = MAX_PAGES * machine::PAGE_SIZE;
 pub const DISKS: usize = 26;
 /// Major number of virtio disks, and minors that each has.
 const MAJOR: u32 = 254;
-const MINORS: u32 = 16;
+pub const MINORS: u32 = 16;
 
 static TABLE: [Once<Arc<Disk>>; DISKS] = [const { Once::new() }; DISKS];
 

@@ -55,7 +55,7 @@ static TEXTS: [(&str, DiskText); 8] = [
     ("ro", |disk| format!("{}\n", u32::from(disk.is_read_only()))),
     ("removable", |_| String::from("0\n")),
     ("hidden", |_| String::from("0\n")),
-    ("range", |_| String::from("16\n")),
+    ("range", |_| format!("{}\n", block::MINORS)),
     ("stat", block::stat),
     ("uevent", |disk| {
         let (major, minor) = major_and_minor(disk.number());
