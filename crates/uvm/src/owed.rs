@@ -13,21 +13,21 @@
 //! Spaces are counted by their instance, as they may outlive it in a host that ends: one that was
 //! dropped and not [destroyed](crate::Uvm::space_destroy) fails the instance's audits.
 //!
-//! I2: a list of loans knows its instance, and so do pins, by number; another one hands it back.
+//! I2: a page on loan, a list of them and pins know their instance by its number; another one hands
+//! them back.
 //!
-//! The flags are the program's, not an instance's: a list has 4,096 pages on loan of four bytes,
-//! and those have no room for their instance. They are written where a host is wrong, and nowhere
-//! else.
+//! The flags are the program's, not an instance's: a destructor that wrote to its instance would
+//! need a pointer in each page on loan. They are written where a host is wrong, and nowhere else.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Which instance a list of loans is of.
+/// Which instance a loan is of.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Instance(u32);
 
 impl Instance {
-    /// Of none yet, or unknown.
+    /// Of none yet.
     pub(crate) const NONE: Instance = Instance(0);
 
     /// The next instance of this program.

@@ -20,7 +20,7 @@ fn a_list_is_cut_and_joined_without_losing_a_page() {
     let all: Vec<_> = loan.pages().iter().map(|page| page.page()).collect();
     let numbers = |loan: &Loan| loan.pages().iter().map(|page| page.page()).collect::<Vec<_>>();
     assert!(!loan.is_empty() && Loan::new().is_empty());
-    assert_eq!((loan.len(), loan.room(), Loan::MOST), (8, Loan::MOST - 8, 4096));
+    assert_eq!((loan.len(), loan.room(), Loan::MOST), (8, Loan::MOST - 8, 2048));
     let rest = loan.try_split_off(5).unwrap();
     assert_eq!((numbers(&loan), numbers(&rest)), (all[..5].to_vec(), all[5..].to_vec()));
     let rest = rest.into_pages();

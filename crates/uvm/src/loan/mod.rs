@@ -67,7 +67,10 @@ use crate::Uvm;
 /// ```
 #[must_use = "a page stays loaned until `return_page` or `return_loan` gets this back"]
 #[derive(PartialEq, Eq, Debug)]
-pub struct LoanedPage(pub(crate) PageNo);
+pub struct LoanedPage {
+    page: PageNo,
+    of: Instance,
+}
 
 impl LoanedPage {
     /// The page. Its bytes don't change while this is there.
@@ -81,13 +84,13 @@ impl LoanedPage {
     /// # Ok(()) });
     /// ```
     pub fn page(&self) -> PageNo {
-        self.0
+        self.page
     }
 
     /// Ends the value. The loan is the caller's to end, or to make another's.
     #[inline]
     pub(crate) fn into_page(self) -> PageNo {
-        let page = self.0;
+        let page = self.page;
         core::mem::forget(self);
         page
     }
@@ -119,8 +122,8 @@ impl Drop for LoanedPage {
 #[derive(Default, Debug)]
 pub struct Loan {
     pub(crate) pages: Vec<LoanedPage>,
-    /// Whose the first of them were, if they came from an instance as a list.
-    pub(crate) of: Instance,
+    /// Whose all of them are.
+    of: Instance,
 }
 
 /// What was to be given back, or made a program's, is on loan from another instance of [`Uvm`].
@@ -284,6 +287,9 @@ impl Loan {
 
     /// Adds a page; the heap for it has been reserved.
     ///
+    /// # Panics
+    /// If the list is of another instance of [`Uvm`].
+    ///
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
@@ -294,7 +300,16 @@ impl Loan {
     /// # Ok(()) });
     /// ```
     pub fn push(&mut self, page: LoanedPage) {
+        self.join(page.of);
         self.pages.push(page);
+    }
+
+    /// Makes it a list of an instance's pages, as those are that it has.
+    fn join(&mut self, of: Instance) {
+        if self.is_empty() {
+            self.of = of;
+        }
+        assert!(self.of == of, "loans of two VM systems in one list");
     }
 
     /// The loans have become another's.
@@ -320,28 +335,21 @@ impl Loan {
     /// # Ok(()) });
     /// ```
     pub fn append(&mut self, mut other: Loan) {
-        if other.is_empty() {
-            return;
+        if !other.is_empty() {
+            self.join(other.of);
+            self.pages.append(&mut other.pages);
         }
-        if self.is_empty() {
-            self.of = other.of;
-        }
-        if self.of != other.of {
-            let is_known = |of| of != Instance::NONE;
-            assert!(
-                !is_known(self.of) || !is_known(other.of),
-                "loans of two VM systems in one list"
-            );
-            // Whose the others are is found as they are returned.
-            self.of = Instance::NONE;
-        }
-        self.pages.append(&mut other.pages);
     }
 }
 
 impl From<Vec<LoanedPage>> for Loan {
+    /// # Panics
+    /// If the pages are of two instances of [`Uvm`].
     fn from(pages: Vec<LoanedPage>) -> Loan {
-        Loan { pages, of: Instance::NONE }
+        let mut loan = Loan::new();
+        pages.first().iter().for_each(|page| loan.join(page.of));
+        assert!(pages.iter().all(|page| page.of == loan.of), "loans of two VM systems in one list");
+        Loan { pages, ..loan }
     }
 }
 
@@ -353,8 +361,14 @@ impl FromIterator<LoanedPage> for Loan {
 }
 
 impl<M: Machine> Uvm<M> {
+    /// A page that has been loaned.
+    #[inline]
+    pub(crate) fn loaned(&self, page: PageNo) -> LoanedPage {
+        LoanedPage { page, of: self.instance }
+    }
+
     /// One more loan of a page that is on loan: a loan of a loan. `None` if it is loaned 30,000
-    /// times already: copy it.
+    /// times already: copy it; or if it is on loan from another instance.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -367,12 +381,14 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn loan_again(&self, page: &LoanedPage) -> Option<LoanedPage> {
-        let loaned = self.is_zero_page(page.0) || self.frames().loan(page.0);
-        loaned.then(|| LoanedPage(page.0))
+        let number = page.page;
+        let mut is_loaned = self.has_loaned(page);
+        is_loaned = is_loaned && (self.is_zero_page(number) || self.frames().loan(number));
+        is_loaned.then(|| self.loaned(number))
     }
 
     /// One more loan of each of some pages, in order, added to `loan` as far as it has room. Fewer
-    /// if a page is loaned too often.
+    /// if a page is loaned too often, or is another instance's.
     ///
     /// # Errors
     /// [`NoMemory`]: no heap for the list; nothing was added.
@@ -394,11 +410,11 @@ impl<M: Machine> Uvm<M> {
         let count = pages.len().min(loan.room());
         self.make_loaned_room(loan, count)?;
         let (before, zero) = (loan.len(), self.zero_page.get().copied());
-        for &LoanedPage(page) in pages.take(count) {
-            if Some(page) != zero && !self.frames().loan(page) {
+        for &LoanedPage { page, of } in pages.take(count) {
+            if of != self.instance || Some(page) != zero && !self.frames().loan(page) {
                 break;
             }
-            loan.pages.push(LoanedPage(page));
+            loan.pages.push(self.loaned(page));
         }
         Ok(loan.len() - before)
     }
@@ -407,9 +423,7 @@ impl<M: Machine> Uvm<M> {
     /// lock but, then, that of the CPU's free pages.
     ///
     /// # Errors
-    /// [`NotOurs`], and the page, where this instance has no frame of its number on loan. A page by
-    /// itself doesn't know its instance: if one of the same number is on loan here, that is taken
-    /// for it.
+    /// [`NotOurs`], and the page, if it is another instance's.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -426,25 +440,23 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, P>,
         page: LoanedPage,
     ) -> Result<(), (NotOurs, LoanedPage)> {
-        if !self.is_loaned_here(page.0) {
+        if !self.has_loaned(&page) {
             return Err((NotOurs, page));
         }
         self.end_loan(held, page);
         Ok(())
     }
 
+    /// Whether a page is on loan from this instance.
     #[inline]
-    fn is_loaned_here(&self, page: PageNo) -> bool {
-        (page.0 as usize) < self.frames().numbers()
-            && (self.frames().loans(page) != 0 || self.is_zero_page(page))
+    pub(crate) fn has_loaned(&self, page: &LoanedPage) -> bool {
+        page.of == self.instance
     }
 
-    /// Whether a list's loans are this instance's, as far as it knows.
+    /// Whether a list's loans are this instance's.
     #[inline]
     pub(crate) fn is_ours(&self, loan: &Loan) -> bool {
-        loan.of == self.instance
-            || loan.is_empty()
-            || loan.of == Instance::NONE && loan.pages.iter().all(|p| self.is_loaned_here(p.0))
+        loan.of == self.instance || loan.is_empty()
     }
 
     /// Ends the loan of a page.
@@ -460,8 +472,7 @@ impl<M: Machine> Uvm<M> {
     /// Gives pages back: see [`return_page`](Self::return_page).
     ///
     /// # Errors
-    /// [`NotOurs`], and the loan as it was, if it is another instance's. A list that the host has
-    /// made of single pages is looked at page by page, as `return_page` does.
+    /// [`NotOurs`], and the loan as it was, if it is another instance's.
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -531,11 +542,7 @@ impl<M: Machine> Uvm<M> {
     /// # Panics
     /// If the list has another instance's.
     pub(crate) fn make_loaned_room(&self, loan: &mut Loan, pages: usize) -> Result<(), NoMemory> {
-        if loan.is_empty() {
-            loan.of = self.instance;
-        }
-        let is_one = [self.instance, Instance::NONE].contains(&loan.of);
-        assert!(is_one, "loans of two VM systems in one list");
+        loan.join(self.instance);
         let all = loan.len() + pages;
         if loan.pages.capacity() < all {
             self.mem().reserve_heap(Loan::bytes(all))?;
@@ -565,7 +572,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<LoanedPage, NoMemory> {
         let page = self.frames().alloc(self.mem(), held, Reserve::User)?;
         self.frames().loan_unowned(page);
-        Ok(LoanedPage(page))
+        Ok(self.loaned(page))
     }
 
     /// Adds `count` [new pages](Self::new_page) to what the caller has, as far as there is room in
@@ -593,7 +600,7 @@ impl<M: Machine> Uvm<M> {
         let frames = self.frames();
         let taken = frames.alloc_many(self.mem(), held, Reserve::User, count, |page| {
             frames.loan_unowned(page);
-            loan.pages.push(LoanedPage(page));
+            loan.pages.push(self.loaned(page));
         });
         if taken.is_err() {
             self.return_pages(held, loan.pages.drain(before..));
@@ -674,7 +681,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, P>,
     ) -> Result<LoanedPage, NoMemory> {
         if let Some(&page) = self.zero_page.get() {
-            return Ok(LoanedPage(page));
+            return Ok(self.loaned(page));
         }
         let page = self.frames().alloc(self.mem(), held, Reserve::User)?;
         self.mem().zero(page);
@@ -682,6 +689,6 @@ impl<M: Machine> Uvm<M> {
         if shared != page {
             self.frames().free_page(self.mem(), held, page);
         }
-        Ok(LoanedPage(shared))
+        Ok(self.loaned(shared))
     }
 }

@@ -308,7 +308,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
                         }
                         Content::Borrowed(page) => {
                             let loaned = match self.uvm.frames().loan(page) {
-                                true => LoanedPage(page),
+                                true => self.uvm.loaned(page),
                                 false => self.uvm.loan_copy(held, page)?,
                             };
                             self.anons += 1;
@@ -352,7 +352,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
             if frames.try_loan(page) != Found::Loaned {
                 break;
             }
-            loan.push(LoanedPage(page));
+            loan.push(self.uvm.loaned(page));
         }
         loan.len() - before
     }
@@ -387,7 +387,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
             self.lower(&mut h, page);
         }
         self.anons += 1;
-        self.loan.pages.push(LoanedPage(page));
+        self.loan.pages.push(self.uvm.loaned(page));
         Ok(true)
     }
 
@@ -471,7 +471,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         }
         self.objects += 1;
         self.lower(&mut held.deeper(), page);
-        Ok(LoanedPage(page))
+        Ok(self.uvm.loaned(page))
     }
 
     /// Loans the first of some pages of an object, one at least, which is brought in if it must be.

@@ -254,14 +254,14 @@ impl<M: Machine> Uvm<M> {
             let va = entry.range.start + Pages(slot - aref.slot.0);
             let shown = VaRange::new(va, va + Pages(1));
             machine.pmap().remove(held, &space.pmap, shown, &mut copied.down);
-            copied.pages.push(LoanedPage(page));
+            copied.pages.push(self.loaned(page));
             taken = frames.take_over(own);
             debug_assert_eq!(taken, Taken::Alone, "a new page has no other holder");
         }
         self.anons.make_of(machine, held, no, own);
         frames.activate(machine, held, own);
         if taken == Taken::Among {
-            self.end_loan(held, LoanedPage(own));
+            self.end_loan(held, self.loaned(own));
         }
         Ok(Some(no))
     }

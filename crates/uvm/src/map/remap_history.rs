@@ -83,8 +83,9 @@ impl<M: Machine> Uvm<M> {
             space.remap_history.grow(1);
             return 0;
         }
-        let is_kept =
-            |page: &&LoanedPage| !matches!(self.frames().owner(page.page()), Owner::Anon(_));
+        let is_kept = |page: &&LoanedPage| {
+            self.has_loaned(page) && !matches!(self.frames().owner(page.page()), Owner::Anon(_))
+        };
         Some(pages.iter().take_while(is_kept).count()).filter(|&count| count >= least).unwrap_or(0)
     }
 }

@@ -260,12 +260,17 @@ fn a_loan_of_another_instance_is_handed_back_whole() {
     let (_, part) = theirs.return_loan(held, part).unwrap_err();
     loan.append(part);
     let (_, loan) = theirs.return_loan(held, loan).unwrap_err();
-    theirs.return_loan(held, other).unwrap();
-    // A single page knows no instance: it is refused where none of its number is on loan.
+    // A single page knows whose it is, too, and so does a list that is made of such.
+    assert!(theirs.loan_again(&loan.pages()[0]).is_none());
+    let mut none = Loan::new();
+    assert_eq!(theirs.loan_all_again(loan.pages().iter(), &mut none), Ok(0));
+    assert_eq!(theirs.worth_remapping(&b, loan.pages(), 1), 0);
     let mut pages = loan.into_pages();
     let (why, page) = theirs.return_page(held, pages.remove(0)).unwrap_err();
     assert_eq!(why, NotOurs);
     let (_, list) = theirs.return_loan(held, pages.into_iter().collect()).unwrap_err();
+    audit(&theirs, held, &[&b], &[&other]);
+    theirs.return_loan(held, other).unwrap();
     ours.return_page(held, page).unwrap();
     ours.return_loan(held, list).unwrap();
     ours.space_destroy(held, a);
@@ -283,4 +288,14 @@ fn loans_of_two_instances_are_not_one_list() {
     ours.new_pages(held, 1, &mut loan).unwrap();
     theirs.new_pages(held, 1, &mut other).unwrap();
     loan.append(other);
+}
+
+#[test]
+#[should_panic(expected = "loans of two VM systems in one list")]
+fn pages_of_two_instances_are_not_one_list() {
+    let (ours, theirs) = (world(64).0, world(64).0);
+    let mut ctx = ThreadCtx::new();
+    let held = &mut ctx.held();
+    let pages = [ours.new_page(held).unwrap(), theirs.new_page(held).unwrap()];
+    let _list: Loan = pages.into_iter().collect();
 }
