@@ -127,11 +127,11 @@ int main(int argc, char **argv) {
         put(name, 1000);
     }
     end("create 1000 files", 10, 60);
-    sync_all(1200);
+    sync_all(180);
     begin();
     copy_all();
     end("copy 1000 files", 10, 60);
-    sync_all(1200);
+    sync_all(180);
     begin();
     remove_all("files");
     end("remove 1000 files", 10, 150);

@@ -184,6 +184,16 @@ pub fn look_again(task: &Task) {
     task.hear();
 }
 
+/// The current task is about to sleep: what it has gathered to be written is started, since other
+/// threads may wait for that.
+#[inline]
+pub fn start_gathered_writes(task: &Task) {
+    if task.gathers_writes.load(Relaxed) {
+        task.gathers_writes.store(false, Relaxed);
+        upcalls::start_gathered_writes();
+    }
+}
+
 /// Sleeps until woken, unless the current task was woken since it listens. Called by the wait
 /// queues.
 pub fn block(task: &Task) {

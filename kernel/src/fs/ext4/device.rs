@@ -3,27 +3,80 @@
 //!
 //! I1: a flush waits for all writes to blocks that were allocated before it began: see
 //! [`InFlight`]. So what a commit makes reachable holds what was written there, never what the disk
-//! held before. I2: the volume is foreign code, which calls the kernel here and nowhere else,
+//! held before. I2: a page that is gathered is started when the task that gathers sleeps or ends
+//! that, so other threads may wait for it. I3: the volume is foreign code, which calls the kernel here and nowhere else,
 //! through `preempt::closed`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use arrayvec::ArrayVec;
 use machine::{PageNo, PAGE_SIZE};
 use volume::{Device, DeviceError};
 
 use crate::arch::preempt::closed;
-use crate::block::{self, Disk, Done, Op, SECTOR};
+use crate::block::{self, Disk, Done, Op, MAX_PAGES, SECTOR};
 use crate::errno::{Result, EINVAL};
 use crate::mem::frames::KERNEL;
 use crate::sched;
-use crate::sync::WaitQueue;
+use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
 
 /// Data on its way to blocks that no commit has made reachable yet, for each disk.
 struct InFlight {
     pages: AtomicUsize,
     none: WaitQueue,
+}
+
+/// Pages of files that lie one behind the other on a disk and are to be written in one request.
+struct Gathered {
+    /// The task that gathers; 0: none does.
+    task: u64,
+    at: u64,
+    blocks: Blocks,
+    pages: Pages,
+}
+
+type Pages = ArrayVec<PageNo, MAX_PAGES>;
+
+impl Gathered {
+    const fn new() -> Gathered {
+        Gathered { task: 0, at: 0, blocks: Blocks::Old, pages: ArrayVec::new_const() }
+    }
+
+    fn take(&mut self) -> (u64, Pages, Blocks) {
+        (self.at, core::mem::take(&mut self.pages), self.blocks)
+    }
+
+    /// Adds pages, as many as a request takes at most; returns those before if they must go first.
+    fn add(
+        &mut self,
+        at: u64,
+        pages: &[PageNo],
+        blocks: Blocks,
+        most: usize,
+    ) -> Option<(u64, Pages, Blocks)> {
+        let end = self.at + (self.pages.len() * PAGE_SIZE) as u64;
+        let is_next = end == at && self.blocks == blocks && self.pages.len() + pages.len() <= most;
+        let before = if is_next || self.pages.is_empty() { None } else { Some(self.take()) };
+        if self.pages.is_empty() {
+            (self.at, self.blocks) = (at, blocks);
+        }
+        self.pages.extend(pages.iter().copied());
+        before
+    }
+}
+
+static GATHERED: [SpinLock<Gathered>; DISKS] = [const { SpinLock::new(Gathered::new()) }; DISKS];
+
+/// The running task is about to sleep: starts what it gathers, and the rest as it comes.
+pub fn start_gathered_writes() {
+    let task = sched::current().id();
+    for disk in block::disks() {
+        if let Ok(data) = Data::new(disk) {
+            data.start_gathered(task);
+        }
+    }
 }
 
 /// Disks that may be mounted at a time.
@@ -91,17 +144,62 @@ impl Data {
     }
 
     /// Starts writes of pages to consecutive places; of new blocks they were
-    /// [announced](Self::announce).
+    /// [announced](Self::announce). They may be [gathered](Self::gathering).
     pub(super) fn write(&self, at: u64, pages: &[PageNo], blocks: Blocks) {
         let most = self.disk.max_pages();
         for (n, part) in pages.chunks(most).enumerate() {
-            let sector = (at + (n * most * PAGE_SIZE) as u64) / SECTOR as u64;
-            let token = if blocks == Blocks::New { self.index as u64 } else { DISKS as u64 };
-            let done = Done { call: write_ended, token };
-            if self.disk.submit(Op::Write, sector, part, done).is_err() {
-                write_ended(token, part, Err(EINVAL));
+            let at = at + (n * most * PAGE_SIZE) as u64;
+            let task = sched::current();
+            let mut gathered = GATHERED[self.index].lock();
+            if gathered.task != task.id() {
+                drop(gathered);
+                self.start(at, part, blocks);
+                continue;
+            }
+            let before = gathered.add(at, part, blocks, most);
+            drop(gathered);
+            task.gathers_writes.store(true, Ordering::Relaxed);
+            if let Some((at, pages, blocks)) = before {
+                self.start(at, &pages, blocks);
             }
         }
+    }
+
+    fn start(&self, at: u64, pages: &[PageNo], blocks: Blocks) {
+        let token = if blocks == Blocks::New { self.index as u64 } else { DISKS as u64 };
+        let done = Done { call: write_ended, token };
+        if self.disk.submit(Op::Write, at / SECTOR as u64, pages, done).is_err() {
+            write_ended(token, pages, Err(EINVAL));
+        }
+    }
+
+    /// Does something that starts writes, and gathers what lies together, unless another task does
+    /// that already. All is started when this returns.
+    pub(super) fn gathering(&self, work: impl FnOnce()) {
+        let task = sched::current().id();
+        {
+            let mut gathered = GATHERED[self.index].lock();
+            if gathered.task == 0 {
+                gathered.task = task;
+            }
+        }
+        work();
+        self.start_gathered(task);
+        let mut gathered = GATHERED[self.index].lock();
+        if gathered.task == task {
+            gathered.task = 0;
+        }
+    }
+
+    /// Starts what a task has gathered.
+    fn start_gathered(&self, task: u64) {
+        let mut gathered = GATHERED[self.index].lock();
+        if gathered.task != task || gathered.pages.is_empty() {
+            return;
+        }
+        let (at, pages, blocks) = gathered.take();
+        drop(gathered);
+        self.start(at, &pages, blocks);
     }
 }
 

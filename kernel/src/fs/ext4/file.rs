@@ -297,6 +297,13 @@ impl Contents {
         }
     }
 
+    /// Starts the write of dirty pages, which [`clean`](Self::clean) waits for.
+    fn start_clean(&self) {
+        if self.is_dirty() {
+            self.object.start_cleaning(0, u64::MAX);
+        }
+    }
+
     /// Gives the disk the size that programs see.
     pub(super) fn write_size(&self) -> Result<()> {
         if !self.backing.size_differs() {
@@ -451,6 +458,13 @@ fn together(runs: &[Run], at: u64) -> Option<(u64, u64)> {
 }
 
 impl Node {
+    /// Starts what [`write_back`](Self::write_back) does, as far as that needs no waiting.
+    pub(super) fn start_write_back(&self) {
+        if let Ok(contents) = self.contents() {
+            contents.start_clean();
+        }
+    }
+
     /// Carries contents, size and times to the disk, without a commit. That pages could not be
     /// written is for the object to remember.
     pub(super) fn write_back(&self) -> Result<()> {
