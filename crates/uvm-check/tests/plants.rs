@@ -171,7 +171,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "debugger: a store to private memory that can't be written shows in the file",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[(
             "if private && self.access == Prot::WRITE {",
             "if private && self.access == Prot::WRITE && entry.prot.contains(Prot::WRITE) {",
@@ -210,10 +210,10 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "fault, 2B: a file's page is copied while other CPUs may load it where the copy goes",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[(
-            "self.forget_here(&mut held.deeper());\n            let (anon, copy) = uvm.new_anon(held)?;\n            uvm.mem().copy(page, copy);",
-            "let (anon, copy) = uvm.new_anon(held)?;\n            uvm.mem().copy(page, copy);\n            self.forget_here(&mut held.deeper());",
+            "self.forget_here(&mut held.deeper());\n        let copy = machine.copied_page(held, page)?;",
+            "let copy = machine.copied_page(held, page)?;\n        self.forget_here(&mut held.deeper());",
         )],
         found_by: PROGRAMS,
     },
@@ -240,7 +240,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "pins: an entry gets an amap beside faults that have found it without",
-        file: "uvm/src/fault/mod.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("map.exclude(&tree, range);", "map.exclude(&tree, NOWHERE);")],
         found_by: PINS,
     },
@@ -252,8 +252,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "beside: who finds an anon doesn't look again whether it is still there",
-        file: "uvm/src/fault/cases.rs",
-        changes: &[("anon.page().filter(|_| found.number() == Some(no.number())) else", "anon.page().filter(|_| true) else")],
+        file: "uvm/src/fault/resolve.rs",
+        changes: &[("anon.page().filter(|_| found.number() == Some(no.number()))?;", "anon.page().filter(|_| true)?;")],
         found_by: BESIDE,
     },
     Plant {
@@ -289,7 +289,7 @@ const PLANTS: &[Plant] = &[
         changes: &[
             ("        let (result, waited) = self.attempt_counted(", "        let mut kept = None;\n        let (result, waited) = self.attempt_counted("),
             ("Err(stop) => Err(self", "Err(Stop::Fail(Refused::Hole(hole))) => { kept = Some(hole); Err(self.stop_fault(held, Stop::Fail(Refused::Hole(hole)), effects)) }\n Err(stop) => Err(self"),
-            ("        let result = result.map(|ahead| {", "        if let Some(hole) = kept { return (Err(Refused::Hole(hole)), waited); }\n        let result = result.map(|ahead| {"),
+            ("        if let Some(start) = ahead {", "        if let Some(hole) = kept { return (Err(Refused::Hole(hole)), waited); }\n        if let Some(start) = ahead {"),
         ],
         found_by: PINNED,
     },
@@ -324,14 +324,8 @@ const PLANTS: &[Plant] = &[
         found_by: AHEAD,
     },
     Plant {
-        what: "beside: the copy is made though another has taken the anon's place",
-        file: "uvm/src/fault/cases.rs",
-        changes: &[("let is_there = found.number() == Some(no.number());", "let is_there = true;")],
-        found_by: BESIDE,
-    },
-    Plant {
         what: "beside: the copy is in its place before every CPU has forgotten the original",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[(
             "self.forget_here(h);\n            machine.copy(from, to);",
             "let range = machine::VaRange::new(self.va, self.va + machine::Pages(1));\n            machine.pmap().remove(h, &self.space.pmap, range, self.effects.down);\n            machine.copy(from, to);",
@@ -340,7 +334,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "beside: the original stays where this CPU's space shows it",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("            self.forget_here(h);\n            machine.copy(from, to);", "            machine.copy(from, to);")],
         found_by: BESIDE,
     },
@@ -352,13 +346,13 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: a store reaches a page that is loaned",
-        file: "uvm/src/fault/cases.rs",
-        changes: &[("let loaned = frames.loans(page) != 0;", "let loaned = false;")],
+        file: "uvm/src/fault/resolve.rs",
+        changes: &[("let is_loaned = frames.loans(page) != 0;", "let is_loaned = false;")],
         found_by: RANDOM,
     },
     Plant {
         what: "loan: a store reaches an object's page that is loaned",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("entry.writes == Writes::Shared\n            && self.uvm.frames().loans(page) != 0", "entry.writes == Writes::Shared\n            && false")],
         found_by: RANDOM,
     },
@@ -370,8 +364,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: a page is copied for its lender while another CPU still stores to it",
-        file: "uvm/src/fault/cases.rs",
-        changes: &[("                self.protect_loaned(h, from);\n", "")],
+        file: "uvm/src/fault/resolve.rs",
+        changes: &[("                uvm.break_loan(h, from, self.effects.down);\n", "")],
         found_by: LOANS,
     },
     Plant {
@@ -445,7 +439,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "borrowed: a page on loan is mapped to be written",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("self.enter(&mut held.deeper(), page, self.entry.prot.without_write())?;", "self.enter(&mut held.deeper(), page, self.entry.prot)?;")],
         found_by: RANDOM,
     },
@@ -514,13 +508,13 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "a copy on write leaves the old page to those who share the slot",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("self.forget_everywhere(h, from);", "")],
         found_by: RANDOM,
     },
     Plant {
         what: "a promotion leaves the object's page to those who share the slot",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("self.forget_everywhere(&mut held.deeper(), page);", "")],
         found_by: RANDOM,
     },
@@ -571,8 +565,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "a fault uses a page that I/O has",
-        file: "uvm/src/fault/cases.rs",
-        changes: &[("            if frames.flags(page).contains(PageFlags::BUSY) {\n                return Ok(false);\n            }\n", "")],
+        file: "uvm/src/fault/resolve.rs",
+        changes: &[("        if frames.flags(page).contains(PageFlags::BUSY) {\n            return None;\n        }\n", "")],
         found_by: PAGING,
     },
     Plant {
@@ -695,8 +689,8 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "run: what was there before is not cleared",
-        file: "uvm/src/fault/run.rs",
-        changes: &[("            machine.zero(page);\n", "")],
+        file: "uvm/src/page/memory.rs",
+        changes: &[("        self.machine.zero(page);\n", "")],
         found_by: RANDOM,
     },
     Plant {
@@ -827,7 +821,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a hole is shown so that it can be written",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("let own = if self.is_to_ask(page) { prot.without_write() } else { prot };", "let own = prot;")],
         found_by: RANDOM,
     },
@@ -845,7 +839,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a store reaches a hole that is loaned",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[(
             "if stores && uvm.frames().flags(page).contains(PageFlags::HOLE) {",
             "if stores && uvm.frames().flags(page).contains(PageFlags::HOLE) && uvm.frames().loans(page) == 0 {",
@@ -917,7 +911,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "race: a file's page is mapped while it is being evicted",
-        file: "uvm/src/fault/cases.rs",
+        file: "uvm/src/fault/resolve.rs",
         changes: &[("        let plain = plain.filter(|&page| !frames.flags(page).intersects(SPECIAL));\n", "")],
         found_by: EVICTION,
     },

@@ -74,13 +74,11 @@ pub mod transfer;
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use core::ops::Deref;
-
 use machine::lines::{AtomicU32, AtomicU64, AtomicUsize};
 
 use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, Ticket};
 
-use crate::page::Frames;
+use crate::page::{Frames, Memory};
 use crate::pageout::{Last, Reclaim};
 
 pub use audit::AuditError;
@@ -105,27 +103,6 @@ pub use pin::Pinned;
 pub use stat::{Counter, Stat, COUNTERS};
 pub use swap::{Slot, SwapDevice, SwapError, SwapId, SwapInfo};
 pub use transfer::{At, TransferError};
-
-/// A machine and its page frames: what the operations of the library work on.
-pub(crate) struct Memory<M: Machine> {
-    machine: M,
-    frames: Arc<Frames<M>>,
-}
-
-impl<M: Machine> Memory<M> {
-    #[inline]
-    pub(crate) fn frames(&self) -> &Frames<M> {
-        &self.frames
-    }
-}
-
-impl<M: Machine> Deref for Memory<M> {
-    type Target = M;
-    #[inline]
-    fn deref(&self) -> &M {
-        &self.machine
-    }
-}
 
 /// A VM system on a machine: an instance, never a global.
 ///
@@ -185,7 +162,7 @@ impl<M: Machine> Uvm<M> {
         let anons = anon::Anons::new(frames.total(), frames.cpus())?;
         let cpus = frames.cpus();
         Ok(Uvm {
-            memory: Memory { machine, frames },
+            memory: Memory::new(machine, frames),
             anons,
             object_table: Ordered::new(BTreeMap::new()),
             stat: Stat::new(cpus),
@@ -216,7 +193,7 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn machine(&self) -> &M {
-        &self.memory.machine
+        &self.memory
     }
 
     /// The machine and its frames.
@@ -235,7 +212,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     #[inline]
     pub fn frames(&self) -> &Frames<M> {
-        &self.memory.frames
+        self.memory.frames()
     }
 
     /// Counters.
@@ -315,43 +292,46 @@ impl<M: Machine> Uvm<M> {
         last: Last,
         mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
     ) -> (Result<T, E>, bool) {
-        let (mut waited, mut reclaim) = (false, Reclaim::new(self.frames(), last));
+        let mut waited = false;
+        let mut reclaim = Reclaim::new(self.frames(), last);
         loop {
-            if reserve != 0 {
-                if let Err(e) = self.memory.reserve_heap(reserve) {
-                    if self.make_room_for(held, &mut reclaim) {
-                        continue;
-                    }
-                    return (Err(e.into()), waited);
+            if reserve != 0 && self.memory.reserve_heap(reserve).is_err() {
+                if self.make_room_for(held, &mut reclaim) {
+                    continue;
                 }
+                return (Err(NoMemory.into()), waited);
             }
             if self.waiters.has_waiters() && !waited {
                 self.queue_up(held, &mut reclaim);
             }
-            let result = once(held, reserve);
-            match &result {
+            let result = match once(held, reserve) {
                 Err(Stop::Heap(bytes)) => {
-                    reserve = *bytes;
+                    reserve = bytes;
                     continue;
                 }
-                Err(Stop::Fail(e))
-                    if *e == E::from(NoMemory) && self.make_room_for(held, &mut reclaim) =>
-                {
-                    continue
+                Err(Stop::Fail(e)) => {
+                    if e == E::from(NoMemory) && self.make_room_for(held, &mut reclaim) {
+                        continue;
+                    }
+                    Err(e)
                 }
-                _ => self.release_turn(held, &mut reclaim),
-            }
-            match result {
-                Ok(done) => return (Ok(done), waited),
-                Err(Stop::Fail(e)) => return (Err(e), waited),
                 Err(Stop::Wait(ticket)) => {
+                    self.release_turn(held, &mut reclaim);
                     self.stat.add(self.memory.cpu(), Counter::Waits, 1);
                     self.memory.wait(held, ticket);
+                    waited = true;
+                    continue;
                 }
-                Err(Stop::Read(start)) => self.start(held, start),
-                Err(Stop::Heap(bytes)) => reserve = bytes,
-            }
-            waited = true;
+                Err(Stop::Read(start)) => {
+                    self.release_turn(held, &mut reclaim);
+                    self.start(held, start);
+                    waited = true;
+                    continue;
+                }
+                Ok(done) => Ok(done),
+            };
+            self.release_turn(held, &mut reclaim);
+            return (result, waited);
         }
     }
 }

@@ -4,8 +4,8 @@
 //! Source: as for magazines (`page/free.rs`), whose depot this is. The road not taken is
 //! larger magazines: a CPU would keep what no other CPU can have.
 
+use crate::page::Memory;
 use crate::page::{Gather, Owner, HALF};
-use crate::Memory;
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
 use machine::order;

@@ -29,7 +29,8 @@
 
 mod many;
 
-use crate::{Memory, Uvm};
+use crate::page::Memory;
+use crate::Uvm;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -454,20 +455,20 @@ impl<M: Machine> Anons<M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// A new anon with one reference and its page, whose bytes are whatever they were: for the
-    /// caller to fill, which activates it once it has been entered (I3).
+    /// A new anon with one reference for a new page, which the caller activates once it has been
+    /// entered (I3). Where there is none the page is free again.
     #[inline(always)]
     pub(crate) fn new_anon(
         &self,
         held: &mut Held<'_, order::Object>,
-    ) -> Result<(AnonNo, PageNo), NoMemory> {
+        page: PageNo,
+    ) -> Result<AnonNo, NoMemory> {
         let (machine, frames) = (self.mem(), self.frames());
-        let page = frames.alloc(machine, held, Reserve::User)?;
         let taken = self.anons.take(machine, held);
         let no = taken.inspect_err(|_| frames.free_page(machine, held, page))?;
         *self.anons.get(no).lock(held).0 = AnonBody { refs: 1, page: Some(page), swap: None };
         frames.set_owner(page, Owner::Anon(no.get()), 0);
-        Ok((no, page))
+        Ok(no)
     }
 
     /// Calls `copy` with an anon under its lock, and with a new anon and its page, to be filled.
@@ -480,7 +481,8 @@ impl<M: Machine> Uvm<M> {
         from: AnonNo,
         copy: impl FnOnce(&mut AnonBody, &mut Held<'_, order::Anon>, AnonNo, PageNo) -> Option<T>,
     ) -> Result<Option<(PageNo, T)>, NoMemory> {
-        let (anon, page) = self.new_anon(held)?;
+        let page = self.frames().alloc(self.mem(), held, Reserve::User)?;
+        let anon = self.new_anon(held, page)?;
         let copied = {
             let (mut body, mut h) = self.anons.get(from).lock(held);
             copy(&mut body, &mut h, anon, page)

@@ -14,7 +14,7 @@ use core::ops::Range;
 
 use machine::{order, Held, Machine, Pages, Pmap, Prot, Va};
 
-use super::cases::Hold;
+use super::resolve::Hold;
 use super::Fault;
 use crate::amap::borrowed::borrowed;
 use crate::amap::slots::{Slots, LEAF};

@@ -10,7 +10,7 @@
 //!
 //!   neither            2B promote a page of zeroes to a new anon
 //! ```
-//! These are `cases.rs`; how their pages are entered, `enter.rs`. Then pages around the fault that
+//! The path to these is `resolve.rs`; how their pages are entered, `enter.rs`. Then pages around the fault that
 //! are resident anyway are mapped along (`around.rs`), so that the next fault doesn't come; and a
 //! run of first touches gets the pages that it will come to (`run.rs`).
 //!
@@ -31,22 +31,19 @@
 //! Source: UVM's `uvm_fault`; 1999, sections 5.2 and 5.4.
 
 mod around;
-mod cases;
 mod enter;
 mod polled;
+mod resolve;
 mod run;
 mod swapped;
 
 use crate::page::Gather;
 use alloc::sync::Arc;
 use core::cell::Cell;
-use core::mem::MaybeUninit;
-use machine::shared::Access;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Prot, Va};
 
 use crate::io::ReadRequest;
-use crate::map::lock::TreeGuard;
-use crate::map::{Entry, RangeError, Writes, NOWHERE};
+use crate::map::{Entry, RangeError, Writes};
 use crate::object::{GetError, Pager};
 use crate::pageout::Last;
 use crate::stat::Counter;
@@ -331,26 +328,23 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, order::Nothing>,
         request: &Request<'_, M>,
     ) -> (Result<(), Refused>, bool) {
-        let mut down = Gather::new();
-        let (result, waited) = self.attempt_counted(
-            held,
-            BYTES + SMALL_AMAP_BYTES,
-            Last::AskHost,
-            |held, reserved| {
-                let mut effects = Effects { down: &mut down, ahead: None };
-                match self.fault_once(held, request, &mut effects, reserved) {
-                    Ok(()) => Ok(effects.ahead),
-                    Err(stop) => Err(self.stop_fault(held, stop, effects)),
+        let (mut down, mut ahead) = (Gather::new(), None);
+        let (reserve, last) = (BYTES + SMALL_AMAP_BYTES, Last::AskHost);
+        let (result, waited) = self.attempt_counted(held, reserve, last, |held, reserved| {
+            let mut effects = Effects { down: &mut down, ahead: None };
+            match self.fault_once(held, request, &mut effects, reserved) {
+                Ok(()) => {
+                    ahead = effects.ahead;
+                    Ok(())
                 }
-            },
-        );
-        down.perform(self.frames(), self.mem(), held);
-        self.stat().add(self.mem().cpu(), Counter::Faults, 1);
-        let result = result.map(|ahead| {
-            if let Some(start) = ahead {
-                self.start(held, start);
+                Err(stop) => Err(self.stop_fault(held, stop, effects)),
             }
         });
+        down.perform(self.frames(), self.mem(), held);
+        self.stat().add(self.mem().cpu(), Counter::Faults, 1);
+        if let Some(start) = ahead {
+            self.start(held, start);
+        }
         (result, waited)
     }
 
@@ -402,111 +396,5 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<(), FaultError> {
         let Some(pager) = self.pager(held, id) else { return Ok(()) };
         Ok(pager.fill_hole(self, held, index)?)
-    }
-
-    #[inline]
-    fn fault_once(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        request: &Request<'_, M>,
-        effects: &mut Effects<'_>,
-        reserved: usize,
-    ) -> Attempt<()> {
-        let map = &request.space.map;
-        let is_hole = {
-            let (tree, mut h) = map.read_now(self.mem(), held)?;
-            let mut copy = MaybeUninit::uninit();
-            let found = map.pin_if(tree, request.va, &mut copy, |entry| {
-                let Some(entry) = entry else { return Ok(false) };
-                request.permit(entry)?;
-                Ok::<_, FaultError>(!request.needs_amap(entry))
-            })?;
-            let tree = match found {
-                Ok(entry) => return self.fault_entry(&mut h, request, &entry, effects),
-                Err(tree) => tree,
-            };
-            let is_hole = tree.get(request.va).is_none();
-            if let Some(tree) = tree.exclusive().filter(|_| !is_hole) {
-                return self.fault_after_change(&mut h, request, tree, effects, reserved);
-            }
-            is_hole
-        };
-        if is_hole {
-            map.confirm_hole(self.mem(), held, request.va)?;
-            return Err(FaultError::NoMapping.into());
-        }
-        let (tree, mut h) = map.lock_now(self.mem(), held, NOWHERE)?;
-        self.fault_after_change(&mut h, request, tree, effects, reserved)
-    }
-
-    /// A fault that gives the entry an amap of its own first: an exclusive change of the map, by
-    /// the thread that came first; another may have made it, or mapped something else there.
-    #[cold]
-    #[inline(never)]
-    fn fault_after_change(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        request: &Request<'_, M>,
-        mut tree: TreeGuard<'_, M>,
-        effects: &mut Effects<'_>,
-        reserved: usize,
-    ) -> Attempt<()> {
-        let entry = tree.get(request.va).ok_or(FaultError::NoMapping)?;
-        request.permit(entry)?;
-        let map = &request.space.map;
-        let (range, has_amap) = (entry.range, entry.amap.is_some());
-        let unpinned = map.exclude(&tree, range);
-        let used = match has_amap && request.needs_amap(entry) {
-            true => self.clip_to_copy(held, &mut tree, request.va, reserved)?,
-            false => 0,
-        };
-        // Another thread may have had the map meanwhile.
-        let waits = |entry: &&mut Entry<M>| request.needs_amap(entry);
-        if let Some(entry) = tree.get_mut(request.va).filter(waits) {
-            let need = BYTES + used + self.copy_amap_bytes(held, entry);
-            Stop::ensure(need, reserved)?;
-            if let Some(aref) = &entry.amap {
-                aref.note_rewritten(held, entry.slot(aref, request.va));
-            }
-            self.copy_amap(held, entry, unpinned);
-        }
-        let look = |entry: Option<&Entry<M>>| Ok::<_, Stop<Refused>>(entry.is_some());
-        let mut copy = MaybeUninit::uninit();
-        let found = map.pin_if(Access::Exclusive(tree), request.va, &mut copy, look)?;
-        let Ok(entry) = found else { unreachable!("an entry that is permitted is pinned") };
-        self.fault_entry_apart(held, request, &entry, effects)
-    }
-
-    /// As [`fault_entry`](Self::fault_entry), of which the common path has the only copy in line.
-    #[inline(never)]
-    fn fault_entry_apart(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        request: &Request<'_, M>,
-        entry: &Entry<M>,
-        effects: &mut Effects<'_>,
-    ) -> Attempt<()> {
-        self.fault_entry(held, request, entry, effects)
-    }
-
-    /// Always in line where it is called: the call costs each first touch 2 %.
-    #[inline(always)]
-    fn fault_entry(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        request: &Request<'_, M>,
-        entry: &Entry<M>,
-        effects: &mut Effects<'_>,
-    ) -> Attempt<()> {
-        let &Request { space, va, access, pins, reach } = request;
-        let (uvm, follows) = (self, false);
-        let mut fault = Fault { uvm, space, va, access, pins, reach, entry, effects, follows };
-        match (&entry.amap, &entry.object) {
-            (Some(aref), _) => fault.resolve_above(held, aref),
-            (None, Some(oref)) => {
-                fault.resolve_below(&mut held.deeper(), oref, None).map(|_not_promoted| ())
-            }
-            (None, None) => Err(FaultError::NoMapping.into()),
-        }
     }
 }

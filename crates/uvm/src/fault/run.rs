@@ -43,12 +43,7 @@ impl<M: Machine> Fault<'_, '_, M> {
             if next.number().is_some() {
                 break;
             }
-            let Ok((anon, page)) = uvm.new_anon(&mut held.deeper()) else { break };
-            machine.zero(page);
-            if !next.install(anon.number()) {
-                uvm.drop_anon(&mut held.deeper(), anon);
-                break;
-            }
+            let Ok(Some((anon, page, _))) = self.fill_slot(held, next) else { break };
             made.push((page, anon));
         }
         if made.is_empty() {

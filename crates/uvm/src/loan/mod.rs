@@ -42,7 +42,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use machine::{order, Before, Held, Machine, NoMemory, PageNo};
+use machine::{order, Before, Held, Machine, NoMemory, PageNo, Pmap, Prot};
 
 use crate::anon::drop_page;
 use crate::object::ObjectBody;
@@ -617,10 +617,10 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
         why: Counter,
     ) -> Result<LoanedPage, NoMemory> {
-        let copy = self.new_page(held)?;
-        self.mem().copy(page, copy.page());
+        let copy = self.mem().copied_page(held, page)?;
+        self.frames().loan_unowned(copy);
         self.stat().add(self.mem().cpu(), why, 1);
-        Ok(copy)
+        Ok(self.loaned(copy))
     }
 
     /// A copy of what can't be loaned as it is.
@@ -643,16 +643,30 @@ impl<M: Machine> Uvm<M> {
         down: &mut Gather,
     ) -> Result<PageNo, NoMemory> {
         let (machine, frames) = (self.mem(), self.frames());
-        let copy = frames.alloc(machine, held, Reserve::User)?;
+        self.break_loan(&mut held.deeper(), page, down);
+        let copy = machine.copied_page(held, page)?;
         let unmapped = down.unmap(machine.frames(), machine, held, page);
         down.flush(machine.pmap());
-        machine.copy(page, copy);
         frames.dequeue(held, page);
         body.exchange(frames, page, copy);
         frames.activate(machine, held, copy);
         drop_page(machine, held, unmapped, down);
-        self.stat().add(machine.cpu(), Counter::LoansBroken, 1);
         Ok(copy)
+    }
+
+    /// Before a loaned page is copied: the thread that loans it may not have flushed all CPUs yet
+    /// that can still write it.
+    #[cold]
+    pub(crate) fn break_loan(
+        &self,
+        held: &mut Held<'_, order::Anon>,
+        page: PageNo,
+        down: &mut Gather,
+    ) {
+        let pmap = self.mem().pmap();
+        pmap.page_protect(held, page, Prot::READ_EXECUTE, down);
+        down.flush(pmap);
+        self.stat().add(self.mem().cpu(), Counter::LoansBroken, 1);
     }
 
     /// Whether a page is the one of zeroes, which is loaned without counting.
@@ -683,8 +697,7 @@ impl<M: Machine> Uvm<M> {
         if let Some(&page) = self.zero_page.get() {
             return Ok(self.loaned(page));
         }
-        let page = self.frames().alloc(self.mem(), held, Reserve::User)?;
-        self.mem().zero(page);
+        let page = self.mem().zeroed_page(held)?;
         let shared = *self.zero_page.call_once(|| page);
         if shared != page {
             self.frames().free_page(self.mem(), held, page);

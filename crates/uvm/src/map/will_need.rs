@@ -12,7 +12,8 @@ use machine::{order, Held, Machine, NoMemory, PageRange, Pages, Va, VaRange};
 use crate::io::{ReadRequest, CLUSTER};
 use crate::map::{Advice, Entry};
 use crate::object::{Access, GetError, Pager};
-use crate::{Memory, Space, Stop, Uvm};
+use crate::page::Memory;
+use crate::{Space, Stop, Uvm};
 
 /// Pages, or entries, that are looked at under one hold of a lock.
 const LOOKS: usize = 1024;

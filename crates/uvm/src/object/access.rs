@@ -11,9 +11,13 @@ use machine::lines::Ordering::Relaxed;
 use crate::page::{Gather, Owner, PageFlags};
 use machine::{order, Held, Machine, PageNo, Pages};
 
-use super::{Access, GetError, ORef, Pager, Removed};
+use super::{busy_check, Access, GetError, ORef, ObjectGuard, Pager, Removed};
 use crate::io::ReadRequest;
 use crate::{Stop, Uvm};
+
+/// What must be looked at before an object's page is shown.
+pub(crate) const SPECIAL: PageFlags =
+    PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD).union(PageFlags::HOLE);
 
 /// What a host means to do with a page.
 ///
@@ -79,6 +83,59 @@ impl<M: Machine> Uvm<M> {
         let result = work(self.mem(), page);
         self.unpin(held, pager, page, intent);
         Ok(Some(result))
+    }
+
+    /// The object's page at an index, made resident by its pager; a ticket while it is busy.
+    #[inline]
+    pub(crate) fn find_page(
+        &self,
+        body: &mut ObjectGuard<'_, M>,
+        held: &mut Held<'_, order::Object>,
+        oref: &ORef<M>,
+        index: Pages,
+        access: Access,
+        ahead: &mut Option<ReadRequest>,
+    ) -> Result<PageNo, GetError> {
+        let Some(page) = body.page(index) else {
+            return oref.pager.get(self, body, held, index, access);
+        };
+        if self.frames().flags(page).intersects(SPECIAL) {
+            self.look_at_special(body, held, oref, index, page, ahead)?;
+        }
+        Ok(page)
+    }
+
+    /// What there is about a page: a mark to read on, I/O that has it, or that failed, which takes
+    /// the page out.
+    #[cold]
+    fn look_at_special(
+        &self,
+        body: &mut ObjectGuard<'_, M>,
+        held: &mut Held<'_, order::Object>,
+        oref: &ORef<M>,
+        index: Pages,
+        page: PageNo,
+        ahead: &mut Option<ReadRequest>,
+    ) -> Result<(), GetError> {
+        let frames = self.frames();
+        let flags = frames.flags(page);
+        if flags.contains(PageFlags::AHEAD) && ahead.is_none() {
+            frames.clear_flags(page, PageFlags::AHEAD);
+            *ahead = oref.pager.read_on(self, body, held, index);
+            if let Some(start) = ahead.take_if(|_| flags.contains(PageFlags::BUSY)) {
+                // There is to be a wait: start it before.
+                return Err(GetError::Read(start));
+            }
+        }
+        busy_check(self.mem(), page)?;
+        if flags.contains(PageFlags::ERROR) {
+            let mut down = Gather::new();
+            let page = down.unmap(self.frames(), self.mem(), held, page);
+            body.remove(self, held, page, &mut down);
+            down.perform(self.frames(), self.mem(), held);
+            return Err(GetError::Io);
+        }
+        Ok(())
     }
 
     /// One attempt to pin a page; `None` if the pager knows nothing but zeroes there, for a reader.

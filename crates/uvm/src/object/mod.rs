@@ -41,9 +41,10 @@ use machine::{
 use crate::amap::slots::{Slots, ALONE_BYTES};
 use crate::anon::{drop_page, leave};
 use crate::io::{CLUSTER, FOR_COPIES};
+use crate::page::Memory;
 use crate::page::{Frames, Gather, Owner, PageFlags, Reserve, Slot, Unmapped};
 use crate::refs::Refs;
-use crate::{Memory, Uvm};
+use crate::Uvm;
 use ahead::{Plan, ReadAhead};
 use copiers::Copiers;
 pub use pager::{Access, Advice, GetError, IoError, Launder, Pager, Put};

@@ -36,6 +36,7 @@ mod buddy;
 mod free;
 mod gather;
 #[allow(unsafe_code)]
+mod memory;
 mod own;
 mod queues;
 mod record;
@@ -51,6 +52,7 @@ use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 use machine::order::{FreeList, Ordered, PageCache, PageQueues, RawLock};
 use machine::shared::CachePadded;
 use machine::{Machine, NoMemory, Pa, PageNo, PAGE_SHIFT};
+pub(crate) use memory::Memory;
 use queues::{Balance, Pending, Queues};
 pub use queues::{Class, Queue, SCAN};
 use record::pack;

@@ -18,7 +18,7 @@ use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
 
 use crate::io::{ReadRequest, Source, CLUSTER};
 use crate::object::{Access, Advice, GetError, Launder, Object, ObjectBody, Pager, Quota};
-use crate::page::{PageFlags, Reserve, Slot};
+use crate::page::{PageFlags, Slot};
 use crate::Uvm;
 
 /// Pages of a read around a fault.
@@ -194,11 +194,9 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
                 return Err(GetError::Read(read));
             }
         }
-        let machine = uvm.mem();
         body.take_quota(1)?;
-        let made = machine.frames().alloc(machine, held, Reserve::User);
+        let made = uvm.mem().zeroed_page(held);
         let page = made.inspect_err(|_| body.give_quota_back(1))?;
-        machine.zero(page);
         self.object.insert(uvm, body, held, index, page);
         Ok(page)
     }

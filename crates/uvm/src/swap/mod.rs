@@ -40,9 +40,10 @@ pub(crate) use bits::Bits;
 use machine::{order, Before, Held, Machine, Ordered, PageNo};
 
 use crate::io::Transfer;
+use crate::page::Memory;
 pub use crate::page::Slot;
 use crate::stat::Counter;
-use crate::{Memory, Uvm};
+use crate::Uvm;
 
 /// Devices at most.
 pub const DEVICES: usize = 16;

@@ -269,7 +269,7 @@ impl Found<'_> {
 
     /// Like [`install`](Self::install); returns whether the index before may have a number, or None
     /// where nothing has changed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn install_behind(&self, value: NonZeroU32) -> Option<bool> {
         let branch = self.branch?;
         let leaf = match self.leaf {
