@@ -621,13 +621,13 @@ impl<M: Machine> Passing<'_, M> {
 
     /// Where the range will lie: anywhere, where it can be moved by tables if it has some.
     fn choose(&self, tree: &Tree<Entry<M>>) -> Result<Va, Stop<MapError>> {
-        let (range, bounds, place) = (self.range, self.to.map.bounds, self.place);
-        if place.fixed().is_none() {
-            if let Some(va) = find_like(tree, bounds, range, range.pages()) {
+        let (range, map, place) = (self.range, &self.to.map, self.place);
+        if !matches!(place, Place::Within(_)) && place.fixed().is_none() {
+            if let Some(va) = find_like(tree, map, range, range.pages()) {
                 return Ok(va);
             }
         }
-        choose_place(tree, bounds, range.pages(), place)
+        choose_place(tree, map, range.pages(), place)
     }
 
     /// Heap bytes for all that a call does behind this point; none if that takes more than a step.

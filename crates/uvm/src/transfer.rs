@@ -31,7 +31,7 @@ use crate::amap::slots::put_bytes;
 use crate::amap::AnonHolders;
 use crate::loan::{Loan, LoanedPage};
 use crate::map::tree::Tree;
-use crate::map::{choose_place, Change, Entry, LockedMap, Map, Place, Writes, NOWHERE};
+use crate::map::{Change, Entry, LockedMap, Map, Writes, NOWHERE};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -346,12 +346,12 @@ impl<M: Machine> Uvm<M> {
             return Err(TransferError::NoSpace.into());
         }
         let len = if pages > AREA { pages } else { AREA };
-        let (bounds, anywhere) = (space.map.bounds, Place::Anywhere);
-        let chosen = choose_place(map.tree, bounds, len, anywhere).map(|start| (start, len));
-        let chosen = chosen.or_else(|_| {
-            choose_place(map.tree, bounds, pages, anywhere).map(|start| (start, pages))
-        });
-        let Ok((start, len)) = chosen else { return Err(TransferError::NoSpace.into()) };
+        let find = |map: &LockedMap<'_, '_, M>, len: Pages| {
+            space.map.find_space(map.tree, len.bytes()).map(|start| (start, len))
+        };
+        let Some((start, len)) = find(map, len).or_else(|| find(map, pages)) else {
+            return Err(TransferError::NoSpace.into());
+        };
         let name = space.map.area_name.call_once(|| Arc::new("transfer")).clone();
         let area = VaRange::new(start, start + len);
         map.exclude(area);

@@ -562,7 +562,10 @@ impl File {
             access::may_change_elsewhere(&node).map_err(|_| EACCES)?;
             access::may_change(&node)?;
         }
-        self.io.object().ok_or(ENODEV)
+        let mappable = self.io.mappable().ok_or(ENODEV)?;
+        let object = mappable.object().ok_or(ENODEV)?;
+        mappable.mapped(self);
+        Ok(object)
     }
 
     /// What a mapping of this file is called: the path that leads here now. Mappings that were made

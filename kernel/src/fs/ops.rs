@@ -182,6 +182,9 @@ pub trait Mappable {
     /// The memory, for `mmap` and `execve`; `None` where this one file has none.
     fn object(&self) -> Option<vm::Object>;
 
+    /// The memory is about to be mapped, which reads the file.
+    fn mapped(&self, _file: &File) {}
+
     /// File seals, for those that have them.
     fn seals(&self) -> Result<u32> {
         Err(EINVAL)

@@ -4,8 +4,8 @@
 //!   0x0000_0000_0040_0000  a program with fixed addresses
 //!   0x0000_5555_5555_4000  one without                          } then its heap
 //!            ...           mappings
-//!   0x0000_7fff_f7fd_5000  the interpreter, below INTERP_TOP
-//!   0x0000_7fff_ffff_f000  stack, down to its limit
+//!   0x0000_7fff_f7fd_5000  the interpreter, at the top of what mappings have
+//!   0x0000_7fff_ffff_f000  the stack, which grows
 //! ```
 //!
 //! [`map`] maps segments and stack and touches no user memory. [`clear_tails`] and [`write_stack`]
@@ -30,13 +30,16 @@ use linux_raw_sys::auxvec;
 const PAGE: u64 = 4096;
 /// Where position independent programs go.
 const PROGRAM_BASE: u64 = 0x5555_5555_4000;
-/// Interpreters end below this.
-const INTERP_TOP: u64 = 0x7fff_f7ff_f000;
 /// The highest stack address. A page below the end, since nothing should lie next to the hole.
 const STACK_TOP: u64 = USER_END;
-/// Bounds of the room for the stack, whatever its limit says.
+/// What is mapped of the stack at first, as on Linux.
+const STACK_FIRST: u64 = 132 << 10;
+/// Bounds of the room for arguments and environment, whatever the stack's limit says.
 const STACK_MIN: u64 = 128 << 10;
 const STACK_MAX: u64 = 64 << 20;
+/// Bounds of the room that is left for the stack to grow, whatever its limit says.
+const ROOM_MIN: u64 = 128 << 20;
+const ROOM_MAX: u64 = 64 << 30;
 /// Bytes of the stack that are written at once.
 const PART: usize = 1 << 16;
 /// What looking at a string is, in bytes that are copied meanwhile.
@@ -80,9 +83,10 @@ pub fn map(
     let program_entry = image.entry.wrapping_add(bias);
     let mut entry = program_entry;
     let mut interpreter_base = 0;
+    let growth_room = stack_limit.clamp(ROOM_MIN, ROOM_MAX) & !(PAGE - 1);
     if let Some((file, image)) = interpreter {
         let (first, end) = image.span();
-        let base = INTERP_TOP.checked_sub(end - first).ok_or(ENOMEM)?;
+        let base = (STACK_TOP - growth_room).checked_sub(end - first).ok_or(ENOMEM)?;
         interpreter_base = base.wrapping_sub(first);
         map_segments(space, (file, image), interpreter_base)?;
         entry = image.entry.wrapping_add(interpreter_base);
@@ -90,7 +94,7 @@ pub fn map(
     let stack_room = stack_limit.clamp(STACK_MIN, STACK_MAX) & !(PAGE - 1);
     let executable = image.stack == StackRights::Executable;
     let prot = if executable { Prot::READ_WRITE | Prot::EXECUTE } else { Prot::READ_WRITE };
-    vm::stack(space, STACK_TOP, stack_room, prot)?;
+    vm::stack(space, STACK_TOP, STACK_FIRST, growth_room, prot)?;
     Ok(Loaded {
         entry,
         program_entry,

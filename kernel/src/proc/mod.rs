@@ -24,6 +24,7 @@ pub mod exec;
 pub mod exit;
 pub mod foreign_memory;
 pub mod futex;
+pub mod growth;
 pub mod image;
 pub mod init;
 pub mod limits;

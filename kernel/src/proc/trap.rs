@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::growth::grow_stack;
 use super::signal::{code, send, SigInfo, Signal, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use super::{current_thread, Thread};
 use crate::arch::abi::{Exception, LastFault, Mapped};
@@ -36,7 +37,19 @@ pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 /// again if it returns to its program.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(mm) = thread.own_mm() else { return Err(FaultError::NoMapping) };
-    let count = match vm::fault(&mm.space, va, access)? {
+    let mut found = vm::fault(&mm.space, va, access);
+    if found == Err(FaultError::NoMapping) && grow_stack(&mm, va) {
+        found = vm::fault(&mm.space, va, access);
+    }
+    if access == Access::Read {
+        // What may be written or executed alone can be read all the same: so the machine has it.
+        for implies in [Access::Write, Access::Execute] {
+            if found == Err(FaultError::Protection) {
+                found = vm::fault(&mm.space, va, implies);
+            }
+        }
+    }
+    let count = match found? {
         FaultKind::Major => {
             MAJOR_FAULTS.fetch_add(1, Ordering::Relaxed);
             &thread.major_faults

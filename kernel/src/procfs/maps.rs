@@ -162,7 +162,6 @@ fn put_sizes(out: &mut Text, space: &Space, (start, end): (u64, u64), locked: u6
 /// What Linux calls `VmFlags`, as far as there is such a thing here.
 fn put_flags(out: &mut Text, line: &MapLine<'_>) -> fmt::Result {
     out.write_str("VmFlags:")?;
-    let is_stack = line.name == "[stack]";
     for (is, name) in [
         (line.prot.contains(Prot::READ), "rd"),
         (line.prot.contains(Prot::WRITE), "wr"),
@@ -172,7 +171,7 @@ fn put_flags(out: &mut Text, line: &MapLine<'_>) -> fmt::Result {
         (line.max_prot.contains(Prot::WRITE), "mw"),
         (line.max_prot.contains(Prot::EXECUTE), "me"),
         (line.sharing == Sharing::Shared, "ms"),
-        (is_stack, "gd"),
+        (line.grows_down, "gd"),
         (line.locked, "lo"),
         (line.usage == Usage::Sequential, "sr"),
         (line.usage == Usage::Random, "rr"),

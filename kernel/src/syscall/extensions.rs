@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use machine::PAGE_SIZE;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::mem::{allow_growth, current_mm, prot, PAGE, PROT_KNOWN};
+use super::mem::{current_mm, prot, PAGE, PROT_KNOWN};
 use super::{Calls, Handler};
 use crate::arch::layout::USER_END;
 use crate::chain::zero_copy::{from_pages, give_pages, hold, loan_pages, take_back, to_pages};
@@ -18,6 +18,7 @@ use crate::fs::file::File;
 use crate::fs::inode::downcast;
 use crate::fs::pipe::{self, Blocking, Taken};
 use crate::proc::curproc;
+use crate::proc::growth::allow_growth;
 use crate::user;
 use crate::vm::{self, Export, Giving};
 use linux_raw_sys::general as abi;

@@ -2,7 +2,6 @@
 //! system.
 
 use alloc::sync::Arc;
-use core::ops::Range;
 use core::sync::atomic::Ordering;
 
 use super::{calls, mlock, Calls};
@@ -13,11 +12,11 @@ use crate::errno::{
 };
 use crate::fs::file::{File, MapAccess};
 use crate::proc::curproc;
-use crate::proc::limits::{INFINITY, RLIMIT_AS, RLIMIT_DATA};
+use crate::proc::growth::{allow_growth, asker, check_locked, growing, Growth, Promise};
+use crate::proc::limits::{INFINITY, RLIMIT_DATA};
 use crate::proc::mm::Mm;
 use crate::proc::thread::OwnMm;
 use crate::proc::{current_process, current_thread};
-use crate::sync::MutexGuard;
 use crate::vm::{
     self, commit, Backing, Export, MapArgs, Name, Object, Place, Populate, Prot, RemapPlace,
     Sharing, Writing,
@@ -31,6 +30,7 @@ pub const CALLS: Calls = calls! {
     __NR_mprotect => mprotect[3],
     __NR_mremap => mremap[5],
     __NR_brk => brk[1],
+    __NR_remap_file_pages => remap_file_pages[5],
 };
 
 pub(super) const PAGE: u64 = 4096;
@@ -40,8 +40,9 @@ const MAP_IGNORED: u32 = abi::MAP_NORESERVE
     | abi::MAP_DENYWRITE
     | abi::MAP_EXECUTABLE
     | abi::MAP_NONBLOCK
-    | abi::MAP_32BIT
     | abi::MAP_UNINITIALIZED;
+/// The sizes of large pages, which say nothing without `MAP_HUGETLB`.
+const MAP_HUGE_SIZES: u32 = abi::MAP_HUGE_2MB | abi::MAP_HUGE_1GB;
 
 pub(super) fn current_mm() -> Result<OwnMm> {
     current_thread().own_mm().ok_or(ESRCH)
@@ -67,7 +68,7 @@ pub(super) fn range(addr: u64, len: u64) -> Result<u64> {
 
 pub(super) fn prot(bits: u32) -> Prot {
     let one = |bit, prot| if bits & bit != 0 { prot } else { Prot::NONE };
-    let write = one(abi::PROT_WRITE, Prot::READ_WRITE);
+    let write = one(abi::PROT_WRITE, Prot::WRITE);
     one(abi::PROT_READ, Prot::READ) | write | one(abi::PROT_EXEC, Prot::EXECUTE)
 }
 
@@ -85,7 +86,14 @@ struct Source {
 }
 
 fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -> Result<u64> {
-    if !offset.is_multiple_of(PAGE) || len == 0 {
+    if !offset.is_multiple_of(PAGE) {
+        return Err(EINVAL);
+    }
+    let file = match flags & abi::MAP_ANONYMOUS != 0 {
+        true => None,
+        false => Some(curproc::file(fd)?),
+    };
+    if len == 0 {
         return Err(EINVAL);
     }
     let len = whole_pages(len).filter(|&len| len <= USER_END).ok_or(ENOMEM)?;
@@ -94,15 +102,16 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         check_fixed(addr, len)?;
     }
     let wanted = prot(prot_bits);
-    let source = if flags & abi::MAP_ANONYMOUS != 0 {
-        anonymous_source(flags, len)?
-    } else {
-        file_source(&*curproc::file(fd)?, flags, wanted, offset, len)?
+    let source = match &file {
+        None => anonymous_source(flags, len)?,
+        Some(file) => file_source(file, flags, wanted, offset, len)?,
     };
     let place = if flags & abi::MAP_FIXED_NOREPLACE != 0 {
         Place::FixedNoReplace
     } else if fixed {
         Place::Fixed
+    } else if flags & abi::MAP_32BIT != 0 {
+        Place::Low
     } else if addr != 0 {
         Place::Hint
     } else {
@@ -116,7 +125,7 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
     };
     let populate = flags & abi::MAP_POPULATE != 0 && flags & abi::MAP_NONBLOCK == 0;
     let args = MapArgs {
-        addr: if place == Place::Hint {
+        addr: if matches!(place, Place::Hint | Place::Low) {
             (addr & !(PAGE - 1)).max(MAP_LOWEST)
         } else {
             addr & !(PAGE - 1)
@@ -132,24 +141,6 @@ fn mmap(addr: u64, len: u64, prot_bits: u32, flags: u32, fd: i32, offset: u64) -
         name: source.name,
     };
     map_new(&args, lock, promise_of(flags))
-}
-
-/// Whether a new mapping is promised: as Linux has it, `MAP_NORESERVE` counts for nothing where no
-/// more may be promised than there is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Promise {
-    Made,
-    None,
-}
-
-impl Promise {
-    /// Of memory that a space has mapped already, with no promise perhaps.
-    fn of_mapped(mm: &Mm) -> Promise {
-        match mm.has_unpromised.load(Ordering::Relaxed) && !commit::is_strict() {
-            true => Promise::None,
-            false => Promise::Made,
-        }
-    }
 }
 
 fn promise_of(flags: u32) -> Promise {
@@ -175,7 +166,7 @@ pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>, promise: Promise) 
     let _growing = growing(&mm, lock);
     growth.check(&mm)?;
     if lock.is_some() {
-        mlock::check_growth(&mm, args.len).map_err(|_| EAGAIN)?;
+        check_locked(&mm, args.len).map_err(|_| EAGAIN)?;
     }
     if promise == Promise::None {
         mm.has_unpromised.store(true, Ordering::Relaxed);
@@ -188,12 +179,6 @@ pub(super) fn map_new(args: &MapArgs, lock: Option<Populate>, promise: Promise) 
         }
         None => vm::map(&mm.space, args),
     })
-}
-
-/// Keeps other threads from growing the space, if a limit holds for what is mapped or locked.
-fn growing(mm: &Mm, lock: Option<Populate>) -> Option<MutexGuard<'_, ()>> {
-    let is_limited = current_process().limits_memory() || commit::is_strict();
-    (lock.is_some() || is_limited).then(|| mm.growing.lock())
 }
 
 fn check_fixed(addr: u64, len: u64) -> Result<()> {
@@ -229,6 +214,9 @@ fn sharing(flags: u32) -> Result<Sharing> {
 /// `MAP_SHARED_VALIDATE` refuses flags it doesn't know.
 fn validated_flags(flags: u32) -> Result<()> {
     const KNOWN: u32 = MAP_IGNORED
+        | MAP_HUGE_SIZES
+        | abi::MAP_32BIT
+        | abi::MAP_HUGETLB
         | abi::MAP_SHARED
         | abi::MAP_PRIVATE
         | abi::MAP_FIXED
@@ -253,8 +241,10 @@ fn anonymous_source(flags: u32, len: u64) -> Result<Source> {
         abi::MAP_PRIVATE => Sharing::Private,
         _ => return Err(EINVAL),
     };
+    let grows = flags & abi::MAP_GROWSDOWN != 0;
     let (backing, name) = match sharing {
-        Sharing::Private => (Backing::Anon, None),
+        Sharing::Private => (Backing::Anon, grows.then(vm::stack_name)),
+        Sharing::Shared if grows => return Err(EINVAL),
         Sharing::Shared => {
             let object = match promise_of(flags) {
                 Promise::Made => Object::promised(len, shared_promise(len)?)?,
@@ -275,19 +265,14 @@ pub(super) fn shared_promise(len: u64) -> Result<commit::Shared> {
     commit::Shared::take(len, mapped, asker())
 }
 
-fn asker() -> commit::Asker {
-    if current_process().cred().has(Caps::SYS_ADMIN) {
-        commit::Asker::Admin
-    } else {
-        commit::Asker::Other
-    }
-}
-
 fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> Result<Source> {
     if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
         return Err(EOVERFLOW);
     }
     let sharing = sharing(flags)?;
+    if flags & abi::MAP_GROWSDOWN != 0 {
+        return Err(EINVAL);
+    }
     if file.is_dir() {
         return Err(ENODEV);
     }
@@ -320,66 +305,6 @@ fn file_source(file: &File, flags: u32, wanted: Prot, offset: u64, len: u64) -> 
     Ok(Source { sharing, max_prot, backing, name, _writing: writing })
 }
 
-/// How an address space is about to grow, in bytes.
-#[derive(Default)]
-struct Growth {
-    mapped: u64,
-    /// Part of `mapped` that is private and writable.
-    data: u64,
-    /// Addresses whose mappings go.
-    replaced: Range<u64>,
-}
-
-impl Growth {
-    /// Enforces `RLIMIT_AS` and `RLIMIT_DATA`.
-    fn check(&self, mm: &Mm) -> Result<()> {
-        let process = current_process();
-        if !process.limits_memory() {
-            return Ok(());
-        }
-        let (space, data) = (process.limit(RLIMIT_AS), process.limit(RLIMIT_DATA));
-        let now = mm.mapping_stats();
-        let gone = vm::mapping_stats(&mm.space, self.replaced.start, self.replaced.end);
-        let fits = |now: u64, gone: u64, more: u64, limit| {
-            (now - gone.min(now)).saturating_add(more) <= limit
-        };
-        let in_data = self.data == 0 || fits(now.data, gone.data, self.data, data);
-        if in_data && fits(now.mapped, gone.mapped, self.mapped, space) {
-            Ok(())
-        } else {
-            Err(ENOMEM)
-        }
-    }
-
-    /// Runs `change`, which lets the space grow so, if the memory that its data takes may be
-    /// promised.
-    fn promised<T>(
-        &self,
-        mm: &Mm,
-        promise: Promise,
-        change: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let is_strict = commit::is_strict();
-        if promise == Promise::Made && self.data != 0 {
-            self.promise(mm)?;
-        }
-        let result = change();
-        if is_strict {
-            commit::settle(&mm.space);
-        }
-        result
-    }
-
-    fn promise(&self, mm: &Mm) -> Result<()> {
-        let (mut more, mut mapped) = (self.data, 0);
-        if commit::is_strict() {
-            let gone = vm::mapping_stats(&mm.space, self.replaced.start, self.replaced.end);
-            (more, mapped) = (more.saturating_sub(gone.data), mm.mapping_stats().mapped);
-        }
-        commit::take(&mm.space, more, mapped, asker())
-    }
-}
-
 /// Maps what was exported, at `place` or anywhere, as far as the running process's limits go.
 pub(super) fn import(export: &Export, place: Option<u64>) -> Result<u64> {
     let mm = current_mm()?;
@@ -390,22 +315,6 @@ pub(super) fn import(export: &Export, place: Option<u64>) -> Result<u64> {
     let replaced = place.map_or(0..0, |at| at..at + len);
     let _growing = allow_growth(&mm, len, replaced)?;
     export.import(&mm.space, place)
-}
-
-/// Allows for `len` bytes of new private memory, in place of `replaced`, while the result lives.
-pub(super) fn allow_growth(
-    mm: &Mm,
-    len: u64,
-    replaced: Range<u64>,
-) -> Result<Option<MutexGuard<'_, ()>>> {
-    let guard = growing(mm, None);
-    let growth = Growth { mapped: len, data: len, replaced };
-    growth.check(mm)?;
-    // Whatever changes the mappings next counts them.
-    if commit::is_strict() {
-        growth.promise(mm)?;
-    }
-    Ok(guard)
 }
 
 fn munmap(addr: u64, len: u64) -> Result<()> {
@@ -423,7 +332,7 @@ fn munmap(addr: u64, len: u64) -> Result<()> {
     result
 }
 
-fn mprotect(addr: u64, len: u64, bits: u64) -> Result<()> {
+fn mprotect(mut addr: u64, len: u64, bits: u64) -> Result<()> {
     const GROWS: u32 = abi::PROT_GROWSDOWN | abi::PROT_GROWSUP;
     let bits = u32::try_from(bits).map_err(|_| EINVAL)?;
     if bits & !(PROT_KNOWN | GROWS) != 0 || bits & GROWS == GROWS || !addr.is_multiple_of(PAGE) {
@@ -432,8 +341,16 @@ fn mprotect(addr: u64, len: u64, bits: u64) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
-    let len = range(addr, len)?;
+    let mut len = range(addr, len)?;
     let mm = current_mm()?;
+    if bits & GROWS != 0 {
+        let (start, is_stack) = mapping_at(&mm, addr).ok_or(ENOMEM)?;
+        // No mapping grows upwards.
+        if !is_stack || bits & abi::PROT_GROWSUP != 0 {
+            return Err(EINVAL);
+        }
+        (addr, len) = (start, addr + len - start);
+    }
     let writes = bits & abi::PROT_WRITE != 0;
     let is_limited = writes && current_process().limit(RLIMIT_DATA) != INFINITY;
     let is_strict = commit::is_strict();
@@ -447,6 +364,13 @@ fn mprotect(addr: u64, len: u64, bits: u64) -> Result<()> {
         growth.check(&mm)?;
     }
     growth.promised(&mm, Promise::of_mapped(&mm), || vm::protect(&mm.space, addr, len, prot(bits)))
+}
+
+/// The start of the mapping that an address is in, and whether that is a stack.
+fn mapping_at(mm: &Mm, addr: u64) -> Option<(u64, bool)> {
+    let mut found = None;
+    vm::line(&mm.space, addr, &mut |line| found = Some((line.start, line.grows_down)));
+    found.filter(|&(start, _)| start <= addr)
 }
 
 fn mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) -> Result<u64> {
@@ -489,9 +413,19 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) -> Result<
         }
     };
     let mm = current_mm()?;
-    let copies = old_pages == 0 && vm::shared_key(&mm.space, old).is_some();
-    if copies && place == RemapPlace::InPlace {
-        return Err(ENOMEM);
+    mapping_at(&mm, old).ok_or(EFAULT)?;
+    let stays = flags & (FIXED | DONTUNMAP) == 0;
+    if stays && new_pages <= old_pages {
+        if new_pages < old_pages {
+            munmap(old + new_pages, old_pages - new_pages)?;
+        }
+        return Ok(old);
+    }
+    if old_pages == 0 {
+        return repeat(&mm, old, new_pages, place);
+    }
+    if !vm::is_one_mapping(&mm.space, old, old_pages.min(new_pages))? {
+        return Err(EFAULT);
     }
     let grows = flags & DONTUNMAP != 0 || new_pages > old_pages;
     let _growing = (grows || commit::is_strict()).then(|| mm.growing.lock());
@@ -507,10 +441,43 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) -> Result<
     growth.promised(&mm, promise, || vm::remap(&mm.space, old, old_pages, new_pages, place, keep))
 }
 
+/// Maps what is shared at an address a second time, as `mremap` does for a mapping of no length.
+fn repeat(mm: &Mm, old: u64, len: u64, place: RemapPlace) -> Result<u64> {
+    let args = vm::mapped(&mm.space, old, None)?;
+    if args.sharing != Sharing::Shared {
+        return Err(EINVAL);
+    }
+    let (addr, place) = match place {
+        RemapPlace::InPlace => return Err(ENOMEM),
+        RemapPlace::MayMove => (0, Place::Anywhere),
+        RemapPlace::Fixed(addr) => (addr, Place::Fixed),
+    };
+    let lock = args.locked.then_some(Populate::Now);
+    map_new(&MapArgs { addr, len, place, locked: false, ..args }, lock, Promise::None)
+}
+
+/// Shows other pages of what is mapped shared at an address: `page` is the first, counted from the
+/// object's.
+fn remap_file_pages(start: u64, len: u64, prot: u64, page: u64, _flags: u32) -> Result<()> {
+    let (addr, len) = (start & !(PAGE - 1), len & !(PAGE - 1));
+    let offset = page.checked_mul(PAGE).filter(|at| at.checked_add(len).is_some());
+    let (Some(offset), true) = (offset, prot == 0 && len != 0) else { return Err(EINVAL) };
+    range(addr, len).map_err(|_| EINVAL)?;
+    let mm = current_mm()?;
+    let args = vm::mapped(&mm.space, addr, Some(offset)).map_err(|_| EINVAL)?;
+    if args.sharing != Sharing::Shared || !vm::is_one_mapping(&mm.space, addr, len)? {
+        return Err(EINVAL);
+    }
+    let lock = args.locked.then_some(Populate::Now);
+    let args =
+        MapArgs { addr, len, place: Place::Fixed, populate: Populate::Now, locked: false, ..args };
+    map_new(&args, lock, Promise::None).map(drop)
+}
+
 /// Whether the mapping that has its last page at an address may become longer.
 fn check_longer(mm: &Mm, at: u64, more: u64) -> Result<Growth> {
     if vm::mapping_stats(&mm.space, at, at + PAGE).locked != 0 {
-        mlock::check_growth(mm, more).map_err(|_| EAGAIN)?;
+        check_locked(mm, more).map_err(|_| EAGAIN)?;
     }
     check_size(mm, at, more)
 }
@@ -544,8 +511,7 @@ fn brk(wanted: u64) -> Result<u64> {
     if new_page > old_page {
         let more = new_page - old_page;
         growth = Growth { mapped: more, data: more, ..growth };
-        if growth.check(&mm).is_err() || (lock.is_some() && mlock::check_growth(&mm, more).is_err())
-        {
+        if growth.check(&mm).is_err() || (lock.is_some() && check_locked(&mm, more).is_err()) {
             return Ok(end);
         }
     }

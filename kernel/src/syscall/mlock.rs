@@ -5,8 +5,8 @@ use super::{calls, Calls};
 use crate::cred::caps::Caps;
 use crate::errno::{Result, EINVAL, ENOMEM, EPERM};
 use crate::proc::current_process;
+use crate::proc::growth::check_locked;
 use crate::proc::limits::RLIMIT_MEMLOCK;
-use crate::proc::mm::Mm;
 use crate::proc::Process;
 use crate::vm::{self, Populate};
 
@@ -24,18 +24,6 @@ pub(super) fn check_may_lock(process: &Process) -> Result<()> {
         Ok(())
     } else {
         Err(EPERM)
-    }
-}
-
-/// Whether the running process may have so many bytes more locked than it has.
-pub(super) fn check_growth(mm: &Mm, more: u64) -> Result<()> {
-    let process = current_process();
-    let limit = process.limit(RLIMIT_MEMLOCK);
-    if process.cred().has(Caps::IPC_LOCK) || mm.mapping_stats().locked.saturating_add(more) <= limit
-    {
-        Ok(())
-    } else {
-        Err(ENOMEM)
     }
 }
 
@@ -57,7 +45,7 @@ fn lock(addr: u64, len: u64, when: Populate) -> Result<()> {
     let mm = current_mm()?;
     let _growing = mm.growing.lock();
     let already = vm::mapping_stats(&mm.space, start, start + len).locked;
-    check_growth(&mm, len - already)?;
+    check_locked(&mm, len - already)?;
     vm::lock(&mm.space, start, len, when)
 }
 

@@ -7,6 +7,7 @@ use crate::arch::layout::USER_END;
 use crate::errno::{Result, EEXIST, EINVAL, ENOMEM};
 use crate::ipc::shm::{self, Create, Info, Owner};
 use crate::proc::current_process;
+use crate::proc::growth::Promise;
 use crate::proc::limits::RLIMIT_MEMLOCK;
 use crate::sched;
 use crate::user;
@@ -114,7 +115,7 @@ fn shmat(id: i32, addr: u64, flags: u32) -> Result<u64> {
         name: Some(name),
         ..MapArgs::default()
     };
-    let at = mem::map_new(&args, None, mem::Promise::None).map_err(|errno| {
+    let at = mem::map_new(&args, None, Promise::None).map_err(|errno| {
         if errno == EEXIST {
             EINVAL
         } else {

@@ -16,6 +16,7 @@ mod pin;
 mod segment;
 mod settings;
 mod space;
+mod stack;
 mod swap;
 mod system;
 mod transfer;
@@ -37,11 +38,12 @@ pub use self::settings::{
 };
 pub use self::settings::{swap_transfer_ended, SwapTransfer};
 pub use self::space::{
-    activate, advise, brk, check_mapped, deactivate, dump_line, dump_sums, fault, inherit, line,
-    lock, lock_all, map, mapping_stats, object_stats, page_states, protect, range_stats, remap,
-    resident, resident_pages, shared_key, space_clear, space_fork, space_new, stack, tables,
-    unlock, unlock_all, unmap, Object, Space,
+    activate, advise, brk, check_mapped, deactivate, dump_line, dump_sums, fault, inherit,
+    is_one_mapping, line, lock, lock_all, map, mapped, mapping_stats, object_stats, page_states,
+    protect, range_stats, remap, resident, resident_pages, shared_key, space_clear, space_fork,
+    space_new, tables, unlock, unlock_all, unmap, Mapped, Object, Space,
 };
+pub use self::stack::{grow_stack, stack, stack_above, stack_name};
 pub use self::system::{init, Above};
 pub use self::transfer::{
     flush, put_back, receive, to_donate, transfer, unmap_donated, worth_remapping, Export, Giving,
@@ -75,6 +77,8 @@ pub enum Backing {
     },
     /// A shared segment from its start.
     Segment(Segment),
+    /// What another mapping shows.
+    Mapped(Arc<Mapped>),
 }
 
 /// Where a mapping is to lie.
@@ -89,6 +93,8 @@ pub enum Place {
     Fixed,
     /// At `addr` or not at all.
     FixedNoReplace,
+    /// Below 2 GiB, at `addr` if that is free.
+    Low,
 }
 
 /// When pages are brought in.
@@ -284,6 +290,8 @@ pub struct MapLine<'a> {
     pub node: (u64, u64),
     /// The mapping's name; empty if it has none.
     pub name: &'a str,
+    /// Whether it is a stack: see [`grow_stack`].
+    pub grows_down: bool,
     /// Whether the mapping is locked in memory.
     pub locked: bool,
     /// The most that accesses may be allowed.

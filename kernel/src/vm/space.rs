@@ -5,18 +5,26 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use machine::{Machine, PageRange, Pages, Pmap, Prot, Va, PAGE_SIZE};
-use uvm::{FaultError, FaultKind, Inherit, MapError, MapRequest, RangeError, RangeStats, Sharing};
+use uvm::{
+    FaultError, FaultKind, Inherit, MapError, MapRequest, Pager, RangeError, RangeStats, Sharing,
+};
 
 pub use super::object::Object;
 use super::system::with;
 use super::{
-    advice, commit, Access, Advice, Backing, MapArgs, MapLine, MappingStats, ObjectStats, OldRange,
-    PageState, Place, Populate, RemapPlace,
+    advice, commit, stack, Access, Advice, Backing, MapArgs, MapLine, MappingStats, ObjectStats,
+    OldRange, PageState, Place, Populate, RemapPlace,
 };
 use crate::arch::layout::USER_END;
 use crate::arch::pmap;
-use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM};
+use crate::errno::{Result, EACCES, EEXIST, EFAULT, EINVAL, ENOMEM, EPERM};
 use crate::mem::frames::{KernelMachine, KERNEL};
+
+/// Where `MAP_32BIT` maps, as on Linux.
+const LOW: PageRange = match PageRange::new(Va(1 << 30), Va(1 << 31)) {
+    Some(range) => range,
+    None => panic!("the range is of whole pages"),
+};
 
 /// The lowest address that is ever mapped, so that a null pointer with a small offset faults.
 const USER_START: u64 = 0x1000;
@@ -107,6 +115,9 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
         Backing::Segment(segment) => {
             uvm::Backing::Object { pager: segment.pager(), offset: Pages(0) }
         }
+        Backing::Mapped(mapped) => {
+            uvm::Backing::Object { pager: mapped.pager.clone(), offset: mapped.offset }
+        }
     };
     let va = Va(args.addr);
     MapRequest {
@@ -115,6 +126,7 @@ fn request(args: &MapArgs) -> MapRequest<KernelMachine> {
             Place::Hint => uvm::Place::Hint(va),
             Place::Fixed => uvm::Place::Fixed(va),
             Place::FixedNoReplace => uvm::Place::FixedNoReplace(va),
+            Place::Low => uvm::Place::Within(LOW),
         },
         len: Pages::floor(args.len),
         prot: args.prot,
@@ -181,7 +193,16 @@ pub fn deactivate() {
 pub fn map(space: &Space, args: &MapArgs) -> Result<u64> {
     let (now, len, prot) = (args.populate, args.len, args.prot);
     let request = request(args);
-    let va = with(|uvm, held| uvm.map(held, space.get(), &request)).map_err(map_errno)?;
+    let is_low = args.place == Place::Low && args.addr + args.len <= LOW.end.0;
+    let at_hint = is_low.then(|| {
+        let place = uvm::Place::FixedNoReplace(Va(args.addr));
+        let request = MapRequest { place, ..self::request(args) };
+        with(|uvm, held| uvm.map(held, space.get(), &request)).ok()
+    });
+    let va = match at_hint.flatten() {
+        Some(va) => va,
+        None => with(|uvm, held| uvm.map(held, space.get(), &request)).map_err(map_errno)?,
+    };
     if now == Populate::Now {
         // What is shared is there when it has been read; a store would make it dirty.
         let order = match args.sharing {
@@ -207,6 +228,77 @@ pub fn unmap(space: &Space, addr: u64, len: u64) -> Result<()> {
 pub fn protect(space: &Space, addr: u64, len: u64, prot: Prot) -> Result<()> {
     let range = range(addr, len)?;
     with(|uvm, held| uvm.protect(held, space.get(), range, prot)).map_err(range_errno)
+}
+
+/// An object's pages, from one of them on. While it lives, another writer may be counted.
+pub struct Mapped {
+    pager: Arc<dyn Pager<KernelMachine>>,
+    offset: Pages,
+    is_writer: bool,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if self.is_writer {
+            self.pager.object().leave_writer();
+        }
+    }
+}
+
+/// What another mapping is made with to show what the one at an address does, from there on; or
+/// from `offset` bytes of its object on.
+///
+/// # Errors
+/// `EFAULT`: nothing is mapped there; `EPERM`: it may be written, and no more such mappings are
+/// admitted.
+pub fn mapped(space: &Space, at: u64, offset: Option<u64>) -> Result<MapArgs> {
+    let here = pages_from(at & !(PAGE - 1), 1)?;
+    let (entry, name) = with(|uvm, held| uvm.first_in(held, space.get(), here)).ok_or(EFAULT)?;
+    let object = with(|uvm, held| uvm.object_at(held, space.get(), here.start));
+    let mut backing = Backing::Anon;
+    if let Some((pager, first)) = object {
+        let is_writer = entry.sharing == Sharing::Shared && entry.max_prot.contains(Prot::WRITE);
+        if is_writer && !pager.object().admit_writer() {
+            return Err(EPERM);
+        }
+        let offset = offset.map_or(first, Pages::floor);
+        backing = Backing::Mapped(Arc::new(Mapped { pager, offset, is_writer }));
+    }
+    Ok(MapArgs {
+        prot: entry.prot,
+        max_prot: entry.max_prot,
+        sharing: entry.sharing,
+        backing,
+        locked: entry.wired,
+        name,
+        ..MapArgs::default()
+    })
+}
+
+/// Whether a range is covered by mappings that differ in nothing, and continue each other.
+pub fn is_one_mapping(space: &Space, addr: u64, len: u64) -> Result<bool> {
+    let range = range(addr, len)?;
+    let (mut last, mut is_one): (Option<uvm::Outline>, _) = (None, true);
+    let covered = advice::each_part(space, range, |part| {
+        if let Some(last) = &last {
+            let follows = match (last.object, part.object) {
+                (None, None) => true,
+                (Some((a, first)), Some((b, next))) => a == b && first + last.range.pages() == next,
+                _ => false,
+            };
+            let kind = |part: &uvm::Outline| {
+                (part.prot, part.max_prot, part.sharing, part.wired, part.inherit, part.advice)
+            };
+            is_one &= follows && kind(last) == kind(part);
+        }
+        last = Some(*part);
+        if is_one {
+            Ok(())
+        } else {
+            Err(EFAULT)
+        }
+    });
+    Ok(is_one && covered == Ok(advice::Covered::Whole))
 }
 
 /// Resizes or moves.
@@ -250,19 +342,6 @@ pub fn brk(space: &Space, old_end: u64, new_end: u64, lock: Option<Populate>) ->
         populate: lock.unwrap_or_default(),
         locked: lock.is_some(),
         name: Some(Arc::new("[heap]")),
-        ..MapArgs::default()
-    };
-    map(space, &args).map(|_| ())
-}
-
-/// Maps a stack of at most `len` bytes that ends at `top`.
-pub fn stack(space: &Space, top: u64, len: u64, prot: Prot) -> Result<()> {
-    let args = MapArgs {
-        addr: top - len,
-        len,
-        prot,
-        place: Place::FixedNoReplace,
-        name: Some(Arc::new("[stack]")),
         ..MapArgs::default()
     };
     map(space, &args).map(|_| ())
@@ -367,7 +446,7 @@ pub fn shared_key(space: &Space, va: u64) -> Option<(u64, u64)> {
 pub fn line(space: &Space, from: u64, show: &mut dyn FnMut(&MapLine<'_>)) -> Option<u64> {
     let (e, name) = with(|uvm, held| uvm.first_in(held, space.get(), behind(space, from)?))?;
     let (text, node) = name.as_ref().map_or(("", (0, 0)), |name| (name.text(), name.node()));
-    show(&map_line(&e, text, node));
+    show(&map_line(&e, text, node, stack::grows_down(name.as_ref())));
     Some(e.range.end.0)
 }
 
@@ -411,7 +490,12 @@ pub fn range_stats(space: &Space, start: u64, end: u64) -> RangeStats {
     with(|uvm, held| uvm.range_stats(held, space.get(), range))
 }
 
-fn map_line<'a>(e: &uvm::Outline, name: &'a str, node: (u64, u64)) -> MapLine<'a> {
+fn map_line<'a>(
+    e: &uvm::Outline,
+    name: &'a str,
+    node: (u64, u64),
+    grows_down: bool,
+) -> MapLine<'a> {
     MapLine {
         start: e.range.start.0,
         end: e.range.end.0,
@@ -421,6 +505,7 @@ fn map_line<'a>(e: &uvm::Outline, name: &'a str, node: (u64, u64)) -> MapLine<'a
         object: e.object.map_or(0, |(id, _)| id),
         node,
         name,
+        grows_down,
         locked: e.wired,
         max_prot: e.max_prot,
         inherit: e.inherit,

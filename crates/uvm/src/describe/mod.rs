@@ -166,6 +166,32 @@ impl<M: Machine> Uvm<M> {
         tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
 
+    /// What is mapped at an address, if that is an object: its pager, and the page there. Cost:
+    /// O(log n).
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let text = file(uvm, held, "text", 2)?;
+    /// let request = MapRequest::object(text.clone(), Pages(0), Pages(2), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// let (pager, page) = uvm.object_at(held, space, at + Pages(1)).unwrap();
+    /// assert_eq!((pager.object().id(), page), (text.object().id(), Pages(1)));
+    /// # Ok(()) });
+    /// ```
+    pub fn object_at(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        va: Va,
+    ) -> Option<(Arc<dyn Pager<M>>, Pages)> {
+        let here = VaRange::sized(va, Pages(1))?;
+        let (tree, _) = space.map.lock(self.mem(), held, here);
+        let entry = tree.get(va)?;
+        let oref = entry.object.as_ref()?;
+        Some((oref.pager.clone(), oref.offset + Pages::floor(va.0 - entry.range.start.0)))
+    }
+
     /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each`
     /// must not wait.
     ///

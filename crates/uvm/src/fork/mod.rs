@@ -246,6 +246,7 @@ impl<M: Machine> Uvm<M> {
         parent: &Space<M>,
     ) -> Result<Space<M>, NoMemory> {
         let child = self.space_of(held, parent.map.bounds, parent.family)?;
+        child.map.choose_below(parent.map.top());
         let mut down = Gather::new();
         let mut entries = Tree::new();
         // A little more than the last one needed, if it can be had at once: then the map is looked

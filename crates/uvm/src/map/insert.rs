@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, Pages, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Prot, Va, VaRange};
 
 use super::tree::{Taken, Tree};
 use super::{Advice, Change, Entry, Inherit, LockedMap, Map, Name, ORef, Writes};
@@ -28,8 +28,11 @@ use crate::{Space, Stop, Uvm};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// At the highest free addresses.
+    /// At the highest free addresses, as far as they are [for the map to
+    /// choose](Space::choose_below).
     Anywhere,
+    /// At the highest free addresses of a range.
+    Within(PageRange),
     /// Here if it is free, else as `Anywhere`.
     Hint(Va),
     /// Here, in place of whatever is here.
@@ -42,7 +45,7 @@ impl Place {
     /// The address, where no other will do.
     pub(crate) fn fixed(self) -> Option<Va> {
         match self {
-            Place::Anywhere | Place::Hint(_) => None,
+            Place::Anywhere | Place::Within(_) | Place::Hint(_) => None,
             Place::Fixed(va) | Place::FixedNoReplace(va) => Some(va),
         }
     }
@@ -293,7 +296,7 @@ impl<M: Machine> Uvm<M> {
             if map.is_refilled(lock, ahead) {
                 return Ok(None);
             }
-            let start = choose_place(map.tree, space.map.bounds, request.len, request.place)?;
+            let start = choose_place(map.tree, &space.map, request.len, request.place)?;
             // As on Linux, one more than may be had by cutting.
             if !map.has_room(0) {
                 return Err(Stop::Fail(MapError::TooMany));
@@ -398,15 +401,15 @@ pub(crate) fn moves_many(from: VaRange, to: Va) -> bool {
 /// have some.
 pub(crate) fn find_like<M: Machine>(
     tree: &Tree<Entry<M>>,
-    bounds: VaRange,
+    map: &Map<M>,
     now: VaRange,
     len: Pages,
 ) -> Option<Va> {
     let room = Pages(len.0.checked_add(TABLE.0)?);
-    if now.pages() < TABLE || room > bounds.pages() {
+    if now.pages() < TABLE || room > map.bounds.pages() {
         return None;
     }
-    let wide = tree.find_space(bounds, room.bytes())?;
+    let wide = map.find_space(tree, room.bytes())?;
     Some(Va(wide.0 + now.start.0.wrapping_sub(wide.0) % TABLE.bytes()))
 }
 
@@ -419,14 +422,18 @@ pub(crate) fn within(bounds: VaRange, va: Va, len: Pages) -> Option<VaRange> {
 /// Where so many pages go.
 pub(crate) fn choose_place<M: Machine>(
     tree: &Tree<Entry<M>>,
-    bounds: VaRange,
+    map: &Map<M>,
     len: Pages,
     place: Place,
 ) -> Result<Va, Stop<MapError>> {
-    let anywhere = || tree.find_space(bounds, len.bytes()).ok_or(Stop::Fail(MapError::NoSpace));
-    let free = |va: Va| within(bounds, va, len).is_some_and(|range| tree.is_free(range));
+    let anywhere = || map.find_space(tree, len.bytes()).ok_or(Stop::Fail(MapError::NoSpace));
+    let free = |va: Va| within(map.bounds, va, len).is_some_and(|range| tree.is_free(range));
     match place {
         Place::Anywhere => anywhere(),
+        Place::Within(range) => {
+            let range = VaRange::from(range).intersect(map.bounds);
+            tree.find_space(range, len.bytes()).ok_or(Stop::Fail(MapError::NoSpace))
+        }
         Place::Hint(va) if free(va) => Ok(va),
         Place::Hint(_) => anywhere(),
         Place::Fixed(va) => Ok(va),

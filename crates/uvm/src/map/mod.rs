@@ -40,7 +40,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 
-use machine::lines::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use machine::lines::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
 
 use crate::amap::ARef;
@@ -329,6 +329,8 @@ impl<M: Machine> Entry<M> {
 pub struct Map<M: Machine> {
     pub(crate) tree: Shared<order::Map, M::Lock, Tree<Entry<M>>>,
     pub(crate) bounds: VaRange,
+    /// Addresses that the map chooses lie below this one, while there is room.
+    top: AtomicU64,
     /// Where pages are transferred to that may lie anywhere, and where to look first; 0 if there is
     /// no such place. Read and written under the tree's lock.
     pub(crate) area: (AtomicU64, AtomicU64),
@@ -416,6 +418,7 @@ impl<M: Machine> Map<M> {
         Map {
             tree: Shared::new(Tree::new()),
             bounds,
+            top: AtomicU64::new(bounds.end.0),
             area,
             area_name: spin::Once::new(),
             fork_bytes: AtomicUsize::new(0),
@@ -423,6 +426,20 @@ impl<M: Machine> Map<M> {
             was_wired: AtomicBool::new(false),
             is_claimed: AtomicBool::new(false),
         }
+    }
+
+    pub(crate) fn choose_below(&self, va: Va) {
+        self.top.store(va.0, Relaxed);
+    }
+
+    pub(crate) fn top(&self) -> Va {
+        Va(self.top.load(Relaxed))
+    }
+
+    /// The highest free addresses that are the map's to choose, and are wide enough.
+    pub(crate) fn find_space(&self, tree: &Tree<Entry<M>>, bytes: u64) -> Option<Va> {
+        let below = VaRange::new(self.bounds.start, self.top()).intersect(self.bounds);
+        tree.find_space(below, bytes).or_else(|| tree.find_space(self.bounds, bytes))
     }
 
     /// Entries in the map.

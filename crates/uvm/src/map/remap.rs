@@ -170,8 +170,8 @@ impl<M: Machine> Uvm<M> {
                 let start = match place {
                     RemapPlace::Stay => return Err(Stop::Fail(MapError::NoSpace)),
                     RemapPlace::MayMove => {
-                        let like = find_like(map.tree, space.map.bounds, old, new_len);
-                        like.or_else(|| map.tree.find_space(space.map.bounds, new_len.bytes()))
+                        let like = find_like(map.tree, &space.map, old, new_len);
+                        like.or_else(|| space.map.find_space(map.tree, new_len.bytes()))
                     }
                     RemapPlace::Fixed(va) => Some(va),
                 }

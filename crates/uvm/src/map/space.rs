@@ -1,7 +1,7 @@
 //! Address spaces: a map and the translations that cache it.
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageRange, Pmap, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageRange, Pmap, Va, VaRange};
 
 use crate::map::remap_history::RemapHistory;
 use crate::map::Map;
@@ -55,6 +55,20 @@ impl<M: Machine> Space<M> {
     /// ```
     pub fn map(&self) -> &Map<M> {
         &self.map
+    }
+
+    /// Keeps the addresses from `va` on for mappings whose place is said, as long as there is room
+    /// below: what grows downwards finds them free. A child has that from its parent.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// space.choose_below(Va(1 << 30));
+    /// assert!(uvm.map(held, space, &MapRequest::zero(Pages(1)))? < Va(1 << 30));
+    /// # Ok(()) });
+    /// ```
+    pub fn choose_below(&self, va: Va) {
+        self.map.choose_below(va);
     }
 
     /// Whether the space is this instance's.

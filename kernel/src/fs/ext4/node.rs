@@ -574,6 +574,10 @@ impl Mappable for Node {
     fn object(&self) -> Option<vm::Object> {
         self.contents().ok().map(|contents| contents.object().clone())
     }
+
+    fn mapped(&self, file: &File) {
+        self.accessed(file);
+    }
 }
 
 impl Stored for Node {

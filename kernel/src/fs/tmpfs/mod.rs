@@ -513,6 +513,10 @@ impl Mappable for TmpNode {
         self.data().ok().map(|data| data.object().clone())
     }
 
+    fn mapped(&self, file: &File) {
+        self.accessed(file);
+    }
+
     fn seals(&self) -> Result<u32> {
         Ok(self.data()?.seals())
     }
