@@ -230,6 +230,18 @@ static void frees(void) {
     say("resident", resident(page, 16));
     say("a store keeps the page", poke(page, 9));
     say("and the rest of it", peek(page + 1));
+    // More than there is memory for: the first half makes room for the second.
+    long half = 300 << 20;
+    char *much = at(0, half, RW, ANON, -1), *more = at(0, half, RW, ANON, -1);
+    for (long i = 0; i < half; i += PAGE) much[i] = 5;
+    say("MADV_FREE of much", madvise(much, half, 8));
+    for (long i = 0; i < half; i += 64 * PAGE) much[i] = 6;
+    for (long i = 0; i < half; i += PAGE) more[i] = 7;
+    long lost = 0, odd = 0;
+    for (long i = 0; i < half; i += 64 * PAGE) odd += much[i] != 6 || (much[i + 8 * PAGE] != 5 && much[i + 8 * PAGE]);
+    for (long i = 0; i < half; i += PAGE) lost += more[i] != 7;
+    say("stores that are lost", lost + odd);
+    MUST(!munmap(much, half) && !munmap(more, half));
     int fd = file(4);
     char *private = at(0, 4 * PAGE, RW, MAP_PRIVATE, fd), *shared = at(0, PAGE, RW, MAP_SHARED, fd);
     say("of a private file", madvise(private, 4 * PAGE, 8));

@@ -45,6 +45,7 @@ const LINE_ENDED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_is_ended_as_its_turn_comes_hands_it_on"];
 const LINE_EARLY: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "who_wakes_up_early_takes_no_turn"];
+const FREED_LAZILY: &[&str] = &["-p", "uvm-vm", "--test", "paging", "freed_lazily"];
 const LARGE: &[&str] = &["-p", "uvm-vm", "--test", "spaces", "many_"];
 const MOVING: &[&str] = &["-p", "uvm-vm", "--test", "moving"];
 const GIVEN_BACK: &[&str] = &["-p", "uvm-vm", "--test", "paging", "what_was_given_back_before"];
@@ -150,6 +151,18 @@ const PLANTS: &[Plant] = &[
         file: "uvm/src/map/lock.rs",
         changes: &[("        machine.wake(self.channel());\n", "")],
         found_by: CLAIMS,
+    },
+    Plant {
+        what: "free lazily: what a child has too",
+        file: "uvm/src/pageout/range.rs",
+        changes: &[("if is_own && anon.refs() == 1 {", "if anon.refs() != 0 {")],
+        found_by: FREED_LAZILY,
+    },
+    Plant {
+        what: "free lazily: a page that was stored to counts as modified for ever",
+        file: "uvm/src/pageout/range.rs",
+        changes: &[("        self.mem().pmap().clear_modified(page, down);\n", "")],
+        found_by: FREED_LAZILY,
     },
     Plant {
         what: "heap: the bits of a swap device are not reserved",

@@ -399,6 +399,7 @@ impl<M: Machine> Uvm<M> {
     /// uvm.space_destroy(held, other);
     /// # Ok(()) });
     /// ```
+    #[allow(clippy::result_large_err, reason = "a refusal hands the range back, and is rare")]
     pub fn attach_range(
         &self,
         held: &mut Held<'_, order::Nothing>,

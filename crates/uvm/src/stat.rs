@@ -89,6 +89,8 @@ counters! {
     Deactivated = "pgdeactivate",
     /// Inactive pages that had been used again, or whose kind of memory is kept.
     Reactivated = "pgactivate",
+    /// Pages that were freed lazily: they go when memory is short, unless they are stored to.
+    FreedLazily = "pglazyfree",
     /// Pages freed by passes and by the writes that they started.
     PagesFreed = "pgsteal",
     /// Of these, pages freed without I/O.

@@ -100,7 +100,11 @@ fn one(space: &Space, part: &Outline, advice: Advice) -> Result<()> {
         Advice::DontFork => inherit(Inherit::None),
         Advice::WipeOnFork => inherit(Inherit::Zero),
         Advice::DoFork | Advice::KeepOnFork => inherit(default_inheritance(part)),
-        Advice::DontNeed | Advice::Free => discard(space, part.range),
+        Advice::DontNeed => discard(space, part.range),
+        Advice::Free => {
+            with(|uvm, held| uvm.free_lazily(held, space.get(), part.range));
+            Ok(())
+        }
         Advice::DontNeedLocked => return discard_locked(space, part),
         Advice::Remove => return object::punch(space, part.range),
         Advice::Cold => {

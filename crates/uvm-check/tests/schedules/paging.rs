@@ -207,6 +207,27 @@ fn a_store_is_not_lost_to_the_page_daemon() {
     check_paging(|| store_beside_the_daemon(Paged::new(Fate::Works)));
 }
 
+/// What is stored after pages were freed lazily stays, though the page daemon comes for them, and
+/// another CPU knows the pages as modified.
+#[test]
+fn a_store_to_a_page_freed_lazily_is_not_lost() {
+    check_paging(|| {
+        let p = Paged::new(Fate::Works);
+        let space = p.written();
+        p.w.store(2, &space, P, 1);
+        let daemon = p.daemon(2);
+        for n in 2..4 {
+            p.w.uvm.free_lazily(&mut ThreadCtx::new().held(), &space, BOTH);
+            p.w.store(2, &space, P, n);
+            assert_eq!(p.w.load(0, &space, P), n);
+        }
+        daemon.join().unwrap();
+        let seen = (p.w.load(0, &space, P), p.w.load(0, &space, Q));
+        assert!(seen == (3, 1) || seen == (3, 0), "{seen:?}");
+        p.end(vec![space], &[])
+    });
+}
+
 /// Pages change hands between the page daemon's look at a page and its look at whose it is.
 #[test]
 fn pages_change_owners_beside_the_page_daemon() {

@@ -11,6 +11,8 @@
 //!   some   slot   BUSY              coming in; with PAGEOUT on its way out; with neither, about to be taken away
 //!   none   slot                     on swap alone
 //!   none   LOST                     it could not be read back
+//!   some   ZERO   CLEAN             freed lazily: it may go, unless the pmap says modified
+//!   none   ZERO                     gone so: zeroes
 //! ```
 //!
 //! Anons live in a table of the instance and are named by number, so that an amap slot is four

@@ -13,6 +13,7 @@ use machine::{
 use crate::amap::borrowed::Content;
 use crate::map::steps::{part_to_look_at, Lock};
 use crate::map::{tree::entry_bytes, Entry, Writes};
+use crate::page::Slot;
 use crate::{Space, Uvm};
 
 /// A range's pages, by where they are; a moment's value.
@@ -199,7 +200,7 @@ impl<M: Machine> Uvm<M> {
                 (run.start.max(slots.start)..run.end.min(slots.end), entries as usize);
             for (number, tables, heap) in body.slots.shares(run) {
                 sum.heap += heap / entries;
-                let (is_resident, leaves) = self.holds(&mut h, number);
+                let Some((is_resident, leaves)) = self.holds(&mut h, number) else { continue };
                 // A page's leaves, each one's tables, each slot's entries.
                 let share = PAGE_SIZE / leaves.saturating_mul(tables).saturating_mul(entries);
                 if is_resident {
@@ -240,7 +241,7 @@ impl<M: Machine> Uvm<M> {
                 let anon = e.amap.as_ref().and_then(|a| {
                     let (body, mut h) = a.amap.body.lock(&mut h);
                     let number = body.slots.get(e.slot(a, va))?;
-                    Some(self.holds(&mut h, number).0)
+                    self.holds(&mut h, number).map(|(is_resident, _)| is_resident)
                 });
                 let is_in_object = |h: &mut Held<'_, order::Map>| {
                     e.object.as_ref().is_some_and(|o| {
@@ -258,18 +259,21 @@ impl<M: Machine> Uvm<M> {
         tree.is_covered(range)
     }
 
-    /// Whether what a slot holds is in memory, and how many leaves hold it.
+    /// Whether what a slot holds is in memory, and how many leaves hold it; `None` if it has gone
+    /// after it was freed lazily.
     fn holds<P: Before<order::Anon>>(
         &self,
         held: &mut Held<'_, P>,
         number: NonZeroU32,
-    ) -> (bool, usize) {
+    ) -> Option<(bool, usize)> {
         match Content::of(number) {
             Content::Anon(no) => {
                 let (anon, _) = self.anons.get(no).lock(held);
-                (anon.page().is_some(), anon.refs().max(1) as usize)
+                let is_resident = anon.page().is_some();
+                let has_data = is_resident || anon.swap != Some(Slot::ZERO);
+                has_data.then(|| (is_resident, anon.refs().max(1) as usize))
             }
-            Content::Borrowed(_) => (true, 1),
+            Content::Borrowed(_) => Some((true, 1)),
         }
     }
 }

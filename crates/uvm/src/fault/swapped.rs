@@ -104,6 +104,9 @@ impl<M: Machine> Uvm<M> {
         slot: u64,
         no: AnonNo,
     ) -> Attempt<()> {
+        if self.zero_freed(held, no)? {
+            return Ok(());
+        }
         let Some((page, first)) = self.begin_read(held, no, None)? else { return Ok(()) };
         let leave = self.frames().low_water();
         let mut cluster = Cluster { pages: [page].into_iter().collect(), first, leave };
@@ -111,6 +114,22 @@ impl<M: Machine> Uvm<M> {
             self.widen(held, entry, body, slot, &mut cluster);
         }
         self.swap_request(&cluster).map_or(Ok(()), |request| Err(Stop::Read(request)))
+    }
+
+    /// Gives an anon that has gone after it was freed lazily a page of zeroes; says whether it had.
+    fn zero_freed(&self, held: &mut Held<'_, order::Amap>, no: AnonNo) -> Result<bool, FaultError> {
+        let machine = self.mem();
+        let (mut body, mut h) = self.anons.get(no).lock(held);
+        if body.page().is_some() || body.swap != Some(Slot::ZERO) {
+            return Ok(false);
+        }
+        let page = machine.frames().alloc(machine, &mut h, Reserve::User)?;
+        machine.zero(page);
+        body.set_page(machine.frames(), no, page);
+        body.swap = None;
+        machine.frames().activate(machine, &mut h, page);
+        self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
+        Ok(true)
     }
 
     /// Widens a read by what continues it in the window around the fault, and plans the next.

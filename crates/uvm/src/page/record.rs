@@ -61,6 +61,10 @@ impl Slot {
     /// No place: the data could not be read, and is gone.
     pub const LOST: Slot = Slot(NonZeroU32::MAX);
 
+    /// No place: the page may go without being written, and is zeroes then
+    /// ([`free_lazily`](crate::Uvm::free_lazily)).
+    pub(crate) const ZERO: Slot = Slot(NonZeroU32::new(u32::MAX - 1).unwrap());
+
     /// Numbers end here: a page's record has room for no more.
     pub(crate) const NUMBERS: u32 = 1 << (64 - SLOT_SHIFT);
 
@@ -104,7 +108,7 @@ impl Slot {
     /// ```
     #[must_use]
     pub fn is_place(self) -> bool {
-        self != Slot::LOST
+        !matches!(self, Slot::LOST | Slot::ZERO)
     }
 }
 

@@ -370,7 +370,8 @@ impl<M: Machine> Uvm<M> {
             }
             // A page with a stale slot can always be written: to that one, if there is no other.
             let swaps = owner.launder() == Launder::Swap;
-            let is_new = swaps && owner.slot(frames, page).is_none();
+            let has_place = owner.slot(frames, page).is_some_and(Slot::is_place);
+            let is_new = swaps && !has_place && !owner.is_stored(self, page);
             if swaps || self.is_clean(page) {
                 if !is_new || pass.room != 0 {
                     pass.room -= usize::from(is_new);

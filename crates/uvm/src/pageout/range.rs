@@ -1,5 +1,5 @@
-//! Page-out on request: a range's pages leave memory, or come next when it is short; MADV_PAGEOUT
-//! and MADV_COLD.
+//! Page-out on request: a range's pages leave memory, or come next when it is short, or go then
+//! without being written; MADV_PAGEOUT, MADV_COLD and MADV_FREE.
 //!
 //! The pages are found layer by layer, a few at a time, and looked at like those of a desperate
 //! pass, with nothing locked that a write could wait for. What other spaces use too stays, and so
@@ -12,12 +12,15 @@
 
 use arrayvec::ArrayVec;
 
-use crate::page::{Owner, SCAN};
+use crate::page::{Gather, Owner, PageFlags, Slot, SCAN};
 use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange};
 
 use super::{Priority, Progress};
 use crate::amap::borrowed::Content;
+use crate::anon::{AnonBody, AnonNo};
 use crate::map::Entry;
+use crate::owner::PageOwner;
+use crate::stat::Counter;
 use crate::swap::WRITE_CLUSTER;
 use crate::{Space, Uvm};
 
@@ -29,6 +32,8 @@ struct Found {
     pages: ArrayVec<PageNo, SCAN>,
     /// Looks that are left.
     looks: usize,
+    /// What CPUs must forget before the pages are touched.
+    down: Gather,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -55,7 +60,7 @@ impl<M: Machine> Uvm<M> {
         let range = VaRange::from(range);
         let mut progress = Progress::default();
         let mut batch = ArrayVec::<(PageNo, Owner), WRITE_CLUSTER>::new();
-        self.each_found(held, space, range, |held, pages| {
+        self.each_page(held, space, range, |held, pages| {
             if batch.remaining_capacity() < pages.len() {
                 progress = progress.and(self.pageout_pages(held, &batch));
                 batch.clear();
@@ -111,52 +116,143 @@ impl<M: Machine> Uvm<M> {
         let range = VaRange::from(range);
         let frames = self.frames();
         frames.flush_pending(held);
-        self.each_found(held, space, range, |held, pages| {
+        self.each_page(held, space, range, |held, pages| {
             pages.iter().for_each(|&page| _ = self.mem().pmap().clear_referenced(page));
             frames.deactivate(held, pages);
         });
     }
 
-    /// Calls `each` with the resident pages of a range, some at a time, with nothing locked: by
-    /// then a page may be another's.
-    fn each_found(
+    /// Gives a range's private zeroes up: what was stored there is kept until memory is short, and
+    /// for as long as it is stored to again; else it is zeroes then, without a write. What is on
+    /// swap goes at once. Pages stay as they are that another space has too, that are wired, pinned
+    /// or on loan, or that have an object below. Cost: by pages.
+    ///
+    /// Source: Linux's MADV_FREE. A freed page has a copy on swap that takes no room there: zeroes.
+    /// So all that is known of clean pages holds for it.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let range = memory(uvm, held, space, 2)?;
+    /// uvm.free_lazily(held, space, range);
+    /// store(uvm, space, range.start, &[2])?;
+    /// uvm.pageout_range(held, space, range);
+    /// assert_eq!(load(uvm, space, range.start)?, [2], "stored to again");
+    /// assert_eq!(load(uvm, space, range.start + Pages(1))?, [0]);
+    /// # Ok(()) });
+    /// ```
+    pub fn free_lazily(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        space: &Space<M>,
+        range: PageRange,
+    ) {
+        let (range, frames) = (VaRange::from(range), self.frames());
+        frames.flush_pending(held);
+        self.each_found(
+            held,
+            (space, range),
+            |h, e, part, found| match e.object.is_some() || e.wired {
+                true => part.end,
+                false => self.own_anons(h, e, part, found, |no, body, h, down| {
+                    self.free_anon_lazily(no, body, h, down)
+                }),
+            },
+            |held, pages| {
+                self.stat().add(self.mem().cpu(), Counter::FreedLazily, pages.len() as u64);
+                frames.deactivate(held, pages);
+            },
+        );
+    }
+
+    /// Lets an anon's data go when its page does; the page, if it has one that may.
+    fn free_anon_lazily(
+        &self,
+        no: AnonNo,
+        body: &mut AnonBody,
+        held: &mut Held<'_, order::Anon>,
+        down: &mut Gather,
+    ) -> Option<PageNo> {
+        let Some(page) = body.page() else {
+            if let Some(slot) = body.swap.replace(Slot::ZERO) {
+                self.swap().free(self.mem(), held, slot);
+            }
+            return None;
+        };
+        if !self.can_go(page) {
+            return None;
+        }
+        PageOwner::Anon { no, body }.set_slot(self, held, page, Some(Slot::ZERO));
+        self.mem().pmap().clear_modified(page, down);
+        self.mem().pmap().clear_referenced(page);
+        self.frames().set_flags(page, PageFlags::CLEAN);
+        Some(page)
+    }
+
+    /// Calls `each` with the resident pages of a range, those of its amaps first.
+    fn each_page(
         &self,
         held: &mut Held<'_, order::Nothing>,
         space: &Space<M>,
         range: VaRange,
         mut each: impl FnMut(&mut Held<'_, order::Nothing>, &[PageNo]),
     ) {
-        for find in [Self::pages_above, Self::pages_below] {
-            let mut rest = range;
-            while !rest.is_empty() {
-                let mut found = Found { pages: ArrayVec::new(), looks: LOOKS };
-                {
-                    let (tree, mut h) = space.map.lock(self.mem(), held, rest);
-                    let end = tree.try_each(rest, &mut |e| {
-                        let part = e.range.intersect(rest);
-                        let end = find(self, &mut h, e, part, &mut found);
-                        found.looks = found.looks.saturating_sub(1);
-                        if end < part.end || found.looks == 0 {
-                            Err(end)
-                        } else {
-                            Ok(())
-                        }
-                    });
-                    rest.start = end.err().unwrap_or(rest.end);
-                }
-                each(held, &found.pages);
-                self.mem().pause(held);
+        let above = |h: &mut Held<'_, _>, e: &_, part, found: &mut _| {
+            self.own_anons(h, e, part, found, |_, body, _, _| body.page())
+        };
+        self.each_found(held, (space, range), above, &mut each);
+        let below =
+            |h: &mut Held<'_, _>, e: &_, part, found: &mut _| self.pages_below(h, e, part, found);
+        self.each_found(held, (space, range), below, &mut each);
+    }
+
+    /// Calls `each` with the pages of a range that `find` finds in the parts of its entries, some
+    /// at a time, with nothing locked: by then a page may be another's. `find` returns the address
+    /// that it has come to.
+    fn each_found(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        (space, range): (&Space<M>, VaRange),
+        mut find: impl FnMut(&mut Held<'_, order::Map>, &Entry<M>, VaRange, &mut Found) -> Va,
+        mut each: impl FnMut(&mut Held<'_, order::Nothing>, &[PageNo]),
+    ) {
+        let mut rest = range;
+        while !rest.is_empty() {
+            let mut found = Found { pages: ArrayVec::new(), looks: LOOKS, down: Gather::new() };
+            {
+                let (tree, mut h) = space.map.lock(self.mem(), held, rest);
+                let end = tree.try_each(rest, &mut |e| {
+                    let part = e.range.intersect(rest);
+                    let end = find(&mut h, e, part, &mut found);
+                    found.looks = found.looks.saturating_sub(1);
+                    if end < part.end || found.looks == 0 {
+                        Err(end)
+                    } else {
+                        Ok(())
+                    }
+                });
+                rest.start = end.err().unwrap_or(rest.end);
             }
+            found.down.perform(self.frames(), self.mem(), held);
+            each(held, &found.pages);
+            self.mem().pause(held);
         }
     }
 
-    /// The pages of an entry's part that are its own, up to the address that is returned.
-    fn pages_above(
+    /// Adds the pages that `look` returns for the anons of an entry's part that no other space has,
+    /// up to the address that is returned.
+    fn own_anons(
         &self,
         held: &mut Held<'_, order::Map>,
         e: &Entry<M>,
         part: VaRange,
         found: &mut Found,
+        mut look: impl FnMut(
+            AnonNo,
+            &mut AnonBody,
+            &mut Held<'_, order::Anon>,
+            &mut Gather,
+        ) -> Option<PageNo>,
     ) -> Va {
         let Some(aref) = &e.amap else { return part.end };
         let first = e.slot(aref, part.start);
@@ -168,13 +264,15 @@ impl<M: Machine> Uvm<M> {
             found.looks -= 1;
             let Some(no) = Content::anon(number) else { continue };
             let is_own = body.cover.is_exclusive(slot..slot + 1) && !body.slots.is_shared(slot);
-            let (anon, _) = self.anons.get(no).lock(&mut h);
-            found.pages.extend(anon.page().filter(|_| is_own && anon.refs() == 1));
+            let (mut anon, mut h) = self.anons.get(no).lock(&mut h);
+            if is_own && anon.refs() == 1 {
+                found.pages.extend(look(no, &mut anon, &mut h, &mut found.down));
+            }
         }
         part.end
     }
 
-    /// As [`pages_above`](Self::pages_above), of the object.
+    /// The pages of an entry's part that its object has, up to the address that is returned.
     fn pages_below(
         &self,
         held: &mut Held<'_, order::Map>,

@@ -200,12 +200,13 @@ impl<M: Machine> PassLock<M> {
 }
 
 /// Counters of pages that a pass may take after them.
-const MADE: [Counter; 5] = [
+const MADE: [Counter; 6] = [
     Counter::SwapIns,
     Counter::FilePagesRead,
     Counter::FilePagesWritten,
     Counter::SwapErrors,
     Counter::FileErrors,
+    Counter::FreedLazily,
 ];
 
 /// What one operation has done to get memory.
@@ -533,7 +534,8 @@ impl<M: Machine> Uvm<M> {
     /// What a pass can take at most, but for what is under way.
     fn fresh(&self, held: &mut Held<'_, order::Nothing>) -> usize {
         let files = self.file_pages(held);
-        if self.swap().slots() == 0 && files == 0 {
+        let was_freed = self.stat().get(Counter::FreedLazily) != 0;
+        if self.swap().slots() == 0 && files == 0 && !was_freed {
             return 0;
         }
         let loosened = self.pass_lock.loosened.load(Relaxed);

@@ -388,6 +388,77 @@ fn pages_that_are_returned_are_found_after_memory_had_run_out() {
     assert_empty(&uvm);
 }
 
+/// Without swap, what was freed lazily is what makes room: until then it is there, and what is
+/// stored to again stays.
+#[test]
+fn what_is_freed_lazily_makes_room() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let (s, va) = filled(&uvm, held, 200);
+    let freed = PageRange::sized(va, Pages(150)).unwrap();
+    uvm.free_lazily(held, &s, freed);
+    assert_eq!(uvm.stat().get(Counter::FreedLazily), 150);
+    check(&uvm, &s, va, 200);
+    (0..150).step_by(3).for_each(|i| store(&uvm, &s, va + Pages(i), !(i as u8)).unwrap());
+    audit(&uvm, held, &[&s]);
+    let more = uvm.map(held, &s, &MapRequest::zero(Pages(200))).unwrap();
+    (0..120).for_each(|i| store(&uvm, &s, more + Pages(i), 1).unwrap());
+    audit(&uvm, held, &[&s]);
+    let stays = |i: u64| i >= 150 || i.is_multiple_of(3);
+    let stored = |i: u64| if i < 150 { !(i as u8) } else { i as u8 };
+    (0..200)
+        .filter(|&i| stays(i))
+        .for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(stored(i))));
+    let gone = 150 - uvm.range_stats(held, &s, freed).anonymous;
+    assert!((50..=100).contains(&gone), "{gone} pages went");
+    // All other pages are needed: memory has run out when the freed ones have gone.
+    assert_eq!(
+        (120..200).find_map(|i| store(&uvm, &s, more + Pages(i), 1).err()),
+        Some(FaultError::NoMemory)
+    );
+    uvm.unmap(held, &s, PageRange::sized(more, Pages(200)).unwrap()).unwrap();
+    (0..200).filter(|&i| !stays(i)).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(0)));
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
+/// A child's pages, wired ones, pages on loan and an object's copies stay; what is on swap goes at
+/// once.
+#[test]
+fn only_what_is_ones_own_is_freed_lazily() {
+    let (uvm, mut ctx) = (world(256), ThreadCtx::new());
+    let held = &mut ctx.held();
+    swap_on(&uvm, held, 256, Mode::AtOnce);
+    let (s, va) = filled(&uvm, held, 32);
+    let all = PageRange::sized(va, Pages(32)).unwrap();
+    let part = |first, len| PageRange::sized(va + Pages(first), Pages(len)).unwrap();
+    let child = uvm.fork(held, &s).unwrap();
+    uvm.free_lazily(held, &s, all);
+    uvm.free_lazily(held, &child, all);
+    uvm.pageout_range(held, &s, all);
+    check(&uvm, &s, va, 32);
+    check(&uvm, &child, va, 32);
+    uvm.space_destroy(held, child);
+    uvm.pageout_range(held, &s, part(0, 8));
+    let loan = uvm.loan_to_kernel(held, &s, part(8, 8)).unwrap();
+    uvm.wire(held, &s, part(16, 8)).unwrap();
+    let on_swap = uvm.swap_space().1;
+    assert!(on_swap >= 8, "{on_swap} pages are on swap");
+    uvm.free_lazily(held, &s, all);
+    assert_eq!(uvm.swap_space().1, 0);
+    assert_eq!(uvm.range_stats(held, &s, all).swapped, 0);
+    uvm.pageout_range(held, &s, all);
+    audit(&uvm, held, &[&s]);
+    let seen: Vec<u8> = (0..32).map(|i| load(&uvm, &s, va + Pages(i)).unwrap()).collect();
+    let stays = |i: u8| if (8..24).contains(&i) { i } else { 0 };
+    assert_eq!(seen, (0..32).map(stays).collect::<Vec<u8>>());
+    uvm.return_loan(held, loan).map_err(|(why, _)| why).unwrap();
+    audit(&uvm, held, &[&s]);
+    uvm.space_destroy(held, s);
+    assert_empty(&uvm);
+}
+
 #[test]
 fn clean_pages_leave_without_being_written_again() {
     let (uvm, mut ctx) = (world(256), ThreadCtx::new());

@@ -56,6 +56,12 @@ pub const CASES: &[Case] = &[
         ..guest("numbers at the edges", &[("edges", Libc::Musl)], &["/bin/edges"])
     },
     Case {
+        expect: &[Exactly(include_str!("../../../guest/addresses.linux"))],
+        memory: "512M",
+        seconds: 300,
+        ..guest("calls about mappings", &[("addresses", Libc::Musl)], &["/bin/addresses"])
+    },
+    Case {
         expect: &[Exactly(include_str!("../../../guest/sweeps.linux"))],
         memory: "1G",
         seconds: 300,
