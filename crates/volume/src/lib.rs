@@ -30,24 +30,25 @@
 
 extern crate alloc;
 
+mod cache;
 #[cfg(feature = "__example")]
 #[doc(hidden)]
 pub mod example;
 mod groups;
 mod index;
 mod inodes;
+mod journal;
 mod names;
 mod shadow;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use rsext4::{
-    ErrorContext, Ext4, Ext4Error, FileExtentState, FileExtentTarget, FileName, InodeNumber,
-    MountOptions, MountServices, MountedServices, NoopObserver, PreallocationOptions,
-    RangeOperation, ZeroRangeOptions,
+    ErrorContext, Ext4, Ext4Error, FileExtentState, FileExtentTarget, InodeNumber, MountOptions,
+    MountServices, MountedServices, NoopObserver, PreallocationOptions, RangeOperation,
+    ZeroRangeOptions,
 };
 use spin::Mutex;
 
@@ -59,8 +60,10 @@ pub use rsext4::{
     Ext4Timestamp as Timestamp,
 };
 
+use cache::LINE;
 use index::Index;
-use shadow::{Shadow, State};
+use journal::Journal;
+use shadow::{Shadow, State, Transaction};
 
 /// What a call may end with. The crate's kind of error says enough for an errno.
 pub type Result<T> = core::result::Result<T, ErrorKind>;
@@ -80,14 +83,6 @@ const DEEP_TREE: u64 = 4;
 
 /// Blocks that a file can have.
 const MOST_BLOCKS: u64 = u32::MAX as u64;
-/// What changes may weigh that are committed at once. One among inodes where none was changed since
-/// the last commit weighs more than the next there, which changes the same blocks.
-const MOST_CHANGES: u32 = 64;
-const CHANGE_ELSEWHERE: u32 = 3;
-/// Inodes that lie together, at most.
-const TOGETHER: u32 = 16;
-/// Steps of one long change that count as a change.
-const STEPS_A_CHANGE: u32 = 4;
 /// Units in which an inode counts its blocks.
 const SECTOR: u64 = 512;
 
@@ -235,6 +230,15 @@ pub enum Mode {
 
 type Services = MountedServices<(), NoopObserver>;
 
+/// Which journal a volume that has one is mounted with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeper {
+    /// That of [`journal`].
+    Own,
+    /// The crate's, which replays and ends what a crash has left.
+    Crate,
+}
+
 /// See the module. The host serialises calls by a lock that may sleep.
 ///
 /// ```
@@ -252,14 +256,12 @@ pub struct Volume<D: Device> {
     block_size: u64,
     /// Blocks were freed and that isn't committed yet.
     freed: bool,
-    /// What changes since the last commit weigh, and where they were.
-    changes: u32,
-    places: BTreeSet<u32>,
-    /// Nothing has been done since the last commit.
-    fresh: bool,
-    mode: Mode,
     index: Index,
     reserve: Reserve,
+    device: D,
+    clock: Box<dyn Clock + Send>,
+    /// Of a volume that is mounted for writing, if it has one.
+    journal: Option<Journal>,
 }
 
 /// Blocks that are kept for one user and one group, by their ids.
@@ -308,36 +310,63 @@ impl<D: Device> Volume<D> {
     ) -> Result<Self> {
         if mode == Mode::ReadWrite && groups::may_have_orphans(&mut device) {
             // Reading replays the journal, and deletes nothing yet.
-            let reader =
-                Self::mount_as_it_is(device.clone(), clock.clone(), Mode::ReadOnly, limits);
+            let reader = Self::mount_as_it_is(
+                device.clone(),
+                clock.clone(),
+                Mode::ReadOnly,
+                limits,
+                Keeper::Crate,
+            );
             if let Ok(mut reader) = reader {
                 reader.check_orphans(&mut device)?;
             }
+            if groups::superblock(&mut device).is_some_and(|superblock| superblock.has_journal()) {
+                let mut writer = Self::mount_as_it_is(
+                    device.clone(),
+                    clock.clone(),
+                    mode,
+                    limits,
+                    Keeper::Crate,
+                )?;
+                writer.unmount()?;
+            }
         }
-        let mounted = Self::mount_as_it_is(device.clone(), clock.clone(), mode, limits);
+        let mounted =
+            Self::mount_as_it_is(device.clone(), clock.clone(), mode, limits, Keeper::Own);
         // Inodes without names that are no such are not worth a volume.
         let is_damaged = matches!(mounted, Err(ErrorKind::Corrupted | ErrorKind::NotFound));
         if mode == Mode::ReadWrite && is_damaged && groups::forget_orphans(&mut device) {
-            return Self::mount_as_it_is(device, clock, mode, limits);
+            return Self::mount_as_it_is(device, clock, mode, limits, Keeper::Own);
         }
         mounted
     }
 
-    fn mount_as_it_is<C: Clock + Send + 'static>(
+    fn mount_as_it_is<C: Clock + Clone + Send + 'static>(
         mut device: D,
         clock: C,
         mode: Mode,
         limits: Limits,
+        keeper: Keeper,
     ) -> Result<Self> {
         let read_only = device.is_read_only();
         let mut state = State::new(STEP as usize, limits);
         let writes = if read_only { Mode::ReadOnly } else { mode };
         let superblock = groups::superblock(&mut device);
-        let has_journal = superblock.as_ref().is_some_and(|superblock| superblock.has_journal());
+        let journaled = superblock.filter(|superblock| {
+            superblock.has_journal()
+                && superblock.s_journal_inum != 0
+                && mode == Mode::ReadWrite
+                && keeper == Keeper::Own
+        });
         let reserve = superblock.as_ref().map_or(Reserve::default(), groups::reserve);
         state.mounting = superblock.map(|superblock| (writes, Box::new(superblock)));
+        if let Some(superblock) = &journaled {
+            state.cache.set_block_size(superblock.block_size());
+            let most = usize::MAX;
+            state.transaction = Some(Transaction { most, is_full: false, is_aborted: false });
+        }
         let state = Arc::new(Mutex::new(state));
-        let shadow = Shadow { device, state: state.clone() };
+        let shadow = Shadow { device: device.clone(), state: state.clone() };
         let options = match mode {
             Mode::ReadWrite => MountOptions::read_write(),
             Mode::ReadOnly => MountOptions {
@@ -346,28 +375,37 @@ impl<D: Device> Volume<D> {
                 ..MountOptions::read_only_no_journal_replay()
             },
         };
-        let fs = Ext4::mount(shadow, MountServices::new(clock, (), NoopObserver), options)
-            .map_err(kind)?;
+        let services = MountServices::new(clock.clone(), (), NoopObserver);
+        let fs = Ext4::mount(shadow, services, options).map_err(kind)?;
         let block_size = fs.statfs().block_size;
         {
             let mut state = state.lock();
             state.block_size = block_size;
             state.mounting = None;
-            state.holds_writes = has_journal && mode == Mode::ReadWrite;
         }
-        let index = Index::new(limits.cache_lines * shadow::LINE);
-        Ok(Volume {
+        let mut volume = Volume {
             fs,
             state,
             block_size,
             freed: false,
-            changes: 0,
-            places: BTreeSet::new(),
-            fresh: true,
-            mode,
-            index,
+            index: Index::new(limits.cache_lines * LINE),
             reserve,
-        })
+            device,
+            clock: Box::new(clock),
+            journal: None,
+        };
+        if let Some(superblock) = journaled {
+            let size = volume.attributes(superblock.s_journal_inum)?.size;
+            let runs = volume.extents(superblock.s_journal_inum, 0, size)?;
+            let journal = Journal::open(&mut volume.device, &superblock, runs)?;
+            let lines = limits.cache_lines.max(shadow::FEW);
+            let most = journal.most().min(lines * (LINE / block_size as usize));
+            if let Some(transaction) = &mut volume.state.lock().transaction {
+                transaction.most = most;
+            }
+            volume.journal = Some(journal);
+        }
+        Ok(volume)
     }
 
     /// Looks at each inode that the crate deletes or cuts as it mounts the volume for writing:
@@ -467,7 +505,6 @@ impl<D: Device> Volume<D> {
         if len == 0 {
             return Ok(Vec::new());
         }
-        self.make_log_room();
         let inode = number(ino)?;
         let most = self.state.lock().most_pieces;
         self.state.lock().pieces_left = Some(most);
@@ -515,7 +552,7 @@ impl<D: Device> Volume<D> {
         if self.freed {
             self.sync()?;
         }
-        self.begin_change(ino)?;
+        self.begin_change()?;
         self.allocate(ino, at, full_end - at)?;
         for run in self.extents(ino, at, full_end - at)? {
             if run.unwritten {
@@ -574,12 +611,11 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn allocate(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
-        self.make_log_room();
         let (at, end) = (self.floor(at), self.ceil(at + len));
         let holes: Vec<u64> =
             self.extents(ino, at, end - at)?.iter().map(|run| self.floor(run.at).max(at)).collect();
         let mut from = at;
-        for step in 1.. {
+        loop {
             let next = holes[holes.partition_point(|&hole| hole <= from)..].get(HOLES_AT_ONCE);
             let most = from.saturating_add(BLOCKS_AT_ONCE * self.block_size);
             let to = next.map_or(end, |&next| next.min(end)).min(most);
@@ -590,7 +626,7 @@ impl<D: Device> Volume<D> {
                 break;
             }
             from = to;
-            self.begin_step(ino, step)?;
+            self.begin_change()?;
         }
         Ok(())
     }
@@ -612,7 +648,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
-        self.begin_change(ino)?;
+        self.begin_change()?;
         let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
         if size < old {
             self.shrink(ino, size, old)?;
@@ -637,13 +673,13 @@ impl<D: Device> Volume<D> {
             return self.free(ino, from, to);
         }
         let (inode, mut end) = (number(ino)?, to);
-        for steps in 1.. {
+        loop {
             end = last_bytes(&runs, end, step).map_or(from, |at| at.max(from));
             if end == from || end <= runs[0].at {
                 break;
             }
             self.attempt(|fs| fs.truncate_inode(inode, end))?;
-            self.begin_step(ino, steps)?;
+            self.begin_change()?;
         }
         Ok(())
     }
@@ -685,7 +721,7 @@ impl<D: Device> Volume<D> {
     /// Returns how many pieces stay.
     fn free_most(&mut self, ino: u32, from: u64, to: u64) -> Result<usize> {
         let runs = self.extents(ino, from, to - from)?;
-        let (mut end, mut kept, mut steps) = (to, 0, 0);
+        let (mut end, mut kept) = (to, 0);
         while let Some(at) = last_bytes(&runs, end, self.freed_at_once()) {
             if !self.has_freed(ino, at, end)? {
                 let part = runs.partition_point(|run| run.at + run.len <= at);
@@ -694,8 +730,7 @@ impl<D: Device> Volume<D> {
                 }
             }
             end = at;
-            steps += 1;
-            self.begin_step(ino, steps)?;
+            self.begin_change()?;
         }
         Ok(kept)
     }
@@ -712,7 +747,6 @@ impl<D: Device> Volume<D> {
     /// and taken out again. Both are committed together.
     fn rebuild(&mut self, ino: u32) -> Result<()> {
         self.sync()?;
-        self.make_log_room();
         let inode = number(ino)?;
         let (size, block) = (self.fs.inode(inode).map_err(kind)?.size, self.block_size);
         let runs = self.extents(ino, 0, self.ceil(size))?;
@@ -765,7 +799,7 @@ impl<D: Device> Volume<D> {
         if from >= to {
             return Ok(());
         }
-        self.begin_change(ino)?;
+        self.begin_change()?;
         self.punch_now(ino, from, to)
     }
 
@@ -847,7 +881,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn reap(&mut self, ino: u32) -> Result<()> {
-        self.begin_change(ino)?;
+        self.begin_change()?;
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
         let is_file = info.mode & 0o170000 == 0o100000;
         self.freed = true;
@@ -876,47 +910,36 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn sync(&mut self) -> Result<()> {
-        self.make_log_room();
+        self.allow_all();
         self.fs.sync().map_err(kind)?;
-        debug_assert!(self.state.lock().is_written(), "a commit has left writes behind");
+        self.commit()?;
         self.freed = false;
-        self.changes = 0;
-        self.places.clear();
-        self.fresh = true;
         Ok(())
     }
 
-    /// Before a change: commits if there were many since the last time, since the crate copies the
-    /// whole of what is not committed at each change, to be able to take it back.
-    fn begin_change(&mut self, ino: u32) -> Result<()> {
-        if self.changes >= MOST_CHANGES {
+    /// What the crate has in its caches belongs to what is committed, however much that is.
+    fn allow_all(&mut self) {
+        if let Some(transaction) = &mut self.state.lock().transaction {
+            transaction.is_full = true;
+        }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        let Some(journal) = &mut self.journal else { return Ok(()) };
+        let now = self.clock.now().unwrap_or(Timestamp::new(0, 0));
+        journal.commit(&self.state, &mut self.device, now)
+    }
+
+    /// Before a change, and the next step of one long change: commits if much waits for that.
+    fn begin_change(&mut self) -> Result<()> {
+        if self.state.lock().is_much() {
             self.sync()?;
         }
-        self.changes += 1;
-        self.touches(ino);
-        self.make_log_room();
         Ok(())
     }
 
-    /// Takes note that an inode is part of a change.
-    pub(crate) fn touches(&mut self, ino: u32) {
-        if self.places.insert(ino / TOGETHER) {
-            self.changes += CHANGE_ELSEWHERE;
-        }
-    }
-
-    /// [`begin_change`](Self::begin_change) before the next step of one long change: most steps
-    /// change what the one before has changed.
-    fn begin_step(&mut self, ino: u32, steps: u32) -> Result<()> {
-        if steps.is_multiple_of(STEPS_A_CHANGE) {
-            self.begin_change(ino)?;
-        }
-        Ok(())
-    }
-
-    /// Makes a change. The crate reckons in advance what one writes to the journal, but not what
-    /// leaves its caches meanwhile. If that makes it too much, all is committed, after which the
-    /// caches are clean, and the change is made anew.
+    /// Makes a change. If it is more than the journal can take with what waits already, all of that
+    /// is committed, and the change is made anew.
     pub(crate) fn attempt<T>(
         &mut self,
         change: impl Fn(&mut Ext4<Shadow<D>, Services>) -> core::result::Result<T, Ext4Error>,
@@ -924,28 +947,11 @@ impl<D: Device> Volume<D> {
         match change(&mut self.fs) {
             Err(error) if is_of_journal(error) => {
                 self.sync()?;
-                self.make_log_room();
                 change(&mut self.fs)
             }
             done => done,
         }
         .map_err(kind)
-    }
-
-    /// Before anything after a commit: lets the crate make room in its journal.
-    ///
-    /// It does so when a transaction begins, but refuses (`Busy`) if what begins it is a single
-    /// block, which it has in its hands then: a superblock, an inode that leaves its cache. A link
-    /// to a directory begins a transaction properly, is refused in it, and leaves nothing behind.
-    fn make_log_room(&mut self) {
-        if !core::mem::take(&mut self.fresh) || self.mode == Mode::ReadOnly {
-            return;
-        }
-        if let Ok(name) = FileName::new(b"none") {
-            let root = self.fs.root_inode();
-            let refused = self.fs.hard_link(root, root, name);
-            debug_assert!(refused.is_err(), "a directory has been given a second name");
-        }
     }
 
     /// Makes the volume clean and ends its use.
@@ -965,9 +971,13 @@ impl<D: Device> Volume<D> {
     /// # Ok::<(), ErrorKind>(())
     /// ```
     pub fn unmount(&mut self) -> Result<()> {
-        self.make_log_room();
+        self.allow_all();
         self.fs.unmount().map_err(kind)?;
-        debug_assert!(self.state.lock().is_written(), "the volume's end has left writes behind");
+        self.commit()?;
+        if let Some(journal) = &mut self.journal {
+            journal.checkpoint(&self.state, &mut self.device)?;
+            journal.close(&mut self.device)?;
+        }
         Ok(())
     }
 

@@ -220,7 +220,6 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn attributes(&mut self, ino: u32) -> Result<Attributes> {
-        self.make_log_room();
         Ok(self.fs.inode(number(ino)?).map_err(kind)?.into())
     }
 
@@ -237,7 +236,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn change(&mut self, ino: u32, change: &Change) -> Result<Attributes> {
-        self.begin_change(ino)?;
+        self.begin_change()?;
         let update = InodeMetadataUpdate {
             permissions: change.perm.map(permissions).transpose()?,
             owner: change.owner,
@@ -264,7 +263,6 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn access_list(&mut self, ino: u32, which: AccessList) -> Result<Option<Vec<u8>>> {
-        self.make_log_room();
         match self.fs.get_xattr(number(ino)?, which.namespace(), b"") {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -289,7 +287,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn set_access_list(&mut self, ino: u32, which: AccessList, bytes: &[u8]) -> Result<()> {
-        self.begin_change(ino)?;
+        self.begin_change()?;
         let ino = number(ino)?;
         let mode = XattrSetMode::Upsert;
         self.attempt(|fs| fs.set_xattr(ino, which.namespace(), b"", bytes, mode))
@@ -312,7 +310,6 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn lookup(&mut self, dir: u32, text: &[u8]) -> Result<Attributes> {
-        self.make_log_room();
         let found = match self.known(dir, text)? {
             Known::Inode(ino) => self.attributes(ino)?,
             Known::Absent => return Err(ErrorKind::NotFound),
@@ -390,7 +387,6 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn list(&mut self, dir: u32, from: Cursor, max: usize) -> Result<Vec<Entry>> {
-        self.make_log_room();
         let entries = self.fs.read_directory(number(dir)?, from, max).map_err(kind)?;
         Ok(entries
             .into_iter()
@@ -424,12 +420,11 @@ impl<D: Device> Volume<D> {
         perm: u32,
         owner: (u32, u32),
     ) -> Result<Attributes> {
-        self.begin_change(dir)?;
+        self.begin_change()?;
         let who = MutationContext::new(owner.0, owner.1, 0, 0);
         let made = self.create_in(number(dir)?, name(text)?, new, permissions(perm)?, who);
         match &made {
             Ok(made) => {
-                self.touches(made.ino);
                 self.index.set(dir, text, Some(made.ino));
             }
             Err(_) => self.name_changed(dir, text),
@@ -483,8 +478,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
-        self.begin_change(dir)?;
-        self.touches(ino);
+        self.begin_change()?;
         let (inode, parent, called) = (number(ino)?, number(dir)?, name(text)?);
         let linked = self.attempt(|fs| fs.hard_link(inode, parent, called));
         match &linked {
@@ -513,7 +507,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn unlink(&mut self, dir: u32, text: &[u8]) -> Result<bool> {
-        self.begin_change(dir)?;
+        self.begin_change()?;
         let (parent, called) = (number(dir)?, name(text)?);
         let gone = self.attempt(|fs| fs.unlink(parent, called));
         match &gone {
@@ -521,7 +515,6 @@ impl<D: Device> Volume<D> {
             Err(_) => self.name_changed(dir, text),
         }
         let gone = gone?;
-        self.touches(gone.inode.raw());
         if gone.requires_reap() {
             self.lost_last_name(gone.inode.raw());
         }
@@ -544,7 +537,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
-        self.begin_change(dir)?;
+        self.begin_change()?;
         let (parent, called) = (number(dir)?, name(text)?);
         let gone = self.attempt(|fs| fs.remove_empty_directory(parent, called));
         match &gone {
@@ -577,8 +570,7 @@ impl<D: Device> Volume<D> {
         to: &[u8],
         how: Rename,
     ) -> Result<Option<u32>> {
-        self.begin_change(dir)?;
-        self.touches(to_dir);
+        self.begin_change()?;
         let options = match how {
             Rename::Replace => RenameOptions::REPLACE,
             Rename::NoReplace => RenameOptions::NO_REPLACE,
@@ -648,7 +640,6 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn read_link(&mut self, ino: u32) -> Result<Vec<u8>> {
-        self.make_log_room();
         let info = self.fs.inode(number(ino)?).map_err(kind)?;
         if u32::from(info.mode) & 0o170000 != 0o120000 {
             return Err(ErrorKind::InvalidInput);

@@ -8,40 +8,53 @@
 //! - a file's last, partial block, which it reads, zeroes behind the end and keeps in a cache of
 //!   its own, to be written at any later time: known by its block number, in [`State::shielded`].
 //!
-//! Everything else is metadata, of which there is one cache. A read that misses it brings a line
-//! in, and of a table of inodes those that lie behind it. On a volume with a journal a write stays
-//! in the cache until the crate flushes, or until there are too many: then all that was written
-//! goes to the disk in ascending order, what is adjacent in one request, as from a disk's own
-//! cache. So a transaction is a request for its blocks and one for its commit record, and a
-//! checkpoint one for each run of blocks. Without a journal a write goes to the disk at once: the
-//! order of writes is all that a crash leaves there.
+//! Everything else is metadata, of which there is one [cache](crate::cache). A read that misses it
+//! brings a line in, and of a table of inodes those that lie behind it. On a volume with a journal a
+//! write stays in the cache until it is [committed](crate::journal): the crate is shown a volume
+//! without one, and knows neither transactions nor when they end. Without a journal a write goes to
+//! the disk at once: the order of writes is all that a crash leaves there.
 //!
 //! I1: a block is shielded only while a file owns it; [`crate::Volume`] lifts the shield before it
 //! frees one. I2: nothing of a block that a file gets is still to be written when the host learns
 //! where it lies: [`State::give_to_host`].
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::ops::Range;
 
 use rsext4::superblock::Ext4Superblock;
-use rsext4::{BlockIo, DeviceCapabilities, DeviceGeometry, Ext4Error, Ext4Result, SectorId};
+use rsext4::{
+    BlockIo, DeviceCapabilities, DeviceGeometry, Ext4Error, Ext4Result, SectorId,
+    SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE,
+};
 use spin::Mutex;
 
+use crate::cache::{Cache, LINE, SECTOR};
 use crate::groups::Groups;
 use crate::inodes::Tables;
-use crate::{Device, Limits, Mode};
+use crate::{journal, Device, Limits, Mode};
 
-const SECTOR: u64 = 512;
-/// Bytes that the cache keeps as one.
-pub(crate) const LINE: usize = 4096;
-/// Sectors of a line, as bits.
-const WHOLE: u8 = 0xff;
-/// Bytes that are written, or read ahead, in one request.
-const GATHERED: usize = 16 * LINE;
-/// Lines that may wait to be written, however small the cache.
-const FEWEST_WAITING: usize = 16;
+/// Bytes that are written in one request.
+const GATHERED: usize = 32 * LINE;
+/// Lines that are read in one request.
+const READ_AHEAD: u64 = 16;
+
+/// Lines that may have to stay, however small the cache.
+pub(crate) const FEW: usize = 128;
+/// Why a write is refused: the transaction has as many blocks as it may have.
+pub(crate) const FULL: &str = "jbd2:full";
+
+/// Changes that are committed together.
+pub(crate) struct Transaction {
+    /// Blocks that it may have.
+    pub(crate) most: usize,
+    /// A write was refused since it had as many: what takes the change back may write all the same,
+    /// until the commit.
+    pub(crate) is_full: bool,
+    /// A commit has failed: nothing more comes into the journal.
+    pub(crate) is_aborted: bool,
+}
 
 /// What [`crate::Volume`] and the device share.
 pub(crate) struct State {
@@ -62,11 +75,11 @@ pub(crate) struct State {
     /// While they are: how many more may come.
     pub(crate) pieces_left: Option<usize>,
     tables: Tables,
-    cache: Cache,
-    /// Whether writes wait for a flush.
-    pub(crate) holds_writes: bool,
+    pub(crate) cache: Cache,
+    /// If writes wait for a commit.
+    pub(crate) transaction: Option<Transaction>,
     /// Room for one request.
-    gathered: Box<[u8]>,
+    pub(crate) gathered: Box<[u8]>,
 }
 
 /// What a node of an extent tree begins with.
@@ -83,13 +96,8 @@ impl State {
             most_pieces: limits.pieces,
             pieces_left: None,
             tables: Tables::default(),
-            cache: Cache {
-                lines: BTreeMap::new(),
-                ages: Ages::default(),
-                waiting: BTreeSet::new(),
-                limit: limits.cache_lines,
-            },
-            holds_writes: false,
+            cache: Cache::new(limits.cache_lines),
+            transaction: None,
             gathered: alloc::vec![0; GATHERED].into_boxed_slice(),
         }
     }
@@ -119,9 +127,13 @@ impl State {
         self.cache.forget(at, at + len);
     }
 
-    /// Whether the disk has all that was written.
-    pub(crate) fn is_written(&self) -> bool {
-        self.cache.waiting.is_empty()
+    /// Whether a transaction has so many blocks that the next change belongs into another.
+    pub(crate) fn is_much(&self) -> bool {
+        let is_half = |all: usize, part: usize| part > all / 2;
+        self.transaction.as_ref().is_some_and(|transaction| {
+            is_half(transaction.most, self.cache.waiting())
+                || is_half(self.cache.limit().max(FEW), self.cache.held())
+        })
     }
 
     fn is_blank(&self, buffer: &[u8]) -> bool {
@@ -144,201 +156,6 @@ impl State {
             stop = (stop / self.block_size + 1) * self.block_size;
         }
         (stop.min(end), kind)
-    }
-}
-
-/// Bytes of a line, as far as they are known.
-struct Line {
-    /// `None` while it waits to be written.
-    age: Option<u64>,
-    /// The sectors that are known, as bits.
-    known: u8,
-    /// Those of them that the disk doesn't have.
-    waiting: u8,
-    bytes: Box<[u8]>,
-}
-
-impl Line {
-    /// Some sectors wait no more; a line of which none does may go again.
-    fn settle(&mut self, sectors: u8, line: u64, waiting: &mut BTreeSet<u64>, ages: &mut Ages) {
-        self.waiting &= !sectors;
-        if self.waiting == 0 && waiting.remove(&line) {
-            self.age = Some(ages.enter(line));
-        }
-    }
-}
-
-/// In which order lines were used last that may go.
-#[derive(Default)]
-struct Ages {
-    clock: u64,
-    lines: BTreeMap<u64, u64>,
-}
-
-impl Ages {
-    /// A line is used: its age.
-    fn enter(&mut self, line: u64) -> u64 {
-        self.clock += 1;
-        self.lines.insert(self.clock, line);
-        self.clock
-    }
-
-    fn leave(&mut self, age: u64) {
-        self.lines.remove(&age);
-    }
-}
-
-/// Lines used lately, the eldest first to go, and those that wait to be written.
-struct Cache {
-    lines: BTreeMap<u64, Line>,
-    ages: Ages,
-    waiting: BTreeSet<u64>,
-    limit: usize,
-}
-
-/// The sectors of a line in a range of its bytes, as bits.
-fn sectors(range: &Range<usize>) -> u8 {
-    let (from, to) = (range.start / SECTOR as usize, range.end / SECTOR as usize);
-    (((1u16 << to) - (1u16 << from)) & 0xff) as u8
-}
-
-impl Cache {
-    /// The bytes of a range of a line, if they are known.
-    fn get(&mut self, line: u64, range: Range<usize>) -> Option<&[u8]> {
-        let Cache { lines, ages, .. } = self;
-        let found = lines.get_mut(&line)?;
-        if sectors(&range) & !found.known != 0 {
-            return None;
-        }
-        if let Some(age) = &mut found.age {
-            ages.leave(*age);
-            *age = ages.enter(line);
-        }
-        Some(&found.bytes[range])
-    }
-
-    /// Corrects what was read from the disk by what waits.
-    fn overlay(&self, at: u64, bytes: &mut [u8]) {
-        let end = at + bytes.len() as u64;
-        for &line in self.waiting.range(at / LINE as u64..end.div_ceil(LINE as u64)) {
-            let Some(found) = self.lines.get(&line) else { continue };
-            for n in (0..LINE / SECTOR as usize).filter(|n| found.waiting & 1 << n != 0) {
-                let sector = line * LINE as u64 + n as u64 * SECTOR;
-                if (at..end).contains(&sector) {
-                    bytes[(sector - at) as usize..][..SECTOR as usize]
-                        .copy_from_slice(&found.bytes[n * SECTOR as usize..][..SECTOR as usize]);
-                }
-            }
-        }
-    }
-
-    /// Forgets what lies in a range: it is the host's from now on.
-    fn forget(&mut self, from: u64, to: u64) {
-        let Cache { lines, ages, waiting, .. } = self;
-        for (&line, found) in lines.range_mut(from / LINE as u64..to.div_ceil(LINE as u64)) {
-            let start = line * LINE as u64;
-            let mine = sectors(
-                &((from.max(start) - start) as usize
-                    ..(to.min(start + LINE as u64) - start) as usize),
-            );
-            found.known &= !mine;
-            found.settle(mine, line, waiting, ages);
-        }
-    }
-
-    fn has(&self, line: u64) -> bool {
-        self.lines.get(&line).is_some_and(|found| found.known == WHOLE)
-    }
-
-    /// Takes over a line that was read, but what is known better.
-    fn learn(&mut self, line: u64, bytes: &[u8]) {
-        let found = self.line(line);
-        for (n, sector) in bytes.chunks(SECTOR as usize).enumerate() {
-            if found.known & 1 << n == 0 {
-                found.bytes[n * SECTOR as usize..][..sector.len()].copy_from_slice(sector);
-            }
-        }
-        found.known = WHOLE;
-    }
-
-    /// A line, with room made for it if it is new.
-    fn line(&mut self, line: u64) -> &mut Line {
-        let most = self.limit.max(1);
-        if !self.lines.contains_key(&line) {
-            self.drop_eldest(most - 1);
-        }
-        debug_assert!(self.lines.len() <= self.waiting.len() + most, "lines are left over");
-        self.lines.entry(line).or_insert_with(|| Line {
-            age: Some(self.ages.enter(line)),
-            known: 0,
-            waiting: 0,
-            bytes: alloc::vec![0; LINE].into_boxed_slice(),
-        })
-    }
-
-    /// Carries a write into the cache: into all lines if it waits, else into those that are here.
-    fn write(&mut self, at: u64, bytes: &[u8], waits: bool) {
-        let end = at + bytes.len() as u64;
-        for line in at / LINE as u64..=(end - 1) / LINE as u64 {
-            if !waits && !self.lines.contains_key(&line) {
-                continue;
-            }
-            let start = line * LINE as u64;
-            let (from, to) = (at.max(start), end.min(start + LINE as u64));
-            let range = (from - start) as usize..(to - start) as usize;
-            let found = self.line(line);
-            found.known |= sectors(&range);
-            let part = &bytes[(from - at) as usize..(to - at) as usize];
-            found.bytes[range.clone()].copy_from_slice(part);
-            if waits {
-                found.waiting |= sectors(&range);
-                if let Some(age) = found.age.take() {
-                    self.ages.leave(age);
-                }
-                self.waiting.insert(line);
-            }
-        }
-    }
-
-    /// Puts the first run of sectors that wait, from a line on, into `to`; says where it goes, and
-    /// how long it is.
-    fn gather(&self, from: u64, to: &mut [u8]) -> Option<(u64, usize)> {
-        let &first = self.waiting.range(from..).next()?;
-        let skip = self.lines.get(&first)?.waiting.trailing_zeros() as usize;
-        let (mut line, mut sector, mut len) = (first, skip, 0);
-        while len < to.len() {
-            let Some(found) = self.lines.get(&line) else { break };
-            if found.waiting & 1 << sector == 0 {
-                break;
-            }
-            let part = &found.bytes[sector * SECTOR as usize..][..SECTOR as usize];
-            to[len..len + part.len()].copy_from_slice(part);
-            len += part.len();
-            sector += 1;
-            if sector == LINE / SECTOR as usize {
-                (line, sector) = (line + 1, 0);
-            }
-        }
-        Some((first * LINE as u64 + skip as u64 * SECTOR, len))
-    }
-
-    /// The disk has what was gathered.
-    fn written(&mut self, at: u64, len: usize) {
-        for sector in at / SECTOR..at / SECTOR + len as u64 / SECTOR {
-            let line = sector / (LINE as u64 / SECTOR);
-            let Some(found) = self.lines.get_mut(&line) else { continue };
-            let sectors = 1 << (sector % (LINE as u64 / SECTOR));
-            found.settle(sectors, line, &mut self.waiting, &mut self.ages);
-        }
-        self.drop_eldest(self.limit);
-    }
-
-    /// Drops the eldest lines that may go, as long as there are more than so many.
-    fn drop_eldest(&mut self, most: usize) {
-        while self.lines.len() > self.waiting.len() + most {
-            let Some((_, eldest)) = self.ages.lines.pop_first() else { break };
-            self.lines.remove(&eldest);
-        }
     }
 }
 
@@ -366,8 +183,8 @@ impl<D: Device> Shadow<D> {
         let (count, mut bytes) = {
             let mut state = self.state.lock();
             let table = state.tables.end(line * LINE as u64).unwrap_or(0) / LINE as u64;
-            let ahead = table.min(line + (GATHERED / LINE) as u64).max(line + 1);
-            let limit = state.cache.limit / 4;
+            let ahead = table.min(line + READ_AHEAD).max(line + 1);
+            let limit = state.cache.limit() / 4;
             let follow = (line + 1..ahead).take(limit).take_while(|&next| !state.cache.has(next));
             (1 + follow.count(), core::mem::take(&mut state.gathered))
         };
@@ -386,47 +203,42 @@ impl<D: Device> Shadow<D> {
         read.map_err(|_| Ext4Error::io())
     }
 
-    /// Gives the disk all that waits.
-    pub(crate) fn write_out(&mut self) -> Ext4Result<()> {
-        if self.state.lock().cache.waiting.is_empty() {
-            return Ok(());
-        }
-        let mut bytes = core::mem::take(&mut self.state.lock().gathered);
-        let mut result = Ok(());
-        let mut next = 0;
-        while result.is_ok() {
-            let gathered = self.state.lock().cache.gather(next, &mut bytes);
-            let Some((at, len)) = gathered else { break };
-            result = self.device.write(at, &bytes[..len]).map_err(|_| Ext4Error::io());
-            if result.is_ok() {
-                self.state.lock().cache.written(at, len);
-            }
-            next = at / LINE as u64;
-        }
-        self.state.lock().gathered = bytes;
-        result
-    }
-
     fn write_metadata(&mut self, at: u64, bytes: &[u8]) -> Ext4Result<()> {
-        let waits = {
-            let mut state = self.state.lock();
-            let waits = state.holds_writes;
-            state.cache.write(at, bytes, waits);
-            waits
-        };
-        if !waits {
-            return self.device.write(at, bytes).map_err(|_| Ext4Error::io());
+        {
+            let State { cache, transaction, .. } = &mut *self.state.lock();
+            if let Some(transaction) = transaction {
+                transaction.admit(cache.waiting())?;
+                cache.keep(at, bytes);
+                return Ok(());
+            }
+            cache.update(at, bytes);
         }
-        let is_full = {
-            let cache = &self.state.lock().cache;
-            cache.waiting.len() > (cache.limit / 2).max(FEWEST_WAITING)
-        };
-        if is_full {
-            self.write_out()
-        } else {
-            Ok(())
+        if journal::is_superblock(bytes) {
+            // The crate calls a journal empty when all of it is in its place, and flushes too late.
+            self.device.flush().map_err(|_| Ext4Error::io())?;
         }
+        self.device.write(at, bytes).map_err(|_| Ext4Error::io())
     }
+}
+
+impl Transaction {
+    /// Whether a transaction that has so many blocks may have one more.
+    fn admit(&mut self, blocks: usize) -> Ext4Result<()> {
+        if self.is_aborted {
+            return Err(Ext4Error::journal_aborted());
+        }
+        if blocks >= self.most && !self.is_full {
+            self.is_full = true;
+            return Err(Ext4Error::no_space().with_operation(FULL));
+        }
+        Ok(())
+    }
+}
+
+/// Whether the superblock lies in a range of the disk, and where.
+fn superblock_in(at: u64, len: usize) -> Option<Range<usize>> {
+    let from = SUPERBLOCK_OFFSET.checked_sub(at)? as usize;
+    (from + SUPERBLOCK_SIZE <= len).then_some(from..from + SUPERBLOCK_SIZE)
 }
 
 impl<D: Device> BlockIo for Shadow<D> {
@@ -441,7 +253,14 @@ impl<D: Device> BlockIo for Shadow<D> {
             let (stop, shielded) = self.state.lock().part(at, end);
             if !shielded {
                 let bytes = &buffer[(at - start) as usize..(stop - start) as usize];
-                self.write_metadata(at, bytes)?;
+                let place = superblock_in(at, bytes.len());
+                if let Some(place) = place.filter(|_| self.state.lock().transaction.is_some()) {
+                    let mut bytes = bytes.to_vec();
+                    journal::add_journal(&mut bytes[place]);
+                    self.write_metadata(at, &bytes)?;
+                } else {
+                    self.write_metadata(at, bytes)?;
+                }
             }
             at = stop;
         }
@@ -461,6 +280,11 @@ impl<D: Device> BlockIo for Shadow<D> {
                 self.read_through(at, bytes)?;
             }
             at = stop;
+        }
+        if self.state.lock().transaction.is_some()
+            && let Some(place) = superblock_in(start, buffer.len())
+        {
+            journal::hide_journal(&mut buffer[place]);
         }
         let mounting = self.state.lock().mounting.clone();
         if let Some((mode, superblock)) = mounting {
@@ -492,7 +316,9 @@ impl<D: Device> BlockIo for Shadow<D> {
     }
 
     fn flush(&mut self) -> Ext4Result<()> {
-        self.write_out()?;
+        if self.state.lock().transaction.is_some() {
+            return Ok(());
+        }
         self.device.flush().map_err(|_| Ext4Error::io())
     }
 }

@@ -8,6 +8,13 @@ use std::sync::{Arc, Mutex};
 use rsext4::{Clock, Ext4Result};
 use volume::{Device, DeviceError, Limits, Mode, Run, Timestamp, Volume};
 
+/// What a disk was asked to do.
+#[derive(Clone)]
+pub enum Event {
+    Write(usize, Vec<u8>),
+    Flush,
+}
+
 /// What a disk holds, and what it may still lose.
 pub struct Platter {
     /// As reads see it.
@@ -15,6 +22,8 @@ pub struct Platter {
     /// As of the last flush.
     pub stable: Vec<u8>,
     pub pending: Vec<(usize, Vec<u8>)>,
+    /// All writes and flushes, if they are kept.
+    pub history: Option<Vec<Event>>,
     pub flushes: usize,
     /// Reads and writes that the volume asked for.
     pub requests: [usize; 2],
@@ -39,6 +48,7 @@ impl Disk {
             now,
             stable,
             pending,
+            history: None,
             flushes: 0,
             requests: [0; 2],
             fails: false,
@@ -60,6 +70,9 @@ impl Disk {
         let at = at as usize;
         disk.now[at..at + bytes.len()].copy_from_slice(bytes);
         disk.pending.push((at, bytes.to_vec()));
+        if let Some(history) = &mut disk.history {
+            history.push(Event::Write(at, bytes.to_vec()));
+        }
     }
 
     pub fn read_at(&self, at: u64, to: &mut [u8]) {
@@ -127,6 +140,9 @@ impl Device for Disk {
     fn flush(&mut self) -> Result<(), DeviceError> {
         let mut disk = self.0.lock().unwrap();
         disk.flushes += 1;
+        if let Some(history) = &mut disk.history {
+            history.push(Event::Flush);
+        }
         if disk.has_long_memory {
             return Ok(());
         }

@@ -170,7 +170,7 @@ fn power_cut(seed: u64) {
 }
 
 /// Tries seeds, as many as usual or as the environment says, and names all that fail.
-fn try_seeds(usual: u64, factor: u64, attempt: fn(u64)) {
+pub fn try_seeds(usual: u64, factor: u64, attempt: fn(u64)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("VOLUME_SEED").unwrap_or(1);
     let seeds = first..first + number("VOLUME_RUNS").unwrap_or(usual);

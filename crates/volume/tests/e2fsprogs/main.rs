@@ -7,6 +7,7 @@ mod extents;
 mod geometries;
 #[allow(unsafe_code)]
 mod hostile;
+mod kills;
 mod lists;
 mod model;
 mod renames;
