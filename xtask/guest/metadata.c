@@ -1,5 +1,5 @@
-// Work on a file system's metadata, and the requests that it makes of the first disk, which have a bound. Prints a line for
-// each kind of work; the same program runs on Linux.
+// Work on a file system's metadata until it is on the first disk, and the requests that this makes there: 1.2 times those
+// that Linux 6.1 makes at most, which are said with each kind of work. Prints a line for each; the same program runs on Linux.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,7 +16,7 @@ enum { FILES = 1000, LARGE = 3, MEGABYTES = 8, COMMITS = 200 };
 static char data[1 << 20];
 
 struct counts {
-    uint64_t reads, writes, sectors_read, sectors_written, nanos;
+    uint64_t reads, writes, sectors_read, sectors_written, nanos, cpu;
 };
 
 static struct counts now(void) {
@@ -31,6 +31,8 @@ static struct counts now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     here.nanos = (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    here.cpu = (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
     return here;
 }
 
@@ -40,15 +42,15 @@ static void begin(void) { before = now(); }
 
 static int failed, ran;
 
-// The work that `begin` began made at most so many reads and writes.
-static void end(const char *what, uint64_t reads, uint64_t writes) {
+// The work that `begin` began; Linux makes so many requests for it, or a bound stands for them.
+static void end(const char *what, uint64_t linux_makes) {
     struct counts after = now();
-    int is_within = after.reads - before.reads <= reads && after.writes - before.writes <= writes;
+    int is_within = 5 * (after.reads - before.reads + after.writes - before.writes) <= 6 * linux_makes;
     failed += !is_within;
     ran++;
-    printf("%s %s: %lu reads, %lu writes; %lu sectors read, %lu written; %lu us\n", is_within ? "ok" : "FAILED", what, after.reads - before.reads,
+    printf("%s %s: %lu reads, %lu writes; %lu sectors read, %lu written; %lu us, %lu of the CPU\n", is_within ? "ok" : "FAILED", what, after.reads - before.reads,
            after.writes - before.writes, after.sectors_read - before.sectors_read,
-           after.sectors_written - before.sectors_written, (after.nanos - before.nanos) / 1000);
+           after.sectors_written - before.sectors_written, (after.nanos - before.nanos) / 1000, (after.cpu - before.cpu) / 1000);
 }
 
 static void must(int is_right, const char *what) {
@@ -65,12 +67,6 @@ static void put(const char *name, size_t bytes) {
         must(write(fd, data, part) == (ssize_t)part, "write");
     }
     close(fd);
-}
-
-static void sync_all(uint64_t writes) {
-    begin();
-    sync();
-    end("sync", 2, writes);
 }
 
 static void copy_all(void) {
@@ -111,7 +107,7 @@ static void commits(void) {
         close(journal);
         must(unlink("db-journal") == 0, "unlink");
     }
-    end("200 small transactions", 4, 2200);
+    end("200 small transactions", 1185);
     close(db);
 }
 
@@ -126,34 +122,34 @@ int main(int argc, char **argv) {
         snprintf(name, sizeof name, "files/%d", n);
         put(name, 1000);
     }
-    end("create 1000 files", 10, 60);
-    sync_all(180);
+    sync();
+    end("create 1000 files", 51);
     begin();
     copy_all();
-    end("copy 1000 files", 10, 60);
-    sync_all(180);
+    sync();
+    end("copy 1000 files", 49);
     begin();
     remove_all("files");
-    end("remove 1000 files", 10, 150);
-    sync_all(20);
+    sync();
+    end("remove 1000 files", 6);
     begin();
     remove_all("copy");
-    end("remove 1000 files again", 10, 150);
-    sync_all(20);
+    sync();
+    end("remove 1000 files again", 8);
     begin();
     for (int n = 0; n < LARGE; n++) {
         snprintf(name, sizeof name, "large%d", n);
         put(name, (size_t)MEGABYTES << 20);
     }
-    end("write 3 files of 8 MiB", 4, 60);
-    sync_all(80);
+    sync();
+    end("write 3 files of 8 MiB", 50);
     begin();
     for (int n = 0; n < LARGE; n++) {
         snprintf(name, sizeof name, "large%d", n);
         must(unlink(name) == 0, name);
     }
-    end("remove them", 4, 20);
-    sync_all(20);
+    sync();
+    end("remove them", 7);
     commits();
     printf("/bin/metadata: %d of %d cases hold\n", ran - failed, ran);
     return failed != 0;

@@ -349,7 +349,7 @@ impl Node {
 
     pub(super) fn take_name(&self, name: &[u8], what: Unlink, by: &Cred) -> Result<()> {
         let dir = self.dir()?;
-        self.fs().reap_closed();
+        self.fs().reap_closed_if_many();
         let mut volume = self.fs().volume_with_room()?;
         let node = self.look_at(&mut volume, name)?;
         access::may_remove(by, &self.ownership(), &node.ownership())?;
@@ -403,7 +403,7 @@ impl Node {
     ) -> Result<()> {
         let to_node = self.local(to_dir)?;
         let (from, to) = (self.dir()?, to_node.dir()?);
-        self.fs().reap_closed();
+        self.fs().reap_closed_if_many();
         let mut guard = self.fs().volume_with_room()?;
         let volume = &mut *guard;
         let how = match mode {

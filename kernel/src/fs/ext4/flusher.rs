@@ -11,9 +11,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::dir::Dir;
-use super::file::backing_of;
+use super::file::{backing_of, Contents};
 use super::node::{Body, Node};
 use super::{errno, Fs, MOUNTED};
+use crate::block::SECTOR;
 use crate::errno::*;
 use crate::fs::inode::{Inode, InodeRef, Kind};
 use crate::fs::ops::Stored;
@@ -34,6 +35,11 @@ const REST: sched::Nanos = 1_000_000_000;
 const LOOK: usize = 256;
 /// A file without a name was closed.
 static CLOSED: AtomicBool = AtomicBool::new(false);
+/// Files that may be closed and without names and not be freed yet: what they free comes into the
+/// next commit, and no write has to wait for that.
+const FEW_CLOSED: usize = 4;
+/// Bytes of a file that is large: it is freed at once, and no commit waits for that.
+const LARGE: u64 = 1 << 20;
 /// References to the mounted directory when no program uses it: the node table's, the last mount's,
 /// and the caller's.
 const HOLD_ROOT: usize = 3;
@@ -231,9 +237,25 @@ impl Fs {
     /// A thread is about to let a node go that has no name.
     pub(super) fn was_closed(&self, node: &Node) {
         let order = node.unlinked.load(Ordering::Acquire);
-        if order != 0 {
-            self.closed.lock().insert(order, (node.ino, false));
+        if order == 0 {
+            return;
+        }
+        let is_large = |contents: &Contents| contents.backing.sectors() > LARGE / SECTOR as u64;
+        let is_urgent = node.contents().is_ok_and(is_large);
+        let count = {
+            let mut closed = self.closed.lock();
+            closed.insert(order, (node.ino, false));
+            closed.len()
+        };
+        if is_urgent || count > FEW_CLOSED {
             closed();
+        }
+    }
+
+    /// Like [`reap_closed`](Self::reap_closed), unless they are few.
+    pub(super) fn reap_closed_if_many(&self) {
+        if self.closed.lock().len() > FEW_CLOSED {
+            self.reap_closed();
         }
     }
 

@@ -394,6 +394,7 @@ impl Fs {
 
     /// Commits what was done to names and attributes, and what was written before.
     fn commit(&self) -> Result<()> {
+        self.reap_closed();
         self.changed.store(false, Ordering::Release);
         self.volume().sync().map_err(errno)
     }
