@@ -205,7 +205,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "truncate, punch: CPUs are told once others see that the pages have left the object",
-        file: "uvm/src/object/access.rs",
+        file: "uvm/src/pager/access.rs",
         changes: &[("down.flush(self.mem().pmap());\n                done", "done")],
         found_by: PROGRAMS,
     },
@@ -371,7 +371,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: a host writes to an object's page that is loaned",
-        file: "uvm/src/object/access.rs",
+        file: "uvm/src/pager/access.rs",
         changes: &[("if intent == Intent::Write && self.frames().loans(page) != 0 {", "if false {")],
         found_by: RANDOM,
     },
@@ -564,15 +564,15 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "a dirty page is dropped as clean",
         file: "uvm/src/owner.rs",
-        changes: &[("has_place && uvm.is_clean(page)", "has_place")],
+        changes: &[("has_place && uvm.mem().is_clean(page)", "has_place")],
         found_by: PAGING,
     },
     Plant {
         what: "an old copy on swap is taken for the page",
-        file: "uvm/src/pageout/mod.rs",
+        file: "uvm/src/page/memory.rs",
         changes: &[(
-            "self.frames().flags(page).contains(PageFlags::CLEAN) && !self.mem().pmap().is_modified(page)",
-            "self.frames().flags(page).contains(PageFlags::CLEAN)",
+            "self.frames.flags(page).contains(PageFlags::CLEAN) && !self.pmap().is_modified(page)",
+            "self.frames.flags(page).contains(PageFlags::CLEAN)",
         )],
         found_by: PAGING,
     },
@@ -590,7 +590,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "the page daemon takes a new page that is about to be mapped",
-        file: "uvm/src/pageout/mod.rs",
+        file: "uvm/src/page/memory.rs",
         changes: &[("is_idle && frames.place(page) != Place::Nowhere", "is_idle")],
         found_by: RENEWED,
     },
@@ -623,13 +623,13 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "large amaps: a copy has the first leaves alone",
-        file: "uvm/src/fork/amaps.rs",
+        file: "uvm/src/map/copy.rs",
         changes: &[("rest.start = part.end;", "rest.start = rest.end;")],
         found_by: LARGE,
     },
     Plant {
         what: "large amaps: a reference is counted in the first runs alone",
-        file: "uvm/src/fork/amaps.rs",
+        file: "uvm/src/map/copy.rs",
         changes: &[(
             "at = aref.amap.body.lock(held).0.cover.add_some(at..all.end, RUNS_AT_ONCE);",
             "aref.amap.body.lock(held).0.cover.add_some(at..all.end, RUNS_AT_ONCE);\n                at = all.end;",
@@ -638,7 +638,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "large amaps: an entry that has its own keeps its reference to the old one",
-        file: "uvm/src/fork/amaps.rs",
+        file: "uvm/src/map/copy.rs",
         changes: &[("        self.release_at_once(held, aref, range.pages());\n", "")],
         found_by: RANDOM,
     },
@@ -665,7 +665,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: pages that could not be read are never taken",
-        file: "uvm/src/pageout/mod.rs",
+        file: "uvm/src/page/memory.rs",
         changes: &[(
             "!frames.flags(page).contains(PageFlags::BUSY) && frames",
             "!frames.flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) && frames",
@@ -773,7 +773,7 @@ const PLANTS: &[Plant] = &[
         what: "memory: pages that come back from a loan are not found",
         file: "uvm/src/loan/mod.rs",
         changes: &[(
-            "                self.frames().free_page(self.mem(), held, page);\n            }\n        }\n        self.pages_may_go();",
+            "                self.frames().free_page(self.mem(), held, page);\n            }\n        }\n        self.mem().pages_may_go();",
             "                self.frames().free_page(self.mem(), held, page);\n            }\n        }",
         )],
         found_by: RETURNED,
@@ -861,7 +861,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: where the host has written a store asks for no room",
-        file: "uvm/src/object/access.rs",
+        file: "uvm/src/pager/access.rs",
         changes: &[(
             "self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN);\n        }\n        Ok(Some(page))",
             "self.frames().clear_flags(page, PageFlags::CLEAN | PageFlags::UNWRITTEN | PageFlags::HOLE);\n        }\n        Ok(Some(page))",

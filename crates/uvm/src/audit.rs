@@ -512,7 +512,7 @@ impl<M: Machine> Uvm<M> {
                 owner == (Owner::Object(pager.object().name()), index.0),
                 "{page:?} of object {id} is owned by {owner:?}"
             );
-            let is_dirty = self.frames().class(page) != Class::Anon && !self.is_clean(page);
+            let is_dirty = self.frames().class(page) != Class::Anon && !self.mem().is_clean(page);
             ensure!(
                 !is_dirty || body.is_marked(index),
                 "{page:?} of object {id} is dirty in a leaf without a mark"

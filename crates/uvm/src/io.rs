@@ -26,7 +26,7 @@ use machine::lines::Ordering::Relaxed;
 
 use arrayvec::ArrayVec;
 
-use machine::{order, Channel, Held, Machine, PageNo, Pages};
+use machine::{Channel, Machine, PageNo, Pages};
 
 use crate::page::{Frames, Slot};
 use crate::Uvm;
@@ -131,6 +131,15 @@ impl ReadRequest {
         pages.iter().zip(nexts).for_each(|(&page, next)| frames.chain(page, next));
         Some(ReadRequest { head: *pages.first()?, from })
     }
+
+    /// Its pages, in order, and where they are read from.
+    pub(crate) fn take<M: Machine>(
+        self,
+        frames: &Frames<M>,
+    ) -> (ArrayVec<PageNo, CLUSTER>, Source) {
+        let chain = core::iter::successors(Some(self.head), |&page| frames.chained(page));
+        (chain.collect(), self.from)
+    }
 }
 
 /// Which way a transfer went.
@@ -150,95 +159,11 @@ pub(crate) struct Ended {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Starts the read that an attempt has prepared.
-    pub(crate) fn start(&self, held: &mut Held<'_, order::Nothing>, start: ReadRequest) {
-        let mut pages = ArrayVec::<PageNo, CLUSTER>::new();
-        let mut next = Some(start.head);
-        while let Some(page) = next {
-            pages.push(page);
-            next = self.frames().chained(page);
-        }
-        let transfer = match start.from {
-            Source::Swap(slot) => self.read_swap(held, slot, &pages),
-            Source::Object { id, index } => match self.pager(held, id) {
-                Some(pager) => pager.start_read(self, held, index, &pages),
-                // Its last reference went, and the pages were left behind.
-                None => Transfer::Failed,
-            },
-        };
-        self.transferred(held, Direction::Read, &pages, transfer);
-    }
-
-    /// Ends a transfer unless the host does so later.
-    pub(crate) fn transferred(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        direction: Direction,
-        pages: &[PageNo],
-        transfer: Transfer,
-    ) {
-        let outcome = match transfer {
-            Transfer::Done => Outcome::Done,
-            Transfer::Failed => Outcome::Failed,
-            Transfer::Started => return,
-        };
-        match direction {
-            Direction::Read => self.read_done(held, pages, outcome),
-            Direction::Write => self.write_done(held, pages, outcome),
-        }
-    }
-
     /// Counts pages that have been made busy to be read as coming in, before their owner's lock
     /// goes: between this and the transfer's start a thread that was refused memory would find
     /// nothing to take, and nothing to wait for.
     pub(crate) fn read_prepared(&self, pages: usize) {
         self.coming_in.fetch_add(pages, Relaxed);
-    }
-
-    /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started).
-    /// The pages may be used, or say that they could not be read, and threads that wait for them
-    /// are woken. From any thread, or an interrupt handler, that holds nothing.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// /// For pages whose read a file or a swap device has answered with `Transfer::Started`.
-    /// fn read_ended(uvm: &System, held: &mut Held<'_, Nothing>, pages: &[PageNo]) {
-    ///     uvm.read_done(held, pages, Outcome::Done);
-    /// }
-    /// # Ok(()) });
-    /// ```
-    pub fn read_done(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pages: &[PageNo],
-        outcome: Outcome,
-    ) {
-        self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
-        self.coming_in.fetch_sub(pages.len(), Relaxed);
-        // A thread that found nothing to take while these were under way looks again.
-        self.mem().wake(Channel::MEMORY);
-    }
-
-    /// Ends a write, as [`read_done`](Self::read_done) ends a read.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// /// For pages whose write a file or a swap device has answered with `Transfer::Started`.
-    /// fn write_ended(uvm: &System, held: &mut Held<'_, Nothing>, pages: &[PageNo]) {
-    ///     uvm.write_done(held, pages, Outcome::Done);
-    /// }
-    /// # Ok(()) });
-    /// ```
-    pub fn write_done(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pages: &[PageNo],
-        outcome: Outcome,
-    ) {
-        self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
-        self.frames().refill_reserves(held);
     }
 
     /// Counts pages that were written to be freed as under way, before their write is started.

@@ -57,6 +57,7 @@ pub mod extract;
 pub mod fault;
 mod fork;
 mod io;
+mod knobs;
 pub mod loan;
 mod loanout;
 pub mod map;
@@ -86,18 +87,18 @@ pub use describe::{EntryInfo, Layers, Outline, RangeStats};
 pub use extract::{Detached, Pass, MOST_ENTRIES};
 pub use fault::{FaultError, FaultHole, FaultKind, PreparedRead, Retry};
 pub use io::{Outcome, ReadRequest, Transfer, CLUSTER};
+pub use knobs::{BadShare, Knobs};
 pub use loan::{Loan, LoanedPage, NotOurs};
 pub use map::space::Space;
 pub use map::{
     Advice, Backing, Inherit, Map, MapError, MapRequest, Name, Place, RangeError, RemapPlace,
     Sharing,
 };
-pub use object::access::Intent;
 pub use object::{Object, ObjectBody, ObjectGuard, Removed};
-pub use pageout::{BadShare, Knobs, Progress};
+pub use pageout::Progress;
 pub use pager::{
-    Access, AnonObject, Attached, DevicePager, GetError, IoError, Launder, Pager, Put, Quota,
-    Vnode, VnodePager,
+    Access, AnonObject, Attached, DevicePager, GetError, Intent, IoError, Launder, Pager, Put,
+    Quota, Vnode, VnodePager,
 };
 pub use pin::Pinned;
 pub use stat::{Counter, Stat, COUNTERS};
@@ -122,7 +123,7 @@ pub struct Uvm<M: Machine> {
     object_table: object::table::ObjectTable<M>,
     stat: Stat,
     knobs: Knobs,
-    pass_lock: pageout::PassLock<M>,
+    known: pageout::Known<M>,
     waiters: pageout::Waiters<M>,
     left: amap::deferred::DeferredReleases<M>,
     borrowers: amap::borrowers::Borrowers<M>,
@@ -167,7 +168,7 @@ impl<M: Machine> Uvm<M> {
             object_table: Ordered::new(BTreeMap::new()),
             stat: Stat::new(cpus),
             knobs: Knobs::default(),
-            pass_lock: pageout::PassLock::new(),
+            known: Ordered::new(None),
             waiters: pageout::Waiters::new(),
             left: amap::deferred::DeferredReleases::new(),
             borrowers: amap::borrowers::Borrowers::new(),
@@ -231,6 +232,18 @@ impl<M: Machine> Uvm<M> {
 
     pub(crate) fn swap(&self) -> &swap::Swap<M> {
         &self.anons.swap
+    }
+
+    /// What an administrator may choose.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// uvm.knobs().set_most_entries(65_530);
+    /// # Ok(()) });
+    /// ```
+    pub fn knobs(&self) -> &Knobs {
+        &self.knobs
     }
 
     /// Pages of anonymous memory, those on swap too.

@@ -31,10 +31,11 @@
 
 use alloc::sync::Arc;
 
-use machine::{order, Before, Channel, Held, Machine, PageNo, Pages, Pmap};
+use machine::lines::Ordering::Relaxed;
+use machine::{order, Before, Channel, Held, Machine, PageNo, Pages};
 
 use crate::anon::{AnonBody, AnonNo};
-use crate::io::{Direction, Ended, Outcome};
+use crate::io::{Direction, Ended, Outcome, ReadRequest, Source, Transfer};
 use crate::object::{unbusy, ObjectBody};
 use crate::object::{Launder, Pager};
 use crate::page::{Frames, Owner, PageFlags};
@@ -106,6 +107,85 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
+    /// Starts the read that an attempt has prepared.
+    pub(crate) fn start(&self, held: &mut Held<'_, order::Nothing>, start: ReadRequest) {
+        let (pages, from) = start.take(self.frames());
+        let transfer = match from {
+            Source::Swap(slot) => self.read_swap(held, slot, &pages),
+            Source::Object { id, index } => match self.pager(held, id) {
+                Some(pager) => pager.start_read(self, held, index, &pages),
+                // Its last reference went, and the pages were left behind.
+                None => Transfer::Failed,
+            },
+        };
+        self.transferred(held, Direction::Read, &pages, transfer);
+    }
+
+    /// Ends a transfer unless the host does so later.
+    pub(crate) fn transferred(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        direction: Direction,
+        pages: &[PageNo],
+        transfer: Transfer,
+    ) {
+        let outcome = match transfer {
+            Transfer::Done => Outcome::Done,
+            Transfer::Failed => Outcome::Failed,
+            Transfer::Started => return,
+        };
+        match direction {
+            Direction::Read => self.read_done(held, pages, outcome),
+            Direction::Write => self.write_done(held, pages, outcome),
+        }
+    }
+
+    /// Ends a read: the host's call for pages whose transfer was [`Started`](Transfer::Started).
+    /// The pages may be used, or say that they could not be read, and threads that wait for them
+    /// are woken. From any thread, or an interrupt handler, that holds nothing.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// /// For pages whose read a file or a swap device has answered with `Transfer::Started`.
+    /// fn read_ended(uvm: &System, held: &mut Held<'_, Nothing>, pages: &[PageNo]) {
+    ///     uvm.read_done(held, pages, Outcome::Done);
+    /// }
+    /// # Ok(()) });
+    /// ```
+    pub fn read_done(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pages: &[PageNo],
+        outcome: Outcome,
+    ) {
+        self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
+        self.coming_in.fetch_sub(pages.len(), Relaxed);
+        // A thread that found nothing to take while these were under way looks again.
+        self.mem().wake(Channel::MEMORY);
+    }
+
+    /// Ends a write, as [`read_done`](Self::read_done) ends a read.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// /// For pages whose write a file or a swap device has answered with `Transfer::Started`.
+    /// fn write_ended(uvm: &System, held: &mut Held<'_, Nothing>, pages: &[PageNo]) {
+    ///     uvm.write_done(held, pages, Outcome::Done);
+    /// }
+    /// # Ok(()) });
+    /// ```
+    pub fn write_done(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pages: &[PageNo],
+        outcome: Outcome,
+    ) {
+        self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
+        self.frames().refill_reserves(held);
+    }
+
     /// Ends the I/O of pages: of those at the front that have one owner, then of the next.
     pub(crate) fn ended(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], end: Ended) {
         let mut rest = pages;
@@ -128,13 +208,39 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Makes a new page busy that is about to be read, and look untouched to the pmap: the frame's
-    /// last owner left its bits. Before it has an owner: a thread that looks at it under the pmap's
-    /// lock finds it busy from then on ([`Frames::is_alone`]).
-    pub(crate) fn prepare_read(&self, page: PageNo) {
-        self.frames().set_flags(page, PageFlags::BUSY);
-        self.mem().pmap().forget_modified(page);
-        self.mem().pmap().clear_referenced(page);
+    /// Takes one wiring of a page back, whatever owns it by now: its owner may let it go at this
+    /// moment, and one of the two frees it.
+    pub(crate) fn unwire_page<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, page: PageNo) {
+        self.unpin_owned(&mut held.deeper(), page, false);
+        self.mem().pages_may_go();
+    }
+
+    /// Takes one pin back under the lock of the page's owner; again, if that has just gone.
+    pub(crate) fn unpin_owned(
+        &self,
+        held: &mut Held<'_, order::Amap>,
+        page: PageNo,
+        changed: bool,
+    ) {
+        let (machine, frames) = (self.mem(), self.frames());
+        loop {
+            let unpinned = self.with_owner(held, page, |owner, h| {
+                if changed {
+                    owner.set_dirty(frames, page);
+                }
+                frames.unwire(machine, h, page);
+            });
+            // A mapped object is known; one that is not has just lost its last reference, and its
+            // pages their owner.
+            let has_one = matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
+            if unpinned.is_none() && has_one {
+                continue;
+            }
+            if unpinned.is_none() && frames.unpin(page) {
+                frames.free_page(machine, held, page);
+            }
+            return;
+        }
     }
 }
 
@@ -201,7 +307,7 @@ impl<M: Machine> PageOwner<'_, M> {
     /// Whether backing store has what a page holds; certain once no translation shows the page.
     pub(crate) fn is_stored(&self, uvm: &Uvm<M>, page: PageNo) -> bool {
         let has_place = self.launder() != Launder::Swap || self.slot(uvm.frames(), page).is_some();
-        has_place && uvm.is_clean(page)
+        has_place && uvm.mem().is_clean(page)
     }
 
     /// Puts a busy page that stays in memory on a queue again; an orphan is freed.
@@ -311,7 +417,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 }
                 let (flags, is_wired) = (frames.flags(page), frames.hold_count(page) != 0);
                 let is_wanted = flags.contains(PageFlags::WANTED) || is_wired;
-                if flags.contains(PageFlags::PAGEOUT) && !is_wanted && uvm.is_clean(page) {
+                if flags.contains(PageFlags::PAGEOUT) && !is_wanted && uvm.mem().is_clean(page) {
                     uvm.stat().add(cpu, Counter::PagesFreed, 1);
                     return self.evict(uvm, held, page);
                 }

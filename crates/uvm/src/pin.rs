@@ -22,14 +22,13 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use machine::{order, Before, Held, Machine, PageNo, PageRange, Prot, VaRange};
+use machine::{order, Held, Machine, PageNo, PageRange, Prot, VaRange};
 
 use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
 use crate::loan::NotOurs;
 use crate::object::Pager;
 use crate::owed::{Instance, Owed};
-use crate::page::Owner;
 use crate::{Space, Uvm};
 
 /// Pages of a program, pinned. Give them back by [`Uvm::unwire_pages`]. Dropping this does not,
@@ -215,36 +214,6 @@ impl<M: Machine> Uvm<M> {
         for pager in pinned.stored_to.iter().flat_map(|all| all.iter()) {
             pager.object().unpin_writer();
         }
-        self.pages_may_go();
-    }
-
-    /// Takes one wiring of a page back, whatever owns it by now: its owner may let it go at this
-    /// moment, and one of the two frees it.
-    pub(crate) fn unwire_page<P: Before<order::Amap>>(&self, held: &mut Held<'_, P>, page: PageNo) {
-        self.unpin_owned(&mut held.deeper(), page, false);
-        self.pages_may_go();
-    }
-
-    /// Takes one pin back under the lock of the page's owner; again, if that has just gone.
-    fn unpin_owned(&self, held: &mut Held<'_, order::Amap>, page: PageNo, changed: bool) {
-        let (machine, frames) = (self.mem(), self.frames());
-        loop {
-            let unpinned = self.with_owner(held, page, |owner, h| {
-                if changed {
-                    owner.set_dirty(frames, page);
-                }
-                frames.unwire(machine, h, page);
-            });
-            // A mapped object is known; one that is not has just lost its last reference, and its
-            // pages their owner.
-            let has_one = matches!(frames.owner(page), Owner::Anon(_) | Owner::Object(_));
-            if unpinned.is_none() && has_one {
-                continue;
-            }
-            if unpinned.is_none() && frames.unpin(page) {
-                frames.free_page(machine, held, page);
-            }
-            return;
-        }
+        self.mem().pages_may_go();
     }
 }

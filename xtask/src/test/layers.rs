@@ -4,8 +4,12 @@
 //!   [kernel/src]                       a folder, whose modules are its folders and files
 //!   order syscall net fs ..            from top to bottom; each may name those behind it
 //!   up fs -> net                       and this one, though it stands above
+//!   root Uvm                           what the root has itself, and all modules may name
 //!   only uvm vm mem/frames.rs          paths begin with `uvm::` in these modules and files alone
 //! ```
+//! A name that the root has from a module is that module's, however it is written; and so is a
+//! method of what `root` names, where a variable of the same name has it or its own methods do.
+//!
 //! An arrow up that isn't listed fails, and so does a line that nothing needs any more: the list
 //! only shrinks.
 
@@ -26,6 +30,8 @@ type Arrow = (String, String);
 struct Layers {
     order: Vec<String>,
     up: BTreeSet<Arrow>,
+    /// What the root has itself, and all may name.
+    root: BTreeSet<String>,
     /// By the first word of a path, the modules and files that may name it.
     only: BTreeMap<String, BTreeSet<String>>,
 }
@@ -34,9 +40,14 @@ pub fn check() -> Result<Verdict> {
     let text = std::fs::read_to_string(build::root().join(LIST)).context(LIST)?;
     let mut wrong = Vec::new();
     for (folder, layers) in parse(&text)? {
+        let path = build::root().join(&folder);
+        let mut root = Root::read(&path)?;
+        for own in &layers.root {
+            root.find_methods(&path, None, own)?;
+        }
         let mut arrows = BTreeMap::new();
-        look_into(&build::root().join(&folder), None, &mut arrows)?;
-        let mut lines = judge(&layers, &arrows);
+        look_into(&path, None, &root, &mut arrows)?;
+        let mut lines = judge(&layers, &root, &arrows);
         for (word, places) in &layers.only {
             let mut found = BTreeSet::new();
             let path = Regex::new(&format!(r"(?:^|[^:\w])(?:::)?{word}::"))?;
@@ -57,6 +68,8 @@ fn parse(text: &str) -> Result<BTreeMap<String, Layers>> {
             folder = name.to_owned();
         } else if let Some(order) = line.strip_prefix("order ") {
             layers.order.extend(order.split_whitespace().map(str::to_owned));
+        } else if let Some(names) = line.strip_prefix("root ") {
+            layers.root.extend(names.split_whitespace().map(str::to_owned));
         } else if let Some((from, to)) = line.strip_prefix("up ").and_then(|l| l.split_once(" -> "))
         {
             layers.up.insert((from.to_owned(), to.to_owned()));
@@ -73,11 +86,84 @@ fn parse(text: &str) -> Result<BTreeMap<String, Layers>> {
     Ok(all)
 }
 
+/// What a crate's root has.
+#[derive(Default)]
+struct Root {
+    /// The module that a name is from.
+    from: BTreeMap<String, String>,
+    /// What is written there.
+    own: BTreeSet<String>,
+    /// Of each that all may name, the modules that its methods are in.
+    methods: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Root {
+    fn read(folder: &Path) -> Result<Root> {
+        let file = ["lib.rs", "main.rs"].map(|name| folder.join(name));
+        let file = file.iter().find(|file| file.exists());
+        file.map_or(Ok(Root::default()), |file| Ok(Root::of(&std::fs::read_to_string(file)?)))
+    }
+
+    /// Finds the methods of a type of the root's, in whatever module.
+    fn find_methods(&mut self, folder: &Path, module: Option<&str>, own: &str) -> Result<()> {
+        let names = Regex::new(r"(?m)^ {4}(?:pub(?:\(\w+\))? )?fn (\w+)").expect("it is one");
+        for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let module = module.unwrap_or(&stem);
+            if path.is_dir() {
+                self.find_methods(&path, Some(module), own)?;
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                for block in blocks(&code(&std::fs::read_to_string(&path)?), own) {
+                    let methods = self.methods.entry(own.to_owned()).or_default();
+                    let found = names.captures_iter(&block);
+                    methods.extend(found.map(|name| (name[1].to_owned(), module.to_owned())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The modules whose methods of the root's types a text calls.
+    fn called(&self, text: &str) -> BTreeSet<String> {
+        let code = code(text);
+        let mut modules = BTreeSet::new();
+        for (own, methods) in &self.methods {
+            let variable = format!(r"\b{}\s*\.(\w+)\(", own.to_lowercase());
+            let calls = |pattern: &str, text: &str| -> Vec<String> {
+                let pattern = Regex::new(pattern).expect("it is one");
+                pattern.captures_iter(text).map(|call| call[1].to_owned()).collect()
+            };
+            let mut all = calls(&variable, &code);
+            all.extend(blocks(&code, own).iter().flat_map(|own| calls(r"\bself\s*\.(\w+)\(", own)));
+            modules.extend(all.iter().filter_map(|name| methods.get(name).cloned()));
+        }
+        modules
+    }
+
+    fn of(text: &str) -> Root {
+        let code = code(text);
+        let uses = Regex::new(r"(?m)^(?:pub(?:\(crate\))? )?use (?:crate::)?(\w+)::([^;]*);");
+        let items = Regex::new(r"(?m)^pub(?:\(crate\))? (?:struct|enum|trait|fn|type|const) (\w+)");
+        let word = Regex::new(r"\w+").expect("it is one");
+        let mut root = Root::default();
+        for found in uses.expect("it is one").captures_iter(&code) {
+            for name in word.find_iter(&found[2]) {
+                root.from.insert(name.as_str().to_owned(), found[1].to_owned());
+            }
+        }
+        let items = items.expect("it is one");
+        root.own.extend(items.captures_iter(&code).map(|item| item[1].to_owned()));
+        root
+    }
+}
+
 /// Which module names which, with a file that does. `module` is that of all files in the folder;
 /// none where each has its own.
 fn look_into(
     folder: &Path,
     module: Option<&str>,
+    root: &Root,
     arrows: &mut BTreeMap<Arrow, String>,
 ) -> Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -85,10 +171,12 @@ fn look_into(
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let module = module.unwrap_or(&stem);
         if path.is_dir() {
-            look_into(&path, Some(module), arrows)?;
+            look_into(&path, Some(module), root, arrows)?;
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            for named in names(&std::fs::read_to_string(&path)?) {
+            let text = std::fs::read_to_string(&path)?;
+            for named in names(&text).into_iter().chain(root.called(&text)) {
                 let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let named = root.from.get(&named).cloned().unwrap_or(named);
                 arrows.entry((module.to_owned(), named)).or_insert(file);
             }
         }
@@ -129,6 +217,13 @@ fn code(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
+/// What stands in a text's `impl`s of a type's own methods.
+fn blocks(code: &str, own: &str) -> Vec<String> {
+    let pattern = format!(r"(?ms)^impl(?:<[^\n]*>)? {own}(?:<\w+>)? \{{\n(.*?)^\}}");
+    let pattern = Regex::new(&pattern).expect("it is one");
+    pattern.captures_iter(code).map(|block| block[1].to_owned()).collect()
+}
+
 /// The modules that a text names by their paths from the crate.
 fn names(text: &str) -> BTreeSet<String> {
     let code = code(text);
@@ -146,7 +241,7 @@ fn names(text: &str) -> BTreeSet<String> {
 }
 
 /// What is wrong with the arrows between modules of the order.
-fn judge(layers: &Layers, arrows: &BTreeMap<Arrow, String>) -> Vec<String> {
+fn judge(layers: &Layers, root: &Root, arrows: &BTreeMap<Arrow, String>) -> Vec<String> {
     let place = |module: &String| layers.order.iter().position(|other| other == module);
     let goes_up =
         |(from, to): &Arrow| place(from).zip(place(to)).is_some_and(|(from, to)| from > to);
@@ -161,7 +256,12 @@ fn judge(layers: &Layers, arrows: &BTreeMap<Arrow, String>) -> Vec<String> {
         .filter(|from| !["lib", "main"].contains(&from.as_str()))
         .map(|from| format!("{from} has no place in {LIST}"))
         .collect();
-    new.chain(needless).chain(unknown).collect()
+    let own = |named: &&Arrow| root.own.contains(&named.1) && !layers.root.contains(&named.1);
+    let own = arrows.keys().filter(own);
+    let own = own.map(|(from, name)| format!("{from} may not name {name}, which is the root's"));
+    let gone = layers.root.iter().filter(|name| !arrows.keys().any(|(_, to)| to == *name));
+    let gone = gone.map(|name| format!("{LIST} needs no `root {name}`"));
+    new.chain(needless).chain(unknown).chain(own).chain(gone).collect()
 }
 
 #[cfg(test)]
@@ -183,7 +283,7 @@ mod tests {
             arrow("new", "top"),
         ];
         assert_eq!(
-            judge(layers, &arrows.into_iter().collect()),
+            judge(layers, &Root::default(), &arrows.into_iter().collect()),
             [
                 "bottom may not name middle, which stands above it (x.rs)",
                 "xtask/layers.txt needs no `up bottom -> top`",
@@ -191,6 +291,35 @@ mod tests {
             ]
         );
         assert!(parse("[a]\nwhat\n").is_err());
+    }
+
+    #[test]
+    fn a_name_of_the_root_is_its_modules() {
+        let root = Root::of("mod top;\npub use top::{inner::Thing, Other};\npub struct All;\n");
+        assert_eq!((root.from["Thing"].as_str(), root.from["Other"].as_str()), ("top", "top"));
+        let layers = &parse("[a/src]\norder top low\nroot All Gone\n").expect("it parses")["a/src"];
+        let arrows = |to: &str| [(("low".to_owned(), to.to_owned()), "x.rs".to_owned())].into();
+        assert_eq!(judge(layers, &root, &arrows("All")), ["xtask/layers.txt needs no `root Gone`"]);
+        let none =
+            Layers { root: BTreeSet::new(), order: layers.order.clone(), ..Layers::default() };
+        assert_eq!(
+            judge(&none, &root, &arrows("All")),
+            ["low may not name All, which is the root's"]
+        );
+    }
+
+    #[test]
+    fn a_method_is_the_modules_that_has_it() {
+        let code = "impl<M: Machine> All<M> {\n    pub fn high(&self) {}\n}\n";
+        assert_eq!(blocks(code, "All"), ["    pub fn high(&self) {}\n"]);
+        let methods = BTreeMap::from([("high".to_owned(), "top".to_owned())]);
+        let methods = BTreeMap::from([("All".to_owned(), methods)]);
+        let root = Root { methods, ..Root::default() };
+        let calls = |text: &str| root.called(text).into_iter().collect::<Vec<_>>();
+        assert_eq!(calls("fn f() { all.high() }"), ["top"]);
+        assert_eq!(calls("impl All {\n    fn f(&self) { self.high() }\n}\n"), ["top"]);
+        assert!(calls("impl Other {\n    fn f(&self) { self.high() }\n}\n").is_empty());
+        assert!(calls("// all.high()").is_empty());
     }
 
     #[test]

@@ -109,6 +109,11 @@ impl AnonBody {
         self.page
     }
 
+    /// Whether it has data: else it was [freed lazily](crate::Uvm::free_lazily), and has gone.
+    pub(crate) fn has_data(&self) -> bool {
+        self.page.is_some() || self.swap != Some(Slot::ZERO)
+    }
+
     /// One more leaf holds it. The caller sees to it that no mapping can write the page, or has it
     /// on loan: then none can.
     #[inline]

@@ -13,7 +13,6 @@ use machine::{
 use crate::amap::borrowed::Content;
 use crate::map::steps::{part_to_look_at, Lock};
 use crate::map::{tree::entry_bytes, Entry, Writes};
-use crate::page::Slot;
 use crate::{Space, Uvm};
 
 /// A range's pages, by where they are; a moment's value.
@@ -215,50 +214,6 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    /// Which pages of a range are in memory, as mincore reports: `each` gets every such page's
-    /// place in the range. Says whether the range has no hole.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let range = memory(uvm, held, space, 3)?;
-    /// let mut indices = Vec::new();
-    /// assert!(uvm.resident(held, space, range, |index| indices.push(index.0)));
-    /// assert_eq!(indices, [0, 1, 2]);
-    /// # Ok(()) });
-    /// ```
-    pub fn resident(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-        mut each: impl FnMut(Pages),
-    ) -> bool {
-        let range = VaRange::from(range);
-        let (tree, mut h) = space.map.lock(self.mem(), held, range);
-        tree.each(range, |e| {
-            for va in e.range.intersect(range).iter_pages() {
-                let anon = e.amap.as_ref().and_then(|a| {
-                    let (body, mut h) = a.amap.body.lock(&mut h);
-                    let number = body.slots.get(e.slot(a, va))?;
-                    self.holds(&mut h, number).map(|(is_resident, _)| is_resident)
-                });
-                let is_in_object = |h: &mut Held<'_, order::Map>| {
-                    e.object.as_ref().is_some_and(|o| {
-                        let (body, _) = o.pager.object().lock(h);
-                        body.page(e.index(o, va)).is_some()
-                    })
-                };
-                // Some pagers show pages of their own that are in no table.
-                let is_shown = || self.mem().pmap().extract(&space.pmap, va).is_some();
-                if anon.unwrap_or_else(|| is_in_object(&mut h) || is_shown()) {
-                    each(va - range.start);
-                }
-            }
-        });
-        tree.is_covered(range)
-    }
-
     /// Whether what a slot holds is in memory, and how many leaves hold it; `None` if it has gone
     /// after it was freed lazily.
     fn holds<P: Before<order::Anon>>(
@@ -269,9 +224,7 @@ impl<M: Machine> Uvm<M> {
         match Content::of(number) {
             Content::Anon(no) => {
                 let (anon, _) = self.anons.get(no).lock(held);
-                let is_resident = anon.page().is_some();
-                let has_data = is_resident || anon.swap != Some(Slot::ZERO);
-                has_data.then(|| (is_resident, anon.refs().max(1) as usize))
+                anon.has_data().then(|| (anon.page().is_some(), anon.refs().max(1) as usize))
             }
             Content::Borrowed(_) => Some((true, 1)),
         }

@@ -32,7 +32,7 @@ use crate::anon::{AnonBody, AnonNo};
 use crate::map::adopt::Adopt;
 use crate::map::lock::TreeGuard;
 use crate::map::{Entry, ORef, Writes, NOWHERE};
-use crate::object::access::SPECIAL;
+use crate::object::find::SPECIAL;
 use crate::object::{busy_check, Access, ObjectBody, ObjectGuard};
 use crate::page::PageFlags;
 use crate::stat::Counter;

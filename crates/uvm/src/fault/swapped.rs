@@ -261,7 +261,7 @@ impl<M: Machine> Uvm<M> {
             return Err(FaultError::Io);
         }
         let page = machine.frames().alloc(machine, &mut h, Reserve::User)?;
-        self.prepare_read(page);
+        self.mem().prepare_read(page);
         body.set_page(machine.frames(), no, page);
         self.read_prepared(1);
         Ok(Some((page, from)))

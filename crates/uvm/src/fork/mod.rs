@@ -10,27 +10,22 @@
 //! over without copying anything (1999, sections 5.2 and 5.4). What the parent stores to while its
 //! children are there a fork copies itself (`eager.rs`).
 
-pub(crate) mod amaps;
 pub(crate) mod eager;
 pub(crate) mod steps;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, VaRange};
 
 use crate::amap::borrowed::Content;
 use crate::amap::rewritten::{self, RewrittenSlots};
-use crate::amap::slots::{Emptied, Heap, LEAF};
 use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
 use crate::map::lock::Unpinned;
 use crate::map::tree::{built_bytes, Tree};
-use crate::map::{clip, Change, Entry, Inherit, Writes};
+use crate::map::{Entry, Inherit, Writes};
 use crate::{Space, Stop, Uvm};
 use eager::CopyState;
 use steps::{MadeUpTo, ENTRIES_AT_ONCE};
-
-/// The largest part that a store cuts off an entry, as a power of two of slots.
-const LARGEST_CUT: u32 = 24;
 
 /// A fork under way, or the copy of a range: of a space whose map is locked or claimed.
 pub(crate) struct Fork<'a, M: Machine> {
@@ -352,83 +347,5 @@ impl<M: Machine> Uvm<M> {
         down: &mut Gather,
     ) {
         self.mem().pmap().protect(held, &space.pmap, entry.range, entry.prot.without_write(), down);
-    }
-
-    /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if
-    /// no other entry refers to its slots, or a copy. The heap has been reserved. A fault that has
-    /// pinned any page of the entry would install anons in the old amap.
-    pub(crate) fn copy_amap(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        entry: &mut Entry<M>,
-        unpinned: Unpinned,
-    ) {
-        debug_assert!(unpinned.contains(entry.range), "a fault may use the amap that is replaced");
-        let len = entry.len();
-        match &entry.amap {
-            None => entry.amap = Some(ARef::new(entry.range)),
-            Some(aref) if aref.is_exclusive(held, len) => {}
-            Some(aref) => {
-                // By leaves of 64 slots: no mapping can write the anons that are shared now.
-                let slots = {
-                    let (body, mut h) = aref.amap.body.lock(held);
-                    body.share(self, &mut h, aref.range(len), &[])
-                };
-                let copy = ARef::with_slots(slots, aref.slot, len);
-                let mut down = Gather::new();
-                let all = (aref.range(len), usize::MAX);
-                let (_, emptied) = aref.release_some(self, held, all, Heap::Reserved, &mut down);
-                debug_assert_eq!(emptied, Emptied::All);
-                // The copy holds every leaf, so nothing was freed.
-                down.perform(self.frames(), self.mem(), held);
-                entry.amap = Some(copy);
-                self.stat().add(self.mem().cpu(), crate::Counter::AmapCopies, 1);
-            }
-        }
-        entry.writes = Writes::CopyOnWrite;
-    }
-
-    /// Cuts the entry around an address off its neighbourhood, if it waits to copy more than one
-    /// hold of a lock may copy: down to slots that begin and end at multiples of a power of two,
-    /// so that stores in any order make few entries. Returns the heap bytes that were used.
-    pub(crate) fn clip_to_copy<E>(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        tree: &mut Tree<Entry<M>>,
-        va: Va,
-        reserved: usize,
-    ) -> Result<usize, Stop<E>> {
-        let waits = |e: &&Entry<M>| e.writes == Writes::NeedsCopy;
-        let Some(entry) = tree.get(va).filter(waits) else { return Ok(0) };
-        let Some(aref) = &entry.amap else { return Ok(0) };
-        let (slot, all) = (entry.slot(aref, va), aref.range(entry.len()));
-        if aref.is_exclusive(held, entry.len()) || aref.copies_few(held, &all) {
-            return Ok(0);
-        }
-        let around = |bits: u32| {
-            let start = slot >> bits << bits;
-            start.max(all.start)..(start + (1 << bits)).min(all.end)
-        };
-        let leaf = LEAF.ilog2();
-        let few = (leaf..=LARGEST_CUT).rev().map(around).find(|some| aref.copies_few(held, some));
-        let some = few.unwrap_or_else(|| around(leaf));
-        let at = |slot: u64| entry.range.start + Pages(slot - aref.slot.0);
-        let part = VaRange::new(at(some.start), at(some.end));
-        // However many entries there are: what is stored to is not the program's to cut, and each
-        // cut needs memory that has been touched.
-        let bytes = Change::CLIP.bytes_in(tree);
-        Stop::ensure(bytes, reserved)?;
-        clip(tree, part);
-        Ok(bytes)
-    }
-
-    /// Heap bytes that [`copy_amap`](Self::copy_amap) needs.
-    pub(crate) fn copy_amap_bytes(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        entry: &Entry<M>,
-    ) -> usize {
-        let Some(aref) = &entry.amap else { return NEW_BYTES };
-        aref.copy_bytes(held, entry.len(), &mut { usize::MAX }).unwrap_or_default()
     }
 }

@@ -406,16 +406,4 @@ impl<M: Machine> Uvm<M> {
         self.anons.reference(frames, held, from);
         Ok(from)
     }
-
-    /// Lets others run. A thread that is being ended forks no further.
-    pub(crate) fn pause_or_give_up(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-    ) -> Result<(), NoMemory> {
-        self.mem().pause(held);
-        if self.mem().has_fatal_signal() {
-            return Err(NoMemory);
-        }
-        Ok(())
-    }
 }

@@ -42,12 +42,10 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use machine::{order, Before, Held, Machine, NoMemory, PageNo, Pmap, Prot};
+use machine::{order, Before, Held, Machine, NoMemory, PageNo};
 
-use crate::anon::drop_page;
-use crate::object::ObjectBody;
 use crate::owed::{Instance, Owed};
-use crate::page::{Gather, Reserve};
+use crate::page::Reserve;
 use crate::stat::Counter;
 use crate::Uvm;
 
@@ -505,7 +503,7 @@ impl<M: Machine> Uvm<M> {
                 self.frames().free_page(self.mem(), held, page);
             }
         }
-        self.pages_may_go();
+        self.mem().pages_may_go();
     }
 
     /// Gives back all pages but `kept`: see [`return_page`](Self::return_page).
@@ -630,43 +628,6 @@ impl<M: Machine> Uvm<M> {
         page: PageNo,
     ) -> Result<LoanedPage, NoMemory> {
         self.copied_page(held, page, Counter::LoansCopied)
-    }
-
-    /// Gives an object a copy in place of a page of its that is loaned, and is about to be written.
-    /// A thread that maps the object finds the copy.
-    #[cold]
-    pub(crate) fn replace_loaned(
-        &self,
-        body: &mut ObjectBody,
-        held: &mut Held<'_, order::Object>,
-        page: PageNo,
-        down: &mut Gather,
-    ) -> Result<PageNo, NoMemory> {
-        let (machine, frames) = (self.mem(), self.frames());
-        self.break_loan(&mut held.deeper(), page, down);
-        let copy = machine.copied_page(held, page)?;
-        let unmapped = down.unmap(machine.frames(), machine, held, page);
-        down.flush(machine.pmap());
-        frames.dequeue(held, page);
-        body.exchange(frames, page, copy);
-        frames.activate(machine, held, copy);
-        drop_page(machine, held, unmapped, down);
-        Ok(copy)
-    }
-
-    /// Before a loaned page is copied: the thread that loans it may not have flushed all CPUs yet
-    /// that can still write it.
-    #[cold]
-    pub(crate) fn break_loan(
-        &self,
-        held: &mut Held<'_, order::Anon>,
-        page: PageNo,
-        down: &mut Gather,
-    ) {
-        let pmap = self.mem().pmap();
-        pmap.page_protect(held, page, Prot::READ_EXECUTE, down);
-        down.flush(pmap);
-        self.stat().add(self.mem().cpu(), Counter::LoansBroken, 1);
     }
 
     /// Whether a page is the one of zeroes, which is loaned without counting.

@@ -111,7 +111,7 @@ impl<M: Machine> Uvm<M> {
         }
         if adopted != 0 {
             self.anons.borrowed.fetch_sub(adopted, Relaxed);
-            self.pages_may_go();
+            self.mem().pages_may_go();
         }
         if result.is_ok() && matches!(which, Adopt::All(..)) {
             let all = &mut body.borrowed;

@@ -23,6 +23,7 @@
 
 pub(crate) mod adopt;
 mod attributes;
+pub(crate) mod copy;
 mod insert;
 #[allow(unsafe_code)]
 pub(crate) mod lock;
@@ -30,6 +31,7 @@ mod merge;
 mod remap;
 pub(crate) mod remap_history;
 pub(crate) mod remove;
+mod resident;
 pub(crate) mod space;
 pub(crate) mod steps;
 pub(crate) mod tree;

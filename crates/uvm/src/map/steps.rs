@@ -288,6 +288,18 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
+    /// Lets others run. A thread that is being ended goes no further.
+    pub(crate) fn pause_or_give_up(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+    ) -> Result<(), NoMemory> {
+        self.mem().pause(held);
+        if self.mem().has_fatal_signal() {
+            return Err(NoMemory);
+        }
+        Ok(())
+    }
+
     /// Sums up what `count` says of each part of an entry with an amap, which one step at a time
     /// counts the slots of.
     pub(crate) fn count_in_steps(

@@ -20,9 +20,9 @@
 //!
 //! Locks: `ObjectBody` by the object's; it guards its pages' identity, `flags` and `wire` too.
 
-pub(crate) mod access;
 pub(crate) mod ahead;
 pub(crate) mod copiers;
+pub(crate) mod find;
 mod pager;
 mod quota;
 pub(crate) mod table;
@@ -387,7 +387,7 @@ impl<M: Machine> Object<M> {
         index: Pages,
         page: PageNo,
     ) {
-        uvm.prepare_read(page);
+        uvm.mem().prepare_read(page);
         self.enter(uvm.mem(), body, index, page);
         uvm.frames().set_flags(page, PageFlags::CLEAN);
     }

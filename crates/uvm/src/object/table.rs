@@ -16,7 +16,8 @@ use machine::lines::Ordering::Relaxed;
 use machine::order::{self, Before};
 use machine::{Held, Machine, NoMemory, Ordered};
 
-use super::Pager;
+use super::{Pager, Removed};
+use crate::page::Gather;
 use crate::Uvm;
 
 /// Heap bytes that entering an object may need: a split of every level of the ordered map.
@@ -90,6 +91,59 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
+    /// Gives a handle on a pager's object back; with the last reference its pager frees what it
+    /// will.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let object = AnonObject::new(uvm, held, Pages(4))?;
+    /// let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
+    /// let at = uvm.map(held, space, &request)?;
+    /// uvm.detach(held, &*object);
+    /// store(uvm, space, at, b"the mapping still has it")?;
+    /// # Ok(()) });
+    /// ```
+    pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
+        let mut down = Gather::new();
+        self.detach_into(held, pager, &mut down);
+        down.perform(self.frames(), self.mem(), held);
+    }
+
+    pub(crate) fn detach_into(
+        &self,
+        held: &mut Held<'_, order::Nothing>,
+        pager: &dyn Pager<M>,
+        down: &mut Gather,
+    ) {
+        let object = pager.object();
+        if object.refs.detach_if_shared() {
+            return;
+        }
+        let mut is_last = false;
+        loop {
+            {
+                let (mut body, mut h) = object.lock(held);
+                is_last = is_last || object.refs.detach();
+                if !is_last {
+                    return;
+                }
+                // It keeps its name while it has pages: the page daemon and I/O find it by that.
+                if pager.last_reference(self, &mut body, &mut h, down) == Removed::All {
+                    // One that was refused may have another's name.
+                    if object.known.swap(false, Relaxed) {
+                        // Dropped when the lock is free.
+                        let gone = self.object_table.lock(&mut h).0.remove(&object.name());
+                        drop(gone);
+                    }
+                    return;
+                }
+            }
+            down.perform(self.frames(), self.mem(), held);
+            self.mem().pause(held);
+        }
+    }
+
     /// The pager of the object with a name, if it is registered and alive.
     ///
     /// ```
@@ -106,40 +160,5 @@ impl<M: Machine> Uvm<M> {
         id: u32,
     ) -> Option<Arc<dyn Pager<M>>> {
         self.object_table.lock(held).0.get(&id)?.upgrade()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use machine::{Pa, Pages, ThreadCtx};
-    use uvm_soft::{Config, SoftMachine};
-
-    use super::*;
-    use crate::page::Frames;
-    use crate::{AnonObject, Object};
-
-    #[test]
-    fn a_name_that_comes_again_is_not_anothers() {
-        let frames = Frames::new(&[(Pa(0x10_0000), 64)], 4).unwrap();
-        let uvm = Uvm::new(SoftMachine::new(Config::default()), Arc::new(frames)).unwrap();
-        let mut ctx = ThreadCtx::new();
-        let held = &mut ctx.held();
-        uvm.next_object.store(77, Relaxed);
-        let first: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(1)).unwrap();
-        uvm.register(held, &first).unwrap();
-        uvm.next_object.store(77 + (1 << 32), Relaxed);
-        let again = AnonObject::new(&uvm, held, Pages(1)).map(|object| object as Arc<dyn Pager<_>>);
-        let refused = again.and_then(|again| uvm.register(held, &again));
-        assert_eq!(refused, Err(NoMemory));
-        let known = uvm.pager(held, 77).unwrap();
-        assert!(
-            core::ptr::addr_eq(Arc::as_ptr(&known), Arc::as_ptr(&first)),
-            "the name is the second's"
-        );
-        // No other object has the id.
-        uvm.next_object.store(77 + (2 << 32), Relaxed);
-        let third = Object::new(&uvm, Pages(1));
-        assert_eq!((third.name(), first.object().name()), (77, 77));
-        assert_ne!(third.id(), first.object().id());
     }
 }

@@ -40,7 +40,6 @@
 //! freed.
 
 mod decision;
-mod knobs;
 mod loaned;
 mod range;
 mod reclaim;
@@ -55,13 +54,12 @@ use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap, Prot};
 use crate::io::{Direction, Transfer};
 use crate::object::{Launder, Pager, Put};
 use crate::owner::PageOwner;
-use crate::page::{Gather, PageFlags, Place, Queue, SCAN};
+use crate::page::{Gather, PageFlags, Queue, SCAN};
 use crate::stat::Counter;
 use crate::swap::{Run, Slot, WRITE_CLUSTER};
 use crate::Uvm;
-pub use knobs::{BadShare, Knobs};
 pub use reclaim::Last;
-pub(crate) use reclaim::{PassLock, Reclaim, Waiters};
+pub(crate) use reclaim::{Known, Reclaim, Waiters};
 
 /// What a pass has achieved.
 ///
@@ -227,18 +225,6 @@ impl<M: Machine> Uvm<M> {
         self.coming_in.load(Relaxed)
     }
 
-    /// What an administrator may choose.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// uvm.knobs().set_most_entries(65_530);
-    /// # Ok(()) });
-    /// ```
-    pub fn knobs(&self) -> &Knobs {
-        &self.knobs
-    }
-
     fn new_pass(
         &self,
         held: &mut Held<'_, order::Nothing>,
@@ -357,7 +343,7 @@ impl<M: Machine> Uvm<M> {
             return;
         }
         let put = self.with_owner(held, page, |owner, h| {
-            if !self.can_go(page) {
+            if !self.mem().can_go(page) {
                 return None;
             }
             // The host's own use, which the pmap doesn't see; flags are written under the owner's
@@ -372,7 +358,7 @@ impl<M: Machine> Uvm<M> {
             let swaps = owner.launder() == Launder::Swap;
             let has_place = owner.slot(frames, page).is_some_and(Slot::is_place);
             let is_new = swaps && !has_place && !owner.is_stored(self, page);
-            if swaps || self.is_clean(page) {
+            if swaps || self.mem().is_clean(page) {
                 if !is_new || pass.room != 0 {
                     pass.room -= usize::from(is_new);
                     self.take(h, pass, page);
@@ -389,22 +375,6 @@ impl<M: Machine> Uvm<M> {
         if let Some((pager, index)) = put.flatten() {
             pass.puts.push((pager, index));
         }
-    }
-
-    /// Whether nothing keeps a page, under its owner's lock. A page on no queue is new and about to
-    /// be entered (`anon` I3): it may have the number of a page that a scan found on a queue
-    /// before. A page that could not be read may go like any other: a thread that comes for it
-    /// reads it again, and gets the error then.
-    pub(crate) fn can_go(&self, page: PageNo) -> bool {
-        let frames = self.frames();
-        let is_idle = !frames.flags(page).contains(PageFlags::BUSY) && frames.hold_count(page) == 0;
-        is_idle && frames.place(page) != Place::Nowhere
-    }
-
-    /// Whether backing store has the page's bytes, under its owner's lock; certain once nothing
-    /// maps the page.
-    pub(crate) fn is_clean(&self, page: PageNo) -> bool {
-        self.frames().flags(page).contains(PageFlags::CLEAN) && !self.mem().pmap().is_modified(page)
     }
 
     /// Makes a page busy and takes it from its queue and its users, under its owner's lock.

@@ -179,7 +179,7 @@ impl<M: Machine> Uvm<M> {
             }
             return None;
         };
-        if !self.can_go(page) {
+        if !self.mem().can_go(page) {
             return None;
         }
         PageOwner::Anon { no, body }.set_slot(self, held, page, Some(Slot::ZERO));

@@ -1,7 +1,7 @@
 //! Direct reclaim: what a thread does that was refused memory.
 //!
 //! An operation that fails for lack of memory waits for its turn ([`Waiters`]), has a pass made if
-//! that may help ([`PassLock`]), and tries again, waits or is refused by what the pass has freed
+//! that may help ([`begin_pass`](Uvm::begin_pass)), and tries again, waits or is refused by what the pass has freed
 //! (`decision.rs`). Its target doubles each time that as many pages are free and it was refused all
 //! the same: a fork that copies many wired pages needs them all at once, and a heap that was
 //! refused although pages are free is given more of them before it is believed.
@@ -50,8 +50,8 @@
 //! change of `waiting` slept for ever (`RACES.md`). And numbered places: threads that leave before
 //! their turn, since they are being ended, leave holes.
 
-use machine::lines::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use machine::lines::{AtomicBool, AtomicU64, AtomicUsize};
+use machine::lines::AtomicUsize;
+use machine::lines::Ordering::{AcqRel, Relaxed, Release};
 use machine::{order, Channel, Held, Machine, NoMemory, Ordered, Ticket};
 
 use super::decision::{Decision, MemoryState, Past};
@@ -160,19 +160,12 @@ impl<M: Machine> Waiters<M> {
     }
 }
 
-/// Whether a pass runs, and what is known from the last one.
-pub(crate) struct PassLock<M: Machine> {
-    runs: AtomicBool,
-    known: Ordered<order::MemoryTurn, M::Lock, Option<NoProgress>>,
-    /// Something is known.
-    has_run_out: AtomicBool,
-    /// How often wired pages were released.
-    loosened: AtomicU64,
-}
+/// What is known from the last pass.
+pub(crate) type Known<M> = Ordered<order::MemoryTurn, <M as Machine>::Lock, Option<NoProgress>>;
 
 /// What a desperate pass left that made no progress.
 #[derive(Clone, Copy)]
-struct NoProgress {
+pub(crate) struct NoProgress {
     /// Pages that the pass met and could not take: another thread had or wanted them, or they had
     /// to be written first.
     left: usize,
@@ -185,19 +178,8 @@ struct NoProgress {
     state: [u64; 6],
 }
 
-impl<M: Machine> PassLock<M> {
-    /// Threads that wait for the end of a pass.
-    const CHANNEL: Channel = Channel(u64::MAX - 2);
-
-    pub(crate) fn new() -> Self {
-        PassLock {
-            runs: AtomicBool::new(false),
-            known: Ordered::new(None),
-            has_run_out: AtomicBool::new(false),
-            loosened: AtomicU64::new(0),
-        }
-    }
-}
+/// Threads that wait for the end of a pass.
+const PASS_ENDED: Channel = Channel(u64::MAX - 2);
 
 /// Counters of pages that a pass may take after them.
 const MADE: [Counter; 6] = [
@@ -435,8 +417,8 @@ impl<M: Machine> Uvm<M> {
 impl<M: Machine> Uvm<M> {
     /// Begins the one pass; or waits until another thread's has ended, and says no.
     pub(super) fn begin_pass(&self, held: &mut Held<'_, order::Nothing>) -> bool {
-        let ticket = self.mem().ticket(PassLock::<M>::CHANNEL);
-        if !self.pass_lock.runs.swap(true, AcqRel) {
+        let ticket = self.mem().ticket(PASS_ENDED);
+        if !self.mem().passes.runs.swap(true, AcqRel) {
             return true;
         }
         self.mem().wait(held, ticket);
@@ -444,30 +426,14 @@ impl<M: Machine> Uvm<M> {
     }
 
     pub(super) fn end_pass(&self) {
-        self.pass_lock.runs.store(false, Release);
-        self.mem().wake(PassLock::<M>::CHANNEL);
+        self.mem().passes.runs.store(false, Release);
+        self.mem().wake(PASS_ENDED);
     }
 
     /// Whether memory has run out, as far as the last desperate pass could tell.
     #[inline]
     fn has_run_out(&self) -> bool {
-        self.pass_lock.has_run_out.load(Relaxed)
-    }
-
-    /// Pages are no longer wired or loaned, or no longer kept for another reason: a pass might find
-    /// what the last one did not. Noted where it matters, while a pass runs or something is known;
-    /// else a return of a loan costs two reads.
-    #[inline]
-    pub(crate) fn pages_may_go(&self) {
-        if self.pass_lock.runs.load(Acquire) || self.has_run_out() {
-            self.loosened();
-        }
-    }
-
-    #[cold]
-    fn loosened(&self) {
-        self.pass_lock.loosened.fetch_add(1, AcqRel);
-        self.pass_lock.has_run_out.store(false, Relaxed);
+        self.mem().passes.has_run_out.load(Relaxed)
     }
 
     /// Counts of this moment.
@@ -503,7 +469,7 @@ impl<M: Machine> Uvm<M> {
             self.know(held, None);
             return fair;
         }
-        let (errors, loosened) = (self.transfer_errors(), self.pass_lock.loosened.load(Relaxed));
+        let (errors, loosened) = (self.transfer_errors(), self.mem().passes.loosened.load(Relaxed));
         // What is read from here on, or is being read now, the pass may miss.
         let (coming_in, made_before) = (self.pages_coming_in(), self.pages_made());
         let pass = self.pass(held, target, Priority::Desperate);
@@ -527,8 +493,8 @@ impl<M: Machine> Uvm<M> {
     }
 
     fn know(&self, held: &mut Held<'_, order::Nothing>, known: Option<NoProgress>) {
-        *self.pass_lock.known.lock(held).0 = known;
-        self.pass_lock.has_run_out.store(known.is_some(), Relaxed);
+        *self.known.lock(held).0 = known;
+        self.mem().passes.has_run_out.store(known.is_some(), Relaxed);
     }
 
     /// What a pass can take at most, but for what is under way.
@@ -538,8 +504,8 @@ impl<M: Machine> Uvm<M> {
         if self.swap().slots() == 0 && files == 0 && !was_freed {
             return 0;
         }
-        let loosened = self.pass_lock.loosened.load(Relaxed);
-        let known = *self.pass_lock.known.lock(held).0;
+        let loosened = self.mem().passes.loosened.load(Relaxed);
+        let known = *self.known.lock(held).0;
         let Some(last) = known.filter(|last| last.loosened == loosened) else {
             return usize::MAX;
         };

@@ -29,6 +29,7 @@ use crate::object::{busy_check, Stored};
 use crate::owner::PageOwner;
 use crate::page::{PageFlags, Reserve};
 use crate::stat::Counter;
+use crate::swap::zram::{Zram, ZramOn, MOST_ZRAM};
 use crate::swap::{Slot, SwapError, SwapId, WRITE_CLUSTER};
 use crate::Uvm;
 
@@ -74,7 +75,7 @@ impl Homecoming<'_> {
         let page = frames.alloc(machine, held, Reserve::User)?;
         match owner {
             PageOwner::Anon { no, body } => {
-                uvm.prepare_read(page);
+                uvm.mem().prepare_read(page);
                 body.set_page(frames, no, page);
             }
             PageOwner::Object { pager, body } => {
@@ -123,7 +124,8 @@ impl<M: Machine> Uvm<M> {
         let (mut body, mut h) = self.anons.get(no).lock(held);
         let Some(page) = body.page().filter(|_| body.swap.is_some()) else { return false };
         let is_busy = self.frames().flags(page).contains(PageFlags::BUSY);
-        let is_spare = !is_busy && (self.frames().hold_count(page) != 0 || !self.is_clean(page));
+        let is_spare =
+            !is_busy && (self.frames().hold_count(page) != 0 || !self.mem().is_clean(page));
         if is_spare {
             PageOwner::Anon { no, body: &mut body }.give_slot_back(self, &mut h, page);
         }
@@ -258,5 +260,48 @@ impl<M: Machine> Uvm<M> {
             self.transferred(held, Direction::Read, &pages, transfer);
         }
         home.batch.clear();
+    }
+}
+
+impl<M: Machine> Zram<M> {
+    /// Gives an instance's device a share of memory, in percent up to [`MOST_ZRAM`](crate::swap::zram::MOST_ZRAM), and switches
+    /// it on before all other devices if need be; 0 brings home what is in it, and switches it off.
+    /// One thread at a time.
+    ///
+    /// # Errors
+    /// [`SwapError`]: `TooMuch`, `TooMany`, `Io` or `NoMemory`. The share is what it was.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut zram = None;
+    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 0)?;
+    /// assert!(zram.is_none(), "and is off again");
+    /// # Ok(()) });
+    /// ```
+    pub fn set_share(
+        uvm: &Uvm<M>,
+        held: &mut Held<'_, order::Nothing>,
+        on: &mut ZramOn<M>,
+        percent: u8,
+    ) -> Result<(), SwapError> {
+        if percent > MOST_ZRAM {
+            return Err(SwapError::TooMuch);
+        }
+        match (&*on, percent) {
+            (None, 0) => {}
+            (None, _) => {
+                let device = Zram::new(uvm.machine(), uvm.memory.frames.clone(), percent)?;
+                let id = uvm.swap_on(held, device.clone(), i16::MAX)?;
+                *on = Some((device, id));
+            }
+            (Some((_, id)), 0) => {
+                uvm.swap_off(held, *id)?;
+                *on = None;
+            }
+            (Some((device, _)), _) => device.resize(held, uvm.frames().total(), percent),
+        }
+        Ok(())
     }
 }

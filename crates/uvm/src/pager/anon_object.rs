@@ -209,3 +209,39 @@ impl<M: Machine> Pager<M> for AnonObject<M> {
         Launder::Swap
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use machine::{Pa, Pages, ThreadCtx};
+    use uvm_soft::{Config, SoftMachine};
+
+    use machine::lines::Ordering::Relaxed;
+
+    use super::*;
+    use crate::page::Frames;
+
+    #[test]
+    fn a_name_that_comes_again_is_not_anothers() {
+        let frames = Frames::new(&[(Pa(0x10_0000), 64)], 4).unwrap();
+        let uvm = Uvm::new(SoftMachine::new(Config::default()), Arc::new(frames)).unwrap();
+        let mut ctx = ThreadCtx::new();
+        let held = &mut ctx.held();
+        uvm.next_object.store(77, Relaxed);
+        let first: Arc<dyn Pager<SoftMachine>> = AnonObject::new(&uvm, held, Pages(1)).unwrap();
+        uvm.register(held, &first).unwrap();
+        uvm.next_object.store(77 + (1 << 32), Relaxed);
+        let again = AnonObject::new(&uvm, held, Pages(1)).map(|object| object as Arc<dyn Pager<_>>);
+        let refused = again.and_then(|again| uvm.register(held, &again));
+        assert_eq!(refused, Err(NoMemory));
+        let known = uvm.pager(held, 77).unwrap();
+        assert!(
+            core::ptr::addr_eq(Arc::as_ptr(&known), Arc::as_ptr(&first)),
+            "the name is the second's"
+        );
+        // No other object has the id.
+        uvm.next_object.store(77 + (2 << 32), Relaxed);
+        let third = Object::new(&uvm, Pages(1));
+        assert_eq!((third.name(), first.object().name()), (77, 77));
+        assert_ne!(third.id(), first.object().id());
+    }
+}

@@ -205,7 +205,7 @@ impl<M: Machine> VnodePager<M> {
             // In this order: a store and the end of the mapping that it came through may lie
             // between the two looks. A mapping that has left the tables is stored through until its
             // shootdown is flushed.
-            !is_busy(uvm, page) && !uvm.mem().pmap().is_mapped(page) && uvm.is_clean(page)
+            !is_busy(uvm, page) && !uvm.mem().pmap().is_mapped(page) && uvm.mem().is_clean(page)
         });
     }
 
@@ -228,7 +228,8 @@ impl<M: Machine> VnodePager<M> {
     ) {
         self.start_writes(uvm, held, range, |held, rest, _| {
             let (body, _) = self.object.lock(held);
-            let busy = |&(_, page): &(Pages, PageNo)| is_busy(uvm, page) && !uvm.is_clean(page);
+            let busy =
+                |&(_, page): &(Pages, PageNo)| is_busy(uvm, page) && !uvm.mem().is_clean(page);
             let found = body.marked(rest.clone()).find(busy).map(|(index, _)| index.0 + 1);
             found.unwrap_or(rest.start)
         });
@@ -309,7 +310,7 @@ impl<M: Machine> VnodePager<M> {
                 frames.set_flags(page, PageFlags::CLEAN);
             }
         }
-        uvm.pages_may_go();
+        uvm.mem().pages_may_go();
     }
 
     /// Frees pages of the range that the file has as they are and that no program maps or uses:
@@ -332,7 +333,10 @@ impl<M: Machine> VnodePager<M> {
                 let found = body.pages(next..range.end).next();
                 let Some((index, page)) = found else { break };
                 next = index.0 + 1;
-                if uvm.is_clean(page) && uvm.can_go(page) && !uvm.mem().pmap().is_mapped(page) {
+                if uvm.mem().is_clean(page)
+                    && uvm.mem().can_go(page)
+                    && !uvm.mem().pmap().is_mapped(page)
+                {
                     unmap_and_remove(uvm, &mut body, &mut h, page, &mut down);
                 }
             }
@@ -367,7 +371,8 @@ impl<M: Machine> VnodePager<M> {
                 let Some((index, page)) = found else { return true };
                 range.start = index.0;
                 busy_check(uvm.mem(), page).map(|()| {
-                    uvm.can_go(page) && unmap_and_remove(uvm, &mut body, &mut h, page, &mut down)
+                    uvm.mem().can_go(page)
+                        && unmap_and_remove(uvm, &mut body, &mut h, page, &mut down)
                 })
             };
             down.perform(uvm.frames(), uvm.mem(), held);
@@ -477,7 +482,7 @@ impl<M: Machine> VnodePager<M> {
                 break;
             }
             let alone = frames.flags(page).contains(PageFlags::UNWRITTEN);
-            match (uvm.is_clean(page), first) {
+            match (uvm.mem().is_clean(page), first) {
                 (true, true) => continue,
                 (true, false) => break,
                 (false, true) => busy_check(machine, page)?,
@@ -535,7 +540,7 @@ impl<M: Machine> VnodePager<M> {
     ) -> Range<u64> {
         let (body, _) = self.object.lock(held);
         let goes = |&n: &u64| {
-            body.page(Pages(n)).is_some_and(|page| !is_busy(uvm, page) && !uvm.is_clean(page))
+            body.page(Pages(n)).is_some_and(|page| !is_busy(uvm, page) && !uvm.mem().is_clean(page))
         };
         let lowest = index.0.saturating_sub(WRITE_CLUSTER as u64 / 2);
         let first = (lowest..index.0).rev().take_while(goes).last().unwrap_or(index.0);
@@ -562,7 +567,7 @@ fn unmap_and_remove<M: Machine>(
     let unmapped = down.unmap(uvm.frames(), uvm.mem(), held, page);
     // A CPU that has not been flushed yet after an unmapping may have stored there, or do so.
     down.flush(uvm.mem().pmap());
-    let is_clean = uvm.is_clean(page);
+    let is_clean = uvm.mem().is_clean(page);
     if is_clean {
         body.remove(uvm, held, unmapped, down);
     }

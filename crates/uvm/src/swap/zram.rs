@@ -35,10 +35,9 @@ use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, PAGE_SIZE};
 
 use super::pieces::Pieces;
 use super::size_classes::{Chunk, Parts, SizeClasses};
-use super::{SwapDevice, SwapError, SwapId};
+use super::{SwapDevice, SwapId};
 use crate::io::Transfer;
 use crate::page::{Frames, Reserve};
-use crate::Uvm;
 
 /// The largest share of memory that the device may have, in percent.
 pub const MOST_ZRAM: u8 = 50;
@@ -162,49 +161,11 @@ impl<M: Machine> Zram<M> {
         }))
     }
 
-    /// Gives an instance's device a share of memory, in percent up to [`MOST_ZRAM`], and switches
-    /// it on before all other devices if need be; 0 brings home what is in it, and switches it off.
-    /// One thread at a time.
-    ///
-    /// # Errors
-    /// [`SwapError`]: `TooMuch`, `TooMany`, `Io` or `NoMemory`. The share is what it was.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let mut zram = None;
-    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
-    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 0)?;
-    /// assert!(zram.is_none(), "and is off again");
-    /// # Ok(()) });
-    /// ```
-    pub fn set_share(
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        on: &mut ZramOn<M>,
-        percent: u8,
-    ) -> Result<(), SwapError> {
-        if percent > MOST_ZRAM {
-            return Err(SwapError::TooMuch);
-        }
-        match (&*on, percent) {
-            (None, 0) => {}
-            (None, _) => {
-                let device = Zram::new(uvm.machine(), uvm.memory.frames.clone(), percent)?;
-                let id = uvm.swap_on(held, device.clone(), i16::MAX)?;
-                *on = Some((device, id));
-            }
-            (Some((_, id)), 0) => {
-                uvm.swap_off(held, *id)?;
-                *on = None;
-            }
-            (Some((device, _)), _) => {
-                let mut store = device.store.lock(held).0;
-                store.set_percent(uvm.frames().total(), percent);
-                device.room.store(store.room(), Relaxed);
-            }
-        }
-        Ok(())
+    /// Gives it another share of so many frames.
+    pub(crate) fn resize(&self, held: &mut Held<'_, order::Nothing>, total: usize, percent: u8) {
+        let mut store = self.store.lock(held).0;
+        store.set_percent(total, percent);
+        self.room.store(store.room(), Relaxed);
     }
 
     /// What it holds, and has done.

@@ -6,18 +6,12 @@
 //! A pinned page that is truncated meanwhile leaves the object and is freed when the pin goes.
 
 use alloc::sync::Arc;
-use machine::lines::Ordering::Relaxed;
 
-use crate::page::{Gather, Owner, PageFlags};
-use machine::{order, Held, Machine, PageNo, Pages};
-
-use super::{busy_check, Access, GetError, ORef, ObjectGuard, Pager, Removed};
 use crate::io::ReadRequest;
+use crate::object::{Access, GetError, ORef, Pager};
+use crate::page::{Gather, Owner, PageFlags};
 use crate::{Stop, Uvm};
-
-/// What must be looked at before an object's page is shown.
-pub(crate) const SPECIAL: PageFlags =
-    PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD).union(PageFlags::HOLE);
+use machine::{order, Held, Machine, PageNo, Pages};
 
 /// What a host means to do with a page.
 ///
@@ -83,59 +77,6 @@ impl<M: Machine> Uvm<M> {
         let result = work(self.mem(), page);
         self.unpin(held, pager, page, intent);
         Ok(Some(result))
-    }
-
-    /// The object's page at an index, made resident by its pager; a ticket while it is busy.
-    #[inline]
-    pub(crate) fn find_page(
-        &self,
-        body: &mut ObjectGuard<'_, M>,
-        held: &mut Held<'_, order::Object>,
-        oref: &ORef<M>,
-        index: Pages,
-        access: Access,
-        ahead: &mut Option<ReadRequest>,
-    ) -> Result<PageNo, GetError> {
-        let Some(page) = body.page(index) else {
-            return oref.pager.get(self, body, held, index, access);
-        };
-        if self.frames().flags(page).intersects(SPECIAL) {
-            self.look_at_special(body, held, oref, index, page, ahead)?;
-        }
-        Ok(page)
-    }
-
-    /// What there is about a page: a mark to read on, I/O that has it, or that failed, which takes
-    /// the page out.
-    #[cold]
-    fn look_at_special(
-        &self,
-        body: &mut ObjectGuard<'_, M>,
-        held: &mut Held<'_, order::Object>,
-        oref: &ORef<M>,
-        index: Pages,
-        page: PageNo,
-        ahead: &mut Option<ReadRequest>,
-    ) -> Result<(), GetError> {
-        let frames = self.frames();
-        let flags = frames.flags(page);
-        if flags.contains(PageFlags::AHEAD) && ahead.is_none() {
-            frames.clear_flags(page, PageFlags::AHEAD);
-            *ahead = oref.pager.read_on(self, body, held, index);
-            if let Some(start) = ahead.take_if(|_| flags.contains(PageFlags::BUSY)) {
-                // There is to be a wait: start it before.
-                return Err(GetError::Read(start));
-            }
-        }
-        busy_check(self.mem(), page)?;
-        if flags.contains(PageFlags::ERROR) {
-            let mut down = Gather::new();
-            let page = down.unmap(self.frames(), self.mem(), held, page);
-            body.remove(self, held, page, &mut down);
-            down.perform(self.frames(), self.mem(), held);
-            return Err(GetError::Io);
-        }
-        Ok(())
     }
 
     /// One attempt to pin a page; `None` if the pager knows nothing but zeroes there, for a reader.
@@ -283,59 +224,6 @@ impl<M: Machine> Uvm<M> {
                 Ok(()) => self.mem().pause(held),
                 Err(ticket) => self.mem().wait(held, ticket),
             }
-        }
-    }
-
-    /// Gives a handle on a pager's object back; with the last reference its pager frees what it
-    /// will.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let object = AnonObject::new(uvm, held, Pages(4))?;
-    /// let request = MapRequest::object(object.clone(), Pages(0), Pages(4), Sharing::Shared);
-    /// let at = uvm.map(held, space, &request)?;
-    /// uvm.detach(held, &*object);
-    /// store(uvm, space, at, b"the mapping still has it")?;
-    /// # Ok(()) });
-    /// ```
-    pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
-        let mut down = Gather::new();
-        self.detach_into(held, pager, &mut down);
-        down.perform(self.frames(), self.mem(), held);
-    }
-
-    pub(crate) fn detach_into(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pager: &dyn Pager<M>,
-        down: &mut Gather,
-    ) {
-        let object = pager.object();
-        if object.refs.detach_if_shared() {
-            return;
-        }
-        let mut is_last = false;
-        loop {
-            {
-                let (mut body, mut h) = object.lock(held);
-                is_last = is_last || object.refs.detach();
-                if !is_last {
-                    return;
-                }
-                // It keeps its name while it has pages: the page daemon and I/O find it by that.
-                if pager.last_reference(self, &mut body, &mut h, down) == Removed::All {
-                    // One that was refused may have another's name.
-                    if object.known.swap(false, Relaxed) {
-                        // Dropped when the lock is free.
-                        let gone = self.object_table.lock(&mut h).0.remove(&object.name());
-                        drop(gone);
-                    }
-                    return;
-                }
-            }
-            down.perform(self.frames(), self.mem(), held);
-            self.mem().pause(held);
         }
     }
 }

@@ -152,7 +152,7 @@ impl Knobs {
 
     /// Which kinds' pages are kept though they have not been used: for [`Class::Anon`], `File` and
     /// `Exec`. `anon_may_go` says whether swap has room.
-    pub(super) fn kept<M: Machine>(&self, frames: &Frames<M>, anon_may_go: bool) -> [bool; 3] {
+    pub(crate) fn kept<M: Machine>(&self, frames: &Frames<M>, anon_may_go: bool) -> [bool; 3] {
         let total = frames.active() + frames.inactive() + frames.free();
         let is_over = |share: &[AtomicU8; 3], class: Class| {
             let percent = usize::from(share[class as usize].load(Relaxed));

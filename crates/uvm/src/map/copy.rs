@@ -1,19 +1,103 @@
-//! Amaps of many leaves, or of many runs of counts, in steps: copied, or referred to once more.
+//! An amap of an entry's own, which waited to copy one that it shares: before its first store.
 //!
-//! The map that has the entry is claimed. As long as the entry refers to its slots, they stay; what
+//! Amaps of many leaves, or of many runs of counts, are copied, or referred to once more, in steps.
+//! The map that has the entry is claimed then. As long as the entry refers to its slots, they stay; what
 //! other spaces write to meanwhile is copied as it is then.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, NoMemory, Pages, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Va, VaRange};
 
+use super::lock::Unpinned;
+use super::tree::Tree;
+use super::{clip, Change, Entry, Writes};
 use crate::amap::cover::CHANGE_BYTES;
-use crate::amap::slots::Slots;
+use crate::amap::slots::{Emptied, Heap, Slots, LEAF};
 use crate::amap::{ARef, AnonHolders, NEW_BYTES, RUNS_AT_ONCE, SLOTS_AT_ONCE};
-use crate::map::Writes;
 use crate::stat::Counter;
-use crate::{Space, Uvm};
+use crate::{Space, Stop, Uvm};
+
+/// The largest part that a store cuts off an entry, as a power of two of slots.
+const LARGEST_CUT: u32 = 24;
 
 impl<M: Machine> Uvm<M> {
+    /// Gives a private entry that waits to copy an amap of its own: a new one, the one it has if
+    /// no other entry refers to its slots, or a copy. The heap has been reserved. A fault that has
+    /// pinned any page of the entry would install anons in the old amap.
+    pub(crate) fn copy_amap(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &mut Entry<M>,
+        unpinned: Unpinned,
+    ) {
+        debug_assert!(unpinned.contains(entry.range), "a fault may use the amap that is replaced");
+        let len = entry.len();
+        match &entry.amap {
+            None => entry.amap = Some(ARef::new(entry.range)),
+            Some(aref) if aref.is_exclusive(held, len) => {}
+            Some(aref) => {
+                // By leaves of 64 slots: no mapping can write the anons that are shared now.
+                let slots = {
+                    let (body, mut h) = aref.amap.body.lock(held);
+                    body.share(self, &mut h, aref.range(len), &[])
+                };
+                let copy = ARef::with_slots(slots, aref.slot, len);
+                let mut down = Gather::new();
+                let all = (aref.range(len), usize::MAX);
+                let (_, emptied) = aref.release_some(self, held, all, Heap::Reserved, &mut down);
+                debug_assert_eq!(emptied, Emptied::All);
+                // The copy holds every leaf, so nothing was freed.
+                down.perform(self.frames(), self.mem(), held);
+                entry.amap = Some(copy);
+                self.stat().add(self.mem().cpu(), crate::Counter::AmapCopies, 1);
+            }
+        }
+        entry.writes = Writes::CopyOnWrite;
+    }
+
+    /// Cuts the entry around an address off its neighbourhood, if it waits to copy more than one
+    /// hold of a lock may copy: down to slots that begin and end at multiples of a power of two,
+    /// so that stores in any order make few entries. Returns the heap bytes that were used.
+    pub(crate) fn clip_to_copy<E>(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        tree: &mut Tree<Entry<M>>,
+        va: Va,
+        reserved: usize,
+    ) -> Result<usize, Stop<E>> {
+        let waits = |e: &&Entry<M>| e.writes == Writes::NeedsCopy;
+        let Some(entry) = tree.get(va).filter(waits) else { return Ok(0) };
+        let Some(aref) = &entry.amap else { return Ok(0) };
+        let (slot, all) = (entry.slot(aref, va), aref.range(entry.len()));
+        if aref.is_exclusive(held, entry.len()) || aref.copies_few(held, &all) {
+            return Ok(0);
+        }
+        let around = |bits: u32| {
+            let start = slot >> bits << bits;
+            start.max(all.start)..(start + (1 << bits)).min(all.end)
+        };
+        let leaf = LEAF.ilog2();
+        let few = (leaf..=LARGEST_CUT).rev().map(around).find(|some| aref.copies_few(held, some));
+        let some = few.unwrap_or_else(|| around(leaf));
+        let at = |slot: u64| entry.range.start + Pages(slot - aref.slot.0);
+        let part = VaRange::new(at(some.start), at(some.end));
+        // However many entries there are: what is stored to is not the program's to cut, and each
+        // cut needs memory that has been touched.
+        let bytes = Change::CLIP.bytes_in(tree);
+        Stop::ensure(bytes, reserved)?;
+        clip(tree, part);
+        Ok(bytes)
+    }
+
+    /// Heap bytes that [`copy_amap`](Self::copy_amap) needs.
+    pub(crate) fn copy_amap_bytes(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        entry: &Entry<M>,
+    ) -> usize {
+        let Some(aref) = &entry.amap else { return NEW_BYTES };
+        aref.copy_bytes(held, entry.len(), &mut { usize::MAX }).unwrap_or_default()
+    }
+
     /// Gives entries in a range that wait to copy amaps of their own. Another fork may follow at
     /// once: the caller asks [again](crate::map::LockedMap::copies_needed).
     ///
