@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::growth::grow_stack;
+use super::mm::Mm;
 use super::signal::{code, send, SigInfo, Signal, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use super::{current_thread, Thread};
 use crate::arch::abi::{Exception, LastFault, Mapped};
@@ -37,18 +38,8 @@ pub static MAJOR_FAULTS: AtomicU64 = AtomicU64::new(0);
 /// again if it returns to its program.
 pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultError> {
     let Some(mm) = thread.own_mm() else { return Err(FaultError::NoMapping) };
-    let mut found = vm::fault(&mm.space, va, access);
-    if found == Err(FaultError::NoMapping) && grow_stack(&mm, va) {
-        found = vm::fault(&mm.space, va, access);
-    }
-    if access == Access::Read {
-        // What may be written or executed alone can be read all the same: so the machine has it.
-        for implies in [Access::Write, Access::Execute] {
-            if found == Err(FaultError::Protection) {
-                found = vm::fault(&mm.space, va, implies);
-            }
-        }
-    }
+    let found = vm::fault(&mm.space, va, access);
+    let found = found.or_else(|why| resolve_otherwise(&mm, va, access, why));
     let count = match found? {
         FaultKind::Major => {
             MAJOR_FAULTS.fetch_add(1, Ordering::Relaxed);
@@ -58,6 +49,30 @@ pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultErro
     };
     count.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+/// Resolves what is refused as it stands: where a stack may grow, it does; and what may be written or
+/// executed alone can be read all the same, since the machine has it so.
+#[cold]
+#[inline(never)]
+fn resolve_otherwise(
+    mm: &Mm,
+    va: u64,
+    access: Access,
+    why: FaultError,
+) -> Result<FaultKind, FaultError> {
+    let mut found = Err(why);
+    if why == FaultError::NoMapping && grow_stack(mm, va) {
+        found = vm::fault(&mm.space, va, access);
+    }
+    if access == Access::Read {
+        for implies in [Access::Write, Access::Execute] {
+            if found == Err(FaultError::Protection) {
+                found = vm::fault(&mm.space, va, implies);
+            }
+        }
+    }
+    found
 }
 
 /// Any other exception in user mode: the signal that Linux gives for it.
