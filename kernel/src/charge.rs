@@ -81,6 +81,8 @@ pub struct User {
     locked: AtomicUsize,
     /// Pseudo-terminals.
     terminals: AtomicUsize,
+    /// Nodes of the host's folders.
+    host_nodes: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
     /// What its processes had together when one had to go last (`proc::oom`).
@@ -145,6 +147,7 @@ impl User {
             files: AtomicUsize::new(0),
             locked: AtomicUsize::new(0),
             terminals: AtomicUsize::new(0),
+            host_nodes: AtomicUsize::new(0),
             memory: Arc::new(if uid == 0 {
                 Quota::new(usize::MAX)
             } else {
@@ -245,6 +248,7 @@ impl User {
             Counted::Files => &self.files,
             Counted::LockedPages => &self.locked,
             Counted::Terminals => &self.terminals,
+            Counted::HostNodes => &self.host_nodes,
         }
     }
 }
@@ -461,6 +465,8 @@ pub enum Counted {
     LockedPages,
     /// Pseudo-terminals.
     Terminals,
+    /// Nodes of the host's folders.
+    HostNodes,
 }
 
 /// A number of things counted for a user, until this is dropped.

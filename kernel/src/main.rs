@@ -87,7 +87,7 @@ fn start(info: &BootInfo) -> ! {
     vm::init(vm::Above {
         each_space: |each| proc::processes().filter_map(|one| one.space()).for_each(each),
         out_of_memory: proc::oom::make_room,
-        memory_is_short: fs::ext4::memory_is_short,
+        memory_is_short: fs::memory_is_short,
     });
     framebuffer::init().expect("enough memory for a display's tables");
     vm::start_daemon().expect("enough memory for the page daemon");

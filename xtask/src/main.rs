@@ -34,6 +34,7 @@ mod qemu;
 mod recursion;
 mod run;
 mod session;
+mod share;
 mod symbols;
 mod test;
 mod ui;

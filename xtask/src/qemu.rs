@@ -11,6 +11,7 @@ pub use disk::{Access, Disk, Fault, Speed};
 
 use crate::accel::Accelerator;
 use crate::control::{Control, Report, Traces};
+use crate::share::Share;
 use anyhow::{Context, Result};
 use rustix::process::Pid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -69,6 +70,8 @@ pub struct Machine {
     pub display: Display,
     /// virtio disks: /dev/vda, /dev/vdb, ...
     pub disks: Vec<Disk>,
+    /// Folders of this machine, as virtio 9P devices.
+    pub shares: Vec<Share>,
 }
 
 /// How a run ended.
@@ -123,6 +126,7 @@ impl Machine {
             plugin: None,
             display: Display::Absent,
             disks: Vec::new(),
+            shares: Vec::new(),
         }
     }
 
@@ -165,18 +169,24 @@ impl Machine {
             push(&["-device", "bochs-display"]);
         }
         let bus = if self.board == Board::Q35 { "virtio-blk-pci" } else { "virtio-blk-device" };
+        // On microvm places are taken from the last one down unless they are named. The interrupt
+        // of the first arrives as that of the third: QEMU's I/O APIC takes every line 0 for the
+        // timer's.
+        let place = |index: usize| match self.board {
+            Board::Q35 => String::new(),
+            Board::Microvm => format!(",bus=virtio-mmio-bus.{}", index + 1),
+        };
         for (index, disk) in self.disks.iter().enumerate() {
             let id = format!("disk{index}");
-            // On microvm places are taken from the last one down unless they are named. The
-            // interrupt of the first arrives as that of the third: QEMU's I/O APIC takes every line
-            // 0 for the timer's.
-            let place = if self.board == Board::Q35 {
-                String::new()
-            } else {
-                format!(",bus=virtio-mmio-bus.{}", index + 1)
-            };
+            let place = place(index);
             let device = format!("{bus},drive={id}{place},rerror=report,werror=report");
             push(&["-drive", &disk.drive(&id), "-device", &device]);
+        }
+        let bus = if self.board == Board::Q35 { "virtio-9p-pci" } else { "virtio-9p-device" };
+        for (index, share) in self.shares.iter().enumerate() {
+            let bus = format!("{bus}{}", place(self.disks.len() + index));
+            let [folder, device] = share.arguments(index, &bus);
+            push(&["-fsdev", &folder, "-device", &device]);
         }
         push(&[
             "-kernel",

@@ -5,6 +5,7 @@ use crate::control::{Report, Traces};
 use crate::disk::{self, Disks, Keep};
 use crate::pack::{self, pack, Root};
 use crate::qemu::{Board, Clock, Ending, Kernel, Machine, Stopped};
+use crate::share::Shares;
 use crate::{build, command_line, console, linux, symbols, ui, EXIT_USAGE};
 use anyhow::{bail, Context, Result};
 use clap::Args;
@@ -31,6 +32,10 @@ pub struct RunArgs {
     /// Attach a disk with an ext4 file system: the first is mounted on /mnt, the next on /mnt2.
     #[arg(long, value_name = "IMAGE[:ro]")]
     disk: Vec<String>,
+    /// Show a folder of this machine inside, at GUEST or /share (the next at /share2); programs
+    /// inside change it, unless :ro is said.
+    #[arg(long, value_name = "DIR[:GUEST][:ro]")]
+    share: Vec<String>,
     /// Let all disks' images stay as they are: what is written to them is forgotten at the end.
     #[arg(long)]
     snapshot: bool,
@@ -71,14 +76,23 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         ui::say("KVM can't count the guest's instructions: --icount goes with --accel tcg alone");
         return Ok(EXIT_USAGE);
     }
+    if args.kernel == Kernel::Linux && !args.share.is_empty() {
+        ui::say(
+            "Debian's Linux for clouds has no 9P, which --share goes by: leave one of them away",
+        );
+        return Ok(EXIT_USAGE);
+    }
     // What the command line names is looked at before our kernel is built, which takes minutes.
     // Linux is fetched before, since its drivers go into the root file system.
     let linux = (args.kernel == Kernel::Linux).then(linux::kernel).transpose()?;
-    let (root, image) = match root_of(args)? {
+    let mut shares = Shares::default();
+    args.share.iter().try_for_each(|share| shares.add(share))?;
+    let (mut root, image) = match root_of(args)? {
         Some(RootOf::Image(image)) => (pack::for_disk(&args.program)?, Some(image)),
         Some(RootOf::Folder(folder)) => (pack(Some(folder), &args.add, &args.program)?, None),
         None => (pack(None, &args.add, &args.program)?, None),
     };
+    shares.make_places(&mut root.image)?;
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let disks = disks(args, image, folder.path())?;
     let mut machine = Machine {
@@ -88,9 +102,10 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         memory: args.mem.clone(),
         cpus: args.cpus,
         disks: disks.list,
+        shares: shares.list,
         ..Machine::new(folder.path().join("root.cpio"))
     };
-    let words = [words(args), disks.words].concat();
+    let words = [words(args), disks.words, shares.words].concat();
     prepare(&mut machine, args.kernel, root, &words)?;
     machine.kernel = linux.map_or_else(build::kernel, Ok)?;
     if !args.icount {

@@ -32,7 +32,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use arrayvec::ArrayVec;
 use machine::PageNo;
 
-use self::virtio::blk::{self, Full, Geometry, Op as QueueOp, Queue, Segments, SLOTS};
+use self::virtio::blk::{Full, Geometry, Op as QueueOp, Queue, SLOTS};
+use self::virtio::segments::Segments;
 use self::virtio::Found;
 use crate::arch::irq;
 use crate::devnum::device_number;
@@ -41,7 +42,8 @@ use crate::println;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, MutexGuard, Once, SpinLock, WaitQueue};
 
-pub use self::virtio::blk::Bytes;
+pub use self::virtio::p9;
+pub use self::virtio::segments::{self, Bytes};
 pub use text::{diskstats, partitions, stat};
 
 /// Bytes of a sector, the unit of every disk here.
@@ -80,7 +82,7 @@ enum Data {
     None,
     Pages(ArrayVec<PageNo, MAX_PAGES>),
     /// Kernel memory at an address, for this many bytes.
-    Bytes(blk::Bytes),
+    Bytes(Bytes),
 }
 
 /// A request's memory, before it has a slot.
@@ -88,7 +90,7 @@ enum Data {
 enum Memory<'a> {
     None,
     Pages(&'a [PageNo]),
-    Bytes(blk::Bytes),
+    Bytes(Bytes),
 }
 
 struct Slot {
@@ -292,7 +294,7 @@ impl Disk {
     pub fn read(&self, sector: u64, to: &mut [u8]) -> Result<()> {
         // SAFETY: exclusively borrowed until this returns.
         self.transfer_bytes(Op::Read, sector, unsafe {
-            blk::Bytes::new(to.as_mut_ptr() as u64, to.len())
+            Bytes::new(to.as_mut_ptr() as u64, to.len())
         })
     }
 
@@ -303,7 +305,7 @@ impl Disk {
     pub fn write(&self, sector: u64, from: &[u8]) -> Result<()> {
         // SAFETY: borrowed until this returns, and only read.
         self.transfer_bytes(Op::Write, sector, unsafe {
-            blk::Bytes::new(from.as_ptr() as u64, from.len())
+            Bytes::new(from.as_ptr() as u64, from.len())
         })
     }
 
@@ -337,7 +339,7 @@ impl Disk {
     ///
     /// # Errors
     /// As [`read`](Self::read) and [`write`](Self::write).
-    pub fn transfer_bytes(&self, op: Op, sector: u64, bytes: blk::Bytes) -> Result<()> {
+    pub fn transfer_bytes(&self, op: Op, sector: u64, bytes: Bytes) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
             let part = (bytes.len() - done).min(self.limit);
@@ -458,8 +460,8 @@ impl Memory<'_> {
     fn segments(self) -> Segments {
         match self {
             Memory::None => Segments::new(),
-            Memory::Pages(pages) => blk::of_pages(pages),
-            Memory::Bytes(bytes) => blk::of_bytes(bytes),
+            Memory::Pages(pages) => segments::of_pages(pages),
+            Memory::Bytes(bytes) => segments::of_bytes(bytes),
         }
     }
 

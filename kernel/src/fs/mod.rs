@@ -6,7 +6,7 @@
 //!   curproc -> FdTable -> File -> FileOps    what a number refers to      (fdtable, file)
 //!   path walk: FsContext, mount -> Inode     what a name refers to        (path, context, mount)
 //!        |
-//!   tmpfs   ext4   pipe   eventfd   epoll   procfs   net::socket   dev::{tty,disk}
+//!   tmpfs  ext4  v9fs  pipe  eventfd  epoll  procfs  net::socket  dev::{tty,disk}
 //! ```
 //!
 //! Reading order: `inode` and `ops` (the traits), `path`, `file`, `tmpfs`. User memory is reached
@@ -24,6 +24,7 @@ pub mod fdtable;
 pub mod file;
 pub mod inode;
 pub mod lease;
+mod listing;
 pub mod lock;
 pub mod mount;
 pub mod ops;
@@ -35,12 +36,14 @@ pub mod swap;
 pub mod timerfd;
 pub mod tmpfs;
 mod unpack;
+pub mod v9fs;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spin::Once;
 
+pub use ext4::Mode;
 pub use file::File;
 
 use crate::block;
@@ -100,18 +103,26 @@ pub fn init(initramfs: Initramfs) -> Result<usize> {
     Ok(failed)
 }
 
-/// Mounts what the command line names by `root=DEVICE[:ro]` and `mount=DEVICE:FOLDER[:ro]`, up to
-/// what can't be mounted, which is said; in a thread, since it waits for disks.
+/// Mounts what the command line names by `root=DEVICE[:ro]`, `mount=DEVICE:FOLDER[:ro]` and
+/// `share=TAG:FOLDER[:ro]`, up to what can't be mounted, which is said; in a thread, since it waits
+/// for disks and for the host.
 pub fn mount_named(cmdline: &str) -> Result<()> {
     for word in cmdline.split_ascii_whitespace().take_while(|&word| word != "--") {
-        let Some((kind @ ("root" | "mount"), what)) = word.split_once('=') else { continue };
+        let Some((kind @ ("root" | "mount" | "share"), what)) = word.split_once('=') else {
+            continue;
+        };
         let (place, mode) = match what.strip_suffix(":ro") {
-            Some(place) => (place, ext4::Mode::ReadOnly),
-            None => (what, ext4::Mode::ReadWrite),
+            Some(place) => (place, Mode::ReadOnly),
+            None => (what, Mode::ReadWrite),
         };
         let mounted = match place.split_once(':') {
             Some((device, folder)) if kind == "mount" => {
                 mount_disk(device, mode, |root| mount::mount_at(folder, root, device, "ext4"))
+            }
+            Some((tag, folder)) if kind == "share" => {
+                let root = v9fs::mount(tag.as_bytes(), mode)?;
+                mount::mount_at(folder, root.clone(), tag, "9p")
+                    .inspect_err(|_| _ = v9fs::unmount(&root))
             }
             None if kind == "root" => {
                 mount_disk(place, mode, |root| mount::change_root(root, place, "ext4"))
@@ -128,7 +139,7 @@ pub fn mount_named(cmdline: &str) -> Result<()> {
 
 fn reason(errno: Errno) -> &'static str {
     match errno {
-        ENOENT | ENXIO => ": there is no such disk or folder",
+        ENOENT | ENXIO => ": there is no such disk, folder or share",
         EINVAL => ": there is no ext4 file system on it that this kernel can read",
         EACCES => ": it can only be read",
         EROFS => ": it can only be read, and a folder is missing there",
@@ -138,11 +149,7 @@ fn reason(errno: Errno) -> &'static str {
     }
 }
 
-fn mount_disk(
-    device: &str,
-    mode: ext4::Mode,
-    show: impl FnOnce(InodeRef) -> Result<()>,
-) -> Result<()> {
+fn mount_disk(device: &str, mode: Mode, show: impl FnOnce(InodeRef) -> Result<()>) -> Result<()> {
     let node = resolve(&root_start(), device.as_bytes(), Follow::Yes)?.inode;
     let disk = block::by_number(node.stat().rdev).ok_or(ENXIO)?;
     let root = ext4::mount(disk, mode)?;
@@ -151,6 +158,54 @@ fn mount_disk(
 
 fn root_start() -> Start {
     Start::kernel(mount::root())
+}
+
+/// Writes everything back, and waits for it.
+pub fn sync_all() {
+    ext4::sync_all();
+    v9fs::sync_all();
+}
+
+/// Has the file behind a memory object written back; `false` if it is no file.
+///
+/// # Errors
+/// As `fsync`.
+pub fn sync_object(id: u64) -> Result<bool> {
+    Ok(ext4::sync_object(id)? || v9fs::sync_object(id)?)
+}
+
+/// Closes the file system of this directory, which was mounted, if it has a disk or the host's
+/// folder below it.
+///
+/// # Errors
+/// `EBUSY`: something of it is in use; `EIO`.
+pub fn unmount(root: &InodeRef) -> Result<()> {
+    let _ = ext4::unmount(root)? || v9fs::unmount(root)?;
+    Ok(())
+}
+
+/// Memory is short: what is kept though it is unused shall go. The page daemon's.
+pub fn memory_is_short() {
+    ext4::memory_is_short();
+    v9fs::wake_to_forget();
+}
+
+/// Drops pages of files that can be had again.
+pub fn drop_pages() {
+    ext4::drop_pages();
+    v9fs::drop_pages();
+}
+
+/// Forgets names and nodes that can be had again.
+pub fn drop_nodes() {
+    ext4::drop_nodes();
+    v9fs::drop_nodes();
+}
+
+/// Before the machine goes off: what was written is on the disks and the host's.
+pub fn shut_down() {
+    v9fs::sync_all();
+    ext4::shut_down();
 }
 
 /// Opens a path from the root for the kernel's own use.

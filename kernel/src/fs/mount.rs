@@ -423,8 +423,8 @@ fn hide(mount: &Arc<Mount>, how: Unmount) -> Result<(Vec<Arc<Mount>>, bool)> {
             return Err(EINVAL);
         }
         let tree = subtree(&mounts, mount);
-        let has_disk = tree.iter().any(|mount| mount.fs_type == "ext4");
-        let is_lazy = how == Unmount::Lazily && !has_disk;
+        let is_kept = tree.iter().any(|mount| matches!(mount.fs_type, "ext4" | "9p"));
+        let is_lazy = how == Unmount::Lazily && !is_kept;
         if tree.len() > 1 && !is_lazy {
             return Err(EBUSY);
         }

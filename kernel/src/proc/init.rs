@@ -211,7 +211,7 @@ pub fn finish(status: ExitStatus) -> ! {
             panic!("audit: {wrong}");
         }
     }
-    fs::ext4::shut_down();
+    fs::shut_down();
     sched::shut_down(code)
 }
 

@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::Setting;
 use crate::chain::zero_copy::{self, Threshold};
 use crate::errno::*;
-use crate::fs::{ext4, file, lease, pipe};
+use crate::fs::{self, file, lease, pipe};
 use crate::ipc::shm;
 use crate::mem::heap;
 use crate::proc::uts::{self, HostName, NAME_MAX};
@@ -247,10 +247,10 @@ pub(super) static DROP_CACHES: Setting = Setting {
     set: |text| {
         let what @ 1..=3 = number(text)? else { return Err(EINVAL) };
         if what & 1 != 0 {
-            ext4::drop_pages();
+            fs::drop_pages();
         }
         if what & 2 != 0 {
-            ext4::drop_nodes();
+            fs::drop_nodes();
             crate::net::rights::collect_now()?;
             sched::on_each_cpu(heap::drain);
             heap::give_back();

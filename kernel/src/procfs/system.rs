@@ -315,7 +315,7 @@ fn cpuinfo() -> String {
 /// Those that `mount` knows.
 fn filesystems() -> String {
     String::from(
-        "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tramfs\n\text3\n\text2\n\text4\n",
+        "nodev\tsysfs\nnodev\ttmpfs\nnodev\tproc\nnodev\tdevtmpfs\nnodev\tdevpts\nnodev\tramfs\nnodev\t9p\n\text3\n\text2\n\text4\n",
     )
 }
 

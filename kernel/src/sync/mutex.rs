@@ -61,6 +61,11 @@ impl<T: ?Sized> Mutex<T> {
         MutexGuard { lock: self }
     }
 
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        (!self.held.swap(true, Acquire)).then(|| MutexGuard { lock: self })
+    }
+
     #[cold]
     fn wait(&self) {
         /// Looks before the first sleep: one before the waiter enters the queue, one after.

@@ -16,7 +16,7 @@ use crate::fs::inode::*;
 use crate::fs::ops::{Allocate, Seek};
 use crate::fs::path::{walk, Follow, Place, Start};
 use crate::fs::tmpfs::TmpNode;
-use crate::fs::{access, ext4, lease};
+use crate::fs::{self, access, lease};
 use crate::proc::curproc;
 use crate::sched;
 use crate::uio::{IoVec, Sink, Source};
@@ -503,7 +503,7 @@ fn fsync(fd: i32) -> Result<()> {
 }
 
 fn sync() -> Result<()> {
-    ext4::sync_all();
+    fs::sync_all();
     Ok(())
 }
 

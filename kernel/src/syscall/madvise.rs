@@ -5,7 +5,7 @@ use super::mem::{current_mm, range, PAGE};
 use super::{calls, Calls, Handler};
 use crate::arch::layout::USER_END;
 use crate::errno::{Result, EBUSY, EFAULT, EINTR, EINVAL, ENOMEM};
-use crate::fs::ext4;
+use crate::fs;
 use crate::vm::{self, Advice, Inherit, Sharing, Space};
 use crate::{sched, user};
 use linux_raw_sys::general as abi;
@@ -136,7 +136,7 @@ fn sync_files(space: &Space, addr: u64, len: u64) -> Result<()> {
         });
         let Some(mapping_end) = mapping_end else { break };
         if object != 0 && !recent.contains(&object) {
-            ext4::sync_object(object)?;
+            fs::sync_object(object)?;
             recent[synced % RECENT] = object;
             synced += 1;
         }

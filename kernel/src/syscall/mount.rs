@@ -15,7 +15,7 @@ use crate::errno::*;
 use crate::fs::inode::{same, InodeRef, Kind};
 use crate::fs::mount::{self, Extent, Unmount};
 use crate::fs::path::{Dir, Follow, PATH_MAX};
-use crate::fs::{ext4, tmpfs};
+use crate::fs::{self, ext4, tmpfs, v9fs, Mode};
 use crate::proc::curproc;
 use crate::procfs;
 use crate::user;
@@ -75,6 +75,13 @@ fn remount(target: &Dir, flags: u32, data: u64) -> Result<()> {
         if takes_writing && (is_of_one_place || tmpfs::has(root)) {
             return Err(EINVAL);
         }
+        if !is_of_one_place && v9fs::has(root) {
+            return if root.is_read_only() == (flags & abi::MS_RDONLY != 0) {
+                Ok(())
+            } else {
+                Err(EINVAL)
+            };
+        }
         if !is_of_one_place && !tmpfs::remount(root, &data)? {
             ext4::remount(root, mode(flags))?;
         }
@@ -86,7 +93,7 @@ fn remount(target: &Dir, flags: u32, data: u64) -> Result<()> {
 fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> Result<()> {
     let fs_type = path(fs_type)?;
     // A file system in memory can always be written.
-    if flags & abi::MS_RDONLY != 0 && !fs_type.starts_with(b"ext") {
+    if flags & abi::MS_RDONLY != 0 && !fs_type.starts_with(b"ext") && fs_type != b"9p" {
         return Err(EINVAL);
     }
     let name = if source == 0 { Vec::new() } else { path(source)? };
@@ -102,13 +109,17 @@ fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> 
         }
         b"devtmpfs" => ("devtmpfs", devfs::create(&mount::in_memory().inode)?),
         b"ext4" | b"ext3" | b"ext2" => ("ext4", mount_disk(source, flags)?),
+        b"9p" => {
+            of_host(&options(data)?)?;
+            ("9p", v9fs::mount(&name, mode(flags))?)
+        }
         _ => return Err(ENODEV),
     };
     let name = String::from_utf8_lossy(&name).into_owned();
     let mounted = mount::mount(target, root.clone(), name, fs_type, flags);
     match mounted {
         Ok(_) => of_terminals.into_iter().for_each(devpts::Options::apply),
-        Err(_) => _ = ext4::unmount(&root)?,
+        Err(_) => fs::unmount(&root)?,
     }
     mounted
 }
@@ -119,6 +130,16 @@ fn options(data: u64) -> Result<Vec<u8>> {
         return Ok(Vec::new());
     }
     user::read_cstr(data, PATH_MAX)
+}
+
+/// Options of a folder of the host: what it can only be.
+fn of_host(options: &[u8]) -> Result<()> {
+    let is_so = |word: &[u8]| matches!(word, b"" | b"trans=virtio" | b"version=9p2000.L");
+    if options.split(|&byte| byte == b',').all(is_so) {
+        Ok(())
+    } else {
+        Err(EINVAL)
+    }
 }
 
 /// The root directory of the file system on the block device at a path.
@@ -134,11 +155,11 @@ fn mount_disk(source: u64, flags: u32) -> Result<InodeRef> {
     ext4::mount(disk, mode(flags))
 }
 
-fn mode(flags: u32) -> ext4::Mode {
+fn mode(flags: u32) -> Mode {
     if flags & abi::MS_RDONLY != 0 {
-        ext4::Mode::ReadOnly
+        Mode::ReadOnly
     } else {
-        ext4::Mode::ReadWrite
+        Mode::ReadWrite
     }
 }
 
@@ -148,5 +169,5 @@ fn umount2(target: u64, flags: u32) -> Result<()> {
     let dir = place(CWD, target, follow)?.dir()?;
     curproc::cred().need(Caps::SYS_ADMIN)?;
     let how = if flags & abi::MNT_DETACH != 0 { Unmount::Lazily } else { Unmount::IfUnused };
-    mount::unmount(&dir, how, |root| ext4::unmount(root).map(|_| ()))
+    mount::unmount(&dir, how, fs::unmount)
 }

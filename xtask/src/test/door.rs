@@ -6,7 +6,9 @@
 use super::disks;
 use super::host::tail;
 use super::{failed, Verdict};
+use crate::guest;
 use crate::image::Image;
+use crate::EXIT_USAGE;
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
@@ -23,6 +25,7 @@ struct Line {
 
 const BOTH: &[&str] = &["uvm", "linux"];
 const OURS: &[&str] = &["uvm"];
+const LINUXS: &[&str] = &["linux"];
 
 /// This program, though cargo has built it anew since it started: another check does so, and the
 /// file of its name is then missing for a moment, or another.
@@ -245,4 +248,139 @@ pub fn disks_in_sys() -> Result<Verdict> {
     }
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     run(folder.path(), LINES, nothing_after)
+}
+
+/// What is wrong with a file of the host that the guest has made, if anything.
+fn differs(path: &Path, holds: impl Fn(&[u8]) -> bool) -> Option<String> {
+    match std::fs::read(path) {
+        Ok(bytes) if holds(&bytes) => None,
+        Ok(_) => Some(format!("{} holds something else", path.display())),
+        Err(error) => Some(format!("can't read {}: {error}", path.display())),
+    }
+}
+
+/// What `hostdir` has written, block by block.
+fn is_large_file(bytes: &[u8]) -> bool {
+    let words = bytes.chunks_exact(4).zip(0_u32..);
+    bytes.len() == 64 << 20
+        && words.into_iter().all(|(word, n)| word == n.wrapping_mul(2_654_435_761).to_le_bytes())
+}
+
+pub fn folder_of_the_host() -> Result<Verdict> {
+    const LINES: &[Line] = &[
+        Line {
+            arguments: "--share out --add hostdir:/bin/hostdir -- sh -c cd /share && hostdir",
+            says: &["12 of 12 cases hold"],
+            code: 0,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--share out --cpus 4 --add hostdir:/bin/hostdir -- sh -c rm -rf /share/* && cd /share && hostdir",
+            says: &["12 of 12 cases hold"],
+            code: 0,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--share out --machine microvm --disk disk.img -- sh -c cp /share/stored /mnt && grep -o stored /mnt/stored && df /share | grep -c share0",
+            says: &["stored", "1"],
+            code: 0,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--share in:ro --share out:/deep/down -- sh -c cat /share/note; touch /share/new; rm -f /share/note; echo x >>/share/note; chmod 700 /share; cp /share/note /deep/down/copy; grep 9p /proc/mounts; exit 3",
+            says: &["from outside", "touch: /share/new: Read-only", "rm: can't remove '/share/note': Read-only", "chmod: /share: Read-only", "share0 /share 9p ro,relatime", "share1 /deep/down 9p rw,"],
+            code: 3,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--share out -- sh -c umount /share && mount -t 9p -o trans=virtio share0 /mnt; mkdir -p /mnt && mount -t 9p -o trans=virtio,version=9p2000.L share0 /mnt && ls /mnt/copy && chmod 4755 /mnt/copy; mknod /mnt/d c 1 3; umount /mnt && ls /share",
+            says: &["/mnt/copy", "chmod: /mnt/copy: Operation not permitted", "mknod: /mnt/d: Operation not permitted"],
+            code: 0,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--share missing -- true",
+            says: &["can't share missing by --share"],
+            code: 69,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--share in/note -- true",
+            says: &["in/note is no folder"],
+            code: 69,
+            kernels: OURS,
+        },
+        Line {
+            arguments: "--share in -- true",
+            says: &["has no 9P"],
+            code: EXIT_USAGE as i32,
+            kernels: LINUXS,
+        },
+    ];
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("in"))?;
+    std::fs::create_dir(path("out"))?;
+    std::fs::write(path("in/note"), "from outside\n")?;
+    std::fs::copy(guest::compile("hostdir", guest::Libc::Musl)?, path("hostdir"))?;
+    image_of(&path("disk.img"), 8, &[])?;
+    run(folder.path(), LINES, |line| {
+        let mut wrong: Vec<String> =
+            differs(&path("in/note"), |bytes| bytes == b"from outside\n").into_iter().collect();
+        if line.arguments.ends_with("hostdir") {
+            let out = path("out");
+            wrong.extend(differs(&out.join("stored"), |b| b.starts_with(b"stored by a mapping\0")));
+            wrong.extend(differs(&out.join("synced"), |bytes| {
+                bytes.len() == 2 * 4096 + 3
+                    && (bytes[0], bytes[4096], bytes[8192]) == (b'z', b'x', b'y')
+            }));
+            wrong.extend(differs(&out.join("large"), is_large_file));
+            wrong.extend(differs(&out.join("many/f1998"), |bytes| bytes == b"f1998"));
+            let many = std::fs::read_dir(out.join("many")).map_or(0, |names| names.count());
+            wrong
+                .extend((many != 1000).then(|| format!("{many} of many files are left, not 1000")));
+        }
+        if line.arguments.contains("/deep/down/copy") {
+            wrong.extend(differs(&path("out/copy"), |bytes| bytes == b"from outside\n"));
+        }
+        Ok((!wrong.is_empty()).then(|| wrong.join("; ")))
+    })
+}
+
+/// The host changes a folder while a program inside looks at it.
+pub fn folder_that_the_host_changes() -> Result<Verdict> {
+    const LINE: &[Line] = &[Line {
+        arguments: "--share . -- sh -c cd /share; cat one two; mkdir ready; until test -e go; do sleep 0.1; done; cat one two; ls | cat; echo more >>grown; cat grown",
+        says: &["first\nsecond\nlonger than before\nfresh", "grown\nmoved\none\nready\ntwo", "outside\nmore"],
+        code: 0,
+        kernels: OURS,
+    }];
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let path = folder.path().to_owned();
+    std::fs::create_dir(path.join("dir"))?;
+    for (name, text) in [("one", "first\n"), ("two", "second\n"), ("grown", "")] {
+        std::fs::write(path.join(name), text)?;
+    }
+    let host = std::thread::spawn(move || -> std::io::Result<()> {
+        const LOOKS: u32 = 3000;
+        for _ in 0..LOOKS {
+            if path.join("ready").exists() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        std::fs::write(path.join("one"), "longer than before\n")?;
+        // Another file of this name.
+        std::fs::write(path.join("new"), "fresh\n")?;
+        std::fs::rename(path.join("new"), path.join("two"))?;
+        std::fs::rename(path.join("dir"), path.join("moved"))?;
+        std::fs::write(path.join("grown"), "outside\n")?;
+        std::fs::write(path.join("go"), "")
+    });
+    let verdict = run(folder.path(), LINE, nothing_after);
+    match host.join() {
+        Ok(changed) => changed.context("can't change the folder")?,
+        Err(_) => return Ok(failed("the thread that changes the folder has panicked".to_owned())),
+    }
+    verdict
 }

@@ -27,6 +27,11 @@ pub const MACHINES: &[Check] = &[
     Check { name: "kernel/run: what is missing is said", run: super::door::what_is_missing },
     Check { name: "kernel/run: output that is closed", run: super::door::output_that_is_closed },
     Check { name: "kernel/run: lsblk finds the disks", run: super::door::disks_in_sys },
+    Check { name: "kernel/run: a folder of the host inside", run: super::door::folder_of_the_host },
+    Check {
+        name: "kernel/run: a folder that the host changes",
+        run: super::door::folder_that_the_host_changes,
+    },
     Check { name: "host/fifty boots of four CPUs", run: super::boots::fifty },
 ];
 

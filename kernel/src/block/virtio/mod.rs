@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   block::Disk ----> blk::Queue ----> VirtQueue, Transport (virtio-drivers)
+//!   fs::v9fs -------> p9::Channel ----------^
 //!        ^                |                   |
 //!        |  interrupt     v                   v
 //!   arch::irq <------ pci: MSI-X      KernelHal: frames that lie together, physical addresses
@@ -12,7 +13,9 @@
 
 pub mod blk;
 mod mmio;
+pub mod p9;
 mod pci;
+pub mod segments;
 
 use core::ptr::NonNull;
 
@@ -72,6 +75,7 @@ impl Interrupt {
 fn attach(kind: DeviceType, found: Found) {
     match kind {
         DeviceType::Block => super::attach(found),
+        DeviceType::_9P => p9::attach(found),
         _ => println!("virtio: a {kind:?} device has no driver here"),
     }
 }
@@ -113,7 +117,7 @@ unsafe impl Hal for KernelHal {
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _direction: BufferDirection) -> PhysAddr {
-        // Every buffer lies in the direct map: `blk` makes no others.
+        // Every buffer lies in the direct map: `segments` makes no others.
         buffer.as_ptr().cast::<u8>() as u64 - layout::DIRECT
     }
 

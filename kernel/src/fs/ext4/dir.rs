@@ -1,9 +1,7 @@
 //! Directories: names and what they lead to.
 //!
 //! Names that were looked up are remembered with their inode's number; the node is in the table, or
-//! the volume is asked. A listing is the whole directory in the order of its names' hashes, kept
-//! until the directory changes: a position is a hash, so names that stay are listed once whatever
-//! happens to others between two calls.
+//! the volume is asked. A listing is kept until the directory changes.
 //!
 //! I1: names that are remembered are the volume's; both change with the volume locked (`ext4`, I2).
 //! I2: `above` is the directory that holds this one's name, and keeps it in the table.
@@ -12,10 +10,9 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::hash::Hasher;
 use core::ops::Range;
 
-use siphasher::sip::SipHasher13;
+use arrayvec::ArrayVec;
 use volume::{AccessList, Change, Cursor, New, Rename};
 
 use super::node::{Body, Node};
@@ -25,8 +22,7 @@ use crate::cred::Cred;
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::*;
-use crate::fs::random;
-use crate::mem::fault::Room;
+use crate::fs::listing::{self, Listing};
 use crate::mem::heap;
 use crate::sched;
 use crate::sync::SpinLock;
@@ -35,9 +31,6 @@ use crate::sync::SpinLock;
 const BATCH: usize = 128;
 /// More heap than so many take.
 const PART: usize = BATCH * 512;
-/// The first position behind `.` and `..`.
-const FIRST: u64 = 2;
-
 /// Bytes that a directory takes which keeps another: its node, and the name by which it is there.
 const KEPT: usize = size_of::<Node>() + 2 * MAX_NAME;
 /// What a user has to have left, or unused directories are forgotten: more than a call keeps, with
@@ -55,32 +48,6 @@ pub(super) struct Dir {
     listing: SpinLock<Option<Arc<Listing>>>,
     above: SpinLock<Option<Above>>,
     cover: Cover,
-}
-
-/// The names of a directory, charged to the user who reads them.
-struct Listing {
-    entries: Vec<Listed>,
-    /// The entries' names, as many in one piece as the volume gives at once: to free them one by
-    /// one would take long.
-    names: Vec<Box<[u8]>>,
-    _charge: Charge,
-}
-
-struct Listed {
-    position: u64,
-    ino: u32,
-    kind: Kind,
-    /// Where its name lies: in which piece, and where in that.
-    piece: u32,
-    at: u16,
-    len: u8,
-}
-
-impl Listing {
-    fn name(&self, entry: &Listed) -> &[u8] {
-        let at = usize::from(entry.at);
-        &self.names[entry.piece as usize][at..at + usize::from(entry.len)]
-    }
 }
 
 impl Dir {
@@ -146,20 +113,6 @@ impl Dir {
         let listing = self.listing.lock().take();
         drop((gone, listing));
     }
-}
-
-fn position(name: &[u8]) -> u64 {
-    // One key: positions mean the same for as long as the machine runs. A secret one: no program
-    // makes names of one position.
-    static KEY: spin::Lazy<[u8; 16]> = spin::Lazy::new(|| {
-        let mut key = [0; 16];
-        random::fill(&mut key);
-        key
-    });
-    let mut hasher = SipHasher13::new_with_key(&KEY);
-    hasher.write(name);
-    // Positions are signed in the interface.
-    (hasher.finish() >> 1).max(FIRST)
 }
 
 /// Gives a new inode its access lists.
@@ -479,25 +432,8 @@ impl Node {
         each: &mut dyn FnMut(DirEntry<'_>) -> Flow,
     ) -> Result<()> {
         let above = self.dir()?.above().map_or(self.ino, |(above, _)| above.ino);
-        for (at, name, ino) in [(0, b".".as_slice(), self.ino), (1, b"..", above)] {
-            let entry = DirEntry { ino: u64::from(ino), next: at + 1, kind: Kind::Dir, name };
-            if from <= at && each(entry) == Flow::Stop {
-                return Ok(());
-            }
-        }
-        let listing = self.listing()?;
-        let first = listing.entries.partition_point(|entry| entry.position < from);
-        for entry in &listing.entries[first..] {
-            let next = entry.position + 1;
-            let shown = DirEntry {
-                ino: u64::from(entry.ino),
-                next,
-                kind: entry.kind,
-                name: listing.name(entry),
-            };
-            if each(shown) == Flow::Stop {
-                break;
-            }
+        if listing::dots(from, (u64::from(self.ino), u64::from(above)), each) == Flow::More {
+            self.listing()?.each(from, each);
         }
         Ok(())
     }
@@ -511,49 +447,32 @@ impl Node {
     }
 
     fn listing_in(&self, volume: &mut Volume, charge: &mut Option<Charge>) -> Result<Arc<Listing>> {
-        let (mut entries, mut names) = (Vec::new(), Vec::new());
+        let mut listing = Listing::new(charge.take().ok_or(ENOMEM)?);
         let mut from = Cursor::Start;
         while from != Cursor::End && !self.is_unlinked() {
             let mut part = volume.list(self.ino, from, BATCH).map_err(errno)?;
             let Some(last) = part.last() else { break };
             from = last.next;
             part.retain(|entry| !matches!(entry.name.as_slice(), b"." | b".."));
-            entries.room(part.len())?;
-            names.room(1)?;
             // What the names take, and the next part.
             heap::reserve(PART)?;
-            let bytes: usize = part.iter().map(|entry| entry.name.len()).sum();
-            let taken = bytes + size_of::<Box<[u8]>>() + part.len() * size_of::<Listed>();
-            if charge.as_mut().is_none_or(|charge| charge.grow(taken).is_err()) {
-                *charge = None;
-                return Err(ENOMEM);
-            }
-            let mut piece = Vec::with_capacity(bytes);
-            for entry in part {
-                let kind = match Kind::from_mode(entry.file_type) {
+            let mut kinds = ArrayVec::<Kind, BATCH>::new();
+            for entry in part.iter().take(BATCH) {
+                kinds.push(match Kind::from_mode(entry.file_type) {
                     Some(kind) => kind,
                     None => Kind::from_mode(volume.attributes(entry.ino).map_err(errno)?.mode)
                         .ok_or(EIO)?,
-                };
-                entries.push(Listed {
-                    position: position(&entry.name),
-                    ino: entry.ino,
-                    kind,
-                    piece: names.len() as u32,
-                    at: piece.len() as u16,
-                    len: entry.name.len() as u8,
                 });
-                piece.extend_from_slice(&entry.name);
             }
-            names.push(piece.into_boxed_slice());
+            let entries = part.iter().zip(&kinds);
+            listing.add(
+                entries.map(|(entry, &kind)| (entry.name.as_slice(), u64::from(entry.ino), kind)),
+            )?;
             sched::give_way();
         }
-        entries.sort_unstable_by_key(|entry| {
-            sched::work_done(size_of::<Listed>());
-            entry.position
-        });
-        self.fs().cache.has_listing(entries.len());
-        let listing = Arc::new(Listing { entries, names, _charge: charge.take().ok_or(ENOMEM)? });
+        listing.sort();
+        self.fs().cache.has_listing(listing.len());
+        let listing = Arc::new(listing);
         let old = self.dir()?.listing.lock().replace(listing.clone());
         drop(old);
         Ok(listing)
