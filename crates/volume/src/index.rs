@@ -119,6 +119,11 @@ impl Index {
         }
     }
 
+    /// Forgets all directories.
+    pub(crate) fn clear(&mut self) {
+        *self = Index::new(self.room);
+    }
+
     /// Forgets a directory, which may be none any more.
     pub(crate) fn forget(&mut self, dir: u32) {
         if let Some(gone) = self.directories.remove(&dir) {

@@ -71,9 +71,9 @@ pub type Result<T> = core::result::Result<T, ErrorKind>;
 /// The most that is called written in one step of the crate's.
 const STEP: u64 = 128 << 10;
 
-/// Blocks of 1 KiB that are freed in one step: the crate frees one after another, and sums up a
-/// bitmap and a node of the extent tree for each.
-const FREED_AT_ONCE: u64 = 96;
+/// Blocks that are freed in one step. The crate frees one after another, and copies its caches for
+/// each step.
+const FREED_AT_ONCE: u64 = 1024;
 /// Blocks that are given out in one step, and holes that are filled.
 const BLOCKS_AT_ONCE: u64 = 8192;
 const HOLES_AT_ONCE: usize = 4;
@@ -686,8 +686,7 @@ impl<D: Device> Volume<D> {
 
     /// Bytes that are freed in one step.
     fn freed_at_once(&self) -> u64 {
-        let scale = self.block_size / 1024;
-        FREED_AT_ONCE / (scale * scale) * self.block_size
+        FREED_AT_ONCE * self.block_size
     }
 
     /// Blocks that a file has beside those of these runs: of its extent tree, set aside behind its
@@ -887,7 +886,11 @@ impl<D: Device> Volume<D> {
         self.freed = true;
         self.index.forget(ino);
         let inode = number(ino)?;
-        if is_file && info.blocks > 0 {
+        let all = info.blocks * SECTOR;
+        if is_file && all > 0 && self.written(ino, info.size)? == all {
+            // The last step is the crate's.
+            self.shrink(ino, 0, info.size)?;
+        } else if is_file && all > 0 {
             // Blocks that were set aside and never written, maybe behind the size, go by a
             // truncation only: the crate loses them with the inode else.
             let most = MOST_BLOCKS * self.block_size;
@@ -896,6 +899,12 @@ impl<D: Device> Volume<D> {
             self.attempt(|fs| fs.truncate_inode(inode, 0))?;
         }
         self.attempt(|fs| fs.reap_unlinked_inode(inode))
+    }
+
+    /// Bytes of a file's blocks below its size that were written.
+    fn written(&mut self, ino: u32, size: u64) -> Result<u64> {
+        let runs = self.extents(ino, 0, self.ceil(size))?;
+        Ok(runs.iter().filter(|run| !run.unwritten).map(|run| run.len).sum())
     }
 
     /// Commits all that was done, data included: see [`Device::flush`].
@@ -952,6 +961,20 @@ impl<D: Device> Volume<D> {
             done => done,
         }
         .map_err(kind)
+    }
+
+    /// Gives back the memory of metadata and names that are remembered and can be read again.
+    ///
+    /// ```
+    /// # volume::example::run(|volume| {
+    /// volume.create(volume.root(), b"dir", volume::New::Dir, 0o755, (0, 0))?;
+    /// volume.forget(); // What waits for a commit stays.
+    /// volume.lookup(volume.root(), b"dir")?;
+    /// # Ok(()) });
+    /// ```
+    pub fn forget(&mut self) {
+        self.state.lock().cache.drop_eldest(0);
+        self.index.clear();
     }
 
     /// Makes the volume clean and ends its use.

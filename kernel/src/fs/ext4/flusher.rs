@@ -165,13 +165,14 @@ pub fn drop_pages() {
     mounted().iter().for_each(|fs| fs.each_node(of_node));
 }
 
-/// Forgets names of directories, and nodes that are not needed and have no pages.
+/// Forgets names of directories, nodes that are not needed and have no pages, and metadata.
 pub fn drop_nodes() {
     for fs in mounted() {
         fs.reap_unused();
         fs.each_node(|node| node.dir().map_or((), Dir::forget));
         fs.each_node(Node::forget_runs);
         fs.forget_idle(0);
+        fs.volume.lock().forget();
     }
 }
 

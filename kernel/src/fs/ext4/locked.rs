@@ -50,6 +50,7 @@ calls! {
     punch(ino: u32, at: u64, len: u64) -> Result<()>;
     reap(ino: u32) -> Result<()>;
     sync() -> Result<()>;
+    forget() -> ();
     unmount() -> Result<()>;
     attributes(ino: u32) -> Result<Attributes>;
     change(ino: u32, change: &Change) -> Result<Attributes>;
