@@ -52,10 +52,8 @@ use tty::termios;
 
 /// What they name of the kernel's files: bytes, and how many may be open.
 mod fs {
-    pub mod ext4 {
-        pub fn drop_pages() {}
-        pub fn drop_nodes() {}
-    }
+    pub fn drop_pages() {}
+    pub fn drop_nodes() {}
 
     pub mod lease {
         use std::sync::atomic::AtomicU64;

@@ -29,6 +29,7 @@ use crate::object::{busy_check, Stored};
 use crate::owner::PageOwner;
 use crate::page::{PageFlags, Reserve};
 use crate::stat::Counter;
+#[cfg(feature = "zram")]
 use crate::swap::zram::{Zram, ZramOn, MOST_ZRAM};
 use crate::swap::{Slot, SwapError, SwapId, WRITE_CLUSTER};
 use crate::Uvm;
@@ -263,6 +264,7 @@ impl<M: Machine> Uvm<M> {
     }
 }
 
+#[cfg(feature = "zram")]
 impl<M: Machine> Zram<M> {
     /// Gives an instance's device a share of memory, in percent up to [`MOST_ZRAM`](crate::swap::zram::MOST_ZRAM), and switches
     /// it on before all other devices if need be; 0 brings home what is in it, and switches it off.
