@@ -69,7 +69,7 @@ impl EventFd {
 
 impl Inode for EventFd {
     fn stat(&self) -> Stat {
-        Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600)
+        Stat::plain(super::PIPE_DEVICE, self.ino, Kind::Unnamed, 0o600)
     }
 
     fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {

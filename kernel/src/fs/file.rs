@@ -132,7 +132,11 @@ impl Reserved {
         } else {
             Arc::new(PathOnly)
         };
-        Ok(File::with_io(place, io, flags, opener, self.0))
+        let file = File::with_io(place, io, flags, opener, self.0);
+        if flags & abi::O_DIRECT != 0 && flags & abi::O_PATH == 0 && !file.can_be_direct() {
+            return Err(EINVAL);
+        }
+        Ok(file)
     }
 }
 
@@ -312,6 +316,25 @@ impl File {
         let n = counted(Way::Read, self.io.read(self, position, to))?;
         self.position.store(position + n as u64, Ordering::Relaxed);
         Ok(n)
+    }
+
+    /// Whether its bytes can go past the cache (`O_DIRECT`).
+    pub fn can_be_direct(&self) -> bool {
+        let is_on_disk = self.io.stored().is_some();
+        is_on_disk && matches!(self.inode().kind(), Kind::File | Kind::Block)
+    }
+
+    /// Writes behind the end, however the file was opened; the position moves there if it `moves`.
+    pub fn append(&self, from: &mut Source<'_>, moves: bool) -> Result<usize> {
+        if !self.seekable {
+            return self.write(from);
+        }
+        let _moves = moves.then(|| self.moves.lock());
+        let (n, end) = self.io.write(self, Position::Append, from)?;
+        if moves {
+            self.position.store(end, Ordering::Relaxed);
+        }
+        counted(Way::Write, Ok(n))
     }
 
     /// Writes at the position, or behind the end, and moves it.

@@ -39,6 +39,8 @@ pub enum Kind {
     Block,
     Fifo,
     Socket,
+    /// Known by descriptors alone, and none of these: an epoll set, an event, a timer.
+    Unnamed,
 }
 
 impl Kind {
@@ -51,6 +53,7 @@ impl Kind {
             Kind::Block => abi::S_IFBLK,
             Kind::Fifo => abi::S_IFIFO,
             Kind::Socket => abi::S_IFSOCK,
+            Kind::Unnamed => 0,
         }
     }
 
@@ -91,6 +94,10 @@ pub struct Stat {
     pub atime: Nanos,
     pub mtime: Nanos,
     pub ctime: Nanos,
+    /// When it was made, where the file system knows.
+    pub btime: Option<Nanos>,
+    /// What `chattr` sets, as far as the file system keeps it.
+    pub flags: u32,
 }
 
 /// What can be done to a node only by processes that may take the mark away: `chattr`'s `i` and
@@ -101,6 +108,16 @@ pub struct Marks {
     pub immutable: bool,
     /// A file can only be written to behind its end; a directory can only get names.
     pub append_only: bool,
+}
+
+impl Marks {
+    /// What `chattr`'s flags mark.
+    pub fn of(flags: u32) -> Marks {
+        Marks {
+            immutable: flags & abi::FS_IMMUTABLE_FL != 0,
+            append_only: flags & abi::FS_APPEND_FL != 0,
+        }
+    }
 }
 
 impl Stat {
@@ -121,6 +138,8 @@ impl Stat {
             atime: time,
             mtime: time,
             ctime: time,
+            btime: None,
+            flags: 0,
         }
     }
 
@@ -248,7 +267,12 @@ pub trait Inode: Any + Send + Sync {
     }
 
     fn fs_stat(&self) -> FsStat {
-        FsStat::empty(u64::from(abi::TMPFS_MAGIC))
+        FsStat::empty(u64::from(match self.kind() {
+            Kind::Unnamed => abi::ANON_INODE_FS_MAGIC,
+            Kind::Socket => abi::SOCKFS_MAGIC,
+            Kind::Fifo => abi::PIPEFS_MAGIC,
+            _ => abi::TMPFS_MAGIC,
+        }))
     }
 
     // Directories.

@@ -199,23 +199,76 @@ pub enum Follow {
     Name,
 }
 
+/// What a walk may not do, as `openat2` is told.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Come to another mount.
+    pub no_mounts: bool,
+    /// Follow a link of `/proc` that leads to a node.
+    pub no_jumps: bool,
+    /// Follow any link.
+    pub no_links: bool,
+    /// Leave the directory where it starts, which a path that begins with a slash does.
+    pub beneath: bool,
+    /// The directory where it starts is its root.
+    pub in_root: bool,
+}
+
+impl Rules {
+    fn is_scoped(self) -> bool {
+        self.beneath || self.in_root
+    }
+
+    /// Before an absolute path is followed, that of a link in one that isn't absolute perhaps.
+    fn check_absolute(self, is_first: bool) -> Result<()> {
+        if self.beneath || self.no_mounts && !is_first {
+            return Err(EXDEV);
+        }
+        Ok(())
+    }
+
+    fn check_mount(self, from: &Arc<Mount>, to: &Arc<Mount>) -> Result<()> {
+        if self.no_mounts && !Arc::ptr_eq(from, to) {
+            return Err(EXDEV);
+        }
+        Ok(())
+    }
+
+    fn check_jump(self, from: &Dir, to: &Place) -> Result<()> {
+        if self.no_jumps {
+            return Err(ELOOP);
+        }
+        let is_here = to.mount.as_ref().is_some_and(|to| Arc::ptr_eq(to, &from.mount));
+        if self.is_scoped() || self.no_mounts && !is_here {
+            return Err(EXDEV);
+        }
+        Ok(())
+    }
+}
+
 /// Where a walk starts.
 pub struct Start {
     pub root: Dir,
     pub dir: Dir,
     /// The credentials that the walk is checked against.
     pub by: Arc<Cred>,
+    pub rules: Rules,
 }
 
 impl Start {
     /// At the working directory.
     pub fn cwd(context: &FsContext) -> Start {
-        Start { root: context.root(), dir: context.cwd(), by: upcalls::cred() }
+        Start {
+            root: context.root(),
+            dir: context.cwd(),
+            by: upcalls::cred(),
+            rules: Rules::default(),
+        }
     }
 
     /// At `root`, on the kernel's behalf.
     pub fn kernel(root: Dir) -> Start {
-        Start { dir: root.clone(), root, by: Cred::kernel() }
+        Start { dir: root.clone(), root, by: Cred::kernel(), rules: Rules::default() }
     }
 }
 
@@ -266,7 +319,13 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
     if path.is_empty() {
         return Err(ENOENT);
     }
-    let mut dir = if path[0] == b'/' { start.root.clone() } else { start.dir.clone() };
+    let rules = start.rules;
+    let is_absolute = path[0] == b'/';
+    if is_absolute {
+        rules.check_absolute(true)?;
+    }
+    let root = if rules.is_scoped() { &start.dir } else { &start.root };
+    let mut dir = if is_absolute { root.clone() } else { start.dir.clone() };
     let mut replaced: Option<Vec<u8>> = None;
     // Of what links have made longer: others may run before the path's end.
     let mut _longer: Option<Charge> = None;
@@ -295,7 +354,16 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             dir.inode.permits(&start.by, access::EXECUTE)?;
         }
         if step.name == b".." {
-            dir = dotdot(&dir, &start.root, &mut inside)?;
+            if rules.is_scoped() {
+                // What was inside may have been moved out since.
+                inside = Inside::default();
+            }
+            let above = match rules.beneath && dir.same(root) {
+                true => return Err(EXDEV),
+                false => dotdot(&dir, root, &mut inside)?,
+            };
+            rules.check_mount(&dir.mount, &above.mount)?;
+            dir = above;
             continue;
         }
         if step.name == b"." {
@@ -316,6 +384,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             Some(top) => (top.inode, Some(top.mount)),
             None => (found, None),
         };
+        mounted.as_ref().map_or(Ok(()), |to| rules.check_mount(&dir.mount, to))?;
         let is_meant = match follow {
             Follow::Yes => false,
             Follow::No => step.last && !step.slash,
@@ -332,7 +401,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
             continue;
         }
         links += 1;
-        if links > MAX_LINKS {
+        if links > MAX_LINKS || rules.no_links {
             return Err(ELOOP);
         }
         if step.last {
@@ -340,6 +409,7 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         }
         if let Some(place) = inode.jump() {
             let place = place?;
+            rules.check_jump(&dir, &place)?;
             if step.last {
                 return Ok(Found { jumped: Some(place), ..step.found(dir, Some(inode), None) });
             }
@@ -349,7 +419,8 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         }
         let text = spliced(&inode.read_link()?, &text[step.end..])?;
         if text[0] == b'/' {
-            dir = start.root.clone();
+            rules.check_absolute(is_absolute)?;
+            dir = root.clone();
         }
         if text.len() > PATH_MAX {
             _longer = Some(charge::take(text.len()).map_err(|_| ENOMEM)?);

@@ -175,7 +175,7 @@ impl Drop for TimerFd {
 
 impl Inode for TimerFd {
     fn stat(&self) -> Stat {
-        Stat::plain(super::PIPE_DEVICE, self.ino, Kind::File, 0o600)
+        Stat::plain(super::PIPE_DEVICE, self.ino, Kind::Unnamed, 0o600)
     }
 
     fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {

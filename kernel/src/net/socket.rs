@@ -33,7 +33,7 @@ use crate::chain::Chain;
 use crate::charge::{self, Charge};
 use crate::errno::*;
 use crate::fs::file::File;
-use crate::fs::inode::{Inode, Stat};
+use crate::fs::inode::{Decide, Inode, Stat};
 use crate::fs::ops::*;
 use crate::fs::pipe::Blocking;
 use crate::sched::{self, Nanos};
@@ -113,8 +113,17 @@ pub struct Socket {
     /// An error to be told once; 0 for none.
     error: AtomicI32,
     ino: u64,
+    attr: SpinLock<Attr>,
     me: Weak<Socket>,
     _charge: Charge,
+}
+
+/// What `fchmod` and `fchown` change, which a name that the socket is bound to begins with.
+#[derive(Clone, Copy)]
+struct Attr {
+    perm: u32,
+    uid: u32,
+    gid: u32,
 }
 
 impl Socket {
@@ -127,6 +136,7 @@ impl Socket {
         let transport = family.transport();
         let phase = transport.first_phase();
         let cred = Ucred::effective();
+        let by = crate::upcalls::cred();
         Ok(Arc::new_cyclic(|me| Socket {
             family,
             transport,
@@ -150,6 +160,7 @@ impl Socket {
             }),
             shut: AtomicU32::new(0),
             error: AtomicI32::new(0),
+            attr: SpinLock::new(Attr { perm: 0o777, uid: by.fsuid, gid: by.fsgid }),
             ino: crate::fs::new_ino(),
             me: me.clone(),
             _charge: charge,
@@ -350,7 +361,20 @@ impl Socket {
 
 impl Inode for Socket {
     fn stat(&self) -> Stat {
-        Stat::plain(crate::fs::SOCKET_DEVICE, self.ino, crate::fs::inode::Kind::Socket, 0o777)
+        let Attr { perm, uid, gid } = *self.attr.lock();
+        let kind = crate::fs::inode::Kind::Socket;
+        Stat { uid, gid, ..Stat::plain(crate::fs::SOCKET_DEVICE, self.ino, kind, perm) }
+    }
+
+    fn set_attr(&self, change: Decide<'_>) -> Result<()> {
+        let change = change(&self.ownership())?;
+        let mut attr = self.attr.lock();
+        *attr = Attr {
+            perm: change.perm.unwrap_or(attr.perm),
+            uid: change.uid.unwrap_or(attr.uid),
+            gid: change.gid.unwrap_or(attr.gid),
+        };
+        Ok(())
     }
 
     fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {
@@ -364,6 +388,9 @@ impl FileOps for Socket {
     }
 
     fn read(&self, file: &File, _at: u64, to: &mut Sink<'_>) -> Result<usize> {
+        if to.left() == 0 {
+            return Ok(0);
+        }
         let mut got = Got::default();
         let how = How { blocking: Blocking::of(file), peek: Peek::No, wait_all: false };
         let received = self.receive(to, how, &mut got);

@@ -76,8 +76,7 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
         _ if file.is_path_only() => Err(EBADF),
         abi::F_SETFL => {
             let flags = arg as u32;
-            if flags & abi::O_DIRECT != 0 && pipe::of(&file).is_some() {
-                // Pipes of packets there are none.
+            if flags & abi::O_DIRECT != 0 && !file.can_be_direct() {
                 return Err(EINVAL);
             }
             if flags & !file.flags() & abi::O_NOATIME != 0 {
@@ -107,7 +106,10 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
             let (real, effective) = file.owner().map_or((0, 0), |owner| owner.uids());
             user::put(arg, &[real, effective]).map(|()| 0)
         }
-        abi::F_GET_SEALS => file.io().mappable().ok_or(EINVAL)?.seals().map(u64::from),
+        abi::F_GET_SEALS => {
+            let seals = file.io().mappable().ok_or(EINVAL)?.seals();
+            seals.map(u64::from).map_err(|_| EINVAL)
+        }
         abi::F_SETLEASE => {
             let access = match arg as u32 {
                 abi::F_RDLCK => Some(lease::Access::Read),
@@ -337,6 +339,10 @@ fn eventfd2(initial: u32, flags: u32) -> Result<i32> {
 }
 
 fn getrandom(buf: u64, len: usize, flags: u32) -> Result<usize> {
-    only(flags, abi::GRND_NONBLOCK | abi::GRND_RANDOM | abi::GRND_INSECURE)?;
+    const BOTH: u32 = abi::GRND_RANDOM | abi::GRND_INSECURE;
+    only(flags, abi::GRND_NONBLOCK | BOTH)?;
+    if flags & BOTH == BOTH {
+        return Err(EINVAL);
+    }
     random::read(&mut crate::uio::Sink::user(buf, len))
 }

@@ -14,7 +14,7 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::file::{File, Reserved};
 use crate::fs::inode::*;
 use crate::fs::ops::{Allocate, Seek};
-use crate::fs::path::{walk, Follow, Place, Start};
+use crate::fs::path::{walk, Follow, Place, Rules, Start};
 use crate::fs::tmpfs::TmpNode;
 use crate::fs::{self, access, lease};
 use crate::proc::curproc;
@@ -142,10 +142,42 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
         only(flags, PATH_FLAGS)?;
     }
     let modes = if flags & (abi::O_CREAT | UNNAMED) != 0 { 0o7777 } else { 0 };
-    if how.resolve != 0 || how.mode & !modes != 0 {
+    if how.mode & !modes != 0 {
         return Err(EINVAL);
     }
-    openat(dir, addr, flags, how.mode as u32)
+    let rules = rules(how.resolve)?;
+    if how.resolve & u64::from(abi::RESOLVE_CACHED) != 0 {
+        // No walk here knows before whether it will wait for a disk.
+        return Err(EAGAIN);
+    }
+    let path = path(addr)?;
+    // Absolute paths, too, begin at the descriptor then.
+    let relative = if rules.in_root { &b"."[..] } else { &path };
+    let start = Start { rules, ..start(dir, relative)? };
+    open_at(&start, &path, How::new(flags, how.mode as u32)?)
+}
+
+/// `EINVAL` for rules that aren't known, or contradict each other.
+fn rules(resolve: u64) -> Result<Rules> {
+    let resolve = u32::try_from(resolve).map_err(|_| EINVAL)?;
+    let rules = Rules {
+        no_mounts: resolve & abi::RESOLVE_NO_XDEV != 0,
+        no_jumps: resolve & abi::RESOLVE_NO_MAGICLINKS != 0,
+        no_links: resolve & abi::RESOLVE_NO_SYMLINKS != 0,
+        beneath: resolve & abi::RESOLVE_BENEATH != 0,
+        in_root: resolve & abi::RESOLVE_IN_ROOT != 0,
+    };
+    let known = abi::RESOLVE_NO_XDEV
+        | abi::RESOLVE_NO_MAGICLINKS
+        | abi::RESOLVE_NO_SYMLINKS
+        | abi::RESOLVE_BENEATH
+        | abi::RESOLVE_IN_ROOT
+        | abi::RESOLVE_CACHED;
+    only(resolve, known)?;
+    if rules.beneath && rules.in_root {
+        return Err(EINVAL);
+    }
+    Ok(rules)
 }
 
 fn open_at(start: &Start, path: &[u8], how: How) -> Result<i32> {
@@ -199,12 +231,12 @@ fn find_or_create(start: &Start, path: &[u8], how: &How) -> Result<Found> {
 
 fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Found> {
     let found = walk(start, path, how.follow())?;
+    if how.has(abi::O_CREAT) && found.wants_dir && found.name.is_some() {
+        return Err(EISDIR);
+    }
     if found.inode.is_none() {
         if !how.has(abi::O_CREAT) {
             return Err(ENOENT);
-        }
-        if found.wants_dir {
-            return Err(EISDIR);
         }
         let (dir, name) = found.vacant()?;
         // After the walk, for which the file system may have let unused nodes go.
@@ -403,11 +435,12 @@ fn write_vector(fd: i32, addr: u64, count: usize, at: Option<u64>, flags: u32) -
     if !file.is_writable() {
         return Err(EBADF);
     }
-    if flags & !RWF_KNOWN != 0 {
+    if flags & !(RWF_KNOWN | abi::RWF_APPEND) != 0 {
         return Err(EOPNOTSUPP);
     }
     let mut from = Source::vector(&vector);
     let written = match at {
+        _ if flags & abi::RWF_APPEND != 0 => file.append(&mut from, at.is_none())?,
         None => file.write(&mut from)?,
         Some(at) => file.write_at(at, &mut from)?,
     };
@@ -421,6 +454,9 @@ fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
     let file = curproc::file(fd)?;
     if whence > abi::SEEK_HOLE {
         return Err(EINVAL);
+    }
+    if file.inode().kind() == Kind::Unnamed {
+        return Ok(0);
     }
     if !file.is_seekable() && !file.is_dir() {
         return Err(ESPIPE);

@@ -28,6 +28,9 @@ const SIOCSPGRP: u32 = 0x8902;
 const FIOGETOWN: u32 = 0x8903;
 const SIOCGPGRP: u32 = 0x8904;
 
+/// Bytes of a block, of any file system.
+const BLOCK: i32 = 4096;
+
 fn is_socket(file: &File) -> bool {
     file.inode().kind() == Kind::Socket
 }
@@ -55,6 +58,7 @@ fn ioctl(fd: i32, request: u32, arg: u64) -> Result<u64> {
         abi::FIOQSIZE if matches!(file.inode().kind(), Kind::File | Kind::Dir) => {
             user::put(arg, &file.inode().stat().size)?;
         }
+        abi::FIGETBSZ => user::put(arg, &BLOCK)?,
         _ => return file.io().ioctl(&file, request, arg),
     }
     Ok(0)

@@ -58,7 +58,7 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     if flags & abi::MS_BIND != 0 {
         let from = place(CWD, source, Follow::Yes)?.dir()?;
         if from.inode.kind() != Kind::Dir {
-            return Err(EINVAL);
+            return Err(ENOTDIR);
         }
         let extent = if flags & abi::MS_REC != 0 { Extent::Tree } else { Extent::Directory };
         return mount::bind(&target, &from, extent);
@@ -91,6 +91,9 @@ fn remount(target: &Dir, flags: u32, data: u64) -> Result<()> {
 
 /// Mounts a file system that isn't mounted.
 fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> Result<()> {
+    if fs_type == 0 {
+        return Err(EINVAL);
+    }
     let fs_type = path(fs_type)?;
     // A file system in memory can always be written.
     if flags & abi::MS_RDONLY != 0 && !fs_type.starts_with(b"ext") && fs_type != b"9p" {

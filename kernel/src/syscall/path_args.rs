@@ -8,7 +8,7 @@ use linux_raw_sys::general as abi;
 use crate::cred::Cred;
 use crate::errno::*;
 use crate::fs::inode::InodeRef;
-use crate::fs::path::{resolve, walk, Follow, Found, Place, Start, PATH_MAX};
+use crate::fs::path::{resolve, walk, Follow, Found, Place, Rules, Start, PATH_MAX};
 use crate::proc::curproc;
 use crate::user;
 
@@ -27,7 +27,7 @@ pub fn start(dir: i32, path: &[u8]) -> Result<Start> {
         return Ok(Start::cwd(&context));
     }
     let dir = curproc::files()?.get_any(dir)?.place().dir()?;
-    Ok(Start { root: context.root(), dir, by: curproc::cred() })
+    Ok(Start { root: context.root(), dir, by: curproc::cred(), rules: Rules::default() })
 }
 
 /// Walks the path at `addr` up to its last component.

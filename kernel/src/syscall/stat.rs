@@ -26,15 +26,83 @@ pub const CALLS: Calls = calls! {
     __NR_chown => chown[3], __NR_lchown => lchown[3], __NR_fchown => fchown[3], __NR_fchownat => fchownat[5],
     __NR_utime => utime[2], __NR_utimes => utimes[2], __NR_futimesat => futimesat[3],
     __NR_utimensat => utimensat[4],
-    __NR_setxattr => no_xattr[0], __NR_lsetxattr => no_xattr[0], __NR_fsetxattr => no_xattr[0],
-    __NR_getxattr => no_xattr[0], __NR_lgetxattr => no_xattr[0], __NR_fgetxattr => no_xattr[0],
-    __NR_listxattr => no_xattr[0], __NR_llistxattr => no_xattr[0], __NR_flistxattr => no_xattr[0],
-    __NR_removexattr => no_xattr[0], __NR_lremovexattr => no_xattr[0], __NR_fremovexattr => no_xattr[0],
+    __NR_setxattr => setxattr[5], __NR_lsetxattr => lsetxattr[5], __NR_fsetxattr => fsetxattr[5],
+    __NR_getxattr => getxattr[2], __NR_lgetxattr => lgetxattr[2], __NR_fgetxattr => fgetxattr[2],
+    __NR_listxattr => listxattr[1], __NR_llistxattr => llistxattr[1], __NR_flistxattr => flistxattr[1],
+    __NR_removexattr => getxattr[2], __NR_lremovexattr => lgetxattr[2], __NR_fremovexattr => fgetxattr[2],
 };
 
-/// No file system here keeps extended attributes.
-fn no_xattr() -> Result<()> {
+// No file system here keeps extended attributes: a node has none, and none can be set.
+
+/// Sets none.
+///
+/// # Errors
+/// What is wrong with the arguments; else `EOPNOTSUPP`.
+fn set_attribute(name: u64, size: usize, flags: u32) -> Result<()> {
+    const MOST: usize = 65536;
+    only(flags, abi::XATTR_CREATE | abi::XATTR_REPLACE)?;
+    check_attribute(name)?;
+    if size > MOST {
+        return Err(E2BIG);
+    }
     Err(EOPNOTSUPP)
+}
+
+/// The name of an attribute: neither empty nor too long.
+fn check_attribute(name: u64) -> Result<()> {
+    const MOST: usize = 255;
+    match user::read_cstr(name, MOST + 1) {
+        Ok(name) if name.is_empty() => Err(ERANGE),
+        Err(ENAMETOOLONG) => Err(ERANGE),
+        found => found.map(|_| ()),
+    }
+}
+
+fn get_attribute(name: u64) -> Result<()> {
+    check_attribute(name)?;
+    Err(EOPNOTSUPP)
+}
+
+fn setxattr(path: u64, name: u64, _value: u64, size: usize, flags: u32) -> Result<()> {
+    node(CWD, path, 0)?;
+    set_attribute(name, size, flags)
+}
+
+fn lsetxattr(path: u64, name: u64, _value: u64, size: usize, flags: u32) -> Result<()> {
+    node(CWD, path, abi::AT_SYMLINK_NOFOLLOW)?;
+    set_attribute(name, size, flags)
+}
+
+fn fsetxattr(fd: i32, name: u64, _value: u64, size: usize, flags: u32) -> Result<()> {
+    curproc::file(fd)?;
+    set_attribute(name, size, flags)
+}
+
+fn getxattr(path: u64, name: u64) -> Result<()> {
+    node(CWD, path, 0)?;
+    get_attribute(name)
+}
+
+fn lgetxattr(path: u64, name: u64) -> Result<()> {
+    node(CWD, path, abi::AT_SYMLINK_NOFOLLOW)?;
+    get_attribute(name)
+}
+
+fn fgetxattr(fd: i32, name: u64) -> Result<()> {
+    curproc::file(fd)?;
+    get_attribute(name)
+}
+
+fn listxattr(path: u64) -> Result<()> {
+    node(CWD, path, 0).map(|_| ())
+}
+
+fn llistxattr(path: u64) -> Result<()> {
+    node(CWD, path, abi::AT_SYMLINK_NOFOLLOW).map(|_| ())
+}
+
+fn flistxattr(fd: i32) -> Result<()> {
+    curproc::file(fd).map(|_| ())
 }
 
 const SECOND: Nanos = 1_000_000_000;
@@ -141,21 +209,34 @@ struct StatxAbi {
     spare: [u64; 14],
 }
 
-fn statx(dir: i32, path: u64, flags: u32, _mask: u32, out: u64) -> Result<()> {
+fn statx(dir: i32, path: u64, flags: u32, mask: u32, out: u64) -> Result<()> {
+    const SYNC: u32 = abi::AT_STATX_FORCE_SYNC | abi::AT_STATX_DONT_SYNC;
+    const RESERVED: u32 = 0x8000_0000;
+    /// Of the attributes that a node may have, those that `chattr` sets have the same numbers.
+    const FLAGS: u32 = abi::STATX_ATTR_IMMUTABLE | abi::STATX_ATTR_APPEND | abi::STATX_ATTR_NODUMP;
+    /// Nothing here is mounted as it is used.
+    const KNOWN: u32 = FLAGS | abi::STATX_ATTR_MOUNT_ROOT | abi::STATX_ATTR_AUTOMOUNT;
+    if mask & RESERVED != 0 || flags & SYNC == SYNC {
+        return Err(EINVAL);
+    }
     let known = abi::AT_SYMLINK_NOFOLLOW
         | abi::AT_EMPTY_PATH
         | abi::AT_NO_AUTOMOUNT
         | abi::AT_STATX_FORCE_SYNC
         | abi::AT_STATX_DONT_SYNC;
     only(flags, known)?;
-    let stat = node(dir, path, flags)?.stat();
+    let place = place_at(&curproc::cred(), dir, path, flags)?;
+    let stat = place.inode.stat();
+    let is_root = place.mount.as_ref().is_some_and(|mount| same(mount.root(), &place.inode));
+    let attributes = stat.flags & FLAGS | if is_root { abi::STATX_ATTR_MOUNT_ROOT } else { 0 };
+    let born = if stat.btime.is_some() { abi::STATX_BTIME } else { 0 };
     let split = |dev: u64| [(dev >> 8 & 0xfff) as u32, (dev & 0xff | dev >> 12 & 0xfff00) as u32];
     user::put(
         out,
         &StatxAbi {
-            mask: abi::STATX_BASIC_STATS,
+            mask: abi::STATX_BASIC_STATS | born,
             block_size: BLOCK as u32,
-            attributes: 0,
+            attributes: attributes.into(),
             nlink: stat.nlink,
             uid: stat.uid,
             gid: stat.gid,
@@ -164,8 +245,9 @@ fn statx(dir: i32, path: u64, flags: u32, _mask: u32, out: u64) -> Result<()> {
             ino: stat.ino,
             size: stat.size,
             blocks: stat.blocks,
-            attributes_mask: 0,
-            times: [stat.atime, 0, stat.ctime, stat.mtime].map(StatxTime::new),
+            attributes_mask: KNOWN.into(),
+            times: [stat.atime, stat.btime.unwrap_or(0), stat.ctime, stat.mtime]
+                .map(StatxTime::new),
             rdev: split(stat.rdev),
             dev: split(stat.dev),
             spare: [0; 14],
@@ -346,7 +428,6 @@ fn futimesat(dir: i32, path: u64, times: u64) -> Result<()> {
 }
 
 fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
-    only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH)?;
     let now = sched::wall();
     let times = if times == 0 {
         Times::Now(now)
@@ -369,8 +450,13 @@ fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
             _ => Times::Given(times),
         }
     };
-    if path == 0 {
+    if path == 0 && dir != CWD {
+        only(flags, 0)?;
         return set_times(curproc::file(dir)?.inode(), times);
+    }
+    only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH)?;
+    if path == 0 {
+        return Err(EFAULT);
     }
     set_times(&node(dir, path, flags)?, times)
 }

@@ -111,10 +111,13 @@ fn clock_getres(id: i32, at: u64) -> Result<()> {
 
 /// The wall clock is the machine's, for every program; no other may be set at all.
 fn clock_settime(id: i32, at: u64) -> Result<()> {
-    if id != clock::REALTIME {
+    if id >= 0 && id != clock::REALTIME {
         return Err(EINVAL);
     }
-    read_timespec(at)?;
+    match id < 0 {
+        true => _ = read_clock(id)?,
+        false => _ = read_timespec(at)?,
+    }
     Err(EPERM)
 }
 
@@ -165,16 +168,44 @@ fn nanosleep(span: u64, rest: u64) -> Result<u64> {
     sleep_span(sched::now().saturating_add(read_timespec(span)?), rest)
 }
 
+/// Sleeps until a CPU-time clock says `until`: looks at it when it may say so at the earliest, if
+/// all CPUs run nothing else.
+fn sleep_by_cpu_clock(id: i32, until: Nanos, rest: u64) -> Result<u64> {
+    /// How late such a sleep may end.
+    const LATE: Nanos = 1_000_000;
+    loop {
+        let left = until.saturating_sub(read_clock(id)?);
+        if left == 0 {
+            return Ok(0);
+        }
+        let soonest = (left / crate::arch::cpu::count() as u64).max(LATE);
+        if sleep(sched::now().saturating_add(soonest)).is_err() {
+            if rest != 0 {
+                let left = until.saturating_sub(read_clock(id)?);
+                user::put(rest, &Timespec::from_nanos(left))?;
+            }
+            return Err(ERESTARTNOHAND);
+        }
+    }
+}
+
 fn clock_nanosleep(id: i32, flags: i32, at: u64, rest: u64) -> Result<u64> {
     const TIMER_ABSTIME: i32 = 1;
     let now = match id {
         clock::MONOTONIC | clock::BOOTTIME | clock::BOOTTIME_ALARM => sched::now(),
         clock::REALTIME | clock::REALTIME_ALARM | clock::TAI => sched::wall(),
-        clock::PROCESS_CPU => return Err(EOPNOTSUPP),
+        clock::THREAD_CPU..=clock::MONOTONIC_COARSE => return Err(EOPNOTSUPP),
+        clock::PROCESS_CPU => read_clock(id)?,
+        _ if id < 0 && !is_own_thread_clock(id) => read_clock(id)?,
         _ => return Err(EINVAL),
     };
     may_use_clock(id)?;
     let given = read_timespec(at)?;
+    if id < 0 || id == clock::PROCESS_CPU {
+        let is_absolute = flags & TIMER_ABSTIME != 0;
+        let until = if is_absolute { given } else { now.saturating_add(given) };
+        return sleep_by_cpu_clock(id, until, if is_absolute { 0 } else { rest });
+    }
     if flags & TIMER_ABSTIME == 0 {
         return sleep_span(sched::now().saturating_add(given), rest);
     }
@@ -253,6 +284,11 @@ fn may_use_clock(id: i32) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a clock is that of the running thread's CPU time, which stands still while it sleeps.
+fn is_own_thread_clock(id: i32) -> bool {
+    id & 4 != 0 && [0, current_thread().tid()].contains(&!(id >> 3))
 }
 
 /// Whether a clock is that of the running process's or thread's CPU time, by number.

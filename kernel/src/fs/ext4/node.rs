@@ -42,13 +42,6 @@ const SETTABLE: u32 = volume::SYNC
     | abi::FS_NODUMP_FL
     | abi::FS_TOPDIR_FL;
 
-fn marks(flags: u32) -> Marks {
-    Marks {
-        immutable: flags & volume::IMMUTABLE != 0,
-        append_only: flags & volume::APPEND_ONLY != 0,
-    }
-}
-
 pub(in crate::fs) struct Node {
     fs: Arc<Fs>,
     pub(super) ino: u32,
@@ -264,7 +257,7 @@ impl Node {
             return Err(EROFS);
         }
         let now = self.flags();
-        access::may_change_flags(&by, &self.ownership(), marks(flags))?;
+        access::may_change_flags(&by, &self.ownership(), Marks::of(flags))?;
         if (now ^ flags) & !SETTABLE != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -338,6 +331,8 @@ impl Inode for Node {
             atime: attr.atime,
             mtime: attr.mtime,
             ctime: attr.ctime,
+            btime: None,
+            flags: attr.flags,
         }
     }
 
@@ -352,7 +347,7 @@ impl Inode for Node {
             perm: attr.perm,
             uid: attr.uid,
             gid: attr.gid,
-            marks: marks(attr.flags),
+            marks: Marks::of(attr.flags),
             acl: attr.acl.clone(),
         }
     }

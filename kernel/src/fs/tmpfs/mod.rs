@@ -29,7 +29,7 @@ use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use linux_raw_sys::general as abi;
+use linux_raw_sys::{general as abi, ioctl as requests};
 
 use super::access;
 use super::file::File;
@@ -43,8 +43,8 @@ use crate::fs::pipe::Pipe;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock};
 use crate::uio::{Sink, Source};
-use crate::upcalls;
 use crate::vm::{self, Asks};
+use crate::{upcalls, user};
 use data::Data;
 use dir::Dir;
 use limits::Limits;
@@ -87,13 +87,16 @@ struct Attr {
     atime: Nanos,
     mtime: Nanos,
     ctime: Nanos,
+    btime: Nanos,
+    /// What `chattr` sets.
+    flags: u32,
     /// The file has no name yet, and may get one.
     linkable: bool,
 }
 
 impl Attr {
     fn ownership(&self, kind: Kind) -> Ownership {
-        let marks = Marks::default();
+        let marks = Marks::of(self.flags);
         Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid, marks, acl: None }
     }
 }
@@ -186,6 +189,8 @@ impl TmpNode {
             atime: now,
             mtime: now,
             ctime: now,
+            btime: now,
+            flags: 0,
             linkable: false,
         };
         Ok(Arc::new_cyclic(|me| TmpNode {
@@ -285,6 +290,24 @@ impl TmpNode {
         attr.atime = file.access_time(attr.atime, attr.mtime);
     }
 
+    /// Changes what `chattr` sets.
+    ///
+    /// # Errors
+    /// `EPERM`; `EOPNOTSUPP` for a flag without effect here.
+    fn set_flags(&self, flags: u32) -> Result<()> {
+        const SETTABLE: u32 = abi::FS_IMMUTABLE_FL | abi::FS_APPEND_FL | abi::FS_NODUMP_FL;
+        if flags & !SETTABLE != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let by = upcalls::cred();
+        let _tree = (self.kind == Kind::Dir).then(|| self.fs.tree.lock());
+        let mut attr = self.attr.lock();
+        access::may_change_flags(&by, &attr.ownership(self.kind), Marks::of(flags))?;
+        attr.flags = flags;
+        attr.ctime = sched::wall();
+        Ok(())
+    }
+
     /// Appends whole contents at unpacking time.
     pub fn fill(&self, bytes: &[u8]) -> Result<()> {
         self.data()?.fill(bytes)
@@ -328,6 +351,8 @@ impl Inode for TmpNode {
             atime: attr.atime,
             mtime: attr.mtime,
             ctime: attr.ctime,
+            btime: Some(attr.btime),
+            flags: attr.flags,
         }
     }
 
@@ -467,6 +492,15 @@ impl FileOps for TmpNode {
 
     fn seekable(&self) -> bool {
         self.kind == Kind::File
+    }
+
+    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+        match request {
+            requests::FS_IOC_GETFLAGS => user::put(arg, &self.attr.lock().flags.clone())?,
+            requests::FS_IOC_SETFLAGS => self.set_flags(user::get(arg)?)?,
+            _ => return Err(ENOTTY),
+        }
+        Ok(0)
     }
 
     fn read(&self, file: &File, at: u64, to: &mut Sink<'_>) -> Result<usize> {

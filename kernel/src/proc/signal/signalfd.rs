@@ -55,7 +55,7 @@ impl SignalFd {
 
 impl Inode for SignalFd {
     fn stat(&self) -> Stat {
-        Stat::plain(crate::fs::PIPE_DEVICE, self.ino, Kind::File, 0o600)
+        Stat::plain(crate::fs::PIPE_DEVICE, self.ino, Kind::Unnamed, 0o600)
     }
 
     fn open(self: Arc<Self>, _flags: u32) -> Result<FileRef> {

@@ -77,7 +77,7 @@ pub const CASES: &[Case] = &[
     },
     guest("files in memory", &[("tmpfs", Libc::Musl)], &["/bin/tmpfs"]),
     Case {
-        expect: &[Matches(r"LEFT anon\+shmem\+swap-files: (\d+), \d+\n")],
+        expect: &[Matches(r"LEFT anon\+shmem\+swap-files: -?\d+, -?\d+\n")],
         code: 99,
         ..left("left pages are found", &["/bin/leftover", "-k", "/bin/leftover", "--leave", "pages"])
     },

@@ -56,6 +56,10 @@ pub const CASES: &[Case] = &[
         ..guest("numbers at the edges", &[("edges", Libc::Musl)], &["/bin/edges"])
     },
     Case {
+        expect: &[Exactly(include_str!("../../../guest/answers.linux"))],
+        ..guest("calls about files, clocks and futexes", &[("answers", Libc::Musl)], &["/bin/answers"])
+    },
+    Case {
         expect: &[Exactly(include_str!("../../../guest/addresses.linux"))],
         memory: "512M",
         seconds: 300,

@@ -1,0 +1,471 @@
+// What calls about files, descriptors, clocks and threads answer, a line each, the same on every kernel: the answers in the tree come
+// from Linux.
+#include "callers.h"
+#include <dirent.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/sendfile.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/statfs.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/xattr.h>
+#include <time.h>
+
+static void say(const char *name, long result) {
+    if (result == -1) printf("%s: %s\n", name, error_name(errno));
+    else printf("%s: %ld\n", name, result);
+    fflush(stdout);
+}
+static void text(const char *name, const char *text) {
+    printf("%s: %s\n", name, text ? text : error_name(errno));
+    fflush(stdout);
+}
+static long ok(long result) { return result < 0 ? -1 : 0; }
+static int make(const char *path, const char *content) {
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    MUST(fd >= 0 && write(fd, content, strlen(content)) == (long)strlen(content));
+    return fd;
+}
+static void make_only(const char *path) { close(make(path, "x")); }
+
+struct how { uint64_t flags, mode, resolve; };
+enum { NO_XDEV = 1, NO_MAGIC = 2, NO_LINKS = 4, BENEATH = 8, IN_ROOT = 16, CACHED = 32 };
+static long open_how(int at, const char *path, uint64_t flags, uint64_t resolve) {
+    struct how how = {flags, 0, resolve};
+    return ok(syscall(437, at, path, &how, sizeof how));
+}
+static void resolving(void) {
+    MUST(!mkdir("t", 0755) && !mkdir("t/in", 0755) && !symlink("/etc", "t/out") && !symlink("in", "t/link") && !symlink("../..", "t/in/up"));
+    MUST(!symlink("/in", "t/absolute") && !symlink("/proc/self/exe", "t/magic"));
+    make_only("t/in/file");
+    int at = open("t", O_RDONLY | O_DIRECTORY);
+    static const struct { const char *name; uint64_t resolve; } rules[] = {{"free", 0}, {"no mounts", NO_XDEV}, {"no magic", NO_MAGIC},
+        {"no links", NO_LINKS}, {"beneath", BENEATH}, {"in root", IN_ROOT}, {"both", BENEATH | IN_ROOT}, {"unknown", 64}};
+    static const char *const paths[] = {"in/file", "link/file", "out", "in/up", "..", "/in/file", "/etc", "absolute/file", "magic", "in/../in/file",
+        "in/../../x", ".", "none", "/proc/self/exe", "/proc/self/fd/0", "/dev/null", "/proc"};
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
+        for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s, %s", rules[r].name, paths[p]);
+            say(name, open_how(at, paths[p], O_RDONLY | O_NONBLOCK, rules[r].resolve));
+        }
+    struct how how = {O_RDONLY, 0, 0};
+    say("too small", ok(syscall(437, at, "in", &how, 8)));
+    struct { struct how how; uint64_t more; } large = {{O_RDONLY, 0, 0}, 0};
+    say("larger", ok(syscall(437, at, "in", &large, sizeof large)));
+    large.more = 1;
+    say("larger, not zero", ok(syscall(437, at, "in", &large, sizeof large)));
+    how.mode = 0644;
+    say("a mode for nothing", ok(syscall(437, at, "in", &how, sizeof how)));
+    how = (struct how){O_CREAT | O_RDWR, 010000, 0};
+    say("an odd mode", ok(syscall(437, at, "new", &how, sizeof how)));
+    how = (struct how){1UL << 40, 0, 0};
+    say("an unknown flag", ok(syscall(437, at, "in", &how, sizeof how)));
+    how = (struct how){O_CREAT | O_RDWR | O_TRUNC, 0644, CACHED};
+    say("create what is cached", ok(syscall(437, at, "new", &how, sizeof how)));
+    how = (struct how){O_PATH | O_RDWR, 0, 0};
+    say("O_PATH and O_RDWR", ok(syscall(437, at, "in/file", &how, sizeof how)));
+    how = (struct how){O_TMPFILE | O_RDONLY, 0600, 0};
+    say("O_TMPFILE to read", ok(syscall(437, at, "in", &how, sizeof how)));
+}
+
+static int special(int kind) {
+    int ends[2];
+    sigset_t none;
+    sigemptyset(&none);
+    switch (kind) {
+        case 0: return epoll_create1(0);
+        case 1: return eventfd(0, EFD_NONBLOCK);
+        case 2: return timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+        case 3: return signalfd(-1, &none, SFD_NONBLOCK);
+        case 4: return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        case 5: return socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        case 6: MUST(!pipe2(ends, O_NONBLOCK)); return ends[0];
+        case 7: return open("/dev/null", O_RDWR);
+        case 8: return open("/tmp", O_RDONLY);
+        case 9: return open("/dev/zero", O_RDWR);
+        default: return memfd_create("m", 0);
+    }
+}
+static const char *const specials[] = {"epoll", "event", "timer", "signal", "unix", "inet", "pipe", "null", "folder", "zero", "memfd"};
+static void special_files(void) {
+    static char buffer[64];
+    signal(SIGPIPE, SIG_IGN);
+    for (int kind = 0; kind < 11; kind++) {
+        int fd = special(kind);
+        MUST(fd >= 0);
+        printf("%s:", specials[kind]);
+#define TELL(call) do { long r = (call); if (r < 0) printf(" %s", error_name(errno)); else printf(" %ld", r); } while (0)
+        TELL(lseek(fd, 0, SEEK_CUR)); TELL(lseek(fd, 5, SEEK_SET)); TELL(lseek(fd, 0, SEEK_END) < 0 ? -1 : 0); TELL(lseek(fd, 0, SEEK_DATA)); TELL(lseek(fd, 0, 77));
+        lseek(fd, 0, SEEK_SET);
+        printf(" |");
+        TELL(ok(read(fd, buffer, 0))); TELL(ok(write(fd, buffer, 0))); TELL(ok(pread(fd, buffer, 1, 0))); TELL(ok(pwrite(fd, buffer, 1, 0)));
+        printf(" |");
+        TELL(fsync(fd)); TELL(fdatasync(fd)); TELL(syscall(SYS_sync_file_range, fd, 0, 0, 0)); TELL(posix_fadvise(fd, 0, 0, 0)); TELL(flock(fd, LOCK_SH | LOCK_NB));
+        printf(" |");
+        struct stat st;
+        struct statfs fs;
+        struct flock lock = {F_RDLCK, SEEK_SET, 0, 0, 0};
+        TELL(fstat(fd, &st)); TELL((long)(st.st_mode & S_IFMT) >> 12); TELL((long)(st.st_mode & 0777)); TELL(st.st_size * (kind != 8)); TELL(fstatfs(fd, &fs)); TELL(kind == 8 ? 0 : (long)fs.f_type); TELL(fcntl(fd, F_SETLK, &lock));
+        printf(" |");
+        TELL(ok(syscall(SYS_getdents64, fd, buffer, 64))); TELL(fchdir(fd)); TELL(ok(openat(fd, "x", O_RDONLY)));
+        int n = 0;
+        TELL(ioctl(fd, FIONBIO, &n)); TELL(ioctl(fd, FIONREAD, &n) < 0 ? -1 : 0); TELL(ioctl(fd, FIOCLEX)); TELL(ioctl(fd, TIOCGWINSZ, buffer)); TELL(ioctl(fd, 0x5499, buffer)); TELL(ioctl(fd, FIOASYNC, &n)); TELL(ioctl(fd, FIOQSIZE, buffer) < 0 ? -1 : 0); TELL(ioctl(fd, 2 /* FIGETBSZ */, &n)); TELL(ioctl(fd, 0x80086601 /* FS_IOC_GETFLAGS */, &n));
+        MUST(!chdir("/answers"));
+        printf(" |");
+        struct epoll_event event = {EPOLLIN, {0}};
+        int set = epoll_create1(0);
+        TELL(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event)); close(set);
+        TELL(fcntl(fd, F_GETFL)); TELL(fcntl(fd, F_SETFL, O_APPEND)); TELL(fcntl(fd, F_GETFL) & ~O_LARGEFILE); TELL(fcntl(fd, F_GETPIPE_SZ)); TELL(fcntl(fd, F_GETLEASE)); TELL(fcntl(fd, F_SETOWN, 0)); TELL(fcntl(fd, F_ADD_SEALS, 0)); TELL(fcntl(fd, F_GET_SEALS));
+        printf("\n");
+        fflush(stdout);
+        close(fd);
+    }
+}
+
+static void names(void) {
+    char buffer[4200];
+    make_only("file");
+    MUST(!mkdir("dir", 0755) && !symlink("file", "to-file") && !symlink("dir", "to-dir") && !symlink("none", "dangling") && !symlink("loop", "loop"));
+    say("open file/", ok(open("file/", O_RDONLY)));
+    say("open file/ to create", ok(open("file/", O_RDWR | O_CREAT, 0600)));
+    say("open none/ to create", ok(open("none/", O_RDWR | O_CREAT, 0600)));
+    say("open dir/ to create", ok(open("dir/", O_RDONLY | O_CREAT, 0600)));
+    say("open dir to create", ok(open("dir", O_RDONLY | O_CREAT, 0600)));
+    say("open dir to write", ok(open("dir", O_WRONLY)));
+    say("open dangling to create alone", ok(open("dangling", O_RDWR | O_CREAT | O_EXCL, 0600)));
+    say("open dangling", ok(open("dangling", O_RDWR)));
+    say("open to-file without links", ok(open("to-file", O_RDWR | O_NOFOLLOW)));
+    say("open to-dir as a folder without links", ok(open("to-dir", O_RDONLY | O_NOFOLLOW | O_DIRECTORY)));
+    say("open to-dir/ without links", ok(open("to-dir/", O_RDONLY | O_NOFOLLOW)));
+    say("open loop", ok(open("loop", O_RDONLY)));
+    say("open file as a folder", ok(open("file", O_RDONLY | O_DIRECTORY)));
+    say("create a folder", ok(open("dir2", O_RDONLY | O_DIRECTORY | O_CREAT, 0600)));
+    unlink("dir2"), rmdir("dir2");
+    say("open with mode 3", ok(open("file", 3)));
+    say("truncate to read", ok(open("file", O_RDONLY | O_TRUNC)));
+    say("the empty name", ok(open("", O_RDONLY)));
+    say("file/x", ok(open("file/x", O_RDONLY)));
+    say("file/.", ok(open("file/.", O_RDONLY)));
+    say("file/..", ok(open("file/..", O_RDONLY)));
+    memset(buffer, 'a', 300), buffer[256] = 0;
+    say("a long name", ok(open(buffer, O_RDONLY)));
+    for (int i = 0; i < 4196; i += 2) buffer[i] = '.', buffer[i + 1] = '/';
+    buffer[4096] = 0;
+    say("a long path", ok(open(buffer, O_RDONLY)));
+    say("mkdir file", mkdir("file", 0755));
+    say("mkdir dir/", mkdir("dir/", 0755));
+    say("mkdir new/", mkdir("new/", 0755));
+    say("mkdir dangling", mkdir("dangling", 0755));
+    say("mkdir dangling/", mkdir("dangling/", 0755));
+    say("mkdir .", mkdir(".", 0755));
+    say("mkdir dir/..", mkdir("dir/..", 0755));
+    say("mkdir none/x", mkdir("none/x", 0755));
+    say("rmdir .", rmdir("."));
+    say("rmdir dir/.", rmdir("dir/."));
+    say("rmdir dir/..", rmdir("dir/.."));
+    say("rmdir file", rmdir("file"));
+    say("rmdir to-dir", rmdir("to-dir"));
+    say("rmdir to-dir/", rmdir("to-dir/"));
+    say("rmdir new/", rmdir("new/"));
+    say("rmdir /", rmdir("/"));
+    say("unlink dir", unlink("dir"));
+    say("unlink dir/", unlink("dir/"));
+    say("unlink file/", unlink("file/"));
+    say("unlink to-file/", unlink("to-file/"));
+    say("unlink none/", unlink("none/"));
+    say("unlink .", unlink("."));
+    say("link dir", link("dir", "dir-2"));
+    say("link to-file", link("to-file", "linked"));
+    struct stat st;
+    say("it is a link", !lstat("linked", &st) && S_ISLNK(st.st_mode));
+    say("link followed", linkat(AT_FDCWD, "to-file", AT_FDCWD, "followed", AT_SYMLINK_FOLLOW));
+    say("it is a link", !lstat("followed", &st) && S_ISLNK(st.st_mode));
+    say("link to what is there", link("file", "dir"));
+    say("link to new/", link("file", "new/"));
+    say("link file/", link("file/", "x"));
+    say("link an unknown flag", linkat(AT_FDCWD, "file", AT_FDCWD, "x", 1));
+    say("symlink to what is there", symlink("x", "file"));
+    say("symlink of nothing", symlink("", "x"));
+    say("symlink at x/", symlink("a", "x/"));
+    say("rename file dir", rename("file", "dir"));
+    say("rename dir file", rename("dir", "file"));
+    say("rename dir dir/x", rename("dir", "dir/x"));
+    say("rename file file", rename("file", "file"));
+    say("rename file/ x", rename("file/", "x"));
+    say("rename file x/", rename("file", "x/"));
+    say("rename dir x/", rename("dir", "x/"));
+    say("rename x/ dir/", rename("x/", "dir/"));
+    say("rename . x", rename(".", "x"));
+    say("rename dir/. x", rename("dir/.", "x"));
+    say("rename dir ..", rename("dir", ".."));
+    say("rename to-dir/ x", rename("to-dir/", "x"));
+    say("exchange file dir", syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "dir", 2));
+    say("and back", syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "dir", 2));
+    say("exchange with none", syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "none", 2));
+    say("rename alone", syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "dir", 1));
+    say("both", syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "dir", 3));
+    say("an unknown flag", syscall(SYS_renameat2, AT_FDCWD, "file", AT_FDCWD, "dir", 64));
+    say("readlink file", ok(readlink("file", buffer, 10)));
+    say("readlink none", ok(readlink("none", buffer, 10)));
+    say("readlink of no length", ok(readlink("to-file", buffer, 0)));
+    say("readlink short", readlink("to-file", buffer, 2));
+    say("readlinkat of an opened link", ok(readlinkat(open("to-file", O_PATH | O_NOFOLLOW), "", buffer, 10)));
+    say("readlinkat of an opened file", ok(readlinkat(open("file", O_RDONLY), "", buffer, 10)));
+    say("access of an unknown mode", access("file", 8));
+    say("faccessat2 of an unknown flag", syscall(439, AT_FDCWD, "file", 0, 0x10));
+    say("faccessat2 of a descriptor", syscall(439, open("file", O_RDONLY), "", 0, AT_EMPTY_PATH));
+    say("access to-file/", access("to-file/", 0));
+    say("chmod dangling", chmod("dangling", 0600));
+    say("fchmodat without links", fchmodat(AT_FDCWD, "to-file", 0600, AT_SYMLINK_NOFOLLOW));
+    say("lchown dangling", lchown("dangling", 0, 0));
+    say("chown dangling", chown("dangling", 0, 0));
+    say("truncate dir", truncate("dir", 0));
+    say("truncate below", truncate("file", -1));
+    say("truncate none", truncate("none", 0));
+    say("mknod of a folder", mknod("n1", S_IFDIR | 0755, 0));
+    say("mknod of a file", mknod("n2", S_IFREG | 0644, 0));
+    say("mknod of no kind", mknod("n3", 0644, 0));
+    say("mknod of a link", mknod("n4", S_IFLNK | 0644, 0));
+    say("mknod of an unknown kind", mknod("n5", 0110644, 0));
+    say("mknod of a pipe", mknod("n6", S_IFIFO | 0644, 0));
+    say("mknod of a socket", mknod("n7", S_IFSOCK | 0644, 0));
+    say("open a socket", ok(open("n7", O_RDWR)));
+    say("open a pipe to write", ok(open("n6", O_WRONLY | O_NONBLOCK)));
+    say("mknod at x/", mknod("x/", S_IFREG | 0644, 0));
+    say("mkfifo of what is there", mkfifo("file", 0644));
+    say("chdir file", chdir("file"));
+    say("chdir none", chdir("none"));
+    say("chroot file", chroot("file"));
+    say("statfs none", statfs("none", (struct statfs *)buffer));
+    // Where a folder has gone, or can't be named.
+    MUST(!mkdir("gone", 0755) && !chdir("gone") && !rmdir("../gone"));
+    say("getcwd of what has gone", syscall(SYS_getcwd, buffer, sizeof buffer));
+    say("open .. there", ok(open("..", O_RDONLY)));
+    say("open . there", ok(open(".", O_RDONLY)));
+    say("create there", ok(open("x", O_RDWR | O_CREAT, 0600)));
+    say("mkdir there", mkdir("x", 0700));
+    say("stat . there", stat(".", &st));
+    say("links", st.st_nlink);
+    MUST(!chdir("/answers"));
+    say("getcwd short", syscall(SYS_getcwd, buffer, 5));
+    say("getcwd of no length", syscall(SYS_getcwd, buffer, 0));
+    pid_t child = fork();
+    if (!child) {
+        MUST(!mkdir("root", 0755) && !mkdir("root/a", 0755) && !chdir("/tmp"));
+        int outside = open("/answers", O_RDONLY), moved = open("root/a", O_RDONLY);
+        (void)moved;
+        MUST(!chroot("/answers/root"));
+        long length = syscall(SYS_getcwd, buffer, sizeof buffer);
+        text("getcwd outside the root", length < 0 ? 0 : buffer);
+        char link[64], *end = link;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", outside);
+        (void)end;
+        say("readlink of what is outside", ok(readlink(link, buffer, sizeof buffer)));
+        say(".. of the root", !chdir("/") && !chdir("..") && !stat(".", &st) && !access("a", F_OK));
+        fflush(stdout);
+        _exit(0);
+    }
+    int status;
+    MUST(waitpid(child, &status, 0) == child && !status);
+    int fd = open("dir", O_RDONLY);
+    MUST(!rename("dir", "renamed") && !fchdir(fd) && getcwd(buffer, sizeof buffer));
+    text("getcwd of what is renamed", buffer);
+    MUST(!chdir("/answers"));
+}
+
+static void mounts(void) {
+    MUST(!mkdir("m", 0755) && !mkdir("m2", 0755));
+    say("mount of an unknown kind", mount("none", "m", "nonsense", 0, 0));
+    say("mount of no kind", mount("none", "m", 0, 0, 0));
+    say("mount at nothing", mount("none", "missing", "tmpfs", 0, 0));
+    say("mount an unknown kind at nothing", mount("none", "missing", "nonsense", 0, 0));
+    make_only("mf");
+    say("mount at a file", mount("none", "mf", "tmpfs", 0, 0));
+    say("mount tmpfs", mount("none", "m", "tmpfs", 0, 0));
+    say("again", mount("none", "m", "tmpfs", 0, 0));
+    say("umount", umount("m"));
+    say("odd options", mount("none", "m", "tmpfs", 0, "nonsense=1"));
+    say("a bad size", mount("none", "m", "tmpfs", 0, "size=zzz"));
+    say("a mode", mount("none", "m2", "tmpfs", 0, "mode=0700,size=1m"));
+    struct stat st;
+    say("it has it", !stat("m2", &st) ? st.st_mode & 0777 : -1);
+    int fd = open("m2/f", O_RDWR | O_CREAT, 0600);
+    say("umount of what is used", umount("m2"));
+    say("umount with an unknown flag", umount2("m2", 64));
+    close(fd);
+    say("link across", link("mf", "m2/x"));
+    say("rename across", rename("mf", "m2/x"));
+    say("umount a folder", umount("m"));
+    say("umount nothing", umount("missing"));
+    say("rmdir of a mount", rmdir("m2"));
+    say("rename of a mount", rename("m2", "m3"));
+    say("detach", umount2("m2", MNT_DETACH));
+    say("bind", mount("m", "m2", 0, MS_BIND, 0));
+    say("bind at nothing", mount("m", "missing", 0, MS_BIND, 0));
+    say("bind nothing", mount("missing", "m2", 0, MS_BIND, 0));
+    say("bind a file to a folder", mount("mf", "m2", 0, MS_BIND, 0));
+    say("remount what isn't one", mount(0, "/answers", 0, MS_REMOUNT, 0));
+    umount2("m", MNT_DETACH), umount2("m2", MNT_DETACH);
+}
+
+static long nanos(const struct timespec *a) { return a->tv_sec * 1000000000L + a->tv_nsec; }
+static void clocks(void) {
+    struct timespec now = {0, 0}, bad[2] = {{0, -5}, {0, 0}};
+    int fd = make("times", "x");
+    say("odd times", futimens(fd, bad));
+    struct timespec omit[2] = {{77, UTIME_OMIT}, {77, UTIME_OMIT}}, both[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+    say("omit both of nothing", utimensat(AT_FDCWD, "missing", omit, 0));
+    say("now and omit", futimens(fd, both));
+    say("utimensat of a descriptor", syscall(SYS_utimensat, fd, 0, 0, 0));
+    say("utimensat of the working folder", syscall(SYS_utimensat, AT_FDCWD, 0, 0, 0));
+    say("an unknown flag", utimensat(AT_FDCWD, "times", omit, 1));
+    struct timeval micro[2] = {{0, 1000000}, {0, 0}};
+    say("odd microseconds", syscall(SYS_utimes, "times", micro));
+    static const int clocks[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, -1, -2, -6, -7};
+    for (size_t i = 0; i < sizeof clocks / sizeof *clocks; i++) {
+        struct timespec zero = {0, 0};
+        timer_t timer;
+        printf("clock %d:", clocks[i]);
+        TELL(syscall(SYS_clock_gettime, clocks[i], &now)); TELL(syscall(SYS_clock_getres, clocks[i], &now)); TELL(syscall(SYS_clock_settime, clocks[i], &bad[0])); TELL(syscall(SYS_clock_nanosleep, clocks[i], 0, &zero, 0)); TELL(syscall(SYS_clock_nanosleep, clocks[i], 0, &bad[0], 0));
+        struct sigevent none = {.sigev_notify = SIGEV_NONE};
+        TELL(syscall(SYS_timer_create, clocks[i], &none, &timer)); TELL(ok(timerfd_create(clocks[i], 0)));
+        printf("\n");
+    }
+    struct sigevent odd = {.sigev_notify = 77};
+    timer_t timer;
+    say("an odd notification", syscall(SYS_timer_create, 0, &odd, &timer));
+    odd = (struct sigevent){.sigev_notify = SIGEV_SIGNAL, .sigev_signo = 99};
+    say("an odd signal", syscall(SYS_timer_create, 0, &odd, &timer));
+    say("a timer that isn't", syscall(SYS_timer_delete, 999));
+    struct itimerspec once = {{0, 0}, {0, 1000000000}};
+    odd = (struct sigevent){.sigev_notify = SIGEV_NONE};
+    int id = 0;
+    MUST(!syscall(SYS_timer_create, 0, &odd, &id));
+    say("odd nanoseconds", syscall(SYS_timer_settime, id, 0, &once, 0));
+    once.it_value.tv_nsec = 0, once.it_value.tv_sec = 100;
+    say("a hundred seconds", syscall(SYS_timer_settime, id, 0, &once, 0));
+    MUST(!syscall(SYS_timer_gettime, id, &once));
+    say("left", nanos(&once.it_value) > 99000000000L);
+    struct itimerval interval = {{0, 0}, {0, 1000000}};
+    say("setitimer odd", setitimer(ITIMER_REAL, &interval, 0));
+    say("setitimer of an unknown", setitimer(7, &interval, 0));
+    say("nanosleep odd", nanosleep(&bad[0], 0));
+    say("alarm", alarm(100)), say("left", alarm(0));
+    int tfd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    long expired;
+    say("read before", read(tfd, &expired, 8)), say("read short", read(tfd, &expired, 4));
+    say("timerfd odd", timerfd_settime(tfd, 0, &(struct itimerspec){{0, 0}, {0, -1}}, 0));
+    say("timerfd with an unknown flag", timerfd_settime(tfd, 64, &once, 0));
+    say("timerfd of a file", timerfd_settime(fd, 0, &once, 0));
+    int efd = eventfd(0, EFD_NONBLOCK);
+    long most = -1, one = 1;
+    say("eventfd read of zero", read(efd, &expired, 8)), say("write all ones", write(efd, &most, 8)), say("write short", write(efd, &one, 4)), say("write", write(efd, &one, 8)), say("read", read(efd, &expired, 16));
+}
+
+static void futexes(void) {
+    int word = 5, other = 6;
+    struct timespec zero = {0, 0}, bad = {0, -1};
+#define FUTEX(op, value, time, second, third) syscall(SYS_futex, &word, op, value, time, second, third)
+    say("wait for another value", FUTEX(0, 4, 0, 0, 0));
+    say("wait for no time", FUTEX(0, 5, &zero, 0, 0));
+    say("wait for an odd time", FUTEX(0, 5, &bad, 0, 0));
+    say("wake none", FUTEX(1, 0, 0, 0, 0));
+    say("wake one", FUTEX(1, 1, 0, 0, 0));
+    say("an odd address", syscall(SYS_futex, (char *)&word + 1, 1, 1, 0, 0, 0));
+    say("an unmapped address", syscall(SYS_futex, 4096, 0, 0, &zero, 0, 0));
+    say("an unknown call", FUTEX(99, 0, 0, 0, 0));
+    say("wait without bits", FUTEX(9, 5, &zero, 0, 0));
+    say("wake without bits", FUTEX(10, 1, 0, 0, 0));
+    say("requeue", FUTEX(3, 1, (void *)1, &other, 0));
+    say("requeue of another value", FUTEX(4, 1, (void *)1, &other, 4));
+    say("requeue below", FUTEX(3, -1, (void *)1, &other, 0));
+    say("wake with an operation", FUTEX(5, 1, (void *)1, &other, 0x10001));
+    say("robust list of an odd size", syscall(SYS_set_robust_list, &word, 8));
+}
+
+static void vectors(void) {
+    int fd = make("v", "0123456789");
+    char buffer[16];
+    struct iovec part = {buffer, 4};
+    lseek(fd, 2, SEEK_SET);
+    say("preadv2 here", syscall(SYS_preadv2, fd, &part, 1, -1, -1, 0)), say("moved", lseek(fd, 0, SEEK_CUR));
+    say("preadv2 without waiting", syscall(SYS_preadv2, fd, &part, 1, 0, 0, 8));
+    say("preadv2 of high priority", syscall(SYS_preadv2, fd, &part, 1, 0, 0, 1));
+    say("pwritev2 to append", syscall(SYS_pwritev2, fd, &part, 1, 0, 0, 16));
+    struct stat st;
+    say("length", !fstat(fd, &st) ? st.st_size : -1);
+    say("pwritev2 to append here", syscall(SYS_pwritev2, fd, &part, 1, -1, -1, 16)), say("moved", lseek(fd, 0, SEEK_CUR));
+    say("pwritev2 synced", syscall(SYS_pwritev2, fd, &part, 1, 0, 0, 4)), say("data synced", syscall(SYS_pwritev2, fd, &part, 1, 0, 0, 2));
+    say("an unknown flag", syscall(SYS_pwritev2, fd, &part, 1, 0, 0, 0x1000));
+    say("preadv2 to append", syscall(SYS_preadv2, fd, &part, 1, 0, 0, 16));
+    say("too many parts", syscall(SYS_readv, fd, &part, 1025)), say("parts below", syscall(SYS_readv, fd, &part, -1));
+    int ends[2];
+    say("pipe2 of an unknown flag", pipe2(ends, O_APPEND));
+    say("an open file with O_DIRECT", ok(open("v", O_RDONLY | O_DIRECT)));
+    say("O_DIRECT set", fcntl(fd, F_SETFL, O_DIRECT));
+    say("of /dev/zero", ok(open("/dev/zero", O_RDONLY | O_DIRECT))), say("of /proc", ok(open("/proc/self/stat", O_RDONLY | O_DIRECT)));
+    say("seek to data", lseek(fd, 0, SEEK_DATA)), say("to a hole", lseek(fd, 0, SEEK_HOLE)), say("to data behind", lseek(fd, 100, SEEK_DATA)), say("to a hole behind", lseek(fd, 100, SEEK_HOLE)), say("to data below", lseek(fd, -1, SEEK_DATA));
+    say("copy onto itself", syscall(SYS_copy_file_range, fd, &(long){0}, fd, &(long){1}, 4, 0)), say("behind", syscall(SYS_copy_file_range, fd, &(long){0}, fd, &(long){10}, 4, 0)), say("flags", syscall(SYS_copy_file_range, fd, 0, fd, 0, 4, 1));
+    int append = open("v", O_WRONLY | O_APPEND), read_only = open("v", O_RDONLY), folder = open(".", O_RDONLY), null = open("/dev/null", O_RDWR);
+    say("copy to append", syscall(SYS_copy_file_range, fd, &(long){0}, append, 0, 4, 0)), say("copy to read", syscall(SYS_copy_file_range, fd, &(long){0}, read_only, 0, 4, 0)), say("copy a folder", syscall(SYS_copy_file_range, folder, 0, fd, 0, 4, 0)), say("copy to a device", syscall(SYS_copy_file_range, fd, 0, null, 0, 4, 0));
+    say("sendfile to append", ok(sendfile(append, fd, &(long){0}, 4))), say("sendfile to itself", ok(sendfile(fd, fd, &(long){0}, 4)));
+    say("dup2 of itself", dup2(fd, fd) == fd), say("dup3 of itself", syscall(SYS_dup3, fd, fd, 0)), say("dup2 far", dup2(fd, 1 << 30)), say("dup3 with an unknown flag", syscall(SYS_dup3, fd, 50, 1)), say("dup below", dup(-1)), say("F_DUPFD below", fcntl(fd, F_DUPFD, -1)), say("F_DUPFD far", fcntl(fd, F_DUPFD, 1 << 30));
+    say("close_range backwards", syscall(436, 50, 40, 0)), say("close_range of an unknown flag", syscall(436, 500, 510, 64)), say("close_range", syscall(436, 500, 510, 0));
+    say("an unknown fcntl", fcntl(fd, 9999)), say("F_SETFD", fcntl(fd, F_SETFD, 0xff)), say("F_GETFD", fcntl(fd, F_GETFD));
+    say("select of too many", select(-1, 0, 0, 0, 0)), say("poll of too many", syscall(SYS_poll, 0, 1 << 30, 0));
+    say("getrandom of an unknown flag", syscall(SYS_getrandom, buffer, 4, 64)), say("random and insecure", syscall(SYS_getrandom, buffer, 4, 6));
+    say("memfd with an unknown flag", memfd_create("x", 64)), memset(buffer, 'a', 15);
+    char name[300];
+    memset(name, 'a', 299), name[250] = 0;
+    say("memfd of a long name", memfd_create(name, 0)), name[249] = 0, say("memfd of a shorter name", ok(memfd_create(name, 0)));
+}
+
+static void attributes(void) {
+    int fd = make("x", "x");
+    char buffer[70000], name[300];
+    say("get none", getxattr("x", "user.none", buffer, 10)), say("get of no space", getxattr("x", "none", buffer, 10)), say("get of an unknown space", getxattr("x", "odd.none", buffer, 10)), say("get an empty name", getxattr("x", "", buffer, 10)), say("get of the space alone", getxattr("x", "user.", buffer, 10));
+    memset(name, 'a', 299), memcpy(name, "user.", 5), name[256] = 0;
+    say("get a long name", getxattr("x", name, buffer, 10));
+    say("set of an unknown space", setxattr("x", "odd.a", "b", 1, 0)), say("set of no space", setxattr("x", "a", "b", 1, 0)), say("set a long name", setxattr("x", name, "b", 1, 0)), say("set with an unknown flag", setxattr("x", "user.a", "b", 1, 4)), say("replace none", setxattr("x", "user.a", "b", 1, 2)), say("set too much", setxattr("x", "user.a", buffer, 65537, 0));
+    close(fd);
+    int64_t st[32] = {0};
+    say("statx of an unknown flag", syscall(332, AT_FDCWD, "x", 1, 0x7ff, st)), say("statx of a reserved mask", syscall(332, AT_FDCWD, "x", 0, 0x80000000, st)), say("statx both ways", syscall(332, AT_FDCWD, "x", 0x6000, 0xfff, st)), say("statx", syscall(332, AT_FDCWD, "x", 0, 0xfff, st)), say("with its birth", (long)st[0] >> 11 & 1), say("born lately", st[10] > 1700000000), say("knows", (long)st[7] & 0x3070);
+    unsigned flags = 0;
+    say("flags", ioctl(fd = open("x", O_RDWR), 0x80086601, &flags)), say("are", flags), flags = 0x10, say("immutable", ioctl(fd, 0x40086602, &flags)), say("write", write(fd, "x", 1)), say("open to write", ok(open("x", O_WRONLY))), say("unlink", unlink("x")), say("link", link("x", "y")), say("chmod", chmod("x", 0600)), flags = 0, say("mutable", ioctl(fd, 0x40086602, &flags));
+    say("a version", ioctl(fd, 0x80087601, &flags) < 0 ? -1 : 0), say("a size of blocks", ioctl(fd, 2, &flags)), say("is", flags), say("a label", ioctl(fd, 0x81009431, buffer));
+}
+
+int main(void) {
+    static const struct { const char *name; void (*run)(void); } parts[] = {{"resolving", resolving}, {"special files", special_files}, {"names", names},
+        {"mounts", mounts}, {"clocks", clocks}, {"futexes", futexes}, {"vectors", vectors}, {"attributes", attributes}};
+    umask(022);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        printf("== %s\n", parts[i].name);
+        fflush(stdout);
+        if (system("rm -rf /answers; mkdir /answers")) return 1;
+        MUST(!chdir("/answers"));
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (!child) {
+            alarm(60);
+            parts[i].run();
+            fflush(stdout);
+            _exit(0);
+        }
+        int status;
+        MUST(waitpid(child, &status, 0) == child);
+        if (status) printf("ended %x\n", status);
+    }
+    printf("the table is whole\n");
+    return 0;
+}
