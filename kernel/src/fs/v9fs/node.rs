@@ -222,6 +222,8 @@ impl Inode for Node {
             atime: found.atime,
             mtime: found.mtime,
             ctime: found.ctime,
+            btime: None,
+            flags: 0,
         }
     }
 
