@@ -136,7 +136,7 @@ impl Socket {
         let transport = family.transport();
         let phase = transport.first_phase();
         let cred = Ucred::effective();
-        let by = crate::upcalls::cred();
+        let by = crate::proc::curproc::cred();
         Ok(Arc::new_cyclic(|me| Socket {
             family,
             transport,

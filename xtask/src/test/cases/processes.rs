@@ -57,7 +57,11 @@ pub const CASES: &[Case] = &[
     },
     Case {
         expect: &[Exactly(include_str!("../../../guest/answers.linux"))],
-        ..guest("calls about files, clocks and futexes", &[("answers", Libc::Musl)], &["/bin/answers"])
+        ..guest(
+            "calls about files, clocks and futexes",
+            &[("answers", Libc::Musl)],
+            &["/bin/answers"],
+        )
     },
     Case {
         expect: &[Exactly(include_str!("../../../guest/addresses.linux"))],
