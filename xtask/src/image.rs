@@ -136,26 +136,25 @@ impl Image {
     /// Adds a file with the libraries or the interpreter that it needs.
     pub fn program(&mut self, host: &Path, guest: &str) -> Result<()> {
         self.file(host, guest)?;
-        self.needs_of(host)
+        self.needs_of(host, |missing| bail!(missing))
     }
 
-    fn needs_of(&mut self, host: &Path) -> Result<()> {
+    fn needs_of(
+        &mut self,
+        host: &Path,
+        missing: impl Fn(String) -> Result<()> + Copy,
+    ) -> Result<()> {
         match libs::inspect(host)? {
             Kind::Elf(needs) => {
-                for path in libs::closure(host, needs)? {
+                for path in libs::closure(host, needs, missing)? {
                     self.same_path(&path)?;
                 }
             }
-            Kind::Script { interpreter, argument } => {
-                let mut wanted = vec![interpreter.clone()];
-                if Path::new(&interpreter).file_name().is_some_and(|name| name == "env") {
-                    wanted.extend(argument.iter().filter_map(|name| find_program(name)));
-                }
-                for name in wanted {
-                    let path = PathBuf::from(&name);
-                    if !self.has(&name) && path.exists() {
+            Kind::Script { .. } => {
+                for path in libs::interpreters(host)? {
+                    if !self.has(&path.to_string_lossy()) {
                         self.same_path(&path)?;
-                        self.needs_of(&path)?;
+                        self.needs_of(&path, missing)?;
                     }
                 }
             }
@@ -178,20 +177,32 @@ impl Image {
         self.dir(guest, host.metadata()?.mode() & 0o7777)?;
         let mut names: Vec<_> = std::fs::read_dir(host)?.collect::<std::io::Result<_>>()?;
         names.sort_by_key(|entry| entry.file_name());
-        for entry in names {
-            let path = entry.path();
-            let name = entry.file_name().into_string().ok().context("a file name is not UTF-8")?;
-            let inside = format!("{}/{name}", guest.trim_end_matches('/'));
-            let kind = entry.file_type()?;
-            if kind.is_symlink() {
-                let target = std::fs::read_link(&path)?;
-                self.link(&inside, target.to_str().context("a link's target is not UTF-8")?)?;
-            } else if kind.is_dir() {
-                self.tree(&path, &inside, libraries)?;
-            } else if kind.is_file() {
-                match libraries {
-                    Libraries::Packed => self.program(&path, &inside)?,
-                    Libraries::AsTheyAre => self.file(&path, &inside)?,
+        names.iter().try_for_each(|entry| self.entry(entry, guest, libraries))
+    }
+
+    /// Adds an entry of a folder of this machine to the folder `guest`.
+    pub fn entry(
+        &mut self,
+        entry: &std::fs::DirEntry,
+        guest: &str,
+        libraries: Libraries,
+    ) -> Result<()> {
+        let path = entry.path();
+        let name = entry.file_name().into_string().ok().context("a file name is not UTF-8")?;
+        let inside = format!("{}/{name}", guest.trim_end_matches('/'));
+        let kind = entry.file_type()?;
+        if kind.is_symlink() {
+            let target = std::fs::read_link(&path)?;
+            self.link(&inside, target.to_str().context("a link's target is not UTF-8")?)?;
+        } else if kind.is_dir() {
+            self.tree(&path, &inside, libraries)?;
+        } else if kind.is_file() {
+            match libraries {
+                Libraries::Packed => self.program(&path, &inside)?,
+                Libraries::AsTheyAre => self.file(&path, &inside)?,
+                Libraries::AsFound => {
+                    self.file(&path, &inside)?;
+                    self.needs_of(&path, |_| Ok(()))?;
                 }
             }
         }
@@ -327,6 +338,8 @@ impl Image {
 #[derive(Clone, Copy)]
 pub enum Libraries {
     Packed,
+    /// As far as they are on this machine: a program that has them brings the others.
+    AsFound,
     AsTheyAre,
 }
 

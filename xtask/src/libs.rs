@@ -5,7 +5,8 @@
 //! the usual folders (and musl's, for a program of musl's loader). `dlopen` can't be seen from
 //! outside; such files come by `--add`.
 
-use anyhow::{bail, Context, Result};
+use crate::image::find_program;
+use anyhow::{Context, Result};
 use object::elf::{FileHeader64, DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRTAB, PT_LOAD};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::Endianness;
@@ -91,7 +92,10 @@ fn parse(data: &[u8], path: &Path) -> object::Result<Needs> {
         let end = bytes.iter().position(|&byte| byte == 0)?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     };
-    let origin = path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
+    // Of a program, where it is; of a library, where it was found: as the loader takes it.
+    let real = std::fs::canonicalize(path).ok().filter(|_| needs.interpreter.is_some());
+    let origin = real.as_deref().unwrap_or(path).parent().unwrap_or(Path::new("/"));
+    let origin = origin.to_string_lossy().into_owned();
     for entry in dynamic {
         let value = string(entry.d_val(endian));
         match (entry.tag32(endian), value) {
@@ -108,29 +112,49 @@ fn parse(data: &[u8], path: &Path) -> object::Result<Needs> {
     Ok(needs)
 }
 
+/// The programs that the script at `path` is run by, as far as they are on this machine: that of its
+/// first line, and the one that `env` looks up.
+pub fn interpreters(path: &Path) -> Result<Vec<PathBuf>> {
+    let Kind::Script { interpreter, argument } = inspect(path)? else { return Ok(Vec::new()) };
+    let mut wanted = vec![PathBuf::from(&interpreter)];
+    if wanted[0].file_name().is_some_and(|name| name == "env") {
+        let named = argument.iter().filter_map(|name| find_program(name));
+        wanted.extend(named.map(PathBuf::from));
+    }
+    wanted.retain(|path| path.is_file());
+    Ok(wanted)
+}
+
 /// Everything that the ELF file at `path` needs, and what that needs in turn: absolute paths on
-/// this machine.
-pub fn closure(path: &Path, needs: Needs) -> Result<BTreeSet<PathBuf>> {
+/// this machine. What is missing here is said to `missing`, which may refuse it.
+pub fn closure(
+    path: &Path,
+    needs: Needs,
+    mut missing: impl FnMut(String) -> Result<()>,
+) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
     let musl =
         needs.interpreter.as_ref().is_some_and(|name| name.to_string_lossy().contains("ld-musl"));
     let mut pending = vec![(path.to_owned(), needs)];
     while let Some((user, needs)) = pending.pop() {
-        let libraries = needs.libraries.iter().map(|name| {
-            locate(name, &needs.run_path, musl).with_context(|| {
-                format!("{} needs {name}, which is not on this machine", user.display())
-            })
-        });
+        let libraries = needs
+            .libraries
+            .iter()
+            .map(|name| locate(name, &needs.run_path, musl).ok_or_else(|| PathBuf::from(name)));
         let loader = needs.interpreter.iter().cloned().map(Ok);
         for library in loader.chain(libraries) {
-            let library = library?;
-            if !library.exists() {
-                bail!(
-                    "{} needs {}, which is not on this machine",
-                    user.display(),
-                    library.display()
-                );
-            }
+            let there = library.and_then(|path| if path.exists() { Ok(path) } else { Err(path) });
+            let library = match there {
+                Ok(library) => library,
+                Err(name) => {
+                    missing(format!(
+                        "{} needs {}, which is not on this machine",
+                        user.display(),
+                        name.display()
+                    ))?;
+                    continue;
+                }
+            };
             if found.insert(library.clone()) {
                 if let Kind::Elf(more) = inspect(&library)? {
                     pending.push((library, more));
@@ -141,9 +165,9 @@ pub fn closure(path: &Path, needs: Needs) -> Result<BTreeSet<PathBuf>> {
     Ok(found)
 }
 
-fn locate(name: &str, run_path: &[PathBuf], musl: bool) -> Result<PathBuf> {
+fn locate(name: &str, run_path: &[PathBuf], musl: bool) -> Option<PathBuf> {
     if name.contains('/') {
-        return Ok(PathBuf::from(name));
+        return Some(PathBuf::from(name));
     }
     const USUAL: [&str; 5] =
         ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/lib", "/usr/lib"];
@@ -162,7 +186,7 @@ fn locate(name: &str, run_path: &[PathBuf], musl: bool) -> Result<PathBuf> {
             loader_cache().get(name).cloned().or_else(|| in_folders(&USUAL))
         }
     };
-    own.or_else(rest).context("not found")
+    own.or_else(rest)
 }
 
 /// The host loader's cache, by library name; empty where there is no `ldconfig`.
@@ -184,4 +208,41 @@ fn loader_cache() -> &'static BTreeMap<String, PathBuf> {
         }
         cache
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_finds_libraries_beside_what_its_link_leads_to() {
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name);
+        for folder in ["home/bin", "home/lib", "bin"] {
+            std::fs::create_dir_all(at(folder)).unwrap();
+        }
+        std::fs::write(at("own.c"), "int own(void) { return 3; }").unwrap();
+        std::fs::write(at("main.c"), "int own(void); int main(void) { return own(); }").unwrap();
+        let gcc = |arguments: &[&str]| {
+            Command::new("gcc")
+                .args(arguments)
+                .current_dir(top.path())
+                .status()
+                .is_ok_and(|s| s.success())
+        };
+        if find_program("gcc").is_none() {
+            return;
+        }
+        assert!(gcc(&["-shared", "-fPIC", "-o", "home/lib/libown-here.so", "own.c"]));
+        let path = "-Wl,-rpath,$ORIGIN/../lib";
+        assert!(gcc(&["-o", "home/bin/main", "main.c", "-Lhome/lib", "-lown-here", path]));
+        std::os::unix::fs::symlink("../home/bin/main", at("bin/main")).unwrap();
+        let Kind::Elf(needs) = inspect(&at("bin/main")).unwrap() else {
+            panic!("it is no program")
+        };
+        let found = closure(&at("bin/main"), needs, |what| anyhow::bail!(what)).unwrap();
+        let real = std::fs::canonicalize(at("home/lib/libown-here.so")).unwrap();
+        let is_it = |path: &PathBuf| std::fs::canonicalize(path).is_ok_and(|path| path == real);
+        assert!(found.iter().any(is_it), "{found:?}");
+    }
 }

@@ -17,6 +17,7 @@ mod accel;
 mod bench;
 mod build;
 mod command_line;
+mod companions;
 mod console;
 mod control;
 mod cpio;

@@ -1,7 +1,9 @@
 //! What goes into the guest's root file system: a folder, single files, the program and what it
 //! needs of this machine, busybox.
 
+use crate::companions;
 use crate::image::{self, Image, Libraries};
+use crate::libs;
 use anyhow::{bail, Context, Result};
 use std::path::{Path, PathBuf};
 
@@ -32,7 +34,7 @@ pub fn pack(folder: Option<&Path>, add: &[String], program: &[String]) -> Result
         if host.is_dir() {
             image.tree(&host, &guest, Libraries::Packed)?;
         } else {
-            image.program(&host, &guest)?;
+            whole_program(&mut image, &host, &guest)?;
         }
     }
     let command = add_program(&mut image, program)?;
@@ -47,25 +49,23 @@ pub fn for_disk(program: &[String]) -> Result<Root> {
     Ok(Root { image: Image::minimal()?, command: program.to_vec() })
 }
 
+/// Adds a program with all that it needs, and that its interpreter does.
+fn whole_program(image: &mut Image, host: &Path, guest: &str) -> Result<()> {
+    image.program(host, guest)?;
+    companions::add(image, host)?;
+    for interpreter in libs::interpreters(host)? {
+        companions::add(image, &interpreter)?;
+    }
+    Ok(())
+}
+
 fn add_program(image: &mut Image, program: &[String]) -> Result<Vec<String>> {
     let Some((name, arguments)) = program.split_first() else {
         return Ok(vec!["/bin/busybox".to_owned(), "sh".to_owned()]);
     };
     let mut command = vec![locate(image, name)?];
     command.extend_from_slice(arguments);
-    for (start, companions) in COMPANIONS {
-        if Path::new(&command[0])
-            .file_name()
-            .is_some_and(|file| file.to_string_lossy().starts_with(start))
-        {
-            for path in companions.iter().flat_map(|pattern| matches_of(pattern)) {
-                let guest = path.to_string_lossy().into_owned();
-                if !image.has(&guest) {
-                    image.tree(&path, &guest, Libraries::Packed)?;
-                }
-            }
-        }
-    }
+    companions::locales(image, program)?;
     Ok(command)
 }
 
@@ -94,7 +94,7 @@ fn locate(image: &mut Image, name: &str) -> Result<String> {
             Ok("/bin/busybox".to_owned())
         }
         Some(host) => {
-            image.program(Path::new(&host), &host)?;
+            whole_program(image, Path::new(&host), &host)?;
             Ok(host)
         }
         None if is_applet(name) => Ok(format!("/bin/{}", name.trim_start_matches("/bin/"))),
@@ -109,23 +109,6 @@ fn is_applet(name: &str) -> bool {
         return false;
     };
     String::from_utf8_lossy(&output.stdout).lines().any(|applet| applet == name)
-}
-
-/// Programs that are no use without folders which no ELF header names.
-const COMPANIONS: &[(&str, &[&str])] = &[("python3", &["/usr/lib/python3", "/usr/lib/python3."])];
-
-/// Folders whose path is `pattern`, or starts with it when it ends in a dot.
-fn matches_of(pattern: &str) -> Vec<PathBuf> {
-    let Some(start) = pattern.strip_suffix('.') else {
-        return Some(PathBuf::from(pattern)).filter(|path| path.is_dir()).into_iter().collect();
-    };
-    let (folder, start) = start.rsplit_once('/').unwrap_or(("", start));
-    let Ok(entries) = std::fs::read_dir(format!("{folder}/")) else { return Vec::new() };
-    let found = entries.flatten().filter(|entry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        name.strip_prefix(start).is_some_and(|rest| rest.starts_with('.'))
-    });
-    found.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@ use super::disks;
 use super::host::tail;
 use super::{failed, Verdict};
 use crate::guest;
-use crate::image::Image;
+use crate::image::{self, Image};
 use crate::EXIT_USAGE;
 use anyhow::{Context, Result};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -383,4 +384,81 @@ pub fn folder_that_the_host_changes() -> Result<Verdict> {
         Err(_) => return Ok(failed("the thread that changes the folder has panicked".to_owned())),
     }
     verdict
+}
+
+/// What programs need that no header of theirs names comes along.
+pub fn companions() -> Result<Verdict> {
+    const LINES: &[(&str, Line)] = &[
+        (
+            "perl",
+            Line {
+                arguments: "--add script.pl:/script -- /script",
+                says: &["sum 10 in 1970, {\"a\":1}"],
+                code: 0,
+                kernels: BOTH,
+            },
+        ),
+        (
+            "gcc",
+            Line {
+                arguments: "--mem 1G --add hello.c:/hello.c --add /usr/bin/gcc -- sh -c gcc -O1 -o /hello /hello.c -lm && gcc -static -o /still /hello.c -lm && /hello && /still",
+                says: &["hello, 2.0"],
+                code: 0,
+                kernels: BOTH,
+            },
+        ),
+        (
+            "g++",
+            Line {
+                arguments: "--mem 1G --add hello.cc:/hello.cc --add /usr/bin/g++ -- sh -c g++ -o /hello /hello.cc && /hello",
+                says: &["hello from C++"],
+                code: 0,
+                kernels: OURS,
+            },
+        ),
+        (
+            "java",
+            Line {
+                arguments: "--mem 2G -- java -Xint -XX:TieredStopAtLevel=1 -version",
+                says: &["Runtime Environment"],
+                code: 0,
+                kernels: OURS,
+            },
+        ),
+        (
+            "go",
+            Line {
+                arguments: "--mem 3G -- go list -f {{.Dir}} fmt",
+                says: &["/src/fmt"],
+                code: 0,
+                kernels: OURS,
+            },
+        ),
+        (
+            "python3",
+            Line {
+                arguments: "--add script.py:/script -- /script",
+                says: &["[1, 2] 1.5"],
+                code: 0,
+                kernels: BOTH,
+            },
+        ),
+    ];
+    let folder = tempfile::tempdir().context("can't make a temporary folder")?;
+    let perl = "#!/usr/bin/env perl\nuse strict;\nuse POSIX qw(strftime);\nuse List::Util qw(sum);\nuse JSON::PP;\nprintf \"sum %d in %s, %s\\n\", sum(1..4), strftime('%Y', gmtime 0), encode_json({a => 1});\n";
+    let python = "#!/usr/bin/python3\nimport json, statistics\nprint(json.loads('[1, 2]'), statistics.mean([1, 2]))\n";
+    let c = "#include <math.h>\n#include <stdio.h>\nint main(int argc, char **argv) { (void)argv; printf(\"hello, %.1f\\n\", sqrt(argc + 3)); }\n";
+    let cpp = "#include <iostream>\nint main() { std::cout << \"hello from C++\\n\"; }\n";
+    let files = [("script.pl", perl), ("script.py", python), ("hello.c", c), ("hello.cc", cpp)];
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+    }
+    let there: Vec<Line> = LINES
+        .iter()
+        .filter(|(program, _)| image::find_program(program).is_some())
+        .map(|(_, line)| *line)
+        .collect();
+    run(folder.path(), &there, nothing_after)
 }

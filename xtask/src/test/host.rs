@@ -32,6 +32,7 @@ pub const MACHINES: &[Check] = &[
         name: "kernel/run: a folder that the host changes",
         run: super::door::folder_that_the_host_changes,
     },
+    Check { name: "kernel/run: what programs need comes along", run: super::door::companions },
     Check { name: "host/fifty boots of four CPUs", run: super::boots::fifty },
 ];
 

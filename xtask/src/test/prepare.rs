@@ -1,8 +1,8 @@
 //! What some cases need from this machine before they can run: data files, a compiler's files in a
 //! folder of their own.
 
-use crate::image::{self, Image, Libraries};
-use crate::{build, debian, fuzz};
+use crate::image::{self, Image};
+use crate::{build, companions, debian, fuzz};
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -225,61 +225,7 @@ pub fn compiler() -> Result<Result<Prepared, String>> {
 fn compiler_files(gcc: &str) -> Result<Image> {
     let mut image = Image::default();
     image.program(Path::new(gcc), gcc)?;
-    for tool in ["cc1", "collect2", "as", "ld", "liblto_plugin.so"] {
-        let path = PathBuf::from(ask(
-            gcc,
-            &format!("-print-{}-name={tool}", if tool.contains('.') { "file" } else { "prog" }),
-        )?);
-        let path = if path.is_absolute() {
-            path
-        } else {
-            PathBuf::from(image::find_program(tool).context("no assembler")?)
-        };
-        let name = std::path::absolute(&path)?.to_string_lossy().into_owned();
-        image.program(&path, &name)?;
-    }
-    for file in [
-        "crt1.o",
-        "Scrt1.o",
-        "crti.o",
-        "crtn.o",
-        "libc.so",
-        "libc_nonshared.a",
-        "libc.so.6",
-        "libgcc_s.so.1",
-        "libm.so.6",
-        "libmvec.so.1",
-    ] {
-        let path = std::fs::canonicalize(ask(gcc, &format!("-print-file-name={file}"))?);
-        let Ok(path) = path else { continue };
-        let folder = PathBuf::from("/usr/lib/x86_64-linux-gnu").join(file);
-        let name = if folder.exists() { folder } else { path.clone() };
-        image.file(&path, &name.to_string_lossy())?;
-    }
-    let library = PathBuf::from(ask(gcc, "-print-libgcc-file-name")?);
-    let library = library.parent().context("gcc has no library folder")?.to_owned();
-    for file in ["crtbegin.o", "crtend.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "libgcc_s.so"] {
-        let path = library.join(file);
-        if path.exists() {
-            image.file(&path, &path.to_string_lossy())?;
-        }
-    }
-    for folder in [
-        library.join("include"),
-        "/usr/include/x86_64-linux-gnu".into(),
-        "/usr/include/linux".into(),
-        "/usr/include/asm-generic".into(),
-    ] {
-        if folder.is_dir() {
-            image.tree(&folder, &folder.to_string_lossy(), Libraries::AsTheyAre)?;
-        }
-    }
-    for entry in std::fs::read_dir("/usr/include")?.flatten() {
-        let path = entry.path();
-        if path.is_file() {
-            image.file(&path, &path.to_string_lossy())?;
-        }
-    }
+    companions::add(&mut image, Path::new(gcc))?;
     let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
     if loader.exists() && !image.has("/lib64/ld-linux-x86-64.so.2") {
         image.program(loader, "/lib64/ld-linux-x86-64.so.2")?;
@@ -287,10 +233,4 @@ fn compiler_files(gcc: &str) -> Result<Image> {
     let source = "#include <stdio.h>\nint main(void) { printf(\"hello, world\\n\"); return 42; }\n";
     image.text("/root/hello.c", source)?;
     Ok(image)
-}
-
-fn ask(gcc: &str, question: &str) -> Result<String> {
-    let output =
-        Command::new(gcc).arg(question).output().with_context(|| format!("can't run {gcc}"))?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
