@@ -6,7 +6,9 @@
 //! reading some counters. With swap full memory has run out when all frames that are free, that
 //! will be when transfers end, and that a pass could take yet are fewer than the low water mark:
 //! programs would take each other's last pages in turn for ever. With room on swap what little
-//! there is may be enough; that it isn't is believed the second time, with nothing under way.
+//! there is may be enough; that it isn't is believed after [`POOR`] passes in a row, with nothing
+//! under way. Before that the thread pauses: pages that other threads' accesses have just taken are
+//! on no queue yet, where a pass would find them, and will be once those threads have run.
 //!
 //! V1: a refused thread could not have had more by waiting: nothing is under way, or with swap full
 //! all of it is too little. V2: a waiting thread is woken: something was under way after the ticket
@@ -21,6 +23,9 @@ const VAIN: u32 = 32;
 
 /// Passes of one operation that may free pages without an end to it.
 const CIRCLE: u32 = 100;
+
+/// Poor passes of one operation in a row after which it is refused.
+const POOR: u32 = 8;
 
 /// Pauses of one operation for threads that are freeing pages. Each is done in a few; but a thread
 /// may sleep before it frees a page or two that it has, and on the only CPU it doesn't run again
@@ -69,8 +74,9 @@ pub(super) struct Past {
     /// Passes since a page was last freed of which writes failed.
     in_vain: u32,
     pauses: u32,
-    /// A pass could not bring free pages up to the low water mark, with nothing under way.
-    was_poor: bool,
+    /// Passes in a row that could not bring free pages up to the low water mark, with nothing under
+    /// way.
+    poor: u32,
 }
 
 impl MemoryState {
@@ -123,8 +129,12 @@ impl Past {
             return Decision::Refuse;
         }
         let is_poor = would_be_free < low && under_way == 0 && !has_failed;
-        if is_poor && core::mem::replace(&mut self.was_poor, true) {
-            return Decision::Refuse;
+        self.poor = if is_poor { self.poor + 1 } else { 0 };
+        let has_swap = after.free_slots != 0;
+        match self.poor {
+            0 | 1 => {}
+            2..POOR if has_swap => return Decision::Pause,
+            _ => return Decision::Refuse,
         }
         // What the first pass has freed is tried at once. An operation that needs two pages may
         // take one and lack the other, pass after pass; then it waits for what is under way.
@@ -143,7 +153,10 @@ impl Past {
             self.pauses += 1;
             return Decision::Pause;
         }
-        Decision::Refuse
+        match is_poor && has_swap {
+            true => Decision::Pause,
+            false => Decision::Refuse,
+        }
     }
 
     fn count(&mut self, pass: Option<Progress>, freed: usize, has_failed: bool) {
@@ -258,12 +271,28 @@ mod tests {
     }
 
     #[test]
-    fn with_room_on_swap_a_poor_pass_is_believed_the_second_time() {
-        let mut past = Past::default();
+    fn with_room_on_swap_poor_passes_are_believed_after_some_in_a_row() {
         let before = MemoryState { free_slots: 20, ..free(0) };
         let after = |freed| MemoryState { freed, ..before };
-        assert_eq!(past.judge(LOW, &before, got(1, 0), &after(1)), Decision::TryAgain);
-        assert_eq!(past.judge(LOW, &after(1), got(1, 0), &after(2)), Decision::Refuse);
+        let poor = |past: &mut Past, n| past.judge(LOW, &after(n), got(1, 0), &after(n + 1));
+        let mut past = Past::default();
+        assert_eq!(poor(&mut past, 0), Decision::TryAgain);
+        assert!((2..POOR).all(|n| poor(&mut past, n.into()) == Decision::Pause));
+        assert_eq!(poor(&mut past, POOR.into()), Decision::Refuse);
+        // One that is not poor has found what other threads' accesses had.
+        let mut past = Past::default();
+        (1..POOR).for_each(|n| _ = poor(&mut past, n.into()));
+        let good = MemoryState { free: 12, freed: 112, ..before };
+        assert_eq!(past.judge(LOW, &after(100), got(12, 0), &good), Decision::TryAgain);
+        assert_eq!(poor(&mut past, 200), Decision::TryAgain);
+        // Pages that accesses have just taken are on no queue: a pass finds nothing, or none is
+        // made.
+        for pass in [got(0, 0), None] {
+            let mut past = Past::default();
+            let mut judge = || past.judge(LOW, &before, pass, &before);
+            assert!((1..POOR).all(|_| judge() == Decision::Pause));
+            assert_eq!(judge(), Decision::Refuse);
+        }
     }
 
     #[test]
