@@ -51,8 +51,8 @@ pub fn resolve(thread: &Thread, va: u64, access: Access) -> Result<(), FaultErro
     Ok(())
 }
 
-/// Resolves what is refused as it stands: where a stack may grow, it does; and what may be written or
-/// executed alone can be read all the same, since the machine has it so.
+/// Resolves what is refused as it stands: where a stack may grow, it does; and what may be written
+/// or executed alone can be read all the same, since the machine has it so.
 #[cold]
 #[inline(never)]
 fn resolve_otherwise(
