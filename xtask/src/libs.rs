@@ -112,8 +112,8 @@ fn parse(data: &[u8], path: &Path) -> object::Result<Needs> {
     Ok(needs)
 }
 
-/// The programs that the script at `path` is run by, as far as they are on this machine: that of its
-/// first line, and the one that `env` looks up.
+/// The programs that the script at `path` is run by, as far as they are on this machine: that of
+/// its first line, and the one that `env` looks up.
 pub fn interpreters(path: &Path) -> Result<Vec<PathBuf>> {
     let Kind::Script { interpreter, argument } = inspect(path)? else { return Ok(Vec::new()) };
     let mut wanted = vec![PathBuf::from(&interpreter)];

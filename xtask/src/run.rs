@@ -26,9 +26,9 @@ pub struct RunArgs {
     /// system, where PROGRAM is looked for (without one: its /sbin/init, or a shell).
     #[arg(long, value_name = "DIR|IMAGE[:ro]")]
     root: Option<String>,
-    /// Add a file or folder with the libraries it needs, at the same path or at GUEST. perl, Python,
-    /// gcc, Go, Java and node bring their modules, passes, headers and roots, and so do their
-    /// scripts; PROGRAM too.
+    /// Add a file or folder with the libraries it needs, at the same path or at GUEST. perl,
+    /// Python, gcc, Go, Java and node bring their modules, passes, headers and roots, and so do
+    /// their scripts; PROGRAM too.
     #[arg(long, value_name = "FILE[:GUEST]")]
     add: Vec<String>,
     /// Attach a disk with an ext4 file system: the first is mounted on /mnt, the next on /mnt2.
