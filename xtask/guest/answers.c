@@ -298,7 +298,7 @@ static void mounts(void) {
     say("a bad size", mount("none", "m", "tmpfs", 0, "size=zzz"));
     say("a mode", mount("none", "m2", "tmpfs", 0, "mode=0700,size=1m"));
     struct stat st;
-    say("it has it", !stat("m2", &st) ? st.st_mode & 0777 : -1);
+    say("it has it", !stat("m2", &st) ? (long)(st.st_mode & 0777) : -1);
     int fd = open("m2/f", O_RDWR | O_CREAT, 0600);
     say("umount of what is used", umount("m2"));
     say("umount with an unknown flag", umount2("m2", 64));
