@@ -161,6 +161,8 @@ static void low(void) {
     say("a hint above", (unsigned long)page < 1UL << 31);
     page = at(0x50000000, PAGE, RW, ANON | MAP_32BIT, -1);
     say("a hint inside", (long)page == 0x50000000);
+    page = at(-PAGE, PAGE, RW, ANON | MAP_32BIT, -1);
+    say("a hint at the end of all", (unsigned long)page < 1UL << 31);
     page = at((long)room(PAGE), PAGE, RW, ANON | MAP_32BIT | MAP_FIXED, -1);
     say("fixed", (unsigned long)page > 1UL << 32);
 }

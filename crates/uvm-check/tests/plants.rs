@@ -159,6 +159,18 @@ const PLANTS: &[Plant] = &[
         found_by: FREED_LAZILY,
     },
     Plant {
+        what: "free lazily: an object's copies",
+        file: "uvm/src/pageout/range.rs",
+        changes: &[("e.object.is_some() || e.wired", "e.wired")],
+        found_by: FREED_LAZILY,
+    },
+    Plant {
+        what: "free lazily: pages that are wired or on loan",
+        file: "uvm/src/pageout/range.rs",
+        changes: &[("        if !self.mem().can_go(page) {\n            return None;\n        }\n        PageOwner", "        PageOwner")],
+        found_by: FREED_LAZILY,
+    },
+    Plant {
         what: "free lazily: a page that was stored to counts as modified for ever",
         file: "uvm/src/pageout/range.rs",
         changes: &[("        self.mem().pmap().clear_modified(page, down);\n", "")],

@@ -7,9 +7,9 @@
 //!              +-- eldest goes       +-------- write -------+
 //! ```
 //! A sector that waits or is logged stays in memory. I1: a line has an age, and may go, exactly if
-//! none of its sectors waits or is logged. I2: there are no more lines than the limit, but for those
-//! that have to stay and the one used last. I3: a checkpoint comes when nothing waits, so what a
-//! line holds then is what was committed.
+//! none of its sectors waits or is logged. I2: there are no more lines than the limit, but for
+//! those that have to stay and the one used last. I3: a checkpoint comes when nothing waits, so
+//! what a line holds then is what was committed.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -9,8 +9,8 @@
 //!   its own, to be written at any later time: known by its block number, in [`State::shielded`].
 //!
 //! Everything else is metadata, of which there is one [cache](crate::cache). A read that misses it
-//! brings a line in, and of a table of inodes those that lie behind it. On a volume with a journal a
-//! write stays in the cache until it is [committed](crate::journal): the crate is shown a volume
+//! brings a line in, and of a table of inodes those that lie behind it. On a volume with a journal
+//! a write stays in the cache until it is [committed](crate::journal): the crate is shown a volume
 //! without one, and knows neither transactions nor when they end. Without a journal a write goes to
 //! the disk at once: the order of writes is all that a crash leaves there.
 //!

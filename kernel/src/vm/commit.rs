@@ -12,8 +12,7 @@
 //! cost nothing for it in the others. C2: memory that is shared is counted in all modes, by what is
 //! attached to it ([`Shared`]).
 //!
-//! Besides: a stack counts as [`STACK`], for it is mapped to its limit at once; pages of files in
-//! memory don't count, and have bounds of their own.
+//! Pages of files in memory don't count, and have bounds of their own.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicU8, Ordering::Relaxed};
@@ -24,7 +23,6 @@ use uvm::{Attached, Sharing};
 use super::settings::memory_and_swap;
 use super::space::Space;
 use super::system::with;
-use crate::arch::layout::USER_END;
 use crate::errno::{Result, EINVAL, ENOMEM};
 use crate::mem::fault::Room;
 
@@ -39,8 +37,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Mappings of a space that may no longer be stored to and whose pages are counted one by one; more
 /// are counted as wholes.
 const ONCE: usize = 1024;
-/// Pages that a stack counts as: those that Linux maps of one at first.
-const STACK: u64 = 33;
 
 static MODE: AtomicU8 = AtomicU8::new(GUESS);
 /// Of the limit in mode `NEVER`: percent of memory, and if that isn't zero KiB in its place.
@@ -107,16 +103,15 @@ pub fn count(space: &Space) -> u64 {
                 return;
             }
             let all = entry.range.pages().0;
-            let is_stack = entry.range.end.0 == USER_END;
-            if !entry.prot.contains(Prot::WRITE) && entry.has_amap {
+            if entry.prot.contains(Prot::WRITE) {
+                pages += all;
+            } else if entry.has_amap {
                 // With the map locked: nothing is allocated here.
                 if once.len() < once.capacity() {
                     once.push(entry.range);
                 } else {
                     pages += all;
                 }
-            } else if entry.prot.contains(Prot::WRITE) {
-                pages += if is_stack { all.min(STACK) } else { all };
             }
         });
     });

@@ -193,7 +193,8 @@ pub fn deactivate() {
 pub fn map(space: &Space, args: &MapArgs) -> Result<u64> {
     let (now, len, prot) = (args.populate, args.len, args.prot);
     let request = request(args);
-    let is_low = args.place == Place::Low && args.addr + args.len <= LOW.end.0;
+    let end = args.addr.saturating_add(args.len);
+    let is_low = args.place == Place::Low && end <= LOW.end.0;
     let at_hint = is_low.then(|| {
         let place = uvm::Place::FixedNoReplace(Va(args.addr));
         let request = MapRequest { place, ..self::request(args) };

@@ -22,9 +22,10 @@
 //! anon: twice the size of a slot, and a heap call for each page that is touched.
 //!
 //! I1: `refs` is the number of leaves that hold the anon; a free anon has none. I2: an anon in use
-//! has a page, whose owner is this anon, or a slot, which it alone holds, or both. I3: a page
-//! that is about to be shown by a translation is on no queue yet, so that the page daemon doesn't
-//! take it: the thread that makes an anon activates its page when that has been entered. I4: the
+//! has a page, whose owner is this anon, or a slot, which it alone holds, or both (`LOST` and
+//! `ZERO` are no places: any number of anons have them). I3: a page that is about to be shown by a
+//! translation is on no queue yet, so that the page daemon doesn't take it: the thread that makes
+//! an anon activates its page when that has been entered. I4: the
 //! page's record is marked as shared exactly if `refs` is more than one, so that a thread that maps
 //! the page ahead need not hold the lock ([`Frames::is_alone`]). Locks: `AnonBody` by the anon's
 //! own; the magazines of free numbers and their depot by their own.

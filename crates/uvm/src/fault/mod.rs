@@ -10,9 +10,9 @@
 //!
 //!   neither            2B promote a page of zeroes to a new anon
 //! ```
-//! The path to these is `resolve.rs`; how their pages are entered, `enter.rs`. Then pages around the fault that
-//! are resident anyway are mapped along (`around.rs`), so that the next fault doesn't come; and a
-//! run of first touches gets the pages that it will come to (`run.rs`).
+//! The path to these is `resolve.rs`; how their pages are entered, `enter.rs`. Then pages around
+//! the fault that are resident anyway are mapped along (`around.rs`), so that the next fault
+//! doesn't come; and a run of first touches gets the pages that it will come to (`run.rs`).
 //!
 //! A fault is one attempt. It finds the entry in the map and pins it, then takes the amap's lock,
 //! then the object's or the anon's. It changes the map only where an amap must be made, and reads

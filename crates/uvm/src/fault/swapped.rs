@@ -123,8 +123,7 @@ impl<M: Machine> Uvm<M> {
         if body.page().is_some() || body.swap != Some(Slot::ZERO) {
             return Ok(false);
         }
-        let page = machine.frames().alloc(machine, &mut h, Reserve::User)?;
-        machine.zero(page);
+        let page = machine.zeroed_page(&mut h)?;
         body.set_page(machine.frames(), no, page);
         body.swap = None;
         machine.frames().activate(machine, &mut h, page);

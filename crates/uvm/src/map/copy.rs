@@ -1,8 +1,8 @@
 //! An amap of an entry's own, which waited to copy one that it shares: before its first store.
 //!
 //! Amaps of many leaves, or of many runs of counts, are copied, or referred to once more, in steps.
-//! The map that has the entry is claimed then. As long as the entry refers to its slots, they stay; what
-//! other spaces write to meanwhile is copied as it is then.
+//! The map that has the entry is claimed then. As long as the entry refers to its slots, they stay;
+//! what other spaces write to meanwhile is copied as it is then.
 
 use crate::page::Gather;
 use machine::{order, Held, Machine, NoMemory, Pages, Va, VaRange};

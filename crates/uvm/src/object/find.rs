@@ -1,5 +1,5 @@
-//! An object's page for a thread that shows, loans or copies it: brought in, with no I/O that has it,
-//! and, for a store, not on loan.
+//! An object's page for a thread that shows, loans or copies it: brought in, with no I/O that has
+//! it, and, for a store, not on loan.
 
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot};
 

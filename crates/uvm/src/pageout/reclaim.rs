@@ -1,10 +1,10 @@
 //! Direct reclaim: what a thread does that was refused memory.
 //!
 //! An operation that fails for lack of memory waits for its turn ([`Waiters`]), has a pass made if
-//! that may help ([`begin_pass`](Uvm::begin_pass)), and tries again, waits or is refused by what the pass has freed
-//! (`decision.rs`). Its target doubles each time that as many pages are free and it was refused all
-//! the same: a fork that copies many wired pages needs them all at once, and a heap that was
-//! refused although pages are free is given more of them before it is believed.
+//! that may help ([`begin_pass`](Uvm::begin_pass)), and tries again, waits or is refused by what
+//! the pass has freed (`decision.rs`). Its target doubles each time that as many pages are free and
+//! it was refused all the same: a fork that copies many wired pages needs them all at once, and a
+//! heap that was refused although pages are free is given more of them before it is believed.
 //!
 //! Between the refusal and the turn other threads may have freed memory: an operation that lacked a
 //! frame tries again without a pass if more are free than when it tried last. One that was refused

@@ -12,8 +12,8 @@ use uvm::page::Reserve;
 use uvm::pageout::Last;
 use uvm::swap::zram::Zram;
 use uvm::{
-    Advice, At, Counter, FaultError, FaultKind, Loan, MapRequest, Pager, Sharing, Space, SwapError,
-    SwapId, Uvm, VnodePager,
+    Advice, AnonObject, At, Counter, FaultError, FaultKind, Loan, MapRequest, Pager, Sharing,
+    Space, SwapError, SwapId, Uvm, VnodePager,
 };
 use uvm_soft::{Config, Fate, SoftMachine};
 
@@ -454,8 +454,17 @@ fn only_what_is_ones_own_is_freed_lazily() {
     let stays = |i: u8| if (8..24).contains(&i) { i } else { 0 };
     assert_eq!(seen, (0..32).map(stays).collect::<Vec<u8>>());
     uvm.return_loan(held, loan).map_err(|(why, _)| why).unwrap();
+    // Behind a copy of an object's page there would be the object's.
+    let pager = AnonObject::new(&uvm, held, Pages(2)).unwrap();
+    let request = MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Private);
+    let copy = uvm.map(held, &s, &request).unwrap();
+    store(&uvm, &s, copy, 9).unwrap();
+    uvm.free_lazily(held, &s, PageRange::sized(copy, Pages(2)).unwrap());
+    uvm.pageout_range(held, &s, PageRange::sized(copy, Pages(2)).unwrap());
+    assert_eq!(load(&uvm, &s, copy), Ok(9));
     audit(&uvm, held, &[&s]);
     uvm.space_destroy(held, s);
+    uvm.detach(held, &*pager);
     assert_empty(&uvm);
 }
 

@@ -40,8 +40,8 @@ fn target(write: u64) -> Vec<u8> {
     [&magic, format!("{write:100}").as_bytes()].concat()
 }
 
-/// Works on a volume; returns what its disk held first, all that it was asked to do, and what was so
-/// meanwhile.
+/// Works on a volume; returns what its disk held first, all that it was asked to do, and what was
+/// so meanwhile.
 fn work(
     disk: &Disk,
     chance: &mut Random,
@@ -140,8 +140,8 @@ fn work(
     (base, history.expect("it was kept"), log)
 }
 
-/// What a disk may hold that had `stable` and was then asked to write. The superblock is whole: half
-/// of one is more than ext4 stands, since the checksum in one sector is of both.
+/// What a disk may hold that had `stable` and was then asked to write. The superblock is whole:
+/// half of one is more than ext4 stands, since the checksum in one sector is of both.
 fn left(stable: &[u8], pending: &[(usize, Vec<u8>)], chance: &mut Random) -> Vec<u8> {
     let mut image = stable.to_vec();
     // All, few or most of it, in whole requests or by sectors.

@@ -4,8 +4,8 @@
 //! I1: a flush waits for all writes to blocks that were allocated before it began: see
 //! [`InFlight`]. So what a commit makes reachable holds what was written there, never what the disk
 //! held before. I2: a page that is gathered is started when the task that gathers sleeps or ends
-//! that, so other threads may wait for it. I3: the volume is foreign code, which calls the kernel here and nowhere else,
-//! through `preempt::closed`.
+//! that, so other threads may wait for it. I3: the volume is foreign code, which calls the kernel
+//! here and nowhere else, through `preempt::closed`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};

@@ -89,11 +89,16 @@ impl FileOwner {
     pub fn get(&self) -> (u32, Pid) {
         match &self.receiver {
             Receiver::None => (abi::F_OWNER_PID, 0),
+            // Not by whether there is a reference: another CPU may hold one for a moment.
             Receiver::Thread(tid, thread) => {
-                (abi::F_OWNER_TID, if thread.strong_count() > 0 { *tid } else { 0 })
+                let now = table::thread(*tid);
+                let is_there = now.is_some_and(|now| Arc::as_ptr(&now) == thread.as_ptr());
+                (abi::F_OWNER_TID, if is_there { *tid } else { 0 })
             }
             Receiver::Process(pid, process) => {
-                (abi::F_OWNER_PID, if process.strong_count() > 0 { *pid } else { 0 })
+                let now = table::process(*pid);
+                let is_there = now.is_some_and(|now| Arc::as_ptr(&now) == process.as_ptr());
+                (abi::F_OWNER_PID, if is_there { *pid } else { 0 })
             }
             Receiver::Group(pgid) => (abi::F_OWNER_PGRP, *pgid),
         }
