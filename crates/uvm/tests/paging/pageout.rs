@@ -454,6 +454,8 @@ fn only_what_is_ones_own_is_freed_lazily() {
     let stays = |i: u8| if (8..24).contains(&i) { i } else { 0 };
     assert_eq!(seen, (0..32).map(stays).collect::<Vec<u8>>());
     uvm.return_loan(held, loan).map_err(|(why, _)| why).unwrap();
+    uvm.pageout_range(held, &s, part(8, 8));
+    (8..16).for_each(|i| assert_eq!(load(&uvm, &s, va + Pages(i)), Ok(i as u8)));
     // Behind a copy of an object's page there would be the object's.
     let pager = AnonObject::new(&uvm, held, Pages(2)).unwrap();
     let request = MapRequest::object(pager.clone(), Pages(0), Pages(2), Sharing::Private);
