@@ -56,8 +56,8 @@ mod of_sched {
     /// The program's part of a task, and the process that its time is charged to.
     pub use crate::proc::{Process, Thread};
 
-    /// A task is about to sleep that has gathered pages to be written to a disk.
-    pub use crate::fs::ext4::start_gathered_writes;
+    /// A task is about to sleep that has a plug with writes to a disk.
+    pub use crate::fs::ext4::flush_plug;
     /// What a task has let go of, and closes by itself later.
     pub use crate::net::rights::DeferredCloses;
     /// A tick has come upon a process that counts its CPU time.

@@ -184,13 +184,13 @@ pub fn look_again(task: &Task) {
     task.hear();
 }
 
-/// The current task is about to sleep: what it has gathered to be written is started, since other
+/// The current task is about to sleep: the writes in its plug are started, since other
 /// threads may wait for that.
 #[inline]
-pub fn start_gathered_writes(task: &Task) {
-    if task.gathers_writes.load(Relaxed) {
-        task.gathers_writes.store(false, Relaxed);
-        upcalls::start_gathered_writes();
+pub fn flush_plug(task: &Task) {
+    if task.has_plug.load(Relaxed) {
+        task.has_plug.store(false, Relaxed);
+        upcalls::flush_plug();
     }
 }
 

@@ -107,8 +107,8 @@ pub struct Task {
     pub allocations: Allocations,
     /// What the task asks memory for is not there yet: a process, a file or the like.
     pub asks_for_new: AtomicBool,
-    /// Writes that it gathers are to be started before it sleeps.
-    pub gathers_writes: AtomicBool,
+    /// Writes in its plug are to be started before it sleeps.
+    pub has_plug: AtomicBool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -155,7 +155,7 @@ impl Task {
             deferred_closes: SpinLock::default(),
             allocations: Allocations::default(),
             asks_for_new: AtomicBool::new(false),
-            gathers_writes: AtomicBool::new(false),
+            has_plug: AtomicBool::new(false),
         }
     }
 

@@ -354,7 +354,7 @@ fn sleep<T>(
     }
     // Nothing else may refer to a task that sleeps in no queue and without an alarm.
     let task = &sched::current_owned();
-    sched::start_gathered_writes(task);
+    sched::flush_plug(task);
     let mut alarm = None;
     let result = loop {
         sched::listen(task);

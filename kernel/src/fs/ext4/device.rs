@@ -3,9 +3,9 @@
 //!
 //! I1: a flush waits for all writes to blocks that were allocated before it began: see
 //! [`InFlight`]. So what a commit makes reachable holds what was written there, never what the disk
-//! held before. I2: a page that is gathered is started when the task that gathers sleeps or ends
-//! that, so other threads may wait for it. I3: the volume is foreign code, which calls the kernel
-//! here and nowhere else, through `preempt::closed`.
+//! held before. I2: the write of a page in a plug is started, at the latest, when the plug's task
+//! sleeps or leaves `with_plug`: so other threads may wait for the page. I3: the volume is foreign
+//! code, which calls the kernel here and nowhere else, through `preempt::closed`.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ struct InFlight {
 }
 
 /// Pages of files that lie one behind the other on a disk and are to be written in one request.
-struct Gathered {
-    /// The task that gathers; 0: none does.
+struct Plug {
+    /// The task whose plug this is; 0: none's.
     task: u64,
     at: u64,
     blocks: Blocks,
@@ -39,9 +39,9 @@ struct Gathered {
 
 type Pages = ArrayVec<PageNo, MAX_PAGES>;
 
-impl Gathered {
-    const fn new() -> Gathered {
-        Gathered { task: 0, at: 0, blocks: Blocks::Old, pages: ArrayVec::new_const() }
+impl Plug {
+    const fn new() -> Plug {
+        Plug { task: 0, at: 0, blocks: Blocks::Old, pages: ArrayVec::new_const() }
     }
 
     fn take(&mut self) -> (u64, Pages, Blocks) {
@@ -67,14 +67,14 @@ impl Gathered {
     }
 }
 
-static GATHERED: [SpinLock<Gathered>; DISKS] = [const { SpinLock::new(Gathered::new()) }; DISKS];
+static PLUGS: [SpinLock<Plug>; DISKS] = [const { SpinLock::new(Plug::new()) }; DISKS];
 
-/// The running task is about to sleep: starts what it gathers, and the rest as it comes.
-pub fn start_gathered_writes() {
+/// The running task is about to sleep: starts the writes in its plug, and later ones as they come.
+pub fn flush_plug() {
     let task = sched::current().id();
     for disk in block::disks() {
         if let Ok(data) = Data::new(disk) {
-            data.start_gathered(task);
+            data.flush(task);
         }
     }
 }
@@ -144,21 +144,21 @@ impl Data {
     }
 
     /// Starts writes of pages to consecutive places; of new blocks they were
-    /// [announced](Self::announce). They may be [gathered](Self::gathering).
+    /// [announced](Self::announce). They may wait in a [plug](Self::with_plug).
     pub(super) fn write(&self, at: u64, pages: &[PageNo], blocks: Blocks) {
         let most = self.disk.max_pages();
         for (n, part) in pages.chunks(most).enumerate() {
             let at = at + (n * most * PAGE_SIZE) as u64;
             let task = sched::current();
-            let mut gathered = GATHERED[self.index].lock();
-            if gathered.task != task.id() {
-                drop(gathered);
+            let mut plug = PLUGS[self.index].lock();
+            if plug.task != task.id() {
+                drop(plug);
                 self.start(at, part, blocks);
                 continue;
             }
-            let before = gathered.add(at, part, blocks, most);
-            drop(gathered);
-            task.gathers_writes.store(true, Ordering::Relaxed);
+            let before = plug.add(at, part, blocks, most);
+            drop(plug);
+            task.has_plug.store(true, Ordering::Relaxed);
             if let Some((at, pages, blocks)) = before {
                 self.start(at, &pages, blocks);
             }
@@ -173,32 +173,32 @@ impl Data {
         }
     }
 
-    /// Does something that starts writes, and gathers what lies together, unless another task does
-    /// that already. All is started when this returns.
-    pub(super) fn gathering(&self, work: impl FnOnce()) {
+    /// Does something that starts writes, with a plug in which they wait for others that lie
+    /// together with them, unless another task has it. All are started when this returns.
+    pub(super) fn with_plug(&self, work: impl FnOnce()) {
         let task = sched::current().id();
         {
-            let mut gathered = GATHERED[self.index].lock();
-            if gathered.task == 0 {
-                gathered.task = task;
+            let mut plug = PLUGS[self.index].lock();
+            if plug.task == 0 {
+                plug.task = task;
             }
         }
         work();
-        self.start_gathered(task);
-        let mut gathered = GATHERED[self.index].lock();
-        if gathered.task == task {
-            gathered.task = 0;
+        self.flush(task);
+        let mut plug = PLUGS[self.index].lock();
+        if plug.task == task {
+            plug.task = 0;
         }
     }
 
-    /// Starts what a task has gathered.
-    fn start_gathered(&self, task: u64) {
-        let mut gathered = GATHERED[self.index].lock();
-        if gathered.task != task || gathered.pages.is_empty() {
+    /// Starts the writes in a task's plug.
+    fn flush(&self, task: u64) {
+        let mut plug = PLUGS[self.index].lock();
+        if plug.task != task || plug.pages.is_empty() {
             return;
         }
-        let (at, pages, blocks) = gathered.take();
-        drop(gathered);
+        let (at, pages, blocks) = plug.take();
+        drop(plug);
         self.start(at, &pages, blocks);
     }
 }

@@ -189,7 +189,7 @@ impl Fs {
     pub(super) fn write_all(&self) {
         let _walk = self.walk.lock();
         // What lies together on the disk goes there in one request, of whatever file it is.
-        self.data.gathering(|| self.each_node(|node| node.start_write_back()));
+        self.data.with_plug(|| self.each_node(|node| node.start_write_back()));
         // Data that can't be written is counted by its object, names and sizes stay to be tried
         // again.
         self.each_node(|node| _ = node.write_back());

@@ -61,7 +61,7 @@ use device::{Data, Metadata, Now};
 use locked::Volume;
 use node::{Lists, Node};
 
-pub use device::start_gathered_writes;
+pub use device::flush_plug;
 pub use flusher::{drop_nodes, drop_pages, memory_is_short, shut_down, sync_all, sync_object};
 
 /// What `statfs` calls it.
