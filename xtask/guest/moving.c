@@ -258,6 +258,22 @@ static size_t mapped_pages(void) {
 }
 
 // Pages that come by transfer are memory of the receiver's, and within its limit.
+// What is told of the pieces makes a stack grow, while a limit holds for what is mapped.
+static void pieces_are_told_on_a_stack(void) {
+    if (!calls_are_here()) return;
+    struct rlimit old, much = {1UL << 40, RLIM_INFINITY};
+    int ends[2];
+    char *top = mmap((void *)(1UL << 44), PAGE, RW, ANON | MAP_GROWSDOWN | MAP_FIXED, -1, 0), *from = memory(2 * PAGE);
+    NEED(top != MAP_FAILED && !pipe(ends) && write(ends[1], from, 2 * PAGE) == 2 * PAGE);
+    NEED(!getrlimit(RLIMIT_AS, &old));
+    much.rlim_max = old.rlim_max;
+    NEED(!setrlimit(RLIMIT_AS, &much));
+    struct uvm_piece *pieces = (struct uvm_piece *)(top - PAGE);
+    CHECK(uvm_transfer_read(ends[0], pieces, 8, 2 * PAGE) > 0);
+    NEED(!setrlimit(RLIMIT_AS, &old) && !munmap(top - PAGE, 2 * PAGE));
+    close(ends[0]), close(ends[1]);
+}
+
 static void transfers_keep_to_limits(void) {
     for (int pages = 1; pages <= 32; pages += 31) {
         int ends[2];
@@ -954,6 +970,7 @@ int main(int argc, char **argv) {
         {"memory_is_short", memory_is_short},
         {"bytes_are_transferred", bytes_are_transferred},
         {"transfers_keep_to_limits", transfers_keep_to_limits},
+        {"pieces_are_told_on_a_stack", pieces_are_told_on_a_stack},
         {"pages_are_donated", pages_are_donated},
         {"more_than_has_room_is_donated", more_than_has_room_is_donated},
         {"a_part_of_a_page_is_donated", a_part_of_a_page_is_donated},

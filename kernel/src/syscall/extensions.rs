@@ -93,6 +93,8 @@ fn transfer_read(fd: i32, pieces: u64, count: u32, most: usize) -> Result<usize>
             return Err(put_back(&file, from_pages(loan, &found), errno));
         }
     };
+    // The address of the pieces may be where a stack is about to grow, which takes this too.
+    drop(growing);
     for (index, piece) in found.iter().enumerate() {
         let piece = UserPiece { start: at + piece.offset as u64, len: piece.len as u64 };
         user::put(pieces + index as u64 * size, &piece)?;
