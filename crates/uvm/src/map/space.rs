@@ -63,8 +63,9 @@ impl<M: Machine> Space<M> {
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
-    /// space.choose_below(Va(1 << 30));
-    /// assert!(uvm.map(held, space, &MapRequest::zero(Pages(1)))? < Va(1 << 30));
+    /// let top = Va(space.bounds().end.0 / 2);
+    /// space.choose_below(top);
+    /// assert!(uvm.map(held, space, &MapRequest::zero(Pages(1)))? < top);
     /// # Ok(()) });
     /// ```
     pub fn choose_below(&self, va: Va) {
