@@ -63,7 +63,7 @@ impl<M: Machine> Space<M> {
     /// ```
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
-    /// let top = Va(space.bounds().end.0 / 2);
+    /// let top = space.bounds().start + Pages(16);
     /// space.choose_below(top);
     /// assert!(uvm.map(held, space, &MapRequest::zero(Pages(1)))? < top);
     /// # Ok(()) });
