@@ -478,6 +478,7 @@ impl Inode for TmpNode {
 
     fn truncate(&self, len: u64) -> Result<()> {
         let data = self.data()?;
+        access::may_change_elsewhere(&self.ownership())?;
         self.strip();
         data.truncate(len)?;
         self.modified();
@@ -527,6 +528,10 @@ impl FileOps for TmpNode {
 
     fn allocate(&self, how: Allocate, at: u64, len: u64) -> Result<()> {
         let data = self.data().map_err(|_| ENODEV)?;
+        match how {
+            Allocate::Extend | Allocate::KeepSize => access::may_change(&self.ownership())?,
+            _ => access::may_change_elsewhere(&self.ownership())?,
+        }
         self.strip();
         data.allocate(how, at, len)?;
         self.modified();
