@@ -6,7 +6,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use machine::order::{Nothing, Object};
-use machine::{Held, Machine, Ordered, PageNo, ThreadCtx};
+use machine::{Held, Ordered, PageNo, ThreadCtx};
 use uvm::page::{Owner, Reserve};
 use uvm::page::{PageFlags, Place, Queue};
 
