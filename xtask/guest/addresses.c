@@ -27,11 +27,6 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
 static int peek(volatile char *at) { return sigsetjmp(back, 1) ? -code : *at; }
 static int poke(volatile char *at, char value) { return sigsetjmp(back, 1) ? -code : (*at = value); }
 
-static void say(const char *name, long result) {
-    if (result == -1) printf("%s: %s\n", name, error_name(errno));
-    else printf("%s: %ld\n", name, result);
-    fflush(stdout);
-}
 static char *at(long address, long length, int protection, int flags, int fd) {
     return mmap((void *)address, length, protection, flags, fd, 0);
 }
@@ -394,23 +389,9 @@ int main(void) {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     stack_t other = {.ss_sp = malloc(65536), .ss_size = 65536};
     MUST(!sigaltstack(&other, 0) && !sigaction(SIGSEGV, &action, 0) && !sigaction(SIGBUS, &action, 0));
-    static const struct { const char *name; void (*run)(void); } parts[] = {
+    static const struct part parts[] = {
         {"stacks that grow", grows_down}, {"the main stack", the_main_stack}, {"low addresses", low}, {"moving", remaps},
         {"freeing lazily", frees}, {"protections", protections}, {"times", times}, {"locking and advice", locks}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        printf("== %s\n", parts[i].name);
-        fflush(stdout);
-        pid_t child = fork();
-        MUST(child >= 0);
-        if (!child) {
-            parts[i].run();
-            fflush(stdout);
-            _exit(0);
-        }
-        int status;
-        MUST(waitpid(child, &status, 0) == child);
-        if (status) printf("ended %x\n", status);
-    }
-    printf("the table is whole\n");
+    run_parts(parts, sizeof parts / sizeof *parts, 0);
     return 0;
 }

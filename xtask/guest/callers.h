@@ -110,6 +110,38 @@ static const char *error_name(int error) {
     return number;
 }
 
+// A line of a table: an error, or what a call returned.
+__attribute__((unused)) static void say(const char *name, long result) {
+    if (result == -1) printf("%s: %s\n", name, error_name(errno));
+    else printf("%s: %ld\n", name, result);
+    fflush(stdout);
+}
+
+struct part {
+    const char *name;
+    void (*run)(void);
+};
+
+// Runs the parts of a table, each in a process of its own, after `prepare` if there is one.
+__attribute__((unused)) static void run_parts(const struct part *parts, size_t count, void (*prepare)(void)) {
+    for (size_t i = 0; i < count; i++) {
+        printf("== %s\n", parts[i].name);
+        fflush(stdout);
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            if (prepare) prepare();
+            parts[i].run();
+            fflush(stdout);
+            _exit(0);
+        }
+        int status;
+        MUST(waitpid(child, &status, 0) == child);
+        if (status) printf("ended %x\n", status);
+    }
+    printf("the table is whole\n");
+}
+
 // Makes a call as a caller, in a process of its own; its error, or 0.
 __attribute__((unused)) static int answer_to(const struct caller *who, int (*call)(void)) {
     pid_t child = fork();
