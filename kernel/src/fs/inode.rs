@@ -402,6 +402,14 @@ pub fn same(a: &InodeRef, b: &InodeRef) -> bool {
     core::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
+/// A node of another name's directory as its concrete type, if it is of the same file system.
+///
+/// # Errors
+/// `EXDEV`.
+pub(super) fn local<T: Inode>(node: &InodeRef, is_here: impl FnOnce(&T) -> bool) -> Result<&T> {
+    downcast(node).filter(|&node| is_here(node)).ok_or(EXDEV)
+}
+
 /// The node as its concrete type.
 pub fn downcast<T: Inode>(node: &InodeRef) -> Option<&T> {
     (&**node as &dyn Any).downcast_ref::<T>()

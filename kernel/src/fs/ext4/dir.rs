@@ -418,12 +418,7 @@ impl Node {
 
     /// `node` as one of this file system's.
     fn local<'a>(&self, node: &'a InodeRef) -> Result<&'a Node> {
-        let node = downcast::<Node>(node).ok_or(EXDEV)?;
-        if Arc::ptr_eq(node.fs(), self.fs()) {
-            Ok(node)
-        } else {
-            Err(EXDEV)
-        }
+        local(node, |node: &Node| Arc::ptr_eq(node.fs(), self.fs()))
     }
 
     pub(super) fn list_names(

@@ -18,6 +18,7 @@ use crate::cred::Cred;
 use crate::errno::*;
 use crate::fs::access;
 use crate::fs::inode::*;
+use crate::fs::listing;
 use crate::sched;
 use crate::sync::SpinLock;
 
@@ -368,12 +369,7 @@ impl TmpNode {
 
     /// `node` as one of this file system's.
     fn local<'a>(&self, node: &'a InodeRef) -> Result<&'a TmpNode> {
-        let node = downcast::<TmpNode>(node).ok_or(EXDEV)?;
-        if Arc::ptr_eq(&node.fs, &self.fs) {
-            Ok(node)
-        } else {
-            Err(EXDEV)
-        }
+        local(node, |node: &TmpNode| Arc::ptr_eq(&node.fs, &self.fs))
     }
 
     pub(super) fn list_entries(
@@ -384,12 +380,8 @@ impl TmpNode {
         const BATCH: usize = 32;
         let dir = self.dir()?;
         let above = dir.parent().map_or(self.ino, |(above, _)| above.stat().ino);
-        for (position, name, ino) in [(0, b".".as_slice(), self.ino), (1, b"..", above)] {
-            if from <= position
-                && each(DirEntry { ino, next: position + 1, kind: Kind::Dir, name }) == Flow::Stop
-            {
-                return Ok(());
-            }
+        if listing::dots(from, (self.ino, above), each) == Flow::Stop {
+            return Ok(());
         }
         let mut cookie = from.max(FIRST_COOKIE);
         loop {
