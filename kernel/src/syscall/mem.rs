@@ -344,11 +344,10 @@ fn mprotect(mut addr: u64, len: u64, bits: u64) -> Result<()> {
     let mut len = range(addr, len)?;
     let mm = current_mm()?;
     if bits & GROWS != 0 {
-        let (start, is_stack) = mapping_at(&mm, addr).ok_or(ENOMEM)?;
+        vm::check_mapped(&mm.space, addr, PAGE)?;
         // No mapping grows upwards.
-        if !is_stack || bits & abi::PROT_GROWSUP != 0 {
-            return Err(EINVAL);
-        }
+        let stack = stack_start(&mm, addr).filter(|_| bits & abi::PROT_GROWSUP == 0);
+        let start = stack.ok_or(EINVAL)?;
         (addr, len) = (start, addr + len - start);
     }
     let writes = bits & abi::PROT_WRITE != 0;
@@ -366,11 +365,11 @@ fn mprotect(mut addr: u64, len: u64, bits: u64) -> Result<()> {
     growth.promised(&mm, Promise::of_mapped(&mm), || vm::protect(&mm.space, addr, len, prot(bits)))
 }
 
-/// The start of the mapping that an address is in, and whether that is a stack.
-fn mapping_at(mm: &Mm, addr: u64) -> Option<(u64, bool)> {
-    let mut found = None;
-    vm::line(&mm.space, addr, &mut |line| found = Some((line.start, line.grows_down)));
-    found.filter(|&(start, _)| start <= addr)
+/// The start of the stack that an address is in.
+fn stack_start(mm: &Mm, addr: u64) -> Option<u64> {
+    let mut start = None;
+    vm::line(&mm.space, addr, &mut |line| start = line.grows_down.then_some(line.start));
+    start.filter(|&start| start <= addr)
 }
 
 fn mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) -> Result<u64> {
@@ -413,7 +412,7 @@ fn mremap(old: u64, old_len: u64, new_len: u64, flags: u64, new: u64) -> Result<
         }
     };
     let mm = current_mm()?;
-    mapping_at(&mm, old).ok_or(EFAULT)?;
+    vm::check_mapped(&mm.space, old, PAGE).map_err(|_| EFAULT)?;
     let stays = flags & (FIXED | DONTUNMAP) == 0;
     if stays && new_pages <= old_pages {
         if new_pages < old_pages {

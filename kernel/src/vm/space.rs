@@ -192,17 +192,15 @@ pub fn deactivate() {
 /// Makes a mapping and says where.
 pub fn map(space: &Space, args: &MapArgs) -> Result<u64> {
     let (now, len, prot) = (args.populate, args.len, args.prot);
-    let request = request(args);
+    let try_map = |request: &MapRequest<_>| with(|uvm, held| uvm.map(held, space.get(), request));
     let end = args.addr.saturating_add(args.len);
-    let is_low = args.place == Place::Low && end <= LOW.end.0;
-    let at_hint = is_low.then(|| {
+    let at_hint = (args.place == Place::Low && end <= LOW.end.0).then(|| {
         let place = uvm::Place::FixedNoReplace(Va(args.addr));
-        let request = MapRequest { place, ..self::request(args) };
-        with(|uvm, held| uvm.map(held, space.get(), &request)).ok()
+        try_map(&MapRequest { place, ..request(args) })
     });
-    let va = match at_hint.flatten() {
-        Some(va) => va,
-        None => with(|uvm, held| uvm.map(held, space.get(), &request)).map_err(map_errno)?,
+    let va = match at_hint {
+        Some(Ok(va)) => va,
+        Some(Err(_)) | None => try_map(&request(args)).map_err(map_errno)?,
     };
     if now == Populate::Now {
         // What is shared is there when it has been read; a store would make it dirty.
