@@ -8,7 +8,7 @@
 //! code, which calls the kernel here and nowhere else, through `preempt::closed`.
 
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use machine::{PageNo, PAGE_SIZE};
@@ -30,8 +30,6 @@ struct InFlight {
 
 /// Pages of files that lie one behind the other on a disk and are to be written in one request.
 struct Plug {
-    /// The task whose plug this is; 0: none's.
-    task: u64,
     at: u64,
     blocks: Blocks,
     pages: Pages,
@@ -41,7 +39,7 @@ type Pages = ArrayVec<PageNo, MAX_PAGES>;
 
 impl Plug {
     const fn new() -> Plug {
-        Plug { task: 0, at: 0, blocks: Blocks::Old, pages: ArrayVec::new_const() }
+        Plug { at: 0, blocks: Blocks::Old, pages: ArrayVec::new_const() }
     }
 
     fn take(&mut self) -> (u64, Pages, Blocks) {
@@ -68,6 +66,9 @@ impl Plug {
 }
 
 static PLUGS: [SpinLock<Plug>; DISKS] = [const { SpinLock::new(Plug::new()) }; DISKS];
+/// For each disk the task that has its plug; 0: none. A task alone says so of itself: whether it
+/// has the plug is known without a lock.
+static HOLDERS: [AtomicU64; DISKS] = [const { AtomicU64::new(0) }; DISKS];
 
 /// The running task is about to sleep: starts the writes in its plug, and later ones as they come.
 pub fn flush_plug() {
@@ -150,14 +151,11 @@ impl Data {
         for (n, part) in pages.chunks(most).enumerate() {
             let at = at + (n * most * PAGE_SIZE) as u64;
             let task = sched::current();
-            let mut plug = PLUGS[self.index].lock();
-            if plug.task != task.id() {
-                drop(plug);
+            if !self.is_plugged_by(task.id()) {
                 self.start(at, part, blocks);
                 continue;
             }
-            let before = plug.add(at, part, blocks, most);
-            drop(plug);
+            let before = PLUGS[self.index].lock().add(at, part, blocks, most);
             task.has_plug.store(true, Ordering::Relaxed);
             if let Some((at, pages, blocks)) = before {
                 self.start(at, &pages, blocks);
@@ -176,25 +174,28 @@ impl Data {
     /// Does something that starts writes, with a plug in which they wait for others that lie
     /// together with them, unless another task has it. All are started when this returns.
     pub(super) fn with_plug(&self, work: impl FnOnce()) {
-        let task = sched::current().id();
-        {
-            let mut plug = PLUGS[self.index].lock();
-            if plug.task == 0 {
-                plug.task = task;
-            }
-        }
+        let (holder, task) = (&HOLDERS[self.index], sched::current().id());
+        let is_ours =
+            holder.compare_exchange(0, task, Ordering::Acquire, Ordering::Relaxed).is_ok();
         work();
-        self.flush(task);
-        let mut plug = PLUGS[self.index].lock();
-        if plug.task == task {
-            plug.task = 0;
+        if is_ours {
+            self.flush(task);
+            holder.store(0, Ordering::Release);
         }
+    }
+
+    /// Whether a task, which runs, has the disk's plug.
+    fn is_plugged_by(&self, task: u64) -> bool {
+        HOLDERS[self.index].load(Ordering::Relaxed) == task
     }
 
     /// Starts the writes in a task's plug.
     fn flush(&self, task: u64) {
+        if !self.is_plugged_by(task) {
+            return;
+        }
         let mut plug = PLUGS[self.index].lock();
-        if plug.task != task || plug.pages.is_empty() {
+        if plug.pages.is_empty() {
             return;
         }
         let (at, pages, blocks) = plug.take();
