@@ -366,7 +366,7 @@ impl<M: Machine> Uvm<M> {
         page: &mut LoanedPage,
     ) -> Result<(), NoMemory> {
         let copied = self.attempt(held, 0, |held, _| {
-            let copy = self.copied_page(held, page.page(), Counter::TransfersCopied);
+            let copy = self.loaned_copy(held, page.page(), Counter::TransfersCopied);
             copy.map_err(Stop::<NoMemory>::Fail)
         });
         self.end_loan(held, core::mem::replace(page, copied?));

@@ -37,7 +37,7 @@ use arrayvec::ArrayVec;
 use machine::lines::{AtomicBool, Ordering::Relaxed};
 
 use crate::page::Gather;
-use machine::order;
+use machine::order::{self, Before};
 use machine::{Held, Machine, PageNo, Pages, Pmap, Prot, Shared, VaRange, PAGE_SHIFT};
 
 use crate::amap::borrowed::Content;
@@ -403,6 +403,22 @@ impl<M: Machine> ARef<M> {
 }
 
 impl<M: Machine> Uvm<M> {
+    /// Whether what a slot holds is in memory, and how many leaves hold it; `None` if it has gone
+    /// after it was freed lazily.
+    pub(crate) fn holds<P: Before<order::Anon>>(
+        &self,
+        held: &mut Held<'_, P>,
+        number: NonZeroU32,
+    ) -> Option<(bool, usize)> {
+        match Content::of(number) {
+            Content::Anon(no) => {
+                let (anon, _) = self.anons.get(no).lock(held);
+                anon.has_data().then(|| (anon.page().is_some(), anon.refs().max(1) as usize))
+            }
+            Content::Borrowed(_) => Some((true, 1)),
+        }
+    }
+
     /// Drops an entry's reference to its slots, a few parts at a time. Never refused: where no heap
     /// is to be had, parts of leaves that copies share may be left behind, to be
     /// [cleared](Self::clear_left) later.

@@ -4,13 +4,10 @@
 //! All of it is counted when asked for, under the map's lock: nothing is kept up to date for it on
 //! the way of a fault.
 
-use core::num::NonZeroU32;
-
 use machine::{
     order, Before, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange, PAGE_SIZE,
 };
 
-use crate::amap::borrowed::Content;
 use crate::map::steps::{part_to_look_at, Lock};
 use crate::map::{tree::entry_bytes, Entry, Writes};
 use crate::{Space, Uvm};
@@ -211,22 +208,6 @@ impl<M: Machine> Uvm<M> {
                     sum.swapped_share += share;
                 }
             }
-        }
-    }
-
-    /// Whether what a slot holds is in memory, and how many leaves hold it; `None` if it has gone
-    /// after it was freed lazily.
-    fn holds<P: Before<order::Anon>>(
-        &self,
-        held: &mut Held<'_, P>,
-        number: NonZeroU32,
-    ) -> Option<(bool, usize)> {
-        match Content::of(number) {
-            Content::Anon(no) => {
-                let (anon, _) = self.anons.get(no).lock(held);
-                anon.has_data().then(|| (anon.page().is_some(), anon.refs().max(1) as usize))
-            }
-            Content::Borrowed(_) => Some((true, 1)),
         }
     }
 }

@@ -609,7 +609,7 @@ impl<M: Machine> Uvm<M> {
     /// A [new page](Self::new_page) with the bytes of another, which its owner's lock, a wiring or
     /// a loan keeps; it counts as `why` it is made.
     #[cold]
-    pub(crate) fn copied_page<P: Before<order::PageCache>>(
+    pub(crate) fn loaned_copy<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         page: PageNo,
@@ -627,7 +627,7 @@ impl<M: Machine> Uvm<M> {
         held: &mut Held<'_, P>,
         page: PageNo,
     ) -> Result<LoanedPage, NoMemory> {
-        self.copied_page(held, page, Counter::LoansCopied)
+        self.loaned_copy(held, page, Counter::LoansCopied)
     }
 
     /// Whether a page is the one of zeroes, which is loaned without counting.

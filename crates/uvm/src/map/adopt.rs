@@ -249,7 +249,7 @@ impl<M: Machine> Uvm<M> {
                 self.anons.give_back(machine, held, no);
                 return Ok(None);
             };
-            let copy = self.copied_page(held, page, Counter::TransfersCopied);
+            let copy = self.loaned_copy(held, page, Counter::TransfersCopied);
             own = copy.inspect_err(|_| self.anons.give_back(machine, held, no))?.into_page();
             let va = entry.range.start + Pages(slot - aref.slot.0);
             let shown = VaRange::new(va, va + Pages(1));

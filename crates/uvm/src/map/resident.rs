@@ -2,7 +2,6 @@
 
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, VaRange};
 
-use crate::amap::borrowed::Content;
 use crate::{Space, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -31,13 +30,8 @@ impl<M: Machine> Uvm<M> {
             for va in e.range.intersect(range).iter_pages() {
                 let anon = e.amap.as_ref().and_then(|a| {
                     let (body, mut h) = a.amap.body.lock(&mut h);
-                    match Content::of(body.slots.get(e.slot(a, va))?) {
-                        Content::Anon(no) => {
-                            let (anon, _) = self.anons.get(no).lock(&mut h);
-                            anon.has_data().then(|| anon.page().is_some())
-                        }
-                        Content::Borrowed(_) => Some(true),
-                    }
+                    let number = body.slots.get(e.slot(a, va))?;
+                    self.holds(&mut h, number).map(|(is_resident, _)| is_resident)
                 });
                 let is_in_object = |h: &mut Held<'_, order::Map>| {
                     e.object.as_ref().is_some_and(|o| {
