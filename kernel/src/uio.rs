@@ -66,6 +66,18 @@ impl<'a> Sink<'a> {
         Sink { left: buf.len(), target: Target::Kernel(buf), done: 0 }
     }
 
+    /// Leaves room for `most` bytes only; returns how much that takes away, for [`Sink::widen`].
+    pub fn narrow(&mut self, most: usize) -> usize {
+        let away = self.left.saturating_sub(most);
+        self.left -= away;
+        away
+    }
+
+    /// Gives back what [`Sink::narrow`] took.
+    pub fn widen(&mut self, away: usize) {
+        self.left += away;
+    }
+
     /// Room left.
     pub fn left(&self) -> usize {
         self.left
@@ -253,6 +265,18 @@ impl<'a> Source<'a> {
 
     pub fn kernel(bytes: &'a [u8]) -> Self {
         Source { left: bytes.len(), origin: Origin::Kernel(bytes), done: 0 }
+    }
+
+    /// Leaves `most` bytes only; returns how many that takes away, for [`Source::widen`].
+    pub fn narrow(&mut self, most: usize) -> usize {
+        let away = self.left.saturating_sub(most);
+        self.left -= away;
+        away
+    }
+
+    /// Gives back what [`Source::narrow`] took.
+    pub fn widen(&mut self, away: usize) {
+        self.left += away;
     }
 
     /// The bytes of user memory that come next and lie together: their address and number.

@@ -19,6 +19,7 @@ use alloc::sync::Arc;
 
 use mbuf::NoMemory;
 
+use super::packets::Packets;
 use super::ring::Ring;
 use super::zero_copy::{append, pour, Loans, PIPE_LOAN};
 use super::{Chain, Clusters, Run};
@@ -35,6 +36,7 @@ pub struct Contents {
     behind: Chain,
     moved: usize,
     ranges: usize,
+    packets: Packets,
     maker: Arc<Account>,
     charged: usize,
 }
@@ -43,12 +45,14 @@ impl Contents {
     /// Nothing; what comes counts for the pipe's maker.
     pub fn new(maker: Arc<Account>) -> Contents {
         let (front, ring, behind) = (Chain::new(), Ring::new(), Chain::new());
-        Contents { front, ring, behind, moved: 0, ranges: 0, maker, charged: 0 }
+        let packets = Packets::new();
+        Contents { front, ring, behind, moved: 0, ranges: 0, packets, maker, charged: 0 }
     }
 
     /// Keeps H3.
     fn charge(&mut self) {
         let now = self.ring.size() + self.front.memory() + self.behind.memory();
+        let now = now + self.packets.memory();
         self.maker.changed(self.charged, now);
         self.charged = now;
     }
@@ -63,6 +67,19 @@ impl Contents {
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.ring.len() + self.moved
+    }
+
+    /// Packets held.
+    pub fn packets(&self) -> usize {
+        self.packets.count()
+    }
+
+    /// The first `n` bytes have left.
+    #[inline(always)]
+    pub fn passed(&mut self, n: usize) {
+        if self.packets.count() > 0 {
+            self.packets.passed(n);
+        }
     }
 
     /// Makes the ring no larger than `size`, which is enough for what is held.
@@ -83,9 +100,44 @@ impl Contents {
         self.ring.consume(left);
     }
 
-    /// Copies out what there is room for.
+    /// Copies out what there is room for, up to the end of the first packet. What has no room of a
+    /// packet that was begun is dropped.
     #[inline(always)]
     pub fn drain(&mut self, to: &mut Sink<'_>) -> Result<()> {
+        if self.packets.count() > 0 {
+            return self.drain_packet(to);
+        }
+        self.drain_bytes(to)
+    }
+
+    #[cold]
+    fn drain_packet(&mut self, to: &mut Sink<'_>) -> Result<()> {
+        let Some(first) = self.packets.first() else { return Ok(()) };
+        let whole = first.before + first.len;
+        let (held, away) = (self.len(), to.narrow(whole));
+        let result = self.drain_bytes(to);
+        to.widen(away);
+        let out = held - self.len();
+        if out > first.before {
+            self.skip(whole - out);
+        }
+        result
+    }
+
+    /// Drops the first `bytes`, copied ones and pages alike.
+    fn skip(&mut self, bytes: usize) {
+        let _ = self.with_moved(|held| {
+            let front = bytes.min(held.front.len());
+            held.front.trim_front(&Clusters, front);
+            let copied = (bytes - front).min(held.ring.len());
+            held.ring.consume(copied);
+            held.behind.trim_front(&Clusters, bytes - front - copied);
+            Ok(())
+        });
+    }
+
+    #[inline(always)]
+    fn drain_bytes(&mut self, to: &mut Sink<'_>) -> Result<()> {
         if self.moved != 0 {
             return self.with_moved(|held| {
                 pour(&mut held.front, to)?;
@@ -195,6 +247,34 @@ impl Contents {
         Ok(())
     }
 
+    /// Copies the next `len` bytes in as a packet, of `capacity` in all.
+    ///
+    /// # Errors
+    /// `EFAULT`, `ENOMEM`: no packet has come.
+    pub fn fill_packet(
+        &mut self,
+        capacity: usize,
+        len: usize,
+        from: &mut Source<'_>,
+    ) -> Result<()> {
+        self.packets.room()?;
+        let before = self.len();
+        let away = from.narrow(len);
+        let result = self.fill(capacity, capacity, from);
+        from.widen(away);
+        let came = self.len() - before;
+        if came < len {
+            from.back(came);
+            let copied = came.saturating_sub(self.behind.len());
+            self.trim_back(came - copied);
+            self.ring.trim_back(copied);
+            return result.and(Err(EFAULT));
+        }
+        self.packets.push(before + len, len);
+        self.charge();
+        Ok(())
+    }
+
     /// Drops the last `bytes`, which were loaned last.
     pub fn trim_back(&mut self, bytes: usize) {
         let _ = self.with_moved(|held| {
@@ -233,6 +313,7 @@ impl Contents {
 
     /// Puts back what was taken, in front of all else.
     pub fn unget(&mut self, mut chain: Chain) {
+        self.packets.put_back(chain.len());
         let _ = self.with_moved(|held| {
             // Only a second mover finds something here. Nothing may be lost: a process is ended
             // before this fails.

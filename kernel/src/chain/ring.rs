@@ -70,6 +70,11 @@ impl Ring {
         self.len += n;
     }
 
+    /// Drops the last `n` bytes.
+    pub fn trim_back(&mut self, n: usize) {
+        self.len -= n;
+    }
+
     /// Moves the contents into a buffer of `size` bytes, which must hold them.
     pub fn resize(&mut self, size: usize) -> Result<(), NoMemory> {
         let mut buf = Vec::new();

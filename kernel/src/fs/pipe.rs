@@ -6,7 +6,7 @@
 //! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring
 //! stops being empty, and when it has room for a whole `PIPE_BUF` again.
 //!
-//! Invariants: I1: `len` and `capacity` change only with `contents` locked; polls read them
+//! Invariants: I1: `len`, `packets` and `capacity` change only with `contents` locked; polls read them
 //! without. I2: `contents` is a sleeping lock and is held over user copies: transfers of up to
 //! `PIPE_BUF` are in one piece. I3: a byte leaves only once it was copied out whole. I4: a pipe
 //! that no process has open holds nothing. I5: `over` is the turn of a writer that put more into
@@ -90,6 +90,7 @@ pub struct Pipe {
     pages: SpinLock<Count>,
     _charge: Charge,
     len: AtomicUsize,
+    packets: AtomicUsize,
     capacity: AtomicUsize,
     /// I5; 0 if there is no such writer. Changes with `contents` locked.
     over: AtomicU64,
@@ -144,6 +145,7 @@ impl Pipe {
             pages: SpinLock::new(pages),
             _charge: charge,
             len: AtomicUsize::new(0),
+            packets: AtomicUsize::new(0),
             capacity: AtomicUsize::new(capacity),
             over: AtomicU64::new(0),
             turns: AtomicU64::new(0),
@@ -167,11 +169,12 @@ impl Pipe {
         vm::leave_memory(Asks::Process).map_err(|_| ENFILE)?;
         let charge = charge::take(size_of::<Pipe>()).map_err(|_| ENFILE)?;
         let inode = Arc::new(PipeInode::new(Self::new(charge)?));
-        let end = |access| {
-            inode.pipe.enter(access);
-            File::anonymous(inode.clone(), flags & abi::O_NONBLOCK | access)
+        let end = |flags| {
+            inode.pipe.enter(flags & abi::O_ACCMODE);
+            File::anonymous(inode.clone(), flags)
         };
-        Ok((end(abi::O_RDONLY)?, end(abi::O_WRONLY)?))
+        let wait = flags & abi::O_NONBLOCK;
+        Ok((end(wait | abi::O_RDONLY)?, end(wait | flags & abi::O_DIRECT | abi::O_WRONLY)?))
     }
 
     /// Opens a fifo, which waits for the other side as `open` has it; returns the node for the
@@ -223,8 +226,9 @@ impl Pipe {
             self.readers.wait.wake_all();
         }
         if self.len() > 0 && !self.readers.is_open() && !self.writers.is_open() {
-            self.contents.lock().clear();
-            self.len.store(0, Ordering::Release);
+            let mut contents = self.contents.lock();
+            contents.clear();
+            self.publish(&contents);
         }
     }
 
@@ -246,8 +250,20 @@ impl Pipe {
         self.capacity()
     }
 
+    /// Keeps I1.
+    #[inline(always)]
+    fn publish(&self, contents: &Contents) {
+        self.len.store(contents.len(), Ordering::Release);
+        self.packets.store(contents.packets(), Ordering::Release);
+    }
+
+    /// Bytes that may come. There are no more packets than pages.
     fn room(&self) -> usize {
-        self.limit().saturating_sub(self.len())
+        let limit = self.limit();
+        if self.packets.load(Ordering::Acquire) * PAGE >= limit {
+            return 0;
+        }
+        limit.saturating_sub(self.len())
     }
 
     /// `F_SETPIPE_SZ`: returns the size it got.
@@ -263,7 +279,7 @@ impl Pipe {
             return Err(EPERM);
         }
         let mut contents = self.contents.lock();
-        if size < contents.len() {
+        if size < contents.len().max(contents.packets() * PAGE) {
             return Err(EBUSY);
         }
         let most = if may_exceed() { usize::MAX } else { user_pages(&SOFT).min(user_pages(&HARD)) };
@@ -347,7 +363,7 @@ impl Pipe {
     pub fn unget(&self, chain: Chain) {
         let mut contents = self.contents.lock();
         contents.unget(chain);
-        self.len.store(contents.len(), Ordering::Release);
+        self.publish(&contents);
         drop(contents);
         self.readers.wait.wake_all();
     }
@@ -371,9 +387,11 @@ impl Pipe {
         loop {
             let mut contents = self.contents.lock();
             if contents.len() > 0 {
+                let before = contents.len();
                 let result = get(&mut contents);
                 let len = contents.len();
-                self.len.store(len, Ordering::Release);
+                contents.passed(before - len);
+                self.publish(&contents);
                 // With the pipe locked: the capacity may shrink to what is left then.
                 let room = self.capacity().saturating_sub(len);
                 let was_over = len <= self.capacity() && self.over.load(Ordering::Relaxed) != 0;
@@ -417,6 +435,19 @@ impl Pipe {
         outcome(from.done() - start, told(result))
     }
 
+    /// As [`write`](Pipe::write), in packets of up to `PIPE_BUF` bytes, each of which a read takes
+    /// for itself.
+    pub fn write_packets(&self, blocking: Blocking, from: &mut Source<'_>) -> Result<usize> {
+        let start = from.done();
+        let mut result = Ok(());
+        while from.left() > 0 && result.is_ok() {
+            let len = from.left().min(PIPE_BUF);
+            result =
+                self.put(blocking, len, |contents, limit| contents.fill_packet(limit, len, from));
+        }
+        outcome(from.done() - start, told(result))
+    }
+
     /// Begins I5, with `contents` locked.
     fn turn(&self) -> u64 {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
@@ -443,7 +474,7 @@ impl Pipe {
         contents.trim_back(back);
         from.back(back);
         self.over.store(0, Ordering::SeqCst);
-        self.len.store(contents.len(), Ordering::Release);
+        self.publish(&contents);
         waited.and(Err(EPIPE))
     }
 
@@ -484,9 +515,9 @@ impl Pipe {
         let mut contents = self.contents.lock();
         let before = contents.len();
         let limit = self.limit();
-        if limit >= before + needed {
+        if limit >= before + needed && limit > contents.packets() * PAGE {
             let result = put(&mut contents, limit);
-            self.len.store(contents.len(), Ordering::Release);
+            self.publish(&contents);
             drop(contents);
             if before == 0 || self.readers.wait.is_watched() {
                 self.readers.wait.wake_all();
@@ -651,7 +682,13 @@ impl FileOps for PipeInode {
     }
 
     fn write(&self, file: &File, _at: Position, from: &mut Source<'_>) -> Result<(usize, u64)> {
-        self.pipe.write(Blocking::of(file), from).map(|n| (n, 0))
+        let blocking = Blocking::of(file);
+        let written = if file.flags() & abi::O_DIRECT != 0 {
+            self.pipe.write_packets(blocking, from)
+        } else {
+            self.pipe.write(blocking, from)
+        };
+        written.map(|n| (n, 0))
     }
 
     fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {

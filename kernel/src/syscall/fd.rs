@@ -76,7 +76,9 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
         _ if file.is_path_only() => Err(EBADF),
         abi::F_SETFL => {
             let flags = arg as u32;
-            if flags & abi::O_DIRECT != 0 && !file.can_be_direct() {
+            // A pipe's writer makes packets by it.
+            let may_be_direct = file.can_be_direct() || pipe::of(&file).is_some();
+            if flags & abi::O_DIRECT != 0 && !may_be_direct {
                 return Err(EINVAL);
             }
             if flags & !file.flags() & abi::O_NOATIME != 0 {
@@ -305,8 +307,7 @@ fn pipe(out: u64) -> Result<()> {
 }
 
 fn pipe2(out: u64, flags: u32) -> Result<()> {
-    // Pipes of packets (`O_DIRECT`) there are none.
-    only(flags, abi::O_CLOEXEC | abi::O_NONBLOCK)?;
+    only(flags, abi::O_CLOEXEC | abi::O_NONBLOCK | abi::O_DIRECT)?;
     install_pair(Pipe::pair(flags)?, flags, out)
 }
 
