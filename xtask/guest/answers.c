@@ -2,6 +2,7 @@
 // from Linux.
 #include "callers.h"
 #include <dirent.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/eventfd.h>
@@ -425,6 +426,69 @@ static void vectors(void) {
     say("memfd of a long name", memfd_create(name, 0)), name[249] = 0, say("memfd of a shorter name", ok(memfd_create(name, 0)));
 }
 
+static int readable(int fd) {
+    struct pollfd poll_in = {fd, POLLIN, 0};
+    return poll(&poll_in, 1, 0);
+}
+
+// Pipes with O_DIRECT: what is written in one piece is read in one.
+static void packets(void) {
+    int ends[2];
+    char buffer[16384] = "0123456789";
+    say("a pipe of packets", pipe2(ends, O_DIRECT | O_NONBLOCK)), say("flags", fcntl(ends[0], F_GETFL)), say("of the other end", fcntl(ends[1], F_GETFL));
+    write(ends[1], buffer, 3), write(ends[1], buffer, 5);
+    say("the first", read(ends[0], buffer, 100)), say("the second", read(ends[0], buffer, 100)), say("no more", read(ends[0], buffer, 100));
+    write(ends[1], buffer, 5), write(ends[1], buffer, 2);
+    say("too small a buffer", read(ends[0], buffer, 3)), say("the next packet", read(ends[0], buffer, 100)), say("an empty one", write(ends[1], buffer, 0)), say("is none", readable(ends[0]));
+    say("a large write", write(ends[1], buffer, 10000)), say("first part", read(ends[0], buffer, sizeof buffer)), say("second part", read(ends[0], buffer, sizeof buffer)), say("last part", read(ends[0], buffer, sizeof buffer));
+    long many = 0, held = 0;
+    while (write(ends[1], buffer, 1) == 1) many++;
+    say("when it is full", -1), say("packets", many), say("a smaller pipe", fcntl(ends[1], F_SETPIPE_SZ, 4096)), say("one is read", read(ends[0], buffer, 10)), say("one goes", write(ends[1], buffer, 1)), say("no other", write(ends[1], buffer, 1));
+    while (read(ends[0], buffer, 10) > 0) held++;
+    say("all read", held);
+    struct iovec parts[] = {{buffer, 2}, {buffer, 3}};
+    say("a vector", writev(ends[1], parts, 2)), say("in one piece", read(ends[0], buffer, 100));
+    write(ends[1], buffer, 6), say("read into a vector", readv(ends[0], parts, 2)), say("the rest is gone", readable(ends[0]));
+    say("unreadable", write(ends[1], (void *)1, 10));
+    close(ends[0]), close(ends[1]);
+    MUST(!pipe2(ends, O_DIRECT | O_NONBLOCK));
+    say("no packets any more", fcntl(ends[1], F_SETFL, O_NONBLOCK)), write(ends[1], buffer, 3), write(ends[1], buffer, 5), say("both in one", read(ends[0], buffer, 100));
+    say("packets again", fcntl(ends[1], F_SETFL, O_DIRECT | O_NONBLOCK));
+    write(ends[1], buffer, 5), fcntl(ends[1], F_SETFL, O_NONBLOCK), write(ends[1], buffer, 3), say("a packet before bytes", read(ends[0], buffer, 100)), say("bytes", read(ends[0], buffer, 100));
+    say("a FIFO", mkfifo("f", 0600)), say("opened with O_DIRECT", ok(open("f", O_RDWR | O_DIRECT)));
+    int fifo = open("f", O_RDWR | O_NONBLOCK);
+    say("set on it", fcntl(fifo, F_SETFL, O_DIRECT | O_NONBLOCK)), write(fifo, buffer, 2), write(fifo, buffer, 3), say("its packet", read(fifo, buffer, 100));
+}
+
+static long opened(const char *path, int flags) {
+    int fd = open(path, flags, 0600);
+    return fd < 0 ? -1 : close(fd);
+}
+
+static void read_only(void) {
+    struct statfs figures;
+    MUST(!mkdir("r", 0755) && !mkdir("b", 0755) && !mkdir("o", 0755));
+    say("mount", mount("none", "r", "tmpfs", 0, 0)), close(make("r/f", "text"));
+    MUST(!mkdir("r/d", 0755) && !symlink("f", "r/l"));
+    int writer = open("r/f", O_RDWR), reader = open("r/f", O_RDONLY);
+    say("while it is written", mount(0, "r", 0, MS_REMOUNT | MS_RDONLY, 0)), close(writer), say("for reading", mount(0, "r", 0, MS_REMOUNT | MS_RDONLY, 0));
+    say("open to write", opened("r/f", O_WRONLY)), say("open to read", opened("r/f", O_RDONLY)), say("truncating", opened("r/f", O_RDONLY | O_TRUNC)), say("a new file", opened("r/g", O_RDWR | O_CREAT)), say("one that is there", opened("r/f", O_RDONLY | O_CREAT)), say("without a name", opened("r", O_RDWR | O_TMPFILE));
+    say("mkdir", mkdir("r/e", 0755)), say("mkdir of what is there", mkdir("r/d", 0755)), say("rmdir", rmdir("r/d")), say("unlink", unlink("r/f")), say("unlink nothing", unlink("r/none")), say("unlink a folder", unlink("r/d")), say("rename", rename("r/f", "r/g")), say("rename nothing", rename("r/none", "r/g")), say("link", link("r/f", "r/g")), say("symlink", symlink("f", "r/g")), say("mknod", mknod("r/g", S_IFIFO | 0600, 0));
+    say("chmod", chmod("r/f", 0600)), say("fchmod", fchmod(reader, 0600)), say("chown", chown("r/f", 1, 1)), say("lchown", lchown("r/l", 1, 1)), say("utimes", utimes("r/f", 0)), say("futimens", futimens(reader, 0)), say("truncate", truncate("r/f", 0)), say("truncate a folder", truncate("r/d", 0)), say("access", access("r/f", W_OK)), say("access to read", access("r/f", R_OK)), say("access of nothing", access("r/none", W_OK));
+    say("statfs", statfs("r/f", &figures)), say("says", figures.f_flags & ST_RDONLY);
+    close(reader), say("for writing", mount(0, "r", 0, MS_REMOUNT, 0)), say("a new file", opened("r/g", O_RDWR | O_CREAT));
+    say("bind", mount("r", "b", 0, MS_BIND, 0)), say("for reading there", mount(0, "b", 0, MS_REMOUNT | MS_BIND | MS_RDONLY, 0)), say("there", opened("b/f", O_WRONLY)), say("here", opened("r/f", O_WRONLY)), say("across", link("r/f", "b/h")), say("unlink there", unlink("b/g")), say("unlink here", unlink("r/g"));
+    say("statfs there", statfs("b", &figures)), say("says", figures.f_flags & ST_RDONLY), say("statfs here", statfs("r", &figures)), say("says", figures.f_flags & ST_RDONLY);
+    say("all for reading", mount(0, "r", 0, MS_REMOUNT | MS_RDONLY, 0)), say("for writing there", mount(0, "b", 0, MS_REMOUNT | MS_BIND, 0)), say("not yet", opened("b/f", O_WRONLY)), say("all for writing", mount(0, "b", 0, MS_REMOUNT, 0)), say("now", opened("b/f", O_WRONLY));
+    say("umount", umount("b")), say("new for reading", mount("none", "b", "tmpfs", MS_RDONLY, 0)), say("mkdir", mkdir("b/d", 0755)), say("proc for reading", mount("none", "o", "proc", MS_RDONLY, 0)), say("a name", opened("o/self/comm", O_WRONLY));
+    say("move", mount("b", "r", 0, MS_MOVE, 0)), say("mkdir where it was", mkdir("b/d", 0755)), say("mkdir where it is", mkdir("r/e", 0755)), say("below", access("r/f", F_OK)), say("umount", umount("r")), say("what was covered", access("r/f", F_OK));
+    say("move a folder", mount("r/d", "b", 0, MS_MOVE, 0)), say("move into itself", mount("r", "r/d", 0, MS_MOVE, 0)), say("move to nothing", mount("r", "none", 0, MS_MOVE, 0)), say("move to a file", mount("r", "r/f", 0, MS_MOVE, 0)), say("move nothing", mount("none", "b", 0, MS_MOVE, 0)), say("move the root", mount("/", "b", 0, MS_MOVE, 0));
+    MUST(!mount("none", "r/d", "tmpfs", 0, 0));
+    close(make("r/d/x", "x"));
+    say("move a tree", mount("r", "b", 0, MS_MOVE, 0)), say("with what is on it", access("b/d/x", F_OK)), say("umount what is on it", umount("b/d")), say("umount", umount("b")), say("what is left", rmdir("b/d"));
+    say("umount proc", umount("o"));
+}
+
 static void attributes(void) {
     int fd = make("x", "x");
     char buffer[70000], name[300];
@@ -447,7 +511,7 @@ static void in_a_folder(void) {
 
 int main(void) {
     static const struct part parts[] = {{"resolving", resolving}, {"special files", special_files}, {"names", names},
-        {"mounts", mounts}, {"clocks", clocks}, {"futexes", futexes}, {"vectors", vectors}, {"attributes", attributes}};
+        {"mounts", mounts}, {"clocks", clocks}, {"futexes", futexes}, {"vectors", vectors}, {"packets", packets}, {"read-only", read_only}, {"attributes", attributes}};
     umask(022);
     run_parts(parts, sizeof parts / sizeof *parts, in_a_folder);
     return 0;

@@ -101,7 +101,7 @@ static const char *error_name(int error) {
         {0, "."}, {EPERM, "PERM"}, {EACCES, "ACCES"}, {ENOENT, "NOENT"}, {EEXIST, "EXIST"}, {ESRCH, "SRCH"},
         {EINVAL, "INVAL"}, {ENOSYS, "NOSYS"}, {ENOTDIR, "NOTDIR"}, {EISDIR, "ISDIR"}, {ENOTEMPTY, "NOTEMPTY"},
         {EXDEV, "XDEV"}, {ENXIO, "NXIO"}, {EBUSY, "BUSY"}, {EIO, "IO"}, {EBADF, "BADF"}, {ELOOP, "LOOP"},
-        {ETXTBSY, "TXTBSY"}, {EOPNOTSUPP, "NOTSUP"}, {ENOEXEC, "NOEXEC"}, {EFAULT, "FAULT"}, {ECONNREFUSED, "REFUSED"},
+        {ETXTBSY, "TXTBSY"}, {EROFS, "ROFS"}, {EAGAIN, "AGAIN"}, {EOPNOTSUPP, "NOTSUP"}, {ENOEXEC, "NOEXEC"}, {EFAULT, "FAULT"}, {ECONNREFUSED, "REFUSED"},
     };
     static char number[16];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

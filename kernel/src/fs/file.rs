@@ -20,6 +20,7 @@ use super::access;
 use super::epoll::Watch;
 use super::inode::{Inode, InodeRef, Kind};
 use super::lease::{self, Opener};
+use super::mount::{Mount, Writer};
 use super::ops::{FileOps, FileRef, PathOnly, Position, QUEUES};
 use super::path::Place;
 use super::signals::{self, Signals};
@@ -108,6 +109,7 @@ pub struct File {
     /// The process that is told of the file by signals, once one was named.
     signals: Once<Arc<Signals>>,
     opener: Option<Opener>,
+    _writer: Option<Writer>,
     _charge: Charge,
     _count: Opened,
 }
@@ -127,12 +129,18 @@ impl Reserved {
         }
         let opener =
             if flags & abi::O_PATH == 0 { Opener::new(&place.inode, flags)? } else { None };
+        let is_file = flags & abi::O_PATH == 0 && place.inode.kind() == Kind::File;
+        if is_file && flags & abi::O_TRUNC != 0 {
+            place.may_change()?;
+        }
+        let writes = is_file && flags & abi::O_ACCMODE != abi::O_RDONLY;
+        let writer = place.mount.as_ref().filter(|_| writes).map(Mount::writer).transpose()?;
         let io = if flags & abi::O_PATH == 0 {
             place.inode.clone().open(flags)?
         } else {
             Arc::new(PathOnly)
         };
-        let file = File::with_io(place, io, flags, opener, self.0);
+        let file = File::with_io(place, io, flags, (opener, writer), self.0);
         if flags & abi::O_DIRECT != 0 && flags & abi::O_PATH == 0 && !file.can_be_direct() {
             return Err(EINVAL);
         }
@@ -158,7 +166,7 @@ impl File {
     /// be run from a memfd that is open for writing.
     pub fn open_uncounted(place: Place, flags: u32) -> Result<Arc<File>> {
         let io = place.inode.clone().open(flags)?;
-        Ok(File::with_io(place, io, flags, None, Self::reserve()?.0))
+        Ok(File::with_io(place, io, flags, (None, None), Self::reserve()?.0))
     }
 
     /// A file on a node that no path leads to.
@@ -167,14 +175,14 @@ impl File {
     /// `ENFILE`: there are too many, or the user has all that it may.
     pub fn anonymous<T: Inode + FileOps>(inode: Arc<T>, flags: u32) -> Result<Arc<File>> {
         let charge = take(size_of::<File>() + size_of_val(&*inode))?;
-        Ok(Self::with_io(Place::anonymous(inode.clone()), inode, flags, None, charge))
+        Ok(Self::with_io(Place::anonymous(inode.clone()), inode, flags, (None, None), charge))
     }
 
     fn with_io(
         place: Place,
         io: FileRef,
         flags: u32,
-        opener: Option<Opener>,
+        (opener, writer): (Option<Opener>, Option<Writer>),
         (charge, count): (Charge, Opened),
     ) -> Arc<File> {
         let kept = flags
@@ -200,6 +208,7 @@ impl File {
             watched: SpinLock::new(Vec::new()),
             signals: Once::new(),
             opener,
+            _writer: writer,
             _charge: charge,
             _count: count,
         })
@@ -228,7 +237,8 @@ impl File {
     /// the mount, it changes once per change of the contents (`relatime`).
     pub fn access_time(&self, atime: Nanos, mtime: Nanos) -> Nanos {
         let mount = self.place.mount_flags();
-        if self.flags() & abi::O_NOATIME != 0 || mount & abi::MS_NOATIME != 0 {
+        let is_kept = mount & (abi::MS_NOATIME | abi::MS_RDONLY) != 0;
+        if self.flags() & abi::O_NOATIME != 0 || is_kept {
             atime
         } else if mount & abi::MS_STRICTATIME != 0 {
             sched::wall()

@@ -15,7 +15,10 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use linux_raw_sys::general as abi;
 use spin::Once;
@@ -25,6 +28,26 @@ use super::path::{dir_path, walk, Dir, Follow, Start, PATH_MAX};
 use crate::errno::*;
 use crate::sched;
 use crate::sync::{Mutex, SpinLock, WaitQueue};
+
+/// A file system, in all places where it is mounted.
+#[derive(Default)]
+struct FileSystem {
+    /// It was mounted for reading only.
+    is_read_only: AtomicBool,
+    /// Files that are open for writing.
+    writers: AtomicU32,
+}
+
+/// A file that is open for writing, in one mount. While there is one, neither the mount nor its
+/// file system becomes one for reading only.
+pub struct Writer(Arc<Mount>);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.writers.fetch_sub(1, SeqCst);
+        self.0.fs.writers.fetch_sub(1, SeqCst);
+    }
+}
 
 /// One mounted directory.
 pub struct Mount {
@@ -39,18 +62,37 @@ pub struct Mount {
     mount_point: SpinLock<Option<Dir>>,
     source: String,
     fs_type: &'static str,
+    fs: Arc<FileSystem>,
     flags: AtomicU32,
+    writers: AtomicU32,
     /// The directory is being unmounted: walks pass the mount by.
     is_leaving: AtomicBool,
 }
 
 /// Flags of one mount, as `mount(2)` takes them. Set-id bits, which `MS_NOSUID` is about, give no
 /// program other ids here.
-pub const FLAGS: u32 =
-    abi::MS_NODEV | abi::MS_NOEXEC | abi::MS_NOSUID | abi::MS_NOATIME | abi::MS_STRICTATIME;
+pub const FLAGS: u32 = abi::MS_RDONLY
+    | abi::MS_NODEV
+    | abi::MS_NOEXEC
+    | abi::MS_NOSUID
+    | abi::MS_NOATIME
+    | abi::MS_STRICTATIME;
 
 impl Mount {
     fn new(
+        root: InodeRef,
+        mount_point: Option<Dir>,
+        source: String,
+        fs_type: &'static str,
+        flags: u32,
+    ) -> Arc<Mount> {
+        let fs = FileSystem::default();
+        fs.is_read_only.store(flags & abi::MS_RDONLY != 0, Relaxed);
+        Self::of(Arc::new(fs), root, mount_point, source, fs_type, flags)
+    }
+
+    fn of(
+        fs: Arc<FileSystem>,
         root: InodeRef,
         mount_point: Option<Dir>,
         source: String,
@@ -66,7 +108,9 @@ impl Mount {
             mount_point: SpinLock::new(mount_point),
             source,
             fs_type,
+            fs,
             flags: AtomicU32::new(flags & FLAGS),
+            writers: AtomicU32::new(0),
             is_leaving: AtomicBool::new(false),
         })
     }
@@ -74,7 +118,8 @@ impl Mount {
     /// A mount of the same directory at another place.
     fn copy(&self, root: &InodeRef, mount_point: Dir) -> Arc<Mount> {
         let source = self.source.clone();
-        Mount::new(root.clone(), Some(mount_point), source, self.fs_type, self.flags())
+        let (fs, on) = (self.fs.clone(), Some(mount_point));
+        Mount::of(fs, root.clone(), on, source, self.fs_type, self.flags())
     }
 
     /// The directory at the mount's root.
@@ -146,7 +191,16 @@ impl Mount {
 
     /// Its options as `/proc/PID/mountinfo` shows them.
     pub fn options(&self) -> String {
-        let mut shown = self.mode();
+        self.options_with(self.flags() & abi::MS_RDONLY != 0)
+    }
+
+    /// Its options as `/proc/mounts` shows them, where those of its file system count.
+    pub fn options_anywhere(&self) -> String {
+        self.options_with(self.is_read_only())
+    }
+
+    fn options_with(&self, is_read_only: bool) -> String {
+        let mut shown = mode(is_read_only);
         for (flag, name) in [
             (abi::MS_NOSUID, ",nosuid"),
             (abi::MS_NODEV, ",nodev"),
@@ -163,9 +217,38 @@ impl Mount {
         shown
     }
 
-    /// `rw` or `ro`.
-    pub fn mode(&self) -> String {
-        String::from(if self.root.is_read_only() { "ro" } else { "rw" })
+    /// `rw` or `ro`, as its file system is in all places.
+    pub fn fs_mode(&self) -> String {
+        mode(self.fs.is_read_only.load(Relaxed) || self.root.is_read_only())
+    }
+
+    /// Whether nothing can be changed through it.
+    pub fn is_read_only(&self) -> bool {
+        self.flags.load(SeqCst) & abi::MS_RDONLY != 0
+            || self.fs.is_read_only.load(SeqCst)
+            || self.root.is_read_only()
+    }
+
+    /// Asked before each change of what a walk found here.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn may_change(&self) -> Result<()> {
+        if self.is_read_only() {
+            return Err(EROFS);
+        }
+        Ok(())
+    }
+
+    /// Counts a file that is about to be opened for writing.
+    ///
+    /// # Errors
+    /// `EROFS`.
+    pub fn writer(self: &Arc<Mount>) -> Result<Writer> {
+        self.fs.writers.fetch_add(1, SeqCst);
+        self.writers.fetch_add(1, SeqCst);
+        let writer = Writer(self.clone());
+        self.may_change().map(|()| writer)
     }
 
     /// Options of its file system, each behind a comma.
@@ -178,6 +261,10 @@ impl Mount {
         let path = dir_path(&self.top(), Some(root))?;
         (path.first() == Some(&b'/')).then_some(path)
     }
+}
+
+fn mode(is_read_only: bool) -> String {
+    String::from(if is_read_only { "ro" } else { "rw" })
 }
 
 /// More than any program needs; bounds the table, and how deep mounts lie on each other.
@@ -294,11 +381,43 @@ pub fn bind(covered: &Dir, from: &Dir, extent: Extent) -> Result<()> {
     attach(copied.into_iter().map(|(_, copy)| copy).collect())
 }
 
-/// Changes the flags of the mount whose root is `dir`, and by `change` its file system; without a
-/// flag about access times, these are treated as before.
+/// Moves the mount whose root is `from` to `covered`, with all that is mounted below it.
 ///
 /// # Errors
-/// `EINVAL`: it isn't the root of a mount, or was unmounted; of `change`.
+/// `EINVAL`: it isn't the root of a mount, is the first, or was unmounted, or `covered` is no
+/// directory; `ELOOP`: that is in it; as for [`mount`].
+pub fn move_to(covered: &Dir, from: &Dir) -> Result<()> {
+    let _change = CHANGES.lock();
+    let mount = &from.mount;
+    if !same(&from.inode, &mount.root) || !is_in(&MOUNTS.lock(), mount) {
+        return Err(EINVAL);
+    }
+    let on = topmost(covered)?;
+    if on.inode.kind() != Kind::Dir {
+        return Err(EINVAL);
+    }
+    if on.is_under(&mount.top()) {
+        return Err(ELOOP);
+    }
+    on.inode.cover().ok_or(EINVAL)?.cover()?;
+    let mut mounts = MOUNTS.lock();
+    let old = mount.mount_point.lock().replace(on);
+    let tree = subtree(&mounts, mount);
+    mounts.retain(|mount| !is_in(&tree, mount));
+    mounts.extend(tree);
+    old.iter().for_each(|old| uncover(&mounts, &old.inode));
+    drop(mounts);
+    announce_change();
+    Ok(())
+}
+
+/// Changes the flags of the mount whose root is `dir`, and by `change` its file system; without a
+/// flag about access times, these are treated as before. With `MS_BIND` this is about the one
+/// mount alone.
+///
+/// # Errors
+/// `EINVAL`: it isn't the root of a mount, or was unmounted; `EBUSY`: a file is open for writing
+/// that couldn't be any more; of `change`. Nothing has changed.
 pub fn remount(dir: &Dir, flags: u32, change: impl FnOnce(&InodeRef) -> Result<()>) -> Result<()> {
     const TIMES: u32 = abi::MS_NOATIME | abi::MS_STRICTATIME;
     let _change = CHANGES.lock();
@@ -306,7 +425,23 @@ pub fn remount(dir: &Dir, flags: u32, change: impl FnOnce(&InodeRef) -> Result<(
     if !same(&dir.inode, &mount.root) || !is_attached(&MOUNTS.lock(), mount) {
         return Err(EINVAL);
     }
-    change(&dir.inode)?;
+    let (is_of_one_place, closes) = (flags & abi::MS_BIND != 0, flags & abi::MS_RDONLY != 0);
+    let (is_closed, writers) = if is_of_one_place {
+        (mount.flags() & abi::MS_RDONLY != 0, &mount.writers)
+    } else {
+        (mount.fs.is_read_only.load(Relaxed), &mount.fs.writers)
+    };
+    let close = |on: bool| match is_of_one_place {
+        true if on => drop(mount.flags.fetch_or(abi::MS_RDONLY, SeqCst)),
+        true => drop(mount.flags.fetch_and(!abi::MS_RDONLY, SeqCst)),
+        false => mount.fs.is_read_only.store(on, SeqCst),
+    };
+    // A file that is opened meanwhile sees this, or is seen.
+    close(closes || is_closed);
+    let is_written = closes && !is_closed && writers.load(SeqCst) != 0;
+    let changed = if is_written { Err(EBUSY) } else { change(&dir.inode) };
+    close(if changed.is_ok() { closes } else { is_closed });
+    changed?;
     let says = flags & (TIMES | abi::MS_RELATIME | abi::MS_NODIRATIME) != 0;
     let kept = if says { 0 } else { mount.flags() & TIMES };
     mount.flags.store(flags & FLAGS | kept, Relaxed);

@@ -126,6 +126,14 @@ impl Place {
         self.mount.as_ref().map_or(0, |mount| mount.flags())
     }
 
+    /// Asked before each change of the node.
+    ///
+    /// # Errors
+    /// `EROFS`: it was found in a mount through which nothing can be changed.
+    pub fn may_change(&self) -> Result<()> {
+        self.mount.as_ref().map_or(Ok(()), |mount| mount.may_change())
+    }
+
     /// The path from the root of everything, with ` (deleted)` behind it if it no longer leads
     /// here.
     pub fn path(&self) -> Vec<u8> {
@@ -306,11 +314,13 @@ impl Found {
     }
 
     /// The directory and name for a call that creates something.
+    ///
+    /// # Errors
+    /// `EEXIST`, `EROFS`.
     pub fn vacant(self) -> Result<(Dir, Box<[u8]>)> {
-        match (self.inode, self.name) {
-            (None, Some(name)) => Ok((self.dir, name)),
-            _ => Err(EEXIST),
-        }
+        let (None, Some(name)) = (self.inode, self.name) else { return Err(EEXIST) };
+        self.dir.mount.may_change()?;
+        Ok((self.dir, name))
     }
 }
 

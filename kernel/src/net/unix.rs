@@ -69,14 +69,23 @@ fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
     if found.inode.is_none() && found.wants_dir {
         return Err(ENOENT);
     }
-    let (dir, name) = found.vacant().map_err(|_| EADDRINUSE)?;
+    let (dir, name) = found.vacant().map_err(in_use)?;
     let perm = socket.stat().perm & !context.umask();
     let made = dir.inode.create(&name, NewNode::Special(Kind::Socket, 0), perm, &curproc::cred());
-    let node = made.map_err(|errno| if errno == EEXIST { EADDRINUSE } else { errno })?;
+    let node = made.map_err(in_use)?;
     let place = place_of(&node);
     NAMES.lock().insert(place.clone(), socket.weak());
     NAMED.add(socket);
     Ok(Bound { place, number: socket.number(), _node: Some((node, dir.mount)) })
+}
+
+/// What `bind` says of a name that there is.
+fn in_use(errno: Errno) -> Errno {
+    if errno == EEXIST {
+        EADDRINUSE
+    } else {
+        errno
+    }
 }
 
 fn bind_abstract(socket: &Socket, name: &[u8]) -> Result<Bound> {

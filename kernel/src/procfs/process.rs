@@ -220,7 +220,7 @@ fn mountinfo(target: &Target, spot: Spot, out: &mut Text) -> Result<Option<u64>>
         let (major, minor) = major_and_minor(mount.dev());
         let (root, options) = (escaped(&mount.root_path()), mount.options());
         let (source, fs_type) = (escaped(mount.source().as_bytes()), mount.fs_type());
-        let (mode, fs_options) = (mount.mode(), mount.fs_options());
+        let (mode, fs_options) = (mount.fs_mode(), mount.fs_options());
         write!(out, "{id} {parent} {major}:{minor} {root} {path} {options} - ")?;
         writeln!(out, "{fs_type} {source} {mode}{fs_options}")?;
     }

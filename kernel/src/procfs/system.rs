@@ -354,7 +354,8 @@ pub(super) fn mounts(target: &Target, spot: Spot, out: &mut Text) -> Result<Opti
     let Some(mount) = mount::nth(spot.key as usize) else { return Ok(None) };
     if let Some(path) = mount.path_from(&target.process.fs()?.root()) {
         let (source, path) = (escaped(mount.source().as_bytes()), escaped(&path));
-        let (fs_type, options, fs_options) = (mount.fs_type(), mount.options(), mount.fs_options());
+        let (fs_type, fs_options) = (mount.fs_type(), mount.fs_options());
+        let options = mount.options_anywhere();
         writeln!(out, "{source} {path} {fs_type} {options}{fs_options} 0 0")?;
     }
     Ok(Some(spot.key + 1))

@@ -214,7 +214,6 @@ fn unlinkat(dir: i32, addr: u64, flags: u32) -> Result<()> {
     let path = path(addr)?;
     let start = start(dir, &path)?;
     let found = walk(&start, &path, Follow::Name)?;
-    let inode = found.inode.ok_or(ENOENT)?;
     let removes_dir = flags & abi::AT_REMOVEDIR != 0;
     let Some(name) = found.name else {
         let dot = path.ends_with(b"/.") || path == b".";
@@ -225,7 +224,8 @@ fn unlinkat(dir: i32, addr: u64, flags: u32) -> Result<()> {
             (false, _) => EISDIR,
         });
     };
-    let is_dir = inode.kind() == Kind::Dir;
+    found.dir.mount.may_change()?;
+    let is_dir = found.inode.ok_or(ENOENT)?.kind() == Kind::Dir;
     if removes_dir {
         if found.mounted.is_some() {
             return Err(EBUSY);
@@ -261,6 +261,7 @@ fn renameat2(old_dir: i32, old: u64, new_dir: i32, new: u64, flags: u32) -> Resu
     let old_name = old.name.as_ref().ok_or(EBUSY)?;
     let taken = if mode == RenameMode::NoReplace { EEXIST } else { EBUSY };
     let new_name = new.name.as_ref().ok_or(taken)?;
+    old.dir.mount.may_change()?;
     let inode = old.inode.as_ref().ok_or(ENOENT)?;
     match (mode, &new.inode) {
         (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),

@@ -209,7 +209,9 @@ fn unnamed(start: &Start, path: &[u8], how: &How) -> Result<Place> {
     if !how.wants_write() {
         return Err(EINVAL);
     }
-    let Place { mount, inode: dir, .. } = walk(start, path, Follow::Yes)?.place()?;
+    let above = walk(start, path, Follow::Yes)?.place()?;
+    above.may_change()?;
+    let Place { mount, inode: dir, .. } = above;
     if dir.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
@@ -488,9 +490,13 @@ fn lseek(fd: i32, offset: i64, whence: u32) -> Result<u64> {
 
 fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
-    let inode = place(CWD, addr, Follow::Yes)?.inode;
+    let place = place(CWD, addr, Follow::Yes)?;
+    let inode = &place.inode;
+    if inode.kind() == Kind::File {
+        place.may_change()?;
+    }
     inode.permits(&curproc::cred(), access::WRITE)?;
-    let _writer = lease::Opener::new(&inode, abi::O_WRONLY)?;
+    let _writer = lease::Opener::new(inode, abi::O_WRONLY)?;
     inode.truncate(len)
 }
 

@@ -26,9 +26,9 @@ pub const CALLS: Calls = calls! { __NR_mount => mount[5], __NR_umount2 => umount
 const KNOWN: u32 = mount::FLAGS
     | abi::MS_RELATIME
     | abi::MS_NODIRATIME
-    | abi::MS_RDONLY
     | abi::MS_REMOUNT
     | abi::MS_BIND
+    | abi::MS_MOVE
     | abi::MS_REC
     | abi::MS_SILENT;
 
@@ -52,6 +52,10 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
     if flags & abi::MS_REMOUNT != 0 {
         return remount(&target, flags, data);
     }
+    if flags & abi::MS_MOVE != 0 {
+        let from = place(CWD, source, Follow::Yes)?.dir()?;
+        return mount::move_to(&target, &from);
+    }
     if target.inode.kind() != Kind::Dir {
         return Err(ENOTDIR);
     }
@@ -69,23 +73,14 @@ fn mount(source: u64, target: u64, fs_type: u64, flags: u64, data: u64) -> Resul
 fn remount(target: &Dir, flags: u32, data: u64) -> Result<()> {
     let data = options(data)?;
     mount::remount(target, flags, |root| {
-        let is_of_one_place = flags & abi::MS_BIND != 0;
-        // What can be written is the file system's, in all places.
-        let takes_writing = flags & abi::MS_RDONLY != 0 && !root.is_read_only();
-        if takes_writing && (is_of_one_place || tmpfs::has(root)) {
+        if flags & abi::MS_BIND != 0 || tmpfs::remount(root, &data)? {
+            return Ok(());
+        }
+        // A folder of the host that was opened for reading can't be written.
+        if v9fs::has(root) && root.is_read_only() && flags & abi::MS_RDONLY == 0 {
             return Err(EINVAL);
         }
-        if !is_of_one_place && v9fs::has(root) {
-            return if root.is_read_only() == (flags & abi::MS_RDONLY != 0) {
-                Ok(())
-            } else {
-                Err(EINVAL)
-            };
-        }
-        if !is_of_one_place && !tmpfs::remount(root, &data)? {
-            ext4::remount(root, mode(flags))?;
-        }
-        Ok(())
+        ext4::remount(root, mode(flags))
     })
 }
 
@@ -95,10 +90,6 @@ fn mount_new(target: &Dir, source: u64, fs_type: u64, flags: u32, data: u64) -> 
         return Err(EINVAL);
     }
     let fs_type = path(fs_type)?;
-    // A file system in memory can always be written.
-    if flags & abi::MS_RDONLY != 0 && !fs_type.starts_with(b"ext") && fs_type != b"9p" {
-        return Err(EINVAL);
-    }
     let name = if source == 0 { Vec::new() } else { path(source)? };
     let mut of_terminals = None;
     let (fs_type, root): (_, InodeRef) = match fs_type.as_slice() {

@@ -281,9 +281,9 @@ const ST_RELATIME: u32 = 0x1000;
 
 fn statfs_flags(place: &Place) -> u32 {
     let flags = place.mount_flags();
-    let mode = if place.inode.is_read_only() { ST_RDONLY } else { 0 };
+    let mode = if place.may_change().is_err() { ST_RDONLY } else { 0 };
     let times = if flags & (abi::MS_NOATIME | abi::MS_STRICTATIME) == 0 { ST_RELATIME } else { 0 };
-    flags & !abi::MS_STRICTATIME | mode | times | ST_VALID
+    flags & !(abi::MS_STRICTATIME | abi::MS_RDONLY) | mode | times | ST_VALID
 }
 
 fn put_statfs(addr: u64, place: &Place) -> Result<()> {
@@ -341,15 +341,16 @@ fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
         return Err(EACCES);
     }
     let is_on_disk = matches!(kind, Kind::File | Kind::Dir | Kind::Symlink);
-    if mode & permissions::WRITE != 0 && is_on_disk && place.inode.is_read_only() {
-        return Err(EROFS);
+    if mode & permissions::WRITE != 0 && is_on_disk {
+        place.may_change()?;
     }
     place.inode.permits(&by, mode)
 }
 
-fn set_perm(node: &InodeRef, mode: u32) -> Result<()> {
+fn set_perm(place: &Place, mode: u32) -> Result<()> {
     let by = curproc::cred();
-    node.set_attr(&|now| permissions::change_mode(&by, now, mode))
+    place.may_change()?;
+    place.inode.set_attr(&|now| permissions::change_mode(&by, now, mode))
 }
 
 fn chmod(path: u64, mode: u32) -> Result<()> {
@@ -357,40 +358,42 @@ fn chmod(path: u64, mode: u32) -> Result<()> {
 }
 
 fn fchmod(fd: i32, mode: u32) -> Result<()> {
-    set_perm(curproc::file(fd)?.inode(), mode)
+    set_perm(curproc::file(fd)?.place(), mode)
 }
 
 fn fchmodat(dir: i32, path: u64, mode: u32) -> Result<()> {
-    set_perm(&node(dir, path, 0)?, mode)
+    set_perm(&place(dir, path, Follow::Yes)?, mode)
 }
 
 /// Changes owners, where `-1` leaves one.
-fn set_owner(node: &InodeRef, uid: u32, gid: u32) -> Result<()> {
+fn set_owner(place: &Place, uid: u32, gid: u32) -> Result<()> {
     let given = |id| if id == u32::MAX { None } else { Some(id) };
     let by = curproc::cred();
-    node.set_attr(&|now| permissions::change_owner(&by, now, given(uid), given(gid)))
+    place.may_change()?;
+    place.inode.set_attr(&|now| permissions::change_owner(&by, now, given(uid), given(gid)))
 }
 
 fn chown(path: u64, uid: u32, gid: u32) -> Result<()> {
-    set_owner(&node(CWD, path, 0)?, uid, gid)
+    set_owner(&place(CWD, path, Follow::Yes)?, uid, gid)
 }
 
 fn lchown(path: u64, uid: u32, gid: u32) -> Result<()> {
-    set_owner(&node(CWD, path, abi::AT_SYMLINK_NOFOLLOW)?, uid, gid)
+    set_owner(&place(CWD, path, Follow::No)?, uid, gid)
 }
 
 fn fchown(fd: i32, uid: u32, gid: u32) -> Result<()> {
-    set_owner(curproc::file(fd)?.inode(), uid, gid)
+    set_owner(curproc::file(fd)?.place(), uid, gid)
 }
 
 fn fchownat(dir: i32, path: u64, uid: u32, gid: u32, flags: u32) -> Result<()> {
     only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH)?;
-    set_owner(&node(dir, path, flags)?, uid, gid)
+    set_owner(&place_at(&curproc::cred(), dir, path, flags)?, uid, gid)
 }
 
-fn set_times(node: &InodeRef, times: Times) -> Result<()> {
+fn set_times(place: &Place, times: Times) -> Result<()> {
     let by = curproc::cred();
-    node.set_attr(&|now| permissions::change_times(&by, now, times))
+    place.may_change()?;
+    place.inode.set_attr(&|now| permissions::change_times(&by, now, times))
 }
 
 /// A time of user memory in seconds and parts of a second, `unit` nanoseconds each.
@@ -406,7 +409,7 @@ fn utime(path: u64, times: u64) -> Result<()> {
         let [access, modification]: [i64; 2] = user::get(times)?;
         Times::Given([Some(time(access, 0, 1)?), Some(time(modification, 0, 1)?)])
     };
-    set_times(&node(CWD, path, 0)?, times)
+    set_times(&place(CWD, path, Follow::Yes)?, times)
 }
 
 fn utimes(path: u64, times: u64) -> Result<()> {
@@ -423,8 +426,10 @@ fn futimesat(dir: i32, path: u64, times: u64) -> Result<()> {
         }
         Times::Given([Some(time(a, a_micros, 1000)?), Some(time(m, m_micros, 1000)?)])
     };
-    let node = if path == 0 { curproc::file(dir)?.inode().clone() } else { node(dir, path, 0)? };
-    set_times(&node, times)
+    if path == 0 {
+        return set_times(curproc::file(dir)?.place(), times);
+    }
+    set_times(&place(dir, path, Follow::Yes)?, times)
 }
 
 fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
@@ -452,11 +457,11 @@ fn utimensat(dir: i32, path: u64, times: u64, flags: u32) -> Result<()> {
     };
     if path == 0 && dir != CWD {
         only(flags, 0)?;
-        return set_times(curproc::file(dir)?.inode(), times);
+        return set_times(curproc::file(dir)?.place(), times);
     }
     only(flags, abi::AT_SYMLINK_NOFOLLOW | abi::AT_EMPTY_PATH)?;
     if path == 0 {
         return Err(EFAULT);
     }
-    set_times(&node(dir, path, flags)?, times)
+    set_times(&place_at(&curproc::cred(), dir, path, flags)?, times)
 }

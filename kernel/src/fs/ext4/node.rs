@@ -490,10 +490,14 @@ impl FileOps for Node {
         self.kind == Kind::File
     }
 
-    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+    fn ioctl(&self, file: &File, request: u32, arg: u64) -> Result<u64> {
         match request {
             requests::FS_IOC_GETFLAGS => user::put(arg, &self.flags())?,
-            requests::FS_IOC_SETFLAGS => self.set_flags(user::get(arg)?)?,
+            requests::FS_IOC_SETFLAGS => {
+                let flags = user::get(arg)?;
+                file.place().may_change()?;
+                self.set_flags(flags)?;
+            }
             _ => return Err(ENOTTY),
         }
         Ok(0)

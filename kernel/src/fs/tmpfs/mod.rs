@@ -150,11 +150,6 @@ impl TmpFs {
     }
 }
 
-/// Whether a node is of one of these.
-pub fn has(node: &InodeRef) -> bool {
-    downcast::<TmpNode>(node).is_some()
-}
-
 /// Changes the limits of the file system with this root; `false` if it isn't one of these.
 ///
 /// # Errors
@@ -495,10 +490,14 @@ impl FileOps for TmpNode {
         self.kind == Kind::File
     }
 
-    fn ioctl(&self, _file: &File, request: u32, arg: u64) -> Result<u64> {
+    fn ioctl(&self, file: &File, request: u32, arg: u64) -> Result<u64> {
         match request {
             requests::FS_IOC_GETFLAGS => user::put(arg, &self.attr.lock().flags.clone())?,
-            requests::FS_IOC_SETFLAGS => self.set_flags(user::get(arg)?)?,
+            requests::FS_IOC_SETFLAGS => {
+                let flags = user::get(arg)?;
+                file.place().may_change()?;
+                self.set_flags(flags)?;
+            }
             _ => return Err(ENOTTY),
         }
         Ok(0)
