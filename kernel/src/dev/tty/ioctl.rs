@@ -7,7 +7,7 @@ use linux_raw_sys::ioctl as abi;
 
 use super::jobs::{self, check, own, set_foreground, signal_group, Use};
 use super::pty::Pty;
-use super::termios::{Termios, Termios2};
+use super::termios::{Termio, Termios, Termios2};
 use super::{devpts, Tty};
 use crate::cred::caps::Caps;
 use crate::errno::*;
@@ -48,6 +48,24 @@ pub(super) fn ioctl(tty: &Arc<Tty>, end: End, file: &File, request: u32, arg: u6
                 return Err(EINVAL);
             }
             set_termios(tty, termios, request == TCSETSF2)?;
+        }
+        abi::TCGETA => {
+            let termios = tty.line.lock().termios;
+            user::put(arg, &Termio::of(&termios))?;
+        }
+        abi::TCSETA | abi::TCSETAW | abi::TCSETAF => {
+            let termio: Termio = user::get(arg)?;
+            let rest = tty.line.lock().termios;
+            set_termios(tty, termio.with(&rest), request == abi::TCSETAF)?;
+        }
+        abi::TIOCGLCKTRMIOS => {
+            let locked = tty.line.lock().locked;
+            user::put(arg, &locked)?;
+        }
+        abi::TIOCSLCKTRMIOS => {
+            curproc::cred().need(Caps::SYS_ADMIN)?;
+            let locked = user::get(arg)?;
+            tty.line.lock().locked = locked;
         }
         abi::TIOCGWINSZ => {
             let size = *tty.size.lock();

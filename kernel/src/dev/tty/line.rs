@@ -53,6 +53,8 @@ pub enum Kind {
 pub struct Line {
     pub kind: Kind,
     pub termios: Termios,
+    /// What of them a program can't change (`TIOCSLCKTRMIOS`).
+    pub locked: Termios,
     pub output: Output,
     edit: Vec<u8>,
     ready: VecDeque<u16>,
@@ -105,6 +107,7 @@ impl Line {
         Line {
             kind: Kind::Keyboard,
             termios: Termios::new(),
+            locked: Termios::NONE,
             output: Output::new(),
             edit: Vec::new(),
             ready: VecDeque::new(),
@@ -424,6 +427,7 @@ impl Line {
     /// New settings; input that waits is kept when the mode changes. No read has looked at it.
     pub fn set_termios(&mut self, termios: Termios) {
         let was = self.termios.is_canonical();
+        let termios = termios.kept_by(&self.locked, &self.termios);
         self.termios = termios;
         if was && !termios.is_canonical() {
             self.ready.retain(|&entry| entry != END_ALONE);

@@ -26,6 +26,9 @@ pub struct WinSize {
 }
 
 impl Termios {
+    pub const NONE: Termios =
+        Termios { iflag: 0, oflag: 0, cflag: 0, lflag: 0, line: 0, cc: [0; 19] };
+
     /// The settings that a Linux console starts with.
     pub const fn new() -> Termios {
         let mut cc = [0; 19];
@@ -65,6 +68,25 @@ impl Termios {
         termios.iflag &= !abi::IUTF8;
         termios.cflag &= !abi::HUPCL;
         termios
+    }
+
+    /// These settings, but those of `old` where a bit or a character of `locked` is set.
+    pub fn kept_by(&self, locked: &Termios, old: &Termios) -> Termios {
+        let keep = |new: u32, old: u32, locked: u32| new & !locked | old & locked;
+        let mut cc = self.cc;
+        for ((byte, old), locked) in cc.iter_mut().zip(old.cc).zip(locked.cc) {
+            if locked != 0 {
+                *byte = old;
+            }
+        }
+        Termios {
+            iflag: keep(self.iflag, old.iflag, locked.iflag),
+            oflag: keep(self.oflag, old.oflag, locked.oflag),
+            cflag: keep(self.cflag, old.cflag, locked.cflag),
+            lflag: keep(self.lflag, old.lflag, locked.lflag),
+            line: if locked.line != 0 { old.line } else { self.line },
+            cc,
+        }
     }
 
     /// A pseudo-terminal's bytes are whole, whatever was asked for.
@@ -108,6 +130,41 @@ impl Termios {
         match self.cflag & abi::CBAUDEX {
             0 => LOW[index],
             _ => index.checked_sub(1).map_or(0, |index| HIGH[index]),
+        }
+    }
+}
+
+/// `struct termio`: the flags' lower halves and the first control characters.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Termio {
+    flags: [u16; 4],
+    line: u8,
+    cc: [u8; 8],
+    pad: u8,
+}
+
+impl Termio {
+    pub fn of(termios: &Termios) -> Termio {
+        let flags = [termios.iflag, termios.oflag, termios.cflag, termios.lflag];
+        let mut cc = [0; 8];
+        cc.copy_from_slice(&termios.cc[..8]);
+        Termio { flags: flags.map(|flags| flags as u16), line: termios.line, cc, pad: 0 }
+    }
+
+    /// These settings with what they don't have from `rest`.
+    pub fn with(&self, rest: &Termios) -> Termios {
+        let join = |flags: u32, half: u16| flags & 0xffff_0000 | u32::from(half);
+        let [iflag, oflag, cflag, lflag] = self.flags;
+        let mut cc = rest.cc;
+        cc[..8].copy_from_slice(&self.cc);
+        Termios {
+            iflag: join(rest.iflag, iflag),
+            oflag: join(rest.oflag, oflag),
+            cflag: join(rest.cflag, cflag),
+            lflag: join(rest.lflag, lflag),
+            line: self.line,
+            cc,
         }
     }
 }
