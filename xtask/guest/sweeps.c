@@ -506,8 +506,8 @@ static const char *answer(const struct call *call, const struct value *const *va
 // Not there on this kernel, which says ENOSYS, or there for what it lacks: other namespaces, huge pages, asynchronous I/O, keys, NUMA.
 static const char *const absent[] = {
     "ustat", "sysfs", "pivot_root", "adjtimex", "iopl", "ioperm", "init_module", "delete_module", "quotactl",
-    "modify_ldt", "remap_file_pages", "mbind", "set_mempolicy", "get_mempolicy", "mq_open", "kexec_load", "add_key",
-    "keyctl", "ioprio_set", "ioprio_get", "inotify_add_watch", "inotify_rm_watch", "migrate_pages", "unshare",
+    "modify_ldt", "mbind", "set_mempolicy", "get_mempolicy", "mq_open", "kexec_load", "add_key",
+    "keyctl", "ioprio_set", "ioprio_get", "inotify_add_watch", "inotify_rm_watch", "migrate_pages",
     "move_pages", "inotify_init1", "perf_event_open", "fanotify_init", "name_to_handle_at", "open_by_handle_at",
     "setns", "kcmp", "finit_module", "seccomp", "bpf", "userfaultfd", "pkey_mprotect", "pkey_alloc", "pkey_free",
     "rseq", "io_setup", "pidfd_send_signal", "open_tree", "pidfd_open", "pidfd_getfd", "process_madvise",
@@ -523,7 +523,7 @@ static const char *const left[] = {
     // Mappings: of sockets, of growing stacks, and moves that Linux checks in another order.
     "mmap", "mprotect", "mremap", "msync", "rt_sigaction",
     // Locks that lend priorities; schedulers' other policies.
-    "futex", "sched_setattr", "sched_get_priority_max", "sched_get_priority_min", "membarrier",
+    "futex", "unshare", "sched_setattr", "sched_get_priority_max", "sched_get_priority_min", "membarrier",
     // Bounds on paths, pipes of packets, flags of single reads, hints, copies between special files.
     "openat2", "open", "openat", "creat", "fcntl", "pipe2", "write", "pwrite64", "pwritev", "preadv2", "pwritev2", "lseek", "ioctl",
     "sendfile", "splice", "vmsplice", "copy_file_range", "sync_file_range", "readahead",

@@ -10,6 +10,8 @@ pub const INDEX: i32 = 1;
 /// Up, loopback, running.
 const FLAGS: u16 = 1 | 8 | 64;
 const MTU: i32 = 65536;
+/// `ARPHRD_LOOPBACK`, and no address.
+const HARDWARE: [u8; 16] = [4, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// `struct ifreq`: a name of 16 bytes and 24 of a value.
 const REQUEST: usize = 40;
 /// `127.0.0.1` as a `struct sockaddr_in` without its padding.
@@ -29,6 +31,7 @@ pub fn ioctl(request: u32, arg: u64) -> Result<u64> {
         abi::SIOCGIFINDEX => answer(arg, &INDEX.to_ne_bytes())?,
         abi::SIOCGIFFLAGS => answer(arg, &FLAGS.to_ne_bytes())?,
         abi::SIOCGIFMTU => answer(arg, &MTU.to_ne_bytes())?,
+        abi::SIOCGIFHWADDR => answer(arg, &HARDWARE)?,
         abi::SIOCGIFADDR => answer(arg, &ADDRESS)?,
         abi::SIOCGIFNETMASK => answer(arg, &[2, 0, 0, 0, 255, 0, 0, 0])?,
         _ => return Err(ENOTTY),

@@ -9,11 +9,13 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 
+use super::clone::Flags;
 use super::curproc;
 use super::elf::{self, Image, Placement};
 use super::image::{self, Loaded, Startup, WORK};
 use super::limits::{RLIMIT_NPROC, RLIMIT_STACK};
 use super::mm::{Layout, Marks, Mm};
+use super::process::Process;
 use super::signal::{AltStack, SIGCHLD};
 use super::thread::Thread;
 use super::{access, current_thread, exit, table, timer, trace};
@@ -457,13 +459,57 @@ fn own_files(thread: &Thread) -> Result<Option<Arc<FdTable>>> {
     Ok(Some(if is_shared { Arc::new(files.fork(&thread.process.account())?) } else { files }))
 }
 
+fn has_other_threads(process: &Process) -> bool {
+    process.group.lock().threads.len() != 1
+}
+
+/// `unshare`: gives a process what it shares with another one for itself. Namespaces there are
+/// none, and a process's threads share all.
+///
+/// # Errors
+/// `EINVAL` for what can't be, or what other threads would go on sharing; `ENOMEM`.
+pub fn unshare(thread: &Thread, what: Flags) -> Result<()> {
+    let process = &thread.process;
+    // The adjustments of System V semaphores, of which there are none.
+    const SEMAPHORES: Flags = Flags::from_bits_retain(0x4_0000);
+    let alone = Flags::THREAD | Flags::SIGHAND | Flags::VM;
+    let known = alone | Flags::FS | Flags::FILES | SEMAPHORES;
+    if !known.contains(what) || what.intersects(alone) && has_other_threads(process) {
+        return Err(EINVAL);
+    }
+    if what.contains(Flags::VM) && thread.mm().is_some_and(|mm| mm.is_shared()) {
+        return Err(EINVAL);
+    }
+    if what.contains(Flags::FS) {
+        unshare_fs(process)?;
+    }
+    if what.contains(Flags::FILES) {
+        unshare_files(thread)?;
+    }
+    Ok(())
+}
+
+/// Gives a process directories and a mask of its own, if it shares them with another one.
+fn unshare_fs(process: &Process) -> Result<()> {
+    if has_other_threads(process) {
+        return Err(EINVAL);
+    }
+    let fs = process.fs()?;
+    // The process's reference and this one.
+    if Arc::strong_count(&fs) > 2 {
+        let old = process.fs.lock().replace(Arc::new(fs.fork()));
+        drop(old);
+    }
+    Ok(())
+}
+
 /// Gives a process descriptors of its own, if it shares them with another one.
 ///
 /// # Errors
 /// `EINVAL` if it has other threads: these would go on sharing them; `ENOMEM`.
 pub fn unshare_files(thread: &Thread) -> Result<()> {
     let process = &thread.process;
-    if process.group.lock().threads.len() != 1 {
+    if has_other_threads(process) {
         return Err(EINVAL);
     }
     if let Some(own) = own_files(thread)? {

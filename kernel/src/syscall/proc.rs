@@ -28,6 +28,7 @@ pub const CALLS: Calls = calls! {
     __NR_vfork => vfork[regs],
     __NR_clone => clone_old[regs],
     __NR_clone3 => clone3[regs],
+    __NR_unshare => unshare[1],
     __NR_execve => execve[regs],
     __NR_execveat => execveat[regs],
     __NR_exit => exit_thread[1],
@@ -88,6 +89,10 @@ fn clone_old(regs: &mut UserRegs) -> Result<Pid> {
         tls: regs.argument(4),
     };
     clone::clone(regs, &request)
+}
+
+fn unshare(flags: u64) -> Result<()> {
+    exec::unshare(&current_thread(), Flags::from_bits_retain(flags & 0xffff_ffff))
 }
 
 /// `struct clone_args`, first version.

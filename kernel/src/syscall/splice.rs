@@ -266,6 +266,9 @@ fn copy_file_range(
         user::get::<u64>(addr)?.checked_add(len as u64).ok_or(EOVERFLOW)?;
     }
     let (mut from, mut to) = (Side::new(from, in_offset)?, Side::new(to, out_offset)?);
+    if from.file.inode().stat().dev != to.file.inode().stat().dev {
+        return Err(EXDEV);
+    }
     if same(from.file.inode(), to.file.inode()) {
         let (read, written) = (from.start()?, to.start()?);
         let there = from.file.inode().stat().size.saturating_sub(read);
