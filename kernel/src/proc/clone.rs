@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 
 use super::limits::RLIMIT_NPROC;
 use super::mm::Mm;
+use super::pidfd::Expected;
 use super::process::{Holding, Inherited, Process};
 use super::signal::{Actions, AltStack, SIGCHLD};
 use super::table::{self, Asker, Pid, ReservedPid};
@@ -54,8 +55,8 @@ const PROCESS: usize = THREAD + size_of::<Process>() + size_of::<Timers>() + 819
 /// More than a process takes from the heap besides its address space.
 const HEAP_NEED: usize = 16 << 10;
 
-/// Flags that ask for new namespaces or process descriptors: not there.
-const REFUSED: u64 = 0x7e02_0080 | 0x2_0000_0000 | Flags::PIDFD.bits();
+/// Flags that ask for new namespaces: not there.
+const REFUSED: u64 = 0x7e02_0080 | 0x2_0000_0000;
 
 /// What a new thread or process is to be.
 #[derive(Clone, Copy)]
@@ -67,6 +68,8 @@ pub struct Request {
     pub tls: u64,
     pub parent_tid: u64,
     pub child_tid: u64,
+    /// Where the number of its descriptor is to stand.
+    pub pidfd: u64,
 }
 
 impl Request {
@@ -80,6 +83,7 @@ impl Request {
             tls: 0,
             parent_tid: 0,
             child_tid: 0,
+            pidfd: 0,
         }
     }
 
@@ -87,7 +91,8 @@ impl Request {
         let has = |flags| self.flags.contains(flags);
         let thread_alone = has(Flags::THREAD) && !has(Flags::SIGHAND);
         let sighand_alone = has(Flags::SIGHAND) && !has(Flags::VM);
-        let contrary = has(Flags::SIGHAND | Flags::CLEAR_SIGHAND);
+        let contrary =
+            has(Flags::SIGHAND | Flags::CLEAR_SIGHAND) || has(Flags::THREAD | Flags::PIDFD);
         if thread_alone || sighand_alone || contrary || self.flags.bits() & REFUSED != 0 {
             return Err(EINVAL);
         }
@@ -138,9 +143,16 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     if super::signal::deliver::must_attend() {
         return Err(ERESTARTNOINTR);
     }
+    let wants_descriptor = request.flags.contains(Flags::PIDFD);
+    let descriptor =
+        wants_descriptor.then(|| Expected::new(reserved.pid(), request.pidfd)).transpose()?;
     let child = new_process(caller, request, reserved.pid(), account, holding)?;
+    descriptor.iter().for_each(|descriptor| descriptor.is_of(&child.process));
     inherit_policy(caller, &child);
     let made = start(caller, child, first, request, reserved)?;
+    if let Some(descriptor) = descriptor {
+        descriptor.open();
+    }
     Ok(made.told(caller, regs))
 }
 

@@ -13,7 +13,7 @@ use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
 use super::table::{self, Collector, Pid};
 use super::thread::Thread;
-use super::{current_thread, futex, oom, robust, timer, trace};
+use super::{current_thread, futex, oom, pidfd, robust, timer, trace};
 use crate::mem::fault;
 use crate::sched;
 
@@ -141,6 +141,7 @@ fn end_process(process: &Arc<Process>, status: ExitStatus) {
     if !trace::process_gone(process, status) {
         notify_parent(process, status);
     }
+    pidfd::process_gone(process);
 }
 
 /// Gives the children away, some at a time. Groups may lose a link to the session by the end of the

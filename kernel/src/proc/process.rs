@@ -15,6 +15,7 @@ use super::exec::Running;
 use super::limits::{Limit, Limits, INFINITY, RLIMIT_CPU, RLIMIT_NPROC};
 use super::mm::Mm;
 use super::oom;
+use super::pidfd::PidFd;
 use super::signal::{Actions, Pending, Signal};
 use super::table::Pid;
 use super::thread::{comm_text, Thread};
@@ -26,6 +27,7 @@ use crate::cred::Cred;
 use crate::errno::{Result, EAGAIN, ESRCH};
 use crate::fs::context::FsContext;
 use crate::fs::fdtable::FdTable;
+use crate::lock::Once;
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinLock, WaitQueue};
 
@@ -113,6 +115,8 @@ pub struct Process {
     pub counts_cpu_time: AtomicBool,
     /// Threads of this process that wait for any child of a kind, or for a tracee that is none.
     pub child_queue: WaitQueue,
+    /// The node of its descriptors, once there was one.
+    pub pidfd: Once<Arc<PidFd>>,
     /// Threads that wait for this very process, as its parent's or its tracer's: they don't meet
     /// threads that wait for other processes.
     pub watchers: WaitQueue,
@@ -224,6 +228,7 @@ impl Process {
             counts_cpu_time: AtomicBool::new(from.limits.soft(RLIMIT_CPU) != INFINITY),
             limits: SpinLock::new(from.limits),
             child_queue: WaitQueue::new(),
+            pidfd: Once::new(),
             watchers: WaitQueue::new(),
             signal_readers: WaitQueue::new(),
             sleepers: AtomicUsize::new(0),

@@ -876,6 +876,10 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     let ended = match which {
         Which::Any => tracees.ended.first_key_value(),
         Which::Pid(pid) => tracees.ended.get_key_value(&pid),
+        Which::Process(pid, started) => {
+            let ended = tracees.ended.get_key_value(&pid);
+            ended.filter(|(_, ended)| ended.process().started == started)
+        }
         Which::Group(group) => {
             tracees.ended.iter().find(|(_, ended)| ended.process().pgid() == group)
         }
@@ -899,6 +903,7 @@ pub fn look(tracer: &Process, which: Which, options: Options) -> Option<Option<R
     let is_wanted = |thread: &&Arc<Thread>| match which {
         Which::Any => true,
         Which::Pid(pid) => thread.tid() == pid,
+        Which::Process(pid, started) => thread.tid() == pid && thread.process.started == started,
         Which::Group(group) => thread.process.pgid() == group,
     };
     let any =

@@ -9,6 +9,7 @@ use super::trace;
 use super::usage::Usage;
 use super::{current_process, current_thread};
 use crate::errno::{Result, ECHILD, ERESTARTSYS};
+use crate::sched::Nanos;
 use bitflags::bitflags;
 use core::sync::atomic::Ordering;
 
@@ -17,6 +18,8 @@ use core::sync::atomic::Ordering;
 pub enum Which {
     Any,
     Pid(Pid),
+    /// The one that has this number and was started then.
+    Process(Pid, Nanos),
     Group(Pid),
 }
 
@@ -95,7 +98,7 @@ pub fn wait(which: Which, options: Options) -> Result<Option<Report>> {
         return look().transpose();
     }
     let child = match which {
-        Which::Pid(pid) => table::process(pid),
+        Which::Pid(pid) | Which::Process(pid, _) => table::process(pid),
         Which::Any | Which::Group(_) => None,
     };
     let queue = child.as_ref().map_or(&process.child_queue, |child| &child.watchers);
@@ -127,7 +130,9 @@ fn look(parent: &Arc<Process>, which: Which, options: Options) -> Look {
     let (result, gone) = table::with(|tree| {
         let Some(node) = tree.node(parent.pid) else { return (Look::NoSuchChild, None) };
         let result = match which {
-            Which::Pid(pid) => look_among(tree, node.children.get(&pid), which, options),
+            Which::Pid(pid) | Which::Process(pid, _) => {
+                look_among(tree, node.children.get(&pid), which, options)
+            }
             // Children that have ended are at hand; others that have something to say are looked
             // for only if the caller asks for them.
             Which::Any | Which::Group(_) => match look_among(tree, &node.zombies, which, options) {
@@ -179,6 +184,7 @@ fn matches(child: &Process, which: Which, options: Options) -> bool {
     kind && match which {
         Which::Any => true,
         Which::Pid(pid) => child.pid == pid,
+        Which::Process(pid, started) => child.pid == pid && child.started == started,
         Which::Group(pgid) => child.pgid() == pgid,
     }
 }

@@ -45,6 +45,7 @@ use crate::fs::path::Place;
 use crate::proc::access::By;
 use crate::proc::curproc;
 use crate::proc::mm::Mm;
+use crate::proc::pidfd::PidFd;
 use crate::proc::{self, Pid, Process};
 use crate::uio::{Sink, Source};
 
@@ -157,6 +158,20 @@ fn root(show: Show, magic: u32) -> InodeRef {
 
 fn process(pid: Pid) -> Result<Arc<Process>> {
     Ok(Who { pid, scope: Scope::Process }.find()?.process)
+}
+
+/// `/proc/PID` as an open file.
+struct ProcessFolder(Arc<PidFd>);
+
+impl FileOps for ProcessFolder {
+    fn read(&self, _file: &File, _at: u64, _to: &mut Sink<'_>) -> Result<usize> {
+        Err(EISDIR)
+    }
+}
+
+/// The process that an open `/proc/PID` is about; `None` for another file.
+pub fn pidfd_of_folder(file: &File) -> Option<&PidFd> {
+    downcast_file::<ProcessFolder>(file.io()).map(|folder| &*folder.0)
 }
 
 /// A number without leading zeros or signs.
@@ -507,6 +522,10 @@ impl Inode for ProcNode {
     }
 
     fn open(self: Arc<Self>, flags: u32) -> Result<FileRef> {
+        if let Show::Target(who @ Who { scope: Scope::Process, .. }) = self.show {
+            let process = process(who.pid)?;
+            return Ok(Arc::new(ProcessFolder(PidFd::of(&process).clone())));
+        }
         if let Show::Part(who, part) = self.show {
             let held = || memory_of(who.pid).map(|(_, mm)| Held::new(&mm));
             let opened: FileRef = match part.part {

@@ -30,6 +30,7 @@ pub mod message;
 pub mod mlock;
 mod mount;
 mod path_args;
+mod pidfd;
 pub mod poll;
 pub mod proc;
 mod process_vm;
@@ -151,6 +152,7 @@ const MODULES: &[Calls] = &[
     shm::CALLS,
     proc::CALLS,
     signal::CALLS,
+    pidfd::CALLS,
     sched::CALLS,
     sys::CALLS,
     caps::CALLS,

@@ -6,11 +6,12 @@ use super::{calls, Calls};
 use crate::arch::UserRegs;
 use crate::cred::caps::Caps;
 use crate::cred::{Cred, Groups, GROUPS_MAX};
-use crate::errno::{Result, EINVAL, EPERM, ESRCH};
+use crate::errno::{Result, EAGAIN, EBADF, ECHILD, EINVAL, EPERM, ESRCH};
 use crate::proc::access::{self, change_cred, By};
 use crate::proc::clone::{self, Flags, Request};
 use crate::proc::curproc;
 use crate::proc::limits::{Limit, NR_OPEN, RLIMIT_NOFILE};
+use crate::proc::pidfd::PidFd;
 use crate::proc::process::ExitStatus;
 use crate::proc::usage::Usage;
 use crate::proc::wait::{self, Options, Report, Which};
@@ -21,7 +22,7 @@ use crate::syscall::path_args;
 use crate::time::{Timeval, CLOCK_TICKS};
 use crate::{sched, user};
 use core::sync::atomic::Ordering;
-use linux_raw_sys::general::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use linux_raw_sys::general::{self as abi, AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 
 pub const CALLS: Calls = calls! {
     __NR_fork => fork[regs],
@@ -78,8 +79,10 @@ fn vfork(regs: &mut UserRegs) -> Result<Pid> {
     clone::clone(regs, &Request { flags: Flags::VM | Flags::VFORK, ..Request::fork() })
 }
 
+/// `clone` takes the descriptor's place from the argument that is the thread number's otherwise.
 fn clone_old(regs: &mut UserRegs) -> Result<Pid> {
     const SIGNAL_BITS: u64 = 0xff;
+    const DETACHED: Flags = Flags::from_bits_retain(0x40_0000);
     let request = Request {
         flags: Flags::from_bits_retain(regs.argument(0) & 0xffff_ffff & !SIGNAL_BITS),
         exit_signal: (regs.argument(0) & SIGNAL_BITS) as i32,
@@ -87,7 +90,12 @@ fn clone_old(regs: &mut UserRegs) -> Result<Pid> {
         parent_tid: regs.argument(2),
         child_tid: regs.argument(3),
         tls: regs.argument(4),
+        pidfd: regs.argument(2),
     };
+    let number_twice = Flags::PIDFD | Flags::PARENT_SETTID;
+    if request.flags.contains(number_twice) || request.flags.contains(Flags::PIDFD | DETACHED) {
+        return Err(EINVAL);
+    }
     clone::clone(regs, &request)
 }
 
@@ -123,6 +131,10 @@ fn clone3(regs: &mut UserRegs) -> Result<Pid> {
     user::check_zeroes(regs.argument(0).saturating_add(known as u64), size - known)?;
     user::copy_in(&mut bytes[..known], regs.argument(0))?;
     let args: CloneArgs = zerocopy::transmute!(bytes);
+    let both = Flags::PIDFD | Flags::PARENT_SETTID;
+    if args.pidfd == args.parent_tid && Flags::from_bits_retain(args.flags).contains(both) {
+        return Err(EINVAL);
+    }
     let stack_half = (args.stack == 0) != (args.stack_size == 0);
     if stack_half || args.set_tid_size != 0 || args.exit_signal > 64 || args.flags & 0xff != 0 {
         return Err(EINVAL);
@@ -134,6 +146,7 @@ fn clone3(regs: &mut UserRegs) -> Result<Pid> {
         parent_tid: args.parent_tid,
         child_tid: args.child_tid,
         tls: args.tls,
+        pidfd: args.pidfd,
     };
     clone::clone(regs, &request)
 }
@@ -204,14 +217,25 @@ fn waitid(kind: u32, id: Pid, info: u64, options: u32, usage: u64) -> Result<()>
     if !options.intersects(Options::EXITED | Options::STOPPED | Options::CONTINUED) {
         return Err(EINVAL);
     }
+    let mut may_wait = true;
     let which = match (kind, id) {
-        (0, _) => Which::Any,
-        (1, 1..) => Which::Pid(id),
-        (2, 0) => Which::Group(current_process().pgid()),
-        (2, 1..) => Which::Group(id),
+        (abi::P_ALL, _) => Which::Any,
+        (abi::P_PID, 1..) => Which::Pid(id),
+        (abi::P_PGID, 0) => Which::Group(current_process().pgid()),
+        (abi::P_PGID, 1..) => Which::Group(id),
+        (abi::P_PIDFD, 0..) => {
+            let file = curproc::file(id)?;
+            may_wait = !file.is_nonblocking();
+            let process = PidFd::of_file(&file).ok_or(EBADF)?.process().map_err(|_| ECHILD)?;
+            Which::Process(process.pid, process.started)
+        }
         _ => return Err(EINVAL),
     };
-    let found = wait::wait(which, options)?;
+    let asks = options | if may_wait { Options::empty() } else { Options::NOHANG };
+    let found = wait::wait(which, asks)?;
+    if found.is_none() && !options.contains(Options::NOHANG) {
+        return Err(EAGAIN);
+    }
     if let (Some(report), true) = (&found, usage != 0) {
         user::put(usage, &Rusage::from(&report.usage))?;
     }

@@ -176,14 +176,14 @@ fn signalfd4(fd: i32, set: u64, size: usize, flags: u32) -> Result<i32> {
 }
 
 /// The `siginfo_t` of a program: code, sender and value.
-fn read_info(signal: Signal, at: u64) -> Result<SigInfo> {
+pub(super) fn read_info(signal: Signal, at: u64) -> Result<SigInfo> {
     let words: [i32; 8] = user::get(at)?;
     let value = words[6] as u32 as u64 | (words[7] as u32 as u64) << 32;
     let detail = Detail::Sender { pid: words[4], uid: words[5] as u32, value };
     Ok(SigInfo { signal, code: words[2], detail })
 }
 
-fn check_code(info: &SigInfo, pid: Pid) -> Result<()> {
+pub(super) fn check_code(info: &SigInfo, pid: Pid) -> Result<()> {
     let forged = info.code >= 0 || info.code == code::SI_TKILL;
     if forged && pid != current_process().pid {
         return Err(EPERM);
@@ -211,7 +211,7 @@ fn rt_tgsigqueueinfo(tgid: Pid, tid: Pid, number: i32, info: u64) -> Result<()> 
 }
 
 /// A signal number where 0 stands for none.
-fn optional(number: i32) -> Result<Option<Signal>> {
+pub(super) fn optional(number: i32) -> Result<Option<Signal>> {
     if number == 0 {
         Ok(None)
     } else {

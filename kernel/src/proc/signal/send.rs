@@ -291,10 +291,15 @@ pub fn sender(value: u64) -> Detail {
     Detail::Sender { pid: process.pid, uid: process.cred().uid, value }
 }
 
+/// A signal as the running process sends it by `kill`.
+pub fn by_user(signal: Signal) -> SigInfo {
+    SigInfo { signal, code: code::SI_USER, detail: sender(0) }
+}
+
 /// The whole of `kill(pid, signal)`; `None` only checks.
 pub fn kill(pid: i64, signal: Option<Signal>) -> Result<()> {
     let own = current_process();
-    let info = signal.map(|signal| SigInfo { signal, code: code::SI_USER, detail: sender(0) });
+    let info = signal.map(by_user);
     let allowed = |target: &Process| access::may_signal(target, signal);
     let of_group =
         |pgid: Pid| send_to_all(|tree, from| tree.next_member(pgid, from), info, allowed);

@@ -103,6 +103,11 @@ pub const CASES: &[Case] = &[
         )
     },
     guest("processes", &[("processes", Libc::Musl)], &["/bin/processes"]),
+    guest("process descriptors", &[("pidfds", Libc::Musl)], &["/bin/pidfds"]),
+    Case {
+        cpus: 4,
+        ..guest("process descriptors on several CPUs", &[("pidfds", Libc::Musl)], &["/bin/pidfds"])
+    },
     guest("limits", &[("limits", Libc::Musl)], &["/bin/limits"]),
     guest("signals", &[("signals", Libc::Musl)], &["/bin/signals"]),
     guest("threads", &[("threads", Libc::Musl)], &["/bin/threads"]),
