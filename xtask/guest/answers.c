@@ -1,7 +1,11 @@
 // What calls about files, descriptors, clocks and threads answer, a line each, the same on every kernel: the answers in the tree come
 // from Linux.
 #include "callers.h"
+#include <arpa/inet.h>
 #include <dirent.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
@@ -489,6 +493,73 @@ static void read_only(void) {
     say("umount proc", umount("o"));
 }
 
+// rtnetlink(7), whose headers musl lacks.
+enum { REQUEST = 1, MULTI = 2, ACK = 4, DUMP = 0x300, NOOP = 1, NEWLINK = 16, GETLINK = 18, GETADDR = 22 };
+struct message {
+    unsigned len;
+    unsigned short type, flags;
+    unsigned sequence, port;
+};
+struct link {
+    unsigned char family, pad;
+    unsigned short type;
+    int index;
+    unsigned flags, change;
+};
+struct port {
+    unsigned short family, pad;
+    unsigned port, groups;
+};
+
+// What a request to the kernel about interfaces brings: the types of its messages, or the error.
+static void ask(const char *name, int fd, int type, int flags, const void *body, unsigned len) {
+    struct {
+        struct message header;
+        char body[64];
+    } request = {{sizeof request.header + len, type, flags, 7, 0}, {0}};
+    char buffer[8192];
+    memcpy(request.body, body, len);
+    say(name, send(fd, &request, (request.header.len + 3) & ~3u, 0) > 0 ? 0 : -1);
+    for (ssize_t got; (got = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT)) > 0;)
+        for (struct message *one = (void *)buffer; got >= 16 && one->len >= 16 && got >= one->len; got -= (one->len + 3) & ~3u, one = (void *)((char *)one + ((one->len + 3) & ~3u))) {
+            printf(" type %d, multi %d, sequence %d", one->type, one->flags & MULTI, one->sequence);
+            if (one->type == 2) printf(", %s", error_name(-*(int *)(one + 1)));
+            printf("\n");
+        }
+}
+
+static void interfaces(void) {
+    struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    ioctl(socket(AF_INET, SOCK_DGRAM, 0), SIOCSIFFLAGS, &loopback);
+    struct ifaddrs *all = 0;
+    say("getifaddrs", getifaddrs(&all));
+    for (struct ifaddrs *one = all; one; one = one->ifa_next) {
+        char address[64] = "";
+        int family = one->ifa_addr ? one->ifa_addr->sa_family : 0;
+        if (family == AF_INET) inet_ntop(family, &((struct sockaddr_in *)one->ifa_addr)->sin_addr, address, sizeof address);
+        if (family == AF_INET6) inet_ntop(family, &((struct sockaddr_in6 *)one->ifa_addr)->sin6_addr, address, sizeof address);
+        if (!strcmp(one->ifa_name, "lo")) printf("%s, flags %x, family %d %s\n", one->ifa_name, one->ifa_flags, family, address);
+    }
+    struct if_nameindex *names = if_nameindex();
+    if (names) printf("%d %s\n", names->if_index, names->if_name);
+    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, 0), second = socket(AF_NETLINK, SOCK_DGRAM, 0);
+    struct port name = {.family = AF_NETLINK};
+    socklen_t len = sizeof name;
+    say("another protocol", ok(socket(AF_NETLINK, SOCK_RAW, 30))), say("a stream", ok(socket(AF_NETLINK, SOCK_STREAM, 0)));
+    say("name", getsockname(fd, (void *)&name, &len)), say("length", len), say("port", name.port), say("bind", bind(fd, (void *)&name, len)), getsockname(fd, (void *)&name, &len), say("the process's port", name.port == (unsigned)getpid());
+    say("bind the second there", bind(second, (void *)&name, len)), name.port = 0, say("bind it", bind(second, (void *)&name, len)), getsockname(second, (void *)&name, &len), say("another port", name.port != 0 && name.port != (unsigned)getpid());
+    say("a short name", bind(fd, (void *)&name, 8)), name.port = 12345678, say("to another program", ok(sendto(fd, "", 1, 0, (void *)&name, len)));
+    struct link link = {0}, none = {.index = 77}, one = {.index = 1};
+    ask("links", fd, GETLINK, REQUEST | DUMP, &link, sizeof link), ask("by one byte", fd, GETLINK, REQUEST | DUMP, "", 1);
+    ask("addresses of 4", fd, GETADDR, REQUEST | DUMP, (char[]){AF_INET}, 1), ask("addresses of 6", fd, GETADDR, REQUEST | DUMP, (char[]){AF_INET6}, 1);
+    ask("one link", fd, GETLINK, REQUEST, &one, sizeof one), ask("one that isn't there", fd, GETLINK, REQUEST, &none, sizeof none), ask("none named", fd, GETLINK, REQUEST, &link, sizeof link);
+    ask("no request", fd, GETLINK, 0, &one, sizeof one), ask("an unknown type", fd, 500, REQUEST, &one, sizeof one), ask("nothing behind", fd, GETLINK, REQUEST, "", 0), ask("with an acknowledgement", fd, NOOP, REQUEST | ACK, "", 0);
+    one.flags = IFF_UP, one.change = IFF_UP, ask("up", fd, NEWLINK, REQUEST | ACK, &one, sizeof one), ask("none up", fd, NEWLINK, REQUEST | ACK, &none, sizeof none);
+    MUST(!setuid(1000));
+    ask("up, by another user", fd, NEWLINK, REQUEST | ACK, &one, sizeof one);
+    ask("looked at by another user", fd, GETADDR, REQUEST | DUMP, (char[]){AF_INET}, 1);
+}
+
 static void attributes(void) {
     int fd = make("x", "x");
     char buffer[70000], name[300];
@@ -511,7 +582,7 @@ static void in_a_folder(void) {
 
 int main(void) {
     static const struct part parts[] = {{"resolving", resolving}, {"special files", special_files}, {"names", names},
-        {"mounts", mounts}, {"clocks", clocks}, {"futexes", futexes}, {"vectors", vectors}, {"packets", packets}, {"read-only", read_only}, {"attributes", attributes}};
+        {"mounts", mounts}, {"clocks", clocks}, {"futexes", futexes}, {"vectors", vectors}, {"packets", packets}, {"read-only", read_only}, {"interfaces", interfaces}, {"attributes", attributes}};
     umask(022);
     run_parts(parts, sizeof parts / sizeof *parts, in_a_folder);
     return 0;

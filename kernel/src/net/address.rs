@@ -20,6 +20,8 @@ pub enum Family {
     Unix,
     Inet4,
     Inet6,
+    /// Ports of sockets that ask the kernel.
+    Netlink,
     /// A sink and a source, for measurements.
     Null,
 }
@@ -33,6 +35,7 @@ impl Family {
             net::AF_UNIX => Family::Unix,
             net::AF_INET => Family::Inet4,
             net::AF_INET6 => Family::Inet6,
+            net::AF_NETLINK => Family::Netlink,
             AF_NULL => Family::Null,
             _ => return Err(EAFNOSUPPORT),
         })
@@ -43,6 +46,7 @@ impl Family {
             Family::Unix => net::AF_UNIX,
             Family::Inet4 => net::AF_INET,
             Family::Inet6 => net::AF_INET6,
+            Family::Netlink => net::AF_NETLINK,
             Family::Null => AF_NULL,
         }
     }
@@ -96,6 +100,11 @@ pub enum Address {
         ip: Ip,
         port: u16,
     },
+    /// A socket's own number, 0 for the kernel's, and groups that it is a member of.
+    Netlink {
+        port: u32,
+        groups: u32,
+    },
 }
 
 impl Address {
@@ -124,6 +133,13 @@ impl Address {
             Family::Unix if number == 0 && rest.is_empty() => Ok(None),
             Family::Unix if number == net::AF_UNIX => local(rest).map(Some),
             Family::Unix => Err(EINVAL),
+            Family::Netlink if bytes.len() < 12 || number != net::AF_NETLINK => Err(EINVAL),
+            Family::Netlink => {
+                let word = |at: usize| [0, 1, 2, 3].map(|i| bytes[at + i]);
+                let (port, groups) = (word(4), word(8));
+                let (port, groups) = (u32::from_ne_bytes(port), u32::from_ne_bytes(groups));
+                Ok(Some(Address::Netlink { port, groups }))
+            }
             Family::Inet4 if bytes.len() < 16 => Err(EINVAL),
             Family::Inet6 if bytes.len() < 24 => Err(EINVAL),
             Family::Inet4 if number == net::AF_INET => {
@@ -166,6 +182,14 @@ impl Address {
                 out.extend_from_slice(&[0; 4]);
                 out.extend_from_slice(&ip.0.to_be_bytes());
                 out.extend_from_slice(&[0; 4]);
+            }
+            Address::Netlink { port, groups } => {
+                out.extend_from_slice(&[0; 2]);
+                out.extend_from_slice(&port.to_ne_bytes());
+                out.extend_from_slice(&groups.to_ne_bytes());
+            }
+            Address::Unnamed if family == Family::Netlink => {
+                return Address::Netlink { port: 0, groups: 0 }.encode(family);
             }
             Address::Unnamed if family.is_inet() => {
                 let any = if family == Family::Inet4 { Ip::ANY4 } else { Ip::ANY6 };

@@ -5,12 +5,14 @@ use linux_raw_sys::ioctl as abi;
 use crate::errno::*;
 use crate::user;
 
-const NAME: &[u8] = b"lo\0";
+pub const NAME: &[u8] = b"lo\0";
 pub const INDEX: i32 = 1;
-/// Up, loopback, running.
-const FLAGS: u16 = 1 | 8 | 64;
-const MTU: i32 = 65536;
-/// `ARPHRD_LOOPBACK`, and no address.
+/// Up, loopback, running, and its lower layer is up.
+pub const FLAGS: u32 = 1 | 8 | 64 | 0x10000;
+/// `ARPHRD_LOOPBACK`.
+pub const TYPE: u16 = 772;
+pub const MTU: i32 = 65536;
+/// [`TYPE`], and no address.
 const HARDWARE: [u8; 16] = [4, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 /// `struct ifreq`: a name of 16 bytes and 24 of a value.
 const REQUEST: usize = 40;
@@ -29,7 +31,7 @@ pub fn ioctl(request: u32, arg: u64) -> Result<u64> {
             user::copy_out(arg, NAME)?;
         }
         abi::SIOCGIFINDEX => answer(arg, &INDEX.to_ne_bytes())?,
-        abi::SIOCGIFFLAGS => answer(arg, &FLAGS.to_ne_bytes())?,
+        abi::SIOCGIFFLAGS => answer(arg, &(FLAGS as u16).to_ne_bytes())?,
         abi::SIOCGIFMTU => answer(arg, &MTU.to_ne_bytes())?,
         abi::SIOCGIFHWADDR => answer(arg, &HARDWARE)?,
         abi::SIOCGIFADDR => answer(arg, &ADDRESS)?,

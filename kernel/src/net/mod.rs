@@ -32,6 +32,7 @@ pub mod interface;
 mod local;
 mod loopback;
 pub mod named;
+mod netlink;
 mod null;
 pub mod options;
 mod packet;

@@ -33,6 +33,7 @@ pub const IPPROTO_IP: u32 = 0;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 pub const IPPROTO_IPV6: u32 = 41;
+const SOL_NETLINK: u32 = 270;
 const NANOS: i64 = 1_000_000_000;
 /// Kept options of one socket at most.
 const KEPT_MAX: usize = 64;
@@ -204,6 +205,9 @@ fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
         // UNICAST_HOPS, MULTICAST_HOPS, RECVERR, RECVPKTINFO, TCLASS, RECVTCLASS, RECVHOPLIMIT.
         (IPPROTO_IPV6, 16 | 18) if socket.family == Family::Inet6 => Some(64),
         (IPPROTO_IPV6, 25 | 49 | 51 | 66 | 67) if socket.family == Family::Inet6 => Some(0),
+        // BROADCAST_ERROR, NO_ENOBUFS, CAP_ACK, EXT_ACK, GET_STRICT_CHK; memberships of groups in
+        // which nothing is said.
+        (SOL_NETLINK, 1 | 2 | 4 | 5 | 10..=12) if socket.family == Family::Netlink => Some(0),
         // NODELAY, CORK, SYNCNT, DEFER_ACCEPT, QUICKACK, USER_TIMEOUT, FASTOPEN.
         (IPPROTO_TCP, 1 | 3 | 7 | 9 | 12 | 18 | 23) if inet && stream => Some(0),
         // MAXSEG, KEEPIDLE, KEEPINTVL, KEEPCNT.
@@ -364,7 +368,7 @@ pub fn get(socket: &Socket, level: u32, name: u32, addr: u64, len_addr: u64) -> 
             matches!(level, SOL_SOCKET | IPPROTO_IP | IPPROTO_TCP)
         }
         Family::Inet4 => matches!(level, SOL_SOCKET | IPPROTO_IP | IPPROTO_UDP),
-        Family::Inet6 | Family::Null => true,
+        Family::Inet6 | Family::Netlink | Family::Null => true,
     };
     if !has_level {
         return Err(EOPNOTSUPP);

@@ -170,9 +170,9 @@ impl Socket {
     /// `socket`: checks what is asked for and makes it.
     pub fn create(family: u32, kind: u32, protocol: u32) -> Result<Arc<Socket>> {
         let family = Family::from_number(family)?;
-        // A local socket of this type is one of datagrams.
+        // But for those of IP, a socket of this type is one of datagrams.
         let kind = match kind {
-            linux_raw_sys::net::SOCK_RAW if family == Family::Unix => Kind::Datagram,
+            linux_raw_sys::net::SOCK_RAW if !family.is_inet() => Kind::Datagram,
             kind => Kind::from_number(kind)?,
         };
         let protocol = family.transport().protocol(kind, protocol)?;

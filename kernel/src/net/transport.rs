@@ -3,6 +3,7 @@
 //! ```text
 //!   Socket ---- &dyn Transport      local      names in the tree of files, abstract names
 //!     |  what has come: Incoming    loopback   ports of this machine's own addresses
+//!     |                             netlink    questions to the kernel about interfaces
 //!     |                             null       a sink and a source, for measurements
 //! ```
 //! A socket is what programs have: its phase, its options, the queue of what has come in, its
@@ -24,7 +25,7 @@ use super::address::{Address, Family, Ip, Kind};
 use super::queue::Got;
 use super::rights::{Control, Place};
 use super::socket::{How, Phase, Received, Socket};
-use super::{local, loopback, null};
+use super::{local, loopback, netlink, null};
 use crate::chain::Chain;
 use crate::errno::*;
 use crate::fs::pipe::Blocking;
@@ -193,6 +194,7 @@ impl Family {
         match self {
             Family::Unix => &local::Local,
             Family::Inet4 | Family::Inet6 => &loopback::Loopback,
+            Family::Netlink => &netlink::Netlink,
             Family::Null => &null::Null,
         }
     }
