@@ -61,7 +61,7 @@ pub use addr::{NotPages, Pa, PageNo, PageRange, Pages, Va, VaRange, PAGE_SHIFT, 
 pub use current::Current;
 pub use machine::{Channel, Machine, NoMemory, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;
-pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx};
+pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx, Unlocked};
 pub use pmap::{Pmap, Prot, Run, Wiring};
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown, MAX_CPUS};

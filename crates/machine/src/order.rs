@@ -149,6 +149,16 @@ levels! {
 /// ```
 pub struct Held<'t, L: Level>(PhantomData<&'t mut ()>, PhantomData<*const L>);
 
+/// The token of a thread that holds no lock: what an operation begins with, and what sleeping takes.
+///
+/// ```
+/// use machine::{Machine, Ticket, Unlocked};
+/// fn sleep<M: Machine>(machine: &M, held: &mut Unlocked<'_>, ticket: Ticket) {
+///     machine.wait(held, ticket);
+/// }
+/// ```
+pub type Unlocked<'t> = Held<'t, Nothing>;
+
 impl<'t, L: Level> Held<'t, L> {
     /// This token as one of `M`, for a thread that takes no lock down to `M` any more.
     ///
@@ -224,7 +234,7 @@ impl ThreadCtx {
     /// let held = thread.held();
     /// # let _ = held;
     /// ```
-    pub fn held(&mut self) -> Held<'_, Nothing> {
+    pub fn held(&mut self) -> Unlocked<'_> {
         Held(PhantomData, PhantomData)
     }
 }

@@ -16,7 +16,7 @@ use core::fmt;
 use crate::page::{Class, Owner};
 use crate::page::{PageFlags, Place};
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Unlocked};
 
 use crate::amap::borrowed::Content;
 use crate::amap::Amap;
@@ -91,7 +91,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn audit(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         spaces: &[&Space<M>],
         objects: &[Arc<dyn Pager<M>>],
     ) -> Result<(), AuditError> {
@@ -117,7 +117,7 @@ impl<M: Machine> Uvm<M> {
     /// Checks all spaces and their amaps, and counts what they hold.
     fn audit_spaces(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         spaces: &[&Space<M>],
     ) -> Result<Count, AuditError> {
         let dropped = self.dropped_spaces.count();
@@ -138,7 +138,7 @@ impl<M: Machine> Uvm<M> {
     /// Checks a space's map and says how many translations lie in its entries.
     fn audit_map(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         (count, amaps): (&mut Count, &mut Amaps<M>),
     ) -> Result<usize, AuditError> {
@@ -264,7 +264,7 @@ impl<M: Machine> Uvm<M> {
 
     fn audit_amaps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         count: &mut Count,
         amaps: &Amaps<M>,
     ) -> Result<(), AuditError> {
@@ -376,7 +376,7 @@ impl<M: Machine> Uvm<M> {
     /// A slot has one holder, and is taken.
     fn audit_slot(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         count: &mut Count,
         slot: Slot,
         holder: String,
@@ -407,7 +407,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn audit_loans<'a>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         spaces: &[&Space<M>],
         loan: impl IntoIterator<Item = &'a LoanedPage>,
     ) -> Result<(), AuditError> {
@@ -429,7 +429,7 @@ impl<M: Machine> Uvm<M> {
     /// holds its slot.
     fn audit_ownerless(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         count: &mut Count,
     ) -> Result<(), AuditError> {
         for page in self.all_pages() {
@@ -458,7 +458,7 @@ impl<M: Machine> Uvm<M> {
     /// Checks the tables of all objects, those too that only mappings hold.
     fn audit_objects(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         objects: &[Arc<dyn Pager<M>>],
         count: &mut Count,
     ) -> Result<(), AuditError> {
@@ -488,7 +488,7 @@ impl<M: Machine> Uvm<M> {
     /// Checks an object's table, and collects the places on swap that it holds.
     fn audit_pages(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &dyn Pager<M>,
         slots: &mut Vec<(Pages, Slot)>,
     ) -> Result<(), AuditError> {

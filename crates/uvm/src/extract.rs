@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Unlocked, Va, VaRange};
 
 use crate::amap::LOOKS_AT_ONCE;
 use crate::fork::steps::MadeUpTo;
@@ -235,7 +235,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn pass_range(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         from: &Space<M>,
         range: PageRange,
         to: &Space<M>,
@@ -258,7 +258,7 @@ impl<M: Machine> Uvm<M> {
 
     fn pass_entries(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         (from, range): (&Space<M>, VaRange),
         (to, target): (&Space<M>, Target),
         place: Place,
@@ -317,7 +317,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Makes one entry again of what was cut for a copy that was refused then: what waits to copy
     /// though no other entry has it any more needn't.
-    fn merge_refused(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    fn merge_refused(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: VaRange) {
         let (mut tree, mut h) = space.map.lock(self.mem(), held, space.map.bounds);
         // Other threads have mapped much there since: that is a change of theirs.
         if passable(&tree, range).is_err() {
@@ -349,7 +349,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn extract(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         from: &Space<M>,
         range: PageRange,
         mode: Pass,
@@ -402,7 +402,7 @@ impl<M: Machine> Uvm<M> {
     #[allow(clippy::result_large_err, reason = "a refusal hands the range back, and is rare")]
     pub fn attach_range(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         to: &Space<M>,
         detached: Detached<M>,
         place: Place,
@@ -434,7 +434,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(uvm.protect(held, space, pages(at, 2), Prot::WRITE), Err(RangeError::Access));
     /// # Ok(()) });
     /// ```
-    pub fn limit(&self, held: &mut Held<'_, order::Nothing>, detached: &Detached<M>, prot: Prot) {
+    pub fn limit(&self, held: &mut Unlocked<'_>, detached: &Detached<M>, prot: Prot) {
         let (space, pmap) = (&detached.space, self.mem().pmap());
         let all = (space.map.bounds, Lock::Unclaimed);
         self.in_steps(held, space, all, |map, rest, down| {
@@ -469,12 +469,7 @@ impl<M: Machine> Uvm<M> {
     /// uvm.drop_detached(held, detached);
     /// # Ok(()) });
     /// ```
-    pub fn name(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        detached: &Detached<M>,
-        name: &Arc<dyn Name>,
-    ) {
+    pub fn name(&self, held: &mut Unlocked<'_>, detached: &Detached<M>, name: &Arc<dyn Name>) {
         let (mut tree, _) = detached.space.map.lock(self.mem(), held, detached.space.map.bounds);
         tree.each_mut(detached.space.map.bounds, |e| e.name = Some(name.clone()));
     }
@@ -491,7 +486,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(uvm.anons(), 0);
     /// # Ok(()) });
     /// ```
-    pub fn drop_detached(&self, held: &mut Held<'_, order::Nothing>, detached: Detached<M>) {
+    pub fn drop_detached(&self, held: &mut Unlocked<'_>, detached: Detached<M>) {
         core::mem::forget(detached.duty);
         self.space_destroy(held, detached.space);
     }
@@ -499,7 +494,7 @@ impl<M: Machine> Uvm<M> {
     /// Makes a range of a space that no thread has inherit another, in steps, with the map claimed.
     fn fork_range_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         from: &Space<M>,
         range: VaRange,
         inherit: Inherit,
@@ -542,7 +537,7 @@ impl<M: Machine> Passing<'_, M> {
     /// claimed first.
     fn attempt(
         &mut self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         reserved: usize,
         lock: Lock,
         ahead: &[Ahead<'_, M>],

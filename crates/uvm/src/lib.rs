@@ -77,7 +77,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use machine::lines::{AtomicU32, AtomicU64, AtomicUsize};
 
-use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, Ticket};
+use machine::{Machine, NoMemory, Ordered, PageNo, Ticket, Unlocked};
 
 use crate::page::{Frames, Memory};
 use crate::pageout::{Last, Reclaim};
@@ -278,7 +278,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Lets the host see to others after each so many pages of a loop, at the `n`th page.
     #[inline]
-    pub(crate) fn pause_after(&self, held: &mut Held<'_, order::Nothing>, n: usize) {
+    pub(crate) fn pause_after(&self, held: &mut Unlocked<'_>, n: usize) {
         const PAGES: usize = 32;
         if n % PAGES == PAGES - 1 {
             self.mem().pause(held);
@@ -288,9 +288,9 @@ impl<M: Machine> Uvm<M> {
     /// Runs attempts of an operation until one succeeds or fails for good: see [`Stop`].
     pub(crate) fn attempt<T, E: From<NoMemory> + PartialEq>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         reserve: usize,
-        once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
+        once: impl FnMut(&mut Unlocked<'_>, usize) -> Result<T, Stop<E>>,
     ) -> Result<T, E> {
         self.attempt_counted(held, reserve, Last::Fail, once).0
     }
@@ -300,10 +300,10 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     pub(crate) fn attempt_counted<T, E: From<NoMemory> + PartialEq>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         mut reserve: usize,
         last: Last,
-        mut once: impl FnMut(&mut Held<'_, order::Nothing>, usize) -> Result<T, Stop<E>>,
+        mut once: impl FnMut(&mut Unlocked<'_>, usize) -> Result<T, Stop<E>>,
     ) -> (Result<T, E>, bool) {
         let mut waited = false;
         let mut reclaim = Reclaim::new(self.frames(), last);

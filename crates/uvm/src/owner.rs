@@ -32,7 +32,7 @@
 use alloc::sync::Arc;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Before, Channel, Held, Machine, PageNo, Pages};
+use machine::{order, Before, Channel, Held, Machine, PageNo, Pages, Unlocked};
 
 use crate::anon::{AnonBody, AnonNo};
 use crate::io::{Direction, Ended, Outcome, ReadRequest, Source, Transfer};
@@ -93,7 +93,7 @@ impl<M: Machine> Uvm<M> {
     /// have gone and left it an orphan.
     pub(crate) fn with_owner_of_busy<T>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         page: PageNo,
         mut work: impl FnMut(&mut PageOwner<'_, M>, &mut Locked<'_>) -> T,
     ) -> T {
@@ -108,7 +108,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Starts the read that an attempt has prepared.
-    pub(crate) fn start(&self, held: &mut Held<'_, order::Nothing>, start: ReadRequest) {
+    pub(crate) fn start(&self, held: &mut Unlocked<'_>, start: ReadRequest) {
         let (pages, from) = start.take(self.frames());
         let transfer = match from {
             Source::Swap(slot) => self.read_swap(held, slot, &pages),
@@ -124,7 +124,7 @@ impl<M: Machine> Uvm<M> {
     /// Ends a transfer unless the host does so later.
     pub(crate) fn transferred(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         direction: Direction,
         pages: &[PageNo],
         transfer: Transfer,
@@ -153,12 +153,7 @@ impl<M: Machine> Uvm<M> {
     /// }
     /// # Ok(()) });
     /// ```
-    pub fn read_done(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pages: &[PageNo],
-        outcome: Outcome,
-    ) {
+    pub fn read_done(&self, held: &mut Unlocked<'_>, pages: &[PageNo], outcome: Outcome) {
         self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
         self.coming_in.fetch_sub(pages.len(), Relaxed);
         // A thread that found nothing to take while these were under way looks again.
@@ -176,18 +171,13 @@ impl<M: Machine> Uvm<M> {
     /// }
     /// # Ok(()) });
     /// ```
-    pub fn write_done(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pages: &[PageNo],
-        outcome: Outcome,
-    ) {
+    pub fn write_done(&self, held: &mut Unlocked<'_>, pages: &[PageNo], outcome: Outcome) {
         self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
         self.frames().refill_reserves(held);
     }
 
     /// Ends the I/O of pages: of those at the front that have one owner, then of the next.
-    pub(crate) fn ended(&self, held: &mut Held<'_, order::Nothing>, pages: &[PageNo], end: Ended) {
+    pub(crate) fn ended(&self, held: &mut Unlocked<'_>, pages: &[PageNo], end: Ended) {
         let mut rest = pages;
         while let Some(&first) = rest.first() {
             let mut written = 0;

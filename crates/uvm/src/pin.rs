@@ -22,7 +22,7 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use machine::{order, Held, Machine, PageNo, PageRange, Prot, VaRange};
+use machine::{Machine, PageNo, PageRange, Prot, Unlocked, VaRange};
 
 use crate::fault::{FaultError, Reach};
 use crate::io::CLUSTER;
@@ -109,7 +109,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn wire_pages(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         access: Prot,
@@ -140,7 +140,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn reference_pages(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         access: Prot,
@@ -151,7 +151,7 @@ impl<M: Machine> Uvm<M> {
 
     fn pin_pages(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         access: Prot,
@@ -196,7 +196,7 @@ impl<M: Machine> Uvm<M> {
     #[allow(clippy::result_large_err)]
     pub fn unwire_pages(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pinned: Pinned<M>,
     ) -> Result<(), (NotOurs, Pinned<M>)> {
         if pinned.of != self.instance {
@@ -206,7 +206,7 @@ impl<M: Machine> Uvm<M> {
         Ok(())
     }
 
-    fn unpin_all(&self, held: &mut Held<'_, order::Nothing>, mut pinned: Pinned<M>) {
+    fn unpin_all(&self, held: &mut Unlocked<'_>, mut pinned: Pinned<M>) {
         let changed = pinned.access.contains(Prot::WRITE);
         for page in core::mem::take(&mut pinned.pages) {
             self.unpin_owned(&mut held.deeper(), page, changed);

@@ -23,7 +23,7 @@ use alloc::sync::Arc;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Prot, Unlocked, Va, VaRange};
 
 use crate::amap::borrowed::BORROWED;
 use crate::amap::borrowers::ENTER_BYTES;
@@ -113,7 +113,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn transfer(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         mut loan: Loan,
         at: At,
@@ -163,7 +163,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn receive(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         loan: Loan,
         va: Va,
@@ -181,7 +181,7 @@ impl<M: Machine> Uvm<M> {
     /// has changed.
     fn put(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         loan: &Loan,
         at: At,
@@ -240,11 +240,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Makes pages of their own of the page of zeroes, which an empty slot does not show above an
     /// object. Says whether there are any.
-    fn make_zeroes_own(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        loan: &mut Loan,
-    ) -> Result<bool, NoMemory> {
+    fn make_zeroes_own(&self, held: &mut Unlocked<'_>, loan: &mut Loan) -> Result<bool, NoMemory> {
         let mut any = false;
         for page in loan.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
             self.make_own(held, page)?;
@@ -360,11 +356,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Puts a copy in the place of a page on loan.
-    fn make_own(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        page: &mut LoanedPage,
-    ) -> Result<(), NoMemory> {
+    fn make_own(&self, held: &mut Unlocked<'_>, page: &mut LoanedPage) -> Result<(), NoMemory> {
         let copied = self.attempt(held, 0, |held, _| {
             let copy = self.loaned_copy(held, page.page(), Counter::TransfersCopied);
             copy.map_err(Stop::<NoMemory>::Fail)

@@ -23,7 +23,7 @@ use alloc::sync::Arc;
 
 use crate::page::Gather;
 use machine::lines::{AtomicBool, Ordering::Relaxed};
-use machine::{order, Held, Machine, Ordered};
+use machine::{order, Machine, Ordered, Unlocked};
 
 use crate::amap::slots::{Emptied, Heap, LEAF_BYTES};
 use crate::amap::{Amap, AmapBody, AnonHolders};
@@ -62,7 +62,7 @@ impl<M: Machine> AmapBody<M> {
 
 impl<M: Machine> Uvm<M> {
     /// Puts an amap on the list.
-    pub(crate) fn note_left(&self, held: &mut Held<'_, order::Nothing>, amap: &Arc<Amap<M>>) {
+    pub(crate) fn note_left(&self, held: &mut Unlocked<'_>, amap: &Arc<Amap<M>>) {
         let (mut body, mut h) = amap.body.lock(held);
         if !body.has_left() {
             let next = self.left.first.lock(&mut h).0.replace(amap.clone());
@@ -85,7 +85,7 @@ impl<M: Machine> Uvm<M> {
     /// assert!(uvm.clear_left(held), "nothing is left of it");
     /// # Ok(()) });
     /// ```
-    pub fn clear_left(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+    pub fn clear_left(&self, held: &mut Unlocked<'_>) -> bool {
         if !self.left.is_any.load(Relaxed) {
             return true;
         }
@@ -107,7 +107,7 @@ impl<M: Machine> Uvm<M> {
     /// at a time; also returns the amap that followed it.
     fn clear_left_in(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         amap: &Amap<M>,
     ) -> (Emptied, Option<Arc<Amap<M>>>) {
         let next = match core::mem::replace(&mut amap.body.lock(held).0.left, Left::Nothing) {

@@ -38,7 +38,7 @@ use machine::lines::{AtomicBool, Ordering::Relaxed};
 
 use crate::page::Gather;
 use machine::order::{self, Before};
-use machine::{Held, Machine, PageNo, Pages, Pmap, Prot, Shared, VaRange, PAGE_SHIFT};
+use machine::{Held, Machine, PageNo, Pages, Pmap, Prot, Shared, Unlocked, VaRange, PAGE_SHIFT};
 
 use crate::amap::borrowed::Content;
 use crate::amap::borrowers::Name;
@@ -424,7 +424,7 @@ impl<M: Machine> Uvm<M> {
     /// [cleared](Self::clear_left) later.
     pub(crate) fn release_amap(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         aref: &ARef<M>,
         len: Pages,
         down: &mut Gather,

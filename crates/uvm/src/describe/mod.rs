@@ -6,7 +6,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::ops::Deref;
 
-use machine::{order, Held, Machine, PageRange, Pages, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Prot, Unlocked, Va, VaRange};
 
 use crate::amap::borrowed::Content;
 use crate::map::steps::{first_part, Lock};
@@ -127,7 +127,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn outline(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         mut each: impl FnMut(&Outline),
@@ -157,7 +157,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn first_in(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Option<(Outline, Option<Arc<dyn Name>>)> {
@@ -181,7 +181,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn object_at(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         va: Va,
     ) -> Option<(Arc<dyn Pager<M>>, Pages)> {
@@ -206,7 +206,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn describe(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         mut each: impl FnMut(&EntryInfo),
     ) {
@@ -225,12 +225,7 @@ impl<M: Machine> Uvm<M> {
     /// assert!(uvm.entry_at(held, space, at + Pages(4)).is_none());
     /// # Ok(()) });
     /// ```
-    pub fn entry_at(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        va: Va,
-    ) -> Option<EntryInfo> {
+    pub fn entry_at(&self, held: &mut Unlocked<'_>, space: &Space<M>, va: Va) -> Option<EntryInfo> {
         let (tree, mut h) = space.map.read(self.mem(), held);
         tree.get(va).map(|e| self.info(e, &mut h))
     }
@@ -251,7 +246,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn stores_reach(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
@@ -275,12 +270,7 @@ impl<M: Machine> Uvm<M> {
     /// assert!(!uvm.is_mapped(held, space, pages(at, 4)));
     /// # Ok(()) });
     /// ```
-    pub fn is_mapped(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-    ) -> bool {
+    pub fn is_mapped(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: PageRange) -> bool {
         let range = VaRange::from(range);
         space.map.lock(self.mem(), held, range).0.is_covered(range)
     }

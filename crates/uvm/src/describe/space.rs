@@ -5,7 +5,7 @@
 //! the way of a fault.
 
 use machine::{
-    order, Before, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange, PAGE_SIZE,
+    order, Before, Held, Machine, PageNo, PageRange, Pages, Pmap, Unlocked, Va, VaRange, PAGE_SIZE,
 };
 
 use crate::map::steps::{part_to_look_at, Lock};
@@ -55,7 +55,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn range_stats(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> RangeStats {
@@ -100,7 +100,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn object_pages(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         most: usize,
@@ -144,7 +144,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn anonymous_in(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> usize {
@@ -166,7 +166,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn anonymous_room_in(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> usize {

@@ -40,7 +40,7 @@ mod swapped;
 use crate::page::Gather;
 use alloc::sync::Arc;
 use core::cell::Cell;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Prot, Va};
+use machine::{Machine, NoMemory, PageNo, Pages, Prot, Unlocked, Va};
 
 use crate::io::ReadRequest;
 use crate::map::{Entry, RangeError, Writes};
@@ -271,7 +271,7 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     pub fn fault(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         va: Va,
         access: Prot,
@@ -283,7 +283,7 @@ impl<M: Machine> Uvm<M> {
     /// the page can't be.
     pub(crate) fn fault_to_wire(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         va: Va,
         access: Prot,
@@ -295,7 +295,7 @@ impl<M: Machine> Uvm<M> {
     /// Resolves an access as [`fault`](Self::fault) does, and pins the page that it finds.
     pub(crate) fn fault_and_pin(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         va: Va,
         access: Prot,
@@ -310,7 +310,7 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     fn resolve(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         request: &Request<'_, M>,
     ) -> Result<FaultKind, FaultError> {
         match self.try_to_resolve(held, request) {
@@ -325,7 +325,7 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     fn try_to_resolve(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         request: &Request<'_, M>,
     ) -> (Result<(), Refused>, bool) {
         let (mut down, mut ahead) = (Gather::new(), None);
@@ -352,7 +352,7 @@ impl<M: Machine> Uvm<M> {
     #[cold]
     fn stop_fault(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         stop: Stop<Refused>,
         effects: Effects<'_>,
     ) -> Stop<Refused> {
@@ -369,7 +369,7 @@ impl<M: Machine> Uvm<M> {
     #[inline(never)]
     fn resolve_in_hole(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         request: &Request<'_, M>,
         mut hole: Hole,
     ) -> Result<FaultKind, FaultError> {
@@ -389,11 +389,7 @@ impl<M: Machine> Uvm<M> {
     /// Has the file that a store was refused for find room for it. No turn in the line is kept
     /// meanwhile: the host may need memory itself.
     #[cold]
-    fn fill_hole(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        (id, index): Hole,
-    ) -> Result<(), FaultError> {
+    fn fill_hole(&self, held: &mut Unlocked<'_>, (id, index): Hole) -> Result<(), FaultError> {
         let Some(pager) = self.pager(held, id) else { return Ok(()) };
         Ok(pager.fill_hole(self, held, index)?)
     }

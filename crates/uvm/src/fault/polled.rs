@@ -16,7 +16,7 @@
 //! [`Uvm::fault`] is this loop with [`Machine::wait`] in it, and with a turn in the line of threads
 //! that were refused memory. A polled fault has no turn: it takes what is free when it comes.
 
-use machine::{order, Channel, Held, Machine, Prot, Ticket, Va};
+use machine::{Channel, Machine, Prot, Ticket, Unlocked, Va};
 
 use super::{Effects, FaultError, Hole, Refused, Request, BYTES, SMALL_AMAP_BYTES};
 use crate::io::ReadRequest;
@@ -142,7 +142,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn try_fault(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         va: Va,
         access: Prot,
@@ -195,7 +195,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(&load(uvm, space, at)?, b"text");
     /// # Ok(()) });
     /// ```
-    pub fn start_read(&self, held: &mut Held<'_, order::Nothing>, read: PreparedRead) {
+    pub fn start_read(&self, held: &mut Unlocked<'_>, read: PreparedRead) {
         let request = read.0;
         core::mem::forget(read);
         self.start(held, request);
@@ -223,7 +223,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn make_hole_room(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         hole: FaultHole,
     ) -> Result<(), FaultError> {
         self.fill_hole(held, hole.0)

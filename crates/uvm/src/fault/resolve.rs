@@ -22,7 +22,7 @@
 use core::mem::MaybeUninit;
 
 use machine::shared;
-use machine::{order, Held, Machine, NoMemory, PageNo, Prot};
+use machine::{order, Held, Machine, NoMemory, PageNo, Prot, Unlocked};
 
 use super::{Attempt, Effects, Fault, FaultError, Refused, Request, BYTES};
 use crate::amap::borrowed::Content;
@@ -63,7 +63,7 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     pub(super) fn fault_once(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         request: &Request<'_, M>,
         effects: &mut Effects<'_>,
         reserved: usize,

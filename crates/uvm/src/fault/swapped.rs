@@ -22,7 +22,7 @@
 use core::num::NonZeroU32;
 
 use arrayvec::ArrayVec;
-use machine::{order, Held, Machine, PageNo, Pages, Va, VaRange};
+use machine::{order, Held, Machine, PageNo, Pages, Unlocked, Va, VaRange};
 
 use super::{Attempt, Fault, FaultError};
 use crate::amap::borrowed::Content;
@@ -274,7 +274,7 @@ impl<M: Machine> Uvm<M> {
     /// read brings. Says where to go on; `None` if nothing is left.
     pub(crate) fn next_on_swap(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> Option<(ReadRequest, Va)> {

@@ -15,7 +15,7 @@ pub(crate) mod steps;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Unlocked, VaRange};
 
 use crate::amap::borrowed::Content;
 use crate::amap::rewritten::{self, RewrittenSlots};
@@ -60,7 +60,7 @@ impl<'a, M: Machine> Fork<'a, M> {
     /// it takes too long for one piece says so, and is made again in steps.
     fn attempt(
         &mut self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         reserved: usize,
     ) -> Result<bool, Stop<NoMemory>> {
         let (uvm, parent, range) = (self.uvm, self.parent, self.range);
@@ -235,11 +235,7 @@ impl<M: Machine> Uvm<M> {
     /// uvm.space_destroy(held, child);
     /// # Ok(()) });
     /// ```
-    pub fn fork(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        parent: &Space<M>,
-    ) -> Result<Space<M>, NoMemory> {
+    pub fn fork(&self, held: &mut Unlocked<'_>, parent: &Space<M>) -> Result<Space<M>, NoMemory> {
         let child = self.space_of(held, parent.map.bounds, parent.family)?;
         child.map.choose_below(parent.map.top());
         let mut down = Gather::new();

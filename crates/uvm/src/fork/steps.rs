@@ -15,7 +15,7 @@
 use crate::page::Gather;
 use crate::page::PageFlags;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Unlocked, Va, VaRange};
 
 use crate::amap::borrowed::Content;
 use crate::amap::slots::{Slots, LEAF, SET_BYTES};
@@ -85,10 +85,7 @@ impl<M: Machine> Fork<'_, M> {
     }
 
     /// Makes the entries in steps. The parent's map is claimed.
-    pub(crate) fn make_in_steps(
-        &mut self,
-        held: &mut Held<'_, order::Nothing>,
-    ) -> Result<(), NoMemory> {
+    pub(crate) fn make_in_steps(&mut self, held: &mut Unlocked<'_>) -> Result<(), NoMemory> {
         let (uvm, parent) = (self.uvm, self.parent);
         self.write_protect_private(held);
         self.state.is_write_protected = true;
@@ -107,7 +104,7 @@ impl<M: Machine> Fork<'_, M> {
     }
 
     /// Takes the right to write from the private memory that is copied.
-    fn write_protect_private(&self, held: &mut Held<'_, order::Nothing>) {
+    fn write_protect_private(&self, held: &mut Unlocked<'_>) {
         let (space, pmap) = (self.parent, self.uvm.mem().pmap());
         self.uvm.in_steps(held, space, (self.range, Lock::Claimed), |map, rest, down| {
             let part = map.part_to_lower(rest);
@@ -124,7 +121,7 @@ impl<M: Machine> Fork<'_, M> {
         });
     }
 
-    fn make_all(&mut self, held: &mut Held<'_, order::Nothing>) -> Result<(), NoMemory> {
+    fn make_all(&mut self, held: &mut Unlocked<'_>) -> Result<(), NoMemory> {
         let (mut rest, mut reserve) = (self.range, STEP_BYTES);
         while !rest.is_empty() {
             let first = match self.state.next_amap {
@@ -170,11 +167,7 @@ impl<M: Machine> Fork<'_, M> {
 
     /// Makes the amap of an entry's copy, if that is locked, or has many leaves or runs, or pages
     /// that another space has locked.
-    fn prepare(
-        &mut self,
-        held: &mut Held<'_, order::Nothing>,
-        first: &Unprepared<M>,
-    ) -> Result<(), NoMemory> {
+    fn prepare(&mut self, held: &mut Unlocked<'_>, first: &Unprepared<M>) -> Result<(), NoMemory> {
         let uvm = self.uvm;
         let Unprepared { range, aref, inherit, .. } = first;
         let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
@@ -207,11 +200,7 @@ impl<M: Machine> Fork<'_, M> {
     }
 
     /// The first entry of a range, if it is to be prepared.
-    fn first_unprepared(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        range: VaRange,
-    ) -> Option<Unprepared<M>> {
+    fn first_unprepared(&self, held: &mut Unlocked<'_>, range: VaRange) -> Option<Unprepared<M>> {
         let (tree, mut h) = self.parent.map.lock_claimed(held);
         let first = tree.try_each(range, &mut |e| {
             let inherit = self.inherit_of(e);
@@ -285,7 +274,7 @@ impl<M: Machine> Uvm<M> {
     /// Gives back the memory that an attempt took for entries of a copy which it didn't end.
     pub(crate) fn release_partial_copy(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         entries: &mut Tree<Entry<M>>,
         down: &mut Gather,
     ) {
@@ -296,12 +285,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Gives the right to write back to wired memory that no copy shares, so that a store to it
     /// takes no fault.
-    fn restore_write_wired(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
+    fn restore_write_wired(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: VaRange) {
         if !space.map.was_wired.load(Relaxed) {
             return;
         }
@@ -344,7 +328,7 @@ impl<M: Machine> Uvm<M> {
     /// nothing has to be lowered, and the first store copies it.
     fn copy_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         from: &ARef<M>,
         len: Pages,
         copied: Copied,

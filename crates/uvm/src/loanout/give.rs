@@ -15,7 +15,7 @@
 //! may be a page.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, PageRange, Pages, Prot, VaRange};
+use machine::{Machine, PageRange, Pages, Prot, Unlocked, VaRange};
 
 use super::LoanOut;
 use crate::fault::FaultError;
@@ -59,7 +59,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn give_to_kernel(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Result<Option<Loan>, FaultError> {
@@ -81,7 +81,7 @@ impl<M: Machine> Uvm<M> {
 
     fn give_at_once(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         loan: &mut Loan,

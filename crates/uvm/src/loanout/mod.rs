@@ -9,7 +9,9 @@ mod give;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use machine::{order, Held, Machine, NoMemory, PageNo, PageRange, Pages, Pmap, Prot, Va, VaRange};
+use machine::{
+    order, Held, Machine, NoMemory, PageNo, PageRange, Pages, Pmap, Prot, Unlocked, Va, VaRange,
+};
 
 use crate::amap::borrowed::Content;
 use crate::amap::slots::CLUSTER_BYTES;
@@ -71,7 +73,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn loan_to_kernel(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Result<Loan, FaultError> {
@@ -109,7 +111,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn loan_object(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
         pages: usize,
@@ -182,7 +184,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
 
     fn loan_all(
         &mut self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), FaultError> {
@@ -217,7 +219,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     /// Loans what is resident from the range's start on, and says where that ends.
     fn loan_resident(
         &mut self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<Va, Stop<FaultError>> {
@@ -477,7 +479,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     /// Loans the first of some pages of an object, one at least, which is brought in if it must be.
     fn loan_some(
         &mut self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         oref: &ORef<M>,
         some: Range<u64>,
         access: Access,

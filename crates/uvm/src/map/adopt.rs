@@ -13,7 +13,7 @@ use crate::page::Taken;
 use crate::page::{Gather, Owner};
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Unlocked, Va, VaRange};
 
 use crate::amap::borrowed::Search;
 use crate::amap::{ARef, AmapBody};
@@ -167,7 +167,7 @@ impl<M: Machine> Uvm<M> {
     /// [`NoMemory`], with some of them adopted.
     pub(crate) fn adopt_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), NoMemory> {

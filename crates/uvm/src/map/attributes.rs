@@ -5,7 +5,7 @@
 //! entries however often it does.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, PageRange, Pmap, Prot, Va, VaRange};
+use machine::{Machine, PageRange, Pmap, Prot, Unlocked, Va, VaRange};
 
 use super::tree::Tree;
 use super::{Advice, Change, Entry, Inherit, LockedMap, RangeError};
@@ -32,7 +32,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn protect(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         prot: Prot,
@@ -52,7 +52,7 @@ impl<M: Machine> Uvm<M> {
     /// whether the whole range may have it.
     fn protect_first(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         prot: Prot,
@@ -131,7 +131,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn inherit(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         inherit: Inherit,
@@ -159,7 +159,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn advise(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         advice: Advice,
@@ -175,7 +175,7 @@ impl<M: Machine> Uvm<M> {
     /// mapped. Each change takes so many bytes of heap.
     pub(super) fn change_entries(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         heap: usize,

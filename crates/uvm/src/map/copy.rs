@@ -5,7 +5,7 @@
 //! what other spaces write to meanwhile is copied as it is then.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, NoMemory, Pages, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Unlocked, Va, VaRange};
 
 use super::lock::Unpinned;
 use super::tree::Tree;
@@ -105,7 +105,7 @@ impl<M: Machine> Uvm<M> {
     /// [`NoMemory`], also if the thread is being ended: entries that have theirs keep them.
     pub(crate) fn copy_amaps_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), NoMemory> {
@@ -118,7 +118,7 @@ impl<M: Machine> Uvm<M> {
     /// Like [`copy_amaps_in_steps`](Self::copy_amaps_in_steps), in a map that is claimed.
     pub(crate) fn copy_amaps_claimed(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), NoMemory> {
@@ -146,7 +146,7 @@ impl<M: Machine> Uvm<M> {
     /// Gives one entry, which waits to copy, an amap of its own, and returns that.
     pub(crate) fn copy_amap_claimed(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         aref: &ARef<M>,
@@ -165,7 +165,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Drops a reference to the first `len` slots, and has every CPU forget what went with it.
-    fn release_at_once(&self, held: &mut Held<'_, order::Nothing>, aref: &ARef<M>, len: Pages) {
+    fn release_at_once(&self, held: &mut Unlocked<'_>, aref: &ARef<M>, len: Pages) {
         let mut down = Gather::new();
         self.release_amap(held, aref, len, &mut down);
         down.perform(self.frames(), self.mem(), held);
@@ -174,7 +174,7 @@ impl<M: Machine> Uvm<M> {
     /// A new amap with the same anons in the first `len` slots.
     pub(crate) fn share_leaves_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         from: &ARef<M>,
         len: Pages,
     ) -> Result<ARef<M>, NoMemory> {
@@ -210,7 +210,7 @@ impl<M: Machine> Uvm<M> {
     /// One more reference to the first `len` slots.
     pub(crate) fn reference_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         aref: &ARef<M>,
         len: Pages,
     ) -> Result<(), NoMemory> {

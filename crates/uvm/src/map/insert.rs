@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, PageRange, Pages, Prot, Va, VaRange};
+use machine::{Machine, PageRange, Pages, Prot, Unlocked, Va, VaRange};
 
 use super::tree::{Taken, Tree};
 use super::{Advice, Change, Entry, Inherit, LockedMap, Map, Name, ORef, Writes};
@@ -269,7 +269,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn map(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         request: &MapRequest<M>,
     ) -> Result<Va, MapError> {

@@ -37,7 +37,7 @@ use core::ptr::NonNull;
 use machine::lines::Ordering::Relaxed;
 use machine::order::Guard;
 use machine::shared::{self, Access};
-use machine::{order, Channel, Held, Machine, Pages, Ticket, Va, VaRange, PAGE_SHIFT};
+use machine::{order, Channel, Held, Machine, Pages, Ticket, Unlocked, Va, VaRange, PAGE_SHIFT};
 
 use super::steps::Lock;
 use super::tree::Tree;
@@ -53,7 +53,7 @@ type Read<'a, M> = (TreeAccess<'a, M>, Held<'a, order::Map>);
 /// An entry that a fault has pinned.
 pub(crate) type Pinned<'a, M> = shared::Pinned<'a, <M as Machine>::Lock, Entries<M>, Entry<M>>;
 /// The token of a thread that didn't get the lock since the map is claimed, and what to wait with.
-type Refused<'a, 'h> = (&'a mut Held<'h, order::Nothing>, Ticket);
+type Refused<'a, 'h> = (&'a mut Unlocked<'h>, Ticket);
 
 /// A range whose pages no fault has pinned, as long as the map's lock is held, or its claim.
 #[derive(Clone, Copy)]
@@ -75,7 +75,7 @@ impl<M: Machine> Map<M> {
     pub(crate) fn lock<'a>(
         &'a self,
         machine: &M,
-        held: &'a mut Held<'_, order::Nothing>,
+        held: &'a mut Unlocked<'_>,
         range: VaRange,
     ) -> Locked<'a, M> {
         let mut held = held;
@@ -95,7 +95,7 @@ impl<M: Machine> Map<M> {
     pub(crate) fn lock_now<'a, E>(
         &'a self,
         machine: &M,
-        held: &'a mut Held<'_, order::Nothing>,
+        held: &'a mut Unlocked<'_>,
         range: VaRange,
     ) -> Result<Locked<'a, M>, Stop<E>> {
         self.try_lock(machine, held, range).map_err(|(_, ticket)| Stop::Wait(ticket))
@@ -105,7 +105,7 @@ impl<M: Machine> Map<M> {
     fn try_lock<'a, 'h>(
         &'a self,
         machine: &M,
-        held: &'a mut Held<'h, order::Nothing>,
+        held: &'a mut Unlocked<'h>,
         range: VaRange,
     ) -> Result<Locked<'a, M>, Refused<'a, 'h>> {
         let mut refused = None;
@@ -149,7 +149,7 @@ impl<M: Machine> Map<M> {
     pub(crate) fn confirm_hole<E>(
         &self,
         machine: &M,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         va: Va,
     ) -> Result<(), Stop<E>> {
         // Whatever the page, there may be no address behind it.
@@ -181,10 +181,7 @@ impl<M: Machine> Map<M> {
     }
 
     /// Takes the lock of a map that the caller has claimed.
-    pub(crate) fn lock_claimed<'a>(
-        &'a self,
-        held: &'a mut Held<'_, order::Nothing>,
-    ) -> Locked<'a, M> {
+    pub(crate) fn lock_claimed<'a>(&'a self, held: &'a mut Unlocked<'_>) -> Locked<'a, M> {
         debug_assert!(self.is_claimed.load(Relaxed));
         self.tree.lock(held)
     }
@@ -193,7 +190,7 @@ impl<M: Machine> Map<M> {
     pub(crate) fn lock_and_unclaim<'a>(
         &'a self,
         machine: &M,
-        held: &'a mut Held<'_, order::Nothing>,
+        held: &'a mut Unlocked<'_>,
     ) -> Locked<'a, M> {
         let (tree, h) = self.tree.lock(held);
         self.end_claim(machine, &tree);
@@ -208,7 +205,7 @@ impl<M: Machine> Map<M> {
         &'a self,
         lock: Lock,
         machine: &M,
-        held: &'a mut Held<'_, order::Nothing>,
+        held: &'a mut Unlocked<'_>,
         range: VaRange,
     ) -> Result<Locked<'a, M>, Stop<E>> {
         match lock {
@@ -224,17 +221,13 @@ impl<M: Machine> Map<M> {
     }
 
     /// Ends a claim.
-    pub(crate) fn unclaim(&self, machine: &M, held: &mut Held<'_, order::Nothing>) {
+    pub(crate) fn unclaim(&self, machine: &M, held: &mut Unlocked<'_>) {
         drop(self.lock_and_unclaim(machine, held));
     }
 
     /// Takes the lock to read, beside others if no change was made for long. Waits while the map is
     /// claimed.
-    pub(crate) fn read<'a>(
-        &'a self,
-        machine: &M,
-        held: &'a mut Held<'_, order::Nothing>,
-    ) -> Read<'a, M> {
+    pub(crate) fn read<'a>(&'a self, machine: &M, held: &'a mut Unlocked<'_>) -> Read<'a, M> {
         let mut held = held;
         loop {
             match self.try_read(machine, held) {
@@ -253,7 +246,7 @@ impl<M: Machine> Map<M> {
     pub(crate) fn read_now<'a, E>(
         &'a self,
         machine: &M,
-        held: &'a mut Held<'_, order::Nothing>,
+        held: &'a mut Unlocked<'_>,
     ) -> Result<Read<'a, M>, Stop<E>> {
         self.try_read(machine, held).map_err(|(_, ticket)| Stop::Wait(ticket))
     }
@@ -263,7 +256,7 @@ impl<M: Machine> Map<M> {
     fn try_read<'a, 'h>(
         &'a self,
         machine: &M,
-        held: &'a mut Held<'h, order::Nothing>,
+        held: &'a mut Unlocked<'h>,
     ) -> Result<Read<'a, M>, Refused<'a, 'h>> {
         let mut refused = None;
         let read = self.tree.read_if(held, || {
@@ -317,9 +310,9 @@ fn pages(range: VaRange) -> Range<u64> {
 #[cold]
 fn waited<'a, 'h, M: Machine>(
     machine: &M,
-    held: &'a mut Held<'h, order::Nothing>,
+    held: &'a mut Unlocked<'h>,
     ticket: Ticket,
-) -> &'a mut Held<'h, order::Nothing> {
+) -> &'a mut Unlocked<'h> {
     machine.wait(held, ticket);
     held
 }

@@ -43,7 +43,7 @@ use alloc::sync::Arc;
 use core::fmt;
 
 use machine::lines::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use machine::{order, Held, Machine, Pages, Prot, Shared, Va, VaRange};
+use machine::{order, Held, Machine, Pages, Prot, Shared, Unlocked, Va, VaRange};
 
 use crate::amap::ARef;
 pub(crate) use crate::amap::Writes;
@@ -454,7 +454,7 @@ impl<M: Machine> Map<M> {
     /// assert_eq!(space.map().entries(held), 2);
     /// # Ok(()) });
     /// ```
-    pub fn entries(&self, held: &mut Held<'_, order::Nothing>) -> usize {
+    pub fn entries(&self, held: &mut Unlocked<'_>) -> usize {
         // A count, so the end of a claim isn't waited for.
         self.tree.read(held).0.len()
     }

@@ -5,7 +5,7 @@
 //! touched, or moved with their tables.
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, PageRange, Pages, Pmap, Va, VaRange};
+use machine::{Machine, PageRange, Pages, Pmap, Unlocked, Va, VaRange};
 
 use super::tree::{built_bytes, Taken, Tree};
 use super::{find_like, moves_many, within, Change, Entry, LockedMap, MapError, RangeError};
@@ -61,7 +61,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn remap(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         old: PageRange,
         new_len: Pages,
@@ -94,7 +94,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn remap_and_keep(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         old: PageRange,
         to: Option<Va>,
@@ -107,7 +107,7 @@ impl<M: Machine> Uvm<M> {
 
     fn move_range(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         mut old: VaRange,
         new_len: Pages,

@@ -5,7 +5,7 @@
 //! faults elsewhere in the map waits for that (1999, section 3.1).
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, PageRange, Pages, Pmap, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, Unlocked, VaRange};
 
 use super::attributes::covered;
 use super::tree::{Taken, Tree};
@@ -42,7 +42,7 @@ impl<M: Machine> Uvm<M> {
     /// changed.
     pub fn unmap(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
@@ -97,7 +97,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!((space.map().entries(held), uvm.anons()), (0, 0));
     /// # Ok(()) });
     /// ```
-    pub fn space_clear(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>) {
+    pub fn space_clear(&self, held: &mut Unlocked<'_>, space: &Space<M>) {
         self.forget_ahead(held, space, space.map.bounds);
         let mut down = Gather::new();
         let mut old = Taken::new();
@@ -129,7 +129,7 @@ impl<M: Machine> Uvm<M> {
     /// Second phase: drops what entries refer to. Their translations are gone.
     pub(crate) fn release_entries(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         entries: &mut Taken<Entry<M>>,
         down: &mut Gather,
     ) {
@@ -176,7 +176,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn discard(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
@@ -221,7 +221,7 @@ impl<M: Machine> Uvm<M> {
     /// Discards a range of a map that is claimed.
     fn discard_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         down: &mut Gather,
@@ -276,7 +276,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn forget_copies(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         object: &dyn Pager<M>,
         from: Pages,

@@ -1,6 +1,6 @@
 //! Which pages of a range are in memory: mincore.
 
-use machine::{order, Held, Machine, PageRange, Pages, Pmap, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, Unlocked, VaRange};
 
 use crate::{Space, Uvm};
 
@@ -19,7 +19,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn resident(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
         mut each: impl FnMut(Pages),

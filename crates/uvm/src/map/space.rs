@@ -1,7 +1,7 @@
 //! Address spaces: a map and the translations that cache it.
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, PageRange, Pmap, Va, VaRange};
+use machine::{Machine, NoMemory, PageRange, Pmap, Unlocked, Va, VaRange};
 
 use crate::map::remap_history::RemapHistory;
 use crate::map::Map;
@@ -105,7 +105,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn space_create(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         bounds: PageRange,
     ) -> Result<Space<M>, NoMemory> {
         self.space_of(held, bounds.into(), self.next_family.fetch_add(1, Relaxed))
@@ -114,7 +114,7 @@ impl<M: Machine> Uvm<M> {
     /// Like [`space_create`](Self::space_create), for a space of a family.
     pub(crate) fn space_of(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         bounds: VaRange,
         family: u64,
     ) -> Result<Space<M>, NoMemory> {
@@ -138,7 +138,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(uvm.anons(), 0);
     /// # Ok(()) });
     /// ```
-    pub fn space_destroy(&self, held: &mut Held<'_, order::Nothing>, space: Space<M>) {
+    pub fn space_destroy(&self, held: &mut Unlocked<'_>, space: Space<M>) {
         self.space_clear(held, &space);
         space.duty.end();
         self.mem().pmap().destroy(held, space.pmap);

@@ -10,7 +10,7 @@ use core::ops::Range;
 
 use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Va, VaRange};
+use machine::{order, Held, Machine, NoMemory, Pages, Pmap, Unlocked, Va, VaRange};
 
 use crate::amap::{ARef, AmapBody};
 use crate::map::tree::Tree;
@@ -230,7 +230,7 @@ impl<M: Machine> Uvm<M> {
     /// What a step fails with, which is the last then.
     pub(crate) fn try_in_steps<E>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         (range, lock): (VaRange, Lock),
         mut step: impl FnMut(&mut LockedMap<'_, '_, M>, VaRange, &mut Gather) -> Result<Va, E>,
@@ -257,7 +257,7 @@ impl<M: Machine> Uvm<M> {
     /// Takes steps as [`try_in_steps`](Self::try_in_steps) does, of which none fails.
     pub(crate) fn in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: (VaRange, Lock),
         mut step: impl FnMut(&mut LockedMap<'_, '_, M>, VaRange, &mut Gather) -> Va,
@@ -274,9 +274,9 @@ impl<M: Machine> Uvm<M> {
     /// What a step fails with, which is the last then.
     pub(crate) fn by_parts<E>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         range: VaRange,
-        mut step: impl FnMut(&mut Held<'_, order::Nothing>, VaRange) -> Result<Va, E>,
+        mut step: impl FnMut(&mut Unlocked<'_>, VaRange) -> Result<Va, E>,
     ) -> Result<(), E> {
         let mut rest = range;
         while !rest.is_empty() {
@@ -289,10 +289,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Lets others run. A thread that is being ended goes no further.
-    pub(crate) fn pause_or_give_up(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-    ) -> Result<(), NoMemory> {
+    pub(crate) fn pause_or_give_up(&self, held: &mut Unlocked<'_>) -> Result<(), NoMemory> {
         self.mem().pause(held);
         if self.mem().has_fatal_signal() {
             return Err(NoMemory);
@@ -304,7 +301,7 @@ impl<M: Machine> Uvm<M> {
     /// counts the slots of.
     pub(crate) fn count_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         count: impl Fn(&Entry<M>, Range<u64>, &AmapBody<M>) -> usize,
@@ -332,7 +329,7 @@ impl<M: Machine> Uvm<M> {
     /// [wired again](Self::wire_again) if the change fails.
     pub(crate) fn unwire_ahead(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> VaRange {
@@ -356,7 +353,7 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     pub(crate) fn forget_ahead<'a>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &'a Space<M>,
         range: VaRange,
     ) -> Ahead<'a, M> {
@@ -368,12 +365,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     #[inline(never)]
-    fn forget_many(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) -> VaRange {
+    fn forget_many(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: VaRange) -> VaRange {
         let unwired = self.unwire_ahead(held, space, range);
         let range = (range, Lock::Unclaimed);
         let _up_to_last = self.try_in_steps(held, space, range, |map, rest, down| {
@@ -391,7 +383,7 @@ impl<M: Machine> Uvm<M> {
     /// Prepares a range's translations to be moved: forgets them, where that is the better way.
     pub(crate) fn move_ahead<'a>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &'a Space<M>,
         range: VaRange,
         is_moved_singly: bool,
@@ -409,11 +401,11 @@ impl<M: Machine> Uvm<M> {
     /// again don't make it longer.
     pub(crate) fn attempt_ahead<T, E: From<NoMemory> + PartialEq>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         ahead: &mut [Ahead<'_, M>],
         reserve: usize,
         mut once: impl FnMut(
-            &mut Held<'_, order::Nothing>,
+            &mut Unlocked<'_>,
             usize,
             Lock,
             &[Ahead<'_, M>],
@@ -432,11 +424,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Wires again what was unwired for a change that was refused.
-    pub(crate) fn wire_ahead_again(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        ahead: &[Ahead<'_, M>],
-    ) {
+    pub(crate) fn wire_ahead_again(&self, held: &mut Unlocked<'_>, ahead: &[Ahead<'_, M>]) {
         ahead.iter().for_each(|ahead| self.wire_again(held, ahead.space, ahead.unwired));
     }
 
@@ -445,7 +433,7 @@ impl<M: Machine> Uvm<M> {
     #[inline(never)]
     fn claim_and_forget<E: From<NoMemory>>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         ahead: &mut [Ahead<'_, M>],
         reserved: usize,
     ) -> Result<(), Stop<E>> {
@@ -488,7 +476,7 @@ impl<M: Machine> Uvm<M> {
     /// [`Stop::Wait`], if another thread has claimed it.
     pub(crate) fn claim_whole<E>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
     ) -> Result<(), Stop<E>> {
         let (tree, _) = space.map.lock_now(self.mem(), held, space.map.bounds)?;
@@ -499,7 +487,7 @@ impl<M: Machine> Uvm<M> {
     /// Unwires and forgets all that a range shows, in steps; the map is claimed.
     pub(super) fn forget_in_steps(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) {
@@ -520,7 +508,7 @@ impl<M: Machine> Uvm<M> {
     /// [`NoMemory`] if the thread is being ended: the space is to be destroyed.
     pub(crate) fn write_protect_copies(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
     ) -> Result<(), NoMemory> {
         let all = (space.map.bounds, Lock::Unclaimed);

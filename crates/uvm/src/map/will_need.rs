@@ -7,7 +7,7 @@
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use machine::{order, Held, Machine, NoMemory, PageRange, Pages, Va, VaRange};
+use machine::{Machine, NoMemory, PageRange, Pages, Unlocked, Va, VaRange};
 
 use crate::io::{ReadRequest, CLUSTER};
 use crate::map::{Advice, Entry};
@@ -32,12 +32,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(file.object().resident(held), 8);
     /// # Ok(()) });
     /// ```
-    pub fn will_need(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-    ) {
+    pub fn will_need(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: PageRange) {
         let range = VaRange::from(range);
         let mut rest = range;
         while !rest.is_empty() && self.may_read_ahead() {
@@ -70,7 +65,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn read_ahead(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &Arc<dyn Pager<M>>,
         range: Range<u64>,
     ) {
@@ -100,7 +95,7 @@ impl<M: Machine> Uvm<M> {
     /// pages. Returns where to look on.
     fn next_missing(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &dyn Pager<M>,
         range: Range<u64>,
     ) -> Result<Option<(Option<ReadRequest>, u64)>, NoMemory> {
@@ -141,7 +136,7 @@ type Mapped<M> = (Arc<dyn Pager<M>>, Range<u64>);
 /// first [`LOOKS`] entries; and where to look on.
 fn first_object<M: Machine>(
     machine: &Memory<M>,
-    held: &mut Held<'_, order::Nothing>,
+    held: &mut Unlocked<'_>,
     space: &Space<M>,
     range: VaRange,
 ) -> Option<(Option<Mapped<M>>, Va)> {

@@ -7,7 +7,7 @@
 use alloc::collections::LinkedList;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Va, VaRange};
+use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Unlocked, Va, VaRange};
 
 use super::attributes::covered;
 use super::{Change, Entry, LockedMap, RangeError};
@@ -39,7 +39,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn wire(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
@@ -56,7 +56,7 @@ impl<M: Machine> Uvm<M> {
     /// together.
     fn end_wiring_of(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         mut fresh: Fresh,
@@ -98,7 +98,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn wire_as_touched(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
@@ -137,7 +137,7 @@ impl<M: Machine> Uvm<M> {
     /// accesses that may bring them in.
     fn mark_wired(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         fresh: &mut Fresh,
@@ -155,7 +155,7 @@ impl<M: Machine> Uvm<M> {
 
     fn wire_range(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
         prot: Prot,
@@ -176,12 +176,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Brings in the pages of what has moved and stayed locked; if one can't be, none of it is
     /// locked any more.
-    pub(crate) fn wire_moved(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
+    pub(crate) fn wire_moved(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: VaRange) {
         let mut rest = range;
         while !rest.is_empty() {
             let part = {
@@ -217,7 +212,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn unwire(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
@@ -226,7 +221,7 @@ impl<M: Machine> Uvm<M> {
 
     fn unwire_all(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
@@ -255,7 +250,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Unwires a range's entries as they are, some pages at a time, which takes no heap.
-    fn unwire_marked(&self, held: &mut Held<'_, order::Nothing>, space: &Space<M>, range: VaRange) {
+    fn unwire_marked(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: VaRange) {
         let range = (range, Lock::Unclaimed);
         self.in_steps(held, space, range, |map, rest, _| map.unwire_first(rest));
     }
@@ -288,12 +283,7 @@ impl<M: Machine> Uvm<M> {
     /// Wires those pages of a range again that are in memory, after they were unwired ahead of a
     /// change that was then refused; no page is brought in or copied. What can't be wired now is
     /// wired when it is touched.
-    pub(crate) fn wire_again(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: VaRange,
-    ) {
+    pub(crate) fn wire_again(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: VaRange) {
         let mut rest = range;
         while space.map.was_wired.load(Relaxed) && !rest.is_empty() {
             let part = {

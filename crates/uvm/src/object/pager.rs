@@ -7,7 +7,7 @@
 //! allocates the page, so a device or a ROM can hand out pages of its own choosing (1999, section
 //! 6).
 
-use machine::{order, Held, Machine, PageNo, Pages, Ticket};
+use machine::{order, Held, Machine, PageNo, Pages, Ticket, Unlocked};
 
 use super::{Object, ObjectBody, Removed};
 use crate::io::{ReadRequest, Transfer};
@@ -184,7 +184,7 @@ pub trait Pager<M: Machine>: Send + Sync {
     fn start_read(
         &self,
         _uvm: &Uvm<M>,
-        _held: &mut Held<'_, order::Nothing>,
+        _held: &mut Unlocked<'_>,
         _index: Pages,
         _pages: &[PageNo],
     ) -> Transfer {
@@ -210,7 +210,7 @@ pub trait Pager<M: Machine>: Send + Sync {
 
     /// The page daemon has met a dirty page, unused for some time. Called with nothing locked; must
     /// not wait for memory.
-    fn put(&self, _uvm: &Uvm<M>, _held: &mut Held<'_, order::Nothing>, _index: Pages) -> Put {
+    fn put(&self, _uvm: &Uvm<M>, _held: &mut Unlocked<'_>, _index: Pages) -> Put {
         Put::Nothing
     }
 
@@ -222,7 +222,7 @@ pub trait Pager<M: Machine>: Send + Sync {
     fn fill_hole(
         &self,
         _uvm: &Uvm<M>,
-        _held: &mut Held<'_, order::Nothing>,
+        _held: &mut Unlocked<'_>,
         _index: Pages,
     ) -> Result<(), GetError> {
         Ok(())

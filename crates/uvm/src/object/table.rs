@@ -14,7 +14,7 @@ use alloc::sync::{Arc, Weak};
 use machine::lines::Ordering::Relaxed;
 
 use machine::order::{self, Before};
-use machine::{Held, Machine, NoMemory, Ordered};
+use machine::{Held, Machine, NoMemory, Ordered, Unlocked};
 
 use super::{Pager, Removed};
 use crate::page::Gather;
@@ -41,7 +41,7 @@ impl<M: Machine> Uvm<M> {
     /// A pager of the library's own, [registered](Self::register).
     pub(crate) fn new_pager<T: Pager<M> + 'static>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: T,
     ) -> Result<Arc<T>, NoMemory> {
         self.mem().reserve_heap(size_of::<T>() + 64)?;
@@ -71,7 +71,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn register(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &Arc<dyn Pager<M>>,
     ) -> Result<(), NoMemory> {
         if pager.object().known.load(Relaxed) {
@@ -104,7 +104,7 @@ impl<M: Machine> Uvm<M> {
     /// store(uvm, space, at, b"the mapping still has it")?;
     /// # Ok(()) });
     /// ```
-    pub fn detach(&self, held: &mut Held<'_, order::Nothing>, pager: &dyn Pager<M>) {
+    pub fn detach(&self, held: &mut Unlocked<'_>, pager: &dyn Pager<M>) {
         let mut down = Gather::new();
         self.detach_into(held, pager, &mut down);
         down.perform(self.frames(), self.mem(), held);
@@ -112,7 +112,7 @@ impl<M: Machine> Uvm<M> {
 
     pub(crate) fn detach_into(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &dyn Pager<M>,
         down: &mut Gather,
     ) {

@@ -17,7 +17,7 @@ use crate::page::{Gather, Owner, PageFlags};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, PageNo, Pmap};
+use machine::{Machine, PageNo, Pmap, Unlocked};
 
 use super::Priority;
 use crate::amap::borrowed::Search;
@@ -31,7 +31,7 @@ use crate::Uvm;
 impl<M: Machine> Uvm<M> {
     /// Gives slots that hold pages on loan anons. Cost: by these slots and, if there are any, by
     /// amaps that have ever had some.
-    pub(super) fn adopt_loaned(&self, held: &mut Held<'_, order::Nothing>, priority: Priority) {
+    pub(super) fn adopt_loaned(&self, held: &mut Unlocked<'_>, priority: Priority) {
         // Programs may make more as long as this goes on.
         let (anons, last, mut next) = (&self.anons, self.borrowers.last(), 0);
         let mut left = anons.borrowed.load(Relaxed);
@@ -63,7 +63,7 @@ impl<M: Machine> Uvm<M> {
     /// no slot is left, or there is no heap.
     fn adopt_slots(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         amap: &Amap<M>,
         from: u64,
     ) -> Option<(Range<u64>, ArrayVec<PageNo, AT_ONCE>)> {
@@ -82,12 +82,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Takes a page from its object, which has it elsewhere too and doesn't use it: it is its
     /// borrowers' from then on. Says whether that was done.
-    fn disown(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        priority: Priority,
-        page: PageNo,
-    ) -> bool {
+    fn disown(&self, held: &mut Unlocked<'_>, priority: Priority, page: PageNo) -> bool {
         let (machine, frames) = (self.mem(), self.frames());
         if !matches!(frames.owner(page), Owner::Object(_)) {
             return false;

@@ -49,7 +49,7 @@ use alloc::sync::Arc;
 
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap, Prot};
+use machine::{order, Channel, Held, Machine, PageNo, Pages, Pmap, Prot, Unlocked};
 
 use crate::io::{Direction, Transfer};
 use crate::object::{Launder, Pager, Put};
@@ -162,7 +162,7 @@ impl<M: Machine> Uvm<M> {
     /// assert!(uvm.stat().get(Counter::SwapOuts) > 0);
     /// # Ok(()) });
     /// ```
-    pub fn pageout(&self, held: &mut Held<'_, order::Nothing>, target_free: usize) -> Progress {
+    pub fn pageout(&self, held: &mut Unlocked<'_>, target_free: usize) -> Progress {
         if !self.memory_state(held).is_worth_a_pass(self.frames().low_water()) {
             return Progress::default();
         }
@@ -183,7 +183,7 @@ impl<M: Machine> Uvm<M> {
     /// uvm.page_daemon(held, || true); // For ever, in a kernel: `|| false`.
     /// # Ok(()) });
     /// ```
-    pub fn page_daemon(&self, held: &mut Held<'_, order::Nothing>, has_ended: impl Fn() -> bool) {
+    pub fn page_daemon(&self, held: &mut Unlocked<'_>, has_ended: impl Fn() -> bool) {
         let frames = self.frames();
         loop {
             // Read before the look at what is free, so that a wake-up between the two isn't lost.
@@ -225,12 +225,7 @@ impl<M: Machine> Uvm<M> {
         self.coming_in.load(Relaxed)
     }
 
-    fn new_pass(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        target: usize,
-        priority: Priority,
-    ) -> Pass<M> {
+    fn new_pass(&self, held: &mut Unlocked<'_>, target: usize, priority: Priority) -> Pass<M> {
         let frames = self.frames();
         self.stat().add(self.mem().cpu(), Counter::Passes, 1);
         frames.flush_pending(held);
@@ -251,12 +246,7 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn pass(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        target: usize,
-        priority: Priority,
-    ) -> Progress {
+    fn pass(&self, held: &mut Unlocked<'_>, target: usize, priority: Priority) -> Progress {
         let mut pass = self.new_pass(held, target, priority);
         self.adopt_loaned(held, priority);
         self.refill_inactive(held, &mut pass);
@@ -270,7 +260,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Moves active pages to the inactive queue until that holds a third of all; all of them, if
     /// need be.
-    fn refill_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
+    fn refill_inactive(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>) {
         let frames = self.frames();
         let (active, inactive) = (frames.active(), frames.inactive());
         let mut short = match pass.priority {
@@ -300,7 +290,7 @@ impl<M: Machine> Uvm<M> {
         }
     }
 
-    fn scan_inactive(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
+    fn scan_inactive(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>) {
         let frames = self.frames();
         let mut left = frames.inactive();
         while left != 0 && !self.is_enough(pass) {
@@ -325,13 +315,13 @@ impl<M: Machine> Uvm<M> {
 
     /// Takes pages off the inactive queue's front, or gives them another chance, and has the CPUs
     /// forget those that it took: the pass lets other threads run after it.
-    fn look_at(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, pages: &[PageNo]) {
+    fn look_at(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>, pages: &[PageNo]) {
         pages.iter().for_each(|&page| self.look_at_one(held, pass, page));
         pass.down.flush(self.mem().pmap());
     }
 
     /// Takes a page, or gives it another chance. Nothing is known of it but its number.
-    fn look_at_one(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, page: PageNo) {
+    fn look_at_one(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>, page: PageNo) {
         let frames = self.frames();
         let used = self.mem().pmap().clear_referenced(page);
         let kept = pass.kept[frames.class(page) as usize];
@@ -391,7 +381,7 @@ impl<M: Machine> Uvm<M> {
 /// The second step: what was taken is freed, written, or kept.
 impl<M: Machine> Uvm<M> {
     /// Finishes with all that has been taken.
-    fn finish(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
+    fn finish(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>) {
         let (taken, freed_before) = (core::mem::take(&mut pass.taken), pass.progress.freed);
         let dirty = taken.into_iter().filter(|&page| self.must_be_written(held, pass, page));
         let dirty = dirty.collect();
@@ -405,7 +395,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Has pagers write what the pass has met. They may sleep: this pass has nothing busy, and each
     /// CPU knows what it has lowered.
-    fn put_all(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>) {
+    fn put_all(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>) {
         debug_assert!(
             pass.taken.is_empty() && !pass.down.is_needed(),
             "a pass sleeps with pages busy"
@@ -421,12 +411,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Whether a page must be written, and is still busy. Else it is free; or on a queue again, if
     /// a thread wants it, or it can't go.
-    fn must_be_written(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pass: &mut Pass<M>,
-        page: PageNo,
-    ) -> bool {
+    fn must_be_written(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>, page: PageNo) -> bool {
         let is_free = self.with_owner_of_busy(held, page, |owner, h| {
             let is_wanted = self.frames().flags(page).contains(PageFlags::WANTED);
             let is_stored = owner.is_stored(self, page);
@@ -447,7 +432,7 @@ impl<M: Machine> Uvm<M> {
 
     /// Writes dirty anonymous pages to swap devices, each run of slots in one transfer. Pages that
     /// devices in memory have no room for go together to devices of lower priority, round by round.
-    fn write_out(&self, held: &mut Held<'_, order::Nothing>, pass: &mut Pass<M>, mut dirty: Taken) {
+    fn write_out(&self, held: &mut Unlocked<'_>, pass: &mut Pass<M>, mut dirty: Taken) {
         let mut below = None;
         while !dirty.is_empty() {
             let (mut rest, mut refused, mut highest) = (&dirty[..], Taken::new(), None);
@@ -471,7 +456,7 @@ impl<M: Machine> Uvm<M> {
     /// are full, slots that the pages themselves no longer need.
     fn run_for(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         dirty: &[PageNo],
         below: Option<i16>,
     ) -> Option<Run> {
@@ -488,7 +473,7 @@ impl<M: Machine> Uvm<M> {
     /// for them: they are as they were.
     fn write_run(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pass: &mut Pass<M>,
         run: Run,
         pages: &[PageNo],
@@ -515,7 +500,7 @@ impl<M: Machine> Uvm<M> {
     /// Makes `slot` the place of a taken page, which is about to be written there, and frees the
     /// one that it had; or none, for a page that isn't written now. An orphan is written all the
     /// same, so that the run stays one, and freed with its slot in the end.
-    fn assign(&self, held: &mut Held<'_, order::Nothing>, page: PageNo, slot: Option<Slot>) {
+    fn assign(&self, held: &mut Unlocked<'_>, page: PageNo, slot: Option<Slot>) {
         let on_its_way = PageFlags::PAGEOUT | PageFlags::CLEAN;
         self.with_owner_of_busy(held, page, |owner, h| {
             owner.set_slot(self, h, page, slot);

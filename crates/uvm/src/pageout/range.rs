@@ -13,7 +13,7 @@
 use arrayvec::ArrayVec;
 
 use crate::page::{Gather, Owner, PageFlags, Slot, SCAN};
-use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Va, VaRange};
+use machine::{order, Held, Machine, PageNo, PageRange, Pages, Pmap, Unlocked, Va, VaRange};
 
 use super::{Priority, Progress};
 use crate::amap::borrowed::Content;
@@ -53,7 +53,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn pageout_range(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: PageRange,
     ) -> Progress {
@@ -72,11 +72,7 @@ impl<M: Machine> Uvm<M> {
 
     /// A pass over those of some pages that have the owner that they were found with; then other
     /// threads may want one. The search for them is none of its time: that may sleep.
-    fn pageout_pages(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pages: &[(PageNo, Owner)],
-    ) -> Progress {
+    fn pageout_pages(&self, held: &mut Unlocked<'_>, pages: &[(PageNo, Owner)]) -> Progress {
         if pages.is_empty() {
             return Progress::default();
         }
@@ -107,12 +103,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(uvm.frames().inactive(), 8);
     /// # Ok(()) });
     /// ```
-    pub fn cool_range(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-    ) {
+    pub fn cool_range(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: PageRange) {
         let range = VaRange::from(range);
         let frames = self.frames();
         frames.flush_pending(held);
@@ -141,12 +132,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(load(uvm, space, range.start + Pages(1))?, [0]);
     /// # Ok(()) });
     /// ```
-    pub fn free_lazily(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        space: &Space<M>,
-        range: PageRange,
-    ) {
+    pub fn free_lazily(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: PageRange) {
         let (range, frames) = (VaRange::from(range), self.frames());
         frames.flush_pending(held);
         self.each_found(
@@ -192,10 +178,10 @@ impl<M: Machine> Uvm<M> {
     /// Calls `each` with the resident pages of a range, those of its amaps first.
     fn each_page(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         space: &Space<M>,
         range: VaRange,
-        mut each: impl FnMut(&mut Held<'_, order::Nothing>, &[PageNo]),
+        mut each: impl FnMut(&mut Unlocked<'_>, &[PageNo]),
     ) {
         let above = |h: &mut Held<'_, _>, e: &_, part, found: &mut _| {
             self.own_anons(h, e, part, found, |_, body, _, _| body.page())
@@ -211,10 +197,10 @@ impl<M: Machine> Uvm<M> {
     /// that it has come to.
     fn each_found(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         (space, range): (&Space<M>, VaRange),
         mut find: impl FnMut(&mut Held<'_, order::Map>, &Entry<M>, VaRange, &mut Found) -> Va,
-        mut each: impl FnMut(&mut Held<'_, order::Nothing>, &[PageNo]),
+        mut each: impl FnMut(&mut Unlocked<'_>, &[PageNo]),
     ) {
         let mut rest = range;
         while !rest.is_empty() {

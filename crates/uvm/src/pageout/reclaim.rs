@@ -52,7 +52,7 @@
 
 use machine::lines::AtomicUsize;
 use machine::lines::Ordering::{AcqRel, Relaxed, Release};
-use machine::{order, Channel, Held, Machine, NoMemory, Ordered, Ticket};
+use machine::{order, Channel, Machine, NoMemory, Ordered, Ticket, Unlocked};
 
 use super::decision::{Decision, MemoryState, Past};
 use super::{Priority, Progress};
@@ -101,7 +101,7 @@ impl<M: Machine> Waiters<M> {
     }
 
     /// Waits for the turn, which must be given back by [`leave`](Self::leave).
-    fn enter(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Turn {
+    fn enter(&self, machine: &M, held: &mut Unlocked<'_>) -> Turn {
         let mut ticket = match self.come(machine, held) {
             Ok(()) => return Turn::First,
             Err(ticket) => ticket,
@@ -119,7 +119,7 @@ impl<M: Machine> Waiters<M> {
     ///
     /// # Errors
     /// A ticket, for a thread that waits now.
-    fn come(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Result<(), Ticket> {
+    fn come(&self, machine: &M, held: &mut Unlocked<'_>) -> Result<(), Ticket> {
         let (mut turn, _) = self.turn.lock(held);
         if *turn == TurnState::Free {
             *turn = TurnState::Taken;
@@ -131,7 +131,7 @@ impl<M: Machine> Waiters<M> {
 
     /// As [`come`](Self::come), for a thread that has waited: it may take what was handed over, or
     /// gives up.
-    fn come_again(&self, machine: &M, held: &mut Held<'_, order::Nothing>) -> Result<Turn, Ticket> {
+    fn come_again(&self, machine: &M, held: &mut Unlocked<'_>) -> Result<Turn, Ticket> {
         let (mut turn, _) = self.turn.lock(held);
         let has_fatal_signal = machine.has_fatal_signal();
         if !has_fatal_signal && *turn == TurnState::Taken {
@@ -150,7 +150,7 @@ impl<M: Machine> Waiters<M> {
     }
 
     /// Hands the turn over to the thread that has waited longest.
-    fn leave(&self, machine: &M, held: &mut Held<'_, order::Nothing>) {
+    fn leave(&self, machine: &M, held: &mut Unlocked<'_>) {
         self.hand_over(machine, &mut self.turn.lock(held).0);
     }
 
@@ -270,7 +270,7 @@ impl<M: Machine> Uvm<M> {
     /// }
     /// # Ok(()) });
     /// ```
-    pub fn make_room(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+    pub fn make_room(&self, held: &mut Unlocked<'_>) -> bool {
         let mut reclaim = Reclaim::new(self.frames(), Last::Fail);
         let made = self.make_room_for(held, &mut reclaim);
         self.release_turn(held, &mut reclaim);
@@ -299,7 +299,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn with_room<T>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         last: Last,
         mut attempt: impl FnMut() -> Result<T, NoMemory>,
     ) -> Result<T, NoMemory> {
@@ -316,11 +316,7 @@ impl<M: Machine> Uvm<M> {
     /// As [`make_room`](Self::make_room), for an operation that may ask again. If it needs no more,
     /// it gives its turn back by [`release_turn`](Self::release_turn).
     #[cold]
-    pub(crate) fn make_room_for(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        reclaim: &mut Reclaim,
-    ) -> bool {
+    pub(crate) fn make_room_for(&self, held: &mut Unlocked<'_>, reclaim: &mut Reclaim) -> bool {
         let turn = match reclaim.has_turn {
             true => Turn::First,
             false => self.waiters.enter(self.mem(), held),
@@ -343,7 +339,7 @@ impl<M: Machine> Uvm<M> {
     /// Before an access of a program is served: while memory has run out and other threads wait for
     /// some, it waits for its turn.
     #[cold]
-    pub(crate) fn queue_up(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) {
+    pub(crate) fn queue_up(&self, held: &mut Unlocked<'_>, reclaim: &mut Reclaim) {
         let is_served = reclaim.has_turn || reclaim.last == Last::Fail;
         if self.has_run_out() && !is_served && self.frames().free() < self.frames().low_water() {
             reclaim.has_turn = self.waiters.enter(self.mem(), held) != Turn::GaveUp;
@@ -352,13 +348,13 @@ impl<M: Machine> Uvm<M> {
 
     /// An operation has got what it needs for now, or does without: the next waiter's turn.
     #[inline]
-    pub(crate) fn release_turn(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) {
+    pub(crate) fn release_turn(&self, held: &mut Unlocked<'_>, reclaim: &mut Reclaim) {
         if core::mem::take(&mut reclaim.has_turn) {
             self.waiters.leave(self.mem(), held);
         }
     }
 
-    fn free_or_ask(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) -> bool {
+    fn free_or_ask(&self, held: &mut Unlocked<'_>, reclaim: &mut Reclaim) -> bool {
         if self.free_some(held, reclaim) {
             return true;
         }
@@ -366,7 +362,7 @@ impl<M: Machine> Uvm<M> {
         reclaim.last == Last::AskHost && self.mem().out_of_memory(held)
     }
 
-    fn free_some(&self, held: &mut Held<'_, order::Nothing>, reclaim: &mut Reclaim) -> bool {
+    fn free_some(&self, held: &mut Unlocked<'_>, reclaim: &mut Reclaim) -> bool {
         let freed = self.stat().get(Counter::PagesFreed);
         loop {
             if reclaim.has_got_some(self.frames()) {
@@ -394,11 +390,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// A pass, where it may help, with the pass lock held.
-    fn pass_and_judge(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        reclaim: &mut Reclaim,
-    ) -> Decision {
+    fn pass_and_judge(&self, held: &mut Unlocked<'_>, reclaim: &mut Reclaim) -> Decision {
         let low = self.frames().low_water();
         let Some(target) = reclaim.target(self.frames()) else { return Decision::Refuse };
         let before = self.memory_state(held);
@@ -416,7 +408,7 @@ impl<M: Machine> Uvm<M> {
 /// The one pass, and what it leaves.
 impl<M: Machine> Uvm<M> {
     /// Begins the one pass; or waits until another thread's has ended, and says no.
-    pub(super) fn begin_pass(&self, held: &mut Held<'_, order::Nothing>) -> bool {
+    pub(super) fn begin_pass(&self, held: &mut Unlocked<'_>) -> bool {
         let ticket = self.mem().ticket(PASS_ENDED);
         if !self.mem().passes.runs.swap(true, AcqRel) {
             return true;
@@ -437,7 +429,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Counts of this moment.
-    pub(super) fn memory_state(&self, held: &mut Held<'_, order::Nothing>) -> MemoryState {
+    pub(super) fn memory_state(&self, held: &mut Unlocked<'_>) -> MemoryState {
         // First what is under way, which is free next: rather counted twice than not at all.
         let (leaving, coming) = (self.pages_in_flight(), self.pages_coming_in());
         let being_freed = self.frames().being_freed();
@@ -459,7 +451,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// A pass for a thread that was refused memory: a desperate one if there is no other way.
-    fn direct_pass(&self, held: &mut Held<'_, order::Nothing>, target: usize) -> Progress {
+    fn direct_pass(&self, held: &mut Unlocked<'_>, target: usize) -> Progress {
         self.stat().add(self.mem().cpu(), Counter::DirectPasses, 1);
         let fair = match self.has_run_out() {
             true => Progress::default(),
@@ -492,13 +484,13 @@ impl<M: Machine> Uvm<M> {
         fair.and(pass)
     }
 
-    fn know(&self, held: &mut Held<'_, order::Nothing>, known: Option<NoProgress>) {
+    fn know(&self, held: &mut Unlocked<'_>, known: Option<NoProgress>) {
         *self.known.lock(held).0 = known;
         self.mem().passes.has_run_out.store(known.is_some(), Relaxed);
     }
 
     /// What a pass can take at most, but for what is under way.
-    fn fresh(&self, held: &mut Held<'_, order::Nothing>) -> usize {
+    fn fresh(&self, held: &mut Unlocked<'_>) -> usize {
         let files = self.file_pages(held);
         let was_freed = self.stat().get(Counter::FreedLazily) != 0;
         if self.swap().slots() == 0 && files == 0 && !was_freed {
@@ -526,14 +518,14 @@ impl<M: Machine> Uvm<M> {
         self.stat().get(Counter::SwapErrors) + self.stat().get(Counter::FileErrors)
     }
 
-    fn file_pages(&self, held: &mut Held<'_, order::Nothing>) -> usize {
+    fn file_pages(&self, held: &mut Unlocked<'_>) -> usize {
         self.frames().flush_pending(held);
         self.frames().of_class(Class::File) + self.frames().of_class(Class::Exec)
     }
 
     /// Numbers of which one changes whenever a pass might find what the last one did not, but for
     /// wirings.
-    fn state_of_memory(&self, held: &mut Held<'_, order::Nothing>) -> [u64; 6] {
+    fn state_of_memory(&self, held: &mut Unlocked<'_>) -> [u64; 6] {
         let frames = self.frames();
         [
             self.stat().get(Counter::PagesFreed),

@@ -19,7 +19,7 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Ticket};
+use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Ticket, Unlocked};
 
 use super::{Last, Priority, Reclaim};
 use crate::anon::AnonNo;
@@ -94,11 +94,7 @@ impl<M: Machine> Uvm<M> {
     /// Dirty anonymous pages that swap has room for; if they are few, after pages in memory have
     /// given up slots that do them no good, as far as is needed for a write. Cost: if they are few,
     /// by anons that a pass of this priority looks at, from where the last one ended.
-    pub(super) fn make_slots_free(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        priority: Priority,
-    ) -> usize {
+    pub(super) fn make_slots_free(&self, held: &mut Unlocked<'_>, priority: Priority) -> usize {
         let room = self.swap().room(held) as usize;
         if self.swap().slots() == 0 || room >= WRITE_CLUSTER {
             return room;
@@ -121,7 +117,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Takes the slot of an anon in memory back if it is spare, and says whether it was.
-    fn reclaim_slot(&self, held: &mut Held<'_, order::Nothing>, no: AnonNo) -> bool {
+    fn reclaim_slot(&self, held: &mut Unlocked<'_>, no: AnonNo) -> bool {
         let (mut body, mut h) = self.anons.get(no).lock(held);
         let Some(page) = body.page().filter(|_| body.swap.is_some()) else { return false };
         let is_busy = self.frames().flags(page).contains(PageFlags::BUSY);
@@ -149,22 +145,14 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(load(uvm, space, range.start)?, [1], "it came home");
     /// # Ok(()) });
     /// ```
-    pub fn swap_off(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        id: SwapId,
-    ) -> Result<(), SwapError> {
+    pub fn swap_off(&self, held: &mut Unlocked<'_>, id: SwapId) -> Result<(), SwapError> {
         let numbers = self.swap().begin_off(held, id)?;
         let result = self.empty(held, &numbers);
         self.swap().end_off(held, id, result);
         result
     }
 
-    fn empty(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        numbers: &Range<u32>,
-    ) -> Result<(), SwapError> {
+    fn empty(&self, held: &mut Unlocked<'_>, numbers: &Range<u32>) -> Result<(), SwapError> {
         let (_, lost) = self.swap().used_on(held, numbers);
         let (mut last, mut reclaim) = (0, Reclaim::new(self.frames(), Last::Fail));
         loop {
@@ -205,7 +193,7 @@ impl<M: Machine> Uvm<M> {
     /// One round over all anons and all anonymous objects.
     fn bring_home(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         home: &mut Homecoming<'_>,
     ) -> Result<(), NoMemory> {
         for no in (1..self.anons.end(held)).filter_map(AnonNo::new) {
@@ -250,7 +238,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Starts the reads of a batch, consecutive slots together.
-    fn read_home(&self, held: &mut Held<'_, order::Nothing>, home: &mut Homecoming<'_>) {
+    fn read_home(&self, held: &mut Unlocked<'_>, home: &mut Homecoming<'_>) {
         home.batch.sort_unstable_by_key(|&(slot, ..)| slot);
         let follows = |a: &(Slot, PageNo, bool), b: &(Slot, PageNo, bool)| {
             !a.2 && !b.2 && b.0 == a.0.behind(1)
@@ -284,7 +272,7 @@ impl<M: Machine> Zram<M> {
     /// ```
     pub fn set_share(
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         on: &mut ZramOn<M>,
         percent: u8,
     ) -> Result<(), SwapError> {

@@ -11,7 +11,7 @@ use crate::io::ReadRequest;
 use crate::object::{Access, GetError, ORef, Pager};
 use crate::page::{Gather, Owner, PageFlags};
 use crate::{Stop, Uvm};
-use machine::{order, Held, Machine, PageNo, Pages};
+use machine::{Machine, PageNo, Pages, Unlocked};
 
 /// What a host means to do with a page.
 ///
@@ -54,7 +54,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn with_page<T>(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &Arc<dyn Pager<M>>,
         index: Pages,
         intent: Intent,
@@ -82,7 +82,7 @@ impl<M: Machine> Uvm<M> {
     /// One attempt to pin a page; `None` if the pager knows nothing but zeroes there, for a reader.
     fn pin(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         oref: &ORef<M>,
         index: Pages,
         intent: Intent,
@@ -129,7 +129,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn unpin(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &Arc<dyn Pager<M>>,
         page: PageNo,
         intent: Intent,
@@ -165,12 +165,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(load::<1>(uvm, space, at + Pages(1)), Err(FaultError::Bus));
     /// # Ok(()) });
     /// ```
-    pub fn truncate(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        pager: &Arc<dyn Pager<M>>,
-        len: Pages,
-    ) {
+    pub fn truncate(&self, held: &mut Unlocked<'_>, pager: &Arc<dyn Pager<M>>, len: Pages) {
         self.cut(held, pager, len.0..len.0, Some(len));
     }
 
@@ -189,7 +184,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn punch(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &Arc<dyn Pager<M>>,
         range: core::ops::Range<u64>,
     ) {
@@ -202,7 +197,7 @@ impl<M: Machine> Uvm<M> {
     /// been flushed, still loads and stores what was there.
     fn cut(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         pager: &Arc<dyn Pager<M>>,
         mut rest: core::ops::Range<u64>,
         len: Option<Pages>,

@@ -14,7 +14,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Unlocked};
 
 use crate::io::{ReadRequest, Source, CLUSTER};
 use crate::object::{Access, Advice, GetError, Launder, Object, ObjectBody, Pager, Quota};
@@ -77,11 +77,7 @@ impl<M: Machine> AnonObject<M> {
     /// uvm.detach(held, &*object);
     /// # Ok(()) });
     /// ```
-    pub fn new(
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        len: Pages,
-    ) -> Result<Arc<Self>, NoMemory> {
+    pub fn new(uvm: &Uvm<M>, held: &mut Unlocked<'_>, len: Pages) -> Result<Arc<Self>, NoMemory> {
         let object = Object::new(uvm, len);
         uvm.new_pager(held, AnonObject { object, _attached: None })
     }
@@ -106,7 +102,7 @@ impl<M: Machine> AnonObject<M> {
     /// ```
     pub fn within(
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         len: Pages,
         quota: Arc<Quota>,
         attached: Option<Box<dyn Attached>>,

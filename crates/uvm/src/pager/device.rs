@@ -12,7 +12,7 @@
 use alloc::sync::Arc;
 
 use crate::page::Gather;
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Unlocked};
 
 use crate::object::{Access, GetError, Object, ObjectBody, Pager, Removed};
 use crate::Uvm;
@@ -63,7 +63,7 @@ impl<M: Machine> DevicePager<M> {
     /// ```
     pub fn new(
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         first: PageNo,
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {

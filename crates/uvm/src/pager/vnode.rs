@@ -20,7 +20,9 @@ use alloc::sync::Arc;
 use core::ops::Range;
 
 use arrayvec::ArrayVec;
-use machine::{order, Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Ticket};
+use machine::{
+    order, Channel, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Ticket, Unlocked,
+};
 
 use crate::io::{Direction, ReadRequest, Source, Transfer};
 use crate::object::ahead::{Plan, Reader};
@@ -146,7 +148,7 @@ impl<M: Machine> VnodePager<M> {
     /// ```
     pub fn new(
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         vnode: Box<dyn Vnode<M>>,
         len: Pages,
     ) -> Result<Arc<Self>, NoMemory> {
@@ -174,7 +176,7 @@ impl<M: Machine> VnodePager<M> {
     pub fn clean(
         &self,
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         range: Range<u64>,
     ) -> Result<(), IoError> {
         let before = self.write_errors(held);
@@ -194,7 +196,7 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// Starts the write of all dirty pages in the range, and waits for them.
-    fn clean_once(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+    fn clean_once(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, range: Range<u64>) {
         self.start_writes(uvm, held, range.clone(), |held, rest, ticket| {
             uvm.mem().wait(held, ticket);
             rest.start
@@ -220,12 +222,7 @@ impl<M: Machine> VnodePager<M> {
     /// file.wait_cleaned(uvm, held, 0..4);
     /// # Ok(()) });
     /// ```
-    pub fn start_cleaning(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        range: Range<u64>,
-    ) {
+    pub fn start_cleaning(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, range: Range<u64>) {
         self.start_writes(uvm, held, range, |held, rest, _| {
             let (body, _) = self.object.lock(held);
             let busy =
@@ -240,9 +237,9 @@ impl<M: Machine> VnodePager<M> {
     fn start_writes(
         &self,
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         mut range: Range<u64>,
-        mut busy: impl FnMut(&mut Held<'_, order::Nothing>, Range<u64>, Ticket) -> u64,
+        mut busy: impl FnMut(&mut Unlocked<'_>, Range<u64>, Ticket) -> u64,
     ) {
         let mut run = Run { index: Pages(0), pages: ArrayVec::new() };
         loop {
@@ -267,12 +264,7 @@ impl<M: Machine> VnodePager<M> {
     /// file.wait_cleaned(uvm, held, 0..4);
     /// # Ok(()) });
     /// ```
-    pub fn wait_cleaned(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        mut range: Range<u64>,
-    ) {
+    pub fn wait_cleaned(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, mut range: Range<u64>) {
         loop {
             let ticket = {
                 let (body, _) = self.object.lock(held);
@@ -300,7 +292,7 @@ impl<M: Machine> VnodePager<M> {
     /// }
     /// # Ok(()) });
     /// ```
-    pub fn give_up(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+    pub fn give_up(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, range: Range<u64>) {
         let frames = uvm.frames();
         let (body, _) = self.object.lock(held);
         for (_, page) in body.marked(range) {
@@ -325,7 +317,7 @@ impl<M: Machine> VnodePager<M> {
     /// assert_eq!(file.object().resident(held), 0);
     /// # Ok(()) });
     /// ```
-    pub fn drop_clean(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, range: Range<u64>) {
+    pub fn drop_clean(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, range: Range<u64>) {
         let (mut down, mut next) = (Gather::new(), range.start);
         {
             let (mut body, mut h) = self.object.lock(held);
@@ -357,12 +349,7 @@ impl<M: Machine> VnodePager<M> {
     /// assert_eq!(file.object().resident(held), 0, "they are read again at the next access");
     /// # Ok(()) });
     /// ```
-    pub fn invalidate(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        mut range: Range<u64>,
-    ) -> bool {
+    pub fn invalidate(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, mut range: Range<u64>) -> bool {
         loop {
             let mut down = Gather::new();
             let gone = {
@@ -395,7 +382,7 @@ impl<M: Machine> VnodePager<M> {
     /// file.mark_hole(uvm, held, Pages(0)); // It isn't in memory: nothing is to be done.
     /// # Ok(()) });
     /// ```
-    pub fn mark_hole(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) {
+    pub fn mark_hole(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, index: Pages) {
         let (machine, mut down) = (uvm.mem(), Gather::new());
         loop {
             let busy = {
@@ -427,7 +414,7 @@ impl<M: Machine> VnodePager<M> {
     /// assert_eq!(file.write_errors(held), 0);
     /// # Ok(()) });
     /// ```
-    pub fn write_errors(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
+    pub fn write_errors(&self, held: &mut Unlocked<'_>) -> u64 {
         self.object.lock(held).0.write_errors
     }
 
@@ -442,7 +429,7 @@ impl<M: Machine> VnodePager<M> {
     /// assert_eq!(file.stored_to(held), 0);
     /// # Ok(()) });
     /// ```
-    pub fn stored_to(&self, held: &mut Held<'_, order::Nothing>) -> u64 {
+    pub fn stored_to(&self, held: &mut Unlocked<'_>) -> u64 {
         self.object.lock(held).0.stored_to
     }
 
@@ -467,7 +454,7 @@ impl<M: Machine> VnodePager<M> {
     fn take_dirty(
         &self,
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         range: Range<u64>,
         run: &mut Run,
     ) -> Result<(), Ticket> {
@@ -532,12 +519,7 @@ impl<M: Machine> VnodePager<M> {
     }
 
     /// The dirty pages that lie around one in a row, as far as one write goes.
-    fn around(
-        &self,
-        uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
-        index: Pages,
-    ) -> Range<u64> {
+    fn around(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, index: Pages) -> Range<u64> {
         let (body, _) = self.object.lock(held);
         let goes = |&n: &u64| {
             body.page(Pages(n)).is_some_and(|page| !is_busy(uvm, page) && !uvm.mem().is_clean(page))
@@ -547,7 +529,7 @@ impl<M: Machine> VnodePager<M> {
         first..first + WRITE_CLUSTER as u64
     }
 
-    fn write(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, run: &Run) {
+    fn write(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, run: &Run) {
         let (stat, cpu) = (uvm.stat(), uvm.mem().cpu());
         stat.add(cpu, Counter::FileWrites, 1);
         stat.add(cpu, Counter::FilePagesWritten, run.pages.len() as u64);
@@ -625,7 +607,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
     fn start_read(
         &self,
         uvm: &Uvm<M>,
-        _: &mut Held<'_, order::Nothing>,
+        _: &mut Unlocked<'_>,
         index: Pages,
         pages: &[PageNo],
     ) -> Transfer {
@@ -635,7 +617,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
     fn fill_hole(
         &self,
         uvm: &Uvm<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         index: Pages,
     ) -> Result<(), GetError> {
         let cuts = self.object.lock(held).0.cuts;
@@ -658,7 +640,7 @@ impl<M: Machine> Pager<M> for VnodePager<M> {
 
     /// Pages around the one go with it. They stay where they are when that has ended, clean, for
     /// the next pass.
-    fn put(&self, uvm: &Uvm<M>, held: &mut Held<'_, order::Nothing>, index: Pages) -> Put {
+    fn put(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, index: Pages) -> Put {
         if self.vnode.write_later() {
             return Put::Later;
         }

@@ -37,7 +37,7 @@ use machine::lines::{AtomicU32, Ordering::Relaxed};
 use arrayvec::ArrayVec;
 
 pub(crate) use bits::Bits;
-use machine::{order, Before, Held, Machine, Ordered, PageNo};
+use machine::{order, Before, Held, Machine, Ordered, PageNo, Unlocked};
 
 use crate::io::Transfer;
 use crate::page::Memory;
@@ -104,22 +104,10 @@ pub trait SwapDevice<M: Machine>: Send + Sync {
     fn slots(&self) -> u32;
 
     /// Fills pages, at most [`CLUSTER`](crate::io::CLUSTER), from consecutive slots.
-    fn read(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, order::Nothing>,
-        slot: u32,
-        pages: &[PageNo],
-    ) -> Transfer;
+    fn read(&self, machine: &M, held: &mut Unlocked<'_>, slot: u32, pages: &[PageNo]) -> Transfer;
 
     /// Writes pages, at most [`WRITE_CLUSTER`], to consecutive slots.
-    fn write(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, order::Nothing>,
-        slot: u32,
-        pages: &[PageNo],
-    ) -> Transfer;
+    fn write(&self, machine: &M, held: &mut Unlocked<'_>, slot: u32, pages: &[PageNo]) -> Transfer;
 
     /// Whether the device is memory, where a transfer of many pages gains nothing and a copy of a
     /// page that has been read wastes a page: each page is transferred alone, and its slot is free
@@ -461,7 +449,7 @@ impl<M: Machine> Swap<M> {
     pub(crate) fn write(
         &self,
         machine: &Memory<M>,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         slot: Slot,
         pages: &[PageNo],
     ) -> Transfer {
@@ -474,7 +462,7 @@ impl<M: Machine> Swap<M> {
     /// Stops giving slots of a device, and says which numbers they have.
     pub(crate) fn begin_off(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         id: SwapId,
     ) -> Result<Range<u32>, SwapError> {
         let (mut table, _) = self.table.lock(held);
@@ -491,7 +479,7 @@ impl<M: Machine> Swap<M> {
     /// couldn't be `emptied`, gives its slots again.
     pub(crate) fn end_off(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         id: SwapId,
         emptied: Result<(), SwapError>,
     ) {
@@ -510,11 +498,7 @@ impl<M: Machine> Swap<M> {
     }
 
     /// Slots in use among a device's numbers, and those that lost what they held.
-    pub(crate) fn used_on(
-        &self,
-        held: &mut Held<'_, order::Nothing>,
-        numbers: &Range<u32>,
-    ) -> (u32, u32) {
+    pub(crate) fn used_on(&self, held: &mut Unlocked<'_>, numbers: &Range<u32>) -> (u32, u32) {
         let (table, _) = self.table.lock(held);
         let device = table.devices.iter().find(|d| d.base == numbers.start);
         device.map_or((0, 0), |d| (d.bits.used, d.bits.lost))
@@ -538,7 +522,7 @@ impl<M: Machine> Uvm<M> {
     /// ```
     pub fn swap_on(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         io: Arc<dyn SwapDevice<M>>,
         priority: i16,
     ) -> Result<SwapId, SwapError> {
@@ -568,7 +552,7 @@ impl<M: Machine> Uvm<M> {
     /// Starts a read of pages from consecutive slots, all in use.
     pub(crate) fn read_swap(
         &self,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         slot: Slot,
         pages: &[PageNo],
     ) -> Transfer {
@@ -605,7 +589,7 @@ impl<M: Machine> Uvm<M> {
     /// assert_eq!(priorities, [1, 0]);
     /// # Ok(()) });
     /// ```
-    pub fn swap_info(&self, held: &mut Held<'_, order::Nothing>) -> ArrayVec<SwapInfo, DEVICES> {
+    pub fn swap_info(&self, held: &mut Unlocked<'_>) -> ArrayVec<SwapInfo, DEVICES> {
         self.swap().table.lock(held).0.devices.iter().map(Device::info).collect()
     }
 

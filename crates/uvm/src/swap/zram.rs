@@ -31,7 +31,7 @@ use machine::lines::{AtomicU32, Ordering::Relaxed};
 use lz4_flex::block::{
     compress_into_with_table, decompress_into, get_maximum_output_size, CompressTable,
 };
-use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, PAGE_SIZE};
+use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, Unlocked, PAGE_SIZE};
 
 use super::pieces::Pieces;
 use super::size_classes::{Chunk, Parts, SizeClasses};
@@ -162,7 +162,7 @@ impl<M: Machine> Zram<M> {
     }
 
     /// Gives it another share of so many frames.
-    pub(crate) fn resize(&self, held: &mut Held<'_, order::Nothing>, total: usize, percent: u8) {
+    pub(crate) fn resize(&self, held: &mut Unlocked<'_>, total: usize, percent: u8) {
         let mut store = self.store.lock(held).0;
         store.set_percent(total, percent);
         self.room.store(store.room(), Relaxed);
@@ -179,7 +179,7 @@ impl<M: Machine> Zram<M> {
     /// println!("{:?}", device.info(held));
     /// # Ok(()) });
     /// ```
-    pub fn info(&self, held: &mut Held<'_, order::Nothing>) -> ZramInfo {
+    pub fn info(&self, held: &mut Unlocked<'_>) -> ZramInfo {
         let (store, _) = self.store.lock(held);
         ZramInfo { frames: store.chunks.used, ..store.info }
     }
@@ -198,7 +198,7 @@ impl<M: Machine> Zram<M> {
     /// device.audit(held)?;
     /// # Ok(()) });
     /// ```
-    pub fn audit(&self, held: &mut Held<'_, order::Nothing>) -> Result<(), &'static str> {
+    pub fn audit(&self, held: &mut Unlocked<'_>) -> Result<(), &'static str> {
         let (store, _) = self.store.lock(held);
         let count = |which: fn(&Entry) -> bool| store.entries.iter().filter(|&e| which(e)).count();
         if count(|entry| !matches!(entry, Entry::Empty)) != store.info.pages as usize {
@@ -213,7 +213,7 @@ impl<M: Machine> Zram<M> {
     fn write_page(
         &self,
         machine: &M,
-        held: &mut Held<'_, order::Nothing>,
+        held: &mut Unlocked<'_>,
         slot: u32,
         page: PageNo,
     ) -> Result<(), NoMemory> {
@@ -238,13 +238,7 @@ impl<M: Machine> Zram<M> {
         Ok(())
     }
 
-    fn read_page(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, order::Nothing>,
-        slot: u32,
-        page: PageNo,
-    ) -> bool {
+    fn read_page(&self, machine: &M, held: &mut Unlocked<'_>, slot: u32, page: PageNo) -> bool {
         let (mut work, mut h) = self.work.lock(held);
         let (mut store, _h) = self.store.lock(&mut h);
         store.info.read += 1;
@@ -283,13 +277,7 @@ impl<M: Machine> SwapDevice<M> for Zram<M> {
         self.room.load(Relaxed)
     }
 
-    fn read(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, order::Nothing>,
-        slot: u32,
-        pages: &[PageNo],
-    ) -> Transfer {
+    fn read(&self, machine: &M, held: &mut Unlocked<'_>, slot: u32, pages: &[PageNo]) -> Transfer {
         let mut slots = (slot..).zip(pages);
         match slots.all(|(slot, &page)| self.read_page(machine, held, slot, page)) {
             true => Transfer::Done,
@@ -297,13 +285,7 @@ impl<M: Machine> SwapDevice<M> for Zram<M> {
         }
     }
 
-    fn write(
-        &self,
-        machine: &M,
-        held: &mut Held<'_, order::Nothing>,
-        slot: u32,
-        pages: &[PageNo],
-    ) -> Transfer {
+    fn write(&self, machine: &M, held: &mut Unlocked<'_>, slot: u32, pages: &[PageNo]) -> Transfer {
         let mut slots = (slot..).zip(pages);
         match slots.all(|(slot, &page)| self.write_page(machine, held, slot, page).is_ok()) {
             true => Transfer::Done,
