@@ -6,9 +6,10 @@
 //!     Copy          each has its own from now on; copied as it is written
 //!     Donate        from: a hole          DonateZero   from: the same mappings, of zeroes
 //! ```
-//! Both maps are locked at once, so no thread sees the memory in neither or, if donated, in both;
-//! all that can fail is reserved before. Translations of donated memory go, or come along where the
-//! port can move whole tables ([`Pmap::pass`]).
+//! What is donated is moved with both maps locked at once, so no thread sees the memory in neither
+//! or in both; all that can fail is reserved before. Its translations go, or come along where the
+//! port can move whole tables ([`Pmap::pass`]). What is shared or copied is forked first, with the
+//! giver's map claimed, into a space that no thread has, and that is donated.
 //!
 //! A [`Detached`] range is one that has been taken and not been given to any space yet: an address
 //! space in which no CPU runs. It can be looked at, loaned from, copied or shared again, paged out,
@@ -26,10 +27,7 @@ use crate::page::Gather;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Unlocked, Va, VaRange};
 
-use crate::amap::LOOKS_AT_ONCE;
-use crate::fork::steps::MadeUpTo;
 use crate::fork::Fork;
-use crate::map::adopt::AT_ONCE;
 use crate::map::lock::TreeGuard;
 use crate::map::steps::{Ahead, Lock, TRANSLATIONS};
 use crate::map::tree::{built_bytes, Taken, Tree};
@@ -172,39 +170,17 @@ impl<'a, M: Machine> Trees<'a, M> {
     }
 }
 
-/// Whether threads have the space that memory is passed to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
-    InUse,
-    /// The caller makes it.
-    New,
-}
-
-/// How a call ended.
-enum Passed {
-    At(Va),
-    /// Nothing was done: what is to be passed is to be made in steps, where no thread has it. It
-    /// takes too long for one, or other spaces write to what is copied, and all mappings of its
-    /// pages are to be made read-only first.
-    InSteps,
-}
-
-/// A call under way.
-struct Passing<'a, M: Machine> {
+/// A donation under way.
+struct Donation<'a, M: Machine> {
     uvm: &'a Uvm<M>,
     from: &'a Space<M>,
     range: VaRange,
     to: &'a Space<M>,
-    target: Target,
     place: Place,
     mode: Pass,
     down: Gather,
     /// What was at its new place.
     replaced: Taken<Entry<M>>,
-    /// Copies that were made before memory ran out.
-    half: Taken<Entry<M>>,
-    /// An attempt has cut the source's entries.
-    has_cut: bool,
 }
 
 impl<M: Machine> Uvm<M> {
@@ -243,74 +219,44 @@ impl<M: Machine> Uvm<M> {
         mode: Pass,
     ) -> Result<Va, MapError> {
         let pages = VaRange::from(range);
-        match self.pass_entries(held, (from, pages), (to, Target::InUse), place, mode)? {
-            Passed::At(va) => Ok(va),
-            Passed::InSteps => {
-                let copy = self.extract(held, from, range, mode)?;
-                self.attach_range(held, to, copy, place).map_err(|(e, copy)| {
-                    self.drop_detached(held, copy);
-                    self.merge_refused(held, from, pages);
-                    e
-                })
-            }
+        if mode.inheritance().is_none() {
+            return self.donate(held, (from, pages), to, place, mode);
         }
+        check_pass(from, pages, to, place)?;
+        let copy = self.extract(held, from, range, mode)?;
+        self.attach_range(held, to, copy, place).map_err(|(e, copy)| {
+            self.drop_detached(held, copy);
+            self.merge_refused(held, from, pages);
+            e
+        })
     }
 
-    fn pass_entries(
+    fn donate(
         &self,
         held: &mut Unlocked<'_>,
         (from, range): (&Space<M>, VaRange),
-        (to, target): (&Space<M>, Target),
+        to: &Space<M>,
         place: Place,
         mode: Pass,
-    ) -> Result<Passed, MapError> {
-        if range.is_empty() || range.intersect(from.map.bounds) != range {
-            return Err(MapError::Invalid);
-        }
-        if range.pages() > to.map.bounds.pages() {
-            return Err(MapError::NoSpace);
-        }
-        let (mut is_moved_singly, mut replaces) = (false, NOWHERE);
-        if let Some(va) = place.fixed() {
-            let new = within(to.map.bounds, va, range.pages()).ok_or(MapError::Invalid)?;
-            if core::ptr::eq(from, to) && !new.intersect(range).is_empty() {
-                return Err(MapError::Invalid);
-            }
-            if matches!(place, Place::Fixed(_)) {
-                replaces = new;
-            }
-            is_moved_singly = mode.inheritance().is_none() && moves_many(range, va);
-        }
-        if mode == Pass::Share && self.anons.borrowed.load(Relaxed) > AT_ONCE {
-            self.adopt_in_steps(held, from, range)?;
-        }
-        let (replaced, half, down) = (Taken::new(), Taken::new(), Gather::new());
-        let ahead = match mode {
-            Pass::Share | Pass::Copy => Ahead::nothing(from, NOWHERE),
-            Pass::Donate | Pass::DonateZero => self.move_ahead(held, from, range, is_moved_singly),
-        };
-        let mut ahead = [ahead, self.forget_ahead(held, to, replaces)];
-        let (uvm, has_cut) = (self, false);
-        let mut passing =
-            Passing { uvm, from, range, to, target, place, mode, down, replaced, half, has_cut };
+    ) -> Result<Va, MapError> {
+        let new = check_pass(from, range, to, place)?;
+        let is_moved_singly = place.fixed().is_some_and(|va| moves_many(range, va));
+        let replaces = if matches!(place, Place::Fixed(_)) { new } else { NOWHERE };
+        let (uvm, replaced, down) = (self, Taken::new(), Gather::new());
+        let mut ahead = [
+            self.move_ahead(held, from, range, is_moved_singly),
+            self.forget_ahead(held, to, replaces),
+        ];
+        let mut donation = Donation { uvm, from, range, to, place, mode, down, replaced };
         let reserve = Change::MOVE.bytes::<M>();
         let result =
             self.attempt_ahead(held, &mut ahead, reserve, |held, reserved, lock, ahead| {
-                let passed = passing.attempt(held, reserved, lock, ahead);
-                if passed.is_err() {
-                    // The next attempt begins anew, with the memory that this one took.
-                    self.release_entries(held, &mut passing.half, &mut passing.down);
-                    passing.down.perform(self.frames(), self.mem(), held);
-                }
-                passed
+                donation.attempt(held, reserved, lock, ahead)
             });
-        self.release_entries(held, &mut passing.replaced, &mut passing.down);
-        passing.down.perform(self.frames(), self.mem(), held);
-        if !matches!(result, Ok(Passed::At(_))) {
+        self.release_entries(held, &mut donation.replaced, &mut donation.down);
+        donation.down.perform(self.frames(), self.mem(), held);
+        if result.is_err() {
             self.wire_ahead_again(held, &ahead);
-        }
-        if passing.has_cut && result.is_err() {
-            self.merge_refused(held, from, range);
         }
         result
     }
@@ -360,18 +306,12 @@ impl<M: Machine> Uvm<M> {
         }
         // Of the giver's family, whose copies are known already.
         let space = self.space_of(held, range, from.family)?;
-        let (target, place) = ((&space, Target::New), Place::FixedNoReplace(range.start));
-        let passed =
-            self.pass_entries(held, (from, range), target, place, mode).and_then(|passed| {
-                if matches!(passed, Passed::InSteps) {
-                    let inherit = mode.inheritance().unwrap_or(Inherit::Share);
-                    self.fork_range_in_steps(held, from, range, inherit, &space)?;
-                }
-                match mode {
-                    Pass::Copy => Ok(self.write_protect_copies(held, &space)?),
-                    Pass::Share | Pass::Donate | Pass::DonateZero => Ok(()),
-                }
-            });
+        let place = Place::FixedNoReplace(range.start);
+        let passed = match mode.inheritance() {
+            Some(inherit) => check_pass(from, range, &space, place)
+                .and_then(|_| self.fork_range(held, from, range, inherit, &space)),
+            None => self.donate(held, (from, range), &space, place, mode).map(|_| ()),
+        };
         if let Err(e) = passed {
             self.space_destroy(held, space);
             if mode == Pass::Copy {
@@ -411,12 +351,11 @@ impl<M: Machine> Uvm<M> {
             return Err((MapError::Invalid, detached));
         }
         let given = (&detached.space, detached.space.map.bounds);
-        match self.pass_entries(held, given, (to, Target::InUse), place, Pass::Donate) {
-            Ok(Passed::At(va)) => {
+        match self.donate(held, given, to, place, Pass::Donate) {
+            Ok(va) => {
                 self.drop_detached(held, detached);
                 Ok(va)
             }
-            Ok(Passed::InSteps) => unreachable!("only copies are made apart"),
             Err(e) => Err((e, detached)),
         }
     }
@@ -492,7 +431,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Makes a range of a space that no thread has inherit another, in steps, with the map claimed.
-    fn fork_range_in_steps(
+    fn fork_range(
         &self,
         held: &mut Unlocked<'_>,
         from: &Space<M>,
@@ -512,7 +451,6 @@ impl<M: Machine> Uvm<M> {
             }
             let made = (copy, &mut entries);
             let mut fork = Fork::new(self, (from, range), Some(inherit), made, &mut down);
-            fork.is_in_steps = true;
             let copied = fork.make_in_steps(held);
             {
                 let (mut tree, mut h) = from.map.lock_and_unclaim(self.mem(), held);
@@ -524,15 +462,17 @@ impl<M: Machine> Uvm<M> {
                 Stop::Fail(e.into())
             })
         });
-        let count = entries.len();
         *copy.map.tree.lock(held).0 = entries;
         down.perform(self.frames(), self.mem(), held);
-        self.stat().add(self.mem().cpu(), Counter::EntriesPassed, count as u64);
-        result
+        result?;
+        if inherit == Inherit::Copy {
+            self.write_protect_copies(held, copy)?;
+        }
+        Ok(())
     }
 }
 
-impl<M: Machine> Passing<'_, M> {
+impl<M: Machine> Donation<'_, M> {
     /// One attempt; `None` if so much is shown of what is given or replaced that the maps are to be
     /// claimed first.
     fn attempt(
@@ -541,7 +481,7 @@ impl<M: Machine> Passing<'_, M> {
         reserved: usize,
         lock: Lock,
         ahead: &[Ahead<'_, M>],
-    ) -> Result<Option<Passed>, Stop<MapError>> {
+    ) -> Result<Option<Va>, Stop<MapError>> {
         let (uvm, from, to, range) = (self.uvm, self.from, self.to, self.range);
         let one = core::ptr::eq(from, to);
         let (mut trees, mut h) = if one {
@@ -564,7 +504,7 @@ impl<M: Machine> Passing<'_, M> {
         let entries = passable(&trees.from, range)?;
         let at = self.choose(trees.to())?;
         let new = VaRange::new(at, at + range.pages());
-        // All that can be refused is, before anything is copied or cut.
+        // All that can be refused is, before anything is cut.
         let source = from.locked(uvm, &mut trees.from, &mut h);
         let own = source.clips(range);
         let has_room = own == 0 || source.has_room(own);
@@ -575,36 +515,19 @@ impl<M: Machine> Passing<'_, M> {
         if !has_room || !target.has_room(more) {
             return Err(Stop::Fail(MapError::TooMany));
         }
-        let target_in_use = self.target == Target::InUse;
-        if self.mode == Pass::Copy
-            && (uvm.copies_in_steps(from, range)
-                || target_in_use && written_by_others(&trees.from, &mut h, range))
-        {
-            return Ok(Some(Passed::InSteps));
-        }
-        let is_given = self.mode.inheritance().is_none();
-        if is_full || (is_given && uvm.moves_much(from, lock, range, at)) {
+        if is_full || uvm.moves_much(from, lock, range, at) {
             return Ok(None);
         }
-        let Some(need) = self.heap_bytes(&mut trees, &mut h, new, entries) else {
-            return Ok(Some(Passed::InSteps));
-        };
+        let need = heap_bytes(&mut trees, new, entries);
         Stop::ensure(need, reserved)?;
         clip(&mut trees.from, range);
-        self.has_cut = true;
-        let mut passed = match is_given {
-            false => self.fork_part(&mut trees.from, &mut h)?,
-            true => self.take_part(&mut trees.from, &mut h),
-        };
+        let mut passed = self.take_part(&mut trees.from, &mut h);
         // What was there goes first: a table may come in its place.
         if !trees.to().is_free(new) {
             let (replaced, down) = (&mut self.replaced, &mut self.down);
             to.locked(uvm, trees.to(), &mut h).take_out(new, replaced, down);
         }
-        if is_given {
-            let (from, to) = (&from.pmap, &to.pmap);
-            uvm.mem().pmap().pass(&mut h, from, range, to, at, &mut self.down);
-        }
+        uvm.mem().pmap().pass(&mut h, &from.pmap, range, &to.pmap, at, &mut self.down);
         self.down.flush(uvm.mem().pmap());
         passed.each(|e| e.note_copier(&mut h, to.family));
         passed.shift(range.start, at);
@@ -612,7 +535,7 @@ impl<M: Machine> Passing<'_, M> {
         from.locked(uvm, &mut trees.from, &mut h).merge(range);
         to.locked(uvm, trees.to(), &mut h).merge(new);
         uvm.stat().add(uvm.mem().cpu(), Counter::EntriesPassed, entries as u64);
-        Ok(Some(Passed::At(at)))
+        Ok(Some(at))
     }
 
     /// Where the range will lie: anywhere, where it can be moved by tables if it has some.
@@ -624,60 +547,6 @@ impl<M: Machine> Passing<'_, M> {
             }
         }
         choose_place(tree, map, range.pages(), place)
-    }
-
-    /// Heap bytes for all that a call does behind this point; none if that takes more than a step.
-    fn heap_bytes(
-        &self,
-        trees: &mut Trees<'_, M>,
-        held: &mut Held<'_, order::Map>,
-        new: VaRange,
-        entries: usize,
-    ) -> Option<usize> {
-        // Both trees are cut, and a range put into either; several entries are made as a tree, or
-        // taken as one.
-        let several = usize::from(entries > 1);
-        let tallest = trees.from.splice_bytes().max(trees.to().splice_bytes());
-        let mut bytes = several * 3 * tallest + built_bytes::<Entry<M>>(entries);
-        bytes += Change { insertions: 3, splices: 0 }.bytes_in(&trees.from);
-        bytes += Change { insertions: 3, splices: 0 }.with(trees.to(), &[new]).bytes_in(trees.to());
-        if let Some(inherit) = self.mode.inheritance() {
-            let mut left = LOOKS_AT_ONCE;
-            let counted = trees.from.try_each(self.range, &mut |e| {
-                let own = self.uvm.fork_entry_bytes(e, inherit, held, &mut left);
-                own.map(|own| bytes += own).ok_or(())
-            });
-            counted.ok()?;
-        }
-        Some(bytes)
-    }
-
-    /// Entries that share or copy those in the range.
-    fn fork_part(
-        &mut self,
-        tree: &mut TreeGuard<'_, M>,
-        held: &mut Held<'_, order::Map>,
-    ) -> Result<Taken<Entry<M>>, Stop<MapError>> {
-        let (from, to, range) = (self.from, self.to, self.range);
-        let (mut entries, inherit) = (Tree::new(), self.mode.inheritance());
-        let made = (to, &mut entries);
-        let mut fork = Fork::new(self.uvm, (from, range), inherit, made, &mut self.down);
-        let end = fork.make_entries(held, tree, range, (usize::MAX, usize::MAX), &mut 0);
-        // No thread resolves a copy while another still writes through the translation that was
-        // just lowered.
-        self.down.flush(self.uvm.mem().pmap());
-        match end {
-            MadeUpTo::All => Ok(Taken::from(entries)),
-            MadeUpTo::Failed(e) => {
-                self.half = Taken::from(entries);
-                Err(Stop::Fail(e.into()))
-            }
-            // Spaces that share an amap have changed it since it was looked at: now it takes steps.
-            MadeUpTo::Before(..) => {
-                self.half = Taken::from(entries);
-                Err(Stop::again(0))
-            }
-        }
     }
 
     /// The entries in the range, taken out; zeroes in their place, if that is asked for. Their
@@ -722,17 +591,36 @@ fn passable<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Result<usize, 
     Ok(entries)
 }
 
-/// Whether an entry in a range writes slots that others write too.
-fn written_by_others<M: Machine>(
-    tree: &Tree<Entry<M>>,
-    held: &mut Held<'_, order::Map>,
+/// Heap bytes for all that a donation does behind this point.
+fn heap_bytes<M: Machine>(trees: &mut Trees<'_, M>, new: VaRange, entries: usize) -> usize {
+    // Both trees are cut, and a range put into either; several entries are made as a tree, or
+    // taken as one.
+    let several = usize::from(entries > 1);
+    let tallest = trees.from.splice_bytes().max(trees.to().splice_bytes());
+    let cut = Change { insertions: 3, splices: 0 };
+    several * 3 * tallest
+        + built_bytes::<Entry<M>>(entries)
+        + cut.bytes_in(&trees.from)
+        + cut.with(trees.to(), &[new]).bytes_in(trees.to())
+}
+
+/// Refuses what can't be passed whatever is mapped. The place, where no other will do.
+fn check_pass<M: Machine>(
+    from: &Space<M>,
     range: VaRange,
-) -> bool {
-    let found = tree.try_each(range, &mut |e| match &e.amap {
-        Some(aref) if e.writes == Writes::CopyOnWrite && !aref.is_exclusive(held, e.len()) => {
-            Err(())
-        }
-        _ => Ok(()),
-    });
-    found.is_err()
+    to: &Space<M>,
+    place: Place,
+) -> Result<VaRange, MapError> {
+    if range.is_empty() || range.intersect(from.map.bounds) != range {
+        return Err(MapError::Invalid);
+    }
+    if range.pages() > to.map.bounds.pages() {
+        return Err(MapError::NoSpace);
+    }
+    let Some(va) = place.fixed() else { return Ok(NOWHERE) };
+    let new = within(to.map.bounds, va, range.pages()).ok_or(MapError::Invalid)?;
+    match core::ptr::eq(from, to) && !new.intersect(range).is_empty() {
+        true => Err(MapError::Invalid),
+        false => Ok(new),
+    }
 }

@@ -52,7 +52,8 @@ impl<'a, M: Machine> Fork<'a, M> {
         (child, entries): (&'a Space<M>, &'a mut Tree<Entry<M>>),
         down: &'a mut Gather,
     ) -> Self {
-        let (state, is_in_steps) = (CopyState::of_range(), false);
+        // A range is given to a space that is in use, which sees all of the copy or nothing.
+        let (state, is_in_steps) = (CopyState::of_range(), forced_inherit.is_some());
         Fork { uvm, parent, range, forced_inherit, is_in_steps, child, entries, state, down }
     }
 
@@ -69,7 +70,7 @@ impl<'a, M: Machine> Fork<'a, M> {
         self.state = CopyState::new(nth);
         self.is_in_steps = self.is_in_steps
             || tree.len() > ENTRIES_AT_ONCE
-            || uvm.copies_in_steps(parent, parent.map.bounds);
+            || uvm.copies_long(parent);
         if self.is_in_steps {
             parent.map.claim(&tree);
             drop(tree);

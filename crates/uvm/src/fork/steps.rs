@@ -264,11 +264,12 @@ impl<M: Machine> Fork<'_, M> {
 }
 
 impl<M: Machine> Uvm<M> {
-    /// Whether a copy of a range takes too long for one piece, whatever entries it has.
-    pub(crate) fn copies_in_steps(&self, space: &Space<M>, range: VaRange) -> bool {
+    /// Whether a fork takes too long for one piece, whatever entries the space has.
+    pub(super) fn copies_long(&self, space: &Space<M>) -> bool {
+        let all = space.map.bounds;
         space.map.was_wired.load(Relaxed)
             || self.anons.borrowed.load(Relaxed) > AT_ONCE
-            || self.mem().pmap().part(&space.pmap, range, TRANSLATIONS_AT_ONCE) != range.end
+            || self.mem().pmap().part(&space.pmap, all, TRANSLATIONS_AT_ONCE) != all.end
     }
 
     /// Gives back the memory that an attempt took for entries of a copy which it didn't end.
