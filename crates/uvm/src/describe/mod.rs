@@ -10,7 +10,7 @@ use machine::{order, Held, Machine, PageRange, Pages, Prot, Unlocked, Va, VaRang
 
 use crate::amap::borrowed::Content;
 use crate::map::steps::{first_part, Lock};
-use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes};
+use crate::map::{Advice, Entry, Inherit, Name, Sharing, Writes, NOWHERE};
 use crate::{Pager, Space, Uvm};
 pub use space::RangeStats;
 
@@ -226,7 +226,7 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn entry_at(&self, held: &mut Unlocked<'_>, space: &Space<M>, va: Va) -> Option<EntryInfo> {
-        let (tree, mut h) = space.map.read(self.mem(), held);
+        let (tree, mut h) = space.map.lock(self.mem(), held, NOWHERE);
         tree.get(va).map(|e| self.info(e, &mut h))
     }
 
@@ -251,7 +251,7 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
         let range = VaRange::from(range);
-        let (tree, _) = space.map.read(self.mem(), held);
+        let (tree, _) = space.map.lock(self.mem(), held, range);
         let entry = tree.get(range.start).filter(|e| e.writes_to().is_some())?;
         let object = entry.object.as_ref()?;
         let shown = Some(entry.range.intersect(range)).filter(|shown| !shown.is_empty())?;

@@ -68,9 +68,8 @@ impl<'a, M: Machine> Fork<'a, M> {
         let (mut tree, mut h) = parent.map.lock_now(uvm.mem(), held, range)?;
         let nth = parent.map.forks.load(Relaxed).wrapping_add(1);
         self.state = CopyState::new(nth);
-        self.is_in_steps = self.is_in_steps
-            || tree.len() > ENTRIES_AT_ONCE
-            || uvm.copies_long(parent);
+        self.is_in_steps =
+            self.is_in_steps || tree.len() > ENTRIES_AT_ONCE || uvm.copies_long(parent);
         if self.is_in_steps {
             parent.map.claim(&tree);
             drop(tree);

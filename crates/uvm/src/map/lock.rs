@@ -82,7 +82,10 @@ impl<M: Machine> Map<M> {
         loop {
             match self.try_lock(machine, held, range) {
                 Ok(locked) => return locked,
-                Err((token, ticket)) => held = waited(machine, token, ticket),
+                Err((token, ticket)) => {
+                    machine.wait(token, ticket);
+                    held = token;
+                }
             }
         }
     }
@@ -225,19 +228,7 @@ impl<M: Machine> Map<M> {
         drop(self.lock_and_unclaim(machine, held));
     }
 
-    /// Takes the lock to read, beside others if no change was made for long. Waits while the map is
-    /// claimed.
-    pub(crate) fn read<'a>(&'a self, machine: &M, held: &'a mut Unlocked<'_>) -> Read<'a, M> {
-        let mut held = held;
-        loop {
-            match self.try_read(machine, held) {
-                Ok(read) => return read,
-                Err((token, ticket)) => held = waited(machine, token, ticket),
-            }
-        }
-    }
-
-    /// Like [`read`](Self::read), for an attempt, which doesn't wait.
+    /// Takes the lock to read, for an attempt, beside others if no change was made for long.
     ///
     /// # Errors
     /// [`Stop::Wait`], if the map is claimed.
@@ -248,27 +239,13 @@ impl<M: Machine> Map<M> {
         machine: &M,
         held: &'a mut Unlocked<'_>,
     ) -> Result<Read<'a, M>, Stop<E>> {
-        self.try_read(machine, held).map_err(|(_, ticket)| Stop::Wait(ticket))
-    }
-
-    #[inline(always)]
-    #[cfg_attr(feature = "__lines", track_caller)]
-    fn try_read<'a, 'h>(
-        &'a self,
-        machine: &M,
-        held: &'a mut Unlocked<'h>,
-    ) -> Result<Read<'a, M>, Refused<'a, 'h>> {
         let mut refused = None;
         let read = self.tree.read_if(held, || {
             refused = self.refuses(machine);
             refused.is_none()
         });
-        match (read, refused) {
-            (Ok(read), _) => Ok(read),
-            (Err(held), ticket) => {
-                Err((held, ticket.unwrap_or_else(|| machine.ticket(self.channel()))))
-            }
-        }
+        let ticket = || refused.unwrap_or_else(|| machine.ticket(self.channel()));
+        read.map_err(|_| Stop::Wait(ticket()))
     }
 
     /// Looks at the entry at an address, and ends a fault's access to the tree but for that entry,
@@ -304,15 +281,4 @@ impl<M: Machine> Map<M> {
 
 fn pages(range: VaRange) -> Range<u64> {
     range.start.0 >> PAGE_SHIFT..range.end.0 >> PAGE_SHIFT
-}
-
-/// Waits for a map that is claimed.
-#[cold]
-fn waited<'a, 'h, M: Machine>(
-    machine: &M,
-    held: &'a mut Unlocked<'h>,
-    ticket: Ticket,
-) -> &'a mut Unlocked<'h> {
-    machine.wait(held, ticket);
-    held
 }
