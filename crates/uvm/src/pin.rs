@@ -114,8 +114,7 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
         access: Prot,
     ) -> Result<Pinned<M>, FaultError> {
-        let range = VaRange::from(range);
-        self.pin_pages(held, space, range, access, Reach::AsProgram)
+        self.pin_pages(held, space, *range, access, Reach::AsProgram)
     }
 
     /// Like [`wire_pages`](Self::wire_pages), for a debugger's look or change: the paper's quick
@@ -145,8 +144,7 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
         access: Prot,
     ) -> Result<Pinned<M>, FaultError> {
-        let range = VaRange::from(range);
-        self.pin_pages(held, space, range, access, Reach::Forced)
+        self.pin_pages(held, space, *range, access, Reach::Forced)
     }
 
     fn pin_pages(

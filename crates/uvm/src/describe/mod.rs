@@ -132,8 +132,7 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
         mut each: impl FnMut(&Outline),
     ) {
-        let range = VaRange::from(range);
-        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+        self.in_steps(held, space, (*range, Lock::Unclaimed), |map, rest, _| {
             let part = first_part(map.tree, rest);
             map.tree.each(part, |e| each(&outline(e)));
             part.end
@@ -161,9 +160,8 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> Option<(Outline, Option<Arc<dyn Name>>)> {
-        let range = VaRange::from(range);
-        let (tree, _) = space.map.lock(self.mem(), held, range);
-        tree.try_each(range, &mut |e| Err((outline(e), e.name.clone()))).err()
+        let (tree, _) = space.map.lock(self.mem(), held, *range);
+        tree.try_each(*range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
 
     /// What is mapped at an address, if that is an object: its pager, and the page there. Cost:
@@ -250,11 +248,10 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
-        let range = VaRange::from(range);
-        let (tree, _) = space.map.lock(self.mem(), held, range);
+        let (tree, _) = space.map.lock(self.mem(), held, *range);
         let entry = tree.get(range.start).filter(|e| e.writes_to().is_some())?;
         let object = entry.object.as_ref()?;
-        let shown = Some(entry.range.intersect(range)).filter(|shown| !shown.is_empty())?;
+        let shown = Some(entry.range.intersect(*range)).filter(|shown| !shown.is_empty())?;
         let first = object.offset + (shown.start - entry.range.start);
         Some((object.pager.clone(), first.0..(first + shown.pages()).0))
     }
@@ -271,8 +268,7 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn is_mapped(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: PageRange) -> bool {
-        let range = VaRange::from(range);
-        space.map.lock(self.mem(), held, range).0.is_covered(range)
+        space.map.lock(self.mem(), held, *range).0.is_covered(*range)
     }
 
     fn info(&self, e: &Entry<M>, held: &mut Held<'_, order::Map>) -> EntryInfo {

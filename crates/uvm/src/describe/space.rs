@@ -59,9 +59,8 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> RangeStats {
-        let range = VaRange::from(range);
         let mut sum = RangeStats::default();
-        self.in_steps(held, space, (range, Lock::Unclaimed), |map, rest, _| {
+        self.in_steps(held, space, (*range, Lock::Unclaimed), |map, rest, _| {
             let step = part_to_look_at(map.held, map.tree, rest);
             map.tree.each(step, |e| {
                 let part = e.range.intersect(step);
@@ -106,15 +105,14 @@ impl<M: Machine> Uvm<M> {
         most: usize,
         mut each: impl FnMut(PageNo),
     ) -> Option<Va> {
-        let range = VaRange::from(range);
-        let (tree, mut h) = space.map.lock(self.mem(), held, range);
+        let (tree, mut h) = space.map.lock(self.mem(), held, *range);
         let mut left = most.max(2);
         let mut look = |va| {
             left = left.checked_sub(1).ok_or(va)?;
             Ok(())
         };
-        let all = tree.try_each(range, &mut |e| {
-            let part = e.range.intersect(range);
+        let all = tree.try_each(*range, &mut |e| {
+            let part = e.range.intersect(*range);
             look(part.start)?;
             let Some(oref) = &e.object else { return Ok(()) };
             let first = e.index(oref, part.start);
@@ -148,8 +146,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> usize {
-        let range = VaRange::from(range);
-        self.count_in_steps(held, space, range, |_, slots, body| body.slots.count(slots))
+        self.count_in_steps(held, space, *range, |_, slots, body| body.slots.count(slots))
     }
 
     /// As [`anonymous_in`](Self::anonymous_in), with room that other spaces may fill yet: where
@@ -170,8 +167,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> usize {
-        let range = VaRange::from(range);
-        self.count_in_steps(held, space, range, |e, slots, body| {
+        self.count_in_steps(held, space, *range, |e, slots, body| {
             let is_own = e.writes == Writes::NeedsCopy || body.cover.is_exclusive(slots.clone());
             if is_own {
                 body.slots.count(slots)

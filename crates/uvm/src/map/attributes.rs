@@ -37,13 +37,12 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
         prot: Prot,
     ) -> Result<(), RangeError> {
-        let range = VaRange::from(range);
         let mut unwired = VaRange::new(range.start, range.start);
         if prot == Prot::NONE {
-            unwired = self.unwire_ahead(held, space, range);
+            unwired = self.unwire_ahead(held, space, *range);
         }
-        self.by_parts(held, range, |held, rest| {
-            let done = self.protect_first(held, space, rest, prot, rest == range);
+        self.by_parts(held, *range, |held, rest| {
+            let done = self.protect_first(held, space, rest, prot, rest == *range);
             done.inspect_err(|_| self.wire_again(held, space, rest.intersect(unwired)))
         })
     }
@@ -136,8 +135,7 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
         inherit: Inherit,
     ) -> Result<(), RangeError> {
-        let range = VaRange::from(range);
-        self.change_entries(held, space, range, 0, |map, part| {
+        self.change_entries(held, space, *range, 0, |map, part| {
             map.tree.each_mut(part, |e| e.inherit = inherit);
             map.merge(part);
         })
@@ -164,8 +162,7 @@ impl<M: Machine> Uvm<M> {
         range: PageRange,
         advice: Advice,
     ) -> Result<(), RangeError> {
-        let range = VaRange::from(range);
-        self.change_entries(held, space, range, 0, |map, part| {
+        self.change_entries(held, space, *range, 0, |map, part| {
             map.tree.each_mut(part, |e| e.advice = advice);
             map.merge(part);
         })

@@ -33,14 +33,13 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn will_need(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: PageRange) {
-        let range = VaRange::from(range);
-        let mut rest = range;
+        let mut rest = *range;
         while !rest.is_empty() && self.may_read_ahead() {
             let Some((start, next)) = self.next_on_swap(held, space, rest) else { break };
             self.start(held, start);
             rest.start = next;
         }
-        let mut rest = range;
+        let mut rest = *range;
         while let Some((object, next)) = first_object(self.mem(), held, space, rest) {
             if let Some((pager, indices)) = object {
                 self.read_ahead(held, &pager, indices);

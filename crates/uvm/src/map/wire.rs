@@ -43,13 +43,12 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
-        let range = VaRange::from(range);
         let mut fresh = Fresh::new();
-        let marked = self.mark_wired(held, space, range, &mut fresh);
+        let marked = self.mark_wired(held, space, *range, &mut fresh);
         let wired = marked.and_then(|()| {
             fresh.iter().try_for_each(|&(part, prot)| self.wire_range(held, space, part, prot))
         });
-        self.end_wiring_of(held, space, range, fresh, wired)
+        self.end_wiring_of(held, space, *range, fresh, wired)
     }
 
     /// Takes the marks back that a call has made, if it failed; then what it has cut grows
@@ -102,9 +101,8 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> Result<(), RangeError> {
-        let range = VaRange::from(range);
         let mut fresh = Fresh::new();
-        let marked = self.mark_wired(held, space, range, &mut fresh);
+        let marked = self.mark_wired(held, space, *range, &mut fresh);
         for &(part, prot) in fresh.iter().filter(|_| marked.is_ok()) {
             self.mem().pause(held);
             let Some(access) = least_access(prot) else { continue };
@@ -122,7 +120,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
         }
-        self.end_wiring_of(held, space, range, fresh, marked)
+        self.end_wiring_of(held, space, *range, fresh, marked)
     }
 
     /// Says that a space has locked memory from now on.

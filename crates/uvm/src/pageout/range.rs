@@ -57,10 +57,9 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: PageRange,
     ) -> Progress {
-        let range = VaRange::from(range);
         let mut progress = Progress::default();
         let mut batch = ArrayVec::<(PageNo, Owner), WRITE_CLUSTER>::new();
-        self.each_page(held, space, range, |held, pages| {
+        self.each_page(held, space, *range, |held, pages| {
             if batch.remaining_capacity() < pages.len() {
                 progress = progress.and(self.pageout_pages(held, &batch));
                 batch.clear();
@@ -104,10 +103,9 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn cool_range(&self, held: &mut Unlocked<'_>, space: &Space<M>, range: PageRange) {
-        let range = VaRange::from(range);
         let frames = self.frames();
         frames.flush_pending(held);
-        self.each_page(held, space, range, |held, pages| {
+        self.each_page(held, space, *range, |held, pages| {
             pages.iter().for_each(|&page| _ = self.mem().pmap().clear_referenced(page));
             frames.deactivate(held, pages);
         });
