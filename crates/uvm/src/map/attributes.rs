@@ -138,6 +138,7 @@ impl<M: Machine> Uvm<M> {
         self.change_entries(held, space, *range, 0, |map, part| {
             map.tree.each_mut(part, |e| e.inherit = inherit);
             map.merge(part);
+            part.end
         })
     }
 
@@ -165,6 +166,7 @@ impl<M: Machine> Uvm<M> {
         self.change_entries(held, space, *range, 0, |map, part| {
             map.tree.each_mut(part, |e| e.advice = advice);
             map.merge(part);
+            part.end
         })
     }
 
@@ -176,7 +178,7 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
         heap: usize,
-        mut change: impl FnMut(&mut LockedMap<'_, '_, M>, VaRange),
+        mut change: impl FnMut(&mut LockedMap<'_, '_, M>, VaRange) -> Va,
     ) -> Result<(), RangeError> {
         self.by_parts(held, range, |held, rest| {
             let more = ENTRIES * heap;
@@ -187,8 +189,7 @@ impl<M: Machine> Uvm<M> {
                 covered(&tree, whole)?;
                 let map = &mut space.locked(self, &mut tree, &mut h);
                 map.clip_within(whole, more, reserved)?;
-                change(map, part);
-                Ok(part.end)
+                Ok(change(map, part))
             })
         })
     }

@@ -9,8 +9,7 @@ use alloc::collections::LinkedList;
 use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Unlocked, Va, VaRange};
 
-use super::attributes::covered;
-use super::{Change, Entry, LockedMap, RangeError};
+use super::{Entry, LockedMap, RangeError};
 use crate::map::steps::{first_part, first_wired, Lock, WIRED};
 use crate::map::Writes;
 use crate::{Space, Uvm};
@@ -148,6 +147,7 @@ impl<M: Machine> Uvm<M> {
                     fresh.push_back((e.range, prot_to_wire(e)));
                 }
             });
+            part.end
         })
     }
 
@@ -223,28 +223,19 @@ impl<M: Machine> Uvm<M> {
         space: &Space<M>,
         range: VaRange,
     ) -> Result<(), RangeError> {
-        let mut has_begun = false;
-        self.by_parts(held, range, |held, rest| {
-            let done = self.attempt(held, Change::CLIP.bytes::<M>(), |held, reserved| {
-                let (mut tree, mut h) = space.map.lock_now(self.mem(), held, rest)?;
-                covered(&tree, if has_begun { first_part(&tree, rest) } else { rest })?;
-                // A neighbour may have joined it meanwhile.
-                let map = &mut space.locked(self, &mut tree, &mut h);
-                map.clip_within(rest, 0, reserved)?;
-                Ok(map.unwire_first(rest))
-            });
-            match done {
-                // There is no room for what would be cut for a moment.
-                Err(RangeError::NoMemory | RangeError::TooMany) if has_begun => {
-                    self.unwire_marked(held, space, rest);
-                    Ok(rest.end)
-                }
-                done => {
-                    has_begun = true;
-                    done
-                }
+        let (mut rest, mut has_begun) = (range, false);
+        let done = self.change_entries(held, space, range, 0, |map, part| {
+            (rest.start, has_begun) = (map.unwire_first(part), true);
+            rest.start
+        });
+        match done {
+            // There is no room for what would be cut for a moment.
+            Err(RangeError::NoMemory | RangeError::TooMany) if has_begun => {
+                self.unwire_marked(held, space, rest);
+                Ok(())
             }
-        })
+            done => done,
+        }
     }
 
     /// Unwires a range's entries as they are, some pages at a time, which takes no heap.
