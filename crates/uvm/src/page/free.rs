@@ -214,14 +214,14 @@ impl<M: Machine> Frames<M> {
         let cpu = machine.cpu();
         let per_cpu = &self.per_cpu[cpu];
         let (mut cache, mut h) = per_cpu.cache.lock(held);
+        let next = |&page: &PageNo| self.page(page).next();
+        let pages = core::iter::successors(chain.head, next);
         if chain.len > HALF {
-            self.free_listed(&mut h, cpu, &chain);
+            // A cache would overflow.
+            let numbers = pages.inspect(|&page| self.page(page).frees(Place::Free));
+            self.free_listed(&mut h, cpu, numbers.map(|page| page.0));
         } else {
-            let mut next = chain.head;
-            while let Some(page) = next {
-                next = self.page(page).next();
-                self.put(&mut cache, &mut h, cpu, page);
-            }
+            pages.for_each(|page| self.put(&mut cache, &mut h, cpu, page));
             per_cpu.cached.store(cache.len(), Release);
         }
         per_cpu.gathered.fetch_sub(chain.len, Release);
@@ -244,18 +244,7 @@ impl<M: Machine> Frames<M> {
         cpu: usize,
         count: usize,
     ) {
-        let (mut free, _h) = self.global.free.lock(held);
-        let mut runs = Runs::default();
-        for no in (0..count).map_while(|_| cache.pop()) {
-            self.set_place(no, Place::Free);
-            if let Some(run) = runs.add(no) {
-                self.free_run(&mut free, cpu, run);
-            }
-        }
-        if let Some(run) = runs.0 {
-            self.free_run(&mut free, cpu, run);
-        }
-        self.global.free_list_len.store(free.len, Release);
+        self.free_listed(held, cpu, (0..count).map_while(|_| cache.pop()));
     }
 
     /// Returns all cached pages to the free list, from every CPU.
@@ -428,14 +417,17 @@ impl<M: Machine> Frames<M> {
         Ok(())
     }
 
-    /// Frees a chain that would overflow a cache.
-    fn free_listed(&self, held: &mut Held<'_, PageCache>, cpu: usize, chain: &PageChain) {
+    /// Brings pages on a CPU's free list.
+    fn free_listed(
+        &self,
+        held: &mut Held<'_, PageCache>,
+        cpu: usize,
+        numbers: impl Iterator<Item = u32>,
+    ) {
         let (mut free, _h) = self.global.free.lock(held);
-        let (mut next, mut runs) = (chain.head, Runs::default());
-        while let Some(PageNo(no)) = next {
-            let page = &self.pages[no as usize];
-            next = page.next();
-            page.frees(Place::Free);
+        let mut runs = Runs::default();
+        for no in numbers {
+            self.set_place(no, Place::Free);
             if let Some(run) = runs.add(no) {
                 self.free_run(&mut free, cpu, run);
             }
