@@ -18,8 +18,8 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Unlocked, Va, VaRange};
 
 use crate::amap::borrowed::Content;
-use crate::amap::slots::{Slots, LEAF, SET_BYTES};
-use crate::amap::{ARef, LOOKS_AT_ONCE, NEW_BYTES};
+use crate::amap::slots::{LEAF, SET_BYTES};
+use crate::amap::{ARef, LOOKS_AT_ONCE};
 use crate::anon::{many_bytes, AnonBody, AnonNo};
 use crate::fork::eager;
 use crate::fork::Fork;
@@ -172,7 +172,7 @@ impl<M: Machine> Fork<'_, M> {
         let Unprepared { range, aref, inherit, .. } = first;
         let (len, mut writes, mut aref) = (range.pages(), first.writes, aref.clone());
         if first.is_wired_private {
-            let copy = uvm.copy_in_steps(held, &aref, len, Copied::All, self.down)?;
+            let copy = uvm.copy_in_steps(held, &aref, len, Copied::All)?;
             self.state.next_amap = Some((copy, len, Writes::CopyOnWrite));
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl<M: Machine> Fork<'_, M> {
         if *inherit == Inherit::Copy && writes == Writes::CopyOnWrite {
             // Others write to it too, or its amap has many runs elsewhere: leaves serve both.
             let copy = match uvm.anons.was_wired.load(Relaxed) {
-                true => uvm.copy_in_steps(held, &aref, len, Copied::Wired, self.down)?,
+                true => uvm.copy_in_steps(held, &aref, len, Copied::Wired)?,
                 false => uvm.share_leaves_in_steps(held, &aref, len)?,
             };
             copy.amap.is_unprotected.store(true, Relaxed);
@@ -333,34 +333,19 @@ impl<M: Machine> Uvm<M> {
         from: &ARef<M>,
         len: Pages,
         copied: Copied,
-        down: &mut Gather,
     ) -> Result<ARef<M>, NoMemory> {
-        self.mem().reserve_heap(NEW_BYTES)?;
-        let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
-        let mut rest = from.range(len);
-        while !rest.is_empty() {
-            let copied =
-                self.mem().reserve_heap(SET_BYTES + many_bytes(LEAF as usize)).and_then(|()| {
-                    let (body, mut h) = from.amap.body.lock(held);
-                    let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
-                    let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
-                    if let Some(slots) = copy.own_slots() {
-                        // Slots before one for which memory is short have theirs.
-                        for (slot, number) in body.slots.range(rest.start..end) {
-                            let no = Content::anon(number);
-                            let Some(no) = no else { unreachable!("it was adopted before") };
-                            slots.set(slot, self.copy_of(&mut h, no, copied)?.number());
-                        }
-                    }
-                    rest.start = end;
-                    Ok(())
-                });
-            if let Err(e) = copied.and_then(|()| self.pause_or_give_up(held)) {
-                self.release_amap(held, &copy, len, down);
-                return Err(e);
+        let reserve = SET_BYTES + many_bytes(LEAF as usize);
+        self.fill_in_steps(held, from, len, reserve, |body, held, slots, rest, _| {
+            let first = body.slots.range(rest.clone()).next().map(|(slot, _)| slot);
+            let end = first.map_or(rest.end, |slot| rest.end.min((slot / LEAF + 1) * LEAF));
+            // Slots before one for which memory is short have theirs.
+            for (slot, number) in body.slots.range(rest.start..end) {
+                let no = Content::anon(number);
+                let Some(no) = no else { unreachable!("it was adopted before") };
+                slots.set(slot, self.copy_of(held, no, copied)?.number());
             }
-        }
-        Ok(copy)
+            Ok(end)
+        })
     }
 
     /// What the copy of a slot has: a new anon with the bytes of the slot's; that itself, with one

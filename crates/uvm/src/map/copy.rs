@@ -4,6 +4,8 @@
 //! The map that has the entry is claimed then. As long as the entry refers to its slots, they stay;
 //! what other spaces write to meanwhile is copied as it is then.
 
+use core::ops::Range;
+
 use crate::page::Gather;
 use machine::{order, Held, Machine, NoMemory, Pages, Unlocked, Va, VaRange};
 
@@ -12,7 +14,7 @@ use super::tree::Tree;
 use super::{clip, Change, Entry, Writes};
 use crate::amap::cover::CHANGE_BYTES;
 use crate::amap::slots::{Emptied, Heap, Slots, LEAF};
-use crate::amap::{ARef, AnonHolders, NEW_BYTES, RUNS_AT_ONCE, SLOTS_AT_ONCE};
+use crate::amap::{ARef, AmapBody, AnonHolders, NEW_BYTES, RUNS_AT_ONCE, SLOTS_AT_ONCE};
 use crate::stat::Counter;
 use crate::{Space, Stop, Uvm};
 
@@ -154,10 +156,11 @@ impl<M: Machine> Uvm<M> {
         let copy = self.share_leaves_in_steps(held, aref, range.pages())?;
         {
             let (mut tree, _) = space.map.lock_claimed(held);
-            let Some(entry) = tree.get_mut(range.start) else {
+            let Some(()) = tree.edit(range.start, |entry| {
+                (entry.amap, entry.writes) = (Some(copy.clone()), Writes::CopyOnWrite);
+            }) else {
                 unreachable!("an entry of a claimed map stays")
             };
-            (entry.amap, entry.writes) = (Some(copy.clone()), Writes::CopyOnWrite);
         }
         self.stat().add(self.mem().cpu(), Counter::AmapCopies, 1);
         self.release_at_once(held, aref, range.pages());
@@ -178,28 +181,49 @@ impl<M: Machine> Uvm<M> {
         from: &ARef<M>,
         len: Pages,
     ) -> Result<ARef<M>, NoMemory> {
+        self.fill_in_steps(held, from, len, 0, |body, held, slots, rest, reserved| {
+            let part = rest.start..body.slots.few(rest.clone(), &mut { SLOTS_AT_ONCE });
+            let need = body.slots.share_bytes(part.clone());
+            if need > *reserved {
+                *reserved = need;
+                return Ok(rest.start);
+            }
+            let mut down = Gather::new();
+            let mut holders = AnonHolders { uvm: self, held, down: &mut down };
+            body.slots.share_into(slots, part.clone(), core::iter::empty(), &mut holders);
+            Ok(part.end)
+        })
+    }
+
+    /// A new amap, which `fill` fills from the first `len` slots of another, a few at a time: it
+    /// gets those that are left, and returns where the next step begins, for which it may ask for
+    /// more heap.
+    pub(crate) fn fill_in_steps(
+        &self,
+        held: &mut Unlocked<'_>,
+        from: &ARef<M>,
+        len: Pages,
+        mut reserve: usize,
+        mut fill: impl FnMut(
+            &AmapBody<M>,
+            &mut Held<'_, order::Amap>,
+            &mut Slots,
+            Range<u64>,
+            &mut usize,
+        ) -> Result<u64, NoMemory>,
+    ) -> Result<ARef<M>, NoMemory> {
         self.mem().reserve_heap(NEW_BYTES)?;
         let mut copy = ARef::with_slots(Slots::new(), from.slot, len);
-        let (mut rest, mut reserved) = (from.range(len), 0);
+        let mut rest = from.range(len);
         while !rest.is_empty() {
-            let shared = self.mem().reserve_heap(reserved).and_then(|()| {
-                {
+            let filled = self.mem().reserve_heap(reserve).and_then(|()| {
+                if let Some(slots) = copy.own_slots() {
                     let (body, mut h) = from.amap.body.lock(held);
-                    let part = rest.start..body.slots.few(rest.clone(), &mut { SLOTS_AT_ONCE });
-                    let need = body.slots.share_bytes(part.clone());
-                    if need > reserved {
-                        reserved = need;
-                    } else if let Some(slots) = copy.own_slots() {
-                        let mut down = Gather::new();
-                        let mut holders = AnonHolders { uvm: self, held: &mut h, down: &mut down };
-                        let but = core::iter::empty();
-                        body.slots.share_into(slots, part.clone(), but, &mut holders);
-                        rest.start = part.end;
-                    }
+                    rest.start = fill(&body, &mut h, slots, rest.clone(), &mut reserve)?;
                 }
                 self.pause_or_give_up(held)
             });
-            if let Err(e) = shared {
+            if let Err(e) = filled {
                 self.release_at_once(held, &copy, len);
                 return Err(e);
             }
