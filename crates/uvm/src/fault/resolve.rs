@@ -470,7 +470,7 @@ impl<M: Machine> Fault<'_, '_, M> {
     ) -> Attempt<()> {
         let (uvm, index) = (self.uvm, self.entry.index(oref, self.va));
         let access = Access::Fault(self.entry.advice);
-        let found = uvm.find_page(body, held, oref, index, access, &mut self.effects.ahead);
+        let found = uvm.find_page(body, held, &*oref.pager, index, access, &mut self.effects.ahead);
         let mut page = found.map_err(|e| Stop::of_get(e).map(|e| Refused::Error(e.into())))?;
         let stores = self.access == Prot::WRITE && self.entry.writes == Writes::Shared;
         if stores && uvm.frames().flags(page).contains(PageFlags::HOLE) {

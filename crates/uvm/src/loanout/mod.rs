@@ -14,7 +14,6 @@ use machine::{
 };
 
 use crate::amap::borrowed::Content;
-use crate::amap::slots::CLUSTER_BYTES;
 use crate::amap::{ARef, AmapBody};
 use crate::anon::AnonNo;
 use crate::counted::{AtomicU32, Ordering::Acquire};
@@ -22,7 +21,7 @@ use crate::fault::{FaultError, Reach};
 use crate::io::ReadRequest;
 use crate::loan::{Loan, LoanedPage};
 use crate::map::steps::MAPPINGS_OF_A_STEP;
-use crate::map::{Advice, Entry, ORef, Writes};
+use crate::map::{Advice, Entry, Writes};
 use crate::object::{resident, Access, GetError, ObjectBody, Pager};
 use crate::page::{Gather, PageFlags, TryLoan as Found};
 use crate::stat::Counter;
@@ -117,7 +116,6 @@ impl<M: Machine> Uvm<M> {
         pages: usize,
         loan: &mut Loan,
     ) -> Result<usize, GetError> {
-        let oref = ORef { pager: pager.clone(), offset: Pages(0) };
         let (before, pages) = (loan.len(), pages.min(loan.room()));
         self.make_loaned_room(loan, pages)?;
         let mut down = Gather::new();
@@ -133,19 +131,12 @@ impl<M: Machine> Uvm<M> {
             let at = index.0 + n as u64;
             let some = at..at.saturating_add((pages - n).min(AT_ONCE) as u64);
             let access = Access::Call(Advice::Normal, (pages - n).min(u32::MAX as usize) as u32);
-            result = self.attempt(held, CLUSTER_BYTES, |held, _| {
-                let mut ahead = None;
-                let loaned = out.loan_some(held, &oref, some.clone(), access, &mut ahead);
+            result = self.attempt_to_find(held, |held, ahead| {
+                let loaned = out.loan_some(held, &**pager, some.clone(), access, ahead);
                 if loaned.is_err() || ahead.is_some() {
                     out.down.perform(self.frames(), self.mem(), held);
                 }
-                match (loaned, ahead) {
-                    (Ok(()), Some(start)) => self.start(held, start),
-                    // What is busy is read before anything is waited for.
-                    (Err(_), Some(start)) => return Err(Stop::Read(start)),
-                    (loaned, None) => return loaned,
-                }
-                Ok(())
+                loaned
             });
         }
         out.count();
@@ -413,7 +404,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
         if let Some(oref) = &entry.object {
             let (body, mut h) = oref.pager.object().lock(held);
             let first = entry.index(oref, part.start).0;
-            return self.loan_at_hand(&mut h, oref, &body, first..first + part.pages().0);
+            return self.loan_at_hand(&mut h, &*oref.pager, &body, first..first + part.pages().0);
         }
         for _ in part.iter_pages() {
             self.loan.pages.push(self.uvm.zero_page(held)?);
@@ -428,7 +419,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     fn loan_at_hand(
         &mut self,
         held: &mut Held<'_, order::Object>,
-        oref: &ORef<M>,
+        pager: &dyn Pager<M>,
         body: &ObjectBody,
         indices: Range<u64>,
     ) -> Result<(), NoMemory> {
@@ -446,7 +437,7 @@ impl<'a, M: Machine> LoanOut<'a, M> {
                         return Ok(())
                     }
                     Some(page) => self.loan_owned(held, page)?,
-                    None if oref.pager.is_hole(body, Pages(at)) => {
+                    None if pager.is_hole(body, Pages(at)) => {
                         self.zeroes += 1;
                         self.uvm.zero_page(held)?
                     }
@@ -480,17 +471,17 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     fn loan_some(
         &mut self,
         held: &mut Unlocked<'_>,
-        oref: &ORef<M>,
+        pager: &dyn Pager<M>,
         some: Range<u64>,
         access: Access,
         ahead: &mut Option<ReadRequest>,
     ) -> Result<(), Stop<GetError>> {
-        let (mut body, mut h) = oref.pager.object().lock(held);
+        let (mut body, mut h) = pager.object().lock(held);
         let (before, index) = (self.loan.len(), Pages(some.start));
         let here = some.start..some.end.min(body.length().0);
-        self.loan_at_hand(&mut h, oref, &body, here).map_err(GetError::from)?;
+        self.loan_at_hand(&mut h, pager, &body, here).map_err(GetError::from)?;
         if self.loan.len() == before {
-            let found = self.uvm.find_page(&mut body, &mut h, oref, index, access, ahead);
+            let found = self.uvm.find_page(&mut body, &mut h, pager, index, access, ahead);
             let page = found.map_err(Stop::of_get)?;
             // A pager may show pages that no object has.
             let is_owned = body.page(Pages(self.uvm.frames().index(page))) == Some(page);

@@ -8,7 +8,7 @@
 use alloc::sync::Arc;
 
 use crate::io::ReadRequest;
-use crate::object::{Access, GetError, ORef, Pager};
+use crate::object::{Access, GetError, Pager};
 use crate::page::{Gather, Owner, PageFlags};
 use crate::{Stop, Uvm};
 use machine::{Machine, PageNo, Pages, Unlocked};
@@ -61,18 +61,9 @@ impl<M: Machine> Uvm<M> {
         access: Access,
         work: impl FnOnce(&M, PageNo) -> T,
     ) -> Result<Option<T>, GetError> {
-        let oref = ORef { pager: pager.clone(), offset: Pages(0) };
-        let (found, ahead) = self.attempt(held, crate::amap::slots::CLUSTER_BYTES, |held, _| {
-            let mut ahead = None;
-            match self.pin(held, &oref, index, intent, access, &mut ahead) {
-                Ok(page) => Ok((page, ahead)),
-                // What is busy is read before anything is waited for.
-                Err(stop) => Err(ahead.map_or(stop, Stop::Read)),
-            }
+        let found = self.attempt_to_find(held, |held, ahead| {
+            self.pin(held, &**pager, index, intent, access, ahead)
         })?;
-        if let Some(start) = ahead {
-            self.start(held, start);
-        }
         let Some(page) = found else { return Ok(None) };
         let result = work(self.mem(), page);
         self.unpin(held, pager, page, intent);
@@ -83,18 +74,17 @@ impl<M: Machine> Uvm<M> {
     fn pin(
         &self,
         held: &mut Unlocked<'_>,
-        oref: &ORef<M>,
+        pager: &dyn Pager<M>,
         index: Pages,
         intent: Intent,
         access: Access,
         ahead: &mut Option<ReadRequest>,
     ) -> Result<Option<PageNo>, Stop<GetError>> {
-        let (mut body, mut h) = oref.pager.object().lock(held);
-        if intent == Intent::Read && body.page(index).is_none() && oref.pager.is_hole(&body, index)
-        {
+        let (mut body, mut h) = pager.object().lock(held);
+        if intent == Intent::Read && body.page(index).is_none() && pager.is_hole(&body, index) {
             return Ok(None);
         }
-        let found = self.find_page(&mut body, &mut h, oref, index, access, ahead);
+        let found = self.find_page(&mut body, &mut h, pager, index, access, ahead);
         let mut page = found.map_err(Stop::of_get)?;
         if intent == Intent::Write && self.frames().loans(page) != 0 {
             let mut down = Gather::new();
