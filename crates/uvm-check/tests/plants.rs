@@ -447,7 +447,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a page that is taken over stays on loan",
         file: "uvm/src/map/adopt.rs",
-        changes: &[("        if taken == Taken::Among {\n            self.end_loan(held, self.loaned(own));\n        }\n", "")],
+        changes: &[("        if taken == Taken::Among {\n            self.return_pages(held, [self.loaned(own)]);\n        }\n", "")],
         found_by: MOVING,
     },
     Plant {

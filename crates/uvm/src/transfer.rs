@@ -361,7 +361,7 @@ impl<M: Machine> Uvm<M> {
             let copy = self.loaned_copy(held, page.page(), Counter::TransfersCopied);
             copy.map_err(Stop::<NoMemory>::Fail)
         });
-        self.end_loan(held, core::mem::replace(page, copied?));
+        self.return_pages(held, [core::mem::replace(page, copied?)]);
         Ok(())
     }
 }

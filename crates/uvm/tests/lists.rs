@@ -26,7 +26,7 @@ fn a_list_is_cut_and_joined_without_losing_a_page() {
     let rest = rest.into_pages();
     // A list that grew as it was filled would have room for four.
     assert_eq!(rest.capacity(), 3, "what could have failed was all that it needs");
-    let rest = Loan::from(rest);
+    let rest = rest.into_iter().collect();
     loan.append(rest);
     assert_eq!(numbers(&loan), all);
     let again = uvm.loan_again(&loan.pages()[7]).unwrap();

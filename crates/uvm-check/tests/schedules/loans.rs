@@ -281,7 +281,7 @@ fn what_was_on_loan_is_forgotten_before_its_owner_writes_it() {
             w.map(&borrower, MapRequest::zero(Pages(2)));
             (0..2).for_each(|n| w.store(3, &owner, P + Pages(n), 1 + n));
             let mut loan = loan(&w, &owner, 2);
-            let other = loan.split_off(1);
+            let other = loan.try_split_off(1).unwrap();
             let put =
                 |loan| w.uvm.transfer(&mut ThreadCtx::new().held(), &borrower, loan, At::Fixed(P));
             assert_eq!(put(loan).map_err(|(e, _)| e), Ok(P));

@@ -244,24 +244,7 @@ impl Loan {
         2 * pages.next_power_of_two() * size_of::<LoanedPage>() + 64
     }
 
-    /// Cuts it: the pages from `at` on are returned. The heap for them has been reserved.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let range = memory(uvm, held, space, 5)?;
-    /// let mut loan = uvm.loan_to_kernel(held, space, range)?;
-    /// uvm.machine().reserve_heap(Loan::bytes(3))?;
-    /// let rest = loan.split_off(2);
-    /// assert_eq!((loan.len(), rest.len()), (2, 3));
-    /// # for loan in [loan, rest] { uvm.return_loan(held, loan).map_err(|(why, _)| why)?; }
-    /// # Ok(()) });
-    /// ```
-    pub fn split_off(&mut self, at: usize) -> Loan {
-        Loan { pages: self.pages.split_off(at), of: self.of }
-    }
-
-    /// Cuts the list as [`split_off`](Self::split_off) does, where no heap has been reserved.
+    /// Cuts the list: the pages from `at` on are returned.
     ///
     /// # Errors
     /// [`NoMemory`], and it is whole.
@@ -340,21 +323,17 @@ impl Loan {
     }
 }
 
-impl From<Vec<LoanedPage>> for Loan {
+impl FromIterator<LoanedPage> for Loan {
+    /// The heap for them has been reserved.
+    ///
     /// # Panics
     /// If the pages are of two instances of [`Uvm`].
-    fn from(pages: Vec<LoanedPage>) -> Loan {
+    fn from_iter<I: IntoIterator<Item = LoanedPage>>(pages: I) -> Loan {
+        let pages = Vec::from_iter(pages);
         let mut loan = Loan::new();
         pages.first().iter().for_each(|page| loan.join(page.of));
         assert!(pages.iter().all(|page| page.of == loan.of), "loans of two VM systems in one list");
         Loan { pages, ..loan }
-    }
-}
-
-impl FromIterator<LoanedPage> for Loan {
-    /// The heap for them has been reserved.
-    fn from_iter<I: IntoIterator<Item = LoanedPage>>(pages: I) -> Loan {
-        Loan::from(pages.into_iter().collect::<Vec<_>>())
     }
 }
 
@@ -441,7 +420,7 @@ impl<M: Machine> Uvm<M> {
         if !self.has_loaned(&page) {
             return Err((NotOurs, page));
         }
-        self.end_loan(held, page);
+        self.return_pages(held, [page]);
         Ok(())
     }
 
@@ -455,16 +434,6 @@ impl<M: Machine> Uvm<M> {
     #[inline]
     pub(crate) fn is_ours(&self, loan: &Loan) -> bool {
         loan.of == self.instance || loan.is_empty()
-    }
-
-    /// Ends the loan of a page.
-    #[inline]
-    pub(crate) fn end_loan<P: Before<order::PageCache>>(
-        &self,
-        held: &mut Held<'_, P>,
-        page: LoanedPage,
-    ) {
-        self.return_pages(held, core::iter::once(page));
     }
 
     /// Gives pages back: see [`return_page`](Self::return_page).
@@ -488,17 +457,17 @@ impl<M: Machine> Uvm<M> {
         if !self.is_ours(&loan) {
             return Err((NotOurs, loan));
         }
-        self.return_pages(held, loan.pages.into_iter());
+        self.return_pages(held, loan.pages);
         Ok(())
     }
 
     pub(crate) fn return_pages<P: Before<order::PageCache>>(
         &self,
         held: &mut Held<'_, P>,
-        pages: impl Iterator<Item = LoanedPage>,
+        pages: impl IntoIterator<Item = LoanedPage>,
     ) {
         let zero = self.zero_page.get().copied();
-        for page in pages.map(LoanedPage::into_page) {
+        for page in pages.into_iter().map(LoanedPage::into_page) {
             if Some(page) != zero && self.frames().end_loan(page) {
                 self.frames().free_page(self.mem(), held, page);
             }

@@ -106,7 +106,7 @@ impl<M: Machine> Uvm<M> {
             if !copied.pages.is_empty() {
                 copies += copied.pages.len();
                 copied.down.flush(self.mem().pmap());
-                self.return_pages(held, copied.pages.into_iter());
+                self.return_pages(held, copied.pages);
             }
         }
         if adopted != 0 {
@@ -261,7 +261,7 @@ impl<M: Machine> Uvm<M> {
         self.anons.make_of(machine, held, no, own);
         frames.activate(machine, held, own);
         if taken == Taken::Among {
-            self.end_loan(held, self.loaned(own));
+            self.return_pages(held, [self.loaned(own)]);
         }
         Ok(Some(no))
     }

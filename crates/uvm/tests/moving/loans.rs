@@ -72,11 +72,10 @@ fn a_lender_that_ends_leaves_its_pages_to_the_borrower() {
     let held = &mut ctx.held();
     let (space, range) = written(&uvm, held, 3);
     let mut loan = uvm.loan_to_kernel(held, &space, range).unwrap();
-    let twice =
-        Loan::from(loan.pages().iter().map(|p| uvm.loan_again(p).unwrap()).collect::<Vec<_>>());
+    let twice: Loan = loan.pages().iter().map(|p| uvm.loan_again(p).unwrap()).collect();
     uvm.space_destroy(held, space);
     audit(&uvm, held, &[], &[&loan, &twice]);
-    let tail = loan.split_off(1);
+    let tail = loan.try_split_off(1).unwrap();
     uvm.return_loan(held, loan).unwrap();
     assert_eq!((bytes(&uvm, &twice), bytes(&uvm, &tail)), (vec![1, 2, 3], vec![2, 3]));
     uvm.return_loan(held, twice).unwrap();
@@ -256,7 +255,7 @@ fn a_loan_of_another_instance_is_handed_back_whole() {
     audit(&ours, held, &[&a], &[&loan]);
     audit(&theirs, held, &[&b], &[&other]);
     // A part of it is still known to be ours; and so is all of it together again.
-    let part = loan.split_off(2);
+    let part = loan.try_split_off(2).unwrap();
     let (_, part) = theirs.return_loan(held, part).unwrap_err();
     loan.append(part);
     let (_, loan) = theirs.return_loan(held, loan).unwrap_err();

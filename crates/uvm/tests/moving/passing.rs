@@ -346,7 +346,7 @@ fn a_refused_transfer_gives_the_pages_back() {
     };
     let mut loan = filled(&uvm, held, &[50, 51, 52, 53, 54]);
     loan = refused(held, loan, TransferError::NoMapping);
-    uvm.return_loan(held, loan.split_off(4)).unwrap();
+    uvm.return_loan(held, loan.try_split_off(4).unwrap()).unwrap();
     uvm.wire(held, &space, PageRange::new(range.start + Pages(3), range.end).unwrap()).unwrap();
     loan = refused(held, loan, TransferError::Unsuitable);
     uvm.unwire(held, &space, range).unwrap();
