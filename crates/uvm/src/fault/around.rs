@@ -52,7 +52,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         (len > 1).then(|| Window { start, len, fault: (self.va - start).0 as usize })
     }
 
-    pub(super) fn map_object_around(
+    pub(super) fn enter_object_around(
         &mut self,
         held: &mut Held<'_, order::Object>,
         oref: &ORef<M>,
@@ -97,7 +97,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         }
     }
 
-    pub(super) fn map_anons_around(
+    pub(super) fn enter_anons_around(
         &mut self,
         held: &mut Held<'_, order::Amap>,
         slots: &Slots,
@@ -141,7 +141,7 @@ impl<M: Machine> Fault<'_, '_, M> {
 
     /// Maps pages that slots have on loan along with one. They stay in their slots as long as the
     /// amap is read.
-    pub(super) fn map_loaned_around(
+    pub(super) fn enter_loaned_around(
         &mut self,
         held: &mut Held<'_, order::Amap>,
         slots: &Slots,

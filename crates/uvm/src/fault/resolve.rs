@@ -6,11 +6,11 @@
 //!        |
 //!      amap         slot_of_amap, beside others that read it
 //!        |            an anon       case_1: 1A show it, 1B copy_anon
-//!        |            on loan       show_loaned
+//!        |            on loan       enter_loaned
 //!        |            empty         nothing below: zero_fill; else object
 //!        |          or with the amap alone: own leaf, adopt a page on loan, read from swap; again
 //!        v
-//!      object       show_object, beside others that read it: 2A show it, 2B promote
+//!      object       enter_object, beside others that read it: 2A show it, 2B promote
 //!                   or with the object alone: have the pager find the page, break its loan; again
 //! ```
 //! A thread that replaces an anon in a slot beside readers holds that anon's lock; and one that has
@@ -210,7 +210,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         match (found.number(), &entry.object) {
             (Some(number), _) => match Content::of(number) {
                 Content::Anon(no) => self.case_1(held, body, found, no, hold),
-                Content::Borrowed(page) => self.show_loaned(held, body, slot, page),
+                Content::Borrowed(page) => self.enter_loaned(held, body, slot, page),
             },
             (None, None) if found.is_open() => self.zero_fill(held, found),
             (None, Some(oref)) if !promotes || (hold == Hold::Exclusive && found.is_open()) => {
@@ -318,7 +318,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         if copies {
             return self.copy_anon(held, body, found, no, hold);
         }
-        self.map_anons_around(held, &body.slots, found.index(), hold);
+        self.enter_anons_around(held, &body.slots, found.index(), hold);
         Ok(true)
     }
 
@@ -373,17 +373,17 @@ impl<M: Machine> Fault<'_, '_, M> {
             debug_assert!(is_replaced, "another thread replaced an anon whose lock is held");
             Some(self.enter(h, to, self.entry.prot))
         })?;
-        let Some((to, shown)) = copied else { return Ok(false) };
+        let Some((to, entered)) = copied else { return Ok(false) };
         uvm.stat().add(machine.cpu(), Counter::FaultsAnonCopied, 1);
         machine.frames().activate(machine, held, to);
         // No translation in reach of the slot shows the original any more.
         uvm.drop_anon(&mut held.deeper(), no);
-        shown.map(|()| true)
+        entered.map(|()| true)
     }
 
     /// A read of a page on loan: it is mapped as it is. Says no to what makes it the entry's own.
     #[inline(never)]
-    fn show_loaned(
+    fn enter_loaned(
         &mut self,
         held: &mut Held<'_, order::Amap>,
         body: &AmapBody<M>,
@@ -395,7 +395,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         }
         self.uvm.stat().add(self.uvm.mem().cpu(), Counter::FaultsBorrowed, 1);
         self.enter(&mut held.deeper(), page, self.entry.prot.without_write())?;
-        self.map_loaned_around(held, &body.slots, slot);
+        self.enter_loaned_around(held, &body.slots, slot);
         Ok(true)
     }
 
@@ -409,9 +409,9 @@ impl<M: Machine> Fault<'_, '_, M> {
         let prot = self.entry.prot;
         let is_shared = self.entry.writes == Writes::NeedsCopy;
         let prot = if is_shared { prot.without_write() } else { prot };
-        let shown = self.enter(&mut held.deeper(), page, prot);
+        let entered = self.enter(&mut held.deeper(), page, prot);
         machine.frames().activate(machine, held, page);
-        shown?;
+        entered?;
         self.follows = follows;
         Ok(true)
     }
@@ -449,7 +449,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         let plain = body.page(index).filter(|_| !self.entry.wired);
         let plain = plain.filter(|&page| !frames.flags(page).intersects(SPECIAL));
         if let Some(page) = plain.filter(|&page| !self.breaks_loan(page)) {
-            return self.show_object(&mut h, oref, &body, page, upper);
+            return self.enter_object(&mut h, oref, &body, page, upper);
         }
         if let Some(mut body) = body.exclusive() {
             return self.object_alone(&mut h, oref, &mut body, upper);
@@ -479,7 +479,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         if self.breaks_loan(page) {
             page = uvm.replace_loaned(body, held, page, self.effects.down)?;
         }
-        self.show_object(held, oref, body, page, upper)
+        self.enter_object(held, oref, body, page, upper)
     }
 
     /// Whether the access is a store to a page that is on loan.
@@ -501,7 +501,7 @@ impl<M: Machine> Fault<'_, '_, M> {
     /// Case 2A: enters an object's page. Case 2B, a private write: enters a copy, which is the
     /// amap's.
     #[inline]
-    fn show_object(
+    fn enter_object(
         &mut self,
         held: &mut Held<'_, order::Object>,
         oref: &ORef<M>,
@@ -528,7 +528,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         }
         self.enter(&mut held.deeper(), page, own)?;
         let slots = upper.map(|(amap, found)| (&amap.slots, found.index()));
-        self.map_object_around(held, oref, body, slots, prot);
+        self.enter_object_around(held, oref, body, slots, prot);
         Ok(())
     }
 
@@ -552,8 +552,8 @@ impl<M: Machine> Fault<'_, '_, M> {
         debug_assert!(is_installed, "another thread filled a slot");
         uvm.stat().add(machine.cpu(), Counter::FaultsPromoted, 1);
         body.copiers.add(self.space.family);
-        let shown = self.enter(&mut held.deeper(), copy, self.entry.prot);
+        let entered = self.enter(&mut held.deeper(), copy, self.entry.prot);
         machine.frames().activate(machine, held, copy);
-        shown
+        entered
     }
 }

@@ -129,7 +129,7 @@ impl<M: Machine> Uvm<M> {
 }
 
 /// An object with a range of its pages.
-type Mapped<M> = (Arc<dyn Pager<M>>, Range<u64>);
+type ObjectRange<M> = (Arc<dyn Pager<M>>, Range<u64>);
 
 /// The first object that is mapped in a range, with a reference for the caller, if it is among the
 /// first [`LOOKS`] entries; and where to look on.
@@ -138,7 +138,7 @@ fn first_object<M: Machine>(
     held: &mut Unlocked<'_>,
     space: &Space<M>,
     range: VaRange,
-) -> Option<(Option<Mapped<M>>, Va)> {
+) -> Option<(Option<ObjectRange<M>>, Va)> {
     let (tree, _) = space.map.lock(machine, held, range);
     let mut looks = LOOKS;
     let look = &mut |e: &Entry<M>| {

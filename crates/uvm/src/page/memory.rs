@@ -18,12 +18,12 @@ use super::{Frames, PageFlags, Place, Reserve};
 pub(crate) struct Memory<M: Machine> {
     machine: M,
     pub(crate) frames: Arc<Frames<M>>,
-    pub(crate) passes: Passes,
+    pub(crate) pageout: PageoutState,
 }
 
 /// What a thread that makes pages available has to know of the page daemon's passes.
 #[derive(Default)]
-pub(crate) struct Passes {
+pub(crate) struct PageoutState {
     /// Whether one runs.
     pub(crate) runs: AtomicBool,
     /// Memory has run out, as far as the last desperate one could tell.
@@ -34,7 +34,7 @@ pub(crate) struct Passes {
 
 impl<M: Machine> Memory<M> {
     pub(crate) fn new(machine: M, frames: Arc<Frames<M>>) -> Memory<M> {
-        Memory { machine, frames, passes: Passes::default() }
+        Memory { machine, frames, pageout: PageoutState::default() }
     }
 
     #[inline]
@@ -72,15 +72,15 @@ impl<M: Machine> Memory<M> {
     /// else a return of a loan costs two reads.
     #[inline]
     pub(crate) fn pages_may_go(&self) {
-        if self.passes.runs.load(Acquire) || self.passes.has_run_out.load(Relaxed) {
+        if self.pageout.runs.load(Acquire) || self.pageout.has_run_out.load(Relaxed) {
             self.loosened();
         }
     }
 
     #[cold]
     fn loosened(&self) {
-        self.passes.loosened.fetch_add(1, AcqRel);
-        self.passes.has_run_out.store(false, Relaxed);
+        self.pageout.loosened.fetch_add(1, AcqRel);
+        self.pageout.has_run_out.store(false, Relaxed);
     }
 
     /// A new page of zeroes.

@@ -59,7 +59,7 @@ use crate::stat::Counter;
 use crate::swap::{Run, Slot, WRITE_CLUSTER};
 use crate::Uvm;
 pub use reclaim::Last;
-pub(crate) use reclaim::{Known, Reclaim, Waiters};
+pub(crate) use reclaim::{LastPass, Reclaim, Waiters};
 
 /// What a pass has achieved.
 ///

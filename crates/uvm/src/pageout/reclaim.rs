@@ -161,7 +161,7 @@ impl<M: Machine> Waiters<M> {
 }
 
 /// What is known from the last pass.
-pub(crate) type Known<M> = Ordered<order::MemoryTurn, <M as Machine>::Lock, Option<NoProgress>>;
+pub(crate) type LastPass<M> = Ordered<order::MemoryTurn, <M as Machine>::Lock, Option<NoProgress>>;
 
 /// What a desperate pass left that made no progress.
 #[derive(Clone, Copy)]
@@ -410,7 +410,7 @@ impl<M: Machine> Uvm<M> {
     /// Begins the one pass; or waits until another thread's has ended, and says no.
     pub(super) fn begin_pass(&self, held: &mut Unlocked<'_>) -> bool {
         let ticket = self.mem().ticket(PASS_ENDED);
-        if !self.mem().passes.runs.swap(true, AcqRel) {
+        if !self.mem().pageout.runs.swap(true, AcqRel) {
             return true;
         }
         self.mem().wait(held, ticket);
@@ -418,14 +418,14 @@ impl<M: Machine> Uvm<M> {
     }
 
     pub(super) fn end_pass(&self) {
-        self.mem().passes.runs.store(false, Release);
+        self.mem().pageout.runs.store(false, Release);
         self.mem().wake(PASS_ENDED);
     }
 
     /// Whether memory has run out, as far as the last desperate pass could tell.
     #[inline]
     fn has_run_out(&self) -> bool {
-        self.mem().passes.has_run_out.load(Relaxed)
+        self.mem().pageout.has_run_out.load(Relaxed)
     }
 
     /// Counts of this moment.
@@ -458,14 +458,15 @@ impl<M: Machine> Uvm<M> {
             false => self.pass(held, target, Priority::Normal),
         };
         if !self.is_low() {
-            self.know(held, None);
+            self.note_pass(held, None);
             return fair;
         }
-        let (errors, loosened) = (self.transfer_errors(), self.mem().passes.loosened.load(Relaxed));
+        let (errors, loosened) =
+            (self.transfer_errors(), self.mem().pageout.loosened.load(Relaxed));
         // What is read from here on, or is being read now, the pass may miss.
         let (coming_in, made_before) = (self.pages_coming_in(), self.pages_made());
         let pass = self.pass(held, target, Priority::Desperate);
-        let known = if self.is_low() && self.transfer_errors() == errors {
+        let vain = if self.is_low() && self.transfer_errors() == errors {
             // A file's dirty page that the pass has met may have been written by now: it is there,
             // and clean.
             let made = self.pages_made();
@@ -480,13 +481,13 @@ impl<M: Machine> Uvm<M> {
         } else {
             None
         };
-        self.know(held, known);
+        self.note_pass(held, vain);
         fair.and(pass)
     }
 
-    fn know(&self, held: &mut Unlocked<'_>, known: Option<NoProgress>) {
-        *self.known.lock(held).0 = known;
-        self.mem().passes.has_run_out.store(known.is_some(), Relaxed);
+    fn note_pass(&self, held: &mut Unlocked<'_>, vain: Option<NoProgress>) {
+        *self.last_pass.lock(held).0 = vain;
+        self.mem().pageout.has_run_out.store(vain.is_some(), Relaxed);
     }
 
     /// What a pass can take at most, but for what is under way.
@@ -496,9 +497,9 @@ impl<M: Machine> Uvm<M> {
         if self.swap().slots() == 0 && files == 0 && !was_freed {
             return 0;
         }
-        let loosened = self.mem().passes.loosened.load(Relaxed);
-        let known = *self.known.lock(held).0;
-        let Some(last) = known.filter(|last| last.loosened == loosened) else {
+        let loosened = self.mem().pageout.loosened.load(Relaxed);
+        let last = *self.last_pass.lock(held).0;
+        let Some(last) = last.filter(|last| last.loosened == loosened) else {
             return usize::MAX;
         };
         if self.state_of_memory(held) == last.state {
