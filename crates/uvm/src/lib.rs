@@ -61,6 +61,7 @@ mod knobs;
 pub mod loan;
 mod loanout;
 pub mod map;
+mod mapping;
 mod object;
 mod owed;
 mod owner;
@@ -91,9 +92,9 @@ pub use knobs::{BadShare, Knobs};
 pub use loan::{Loan, LoanedPage, NotOurs};
 pub use map::space::Space;
 pub use map::{
-    Advice, Backing, Inherit, Map, MapError, MapRequest, Name, Place, RangeError, RemapPlace,
-    Sharing,
+    Advice, Backing, Inherit, Map, MapError, MapRequest, Name, Place, RangeError, Sharing,
 };
+pub use mapping::RemapPlace;
 pub use object::{Object, ObjectBody, ObjectGuard, Removed};
 pub use pageout::Progress;
 pub use pager::{

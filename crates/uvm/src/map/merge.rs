@@ -31,7 +31,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
     /// one of the same CPU, if it could be anywhere. It is attached to its object if it stays one
     /// of its own. Heap for [one more](super::Change::ADD) has been reserved, and
     /// [`CHANGE_BYTES`](crate::amap::cover::CHANGE_BYTES).
-    pub(super) fn add(&mut self, entry: Entry<M>, is_anywhere: bool) {
+    pub(crate) fn add(&mut self, entry: Entry<M>, is_anywhere: bool) {
         let (tree, held) = (&mut *self.tree, &mut *self.held);
         let may_grow = |neighbour: &Entry<M>| {
             neighbour.is_like(&entry) && (!is_anywhere || neighbour.cpu == entry.cpu)

@@ -18,25 +18,21 @@
 //! Operations hold the map's lock over look-up and change only. What they take out keeps its
 //! references until the lock is released (the second phase of unmap, 1999, section 3.1).
 //!
-//! Reading order: `tree`, this file, `insert`, `merge`, `remove`, `attributes`, `wire`, `remap`,
-//! `lock`.
+//! Reading order: `tree`, this file, `request`, `merge`, `remove`, `lock`. What programs ask of a
+//! map is [`mapping`](crate::mapping)'s.
 
 pub(crate) mod adopt;
-mod attributes;
 pub(crate) mod copy;
-mod insert;
 #[allow(unsafe_code)]
 pub(crate) mod lock;
 mod merge;
-mod remap;
 pub(crate) mod remap_history;
 pub(crate) mod remove;
+mod request;
 mod resident;
 pub(crate) mod space;
 pub(crate) mod steps;
 pub(crate) mod tree;
-mod will_need;
-mod wire;
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -51,9 +47,8 @@ pub use crate::object::Advice;
 pub(crate) use crate::object::ORef;
 use crate::object::Object;
 use crate::{Space, Stop, Uvm};
-pub(crate) use insert::{choose_place, find_like, moves_many, within, NOWHERE};
-pub use insert::{Backing, MapError, MapRequest, Place, Sharing};
-pub use remap::RemapPlace;
+pub(crate) use request::{choose_place, find_like, moves_many, within, NOWHERE};
+pub use request::{Backing, MapError, MapRequest, Place, Sharing};
 use tree::{Span, Tree};
 
 /// What a child gets of a mapping at fork; minherit's argument.
@@ -530,5 +525,14 @@ pub(crate) fn clip<M: Machine>(tree: &mut Tree<Entry<M>>, range: VaRange) {
             let tail = tree.edit(at, |head| head.clip(at));
             tail.into_iter().for_each(|tail| tree.insert(tail));
         }
+    }
+}
+
+/// Refuses a range with a hole.
+pub(crate) fn covered<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Result<(), RangeError> {
+    if tree.is_covered(range) {
+        Ok(())
+    } else {
+        Err(RangeError::NoMapping)
     }
 }

@@ -45,10 +45,10 @@ pub(crate) const WIRED: usize = if cfg!(feature = "__small-leaves") { 2 } else {
 
 /// What was done ahead to a range whose translations are to be taken away.
 pub(crate) struct Ahead<'a, M: Machine> {
-    space: &'a Space<M>,
+    pub(crate) space: &'a Space<M>,
     range: VaRange,
     /// The part whose pages are not wired any more, to be wired again if the change is refused.
-    unwired: VaRange,
+    pub(crate) unwired: VaRange,
     left: Left,
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn part_of_few_slots<M: Machine>(
 }
 
 /// The first part of a range that is wired, and is one entry's, with what `of` says of that.
-pub(super) fn first_wired<M: Machine, T>(
+pub(crate) fn first_wired<M: Machine, T>(
     tree: &Tree<Entry<M>>,
     range: VaRange,
     of: impl Fn(&Entry<M>) -> T,
@@ -323,6 +323,31 @@ impl<M: Machine> Uvm<M> {
         sum
     }
 
+    /// Takes back the wiring of at most so many of the range's pages and translations, and says up
+    /// to where no other is wired. A wired translation is never forgotten (pmap law P1), so the
+    /// pages to unwire are those that are mapped as wired; entries are not looked at. Cost: a load,
+    /// where nothing was ever wired; else by the range's tables, and by wired pages.
+    pub(crate) fn unwire_some(
+        &self,
+        held: &mut Held<'_, order::Map>,
+        space: &Space<M>,
+        range: VaRange,
+        most: usize,
+    ) -> Va {
+        if !space.map.was_wired.load(Relaxed) {
+            return range.end;
+        }
+        let mut rest = range;
+        for _ in 0..most {
+            let Some((va, page)) = self.mem().pmap().unwire(&space.pmap, rest) else {
+                return range.end;
+            };
+            self.unwire_page(held, page);
+            rest.start = va + Pages(1);
+        }
+        rest.start
+    }
+
     /// Takes back the wiring of a range's pages, and their translations, a part at a time, before
     /// the range goes: the step that takes it finds few. The entries stay wired, so what is touched
     /// meanwhile is wired then. Returns the range that it has unwired, to be
@@ -423,11 +448,6 @@ impl<M: Machine> Uvm<M> {
         })
     }
 
-    /// Wires again what was unwired for a change that was refused.
-    pub(crate) fn wire_ahead_again(&self, held: &mut Unlocked<'_>, ahead: &[Ahead<'_, M>]) {
-        ahead.iter().for_each(|ahead| self.wire_again(held, ahead.space, ahead.unwired));
-    }
-
     /// Claims the maps of some ranges, and forgets all that is shown in these, in steps: in order
     /// of address, so that of two threads that want the same two maps one gets both.
     #[inline(never)]
@@ -485,7 +505,7 @@ impl<M: Machine> Uvm<M> {
     }
 
     /// Unwires and forgets all that a range shows, in steps; the map is claimed.
-    pub(super) fn forget_in_steps(
+    pub(crate) fn forget_in_steps(
         &self,
         held: &mut Unlocked<'_>,
         space: &Space<M>,

@@ -1,43 +1,20 @@
 //! An object's page for a thread that shows, loans or copies it: brought in, with no I/O that has
 //! it, and, for a store, not on loan.
 
-use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot, Unlocked};
+use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Pmap, Prot};
 
 use super::{busy_check, Access, GetError, ObjectBody, ObjectGuard, Pager};
-use crate::amap::slots::CLUSTER_BYTES;
 use crate::anon::drop_page;
 use crate::io::ReadRequest;
 use crate::page::{Gather, PageFlags};
 use crate::stat::Counter;
-use crate::{Stop, Uvm};
+use crate::Uvm;
 
 /// What must be looked at before an object's page is shown.
 pub(crate) const SPECIAL: PageFlags =
     PageFlags::BUSY.union(PageFlags::ERROR).union(PageFlags::AHEAD).union(PageFlags::HOLE);
 
 impl<M: Machine> Uvm<M> {
-    /// Makes attempts that [find](Self::find_page) an object's page, and starts what they want to be
-    /// read ahead.
-    pub(crate) fn attempt_to_find<T>(
-        &self,
-        held: &mut Unlocked<'_>,
-        mut once: impl FnMut(&mut Unlocked<'_>, &mut Option<ReadRequest>) -> Result<T, Stop<GetError>>,
-    ) -> Result<T, GetError> {
-        self.attempt(held, CLUSTER_BYTES, |held, _| {
-            let mut ahead = None;
-            let found = once(held, &mut ahead);
-            match (found, ahead) {
-                (Ok(found), Some(start)) => {
-                    self.start(held, start);
-                    Ok(found)
-                }
-                // What is busy is read before anything is waited for.
-                (Err(_), Some(start)) => Err(Stop::Read(start)),
-                (found, None) => found,
-            }
-        })
-    }
-
     /// The object's page at an index, made resident by its pager; a ticket while it is busy.
     #[inline]
     pub(crate) fn find_page(

@@ -7,6 +7,7 @@
 
 use alloc::sync::Arc;
 
+use crate::amap::slots::CLUSTER_BYTES;
 use crate::io::ReadRequest;
 use crate::object::{Access, GetError, Pager};
 use crate::page::{Gather, Owner, PageFlags};
@@ -68,6 +69,28 @@ impl<M: Machine> Uvm<M> {
         let result = work(self.mem(), page);
         self.unpin(held, pager, page, intent);
         Ok(Some(result))
+    }
+
+    /// Makes attempts that [find](Self::find_page) an object's page, and starts what they want to be
+    /// read ahead.
+    pub(crate) fn attempt_to_find<T>(
+        &self,
+        held: &mut Unlocked<'_>,
+        mut once: impl FnMut(&mut Unlocked<'_>, &mut Option<ReadRequest>) -> Result<T, Stop<GetError>>,
+    ) -> Result<T, GetError> {
+        self.attempt(held, CLUSTER_BYTES, |held, _| {
+            let mut ahead = None;
+            let found = once(held, &mut ahead);
+            match (found, ahead) {
+                (Ok(found), Some(start)) => {
+                    self.start(held, start);
+                    Ok(found)
+                }
+                // What is busy is read before anything is waited for.
+                (Err(_), Some(start)) => Err(Stop::Read(start)),
+                (found, None) => found,
+            }
+        })
     }
 
     /// One attempt to pin a page; `None` if the pager knows nothing but zeroes there, for a reader.

@@ -7,11 +7,10 @@
 use alloc::collections::LinkedList;
 
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, PageRange, Pages, Pmap, Prot, Unlocked, Va, VaRange};
+use machine::{Machine, PageRange, Pages, Pmap, Prot, Unlocked, Va, VaRange};
 
-use super::{Entry, LockedMap, RangeError};
-use crate::map::steps::{first_part, first_wired, Lock, WIRED};
-use crate::map::Writes;
+use crate::map::steps::{first_part, first_wired, Ahead, Lock, WIRED};
+use crate::map::{Entry, LockedMap, RangeError, Writes};
 use crate::{Space, Uvm};
 
 /// What a call has marked, part by part. A range has as many parts as it has entries, so the list
@@ -244,29 +243,9 @@ impl<M: Machine> Uvm<M> {
         self.in_steps(held, space, range, |map, rest, _| map.unwire_first(rest));
     }
 
-    /// Takes back the wiring of at most so many of the range's pages and translations, and says up
-    /// to where no other is wired. A wired translation is never forgotten (pmap law P1), so the
-    /// pages to unwire are those that are mapped as wired; entries are not looked at. Cost: a load,
-    /// where nothing was ever wired; else by the range's tables, and by wired pages.
-    pub(crate) fn unwire_some(
-        &self,
-        held: &mut Held<'_, order::Map>,
-        space: &Space<M>,
-        range: VaRange,
-        most: usize,
-    ) -> Va {
-        if !space.map.was_wired.load(Relaxed) {
-            return range.end;
-        }
-        let mut rest = range;
-        for _ in 0..most {
-            let Some((va, page)) = self.mem().pmap().unwire(&space.pmap, rest) else {
-                return range.end;
-            };
-            self.unwire_page(held, page);
-            rest.start = va + Pages(1);
-        }
-        rest.start
+    /// Wires again what was unwired for a change that was refused.
+    pub(crate) fn wire_ahead_again(&self, held: &mut Unlocked<'_>, ahead: &[Ahead<'_, M>]) {
+        ahead.iter().for_each(|ahead| self.wire_again(held, ahead.space, ahead.unwired));
     }
 
     /// Wires those pages of a range again that are in memory, after they were unwired ahead of a

@@ -7,10 +7,10 @@
 use crate::page::Gather;
 use machine::{Machine, PageRange, Pages, Pmap, Unlocked, Va, VaRange};
 
-use super::tree::{built_bytes, Taken, Tree};
-use super::{find_like, moves_many, within, Change, Entry, LockedMap, MapError, RangeError};
 use crate::amap::cover::CHANGE_BYTES;
 use crate::map::steps::Ahead;
+use crate::map::tree::{built_bytes, Taken, Tree};
+use crate::map::{find_like, moves_many, within, Change, Entry, LockedMap, MapError, RangeError};
 use crate::{Space, Stop, Uvm};
 
 /// Where a remapped range may go.

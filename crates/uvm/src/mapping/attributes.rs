@@ -7,9 +7,9 @@
 use crate::page::Gather;
 use machine::{Machine, PageRange, Pmap, Prot, Unlocked, Va, VaRange};
 
-use super::tree::Tree;
-use super::{Advice, Change, Entry, Inherit, LockedMap, RangeError};
 use crate::map::steps::{first_part, Lock, ENTRIES, PAGES_AT_ONCE};
+use crate::map::tree::Tree;
+use crate::map::{covered, Advice, Change, Entry, Inherit, LockedMap, RangeError};
 use crate::{Space, Stop, Uvm};
 
 impl<M: Machine> Uvm<M> {
@@ -192,14 +192,6 @@ impl<M: Machine> Uvm<M> {
                 Ok(change(map, part))
             })
         })
-    }
-}
-
-pub(super) fn covered<M: Machine>(tree: &Tree<Entry<M>>, range: VaRange) -> Result<(), RangeError> {
-    if tree.is_covered(range) {
-        Ok(())
-    } else {
-        Err(RangeError::NoMapping)
     }
 }
 
