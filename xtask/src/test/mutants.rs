@@ -77,6 +77,7 @@ const PARTS: &[Part] = &[
         files: &[
             "crates/uvm/src/loanout/give.rs",
             "crates/uvm/src/loanout/mod.rs",
+            "crates/uvm/src/loan/list.rs",
             "crates/uvm/src/loan/mod.rs",
         ],
         names: ".",
