@@ -894,7 +894,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: a page that leaves its object still counts",
-        file: "uvm/src/object/mod.rs",
+        file: "uvm/src/object/body.rs",
         changes: &[("            self.stored -= 1;\n            self.give_quota_back(1);", "            self.stored -= 1;")],
         found_by: QUOTA,
     },
@@ -930,7 +930,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "race: a truncation takes a page that I/O has",
-        file: "uvm/src/object/mod.rs",
+        file: "uvm/src/object/body.rs",
         changes: &[("busy_check(machine, page)?;\n                    let page = down", "let page = down")],
         found_by: TRUNCATION,
     },
