@@ -5,6 +5,7 @@ mod access;
 mod anon_object;
 mod device;
 mod vnode;
+mod write_back;
 
 pub use crate::object::{Access, GetError, IoError, Launder, Pager, Put, Quota};
 pub use access::Intent;
