@@ -1,26 +1,38 @@
-//! The end of many anons at once: their numbers go back to the depot as a list, under one hold of
-//! its lock.
+//! The end of anons: the numbers of many go back to the depot as a list, under one hold of its
+//! lock.
 //!
 //! Source: as for magazines (`page/free.rs`), whose depot this is. The road not taken is
 //! larger magazines: a CPU would keep what no other CPU can have.
 
-use crate::page::Memory;
-use crate::page::{Gather, Owner, HALF};
+use crate::page::{Gather, Memory, Owner, PageFlags, Unmapped, HALF};
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
 use machine::order;
 use machine::{Held, Machine, PageNo};
 
-use super::{leave_all, AnonBody, AnonNo, Anons, LetGo};
+use super::{leave, AnonBody, AnonNo, Anons};
 
 /// Numbers handled at once, those of a leaf of slots.
 const MANY: usize = 64;
 
 /// Their pages.
-pub(super) type Pages = ArrayVec<PageNo, MANY>;
+type Pages = ArrayVec<PageNo, MANY>;
 
 /// Free numbers.
 type Numbers = ArrayVec<AnonNo, MANY>;
+
+/// What became of an anon that lost a reference.
+enum LetGo {
+    /// Others have it.
+    Kept,
+    /// It is free, and has let its data go.
+    Gone,
+    /// It is free, and has let its data go, but for a page that the caller releases.
+    Idle(PageNo),
+    /// It is free, and has let its data go, but for a page that has other holders: the caller
+    /// leaves it to them.
+    Loan(PageNo),
+}
 
 impl<M: Machine> Anons<M> {
     /// Gives numbers back.
@@ -88,5 +100,54 @@ impl<M: Machine> Anons<M> {
                 return;
             }
         }
+    }
+
+    /// Drops a reference. With the last the anon is free: the caller gives its number back, and
+    /// sees to its page.
+    #[inline(always)]
+    fn let_go(
+        &self,
+        machine: &Memory<M>,
+        held: &mut Held<'_, order::Object>,
+        no: AnonNo,
+        down: &mut Gather,
+    ) -> LetGo {
+        let (mut body, mut h) = self.get(no).lock(held);
+        if body.drop_reference(machine.frames()) != 0 {
+            return LetGo::Kept;
+        }
+        let (slot, page) = (body.swap.take(), body.page.take());
+        if let Some(page) = page.filter(|_| slot.is_none()) {
+            let frames = machine.frames();
+            if frames.leaves_owner(page) {
+                return LetGo::Idle(page);
+            }
+            if !frames.flags(page).contains(PageFlags::BUSY) {
+                // A thread that finds it on its queue finds that it is ownerless.
+                frames.set_owner(page, Owner::Kernel, 0);
+                return LetGo::Loan(page);
+            }
+        }
+        self.drop_data(machine, &mut h, page, slot, down);
+        LetGo::Gone
+    }
+}
+
+/// Like [`drop_page`], for pages whose record names no owner any more, on whatever queue they are.
+#[inline(never)]
+fn leave_all<M: Machine>(
+    machine: &Memory<M>,
+    held: &mut Held<'_, order::Object>,
+    pages: &[PageNo],
+    down: &mut Gather,
+) {
+    if pages.is_empty() {
+        return;
+    }
+    let listed = pages.iter().copied().filter(|&page| !machine.frames().leaves_batch(page));
+    let listed: Pages = listed.collect();
+    machine.frames().dequeue_all(held, &listed);
+    for &page in pages {
+        leave(machine, held, Unmapped::by_ranges(page), down);
     }
 }

@@ -185,19 +185,6 @@ struct PerCpu<M: Machine> {
     len: AtomicUsize,
 }
 
-/// What became of an anon that lost a reference.
-enum LetGo {
-    /// Others have it.
-    Kept,
-    /// It is free, and has let its data go.
-    Gone,
-    /// It is free, and has let its data go, but for a page that the caller releases.
-    Idle(PageNo),
-    /// It is free, and has let its data go, but for a page that has other holders: the caller
-    /// leaves it to them.
-    Loan(PageNo),
-}
-
 /// A look at many anons, which knows the last one's chunk.
 pub(crate) struct Many<'a, M: Machine> {
     anons: &'a Anons<M>,
@@ -404,36 +391,6 @@ impl<M: Machine> Anons<M> {
         self.depot.lock(held).0.fresh
     }
 
-    /// Drops a reference. With the last the anon is free: the caller gives its number back, and
-    /// sees to its page.
-    #[inline(always)]
-    fn let_go(
-        &self,
-        machine: &Memory<M>,
-        held: &mut Held<'_, order::Object>,
-        no: AnonNo,
-        down: &mut Gather,
-    ) -> LetGo {
-        let (mut body, mut h) = self.get(no).lock(held);
-        if body.drop_reference(machine.frames()) != 0 {
-            return LetGo::Kept;
-        }
-        let (slot, page) = (body.swap.take(), body.page.take());
-        if let Some(page) = page.filter(|_| slot.is_none()) {
-            let frames = machine.frames();
-            if frames.leaves_owner(page) {
-                return LetGo::Idle(page);
-            }
-            if !frames.flags(page).contains(PageFlags::BUSY) {
-                // A thread that finds it on its queue finds that it is ownerless.
-                frames.set_owner(page, Owner::Kernel, 0);
-                return LetGo::Loan(page);
-            }
-        }
-        self.drop_data(machine, &mut h, page, slot, down);
-        LetGo::Gone
-    }
-
     /// Drops a page and a slot that an anon has let go.
     #[inline(never)]
     fn drop_data(
@@ -504,17 +461,9 @@ impl<M: Machine> Uvm<M> {
     /// Drops a reference to an anon; the last frees it with its slot and its page, which nothing
     /// maps any more. A page that is busy is left to the thread that made it so, with its slot.
     pub(crate) fn drop_anon(&self, held: &mut Held<'_, order::Object>, no: AnonNo) {
-        let (machine, mut down) = (self.mem(), Gather::new());
-        match self.anons.let_go(machine, held, no, &mut down) {
-            LetGo::Kept => return,
-            LetGo::Gone => {}
-            LetGo::Idle(page) => {
-                self.frames().release(held, Unmapped::by_ranges(page), &mut down);
-            }
-            LetGo::Loan(page) => leave_all(machine, held, &[page], &mut down),
-        }
-        self.anons.give_back(machine, held, no);
-        down.perform(self.frames(), machine, held);
+        let mut down = Gather::new();
+        self.anons.release_many(self.mem(), held, core::iter::once(no), &mut down);
+        down.perform(self.frames(), self.mem(), held);
     }
 }
 
@@ -534,25 +483,6 @@ pub(crate) fn drop_page<M: Machine, P: Before<PageQueues>>(
     frames.dequeue(held, page);
     frames.set_owner(page, Owner::Kernel, 0);
     leave(machine, held, unmapped, down);
-}
-
-/// Like [`drop_page`], for pages whose record names no owner any more, on whatever queue they are.
-#[inline(never)]
-fn leave_all<M: Machine, P: Before<PageQueues>>(
-    machine: &Memory<M>,
-    held: &mut Held<'_, P>,
-    pages: &[PageNo],
-    down: &mut Gather,
-) {
-    if pages.is_empty() {
-        return;
-    }
-    let listed = pages.iter().copied().filter(|&page| !machine.frames().leaves_batch(page));
-    let listed: many::Pages = listed.collect();
-    machine.frames().dequeue_all(held, &listed);
-    for &page in pages {
-        leave(machine, held, Unmapped::by_ranges(page), down);
-    }
 }
 
 /// Lets a page go that may be held, once its record names no owner and no list has it.
