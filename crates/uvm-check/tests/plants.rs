@@ -477,7 +477,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "borrowed: a loan ends before every CPU has forgotten the page",
         file: "uvm/src/map/adopt.rs",
-        changes: &[("                copied.down.flush(self.mem().pmap());\n                self.return_pages(held, copied.pages.into_iter());\n", "                self.return_pages(held, copied.pages.into_iter());\n                copied.down.flush(self.mem().pmap());\n")],
+        changes: &[("                copied.down.flush(self.mem().pmap());\n                self.return_pages(held, copied.pages);\n", "                self.return_pages(held, copied.pages);\n                copied.down.flush(self.mem().pmap());\n")],
         found_by: LOANS,
     },
     Plant {
@@ -636,7 +636,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "large amaps: a copy has the first leaves alone",
         file: "uvm/src/map/copy.rs",
-        changes: &[("rest.start = part.end;", "rest.start = rest.end;")],
+        changes: &[("            Ok(part.end)\n", "            Ok(rest.end)\n")],
         found_by: LARGE,
     },
     Plant {
@@ -958,7 +958,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "race: zram takes pages while it is switched off",
         file: "uvm/src/swap/mod.rs",
-        changes: &[("            State::Leaving => 0,\n", "            State::Leaving => self.bits.free_slots(),\n")],
+        changes: &[("            true => 0,\n", "            true => self.bits.free_slots(),\n")],
         found_by: ZRAM,
     },
     Plant {

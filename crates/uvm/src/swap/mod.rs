@@ -51,9 +51,6 @@ pub const DEVICES: usize = 16;
 /// Slots for each page frame at most: so many anons without a page have numbers.
 pub const SLOTS_PER_FRAME: u32 = 10;
 
-/// Slots' numbers end here: a page's record has room for no more.
-const NUMBERS: u32 = Slot::NUMBERS;
-
 /// Pages of one write at most: 1 MiB.
 pub const WRITE_CLUSTER: usize = 256;
 
@@ -202,21 +199,14 @@ pub(crate) struct Run {
     pub(crate) is_memory: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Slots are allocated.
-    On,
-    /// A thread brings home what is there.
-    Leaving,
-}
-
 struct Device<M: Machine> {
     id: SwapId,
     io: Arc<dyn SwapDevice<M>>,
     /// The number of its first slot.
     base: u32,
     priority: i16,
-    state: State,
+    /// A thread brings home what is there: no slots are given.
+    is_leaving: bool,
     bits: Bits,
 }
 
@@ -227,15 +217,15 @@ impl<M: Machine> Device<M> {
 
     /// Slots that can be given.
     fn room(&self) -> u32 {
-        match self.state {
-            State::On => self.bits.free_slots().min(self.io.room()),
-            State::Leaving => 0,
+        match self.is_leaving {
+            true => 0,
+            false => self.bits.free_slots().min(self.io.room()),
         }
     }
 
     /// Whether a slot is given back once it has been read.
     fn gives_back(&self) -> bool {
-        self.state == State::Leaving || self.io.is_memory()
+        self.is_leaving || self.io.is_memory()
     }
 
     fn info(&self) -> SwapInfo {
@@ -287,7 +277,7 @@ impl<M: Machine> Table<M> {
             }
             base = range.end + 1;
         }
-        (u64::from(base) + u64::from(len) < u64::from(NUMBERS)).then_some(base)
+        (u64::from(base) + u64::from(len) < u64::from(Slot::NUMBERS)).then_some(base)
     }
 
     /// The devices of one priority after another, each group from where it is whose turn; of a
@@ -467,10 +457,10 @@ impl<M: Machine> Swap<M> {
     ) -> Result<Range<u32>, SwapError> {
         let (mut table, _) = self.table.lock(held);
         let device = table.devices.iter_mut().find(|d| d.id == id).ok_or(SwapError::NotFound)?;
-        if device.state == State::Leaving {
+        if device.is_leaving {
             return Err(SwapError::Busy);
         }
-        device.state = State::Leaving;
+        device.is_leaving = true;
         self.giving_back.fetch_add(1, Relaxed);
         Ok(device.numbers())
     }
@@ -486,7 +476,7 @@ impl<M: Machine> Swap<M> {
         let (mut table, guard) = self.table.lock(held);
         self.giving_back.fetch_sub(1, Relaxed);
         let Some(at) = table.devices.iter().position(|d| d.id == id) else { return };
-        table.devices[at].state = State::On;
+        table.devices[at].is_leaving = false;
         if emptied.is_ok() {
             let device = table.devices.remove(at);
             self.slots.fetch_sub(device.bits.len, Relaxed);
@@ -545,7 +535,7 @@ impl<M: Machine> Uvm<M> {
         swap.slots.fetch_add(slots, Relaxed);
         swap.giving_back.fetch_add(u32::from(io.is_memory()), Relaxed);
         let at = table.devices.partition_point(|d| d.priority >= priority);
-        table.devices.insert(at, Device { id, io, base, priority, state: State::On, bits });
+        table.devices.insert(at, Device { id, io, base, priority, is_leaving: false, bits });
         Ok(id)
     }
 
