@@ -264,7 +264,7 @@ struct Made {
 impl Made {
     fn end(mut self) -> (Loan, Vec<Piece>) {
         self.close();
-        (self.pages.into(), self.pieces)
+        (self.pages.into_iter().collect(), self.pieces)
     }
 
     /// What comes next begins at a page; room for that was made when the page was.
