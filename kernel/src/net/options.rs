@@ -10,6 +10,7 @@ use linux_raw_sys::net;
 
 use super::address::{Family, Kind};
 use super::arrival;
+use super::interface;
 use super::socket::Socket;
 use crate::charge::{self, Charge};
 use crate::cred::caps::Caps;
@@ -34,6 +35,9 @@ const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 pub const IPPROTO_IPV6: u32 = 41;
 const SOL_NETLINK: u32 = 270;
+/// With times of 64 bits, as the older ones have here too.
+const RCVTIMEO_NEW: u32 = 66;
+const SNDTIMEO_NEW: u32 = 67;
 const NANOS: i64 = 1_000_000_000;
 /// Kept options of one socket at most.
 const KEPT_MAX: usize = 64;
@@ -197,6 +201,13 @@ fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
             | net::SO_MARK
             | net::SO_BUSY_POLL,
         ) => Some(0),
+        // Checksums, labels and filters there are none of, one interface, no tuning that a program
+        // could end: NO_CHECK, BSDCOMPAT, PASSSEC, WIFI_STATUS, NOFCS, LOCK_FILTER,
+        // SELECT_ERR_QUEUE, BINDTOIFINDEX, PREFER_BUSY_POLL, BUSY_POLL_BUDGET, BUF_LOCK; then
+        // TXREHASH, MAX_PACING_RATE.
+        (SOL_SOCKET, 11 | 14 | 34 | 41 | 43 | 44 | 45 | 62 | 69 | 70 | 72) => Some(0),
+        (SOL_SOCKET, 74) => Some(1),
+        (SOL_SOCKET, 47) => Some(-1),
         // TOS, TTL, PKTINFO, MTU_DISCOVER, RECVERR, RECVTTL, RECVTOS, MULTICAST_TTL,
         // MULTICAST_LOOP.
         (IPPROTO_IP, 2 | 32 | 33) if inet => Some(64),
@@ -222,6 +233,9 @@ fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
 /// Whether an option may have this value. -1 stands for the default.
 fn may_be(level: u32, name: u32, value: i32) -> bool {
     match (level, name) {
+        // Interfaces: none in particular, or the one there is.
+        (SOL_SOCKET, 62) => (0..=interface::INDEX).contains(&value),
+        (SOL_SOCKET, 72) => (0..=3).contains(&value),
         (IPPROTO_IP, net::IP_TTL) => value == -1 || (1..=255).contains(&value),
         (IPPROTO_IPV6, net::IPV6_UNICAST_HOPS | net::IPV6_TCLASS) => (-1..=255).contains(&value),
         _ => true,
@@ -294,8 +308,12 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
             options.receive_buffer.store(buffer(value.int()?, RECEIVE_MIN, most), Relaxed);
             socket.room.wake_all();
         }
-        (SOL_SOCKET, net::SO_RCVTIMEO) => options.receive_timeout.store(value.time()?, Relaxed),
-        (SOL_SOCKET, net::SO_SNDTIMEO) => options.send_timeout.store(value.time()?, Relaxed),
+        (SOL_SOCKET, net::SO_RCVTIMEO | RCVTIMEO_NEW) => {
+            options.receive_timeout.store(value.time()?, Relaxed)
+        }
+        (SOL_SOCKET, net::SO_SNDTIMEO | SNDTIMEO_NEW) => {
+            options.send_timeout.store(value.time()?, Relaxed)
+        }
         (SOL_SOCKET, net::SO_LINGER) => {
             if value.len < 8 {
                 return Err(EINVAL);
@@ -310,6 +328,10 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
             options.only6.store(value.flag()?, Relaxed);
         }
         (SOL_SOCKET, net::SO_SNDLOWAT) => return Err(ENOPROTOOPT),
+        (SOL_SOCKET, net::SO_BINDTODEVICE) => bind_to_device(&value)?,
+        // Advice about a connection's way, and a filter that there isn't.
+        (SOL_SOCKET, net::SO_CNX_ADVICE) => {}
+        (SOL_SOCKET, net::SO_DETACH_FILTER) => return Err(ENOENT),
         _ => {
             kept_default(socket, level, name).ok_or(ENOPROTOOPT)?;
             let number = match (level, name) {
@@ -334,6 +356,20 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
     Ok(())
 }
 
+/// `SO_BINDTODEVICE`: a name, or none.
+///
+/// # Errors
+/// `ENODEV` for another than the one there is.
+fn bind_to_device(value: &Value) -> Result<()> {
+    let mut name = [0; 16];
+    let len = value.len.min(name.len() - 1);
+    user::copy_in(&mut name[..len], value.addr)?;
+    match name.split(|&byte| byte == 0).next() {
+        Some(b"" | b"lo") | None => Ok(()),
+        Some(_) => Err(ENODEV),
+    }
+}
+
 fn buffer(asked: i32, least: usize, most: usize) -> usize {
     (usize::try_from(asked).unwrap_or(BUFFER).min(most) * 2).max(least)
 }
@@ -356,6 +392,9 @@ fn may_set(level: u32, name: u32, value: &Value) -> Result<()> {
         // More of it than there was, which is nothing unless the caller asked.
         net::SO_BUSY_POLL if !administers && value.int()? != 0 => Err(EPERM),
         net::SO_BUSY_POLL if value.int()? < 0 => Err(EINVAL),
+        net::SO_PREFER_BUSY_POLL | net::SO_BUSY_POLL_BUDGET if !administers && value.flag()? => {
+            Err(EPERM)
+        }
         _ => Ok(()),
     }
 }
@@ -376,6 +415,11 @@ pub fn get(socket: &Socket, level: u32, name: u32, addr: u64, len_addr: u64) -> 
     let room: i32 = user::get(len_addr)?;
     let room = usize::try_from(room).map_err(|_| EINVAL)?;
     let value = value_of(socket, level, name)?;
+    // A name comes whole, and 64 bits do.
+    let is_whole = matches!((level, name), (SOL_SOCKET, net::SO_PEERNAME | net::SO_COOKIE));
+    if is_whole && room < value.len() {
+        return Err(EINVAL);
+    }
     let n = value.len().min(room);
     user::copy_out(addr, &value[..n])?;
     user::put(len_addr, &(n as u32))
@@ -399,12 +443,16 @@ fn value_of(socket: &Socket, level: u32, name: u32) -> Result<Vec<u8>> {
         (SOL_SOCKET, net::SO_PASSCRED) => int(i32::from(options.passes_cred())),
         (SOL_SOCKET, net::SO_SNDBUF) => int(options.send_limit() as i32),
         (SOL_SOCKET, net::SO_RCVBUF) => int(options.receive_limit() as i32),
-        (SOL_SOCKET, net::SO_RCVTIMEO) => time(options.receive_timeout()),
-        (SOL_SOCKET, net::SO_SNDTIMEO) => time(options.send_timeout()),
+        (SOL_SOCKET, net::SO_RCVTIMEO | RCVTIMEO_NEW) => time(options.receive_timeout()),
+        (SOL_SOCKET, net::SO_SNDTIMEO | SNDTIMEO_NEW) => time(options.send_timeout()),
         (SOL_SOCKET, net::SO_LINGER) => {
             let [on, seconds] = *options.linger.lock();
             Ok([on.to_ne_bytes(), seconds.to_ne_bytes()].concat())
         }
+        (SOL_SOCKET, net::SO_COOKIE) => Ok(socket.number().to_ne_bytes().to_vec()),
+        (SOL_SOCKET, net::SO_INCOMING_NAPI_ID) => int(0),
+        (SOL_SOCKET, net::SO_BINDTODEVICE) => Ok(Vec::new()),
+        (SOL_SOCKET, net::SO_PEERNAME) => Ok(socket.peer_name()?.encode(socket.family)),
         (SOL_SOCKET, net::SO_PEERCRED) => {
             let cred = if socket.is_listening() {
                 *socket.cred.lock()

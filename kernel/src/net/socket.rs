@@ -61,6 +61,8 @@ pub struct Pending {
     pub socket: Arc<Socket>,
 }
 
+/// The last type of a socket.
+const SOCK_PACKET: u32 = 10;
 /// What a socket's name takes, here and among those that are bound or listed, and its peer's.
 const NAMES: usize = 320;
 
@@ -169,10 +171,14 @@ impl Socket {
 
     /// `socket`: checks what is asked for and makes it.
     pub fn create(family: u32, kind: u32, protocol: u32) -> Result<Arc<Socket>> {
+        if kind > SOCK_PACKET {
+            return Err(EINVAL);
+        }
         let family = Family::from_number(family)?;
         // But for those of IP, a socket of this type is one of datagrams.
         let kind = match kind {
             linux_raw_sys::net::SOCK_RAW if !family.is_inet() => Kind::Datagram,
+            linux_raw_sys::net::SOCK_RAW if protocol == 0 => return Err(EPROTONOSUPPORT),
             kind => Kind::from_number(kind)?,
         };
         let protocol = family.transport().protocol(kind, protocol)?;
@@ -182,10 +188,10 @@ impl Socket {
 
     /// `socketpair`: two sockets that are connected to each other.
     pub fn pair(family: u32, kind: u32, protocol: u32) -> Result<[Arc<Socket>; 2]> {
-        if Family::from_number(family)? != Family::Unix {
+        let pair = [Self::create(family, kind, protocol)?, Self::create(family, kind, protocol)?];
+        if pair[0].family != Family::Unix {
             return Err(EOPNOTSUPP);
         }
-        let pair = [Self::create(family, kind, protocol)?, Self::create(family, kind, protocol)?];
         for (socket, peer) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
             let mut ends = socket.ends.lock();
             ends.peer = Some(peer.clone());
@@ -251,11 +257,6 @@ impl Socket {
     /// Whether a broken connection raises no signal: only connected sockets do.
     pub fn is_silent(&self) -> bool {
         self.kind == Kind::Datagram
-    }
-
-    /// Whether it is a local stream, which has one peer and no other.
-    pub fn is_local_stream(&self) -> bool {
-        self.family == Family::Unix && self.kind == Kind::Stream
     }
 
     /// Which directions are shut.

@@ -97,7 +97,8 @@ impl Request {
             return Err(EINVAL);
         }
         let orphan = has(Flags::PARENT) && super::current_process().parent() == 0;
-        if orphan || !(0..=64).contains(&self.exit_signal) {
+        // Numbers that no signal has are no signal.
+        if orphan || !(0..=255).contains(&self.exit_signal) {
             return Err(EINVAL);
         }
         if has(Flags::SETTLS) && self.tls >= USER_END {
@@ -196,6 +197,7 @@ fn event_of(request: &Request) -> Option<u32> {
 /// A policy that is reset takes its rank above others with it.
 fn inherit_policy(caller: &Thread, child: &Thread) {
     let (own, nice) = (caller.policy(), caller.nice());
+    child.timer_slack.store(caller.timer_slack.load(Ordering::Relaxed), Ordering::Relaxed);
     let policy = own.of_child();
     child.change_policy(|_| Some(policy));
     let starts_anew = own.resets_at_fork && (own.priority() != 0 || nice < 0);
@@ -254,6 +256,12 @@ fn new_process(
     process.pgid.store(parent.pgid(), Ordering::Relaxed);
     process.sid.store(parent.sid(), Ordering::Relaxed);
     process.personality.store(parent.personality.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (flag, parents) in [
+        (&process.no_new_privileges, &parent.no_new_privileges),
+        (&process.no_large_pages, &parent.no_large_pages),
+    ] {
+        flag.store(parents.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
     process.oom.inherit(&parent.oom);
     let thread = Thread::new(pid, Arc::new(process), mm, caller.mask(), caller.comm_bytes(), None);
     if !flags.contains(Flags::VM) || flags.contains(Flags::VFORK) {

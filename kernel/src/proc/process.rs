@@ -138,6 +138,8 @@ pub struct Process {
     /// `exec` has been called since fork (setpgid by the parent fails then).
     pub has_execed: AtomicBool,
     pub no_new_privileges: AtomicBool,
+    /// It asks for pages of the usual size alone, which it gets in any case.
+    pub no_large_pages: AtomicBool,
     /// The process has asked for a record lock.
     pub has_locked: AtomicBool,
     /// Orphans among its descendants become its children.
@@ -240,6 +242,7 @@ impl Process {
             started: crate::sched::now(),
             has_execed: AtomicBool::new(false),
             no_new_privileges: AtomicBool::new(false),
+            no_large_pages: AtomicBool::new(false),
             has_locked: AtomicBool::new(false),
             subreaper: AtomicBool::new(false),
             personality: AtomicU32::new(0),

@@ -97,6 +97,8 @@ pub struct Thread {
     comm: SpinLock<[u8; 16]>,
     /// The signal that the thread wants to be sent when its parent ends; 0 for none.
     pub parent_death_signal: AtomicI32,
+    /// Nanoseconds by which its timers may be late (`PR_SET_TIMERSLACK`).
+    pub timer_slack: AtomicU64,
     /// Its scheduling policy, as [`Policy::bits`].
     policy: AtomicU32,
     nice: AtomicI32,
@@ -113,6 +115,9 @@ pub struct Thread {
     /// What one that isn't its process's first is charged for.
     holding: SpinLock<Option<Holding>>,
 }
+
+/// How late a program's timers may be, unless it says otherwise.
+pub const TIMER_SLACK: Nanos = 50_000;
 
 /// A thread's name as text.
 pub fn comm_text(bytes: &[u8; 16]) -> String {
@@ -184,6 +189,7 @@ impl Thread {
             vfork: SpinLock::new(None),
             comm: SpinLock::new(comm),
             parent_death_signal: AtomicI32::new(0),
+            timer_slack: AtomicU64::new(TIMER_SLACK),
             policy: AtomicU32::new(0),
             nice: AtomicI32::new(0),
             trace: SpinLock::new(Trace::default()),

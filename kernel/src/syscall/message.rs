@@ -7,14 +7,15 @@ use linux_raw_sys::net;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::file::{vector, Vector, IOV_MAX};
-use super::socket::{receive, send, socket_of};
+use super::path_args::only;
+use super::socket::{destination, receive, send, socket_of};
 use super::{calls, Calls};
 use crate::cred::caps::Caps;
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::mem::fault;
-use crate::net::address::{Address, Family, Kind};
+use crate::net::address::{Address, Family, Kind, ADDRESS_MAX};
 use crate::net::control::{self, PutControl};
 use crate::net::queue::Got;
 use crate::net::rights::{Control, Ucred};
@@ -55,7 +56,14 @@ struct Message {
     _pad2: u32,
 }
 
+/// `EINVAL` for the layout of programs of 32 bits.
+fn check_layout(flags: u32) -> Result<()> {
+    const COMPAT: u32 = 1 << 31;
+    only(flags & COMPAT, 0)
+}
+
 fn sendmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
+    check_layout(flags)?;
     send_one(&*curproc::file(fd)?, addr, flags)
 }
 
@@ -63,10 +71,11 @@ fn send_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
     let socket = socket_of(file)?;
     let message: Message = user::get(addr)?;
     let pieces = pieces_of(&message)?;
-    let dest = match (message.name, message.name_len) {
-        (0, _) | (_, 0) => None,
-        (name, len) => Address::get(socket.family, name, len)?,
+    let len = match i32::try_from(message.name_len) {
+        Ok(len) => (len as u32).min(ADDRESS_MAX as u32),
+        Err(_) => return Err(EINVAL),
     };
+    let dest = if message.name == 0 { None } else { destination(socket, message.name, len)? };
     let control = get_control(socket, &message)?;
     send(file, dest.as_ref(), &mut Source::vector(&pieces), control, flags)
 }
@@ -140,6 +149,7 @@ fn check_cred(claimed: &Ucred) -> Result<()> {
 }
 
 fn recvmsg(fd: i32, addr: u64, flags: u32) -> Result<usize> {
+    check_layout(flags)?;
     receive_one(&*curproc::file(fd)?, addr, flags)
 }
 
@@ -221,6 +231,7 @@ fn put_files(control: &mut PutControl, files: Vec<Arc<File>>, flags: u32) -> Res
 const MESSAGE_WORK: usize = 16 * 1024;
 
 fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
+    check_layout(flags)?;
     let file = curproc::file(fd)?;
     let mut done = 0;
     for n in 0..u64::from(count.min(MESSAGES_MAX)) {
@@ -241,6 +252,7 @@ fn sendmmsg(fd: i32, addr: u64, count: u32, flags: u32) -> Result<usize> {
 }
 
 fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<usize> {
+    check_layout(flags)?;
     let file = curproc::file(fd)?;
     socket_of(&file)?;
     let deadline = deadline(timeout)?;
@@ -266,6 +278,10 @@ fn recvmmsg(fd: i32, addr: u64, count: u32, flags: u32, timeout: u64) -> Result<
         if sched::is_leaving() {
             break;
         }
+    }
+    if let Some(end) = deadline {
+        let left = end.saturating_sub(sched::now());
+        user::put(timeout, &[left / 1_000_000_000, left % 1_000_000_000])?;
     }
     Ok(done)
 }

@@ -13,7 +13,7 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::ops::downcast_file;
 use crate::fs::pipe::Blocking;
-use crate::net::address::{Address, Family, TYPE_FLAGS};
+use crate::net::address::{Address, Family, Ip, Kind, ADDRESS_MAX, TYPE_FLAGS};
 use crate::net::options;
 use crate::net::queue::{Got, Peek};
 use crate::net::rights::{self, defer_close, Control};
@@ -46,6 +46,8 @@ fn socket(family: u32, kind: u32, protocol: u32) -> Result<i32> {
 
 fn socketpair(family: u32, kind: u32, protocol: u32, out: u64) -> Result<()> {
     only(kind & !0xf, TYPE_FLAGS)?;
+    // Before anything is made.
+    user::put(out, &user::get::<[i32; 2]>(out)?)?;
     let [a, b] = Socket::pair(family, kind & 0xf, protocol)?;
     match (a.clone().into_file(kind), b.into_file(kind)) {
         (Ok(a), Ok(b)) => install_pair((a, b), kind, out),
@@ -59,7 +61,16 @@ fn socketpair(family: u32, kind: u32, protocol: u32, out: u64) -> Result<()> {
 fn bind(fd: i32, addr: u64, len: u32) -> Result<()> {
     let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
-    socket.bind(Address::get(socket.family, addr, len)?.as_ref())
+    let mut address = Address::get(socket.family, addr, len)?;
+    // Without a family, any address of version 4 is meant.
+    if address.is_none() && socket.family == Family::Inet4 && len >= 16 {
+        let [port, ip]: [[u8; 4]; 2] = user::get(addr)?;
+        if ip == [0; 4] {
+            let port = u16::from_be_bytes([port[2], port[3]]);
+            address = Some(Address::Inet { ip: Ip::ANY4, port });
+        }
+    }
+    socket.bind(address.as_ref())
 }
 
 fn listen(fd: i32, backlog: i32) -> Result<()> {
@@ -88,7 +99,21 @@ fn accept4(fd: i32, addr: u64, len_addr: u64, flags: u32) -> Result<i32> {
 fn connect(fd: i32, addr: u64, len: u32) -> Result<()> {
     let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
-    socket.connect(Address::get(socket.family, addr, len)?.as_ref(), Blocking::of(&file))
+    let mut name = [0; ADDRESS_MAX];
+    read_name(&mut name, addr, len)?;
+    let is_unspecified = len >= 2 && name[..2] == [0, 0];
+    let address = match (socket.family, socket.kind) {
+        // A connection is asked for before its name is looked at.
+        (Family::Inet4 | Family::Inet6, Kind::Stream) if !is_unspecified && len >= 2 => {
+            if socket.is_connected() {
+                return socket.connect(Some(&Address::Unnamed), Blocking::of(&file));
+            }
+            Address::get(socket.family, addr, len)?
+        }
+        (Family::Unix, Kind::Datagram) if is_unspecified => None,
+        _ => Address::get(socket.family, addr, len)?,
+    };
+    socket.connect(address.as_ref(), Blocking::of(&file))
 }
 
 fn shutdown(fd: i32, how: u32) -> Result<()> {
@@ -151,8 +176,10 @@ pub fn send(
 /// Receives; what came along goes to `got`.
 pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Result<Received> {
     let socket = socket_of(file)?;
-    if flags & net::MSG_OOB != 0 {
-        let has_urgent = socket.family.is_inet() || socket.is_local_stream();
+    // Over UDP nothing is urgent.
+    let is_udp = socket.family.is_inet() && socket.kind == Kind::Datagram;
+    if flags & net::MSG_OOB != 0 && !is_udp {
+        let has_urgent = socket.kind == Kind::Stream;
         return Err(if has_urgent { EINVAL } else { EOPNOTSUPP });
     }
     if flags & net::MSG_ERRQUEUE != 0 && socket.family.is_inet() {
@@ -174,30 +201,31 @@ fn sendto(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, addr_len: u32) -
         return Err(EFAULT);
     }
     let socket = socket_of(&file)?;
-    let dest = match addr {
-        0 => None,
-        _ if socket.family == Family::Unix && addr_len == 0 => None,
-        _ if socket.is_local_stream() => return Err(named_send(socket, addr, addr_len)),
-        _ => Address::get(socket.family, addr, addr_len)?,
-    };
+    let dest = if addr == 0 { None } else { destination(socket, addr, addr_len)? };
     send(&file, dest.as_ref(), &mut Source::user(buf, len), None, flags)
 }
 
-/// A local stream has one peer, so no send may name another: what that is told, once the name could
-/// be read.
-fn named_send(socket: &Socket, addr: u64, len: u32) -> Errno {
-    const NAME_MAX: usize = 128;
-    let len = len as usize;
-    if len > NAME_MAX {
-        return EINVAL;
+/// Where a message is to go. A stream has one peer: a local one's sends may name none, those of a
+/// TCP connection name what they like.
+pub fn destination(socket: &Socket, addr: u64, len: u32) -> Result<Option<Address>> {
+    if socket.family == Family::Unix && len == 0 {
+        return Ok(None);
     }
-    if let Err(errno) = user::copy_in(&mut [0; NAME_MAX][..len], addr) {
-        return errno;
+    if socket.kind != Kind::Stream {
+        return Address::get(socket.family, addr, len);
     }
+    read_name(&mut [0; ADDRESS_MAX], addr, len)?;
     match socket.peer_name() {
-        Ok(_) => EISCONN,
-        Err(_) => EOPNOTSUPP,
+        _ if socket.family.is_inet() => Ok(None),
+        Ok(_) => Err(EISCONN),
+        Err(_) => Err(EOPNOTSUPP),
     }
+}
+
+/// Copies a name in, whatever its family.
+fn read_name(name: &mut [u8; ADDRESS_MAX], addr: u64, len: u32) -> Result<()> {
+    let name = name.get_mut(..len as usize).ok_or(EINVAL)?;
+    user::copy_in(name, addr)
 }
 
 fn recvfrom(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, len_addr: u64) -> Result<usize> {

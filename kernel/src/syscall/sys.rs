@@ -7,8 +7,9 @@ use crate::arch::abi::{self, SegmentCall};
 use crate::arch::layout::USER_END;
 use crate::arch::{cpu, ipi, UserRegs};
 use crate::cred::caps::Caps;
-use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, EPERM, ESRCH};
+use crate::errno::{Result, EINVAL, ENAMETOOLONG, ENODEV, ENOSYS, ENXIO, EPERM, ESRCH};
 use crate::proc::signal::Signal;
+use crate::proc::thread::TIMER_SLACK;
 use crate::proc::{current_process, current_thread, table, uts};
 use crate::sched::load;
 use crate::{sched, user, vm};
@@ -147,13 +148,49 @@ fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> 
         prctl::PR_SET_NO_NEW_PRIVS if arg == 1 && (arg3 | arg4 | arg5) == 0 => {
             process.no_new_privileges.store(true, Ordering::Relaxed);
         }
+        prctl::PR_GET_NO_NEW_PRIVS | prctl::PR_GET_THP_DISABLE if arg | arg3 | arg4 | arg5 != 0 => {
+            return Err(EINVAL);
+        }
         prctl::PR_GET_NO_NEW_PRIVS => {
             return Ok(u64::from(process.no_new_privileges.load(Ordering::Relaxed)))
         }
         prctl::PR_GET_SECCOMP | prctl::PR_GET_TIMING => return Ok(0),
-        prctl::PR_GET_TIMERSLACK => return Ok(50_000),
-        prctl::PR_SET_TIMERSLACK => {}
-        prctl::PR_GET_THP_DISABLE => return Ok(0),
+        prctl::PR_SET_TIMING if arg == 0 => {}
+        prctl::PR_GET_TIMERSLACK => return Ok(thread.timer_slack.load(Ordering::Relaxed)),
+        prctl::PR_SET_TIMERSLACK => {
+            // How late timers may be: they never are for it.
+            let slack = if arg as i64 <= 0 { TIMER_SLACK } else { arg };
+            thread.timer_slack.store(slack, Ordering::Relaxed);
+        }
+        prctl::PR_GET_THP_DISABLE => {
+            return Ok(u64::from(process.no_large_pages.load(Ordering::Relaxed)))
+        }
+        prctl::PR_SET_THP_DISABLE if arg3 | arg4 | arg5 == 0 => {
+            process.no_large_pages.store(arg != 0, Ordering::Relaxed);
+        }
+        // Every program may read the time stamp counter.
+        prctl::PR_GET_TSC => user::put(arg, &prctl::PR_TSC_ENABLE)?,
+        prctl::PR_SET_TSC if arg == u64::from(prctl::PR_TSC_ENABLE) => {}
+        // Counters of events there are none.
+        prctl::PR_TASK_PERF_EVENTS_DISABLE | prctl::PR_TASK_PERF_EVENTS_ENABLE => {}
+        // No memory error is ever told of.
+        prctl::PR_MCE_KILL_GET if arg | arg3 | arg4 | arg5 == 0 => {
+            return Ok(u64::from(prctl::PR_MCE_KILL_DEFAULT))
+        }
+        prctl::PR_MCE_KILL if arg | arg3 | arg4 | arg5 == 0 => {}
+        prctl::PR_GET_TID_ADDRESS => {
+            user::put(arg, &thread.clear_child_tid.load(Ordering::Relaxed))?;
+        }
+        // What a CPU guesses ahead isn't controlled.
+        prctl::PR_GET_SPECULATION_CTRL if arg3 | arg4 | arg5 == 0 => match arg {
+            0..=2 => return Ok(u64::from(prctl::PR_SPEC_ENABLE)),
+            _ => return Err(ENODEV),
+        },
+        prctl::PR_SET_SPECULATION_CTRL if arg4 | arg5 == 0 => match arg {
+            0..=2 => return Err(ENXIO),
+            _ => return Err(ENODEV),
+        },
+        prctl::PR_SET_SYSCALL_USER_DISPATCH if arg | arg3 | arg4 | arg5 == 0 => {}
         _ => return caps::control(option, arg, arg3, arg4, arg5),
     }
     Ok(0)
