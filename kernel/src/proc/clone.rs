@@ -35,6 +35,7 @@ bitflags! {
         const FILES = 0x400;
         const SIGHAND = 0x800;
         const PIDFD = 0x1000;
+        const PTRACE = 0x2000;
         const VFORK = 0x4000;
         const PARENT = 0x8000;
         const THREAD = 0x1_0000;
@@ -121,7 +122,6 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     regs.store_bases();
     let mut first = regs.clone();
     first.set_result(0);
-    first.forget_call();
     if request.stack != 0 {
         first.set_stack_pointer(request.stack);
     }
@@ -328,7 +328,11 @@ fn start(
         return Err(errno);
     }
     table::count_made();
-    let event = event_of(request).filter(|&event| trace::follow(caller, &child, event));
+    let asks =
+        if request.flags.contains(Flags::PTRACE) { trace::Asks::Yes } else { trace::Asks::No };
+    let event = event_of(request);
+    let is_told = trace::follow(caller, &child, event, asks);
+    let event = event.filter(|_| is_told);
     sched::start(&task);
     Ok(Made { tid, event, vfork })
 }

@@ -212,9 +212,10 @@ pub fn exec(
     if let Some(old) = old {
         old.leave(&thread.process);
     }
+    let call = regs.call_number();
     *regs = UserRegs::new(loaded.entry, sp);
+    regs.set_call(call);
     regs.load_bases();
-    regs.forget_call();
     sched::fpu_reset();
     let watch = &sched::current().watch;
     watch.clear();

@@ -14,28 +14,30 @@ use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT,
 use super::table::{self, Collector, Pid};
 use super::thread::Thread;
 use super::{current_thread, futex, oom, pidfd, robust, timer, trace};
+use crate::arch::UserRegs;
 use crate::mem::fault;
 use crate::sched;
 
 /// Ends the running thread with an `exit` code; the process goes on if it has other threads.
 pub fn exit_thread(code: u8) -> ! {
     let thread = &current_thread();
-    trace::exits(thread, ExitStatus::Code(code));
+    trace::exits(thread, &mut trace::unfinished_call(), ExitStatus::Code(code));
     thread.process.group.lock().last_exit = ExitStatus::Code(code);
     leave(thread)
 }
 
 /// Ends the running thread because its process is ending, or because another thread is in exec.
-pub fn exit_thread_dying() -> ! {
-    leave(&current_thread())
+pub fn exit_thread_dying(regs: &mut UserRegs) -> ! {
+    let thread = &current_thread();
+    let status = thread.process.group.lock().exiting.unwrap_or(ExitStatus::Code(0));
+    trace::exits(thread, regs, status);
+    leave(thread)
 }
 
 /// Ends the running process, all threads of it.
 pub fn exit_group(status: ExitStatus) -> ! {
-    let thread = &current_thread();
-    trace::exits(thread, status);
-    send::kill_all(&mut thread.process.group.lock(), status);
-    leave(thread)
+    exit_group_later(status);
+    exit_thread_dying(&mut trace::unfinished_call())
 }
 
 /// Has the running process end as soon as it is on its way back to user mode.
@@ -47,6 +49,7 @@ fn leave(thread: &Arc<Thread>) -> ! {
     release_words(thread);
     leave_space(thread);
     let process = thread.process.clone();
+    trace::tracer_gone(thread);
     let number = trace::leaves(thread);
     table::with(|tree| tree.remove_thread(thread.tid()));
     let mut group = process.group.lock();
@@ -121,7 +124,7 @@ pub fn finish_vfork(thread: &Thread) {
 /// The last thread has gone: everything the process holds goes, and the parent hears of it.
 fn end_process(process: &Arc<Process>, status: ExitStatus) {
     timer::stop_all(process);
-    trace::tracer_gone(process);
+    trace::last_tracer_gone(process);
     let files = process.files.lock().take();
     drop(files);
     process.closes_files.store(false, Ordering::Release);

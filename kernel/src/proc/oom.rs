@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering::Acquire, Ord
 
 use super::process::{ExitStatus, Process};
 use super::signal::{send, SIGKILL};
-use super::{current_process, table};
+use super::{current_process, table, trace};
 use crate::arch::layout::USER_END;
 use crate::cred::caps::Caps;
 use crate::errno::{Result, EACCES, EINVAL};
@@ -109,6 +109,7 @@ fn is_of_own_user(process: &Process) -> bool {
 /// Waits until a process has gone or the running one is to end, for [`PATIENCE`] at most. Returns
 /// whether either is so.
 fn wait_for(process: &Process) -> bool {
+    trace::hurry(process);
     let is_over = || (has_gone(process) || sched::is_leaving()).then_some(());
     GONE.wait_until(sched::now() + PATIENCE, is_over).is_some()
 }

@@ -130,6 +130,8 @@ pub struct Process {
     pub leader_tracer: AtomicI32,
     /// Whether the memory that a thread of it left last was dumpable.
     pub was_dumpable: AtomicBool,
+    /// Memory is wanted that the process has: its threads rest for no tracer at their end.
+    pub must_go: AtomicBool,
     /// Stopped threads.
     pub stop_queue: WaitQueue,
     /// A thread in exec, or the last one in `exit_group`, waits here for the others to go.
@@ -237,6 +239,7 @@ impl Process {
             tracees: SpinLock::new(Tracees::new()),
             leader_tracer: AtomicI32::new(0),
             was_dumpable: AtomicBool::new(true),
+            must_go: AtomicBool::new(false),
             stop_queue: WaitQueue::new(),
             thread_gone: WaitQueue::new(),
             started: crate::sched::now(),

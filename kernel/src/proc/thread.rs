@@ -103,8 +103,10 @@ pub struct Thread {
     policy: AtomicU32,
     nice: AtomicI32,
     pub trace: SpinLock<Trace>,
-    /// It stops for its tracer at both ends of a system call.
-    pub traces_calls: AtomicBool,
+    /// What its tracer has to do with its system calls: `trace::AtCalls`.
+    pub traces_calls: AtomicU32,
+    /// Its end has begun: it traces no other thread any more.
+    pub traces_no_more: AtomicBool,
     /// The stop of its process, as one more than `stop_epoch`, that its tracer lets it go on in; 0
     /// for none.
     pub passes: AtomicU64,
@@ -193,7 +195,8 @@ impl Thread {
             policy: AtomicU32::new(0),
             nice: AtomicI32::new(0),
             trace: SpinLock::new(Trace::default()),
-            traces_calls: AtomicBool::new(false),
+            traces_calls: AtomicU32::new(0),
+            traces_no_more: AtomicBool::new(false),
             passes: AtomicU64::new(0),
             minor_faults: AtomicU64::new(0),
             major_faults: AtomicU64::new(0),

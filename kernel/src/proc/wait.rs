@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, SIGCHLD, SIGCONT};
 use super::table::{self, Node, Pid, Tree};
+use super::thread::Thread;
 use super::trace;
 use super::usage::Usage;
 use super::{current_process, current_thread};
@@ -142,7 +143,7 @@ fn look(parent: &Arc<Process>, which: Which, options: Options) -> Look {
                 }
                 _ => {
                     let mut children = node.children.iter().filter_map(|&pid| tree.node(pid));
-                    match children.any(|child| matches(&child.process, which, options)) {
+                    match children.any(|child| matches(tree, &child.process, which, options)) {
                         true => Look::Nothing,
                         false => Look::NoSuchChild,
                     }
@@ -167,7 +168,7 @@ fn look_among<'a>(
 ) -> Look {
     let mut result = Look::NoSuchChild;
     let children = children.into_iter().filter_map(|&pid| tree.node(pid));
-    for child in children.filter(|child| matches(&child.process, which, options)) {
+    for child in children.filter(|child| matches(tree, &child.process, which, options)) {
         match report(child, options) {
             Some(found) => return Look::Found(found),
             // It has nothing to say that is asked for, and never will.
@@ -178,15 +179,24 @@ fn look_among<'a>(
     result
 }
 
-fn matches(child: &Process, which: Which, options: Options) -> bool {
+fn matches(tree: &Tree, child: &Process, which: Which, options: Options) -> bool {
     let is_clone = child.exit_signal.load(Ordering::Relaxed) != SIGCHLD.number();
     let kind = options.contains(Options::ALL) || options.contains(Options::CLONE) == is_clone;
-    kind && match which {
-        Which::Any => true,
-        Which::Pid(pid) => child.pid == pid,
-        Which::Process(pid, started) => child.pid == pid && child.started == started,
-        Which::Group(pgid) => child.pgid() == pgid,
-    }
+    kind && (!options.contains(Options::NOTHREAD) || is_own(tree, child))
+        && match which {
+            Which::Any => true,
+            Which::Pid(pid) => child.pid == pid,
+            Which::Process(pid, started) => child.pid == pid && child.started == started,
+            Which::Group(pgid) => child.pgid() == pgid,
+        }
+}
+
+/// Whether the running thread has made a child; the first thread has those of threads that are
+/// gone.
+fn is_own(tree: &Tree, child: &Process) -> bool {
+    let (own, maker) = (current_thread(), child.made_by.load(Ordering::Relaxed));
+    let is_there = |thread: &Arc<Thread>| Arc::ptr_eq(&thread.process, &own.process);
+    maker == own.tid() || own.tid() == own.process.pid && !tree.thread(maker).is_some_and(is_there)
 }
 
 fn report(child: &Node, options: Options) -> Option<Report> {
@@ -194,9 +204,11 @@ fn report(child: &Node, options: Options) -> Option<Report> {
     let event = match child.ended {
         Some(_) => Event::Ended(child.zombie().filter(|_| options.contains(Options::EXITED))?),
         None => {
+            let is_told_of_stops =
+                options.contains(Options::STOPPED) && !trace::is_traced_by_parent(process);
             let mut change = process.change.lock();
             let wanted = match *change {
-                Some(Change::Stopped(_)) => options.contains(Options::STOPPED),
+                Some(Change::Stopped(_)) => is_told_of_stops,
                 Some(Change::Continued) => options.contains(Options::CONTINUED),
                 None => false,
             };

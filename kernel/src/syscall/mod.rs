@@ -16,7 +16,10 @@
 use crate::arch::UserRegs;
 use crate::errno::{Errno, Result, ENOMEM, ENOSYS};
 use crate::mem::{fault, heap};
-use crate::proc::trace::Side;
+use crate::proc::current_thread;
+use crate::proc::signal::deliver::signal_pending;
+use crate::proc::signal::{code, send, SigInfo, SIGTRAP};
+use crate::proc::trace::{self, AtCalls, Side};
 
 mod caps;
 pub mod dir;
@@ -34,6 +37,7 @@ mod pidfd;
 pub mod poll;
 pub mod proc;
 mod process_vm;
+mod ptrace;
 pub mod sched;
 pub mod shm;
 pub mod signal;
@@ -43,7 +47,6 @@ pub mod stat;
 pub mod swap;
 pub mod sys;
 pub mod time;
-mod trace;
 
 /// One system call: reads its arguments from the registers, returns the word that is the result.
 pub type Handler = fn(&mut UserRegs) -> u64;
@@ -169,7 +172,7 @@ const MODULES: &[Calls] = &[
     message::CALLS,
     swap::CALLS,
     process_vm::CALLS,
-    trace::CALLS,
+    ptrace::CALLS,
 ];
 
 static TABLE: [Handler; SIZE] = build();
@@ -200,34 +203,57 @@ pub fn dispatch(regs: &mut UserRegs) {
         regs.set_result(Err::<u64, _>(ENOMEM).into_word());
         return;
     }
-    if crate::proc::trace::traces_calls() {
-        return traced(regs);
+    let at_calls = trace::at_calls();
+    if !at_calls.is_empty() {
+        return traced(regs, at_calls);
     }
     run(regs);
     finish(regs);
+    // It may have begun to be traced at an event of this call's.
+    let at_calls = trace::at_calls();
+    if !at_calls.is_empty() {
+        traced_exit(regs, at_calls);
+    }
 }
 
-/// Runs a system call whose tracer has a look at both ends of it. The tracer may make it another
-/// one, or none.
+/// Runs a system call whose tracer has a look at its ends. The tracer may make it another one, or
+/// none.
 #[cold]
-fn traced(regs: &mut UserRegs) {
-    regs.set_result(Err::<u64, _>(ENOSYS).into_word());
-    crate::proc::trace::call(regs, Side::Entry);
-    if crate::proc::current_thread().is_dying() {
-        return;
+fn traced(regs: &mut UserRegs, at_entry: AtCalls) {
+    let emulates = at_entry.contains(AtCalls::EMULATES);
+    if at_entry.intersects(AtCalls::STOPS | AtCalls::EMULATES) {
+        regs.set_result(trace::NO_RESULT);
+        trace::call(regs, Side::Entry);
+        if current_thread().is_dying() {
+            return;
+        }
     }
-    if regs.is_in_call() {
+    if regs.is_in_call() && !emulates {
         run(regs);
+        finish(regs);
     }
-    if crate::proc::trace::traces_calls() {
-        crate::proc::trace::call(regs, Side::Exit);
+    traced_exit(regs, trace::at_calls());
+}
+
+/// The end of a system call that a tracer may have a look at.
+#[cold]
+fn traced_exit(regs: &mut UserRegs, at_exit: AtCalls) {
+    if at_exit == AtCalls::STEPS {
+        let here = regs.instruction_pointer();
+        send::force(SigInfo::fault(SIGTRAP, code::TRAP_BRKPT, here));
+    } else if at_exit.contains(AtCalls::STOPS) {
+        let was_restart = is_restart(regs.result());
+        trace::call(regs, Side::Exit);
+        // A result that only looks like one of a call that was cut short.
+        if is_restart(regs.result()) && !was_restart && !signal_pending() {
+            regs.forget_call();
+        }
     }
-    finish(regs);
 }
 
 #[inline(always)]
 fn run(regs: &mut UserRegs) {
-    let number = regs.call_number() as usize;
+    let number = regs.call_number() as u32 as usize;
     if cfg!(debug_assertions) {
         fault::call_begins();
     }

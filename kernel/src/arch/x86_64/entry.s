@@ -104,6 +104,8 @@ syscall_return:
     mov rdx, [rsp + R_RFLAGS]
     cmp rdx, [rsp + R_R11]
     jne user_iret
+    test edx, 0x100                 # with the trap flag sysret itself would trap
+    jnz user_iret
     shr rcx, 47
     jnz user_iret
     RESTORE_ALL

@@ -135,6 +135,11 @@ impl State {
         fits && (!has_header || components(bytes) & !format.mask == 0 && zeroes())
     }
 
+    /// Whether the CPU has components beyond those that every CPU has room for.
+    pub fn has_components() -> bool {
+        format().mask != 0
+    }
+
     /// Bytes of a state.
     pub fn size() -> usize {
         format().size

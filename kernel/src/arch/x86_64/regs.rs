@@ -55,8 +55,8 @@ pub struct UserRegs {
 pub const BASES: u64 = 16;
 
 /// Flags a program may set: carry, parity, adjust, zero, sign, trap, direction, overflow, alignment
-/// check, id; and resume, with which a breakpoint of the CPU is passed.
-const USER_FLAGS: u64 = 0x25_0dd5;
+/// check, id, nested task; and resume, with which a breakpoint of the CPU is passed.
+const USER_FLAGS: u64 = 0x25_4dd5;
 
 impl UserRegs {
     /// A program's first registers: everything zero but where it runs.

@@ -74,7 +74,7 @@ fn deliver_all(thread: &Arc<Thread>, regs: &mut UserRegs) {
         }
         match todo {
             Next::Nothing | Next::Ask(_) => return,
-            Next::Exit => exit::exit_thread_dying(),
+            Next::Exit => exit::exit_thread_dying(regs),
             Next::Trap => trace::asked(thread, regs),
             Next::Stop => rest(thread, regs),
             Next::MayStop(signal) => {
@@ -85,7 +85,7 @@ fn deliver_all(thread: &Arc<Thread>, regs: &mut UserRegs) {
             }
             Next::Terminate(signal) => {
                 trace_death(thread, regs, signal);
-                exit::exit_group(ExitStatus::Killed(signal));
+                exit::exit_thread_dying(regs);
             }
             Next::Handle(info, action) => handle(thread, regs, info, action),
         }
@@ -258,6 +258,7 @@ fn rest(thread: &Arc<Thread>, regs: &mut UserRegs) {
 /// Arranges for a handler to run; a frame that can't be written ends in SIGSEGV.
 fn handle(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo, action: SigAction) {
     restart_with_handler(regs, action.flags & super::flag::RESTART != 0);
+    let is_stepped = trace::ends_step(thread, regs);
     let before = thread.saved_mask.lock().take().unwrap_or(thread.mask());
     if frame::push(thread, regs, info, &action, before).is_err() {
         if info.signal == SIGSEGV {
@@ -271,6 +272,9 @@ fn handle(thread: &Arc<Thread>, regs: &mut UserRegs, info: SigInfo, action: SigA
         mask = mask.with(SigSet::of(&[info.signal]));
     }
     send::set_mask(mask);
+    if is_stepped {
+        trace::at_handler(thread, regs);
+    }
 }
 
 /// The restart code that the interrupted call returned, if it was one.
@@ -286,7 +290,6 @@ fn restart_with_handler(regs: &mut UserRegs, wants_restart: bool) {
         Some(_) => regs.set_result(-i64::from(EINTR.0) as u64),
         None => {}
     }
-    regs.forget_call();
 }
 
 fn restart_without_handler(regs: &mut UserRegs) {

@@ -416,6 +416,11 @@ impl Pending {
         Some(info)
     }
 
+    /// The details of the signal at a place in the queue.
+    pub fn queued(&self, at: usize) -> Option<SigInfo> {
+        self.queue.get(at).map(|queued| queued.info)
+    }
+
     /// Forgets every pending signal in `which`.
     pub fn discard(&mut self, which: SigSet) {
         if self.set.0 & which.0 != 0 {

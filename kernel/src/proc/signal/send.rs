@@ -20,7 +20,7 @@ use crate::mem::fault::Room;
 use crate::proc::process::{Change, ExitStatus, Group, Process};
 use crate::proc::table::Tree;
 use crate::proc::thread::Thread;
-use crate::proc::{access, current_process, current_thread, table, timer, wait, Pid};
+use crate::proc::{access, current_process, current_thread, table, timer, trace, wait, Pid};
 
 /// Sends a signal to a process; nothing happens to one that has ended.
 pub fn send_to_process(process: &Arc<Process>, info: SigInfo) -> Result<()> {
@@ -196,6 +196,9 @@ fn change_stop(process: &Arc<Process>, group: &mut Group, signal: Signal) -> boo
         return false;
     }
     discard(process, group, SigSet::STOPS);
+    if signal == SIGCONT {
+        group.threads.iter().for_each(|thread| trace::continues(thread));
+    }
     let was_stopped = group.stop.is_some() && group.stopped >= group.threads.len();
     if group.stop.take().is_some() {
         group.stopped = 0;

@@ -116,6 +116,12 @@ pub const CASES: &[Case] = &[
         cpus: 4,
         ..guest("a debugger's calls, several CPUs", &[("traces", Libc::Musl)], &["/bin/traces"])
     },
+    Case {
+        expect: &[Exactly(include_str!("../../../guest/tracees.linux"))],
+        clock: Clock::Instructions,
+        seconds: 300,
+        ..guest("calls about tracees", &[("tracees", Libc::Musl)], &["/bin/tracees"])
+    },
     guest("a debugger follows", &[("follows", Libc::Musl)], &["/bin/follows"]),
     Case {
         cpus: 4,

@@ -61,22 +61,35 @@ impl UserRegs {
         self.rax = result;
     }
 
-    /// Whether the registers are those of a system call that may yet be made again.
+    /// Whether the registers are those of a system call. A debugger may have made it none.
     pub fn is_in_call(&self) -> bool {
-        self.vector == CALL
+        self.vector == CALL && self.orig_rax as u32 != u32::MAX
+    }
+
+    /// The number that a debugger sees: all ones for no system call.
+    pub(super) fn shown_call(&self) -> u64 {
+        if self.vector == CALL {
+            self.orig_rax
+        } else {
+            u64::MAX
+        }
+    }
+
+    /// Makes the registers look as if they came from a system call of this number.
+    pub fn set_call(&mut self, number: u64) {
+        (self.vector, self.orig_rax) = (CALL, number);
     }
 
     /// Makes the registers look as if they came from no system call: no call is made again any
     /// more.
     pub fn forget_call(&mut self) {
-        self.vector = 0;
+        self.set_call(u64::MAX);
     }
 
     /// Has the program make the system call once more.
     pub fn call_again(&mut self) {
         self.rax = self.orig_rax;
         self.rip = self.rip.wrapping_sub(CALL_LEN);
-        self.forget_call();
     }
 
     pub fn instruction_pointer(&self) -> u64 {
@@ -99,9 +112,11 @@ impl UserRegs {
         self.set_bases([at, self.bases()[1]]);
     }
 
-    /// Has the program trap after its next instruction.
-    pub fn begin_step(&mut self) {
+    /// Has the program trap after its next instruction. Whether that is new.
+    pub fn begin_step(&mut self) -> bool {
+        let is_new = self.flags() & TRAP_FLAG == 0;
         self.set_flags(self.flags() | TRAP_FLAG);
+        is_new
     }
 
     /// Takes that back.

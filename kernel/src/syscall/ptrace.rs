@@ -9,16 +9,22 @@ use zerocopy::IntoBytes;
 
 use super::{calls, Calls};
 use crate::arch::abi::ptrace::{
-    self as abi, shown, Registers, GETFPREGS, GETREGS, REGISTERS, SETFPREGS, SETREGS, USER_SIZE,
+    self as abi, shown, Registers, ARCH_PRCTL, GETFPREGS, GETREGS, GET_THREAD_AREA, REGISTERS,
+    SETFPREGS, SETREGS, SET_THREAD_AREA, SINGLEBLOCK, SYSEMU, SYSEMU_SINGLESTEP, THREAD_AREAS,
+    USER_SIZE,
 };
+use crate::arch::abi::SegmentCall;
 use crate::arch::fpu;
+use crate::arch::layout::USER_END;
+use crate::cred::caps::Caps;
 use crate::errno::*;
 use crate::mem::fault::Room;
 use crate::proc::access;
 use crate::proc::foreign_memory::{self, As};
-use crate::proc::signal::{SigInfo, SigSet, Signal};
-use crate::proc::trace::{self, Resume, Side, Why, Wishes};
-use crate::proc::Pid;
+use crate::proc::signal::{SigSet, Signal};
+use crate::proc::trace::{self, Queue, Resume, Side, Why, Wishes};
+use crate::proc::{current_process, Pid};
+use crate::sched;
 use crate::uio::{IoVec, Sink, Source};
 use crate::user;
 use crate::vm::Space;
@@ -31,6 +37,8 @@ pub const CALLS: Calls = calls! {
 const NT_PRSTATUS: u64 = 1;
 const NT_PRFPREG: u64 = 2;
 const NT_X86_XSTATE: u64 = 0x202;
+/// Ports that a thread may use: none here.
+const NT_386_IOPERM: u64 = 0x201;
 
 /// Bytes of the vector state that each CPU has.
 const LEGACY: usize = 512;
@@ -41,14 +49,22 @@ const ERRORS: u64 = -4096i64 as u64;
 const WORD: u64 = 8;
 
 fn ptrace(what: u64, pid: Pid, addr: u64, data: u64) -> Result<u64> {
-    match what as u32 {
-        request::PTRACE_TRACEME => trace::begin_by_parent()?,
-        request::PTRACE_ATTACH => trace::attach(pid, true, Wishes::empty())?,
-        request::PTRACE_SEIZE if addr != 0 => return Err(EIO),
-        request::PTRACE_SEIZE => {
-            trace::attach(pid, false, trace::wishes(data).map_err(|_| EIO)?)?;
+    // A request beyond these is none, which is judged after the tracee.
+    let what = u32::try_from(what).unwrap_or(u32::MAX);
+    match what {
+        request::PTRACE_TRACEME => return trace::begin_by_parent().map(|()| 0),
+        request::PTRACE_ATTACH => {
+            return trace::attach(pid, true, Wishes::empty()).map(|()| 0);
         }
-        request::PTRACE_INTERRUPT => trace::interrupt(pid)?,
+        request::PTRACE_SEIZE => {
+            trace::find(pid)?;
+            return seize(pid, addr, data).map(|()| 0);
+        }
+        request::PTRACE_INTERRUPT => return trace::interrupt(pid).map(|()| 0),
+        request::PTRACE_KILL => return trace::kill(pid).map(|()| 0),
+        _ => trace::with_stopped(pid, |_, _| Ok(()))?,
+    }
+    match what {
         request::PTRACE_LISTEN => trace::listen(pid)?,
         request::PTRACE_PEEKTEXT | request::PTRACE_PEEKDATA => user::put(data, &peek(pid, addr)?)?,
         request::PTRACE_POKETEXT | request::PTRACE_POKEDATA => poke(pid, addr, data)?,
@@ -62,34 +78,37 @@ fn ptrace(what: u64, pid: Pid, addr: u64, data: u64) -> Result<u64> {
             let new: Registers = user::get(data)?;
             change(pid, |registers| *registers = new)?;
         }
-        GETFPREGS => user::copy_out(data, &vector_state(pid)?[..LEGACY])?,
+        GETFPREGS => user::copy_out(data, &legacy_state(pid)?)?,
         SETFPREGS => {
             let new: [u8; LEGACY] = user::get(data)?;
             set_vector_state(pid, &new)?;
         }
+        ARCH_PRCTL => segment_base(pid, data, addr)?,
         request::PTRACE_GETREGSET => get_set(pid, addr, data)?,
         request::PTRACE_SETREGSET => set_set(pid, addr, data)?,
         request::PTRACE_GETSIGINFO => {
             let info = trace::with_stopped(pid, |_, stop| stop.info.ok_or(EINVAL))?;
-            user::copy_out(data, &info.to_bytes())?;
+            user::copy_out(data, &info)?;
         }
         request::PTRACE_SETSIGINFO => {
-            let bytes: [u8; 128] = user::get(data)?;
-            let new = SigInfo::from_bytes(&bytes)?;
+            let new: [u8; 128] = user::get(data)?;
             trace::with_stopped(pid, |_, stop| {
                 stop.info.as_mut().map(|info| *info = new).ok_or(EINVAL)
             })?;
         }
+        request::PTRACE_PEEKSIGINFO => return peek_signals(pid, addr, data),
         request::PTRACE_GETSIGMASK | request::PTRACE_SETSIGMASK if addr != WORD => {
             return Err(EINVAL)
         }
         request::PTRACE_GETSIGMASK => {
-            let mask =
-                trace::with_stopped(pid, |thread, stop| Ok(stop.mask.unwrap_or(thread.mask())))?;
+            let mask = trace::with_stopped(pid, |thread, stop| {
+                let own = || thread.saved_mask.lock().unwrap_or(thread.mask());
+                Ok(stop.mask.unwrap_or_else(own))
+            })?;
             user::put(data, &mask.0)?;
         }
         request::PTRACE_SETSIGMASK => {
-            let mask = SigSet(user::get(data)?);
+            let mask = SigSet(user::get(data)?).without(SigSet::UNBLOCKABLE);
             trace::with_stopped(pid, |_, stop| {
                 stop.mask = Some(mask);
                 Ok(())
@@ -100,15 +119,110 @@ fn ptrace(what: u64, pid: Pid, addr: u64, data: u64) -> Result<u64> {
             user::put(data, &message)?;
         }
         request::PTRACE_GET_SYSCALL_INFO => return call_info(pid, addr, data),
-        request::PTRACE_SETOPTIONS => trace::set_wishes(pid, trace::wishes(data)?)?,
+        // There are no restartable sequences: none is registered.
+        request::PTRACE_GET_RSEQ_CONFIGURATION => {
+            let mut configuration = [0; RSEQ];
+            configuration[8] = RSEQ_AREA;
+            user::copy_out(data, &configuration[..RSEQ.min(addr as usize)])?;
+            return Ok(RSEQ as u64);
+        }
+        // Nor are there filters of system calls.
+        request::PTRACE_SECCOMP_GET_FILTER | request::PTRACE_SECCOMP_GET_METADATA
+            if !current_process().cred().has(Caps::SYS_ADMIN) =>
+        {
+            return Err(EACCES)
+        }
+        request::PTRACE_SECCOMP_GET_METADATA if addr >= WORD => {
+            let _: u64 = user::get(data)?;
+            return Err(EINVAL);
+        }
+        request::PTRACE_SECCOMP_GET_FILTER | request::PTRACE_SECCOMP_GET_METADATA => {
+            return Err(EINVAL)
+        }
+        GET_THREAD_AREA if (addr as i32) >= 0 && !THREAD_AREAS.contains(&(addr as i32)) => {
+            return Err(EINVAL)
+        }
+        SET_THREAD_AREA => {
+            let _: [u64; 2] = user::get(data)?;
+            return Err(EIO);
+        }
+        request::PTRACE_SETOPTIONS | OLDSETOPTIONS => trace::set_wishes(pid, trace::wishes(data)?)?,
         request::PTRACE_CONT => trace::resume(pid, Resume::On, signal(data)?)?,
         request::PTRACE_SYSCALL => trace::resume(pid, Resume::Calls, signal(data)?)?,
         request::PTRACE_SINGLESTEP => trace::resume(pid, Resume::Step, signal(data)?)?,
-        request::PTRACE_DETACH => trace::resume(pid, Resume::Free, signal(data)?)?,
-        request::PTRACE_KILL => trace::kill(pid)?,
+        SYSEMU => trace::resume(pid, Resume::Emulate, signal(data)?)?,
+        SYSEMU_SINGLESTEP => trace::resume(pid, Resume::EmulatedStep, signal(data)?)?,
+        SINGLEBLOCK => trace::resume(pid, Resume::Block, signal(data)?)?,
+        // Linux takes half of the word.
+        request::PTRACE_DETACH => {
+            trace::resume(pid, Resume::Free, signal(u64::from(data as u32))?)?
+        }
         _ => return Err(EIO),
     }
     Ok(0)
+}
+
+/// `PTRACE_SETOPTIONS` as it was numbered first.
+const OLDSETOPTIONS: u32 = 21;
+
+/// Bytes of `struct ptrace_rseq_configuration`, and what Linux says that sequences take.
+const RSEQ: usize = 24;
+const RSEQ_AREA: u8 = 32;
+
+/// Another errno for unknown options than `PTRACE_SETOPTIONS`, as on Linux.
+fn seize(pid: Pid, addr: u64, data: u64) -> Result<()> {
+    if addr != 0 {
+        return Err(EIO);
+    }
+    let wishes = trace::wishes(data).map_err(|errno| if errno == EINVAL { EIO } else { errno })?;
+    trace::attach(pid, false, wishes)
+}
+
+/// Signals that a tracee has yet to take, as they came; how many there were.
+fn peek_signals(pid: Pid, asked: u64, to: u64) -> Result<u64> {
+    /// Bytes looked at for one.
+    const LOOK: usize = 256;
+    let [from, rest]: [u64; 2] = user::get(asked)?;
+    let (flags, count) = (rest as u32, (rest >> 32) as i32);
+    if flags > 1 || count < 0 {
+        return Err(EINVAL);
+    }
+    let queue = if flags == 1 { Queue::Process } else { Queue::Thread };
+    for n in 0..count as u64 {
+        let at = from.checked_add(n).and_then(|at| usize::try_from(at).ok());
+        let found = match at {
+            Some(at) => trace::queued(pid, queue, at)?,
+            None => None,
+        };
+        let Some(info) = found else { return Ok(n) };
+        match user::copy_out(to.wrapping_add(128 * n), &info.to_bytes()) {
+            Err(errno) if n == 0 => return Err(errno),
+            Err(_) => return Ok(n),
+            Ok(()) => {}
+        }
+        if sched::work_done(LOOK) && sched::is_leaving() {
+            return Ok(n + 1);
+        }
+    }
+    Ok(count as u64)
+}
+
+/// `arch_prctl` for a tracee; a base is told the tracer.
+fn segment_base(pid: Pid, code: u64, value: u64) -> Result<()> {
+    match SegmentCall::numbered(code) {
+        Some(SegmentCall::Set(_)) if value >= USER_END => Err(EPERM),
+        Some(SegmentCall::Set(which)) => trace::with_stopped(pid, |_, stop| {
+            let mut bases = stop.regs.bases();
+            bases[which] = value;
+            stop.regs.set_bases(bases);
+            Ok(())
+        }),
+        Some(SegmentCall::Get(which)) => {
+            let base = trace::with_stopped(pid, |_, stop| Ok(stop.regs.bases()[which]))?;
+            user::put(value, &base)
+        }
+        Some(SegmentCall::GetCpuid) | None => Err(EINVAL),
+    }
 }
 
 /// A word of `struct user`.
@@ -137,7 +251,7 @@ fn poke_user(pid: Pid, offset: u64, word: u64) -> Result<()> {
 /// The debug register at an offset of `struct user`.
 fn debug_register(offset: u64) -> Option<usize> {
     let at = offset.checked_sub(abi::DEBUG_REGISTERS).filter(|at| at.is_multiple_of(WORD))?;
-    (offset < USER_SIZE).then_some((at / WORD) as usize)
+    (offset < abi::DEBUG_REGISTERS_END).then_some((at / WORD) as usize)
 }
 
 /// A tracee's vector state, with the CPU's components where debuggers look for them.
@@ -150,6 +264,14 @@ fn vector_state(pid: Pid) -> Result<Vec<u8>> {
     })?;
     fpu::State::tell_components(&mut state);
     Ok(state)
+}
+
+/// The part that each CPU has, without what the CPU leaves to programs.
+fn legacy_state(pid: Pid) -> Result<[u8; LEGACY]> {
+    const END: usize = 416;
+    let mut bytes = [0; LEGACY];
+    bytes[..END].copy_from_slice(&vector_state(pid)?[..END]);
+    Ok(bytes)
 }
 
 /// Replaces a tracee's vector state, or its first bytes.
@@ -168,24 +290,28 @@ fn set_vector_state(pid: Pid, bytes: &[u8]) -> Result<()> {
     })
 }
 
-/// A register set, as far as there is room for it.
+/// A register set, as far as there is room for it, in words.
 fn get_set(pid: Pid, kind: u64, vector: u64) -> Result<()> {
     let [at, room]: [u64; 2] = user::get(vector)?;
-    let state;
-    let registers;
+    let (state, legacy, registers);
+    // Linux takes half of the word.
+    let kind = u64::from(kind as u32);
     let bytes = match kind {
+        _ if !room.is_multiple_of(WORD) => return Err(EINVAL),
         NT_PRSTATUS => {
             registers = trace::with_stopped(pid, |_, stop| Ok(shown(&stop.regs)))?;
             registers.as_bytes()
         }
-        NT_PRFPREG | NT_X86_XSTATE => {
-            state = vector_state(pid)?;
-            if kind == NT_PRFPREG {
-                &state[..LEGACY]
-            } else {
-                &state[..]
-            }
+        NT_PRFPREG => {
+            legacy = legacy_state(pid)?;
+            &legacy[..]
         }
+        NT_X86_XSTATE if !fpu::State::has_components() => return Err(ENODEV),
+        NT_X86_XSTATE => {
+            state = vector_state(pid)?;
+            &state[..]
+        }
+        NT_386_IOPERM => return Err(ENXIO),
         _ => return Err(EINVAL),
     };
     let len = (room as usize).min(bytes.len());
@@ -195,31 +321,34 @@ fn get_set(pid: Pid, kind: u64, vector: u64) -> Result<()> {
 
 fn set_set(pid: Pid, kind: u64, vector: u64) -> Result<()> {
     let [at, len]: [u64; 2] = user::get(vector)?;
-    let len = len as usize;
+    let kind = u64::from(kind as u32);
+    let most = match kind {
+        _ if !len.is_multiple_of(WORD) => return Err(EINVAL),
+        NT_PRSTATUS => size_of::<Registers>(),
+        NT_PRFPREG => LEGACY,
+        NT_X86_XSTATE if !fpu::State::has_components() => return Err(ENODEV),
+        NT_X86_XSTATE => fpu::State::size(),
+        NT_386_IOPERM => return Err(EOPNOTSUPP),
+        _ => return Err(EINVAL),
+    };
+    let len = most.min(len as usize);
+    let mut new = Vec::new();
+    new.room(len)?;
+    new.resize(len, 0);
     match kind {
         NT_PRSTATUS => {
-            let len = len.min(size_of::<Registers>());
-            if !(len as u64).is_multiple_of(WORD) {
-                return Err(EINVAL);
-            }
-            let mut new = [0u8; size_of::<Registers>()];
-            user::copy_in(&mut new[..len], at)?;
-            change(pid, |registers| registers.as_mut_bytes()[..len].copy_from_slice(&new[..len]))?;
+            user::copy_in(&mut new, at)?;
+            change(pid, |registers| registers.as_mut_bytes()[..len].copy_from_slice(&new))?;
         }
-        NT_PRFPREG if len == LEGACY => {
-            let new: [u8; LEGACY] = user::get(at)?;
-            set_vector_state(pid, &new)?;
-        }
-        NT_X86_XSTATE if len == fpu::State::size() => {
-            let mut new = Vec::new();
-            new.room(len)?;
-            new.resize(len, 0);
+        // The vector state is set as a whole.
+        NT_PRFPREG if len != LEGACY => return Err(EINVAL),
+        NT_X86_XSTATE if len != most => return Err(EFAULT),
+        _ => {
             user::copy_in(&mut new, at)?;
             set_vector_state(pid, &new)?;
         }
-        _ => return Err(EINVAL),
     }
-    Ok(())
+    user::put(vector.wrapping_add(WORD), &(len as u64))
 }
 
 /// `struct ptrace_syscall_info`: as much of it as there is room for. Returns how much there is.
@@ -259,7 +388,8 @@ fn signal(data: u64) -> Result<Option<Signal>> {
     if data == 0 {
         return Ok(None);
     }
-    Signal::new(data as i32).map(Some).map_err(|_| EIO)
+    let number = i32::try_from(data).map_err(|_| EIO)?;
+    Signal::new(number).map(Some).map_err(|_| EIO)
 }
 
 /// The register at an offset of `struct user`; `None` for another word of it.
