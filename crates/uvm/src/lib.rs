@@ -231,6 +231,12 @@ impl<M: Machine> Uvm<M> {
         &self.stat
     }
 
+    /// Adds to a counter.
+    #[inline]
+    pub(crate) fn count(&self, counter: Counter, n: u64) {
+        self.stat.add(self.memory.cpu(), counter, n);
+    }
+
     pub(crate) fn swap(&self) -> &swap::Swap<M> {
         &self.anons.swap
     }
@@ -331,7 +337,7 @@ impl<M: Machine> Uvm<M> {
                 }
                 Err(Stop::Wait(ticket)) => {
                     self.release_turn(held, &mut reclaim);
-                    self.stat.add(self.memory.cpu(), Counter::Waits, 1);
+                    self.count(Counter::Waits, 1);
                     self.memory.wait(held, ticket);
                     waited = true;
                     continue;

@@ -35,7 +35,7 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Before, Channel, Held, Machine, PageNo, Pages, Unlocked};
 
 use crate::anon::{AnonBody, AnonNo};
-use crate::io::{Direction, Ended, Outcome, ReadRequest, Source, Transfer};
+use crate::io::{Direction, Outcome, ReadRequest, Source, Transfer};
 use crate::object::{unbusy, ObjectBody};
 use crate::object::{Launder, Pager};
 use crate::page::{Frames, Owner, PageFlags};
@@ -154,7 +154,7 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn read_done(&self, held: &mut Unlocked<'_>, pages: &[PageNo], outcome: Outcome) {
-        self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
+        self.ended(held, pages, Direction::Read, outcome);
         self.coming_in.fetch_sub(pages.len(), Relaxed);
         // A thread that found nothing to take while these were under way looks again.
         self.mem().wake(Channel::MEMORY);
@@ -172,12 +172,19 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn write_done(&self, held: &mut Unlocked<'_>, pages: &[PageNo], outcome: Outcome) {
-        self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
+        self.ended(held, pages, Direction::Write, outcome);
         self.frames().refill_reserves(held);
     }
 
     /// Ends the I/O of pages: of those at the front that have one owner, then of the next.
-    pub(crate) fn ended(&self, held: &mut Unlocked<'_>, pages: &[PageNo], end: Ended) {
+    fn ended(
+        &self,
+        held: &mut Unlocked<'_>,
+        pages: &[PageNo],
+        direction: Direction,
+        outcome: Outcome,
+    ) {
+        let is_alone = pages.len() == 1;
         let mut rest = pages;
         while let Some(&first) = rest.first() {
             let mut written = 0;
@@ -186,9 +193,9 @@ impl<M: Machine> Uvm<M> {
                 for &page in &rest[..own] {
                     let flags = self.frames().flags(page);
                     written += usize::from(flags.contains(PageFlags::PAGEOUT));
-                    match end.direction {
-                        Direction::Read => owner.read(self, h, page, end),
-                        Direction::Write => owner.written(self, h, page, end),
+                    match direction {
+                        Direction::Read => owner.read(self, h, page, outcome, is_alone),
+                        Direction::Write => owner.written(self, h, page, outcome, is_alone),
                     }
                 }
                 own
@@ -336,15 +343,22 @@ impl<M: Machine> PageOwner<'_, M> {
     }
 
     /// Ends the read of a page.
-    fn read(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, end: Ended) {
+    fn read(
+        &mut self,
+        uvm: &Uvm<M>,
+        held: &mut Locked<'_>,
+        page: PageNo,
+        outcome: Outcome,
+        is_alone: bool,
+    ) {
         if let PageOwner::Orphan = self {
             return self.evict(uvm, held, page);
         }
         let (frames, slot) = (uvm.frames(), self.slot(uvm.frames(), page));
-        match (end.outcome, slot, &mut *self) {
+        match (outcome, slot, &mut *self) {
             (Outcome::Failed, Some(slot), _) => {
-                uvm.stat().add(uvm.mem().cpu(), Counter::SwapErrors, 1);
-                let left = if end.pages > 1 {
+                uvm.count(Counter::SwapErrors, 1);
+                let left = if !is_alone {
                     uvm.swap().doubt(held, slot);
                     slot
                 } else {
@@ -353,7 +367,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 };
                 return self.evict_to(uvm, held, page, Some(left));
             }
-            (Outcome::Failed, None, PageOwner::Object { body, .. }) if end.pages > 1 => {
+            (Outcome::Failed, None, PageOwner::Object { body, .. }) if !is_alone => {
                 // One of them is bad, not known which: each is read by itself when it is asked for.
                 body.ahead.failed(frames.index(page));
                 return self.evict_to(uvm, held, page, None);
@@ -361,7 +375,7 @@ impl<M: Machine> PageOwner<'_, M> {
             (Outcome::Failed, None, _) => frames.set_flags(page, PageFlags::ERROR),
             (Outcome::Done | Outcome::Hole, Some(slot), _) => {
                 frames.set_flags(page, PageFlags::CLEAN);
-                if end.pages == 1 {
+                if is_alone {
                     uvm.swap().trust(held, slot);
                 }
                 if uvm.swap().gives_back(held, slot) {
@@ -375,40 +389,47 @@ impl<M: Machine> PageOwner<'_, M> {
     }
 
     /// Ends the write of a page.
-    fn written(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, end: Ended) {
-        let (cpu, frames) = (uvm.mem().cpu(), uvm.frames());
+    fn written(
+        &mut self,
+        uvm: &Uvm<M>,
+        held: &mut Locked<'_>,
+        page: PageNo,
+        outcome: Outcome,
+        is_alone: bool,
+    ) {
+        let frames = uvm.frames();
         let slot = self.slot(frames, page);
-        if end.outcome == Outcome::Failed {
+        if outcome == Outcome::Failed {
             self.set_dirty(frames, page);
         }
-        match (end.outcome, slot, &mut *self) {
+        match (outcome, slot, &mut *self) {
             (Outcome::Failed, Some(slot), _) => {
-                uvm.stat().add(cpu, Counter::SwapErrors, 1);
+                uvm.count(Counter::SwapErrors, 1);
                 self.replace_slot(frames, page, None);
-                if end.pages > 1 {
+                if !is_alone {
                     uvm.swap().doubt(held, slot);
                 }
-                let how = if end.pages > 1 { Bits::free } else { Bits::retire };
+                let how = if !is_alone { Bits::free } else { Bits::retire };
                 uvm.swap().end_use(uvm.mem(), held, slot, how);
             }
             (Outcome::Failed, None, PageOwner::Object { body, .. }) => {
                 frames.set_flags(page, PageFlags::UNWRITTEN);
                 // One of many is bad, not known which: each is written by itself the next time.
-                if end.pages > 1 {
+                if !is_alone {
                     body.parted_writes += 1;
                 } else {
                     body.write_errors += 1;
-                    uvm.stat().add(cpu, Counter::FileErrors, 1);
+                    uvm.count(Counter::FileErrors, 1);
                 }
             }
             (Outcome::Done | Outcome::Hole, Some(slot), _) => {
-                if end.pages == 1 {
+                if is_alone {
                     uvm.swap().trust(held, slot);
                 }
                 let (flags, is_wired) = (frames.flags(page), frames.hold_count(page) != 0);
                 let is_wanted = flags.contains(PageFlags::WANTED) || is_wired;
                 if flags.contains(PageFlags::PAGEOUT) && !is_wanted && uvm.mem().is_clean(page) {
-                    uvm.stat().add(cpu, Counter::PagesFreed, 1);
+                    uvm.count(Counter::PagesFreed, 1);
                     return self.evict(uvm, held, page);
                 }
             }

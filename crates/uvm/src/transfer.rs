@@ -133,7 +133,7 @@ impl<M: Machine> Uvm<M> {
         match result {
             Ok(va) => {
                 loan.hand_over();
-                self.stat().add(self.mem().cpu(), Counter::PagesTransferred, count);
+                self.count(Counter::PagesTransferred, count);
                 // What can't get anons for lack of memory stays as it is.
                 if self.anons.borrowed.load(Relaxed) > self.frames().total() / PART {
                     let put = VaRange::new(va, va + Pages(count));
@@ -243,7 +243,11 @@ impl<M: Machine> Uvm<M> {
     fn make_zeroes_own(&self, held: &mut Unlocked<'_>, loan: &mut Loan) -> Result<bool, NoMemory> {
         let mut any = false;
         for page in loan.pages.iter_mut().filter(|page| self.is_zero_page(page.page())) {
-            self.make_own(held, page)?;
+            let copied = self.attempt(held, 0, |held, _| {
+                let copy = self.loaned_copy(held, page.page(), Counter::TransfersCopied);
+                copy.map_err(Stop::<NoMemory>::Fail)
+            });
+            self.return_pages(held, [core::mem::replace(page, copied?)]);
             any = true;
         }
         Ok(any)
@@ -353,16 +357,6 @@ impl<M: Machine> Uvm<M> {
         map.exclude(area);
         map.tree.insert(Entry::zeroes(area, Some(name)));
         Ok((start, Some(area)))
-    }
-
-    /// Puts a copy in the place of a page on loan.
-    fn make_own(&self, held: &mut Unlocked<'_>, page: &mut LoanedPage) -> Result<(), NoMemory> {
-        let copied = self.attempt(held, 0, |held, _| {
-            let copy = self.loaned_copy(held, page.page(), Counter::TransfersCopied);
-            copy.map_err(Stop::<NoMemory>::Fail)
-        });
-        self.return_pages(held, [core::mem::replace(page, copied?)]);
-        Ok(())
     }
 }
 

@@ -465,7 +465,9 @@ pub(crate) struct AnonHolders<'a, 'h, M: Machine> {
 impl<M: Machine> Holders for AnonHolders<'_, '_, M> {
     fn reference(&mut self, number: NonZeroU32) {
         match Content::of(number) {
-            Content::Anon(no) => self.uvm.anons.reference(self.uvm.frames(), self.held, no),
+            Content::Anon(no) => {
+                self.uvm.anons.get(no).lock(self.held).0.add_reference(self.uvm.frames());
+            }
             Content::Borrowed(page) => {
                 debug_assert!(false, "a leaf that is shared has {page:?} on loan (`borrowed` I1)");
             }

@@ -376,16 +376,6 @@ impl<M: Machine> Anons<M> {
         self.out.fetch_sub(HALF, Relaxed);
     }
 
-    /// Adds a reference.
-    pub(crate) fn reference(
-        &self,
-        frames: &Frames<M>,
-        held: &mut Held<'_, order::Amap>,
-        no: AnonNo,
-    ) {
-        self.get(no).lock(held).0.add_reference(frames);
-    }
-
     /// Numbers below this have been used.
     pub(crate) fn end<P: Before<FreeList>>(&self, held: &mut Held<'_, P>) -> u32 {
         self.depot.lock(held).0.fresh

@@ -134,7 +134,7 @@ impl<M: Machine> Donation<'_, M> {
         trees.to().put_back(passed);
         from.locked(uvm, &mut trees.from, &mut h).merge(range);
         to.locked(uvm, trees.to(), &mut h).merge(new);
-        uvm.stat().add(uvm.mem().cpu(), Counter::EntriesPassed, entries as u64);
+        uvm.count(Counter::EntriesPassed, entries as u64);
         Ok(Some(at))
     }
 

@@ -341,7 +341,7 @@ impl<M: Machine> Uvm<M> {
             }
         });
         down.perform(self.frames(), self.mem(), held);
-        self.stat().add(self.mem().cpu(), Counter::Faults, 1);
+        self.count(Counter::Faults, 1);
         if let Some(start) = ahead {
             self.start(held, start);
         }

@@ -175,7 +175,7 @@ impl<M: Machine> Uvm<M> {
         };
         down.perform(self.frames(), self.mem(), held);
         if matches!(result, Ok(_) | Err(Retry::Failed(_))) {
-            self.stat().add(self.mem().cpu(), Counter::Faults, 1);
+            self.count(Counter::Faults, 1);
         }
         result
     }

@@ -307,7 +307,7 @@ impl<M: Machine> Fault<'_, '_, M> {
             let Some(at_hand) = self.at_hand(&anon, found, no) else { return Ok(false) };
             let copies = stores && at_hand.is_shared;
             if !copies {
-                uvm.stat().add(uvm.mem().cpu(), Counter::FaultsAnon, 1);
+                uvm.count(Counter::FaultsAnon, 1);
                 let is_own =
                     !at_hand.is_shared && !in_shared_leaf && entry.writes != Writes::NeedsCopy;
                 let prot = if is_own { entry.prot } else { entry.prot.without_write() };
@@ -374,7 +374,7 @@ impl<M: Machine> Fault<'_, '_, M> {
             Some(self.enter(h, to, self.entry.prot))
         })?;
         let Some((to, entered)) = copied else { return Ok(false) };
-        uvm.stat().add(machine.cpu(), Counter::FaultsAnonCopied, 1);
+        uvm.count(Counter::FaultsAnonCopied, 1);
         machine.frames().activate(machine, held, to);
         // No translation in reach of the slot shows the original any more.
         uvm.drop_anon(&mut held.deeper(), no);
@@ -393,7 +393,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         if self.access == Prot::WRITE || self.entry.wired {
             return Ok(false);
         }
-        self.uvm.stat().add(self.uvm.mem().cpu(), Counter::FaultsBorrowed, 1);
+        self.uvm.count(Counter::FaultsBorrowed, 1);
         self.enter(&mut held.deeper(), page, self.entry.prot.without_write())?;
         self.enter_loaned_around(held, &body.slots, slot);
         Ok(true)
@@ -405,7 +405,7 @@ impl<M: Machine> Fault<'_, '_, M> {
     fn zero_fill(&mut self, held: &mut Held<'_, order::Amap>, found: Found<'_>) -> Attempt<bool> {
         let (uvm, machine) = (self.uvm, self.uvm.mem());
         let Some((_, page, follows)) = self.fill_slot(held, found)? else { return Ok(false) };
-        uvm.stat().add(machine.cpu(), Counter::FaultsZero, 1);
+        uvm.count(Counter::FaultsZero, 1);
         let prot = self.entry.prot;
         let is_shared = self.entry.writes == Writes::NeedsCopy;
         let prot = if is_shared { prot.without_write() } else { prot };
@@ -516,7 +516,7 @@ impl<M: Machine> Fault<'_, '_, M> {
                 return self.promote(held, body, page, (amap, found));
             }
         }
-        uvm.stat().add(uvm.mem().cpu(), Counter::FaultsObject, 1);
+        uvm.count(Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
         let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
         let index = entry.index(oref, self.va);
@@ -550,7 +550,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         let anon = uvm.new_anon(held, copy)?;
         let is_installed = found.install(anon.number());
         debug_assert!(is_installed, "another thread filled a slot");
-        uvm.stat().add(machine.cpu(), Counter::FaultsPromoted, 1);
+        uvm.count(Counter::FaultsPromoted, 1);
         body.copiers.add(self.space.family);
         let entered = self.enter(&mut held.deeper(), copy, self.entry.prot);
         machine.frames().activate(machine, held, copy);

@@ -61,6 +61,6 @@ impl<M: Machine> Fault<'_, '_, M> {
         let (at, pages) = (self.va + Pages(1), &pages[..made.len()]);
         machine.pmap().enter_ahead(held, &self.space.pmap, at, pages, is_there);
         made.iter().for_each(|&(page, _)| frames.activate(machine, held, page));
-        uvm.stat().add(machine.cpu(), Counter::ZeroedAhead, made.len() as u64);
+        uvm.count(Counter::ZeroedAhead, made.len() as u64);
     }
 }

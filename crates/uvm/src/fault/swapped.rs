@@ -86,7 +86,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         // What another run holds is the next one's.
         let span = (last + 1 - window.start) as u8;
         body.ahead = ReadAhead { mark: window.start, span, size, next: last + 1 };
-        uvm.stat().add(uvm.mem().cpu(), Counter::SwapAhead, cluster.pages.len() as u64);
+        uvm.count(Counter::SwapAhead, cluster.pages.len() as u64);
         self.effects.ahead = uvm.swap_request(&cluster);
     }
 }
@@ -127,7 +127,7 @@ impl<M: Machine> Uvm<M> {
         body.set_page(machine.frames(), no, page);
         body.swap = None;
         machine.frames().activate(machine, &mut h, page);
-        self.stat().add(machine.cpu(), Counter::FaultsZero, 1);
+        self.count(Counter::FaultsZero, 1);
         Ok(true)
     }
 

@@ -151,7 +151,7 @@ impl<M: Machine> Fork<'_, M> {
             let before = body.slots.set(to.slot(aref, va), content.number());
             debug_assert!(before.is_none(), "a slot that a fork fills was not left out");
             let Some((_, page)) = copy else {
-                uvm.anons.reference(uvm.frames(), &mut h, original);
+                uvm.anons.get(original).lock(&mut h).0.add_reference(uvm.frames());
                 continue;
             };
             // What no access is allowed to isn't mapped; and where there is no memory for tables,
@@ -169,7 +169,7 @@ impl<M: Machine> Fork<'_, M> {
                 );
             }
             uvm.frames().activate(uvm.mem(), &mut h, page);
-            uvm.stat().add(uvm.mem().cpu(), Counter::CopiedAtFork, 1);
+            uvm.count(Counter::CopiedAtFork, 1);
         }
     }
 }

@@ -373,7 +373,7 @@ impl<M: Machine> Uvm<M> {
                 return Ok(copy);
             }
         }
-        self.anons.reference(frames, held, from);
+        self.anons.get(from).lock(held).0.add_reference(frames);
         Ok(from)
     }
 }

@@ -367,7 +367,7 @@ impl<M: Machine> Uvm<M> {
     ) -> Result<LoanedPage, NoMemory> {
         let copy = self.mem().copied_page(held, page)?;
         self.frames().loan_unowned(copy);
-        self.stat().add(self.mem().cpu(), why, 1);
+        self.count(why, 1);
         Ok(self.loaned(copy))
     }
 

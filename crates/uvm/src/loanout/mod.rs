@@ -160,10 +160,9 @@ impl<'a, M: Machine> LoanOut<'a, M> {
     }
 
     fn count(&self) {
-        let (cpu, stat) = (self.uvm.mem().cpu(), self.uvm.stat());
-        stat.add(cpu, Counter::LoansAnon, self.anons);
-        stat.add(cpu, Counter::LoansObject, self.objects);
-        stat.add(cpu, Counter::LoansZero, self.zeroes);
+        self.uvm.count(Counter::LoansAnon, self.anons);
+        self.uvm.count(Counter::LoansObject, self.objects);
+        self.uvm.count(Counter::LoansZero, self.zeroes);
     }
 
     /// Takes the right to write from all mappings of a page.

@@ -50,7 +50,7 @@ impl<M: Machine> Uvm<M> {
                 // The copy holds every leaf, so nothing was freed.
                 down.perform(self.frames(), self.mem(), held);
                 entry.amap = Some(copy);
-                self.stat().add(self.mem().cpu(), crate::Counter::AmapCopies, 1);
+                self.count(crate::Counter::AmapCopies, 1);
             }
         }
         entry.writes = Writes::CopyOnWrite;
@@ -162,7 +162,7 @@ impl<M: Machine> Uvm<M> {
                 unreachable!("an entry of a claimed map stays")
             };
         }
-        self.stat().add(self.mem().cpu(), Counter::AmapCopies, 1);
+        self.count(Counter::AmapCopies, 1);
         self.release_at_once(held, aref, range.pages());
         Ok(copy)
     }

@@ -53,7 +53,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
         } else {
             entry.attach();
             tree.insert(entry);
-            self.uvm.stat().add(self.uvm.mem().cpu(), crate::Counter::EntriesMade, 1);
+            self.uvm.count(crate::Counter::EntriesMade, 1);
         }
     }
 

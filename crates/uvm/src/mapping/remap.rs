@@ -274,7 +274,7 @@ impl<M: Machine> LockedMap<'_, '_, M> {
                 entry.attach();
                 entry
             });
-            uvm.stat().add(uvm.mem().cpu(), crate::Counter::EntriesMade, moved.len() as u64);
+            uvm.count(crate::Counter::EntriesMade, moved.len() as u64);
             self.tree.put_back(emptied);
         }
         moved.shift(old.start, start);

@@ -102,6 +102,6 @@ impl<M: Machine> Uvm<M> {
         let pmap = self.mem().pmap();
         pmap.page_protect(held, page, Prot::READ_EXECUTE, down);
         down.flush(pmap);
-        self.stat().add(self.mem().cpu(), Counter::LoansBroken, 1);
+        self.count(Counter::LoansBroken, 1);
     }
 }

@@ -227,7 +227,7 @@ impl<M: Machine> Uvm<M> {
 
     fn new_pass(&self, held: &mut Unlocked<'_>, target: usize, priority: Priority) -> Pass<M> {
         let frames = self.frames();
-        self.stat().add(self.mem().cpu(), Counter::Passes, 1);
+        self.count(Counter::Passes, 1);
         frames.flush_pending(held);
         let room = self.make_slots_free(held, priority);
         Pass {
@@ -285,7 +285,7 @@ impl<M: Machine> Uvm<M> {
                 }
             }
             short -= moved.len().min(short);
-            self.stat().add(self.mem().cpu(), Counter::Deactivated, moved.len() as u64);
+            self.count(Counter::Deactivated, moved.len() as u64);
             frames.deactivate(held, &moved);
         }
     }
@@ -300,7 +300,7 @@ impl<M: Machine> Uvm<M> {
                 break;
             }
             left -= oldest.len().min(left);
-            self.stat().add(self.mem().cpu(), Counter::Scanned, oldest.len() as u64);
+            self.count(Counter::Scanned, oldest.len() as u64);
             self.look_at(held, pass, &oldest);
             if pass.room_for() == 0 {
                 self.finish(held, pass);
@@ -329,7 +329,7 @@ impl<M: Machine> Uvm<M> {
         pass.progress.wired += usize::from(is_wired);
         if is_wired || (pass.priority == Priority::Normal && (used || kept)) {
             frames.reactivate(held, page);
-            self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
+            self.count(Counter::Reactivated, 1);
             return;
         }
         let put = self.with_owner(held, page, |owner, h| {
@@ -341,7 +341,7 @@ impl<M: Machine> Uvm<M> {
             let flags = frames.clear_flags(page, PageFlags::TOUCHED);
             if flags.contains(PageFlags::TOUCHED) && pass.priority == Priority::Normal {
                 frames.reactivate(h, page);
-                self.stat().add(self.mem().cpu(), Counter::Reactivated, 1);
+                self.count(Counter::Reactivated, 1);
                 return None;
             }
             // A page with a stale slot can always be written: to that one, if there is no other.
@@ -386,8 +386,8 @@ impl<M: Machine> Uvm<M> {
         let dirty = taken.into_iter().filter(|&page| self.must_be_written(held, pass, page));
         let dirty = dirty.collect();
         let freed = (pass.progress.freed - freed_before) as u64;
-        self.stat().add(self.mem().cpu(), Counter::PagesFreed, freed);
-        self.stat().add(self.mem().cpu(), Counter::FreedClean, freed);
+        self.count(Counter::PagesFreed, freed);
+        self.count(Counter::FreedClean, freed);
         self.write_out(held, pass, dirty);
         self.frames().refill_reserves(held);
         self.put_all(held, pass);
@@ -482,7 +482,10 @@ impl<M: Machine> Uvm<M> {
             self.assign(held, page, Some(run.first.behind(i as u32)));
         }
         self.pageout_started(pages.len());
-        let transfer = self.swap().write(self.mem(), held, run.first, pages);
+        let transfer = match self.swap().device(held, run.first) {
+            Some((device, at)) => device.write(self.mem(), held, at, pages),
+            None => Transfer::Failed,
+        };
         if transfer == Transfer::Failed && run.is_memory {
             pages.iter().for_each(|&page| self.assign(held, page, None));
             self.pageout_ended(pages.len());
@@ -490,8 +493,8 @@ impl<M: Machine> Uvm<M> {
         }
         self.transferred(held, Direction::Write, pages, transfer);
         if !run.is_memory {
-            self.stat().add(self.mem().cpu(), Counter::SwapOuts, pages.len() as u64);
-            self.stat().add(self.mem().cpu(), Counter::SwapWrites, 1);
+            self.count(Counter::SwapOuts, pages.len() as u64);
+            self.count(Counter::SwapWrites, 1);
         }
         pass.progress.started += pages.len();
         true

@@ -143,7 +143,7 @@ impl<M: Machine> Uvm<M> {
                 }),
             },
             |held, pages| {
-                self.stat().add(self.mem().cpu(), Counter::FreedLazily, pages.len() as u64);
+                self.count(Counter::FreedLazily, pages.len() as u64);
                 frames.deactivate(held, pages);
             },
         );

@@ -452,7 +452,7 @@ impl<M: Machine> Uvm<M> {
 
     /// A pass for a thread that was refused memory: a desperate one if there is no other way.
     fn direct_pass(&self, held: &mut Unlocked<'_>, target: usize) -> Progress {
-        self.stat().add(self.mem().cpu(), Counter::DirectPasses, 1);
+        self.count(Counter::DirectPasses, 1);
         let fair = match self.has_run_out() {
             true => Progress::default(),
             false => self.pass(held, target, Priority::Normal),

@@ -112,7 +112,7 @@ impl<M: Machine> Uvm<M> {
             found += usize::from(self.reclaim_slot(held, no));
         }
         self.sweep_hand.store(last, Relaxed);
-        self.stat().add(self.mem().cpu(), Counter::SlotsReclaimed, found as u64);
+        self.count(Counter::SlotsReclaimed, found as u64);
         self.swap().room(held) as usize
     }
 

@@ -297,8 +297,8 @@ impl<M: Machine> VnodePager<M> {
         if plan.marked {
             uvm.frames().set_flags(pages[0], PageFlags::AHEAD);
         }
-        uvm.stat().add(uvm.mem().cpu(), Counter::FileReads, 1);
-        uvm.stat().add(uvm.mem().cpu(), Counter::FilePagesRead, pages.len() as u64);
+        uvm.count(Counter::FileReads, 1);
+        uvm.count(Counter::FilePagesRead, pages.len() as u64);
         let from = Source::Object { id: self.object.name(), index: Pages(first) };
         ReadRequest::new(uvm.frames(), from, &pages).ok_or(NoMemory)
     }

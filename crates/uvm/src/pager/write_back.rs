@@ -238,9 +238,8 @@ impl<M: Machine> VnodePager<M> {
     }
 
     pub(super) fn write(&self, uvm: &Uvm<M>, held: &mut Unlocked<'_>, run: &Run) {
-        let (stat, cpu) = (uvm.stat(), uvm.mem().cpu());
-        stat.add(cpu, Counter::FileWrites, 1);
-        stat.add(cpu, Counter::FilePagesWritten, run.pages.len() as u64);
+        uvm.count(Counter::FileWrites, 1);
+        uvm.count(Counter::FilePagesWritten, run.pages.len() as u64);
         let transfer = self.vnode.write(uvm.mem(), run.index, &run.pages);
         uvm.transferred(held, Direction::Write, &run.pages, transfer);
     }

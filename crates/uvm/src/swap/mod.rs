@@ -426,27 +426,13 @@ impl<M: Machine> Swap<M> {
         table.device_of(slot).is_some_and(|(device, at)| device.bits.is_taken(at))
     }
 
-    fn device<P: Before<order::Swap>>(
+    pub(crate) fn device<P: Before<order::Swap>>(
         &self,
         held: &mut Held<'_, P>,
         slot: Slot,
     ) -> Option<(Arc<dyn SwapDevice<M>>, u32)> {
         let (mut table, _) = self.table.lock(held);
         table.device_of(slot).map(|(device, at)| (device.io.clone(), at))
-    }
-
-    /// Starts a write of pages to consecutive slots, all in use.
-    pub(crate) fn write(
-        &self,
-        machine: &Memory<M>,
-        held: &mut Unlocked<'_>,
-        slot: Slot,
-        pages: &[PageNo],
-    ) -> Transfer {
-        match self.device(held, slot) {
-            Some((device, at)) => device.write(machine, held, at, pages),
-            None => Transfer::Failed,
-        }
     }
 
     /// Stops giving slots of a device, and says which numbers they have.
@@ -546,13 +532,12 @@ impl<M: Machine> Uvm<M> {
         slot: Slot,
         pages: &[PageNo],
     ) -> Transfer {
-        let (machine, cpu) = (self.mem(), self.mem().cpu());
         let Some((device, at)) = self.swap().device(held, slot) else { return Transfer::Failed };
         if !device.is_memory() {
-            self.stat().add(cpu, Counter::SwapIns, pages.len() as u64);
-            self.stat().add(cpu, Counter::SwapReads, 1);
+            self.count(Counter::SwapIns, pages.len() as u64);
+            self.count(Counter::SwapReads, 1);
         }
-        device.read(machine, held, at, pages)
+        device.read(self.mem(), held, at, pages)
     }
 
     /// Slots that devices may have beside those that are on.
