@@ -754,7 +754,7 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "fork: what can't be copied is shared and not counted",
         file: "uvm/src/fork/eager.rs",
-        changes: &[("                uvm.anons.reference(uvm.frames(), &mut h, original);\n", "")],
+        changes: &[("                uvm.anons.get(original).lock(&mut h).0.add_reference(uvm.frames());\n", "")],
         found_by: FORK_COPIES,
     },
     Plant {
