@@ -330,27 +330,49 @@ impl<E: Span> Node<E> {
     ) -> Result<(), X> {
         match self {
             Node::Leaf(entries) => {
-                let rest = entries.iter().skip_while(|e| e.range().end <= range.start);
-                rest.take_while(|e| e.range().start < range.end).try_for_each(each)
+                for e in entries {
+                    let own = e.range();
+                    if own.start >= range.end {
+                        break;
+                    }
+                    if own.end > range.start {
+                        each(e)?;
+                    }
+                }
             }
             Node::Inner(children) => {
-                let rest = children[ending_after(children, range.start)..].iter();
-                rest.take_while(|c| c.start < range.end)
-                    .try_for_each(|c| c.node.try_each(range, each))
+                for c in &children[ending_after(children, range.start)..] {
+                    if c.start >= range.end {
+                        break;
+                    }
+                    c.node.try_each(range, each)?;
+                }
             }
         }
+        Ok(())
     }
 
     pub(super) fn each_mut(&mut self, range: VaRange, each: &mut impl FnMut(&mut E)) {
         match self {
             Node::Leaf(entries) => {
-                let rest = entries.iter_mut().skip_while(|e| e.range().end <= range.start);
-                rest.take_while(|e| e.range().start < range.end).for_each(each);
+                for e in entries {
+                    let own = e.range();
+                    if own.start >= range.end {
+                        break;
+                    }
+                    if own.end > range.start {
+                        each(e);
+                    }
+                }
             }
             Node::Inner(children) => {
                 let first = ending_after(children, range.start);
-                let rest = children[first..].iter_mut().take_while(|c| c.start < range.end);
-                rest.for_each(|c| c.node.each_mut(range, each));
+                for c in &mut children[first..] {
+                    if c.start >= range.end {
+                        break;
+                    }
+                    c.node.each_mut(range, each);
+                }
             }
         }
     }
