@@ -116,20 +116,16 @@ impl<M: Machine> Uvm<M> {
             true => self.clip_to_copy(held, &mut tree, request.va, reserved)?,
             false => 0,
         };
-        let copied: Option<Attempt<()>> = tree.edit(request.va, |entry| {
-            // Another thread may have had the map meanwhile.
-            if !request.needs_amap(entry) {
-                return Ok(());
-            }
+        // Another thread may have had the map meanwhile.
+        let waits = |entry: &&mut Entry<M>| request.needs_amap(entry);
+        if let Some(entry) = tree.get_mut(request.va).filter(waits) {
             let need = BYTES + used + self.copy_amap_bytes(held, entry);
             Stop::ensure(need, reserved)?;
             if let Some(aref) = &entry.amap {
                 aref.note_rewritten(held, entry.slot(aref, request.va));
             }
             self.copy_amap(held, entry, unpinned);
-            Ok(())
-        });
-        copied.unwrap_or(Ok(()))?;
+        }
         let look = |entry: Option<&Entry<M>>| Ok::<_, Stop<Refused>>(entry.is_some());
         let mut copy = MaybeUninit::uninit();
         let found = map.pin_if(shared::Access::Exclusive(tree), request.va, &mut copy, look)?;

@@ -155,6 +155,24 @@ impl<E: Span> Tree<E> {
         }
     }
 
+    /// The entry at an address, to change; its range must stay.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, va: Va) -> Option<&mut E> {
+        let mut node = self.root.as_deref_mut()?;
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    let entry = entries.iter_mut().find(|e| va < e.range().end)?;
+                    return (entry.range().start <= va).then_some(entry);
+                }
+                Node::Inner(children) => {
+                    let at = node::ending_after(children, va);
+                    node = &mut children.get_mut(at)?.node;
+                }
+            }
+        }
+    }
+
     /// Changes the entry at an address, its range too; no entry may lie where it lies then.
     pub(crate) fn edit<R>(&mut self, va: Va, change: impl FnOnce(&mut E) -> R) -> Option<R> {
         self.root.as_deref_mut()?.edit(va, change)
