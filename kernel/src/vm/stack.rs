@@ -5,7 +5,7 @@
 //!   [ other )          gap of GUARD          [ stack )top
 //!                            ^ fault: pages are added from here up to the stack, which stays one entry
 //! ```
-//! Such a mapping is known by its name. What grows is asked for by the fault that finds no mapping
+//! Such a mapping's name says so. What grows is asked for by the fault that finds no mapping
 //! (`proc::growth`), which knows the limits; the library sees a mapping that continues another.
 
 use alloc::sync::Arc;
@@ -24,16 +24,26 @@ use crate::mem::frames::KernelMachine;
 /// reaches from one into the other.
 const GUARD: u64 = 256 << 12;
 
-/// What the first thread's stack is called.
-const FIRST: &str = "[stack]";
+/// What a stack is called: the first thread's `[stack]`, any other nothing.
+struct Stack(&'static str);
 
-/// The name of any other: nothing else has an empty one.
+impl Name for Stack {
+    fn text(&self) -> &str {
+        self.0
+    }
+
+    fn grows_down(&self) -> bool {
+        true
+    }
+}
+
+/// The name of a stack that isn't the first thread's.
 pub fn stack_name() -> Arc<dyn Name> {
-    Arc::new("")
+    Arc::new(Stack(""))
 }
 
 pub(super) fn grows_down(name: Option<&Arc<dyn Name>>) -> bool {
-    name.is_some_and(|name| matches!(name.text(), "" | FIRST))
+    name.is_some_and(|name| name.grows_down())
 }
 
 /// Maps the first thread's stack, of `len` bytes that end at `top`. Mappings for which any place
@@ -44,7 +54,7 @@ pub fn stack(space: &Space, top: u64, len: u64, room: u64, prot: Prot) -> Result
         len,
         prot,
         place: Place::FixedNoReplace,
-        name: Some(Arc::new(FIRST)),
+        name: Some(Arc::new(Stack("[stack]"))),
         ..MapArgs::default()
     };
     map(space, &args)?;

@@ -145,6 +145,11 @@ pub trait Name: Send + Sync {
     fn node(&self) -> (u64, u64) {
         (0, 0)
     }
+
+    /// Whether what is mapped is a stack, which the host makes longer below: MAP_GROWSDOWN.
+    fn grows_down(&self) -> bool {
+        false
+    }
 }
 
 impl Name for &'static str {
@@ -167,7 +172,9 @@ impl fmt::Debug for dyn Name {
 
 fn is_same_name(a: &Option<Arc<dyn Name>>, b: &Option<Arc<dyn Name>>) -> bool {
     match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a.text() == b.text(),
+        (Some(a), Some(b)) => {
+            Arc::ptr_eq(a, b) || a.text() == b.text() && a.grows_down() == b.grows_down()
+        }
         _ => a.is_none() && b.is_none(),
     }
 }
