@@ -428,7 +428,7 @@ impl World {
         _ = uvm.first_in(held, space, range);
         uvm.describe(held, space, |_| ());
         _ = uvm.entry_at(held, space, va);
-        _ = uvm.stores_reach(held, space, range);
+        _ = uvm.object_at(held, space, va);
         _ = uvm.is_mapped(held, space, range);
         _ = uvm.range_stats(held, space, range);
         // By addresses: a host bounds it.

@@ -13,10 +13,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 use crate::mem::frames::Reserve;
-use machine::{Machine, Pa, PageNo, PageRange, Pages, PAGE_SIZE};
+use machine::{Machine, Pa, PageNo, PageRange, Pages, Prot, PAGE_SIZE};
 use uvm::{
     Access, Advice as Usage, AnonObject, Attached, DevicePager, GetError, Intent, Outcome, Pager,
-    Quota, Vnode, VnodePager,
+    Quota, Sharing, Vnode, VnodePager,
 };
 
 use super::commit;
@@ -523,9 +523,14 @@ pub fn object_io_as(
 /// them: the range was judged at an earlier look, and may show a file by now that may only be read.
 pub(super) fn punch(space: &Space, mut range: PageRange) -> Result<()> {
     while !range.is_empty() {
-        let shown = with(|uvm, held| uvm.stores_reach(held, space.get(), range));
-        let (pager, pages) = shown.ok_or(EACCES)?;
-        range = range.skip_to(range.start + Pages(pages.end - pages.start));
+        let found = with(|uvm, held| uvm.object_at(held, space.get(), range.start));
+        let (shown, pager, first) = found.ok_or(EACCES)?;
+        if shown.sharing != Sharing::Shared || !shown.max_prot.contains(Prot::WRITE) {
+            return Err(EACCES);
+        }
+        let part = shown.range.intersect(range);
+        let pages = first.0..(first + part.pages()).0;
+        range = range.skip_to(part.end);
         // A file on a disk has blocks behind its pages, which only its file system takes away.
         if pager.kind() == "vnode" {
             return Err(EOPNOTSUPP);

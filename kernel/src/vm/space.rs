@@ -255,8 +255,8 @@ pub fn mapped(space: &Space, at: u64, offset: Option<u64>) -> Result<MapArgs> {
     let (entry, name) = with(|uvm, held| uvm.first_in(held, space.get(), here)).ok_or(EFAULT)?;
     let object = with(|uvm, held| uvm.object_at(held, space.get(), here.start));
     let mut backing = Backing::Anon;
-    if let Some((pager, first)) = object {
-        let is_writer = entry.sharing == Sharing::Shared && entry.max_prot.contains(Prot::WRITE);
+    if let Some((shown, pager, first)) = object {
+        let is_writer = shown.sharing == Sharing::Shared && shown.max_prot.contains(Prot::WRITE);
         if is_writer && !pager.object().admit_writer() {
             return Err(EPERM);
         }

@@ -164,8 +164,9 @@ impl<M: Machine> Uvm<M> {
         tree.try_each(*range, &mut |e| Err((outline(e), e.name.clone()))).err()
     }
 
-    /// What is mapped at an address, if that is an object: its pager, and the page there. Cost:
-    /// O(log n).
+    /// What is mapped at an address, if that is an object: the entry, the object's pager, and its
+    /// page there. One look answers for the rights and for the pages: the mapping may be another
+    /// one at the next. Cost: O(log n).
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -173,7 +174,7 @@ impl<M: Machine> Uvm<M> {
     /// let text = file(uvm, held, "text", 2)?;
     /// let request = MapRequest::object(text.clone(), Pages(0), Pages(2), Sharing::Shared);
     /// let at = uvm.map(held, space, &request)?;
-    /// let (pager, page) = uvm.object_at(held, space, at + Pages(1)).unwrap();
+    /// let (_, pager, page) = uvm.object_at(held, space, at + Pages(1)).unwrap();
     /// assert_eq!((pager.object().id(), page), (text.object().id(), Pages(1)));
     /// # Ok(()) });
     /// ```
@@ -182,12 +183,12 @@ impl<M: Machine> Uvm<M> {
         held: &mut Unlocked<'_>,
         space: &Space<M>,
         va: Va,
-    ) -> Option<(Arc<dyn Pager<M>>, Pages)> {
+    ) -> Option<(Outline, Arc<dyn Pager<M>>, Pages)> {
         let here = VaRange::sized(va, Pages(1))?;
         let (tree, _) = space.map.lock(self.mem(), held, here);
         let entry = tree.get(va)?;
         let oref = entry.object.as_ref()?;
-        Some((oref.pager.clone(), oref.offset + Pages::floor(va.0 - entry.range.start.0)))
+        Some((outline(entry), oref.pager.clone(), entry.index(oref, va.page_floor())))
     }
 
     /// Calls `each` with every entry of a space, in order of address, under the map's lock: `each`
@@ -226,34 +227,6 @@ impl<M: Machine> Uvm<M> {
     pub fn entry_at(&self, held: &mut Unlocked<'_>, space: &Space<M>, va: Va) -> Option<EntryInfo> {
         let (tree, mut h) = space.map.lock(self.mem(), held, NOWHERE);
         tree.get(va).map(|e| self.info(e, &mut h))
-    }
-
-    /// The pager whose pages stores to a range's first address reach, or could be allowed to, and
-    /// those of them that its mapping shows in the range. One look answers for the right and for
-    /// the pages: the mapping may be another one at the next.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let file = file(uvm, held, "text", 8)?;
-    /// let request = MapRequest::object(file, Pages(2), Pages(4), Sharing::Shared);
-    /// let at = uvm.map(held, space, &request)?;
-    /// let (pager, indices) = uvm.stores_reach(held, space, pages(at, 4)).ok_or("it is shared")?;
-    /// assert_eq!((pager.kind(), indices), ("vnode", 2..6));
-    /// # Ok(()) });
-    /// ```
-    pub fn stores_reach(
-        &self,
-        held: &mut Unlocked<'_>,
-        space: &Space<M>,
-        range: PageRange,
-    ) -> Option<(Arc<dyn Pager<M>>, core::ops::Range<u64>)> {
-        let (tree, _) = space.map.lock(self.mem(), held, *range);
-        let entry = tree.get(range.start).filter(|e| e.writes_to().is_some())?;
-        let object = entry.object.as_ref()?;
-        let shown = Some(entry.range.intersect(*range)).filter(|shown| !shown.is_empty())?;
-        let first = object.offset + (shown.start - entry.range.start);
-        Some((object.pager.clone(), first.0..(first + shown.pages()).0))
     }
 
     /// Whether mappings cover the range without a hole.
