@@ -149,7 +149,7 @@ levels! {
 /// ```
 pub struct Held<'t, L: Level>(PhantomData<&'t mut ()>, PhantomData<*const L>);
 
-/// The token of a thread that holds no lock: what an operation begins with, and what sleeping takes.
+/// The token of a thread that holds no lock: operations begin with it, and sleeping takes it.
 ///
 /// ```
 /// use machine::{Machine, Ticket, Unlocked};

@@ -25,9 +25,9 @@ use crate::mem::frames::KernelMachine;
 const GUARD: u64 = 256 << 12;
 
 /// What a stack is called: the first thread's `[stack]`, any other nothing.
-struct Stack(&'static str);
+struct StackName(&'static str);
 
-impl Name for Stack {
+impl Name for StackName {
     fn text(&self) -> &str {
         self.0
     }
@@ -39,7 +39,7 @@ impl Name for Stack {
 
 /// The name of a stack that isn't the first thread's.
 pub fn stack_name() -> Arc<dyn Name> {
-    Arc::new(Stack(""))
+    Arc::new(StackName(""))
 }
 
 pub(super) fn grows_down(name: Option<&Arc<dyn Name>>) -> bool {
@@ -54,7 +54,7 @@ pub fn stack(space: &Space, top: u64, len: u64, room: u64, prot: Prot) -> Result
         len,
         prot,
         place: Place::FixedNoReplace,
-        name: Some(Arc::new(Stack("[stack]"))),
+        name: Some(Arc::new(StackName("[stack]"))),
         ..MapArgs::default()
     };
     map(space, &args)?;

@@ -6,8 +6,8 @@ use machine::NoMemory;
 use super::LoanedPage;
 use crate::owed::Instance;
 
-/// Pages on loan, in order. Give them back by [`Uvm::return_loan`], or one by one: see
-/// [`LoanedPage`].
+/// Pages on loan, in order. Give them back by [`Uvm::return_loan`](crate::Uvm::return_loan), or one
+/// by one: see [`LoanedPage`].
 ///
 /// ```
 /// # use uvm_soft::example::*;
@@ -159,7 +159,7 @@ impl Loan {
     /// Adds a page; the heap for it has been reserved.
     ///
     /// # Panics
-    /// If the list is of another instance of [`Uvm`].
+    /// If the list is of another instance of [`Uvm`](crate::Uvm).
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -191,7 +191,7 @@ impl Loan {
     /// Adds another's pages behind its own. The heap for all has been reserved.
     ///
     /// # Panics
-    /// If the lists are of two instances of [`Uvm`].
+    /// If the lists are of two instances of [`Uvm`](crate::Uvm).
     ///
     /// ```
     /// # use uvm_soft::example::*;
@@ -217,7 +217,7 @@ impl FromIterator<LoanedPage> for Loan {
     /// The heap for them has been reserved.
     ///
     /// # Panics
-    /// If the pages are of two instances of [`Uvm`].
+    /// If the pages are of two instances of [`Uvm`](crate::Uvm).
     fn from_iter<I: IntoIterator<Item = LoanedPage>>(pages: I) -> Loan {
         let pages = Vec::from_iter(pages);
         let mut loan = Loan::new();

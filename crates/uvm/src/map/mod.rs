@@ -18,8 +18,8 @@
 //! Operations hold the map's lock over look-up and change only. What they take out keeps its
 //! references until the lock is released (the second phase of unmap, 1999, section 3.1).
 //!
-//! Reading order: `tree`, this file, `request`, `merge`, `remove`, `lock`. What programs ask of a
-//! map is [`mapping`](crate::mapping)'s.
+//! Reading order: `tree`, this file, `request`, `merge`, `remove`, `lock`; then `mapping`, what
+//! programs ask of a map.
 
 pub(crate) mod adopt;
 pub(crate) mod copy;

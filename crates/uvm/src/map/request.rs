@@ -23,7 +23,7 @@ use crate::Stop;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// At the highest free addresses, as far as they are [for the map to
-    /// choose](Space::choose_below).
+    /// choose](crate::Space::choose_below).
     Anywhere,
     /// At the highest free addresses of a range.
     Within(PageRange),
@@ -134,7 +134,8 @@ pub struct MapRequest<M: Machine> {
     pub advice: Advice,
     /// What it shows.
     pub backing: Backing<M>,
-    /// Whether every page that comes is wired, as after [`wire_as_touched`](Uvm::wire_as_touched).
+    /// Whether every page that comes is wired, as after
+    /// [`wire_as_touched`](crate::Uvm::wire_as_touched).
     pub wired: bool,
     /// The host's word for it.
     pub name: Option<Arc<dyn Name>>,

@@ -71,8 +71,8 @@ impl<M: Machine> Uvm<M> {
         Ok(Some(result))
     }
 
-    /// Makes attempts that [find](Self::find_page) an object's page, and starts what they want to be
-    /// read ahead.
+    /// Makes attempts that [find](Self::find_page) an object's page, and starts what they want to
+    /// be read ahead.
     pub(crate) fn attempt_to_find<T>(
         &self,
         held: &mut Unlocked<'_>,
