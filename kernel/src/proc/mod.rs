@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Reading order: `process`, `thread`, `table`; then the life of a process: `clone`, `exec`,
-//! `exit`, `wait`, `pidfd`; then `signal`, `futex`, `timer`, `trace`. `trap` is what the trap code calls.
+//! `exit`, `wait`, `pidfd`; then `signal`, `futex`, `timer`, `trace`. `trap` is what the trap code
+//! calls.
 //!
 //! Locks, outermost first: `Process::tracees`, `table` (TREE), `Process::group`, a thread's
 //! `pending`, a thread's `trace`, the leaves. None is held while user memory is touched or while
