@@ -152,7 +152,7 @@ fn one(kernel: Kernel, path: &Path, case: &Case, cpus: u32) -> Result<Verdict> {
     run::prepare(&mut machine, kernel, root, &words)?;
     let finished =
         session::capture(&machine, case.input, Duration::from_secs(case.seconds) * SLOWEST)?;
-    let mut complaints = judge(case, &prepared, &finished);
+    let mut complaints = judge(kernel, case, &prepared, &finished);
     if let Ending::Exited(_) = finished.ending {
         complaints.extend(disks::judge(case.disks, folder.path()));
     }
@@ -196,7 +196,7 @@ fn pack(kernel: Kernel, case: &Case, prepared: &Prepared) -> Result<Root> {
 }
 
 /// What is wrong with the outcome; empty when all is well.
-fn judge(case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
+fn judge(kernel: Kernel, case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
     let mut complaints = Vec::new();
     if finished.ending.code() != case.code {
         complaints
@@ -237,6 +237,7 @@ fn judge(case: &Case, prepared: &Prepared, finished: &Finished) -> Vec<String> {
                     complaints.push(format!("{told} CPUs have said where they are, not {cpus}"));
                 }
             }
+            Expect::Judged(judge) => complaints.extend(judge(kernel, output)),
             Expect::Told(pattern)
                 if !finished.report.trace.iter().any(|line| matches(pattern, line)) =>
             {

@@ -20,6 +20,7 @@ mod page;
 mod ports;
 mod prepare;
 mod pressure;
+mod python;
 mod results;
 mod stress;
 mod terminal;
@@ -93,12 +94,14 @@ pub fn test(args: &TestArgs) -> Result<u8> {
     let chosen = |check: &&'static Check| args.kernel == Kernel::Uvm && wanted(check.name);
     let host: Vec<_> = host::CHECKS.iter().chain(long).filter(chosen).collect();
     let machines = host::MACHINES.iter().filter(chosen).map(Job::Check);
-    let long: &[&[cases::Case]] = if is_long { &[stress::LONG, pressure::LONG] } else { &[] };
+    let long: &[&[cases::Case]] =
+        if is_long { &[stress::LONG, python::LONG, pressure::LONG] } else { &[] };
     let all = long
         .iter()
         .copied()
         .flatten()
         .chain(stress::SHORT)
+        .chain(python::SHORT)
         .chain(pressure::SHORT)
         .chain(cases::ALL.into_iter().flatten());
     let cases = all.filter(|case| wanted(&case.full_name())).map(Job::Case);

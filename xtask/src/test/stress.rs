@@ -1,9 +1,9 @@
 //! The kernel under stress by Debian's stress-ng, whose stressors check what they do.
 //!
-//! A short selection stands in every run; `--long` gives each stressor a machine and a minute, all
-//! of them together ten on one, two and four CPUs, and runs Python's own tests of threads,
-//! processes and mappings there. Those run twice, and the second time must leave the kernel's
-//! memory as it was (`xtask/guest/flat.c`).
+//! A short selection stands in every run; `--long` gives each stressor a machine and a minute, and
+//! all of them together ten on one, two and four CPUs. Those run twice, and the second time must
+//! leave the kernel's memory as it was (`xtask/guest/flat.c`). Python's own tests, which are a
+//! stress of another kind, are in `python`.
 
 use super::cases::Expect::{self, Contains, Lacks};
 use super::cases::{self, Case, CASE};
@@ -11,7 +11,6 @@ use super::disks::{self, TestDisk};
 use super::prepare::{self, Prepared};
 use crate::guest::Libc;
 use anyhow::Result;
-use std::process::Command;
 
 const SWAP: &[TestDisk] = &[disks::swap(1024)];
 const MEMORY: &str = "256M";
@@ -22,21 +21,6 @@ const STRESSED: &[Expect] = &[Contains("all have run"), Lacks("unsuccessful")];
 
 fn stress_ng() -> Result<Result<Prepared, String>> {
     prepare::debian_programs(&["stress-ng"])
-}
-
-/// Python with its own tests, which Debian has in a package that bears the version in its name.
-fn python_tests() -> Result<Result<Prepared, String>> {
-    let listing = Command::new("apt-cache")
-        .args(["search", "--names-only", "^libpython3.*-testsuite$"])
-        .output();
-    let Ok(listing) = listing else {
-        return Ok(Err("no apt to fetch Python's tests with".to_owned()));
-    };
-    let text = String::from_utf8_lossy(&listing.stdout).into_owned();
-    let Some(package) = text.lines().last().and_then(|line| line.split(' ').next()) else {
-        return Ok(Err("apt knows no libpython3-testsuite: run `apt-get update`".to_owned()));
-    };
-    prepare::debian_programs(&[package, "netbase"])
 }
 
 /// Runs so many of each stressor, for so many seconds.
@@ -98,7 +82,7 @@ const TOGETHER: &[&str] = &[
 
 /// What may be missing at the end, in KiB: the CPUs' lists of free blocks and pages, as full as
 /// they ever were.
-const BOUND: &str = "8192";
+pub const BOUND: &str = "8192";
 
 const fn together(name: &'static str, cpus: u32) -> Case {
     Case {
@@ -116,41 +100,6 @@ const fn together(name: &'static str, cpus: u32) -> Case {
         ..stressors(name, 1500, TOGETHER)
     }
 }
-
-const PYTHON: &str = "cd /tmp && exec /bin/flat $0 /usr/bin/python3.* -m test -v test_threading test_multiprocessing_fork test_mmap test_pty";
-
-const fn python(name: &'static str, cpus: u32) -> Case {
-    Case {
-        name,
-        command: &["/bin/busybox", "sh", "-c", PYTHON, BOUND],
-        guests: &[("flat", Libc::Musl)],
-        prepare: python_tests,
-        cpus,
-        memory: "1G",
-        expect: &[Contains("Tests result: SUCCESS"), Contains("memory is as before")],
-        seconds: 3000,
-        ..CASE
-    }
-}
-
-/// What programs ask of a system, asked by Python's own tests. `F_NOTIFY`, which one of them uses,
-/// is not there.
-const SYSTEM: &str =
-    "cd /tmp && exec /usr/bin/python3.* -m test --timeout 1500 -i test_fcntl_64_bit \
-    test_os test_posix test_select test_selectors test_epoll test_poll test_asyncio test_signal \
-    test_mmap test_threading test_subprocess test_multiprocessing_main_handling \
-    test_multiprocessing_fork test_multiprocessing_forkserver test_multiprocessing_spawn \
-    test_fcntl test_pty test_resource test_time";
-
-const SYSTEM_TESTS: Case = Case {
-    name: "Python's tests of the system",
-    command: &["/bin/busybox", "sh", "-c", SYSTEM],
-    prepare: python_tests,
-    memory: "1G",
-    expect: &[Contains("Tests result: SUCCESS")],
-    seconds: 3000,
-    ..CASE
-};
 
 /// Compilers find their own files by `/proc/self/exe`, which is relative to a process's root.
 const CHROOT: &str = r#"
@@ -183,10 +132,6 @@ pub const LONG: &[Case] = &[
     together("stress-ng, all together", 1),
     together("stress-ng, all together on two CPUs", 2),
     together("stress-ng, all together on four CPUs", 4),
-    SYSTEM_TESTS,
-    python("Python's tests", 1),
-    python("Python's tests on two CPUs", 2),
-    python("Python's tests on four CPUs", 4),
     stressors("stress-ng vm", 600, stress!("60", "2", "vm")),
     stressors("stress-ng mmap", 600, stress!("60", "2", "mmap")),
     stressors("stress-ng mremap", 600, stress!("60", "2", "mremap")),

@@ -9,7 +9,7 @@ mod programs;
 use super::disks::TestDisk;
 use super::prepare::{self, Preparation};
 use crate::guest::Libc;
-use crate::qemu::{Board, Clock, Display};
+use crate::qemu::{Board, Clock, Display, Kernel};
 use crate::session::Input;
 
 pub struct Case {
@@ -65,6 +65,8 @@ pub enum Expect {
     Panic(&'static str),
     /// So many CPUs have said where they are, each with a back-trace.
     Stacks(usize),
+    /// What this finds wrong with the whole output on that kernel.
+    Judged(fn(Kernel, &str) -> Vec<String>),
     /// One line of what the kernel tells beside the output, as a regular expression.
     Told(&'static str),
 }
