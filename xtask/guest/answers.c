@@ -567,6 +567,14 @@ static void attributes(void) {
     memset(name, 'a', 299), memcpy(name, "user.", 5), name[256] = 0;
     say("get a long name", getxattr("x", name, buffer, 10));
     say("set of an unknown space", setxattr("x", "odd.a", "b", 1, 0)), say("set of no space", setxattr("x", "a", "b", 1, 0)), say("set a long name", setxattr("x", name, "b", 1, 0)), say("set with an unknown flag", setxattr("x", "user.a", "b", 1, 4)), say("replace none", setxattr("x", "user.a", "b", 1, 2)), say("set too much", setxattr("x", "user.a", buffer, 65537, 0));
+    say("set a trusted one", setxattr("x", "trusted.a", "value", 5, 0)), say("created again", setxattr("x", "trusted.a", "b", 1, XATTR_CREATE)), say("replaced", setxattr("x", "trusted.a", "longer", 6, XATTR_REPLACE)), say("no other", setxattr("x", "trusted.b", "b", 1, XATTR_REPLACE)), say("its length", getxattr("x", "trusted.a", 0, 0)), say("too little room", getxattr("x", "trusted.a", buffer, 3)), say("its value", fgetxattr(fd, "trusted.a", buffer, 100)), printf("%.6s\n", buffer);
+    say("a second", fsetxattr(fd, "security.b", "", 0, 0)), say("of no length", getxattr("x", "security.b", buffer, 100)), say("names", listxattr("x", 0, 0)), say("in too little room", listxattr("x", buffer, 5)), say("all", listxattr("x", buffer, 100)), say("none of a space alone", setxattr("x", "trusted.", "b", 1, 0)), say("unreadable", setxattr("x", "trusted.c", (void *)1, 5, 0));
+    MUST(!symlink("x", "xl") && !mkfifo("xf", 0600));
+    say("of a link", lsetxattr("xl", "trusted.l", "b", 1, 0)), say("by a link", getxattr("xl", "trusted.a", buffer, 100)), say("of the link", lgetxattr("xl", "trusted.l", buffer, 100)), say("a user's, of a link", lsetxattr("xl", "user.l", "b", 1, 0)), say("of a FIFO", setxattr("xf", "user.l", "b", 1, 0)), say("got of a FIFO", getxattr("xf", "user.l", buffer, 1));
+    MUST(!seteuid(1000));
+    say("by another user", setxattr("x", "trusted.a", "b", 1, 0)), say("got by another user", getxattr("x", "trusted.a", buffer, 100)), say("names for another user", listxattr("x", buffer, 100)), say("got", getxattr("x", "security.b", buffer, 100)), say("removed by another user", removexattr("x", "trusted.a"));
+    MUST(!seteuid(0));
+    say("remove", removexattr("x", "trusted.a")), say("again", removexattr("x", "trusted.a")), say("remove the other", fremovexattr(fd, "security.b")), say("no names", listxattr("x", buffer, 100)), say("names of a bad descriptor", flistxattr(99, buffer, 1)), say("of nothing", getxattr("none", "trusted.a", buffer, 1));
     close(fd);
     int64_t st[32] = {0};
     say("statx of an unknown flag", syscall(332, AT_FDCWD, "x", 1, 0x7ff, st)), say("statx of a reserved mask", syscall(332, AT_FDCWD, "x", 0, 0x80000000, st)), say("statx both ways", syscall(332, AT_FDCWD, "x", 0x6000, 0xfff, st)), say("statx", syscall(332, AT_FDCWD, "x", 0, 0xfff, st)), say("with its birth", (long)st[0] >> 11 & 1), say("born lately", st[10] > 1700000000), say("knows", (long)st[7] & 0x3070);

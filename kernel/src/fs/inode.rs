@@ -23,6 +23,7 @@ use super::acl::Acl;
 use super::lease::Opens;
 use super::ops::FileRef;
 use super::path::Place;
+use super::xattr::Attributes;
 use crate::cred::Cred;
 use crate::errno::*;
 use crate::sched::Nanos;
@@ -327,6 +328,11 @@ pub trait Inode: Any + Send + Sync {
     /// What `/proc/mounts` says of its file system, each option behind a comma.
     fn shown_options(&self) -> String {
         String::new()
+    }
+
+    /// Its extended attributes, where its file system keeps some.
+    fn attributes(&self) -> Option<&Attributes> {
+        None
     }
 
     /// How it is open, for a node that can have leases.

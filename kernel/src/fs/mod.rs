@@ -37,6 +37,7 @@ pub mod timerfd;
 pub mod tmpfs;
 mod unpack;
 pub mod v9fs;
+pub mod xattr;
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

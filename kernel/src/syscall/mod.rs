@@ -47,6 +47,7 @@ pub mod stat;
 pub mod swap;
 pub mod sys;
 pub mod time;
+mod xattr;
 
 /// One system call: reads its arguments from the registers, returns the word that is the result.
 pub type Handler = fn(&mut UserRegs) -> u64;
@@ -173,6 +174,7 @@ const MODULES: &[Calls] = &[
     swap::CALLS,
     process_vm::CALLS,
     ptrace::CALLS,
+    xattr::CALLS,
 ];
 
 static TABLE: [Handler; SIZE] = build();

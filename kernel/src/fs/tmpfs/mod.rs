@@ -40,6 +40,7 @@ use crate::errno::*;
 use crate::fs::lease::Opens;
 use crate::fs::ops::*;
 use crate::fs::pipe::Pipe;
+use crate::fs::xattr::Attributes;
 use crate::sched::{self, Nanos};
 use crate::sync::{Mutex, SpinLock};
 use crate::uio::{Sink, Source};
@@ -75,6 +76,7 @@ pub struct TmpNode {
     attr: SpinLock<Attr>,
     body: Body,
     opens: Opens,
+    attributes: Attributes,
     me: Weak<TmpNode>,
     _charge: Charge,
 }
@@ -195,6 +197,7 @@ impl TmpNode {
             attr: SpinLock::new(attr),
             body,
             opens: Opens::default(),
+            attributes: Attributes::default(),
             me: me.clone(),
             _charge: charge,
         }))
@@ -319,6 +322,10 @@ impl Drop for TmpNode {
 }
 
 impl Inode for TmpNode {
+    fn attributes(&self) -> Option<&Attributes> {
+        Some(&self.attributes)
+    }
+
     fn opens(&self) -> Option<&Opens> {
         matches!(self.body, Body::File(_)).then_some(&self.opens)
     }
