@@ -6,8 +6,8 @@
 //! A wake-up costs a switch of address spaces, so each side wakes the other only when the ring
 //! stops being empty, and when it has room for a whole `PIPE_BUF` again.
 //!
-//! Invariants: I1: `len`, `packets` and `capacity` change only with `contents` locked; polls read them
-//! without. I2: `contents` is a sleeping lock and is held over user copies: transfers of up to
+//! Invariants: I1: `len`, `packets` and `capacity` change only with `contents` locked; polls read
+//! them without. I2: `contents` is a sleeping lock and is held over user copies: transfers of up to
 //! `PIPE_BUF` are in one piece. I3: a byte leaves only once it was copied out whole. I4: a pipe
 //! that no process has open holds nothing. I5: `over` is the turn of a writer that put more into
 //! the pipe than it is to hold, and waits until that is so no longer; no other writes meanwhile.

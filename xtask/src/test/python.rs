@@ -4,8 +4,8 @@
 //! Each test that fails is to be in the list of those that fail on Linux ([`ON_LINUX`]), or, on our
 //! kernel, in that of differences that are meant ([`ON_OURS`]); both have reasons. A test that
 //! fails is run once more, alone, before it counts: many measure time, which a host that is busy
-//! takes. What runs within three minutes stands in every run ([`SHORT`]); `--long` has the rest, and
-//! some of them twice on several CPUs, where the second time must leave memory as it was.
+//! takes. What runs within three minutes stands in every run ([`SHORT`]); `--long` has the rest,
+//! and some of them twice on several CPUs, where the second time must leave memory as it was.
 //!
 //! With Python 3.11.2 these are 4,840 tests. 321 of them are skipped on Linux: they are for other
 //! systems, or want a package or a resource that isn't there.
