@@ -195,6 +195,27 @@ pub fn go_echo() -> Result<Result<Prepared, String>> {
     Ok(Ok(Prepared { add, ..Prepared::default() }))
 }
 
+/// As [`go_echo`], in Rust on tokio's threads.
+pub fn tokio_echo() -> Result<Result<Prepared, String>> {
+    let built = build::scratch("tests")?.join("echo-tokio");
+    let made = Command::new("cargo")
+        .args(["build", "--quiet", "--locked", "--release", "--manifest-path"])
+        .arg(build::root().join("xtask/guest/echo-tokio/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&built)
+        .output()?;
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stderr).into_owned();
+        // What can't be fetched is no fault of the program's.
+        return match said.contains("error[E") {
+            true => Err(anyhow::anyhow!(said)),
+            false => Ok(Err(format!("cargo can't fetch tokio: {}", said.trim()))),
+        };
+    }
+    let add = vec![format!("{}:/bin/echo-tokio", built.join("release/echo-tokio").display())];
+    Ok(Ok(Prepared { add, ..Prepared::default() }))
+}
+
 /// These packages of Debian, and what they need.
 pub fn debian_programs(packages: &[&str]) -> Result<Result<Prepared, String>> {
     if image::find_program("apt-get").is_none() {

@@ -190,6 +190,13 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "an echo server on tokio is idle",
+        command: &["/bin/echo-tokio"],
+        prepare: prepare::tokio_echo,
+        expect: &[Contains("under one hundredth"), Lacks("FAILED")],
+        ..CASE
+    },
+    Case {
         name: "MariaDB",
         command: &["/bin/bash", "-c", MARIADB],
         prepare: prepare::mariadb,
