@@ -523,16 +523,16 @@ static const char *const left[] = {
     // Mappings: of sockets, of growing stacks, and moves that Linux checks in another order.
     "mmap", "mprotect", "mremap", "msync", "rt_sigaction",
     // Locks that lend priorities; schedulers' other policies.
-    "futex", "unshare", "sched_setattr", "sched_get_priority_max", "sched_get_priority_min", "membarrier",
-    // Bounds on paths, pipes of packets, flags of single reads, hints, copies between special files.
-    "openat2", "open", "openat", "creat", "fcntl", "pipe2", "write", "pwrite64", "pwritev", "preadv2", "pwritev2", "lseek", "ioctl",
-    "sendfile", "splice", "vmsplice", "copy_file_range", "sync_file_range", "readahead",
+    "futex", "unshare", "sched_get_priority_max", "sched_get_priority_min", "membarrier",
+    // Walks that don't wait, hints, copies between special files.
+    "openat2", "fcntl", "pipe2", "write", "pwrite64", "pwritev", "pwritev2", "ioctl",
+    "sendfile", "splice", "vmsplice", "readahead",
     // Nodes behind files that have no path, those of /proc, times before 1970 and of birth.
     "chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat", "utimensat",
-    "statx", "newfstatat", "setxattr", "lsetxattr", "fsetxattr", "getxattr", "fgetxattr", "listxattr", "flistxattr",
+    "newfstatat", "setxattr", "lsetxattr", "fsetxattr", "getxattr", "fgetxattr", "flistxattr",
     "removexattr", "fremovexattr",
     // Kinds of sockets and options that are missing, and the order in which mistakes are found.
-    "socket", "connect", "sendto", "recvfrom", "sendmsg", "recvmsg", "bind", "socketpair", "setsockopt", "getsockopt", "recvmmsg",
+    "socket", "connect", "sendto", "recvfrom", "sendmsg", "recvmsg", "socketpair", "setsockopt", "getsockopt", "recvmmsg",
     "sendmmsg",
     // The order in which mistakes are found.
     "shmget", "shmat", "shmctl", "timer_create", "waitid",

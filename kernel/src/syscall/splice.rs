@@ -309,12 +309,12 @@ fn splice(
         return Err(EINVAL);
     }
     let (from, to) = (curproc::file(input)?, curproc::file(out)?);
-    if !from.is_readable() || !to.is_writable() {
-        return Err(EBADF);
-    }
     let pipes = (pipe::of(&from).cloned(), pipe::of(&to).cloned());
     if pipes.0.is_some() && in_offset != 0 || pipes.1.is_some() && out_offset != 0 {
         return Err(ESPIPE);
+    }
+    if !from.is_readable() || !to.is_writable() {
+        return Err(EBADF);
     }
     if in_offset != 0 && !from.is_seekable() || out_offset != 0 && !to.is_seekable() {
         return Err(EINVAL);
