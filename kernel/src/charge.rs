@@ -83,6 +83,7 @@ pub struct User {
     terminals: AtomicUsize,
     /// Nodes of the host's folders.
     host_nodes: AtomicUsize,
+    owned_waits: AtomicUsize,
     /// Pages of unnamed objects.
     memory: Arc<Quota>,
     /// What its processes had together when one had to go last (`proc::oom`).
@@ -148,6 +149,7 @@ impl User {
             locked: AtomicUsize::new(0),
             terminals: AtomicUsize::new(0),
             host_nodes: AtomicUsize::new(0),
+            owned_waits: AtomicUsize::new(0),
             memory: Arc::new(if uid == 0 {
                 Quota::new(usize::MAX)
             } else {
@@ -249,6 +251,7 @@ impl User {
             Counted::LockedPages => &self.locked,
             Counted::Terminals => &self.terminals,
             Counted::HostNodes => &self.host_nodes,
+            Counted::OwnedWaits => &self.owned_waits,
         }
     }
 }
@@ -467,6 +470,8 @@ pub enum Counted {
     Terminals,
     /// Nodes of the host's folders.
     HostNodes,
+    /// Threads that wait for mutexes whose owners inherit their priority.
+    OwnedWaits,
 }
 
 /// A number of things counted for a user, until this is dropped.

@@ -7,6 +7,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/eventfd.h>
@@ -393,6 +394,68 @@ static void futexes(void) {
     say("robust list of an odd size", syscall(SYS_set_robust_list, &word, 8));
 }
 
+enum { LOCK_PI = 6, UNLOCK_PI = 7, TRYLOCK_PI = 8, LOCK_PI2 = 13, CLOCK_FLAG = 256, OWNED = 0x3fffffff };
+
+static long pi(volatile unsigned *word, int op, const struct timespec *until) { return syscall(SYS_futex, word, op, 0, until, 0, 0); }
+
+static void spin(long ms) {
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 < ms);
+}
+
+// A child that owns word[0] once word[1] is set: it keeps it for so long, and gives it back or ends.
+static pid_t owner(volatile unsigned *word, long ms, int ends) {
+    word[1] = 0;
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child) {
+        while (!word[1]) sched_yield();
+        return child;
+    }
+    MUST(!pi(word, LOCK_PI, 0));
+    word[1] = 1, usleep(ms * 1000), spin(5);
+    if (!ends) MUST(!pi(word, UNLOCK_PI, 0));
+    _exit(0);
+}
+
+// Mutexes whose owners inherit the priority of those that wait.
+static void inheriting(void) {
+    volatile unsigned *word = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    unsigned tid = getpid();
+    struct timespec past = {1, 0}, bad = {0, -1};
+    say("take", pi(word, LOCK_PI, 0)), say("is mine", word[0] == tid), say("again", pi(word, LOCK_PI, 0)), say("try again", pi(word, TRYLOCK_PI, 0)), say("give back", pi(word, UNLOCK_PI, 0)), say("is free", word[0]), say("once more", pi(word, UNLOCK_PI, 0));
+    say("try", pi(word, TRYLOCK_PI, 0)), say("is mine", word[0] == tid), say("give back", pi(word, UNLOCK_PI, 0)), say("another way", pi(word, LOCK_PI2, 0)), say("give back", pi(word, UNLOCK_PI, 0));
+    word[0] = 0x40000000, say("of one that died", pi(word, LOCK_PI, 0)), say("says so", word[0] == (tid | 0x40000000)), say("give back", pi(word, UNLOCK_PI, 0)), say("is free", word[0]);
+    word[0] = 1 << 29, say("of no thread", pi(word, LOCK_PI, 0)), say("try", pi(word, TRYLOCK_PI, 0)), say("give back another's", pi(word, UNLOCK_PI, 0)), word[0] = 0;
+    say("odd", pi((void *)((char *)word + 1), LOCK_PI, 0)), say("nowhere", pi((void *)4096, LOCK_PI, 0)), say("give back nowhere", pi((void *)4096, UNLOCK_PI, 0)), say("a bad time", pi(word, LOCK_PI, &bad)), say("a clock", pi(word, LOCK_PI | CLOCK_FLAG, 0)), say("a clock that may be", pi(word, LOCK_PI2 | CLOCK_FLAG, 0)), say("of this process alone", pi(word + 8, LOCK_PI | 128, 0)), say("give back", pi(word + 8, UNLOCK_PI | 128, 0)), word[0] = 0;
+    pid_t child = owner(word, 100, 0);
+    say("try another's", pi(word, TRYLOCK_PI, 0)), say("until a time past", pi(word, LOCK_PI, &past)), say("is awaited", word[0] >> 31), say("until it is given", pi(word, LOCK_PI, 0)), say("is mine", (word[0] & OWNED) == tid), say("give back", pi(word, UNLOCK_PI, 0)), say("is free", word[0]), waitpid(child, 0, 0);
+    child = owner(word, 50, 1), say("until the owner ends", pi(word, LOCK_PI, 0)), say("is mine", (word[0] & OWNED) == tid), say("its owner died", word[0] >> 30 & 1), say("give back", pi(word, UNLOCK_PI, 0)), waitpid(child, 0, 0), word[0] = 0;
+    // A thread of high priority waits for one of none; one between computes for 300 ms.
+    child = owner(word, 20, 0);
+    pid_t between = fork();
+    int high = 10, middle = 5;
+    if (!between) {
+        usleep(10000), word[2] = 1, spin(300), word[2] = 2;
+        _exit(0);
+    }
+    say("priorities", syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &high)), say("between", syscall(SYS_sched_setscheduler, between, SCHED_FIFO, &middle)), say("take", pi(word, LOCK_PI, 0)), say("the one between computes still", word[2]), say("give back", pi(word, UNLOCK_PI, 0)), waitpid(child, 0, 0), waitpid(between, 0, 0);
+    // Two that wait for each other.
+    word[3] = 0, child = owner(word, 100, 0);
+    pid_t second = fork();
+    if (!second) {
+        MUST(!pi(word + 4, LOCK_PI, 0));
+        word[3] = 1;
+        long waited = pi(word, LOCK_PI, 0);
+        _exit(waited ? errno : 0);
+    }
+    while (!word[3]) usleep(1000);
+    int status;
+    say("a row of owners", pi(word + 4, LOCK_PI, &(struct timespec){1, 0})), waitpid(child, 0, 0), waitpid(second, &status, 0), say("the second", WEXITSTATUS(status)), say("left by it", pi(word + 4, LOCK_PI, 0));
+}
+
 static void vectors(void) {
     int fd = make("v", "0123456789");
     char buffer[16];
@@ -590,7 +653,7 @@ static void in_a_folder(void) {
 
 int main(void) {
     static const struct part parts[] = {{"resolving", resolving}, {"special files", special_files}, {"names", names},
-        {"mounts", mounts}, {"clocks", clocks}, {"futexes", futexes}, {"vectors", vectors}, {"packets", packets}, {"read-only", read_only}, {"interfaces", interfaces}, {"attributes", attributes}};
+        {"mounts", mounts}, {"clocks", clocks}, {"futexes", futexes}, {"inheriting", inheriting}, {"vectors", vectors}, {"packets", packets}, {"read-only", read_only}, {"interfaces", interfaces}, {"attributes", attributes}};
     umask(022);
     run_parts(parts, sizeof parts / sizeof *parts, in_a_folder);
     return 0;

@@ -522,7 +522,7 @@ static const char *const left[] = {
     "setgroups", "prctl", "memfd_create", "clone", "clone3", "process_vm_readv", "process_vm_writev", "rt_tgsigqueueinfo",
     // Mappings: of sockets, of growing stacks, and moves that Linux checks in another order.
     "mmap", "mprotect", "mremap", "msync", "rt_sigaction",
-    // Locks that lend priorities; schedulers' other policies.
+    // Conditions that lend priorities, namespaces, schedulers' other policies.
     "futex", "unshare", "sched_get_priority_max", "sched_get_priority_min", "membarrier",
     // Walks that don't wait, hints, copies between special files.
     "openat2", "fcntl", "pipe2", "write", "pwrite64", "pwritev", "pwritev2", "ioctl",

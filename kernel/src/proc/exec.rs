@@ -18,7 +18,7 @@ use super::mm::{Layout, Marks, Mm};
 use super::process::Process;
 use super::signal::{AltStack, SIGCHLD};
 use super::thread::Thread;
-use super::{access, current_thread, exit, table, timer, trace};
+use super::{access, current_thread, exit, futex_pi, table, timer, trace};
 use crate::arch::UserRegs;
 use crate::charge::{self, Charge, Counted};
 use crate::cred::caps::Gains;
@@ -207,6 +207,7 @@ pub fn exec(
     let old = thread.pending_mm.lock().take();
     if let Some(old) = &old {
         release_words(thread, old, &mm);
+        futex_pi::release_all(thread, false);
     }
     commit(thread, &name, files, (&mm, openness));
     if let Some(old) = old {

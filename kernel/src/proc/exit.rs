@@ -13,7 +13,7 @@ use super::process::{Change, ExitStatus, Process};
 use super::signal::{code, flag, send, Detail, SigInfo, Signal, SIGCHLD, SIGCONT, SIGHUP, SIG_IGN};
 use super::table::{self, Collector, Pid};
 use super::thread::Thread;
-use super::{current_thread, futex, oom, pidfd, robust, timer, trace};
+use super::{current_thread, futex, futex_pi, oom, pidfd, robust, timer, trace};
 use crate::arch::UserRegs;
 use crate::mem::fault;
 use crate::sched;
@@ -47,6 +47,7 @@ pub fn exit_group_later(status: ExitStatus) {
 
 fn leave(thread: &Arc<Thread>) -> ! {
     release_words(thread);
+    futex_pi::release_all(thread, true);
     leave_space(thread);
     let process = thread.process.clone();
     trace::tracer_gone(thread);

@@ -13,8 +13,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use super::current_thread;
 use super::thread::Restart;
+use super::{current_thread, futex_pi};
 use crate::arch::layout::USER_END;
 use crate::errno::{
     Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT,
@@ -30,7 +30,7 @@ const ANY: u32 = u32::MAX;
 
 /// What makes two futex words the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Key {
+pub(super) enum Key {
     /// An address in one address space.
     Private { mm: usize, va: u64 },
     /// A place in an object, whatever space maps it.
@@ -39,7 +39,7 @@ enum Key {
 
 impl Key {
     /// The key of a word. `scope` says whether other address spaces count.
-    fn of(va: u64, scope: Scope) -> Result<Key> {
+    pub(super) fn of(va: u64, scope: Scope) -> Result<Key> {
         if !va.is_multiple_of(4) {
             return Err(EINVAL);
         }
@@ -53,6 +53,11 @@ impl Key {
             }
         }
         Ok(Key::Private { mm: Arc::as_ptr(&*mm) as usize, va })
+    }
+
+    /// Whether other processes may wait for the word too.
+    pub(super) fn is_shared(self) -> bool {
+        matches!(self, Key::Shared { .. })
     }
 
     /// The key of a word that is there: in memory that others may share, a word without a mapping
@@ -86,7 +91,7 @@ impl Key {
 
 /// Whether a futex is for the threads of one process only.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Scope {
+pub enum Scope {
     Private,
     Shared,
 }
@@ -381,12 +386,16 @@ fn wake_op(key: Key, va2: u64, scope: Scope, counts: (usize, usize), op: u32) ->
 const PRIVATE_FLAG: u32 = 128;
 const CLOCK_REALTIME_FLAG: u32 = 256;
 const WAIT_BITSET: u32 = 9;
+const LOCK_PI: u32 = 6;
+const UNLOCK_PI: u32 = 7;
+const TRYLOCK_PI: u32 = 8;
+const LOCK_PI2: u32 = 13;
 
 /// The futex system call.
 pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) -> Result<u64> {
     let scope = if op & PRIVATE_FLAG != 0 { Scope::Private } else { Scope::Shared };
     let command = op & !(PRIVATE_FLAG | CLOCK_REALTIME_FLAG);
-    if op & CLOCK_REALTIME_FLAG != 0 && command != WAIT_BITSET {
+    if op & CLOCK_REALTIME_FLAG != 0 && !matches!(command, WAIT_BITSET | LOCK_PI2) {
         return Err(ENOSYS);
     }
     let count = |n: u32| n as usize;
@@ -414,6 +423,12 @@ pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) 
             let counts = (waking(value), waking(second));
             Ok(wake_op(Key::there(va, scope)?, va2, scope, counts, value3)? as u64)
         }
+        LOCK_PI | LOCK_PI2 => {
+            let is_wall = command == LOCK_PI || op & CLOCK_REALTIME_FLAG != 0;
+            futex_pi::lock(va, scope, deadline(false, is_wall, timeout)?, true)
+        }
+        UNLOCK_PI => futex_pi::unlock(va, scope),
+        TRYLOCK_PI => futex_pi::lock(va, scope, None, false),
         _ => Err(ENOSYS),
     }
 }

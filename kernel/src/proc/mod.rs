@@ -25,6 +25,7 @@ pub mod exec;
 pub mod exit;
 pub mod foreign_memory;
 pub mod futex;
+mod futex_pi;
 pub mod growth;
 pub mod image;
 pub mod init;

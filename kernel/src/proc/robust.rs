@@ -13,9 +13,9 @@ use crate::{sched, user};
 const LIMIT: usize = 2048;
 /// An entry's work, which may bring two pages in: that of copying so many bytes.
 const WORK: usize = 4096;
-const WAITERS: u32 = 0x8000_0000;
-const OWNER_DIED: u32 = 0x4000_0000;
-const TID_MASK: u32 = 0x3fff_ffff;
+pub(super) const WAITERS: u32 = 0x8000_0000;
+pub(super) const OWNER_DIED: u32 = 0x4000_0000;
+pub(super) const TID_MASK: u32 = 0x3fff_ffff;
 /// The size of `struct robust_list_head`, which `set_robust_list` must be told.
 pub const HEAD_SIZE: u64 = 24;
 

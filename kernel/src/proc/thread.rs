@@ -6,7 +6,7 @@
 
 use alloc::string::String;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 use machine::shared::CachePadded;
 
@@ -14,13 +14,13 @@ use super::mm::Mm;
 use super::process::{Holding, Process};
 use super::signal::{AltStack, Pending, SigInfo, SigSet};
 use super::table::Pid;
-use super::timer;
 use super::trace::Trace;
 use super::usage::{IoCounts, Usage};
+use super::{futex_pi, timer};
 use crate::arch::abi::LastFault;
 use crate::charge::Account;
 use crate::errno::Result;
-use crate::sched::{self, Nanos, Policy, Task, Work};
+use crate::sched::{self, policy, Nanos, Policy, Task, Work};
 use crate::sync::{SpinLock, WaitQueue};
 use crate::vm;
 
@@ -102,6 +102,12 @@ pub struct Thread {
     /// Its scheduling policy, as [`Policy::bits`].
     policy: AtomicU32,
     nice: AtomicI32,
+    /// The priority of threads that wait for what it owns (`futex_pi`).
+    lent: AtomicU8,
+    /// The owner of what it waits for. Changes with the table of waits locked.
+    pub(super) waits_for: SpinLock<Option<Arc<Thread>>>,
+    /// It has ended: nothing is its any more.
+    pub(super) owns_no_more: AtomicBool,
     pub trace: SpinLock<Trace>,
     /// What its tracer has to do with its system calls: `trace::AtCalls`.
     pub traces_calls: AtomicU32,
@@ -143,9 +149,7 @@ impl Thread {
         if self.nice.swap(nice, Ordering::Relaxed) == nice {
             return;
         }
-        if let Some(task) = self.task() {
-            sched::follow_policy(&task);
-        }
+        self.follow_policy();
     }
 
     /// Gives it the policy that `new` makes of its present one, if any. Whether it did.
@@ -153,10 +157,35 @@ impl Thread {
         let change = |bits| new(Policy::from_bits(bits)).map(Policy::bits);
         let changed =
             self.policy.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok();
-        if let Some(task) = self.task().filter(|_| changed) {
-            sched::follow_policy(&task);
+        if changed {
+            self.follow_policy();
+            futex_pi::priority_changed(self);
         }
         changed
+    }
+
+    fn follow_policy(&self) {
+        if let Some(task) = self.task() {
+            sched::follow_policy(&task);
+        }
+    }
+
+    /// The policy that it runs with: of those that wait for it, if their priority is higher.
+    pub fn running_policy(&self) -> Policy {
+        let (own, lent) = (self.policy(), self.lent.load(Ordering::Relaxed));
+        if lent <= own.priority() {
+            return own;
+        }
+        Policy::new(policy::FIFO.into(), lent.into(), false).unwrap_or(own)
+    }
+
+    /// Lends it a priority, or 0. Whether that is another than before.
+    pub(super) fn set_lent(&self, priority: u8) -> bool {
+        let changes = self.lent.swap(priority, Ordering::Relaxed) != priority;
+        if changes {
+            self.follow_policy();
+        }
+        changes
     }
 
     /// A thread that isn't in its process's group yet.
@@ -194,6 +223,9 @@ impl Thread {
             timer_slack: AtomicU64::new(TIMER_SLACK),
             policy: AtomicU32::new(0),
             nice: AtomicI32::new(0),
+            lent: AtomicU8::new(0),
+            waits_for: SpinLock::new(None),
+            owns_no_more: AtomicBool::new(false),
             trace: SpinLock::new(Trace::default()),
             traces_calls: AtomicU32::new(0),
             traces_no_more: AtomicBool::new(false),

@@ -103,7 +103,7 @@ impl Fair {
         let Some(thread) = task.user() else {
             return self.weight.store(8 * UNIT, Relaxed);
         };
-        let policy = thread.policy();
+        let policy = thread.running_policy();
         let weight = match policy.kind() {
             policy::IDLE => IDLE_WEIGHT,
             _ => WEIGHTS[(thread.nice().clamp(-20, 19) + 20) as usize],

@@ -281,7 +281,7 @@ fn choose(task: &Task, here: usize) -> (usize, bool) {
         }
     }
     // Where it would wait for a task that goes before it, a real-time task looks for another CPU.
-    let own = task.user().map_or(0, |thread| thread.policy().priority());
+    let own = task.user().map_or(0, |thread| thread.running_policy().priority());
     if own != 0 && queue::priority(last) >= own {
         let least = allowed.iter().min_by_key(|&cpu| queue::priority(cpu));
         if let Some(cpu) = least.filter(|&cpu| queue::priority(cpu) < own) {

@@ -12,6 +12,8 @@ extern "C" {
     fn user_peek32(src: u64, out: *mut u32) -> u64;
     fn user_peek32_load();
     fn user_exchange32(at: u64, expected: u32, new: u32, found: *mut u32) -> u64;
+    fn user_try_exchange32(at: u64, expected: u32, new: u32, found: *mut u32) -> u64;
+    fn user_try_exchange32_store();
     static fixups_start: [u64; 2];
     static fixups_end: [u64; 2];
     static smap_sites_start: [u64; 2];
@@ -184,7 +186,16 @@ pub fn peek32(src: UserRange) -> Result<u32, Fault> {
 
 /// Whether a fault at `rip` is not to be answered.
 pub fn is_peek(rip: u64) -> bool {
-    rip == user_peek32_load as *const () as u64
+    let peeks = [user_peek32_load as *const (), user_try_exchange32_store as *const ()];
+    peeks.iter().any(|&at| rip == at as u64)
+}
+
+/// As [`exchange32`], but a fault is the end of it. May run with spin locks held.
+pub fn try_exchange32(at: UserRange, expected: u32, new: u32) -> Result<u32, Fault> {
+    let (at, mut found) = (at.start(4), 0);
+    // SAFETY: as in `copy_out`.
+    check(using(|| unsafe { user_try_exchange32(at, expected, new, &mut found) }))?;
+    Ok(found)
 }
 
 /// Stores `new` if the word is `expected`, atomically; what was found.

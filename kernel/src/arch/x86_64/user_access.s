@@ -94,6 +94,20 @@ user_peek32_load:
     ret
     FIXUP user_peek32_load, user_access_failed
 
+# user_try_exchange32(at, expected, new, found: *mut u32): as user_exchange32, but a fault is the end of it. May run with spin locks held.
+.balign 16
+.globl user_try_exchange32, user_try_exchange32_store
+user_try_exchange32:
+    STAC
+    mov eax, esi
+user_try_exchange32_store:
+    lock cmpxchg dword ptr [rdi], edx
+    mov [rcx], eax
+    CLAC
+    xor eax, eax
+    ret
+    FIXUP user_try_exchange32_store, user_access_failed
+
 # user_exchange32(at, expected, new, found: *mut u32)
 .balign 16
 .globl user_exchange32
