@@ -731,7 +731,8 @@ fn at_rest(thread: &Arc<Thread>) -> Option<Stop> {
         /// The process's stop has ended, or the tracer interrupts, and the tracer listens.
         News(Arc<Thread>),
     }
-    let was_dying = thread.is_dying();
+    let at_end = |stop: &Stop| stop.why == Why::Event(EVENT_EXIT);
+    let was_dying = thread.is_dying() && thread.trace.lock().stop.as_ref().is_some_and(at_end);
     let look = || {
         let (epoch, stopped_by) = {
             let group = thread.process.group.lock();

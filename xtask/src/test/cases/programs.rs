@@ -175,6 +175,23 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "gdb and gdbserver",
+        command: &["/bin/bash", "-c", GDBSERVER],
+        prepare: prepare::debugged,
+        expect: &[
+            Contains("hit Breakpoint 1, work (arg=0x1)"),
+            Contains("$1 = 0"),
+            Contains("Hardware watchpoint 2: watched"),
+            Contains("New value = 1"),
+            Contains("$2 = 2"),
+            Contains("exited with code 03"),
+            Contains("$3 = 11"),
+        ],
+        memory: "1G",
+        cpus: 2,
+        ..CASE
+    },
+    Case {
         name: "ltrace",
         command: &["/bin/bash", "-c", "ltrace -f /bin/watched 2>&1"],
         prepare: prepare::debugged,
@@ -379,6 +396,13 @@ grep -E 'execve|from a child|nope|exited' /tmp/log; cat /tmp/said; wc -l </tmp/l
 
 const GDB: &str = "gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'break work' -ex run -ex bt -ex 'watch watched' \
 -ex continue -ex continue -ex 'info threads' -ex delete -ex continue /bin/watched 2>&1";
+
+/// `$3` is what a function of the program returns that the debugger calls.
+const GDBSERVER: &str = "gdbserver 127.0.0.1:2345 /bin/watched 2>/dev/null & for i in $(seq 50); do sleep 0.1; \
+grep -q ':0929 ' /proc/net/tcp && break; done
+gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'set sysroot /' -ex 'file /bin/watched' -ex 'target remote 127.0.0.1:2345' \
+-ex 'break work' -ex continue -ex 'print watched' -ex 'watch watched' -ex continue -ex continue -ex 'print watched' -ex delete \
+-ex 'print ((int(*)(int))abs)(-11)' -ex continue 2>&1; wait";
 
 const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
 diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";
