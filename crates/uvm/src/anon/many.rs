@@ -133,8 +133,8 @@ impl<M: Machine> Anons<M> {
     }
 }
 
-/// Like [`drop_page`](super::drop_page), for pages whose record names no owner any more, on whatever
-/// queue they are.
+/// Like [`drop_page`](super::drop_page), for pages whose record names no owner any more, on
+/// whatever queue they are.
 #[inline(never)]
 fn leave_all<M: Machine>(
     machine: &Memory<M>,
