@@ -171,8 +171,8 @@ pub fn peek_u32(src: u64) -> Result<u32> {
     user_access::peek32(UserRange::new(src, 4).ok_or(EFAULT)?).map_err(|_| EFAULT)
 }
 
-/// As [`compare_exchange_u32`] if its page is mapped and may be written; else `EFAULT`, and that may
-/// still succeed. May be called with spin locks held.
+/// As [`compare_exchange_u32`] if its page is mapped and may be written; else `EFAULT`, and that
+/// may still succeed. May be called with spin locks held.
 pub fn try_exchange_u32(at: u64, expected: u32, new: u32) -> Result<u32> {
     let at = UserRange::new(at, 4).ok_or(EFAULT)?;
     user_access::try_exchange32(at, expected, new).map_err(|_| EFAULT)
