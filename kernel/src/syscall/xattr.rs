@@ -58,10 +58,10 @@ fn set(place: &Place, name_at: u64, value: u64, size: usize, flags: u32) -> Resu
 
 /// Writes bytes out, and says how many; with no room at all, that alone.
 fn put(bytes: &[u8], at: u64, size: usize) -> Result<usize> {
-    if size != 0 {
-        if bytes.len() > size {
-            return Err(ERANGE);
-        }
+    if size != 0 && bytes.len() > size {
+        return Err(ERANGE);
+    }
+    if size != 0 && !bytes.is_empty() {
         user::copy_out(at, bytes)?;
     }
     Ok(bytes.len())
