@@ -1,253 +1,334 @@
-//! The one cache of metadata: lines of the disk that were read lately, that a transaction has
+//! The one cache of metadata: blocks of the disk that were read lately, that a transaction has
 //! changed, and that the journal has and their own place on the disk hasn't.
 //!
 //! ```text
-//!   read --> known --- write ---> waiting --- commit ---> logged --- checkpoint ---> known
+//!   read --> clean --- edit ----> waiting --- commit ---> logged --- checkpoint ---> clean
 //!              |                     ^                      |
-//!              +-- eldest goes       +-------- write -------+
+//!              +-- eldest goes       +-------- edit --------+
 //! ```
-//! A sector that waits or is logged stays in memory. I1: a line has an age, and may go, exactly if
-//! none of its sectors waits or is logged. I2: there are no more lines than the limit, but for
-//! those that have to stay and the one used last. I3: a checkpoint comes when nothing waits, so
-//! what a line holds then is what was committed.
+//! A change of the volume edits blocks, each of which is copied before its first edit: a change
+//! that can't go on is [taken back](Cache::take_back), and all is as it was before.
+//!
+//! I1: a block may go exactly if it neither waits nor is logged. I2: there are no more blocks than
+//! the limit, but for those that have to stay and the one used last. I3: a checkpoint comes when
+//! nothing waits, so what a block holds then is what was committed.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::ops::Range;
 
-pub(crate) const SECTOR: u64 = 512;
-/// Bytes that the cache keeps as one.
-pub(crate) const LINE: usize = 4096;
-/// Sectors of a line, as bits.
-const WHOLE: u8 = 0xff;
+use crate::bytes::{get16, put32};
+use crate::sums::crc32c;
 
-/// Bytes of a line, as far as they are known.
-struct Line {
-    age: Option<u64>,
-    /// Sectors that are known; that the journal doesn't have, and the disk; that the journal has,
-    /// and not their own place. As bits.
-    known: u8,
-    waiting: u8,
-    logged: u8,
-    bytes: Box<[u8]>,
+/// Places that are found without the tree.
+const RECENT: usize = 256;
+/// Copies of blocks that are kept for the next change.
+const SPARE: usize = 16;
+/// The number of no block.
+const NONE: u64 = u64::MAX;
+
+/// Which checksum a block gets before it is committed; each begins with the number that is here.
+#[derive(Clone, Copy)]
+pub(crate) enum Seal {
+    None,
+    /// A directory's entries.
+    Names(u32),
+    /// A directory's index, of which the entries begin there.
+    Index(u32, usize),
+    /// A node of an extent tree.
+    Extents(u32),
+    /// Attributes of an inode.
+    Attributes(u32),
 }
 
-/// In which order lines were used last that may go.
-#[derive(Default)]
-struct Ages {
-    clock: u64,
-    lines: BTreeMap<u64, u64>,
-}
+/// Where a node of an extent tree says how many entries it may have; where a block of attributes
+/// has its checksum.
+const EXTENTS_MOST: usize = 4;
+const ATTRIBUTES_SUM: usize = 16;
 
-impl Ages {
-    /// A line is used: its age.
-    fn enter(&mut self, line: u64) -> u64 {
-        self.clock += 1;
-        self.lines.insert(self.clock, line);
-        self.clock
-    }
-
-    fn leave(&mut self, age: u64) {
-        self.lines.remove(&age);
-    }
-}
-
-impl Line {
-    /// Has an age exactly if it may go.
-    fn settle(&mut self, line: u64, ages: &mut Ages) {
-        match (self.waiting | self.logged, self.age) {
-            (0, None) => self.age = Some(ages.enter(line)),
-            (0, Some(_)) | (_, None) => {}
-            (_, Some(age)) => {
-                ages.leave(age);
-                self.age = None;
+impl Seal {
+    /// Where the checksum lies in a block, and what it is now.
+    pub(crate) fn sum(self, bytes: &[u8]) -> Option<(usize, u32)> {
+        let part = |end: usize| bytes.get(..end);
+        match self {
+            Seal::None => None,
+            Seal::Names(seed) => {
+                let end = bytes.len() - 12;
+                Some((end + 8, crc32c(seed, part(end)?)))
+            }
+            Seal::Index(seed, at) => {
+                let limit = usize::from(get16(bytes, at));
+                let count = usize::from(get16(bytes, at + 2));
+                let tail = at + 8 * limit;
+                let sum = crc32c(seed, part(at + 8 * count)?);
+                let sum = crc32c(crc32c(sum, bytes.get(tail..tail + 4)?), &[0; 4]);
+                (tail + 8 <= bytes.len()).then_some((tail + 4, sum))
+            }
+            Seal::Extents(seed) => {
+                let tail = 12 + 12 * usize::from(get16(bytes, EXTENTS_MOST));
+                (tail + 4 <= bytes.len()).then_some((tail, crc32c(seed, part(tail)?)))
+            }
+            Seal::Attributes(seed) => {
+                let sum = crc32c(crc32c(seed, part(ATTRIBUTES_SUM)?), &[0; 4]);
+                Some((ATTRIBUTES_SUM, crc32c(sum, bytes.get(ATTRIBUTES_SUM + 4..)?)))
             }
         }
     }
 }
 
+struct Block {
+    number: u64,
+    bytes: Box<[u8]>,
+    /// When it was used last.
+    used: u64,
+    /// The change that has its copy, if it is the one going on.
+    change: u64,
+    is_waiting: bool,
+    is_logged: bool,
+    /// Whose checksums are known to be right: the block's, or that of one inode by bit.
+    checked: u32,
+    seal: Seal,
+}
+
+/// What a block was before a change.
+struct Before {
+    number: u64,
+    /// Nothing if it wasn't here.
+    bytes: Option<Box<[u8]>>,
+    is_waiting: bool,
+    is_revoked: bool,
+}
+
 /// See the module.
 pub(crate) struct Cache {
-    lines: BTreeMap<u64, Line>,
-    ages: Ages,
-    /// Lines of which sectors wait; are logged.
+    blocks: Vec<Block>,
+    places: BTreeMap<u64, u32>,
+    recent: Box<[u32]>,
+    unused: Vec<u32>,
     waiting: BTreeSet<u64>,
     logged: BTreeSet<u64>,
     /// Blocks that are logged and were given away: the journal is to say so.
     revoked: BTreeSet<u64>,
+    before: Vec<Before>,
+    spare: Vec<Box<[u8]>>,
+    change: u64,
+    clock: u64,
     limit: usize,
-    block_size: u64,
-}
-
-/// The sectors of a line in a range of its bytes, as bits.
-fn sectors(range: &Range<usize>) -> u8 {
-    let (from, to) = (range.start / SECTOR as usize, range.end / SECTOR as usize);
-    (((1u16 << to) - (1u16 << from)) & 0xff) as u8
-}
-
-/// The lines of a range of bytes, and what of each is in it.
-fn parts(from: u64, to: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
-    (from / LINE as u64..to.div_ceil(LINE as u64)).map(move |line| {
-        let start = line * LINE as u64;
-        let (from, to) = (from.max(start), to.min(start + LINE as u64));
-        (line, (from - start) as usize..(to - start) as usize)
-    })
+    block_size: usize,
 }
 
 impl Cache {
-    pub(crate) fn new(limit: usize) -> Cache {
+    /// With room for so many blocks.
+    pub(crate) fn new(limit: usize, block_size: usize) -> Cache {
         Cache {
-            lines: BTreeMap::new(),
-            ages: Ages::default(),
+            blocks: Vec::new(),
+            places: BTreeMap::new(),
+            recent: alloc::vec![0; RECENT].into_boxed_slice(),
+            unused: Vec::new(),
             waiting: BTreeSet::new(),
             logged: BTreeSet::new(),
             revoked: BTreeSet::new(),
-            limit: limit.max(1),
-            block_size: LINE as u64,
+            before: Vec::new(),
+            spare: Vec::new(),
+            change: 1,
+            clock: 0,
+            limit: limit.max(4),
+            block_size,
         }
-    }
-
-    pub(crate) fn set_block_size(&mut self, block_size: u64) {
-        self.block_size = block_size;
     }
 
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Lines that have to stay.
+    /// Blocks that have to stay.
     pub(crate) fn held(&self) -> usize {
-        self.lines.len() - self.ages.lines.len()
+        self.waiting.len() + self.logged.len()
     }
 
-    /// Blocks that wait, at most.
+    /// Blocks that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len() * (LINE / self.block_size as usize)
+        self.waiting.len()
     }
 
-    /// The bytes of a range of a line, if they are known.
-    pub(crate) fn get(&mut self, line: u64, range: Range<usize>) -> Option<&[u8]> {
-        let Cache { lines, ages, .. } = self;
-        let found = lines.get_mut(&line)?;
-        if sectors(&range) & !found.known != 0 {
-            return None;
-        }
-        if let Some(age) = &mut found.age {
-            ages.leave(*age);
-            *age = ages.enter(line);
-        }
-        Some(&found.bytes[range])
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.places.contains_key(&number)
     }
 
-    /// Corrects what was read from the disk by what it doesn't have yet.
-    pub(crate) fn overlay(&self, at: u64, bytes: &mut [u8]) {
-        for (line, range) in parts(at, at + bytes.len() as u64) {
-            let Some(found) = self.lines.get(&line) else { continue };
-            for from in range.step_by(SECTOR as usize) {
-                let sector = from..from + SECTOR as usize;
-                if (found.waiting | found.logged) & sectors(&sector) != 0 {
-                    let to = (line * LINE as u64 + from as u64 - at) as usize;
-                    bytes[to..to + SECTOR as usize].copy_from_slice(&found.bytes[sector]);
-                }
+    /// The place of a block, which is used now, if it is here.
+    pub(crate) fn find(&mut self, number: u64) -> Option<usize> {
+        let near = &mut self.recent[number as usize % RECENT];
+        let mut place = *near as usize;
+        if self.blocks.get(place).is_none_or(|block| block.number != number) {
+            place = *self.places.get(&number)? as usize;
+            *near = place as u32;
+        }
+        self.clock += 1;
+        self.blocks[place].used = self.clock;
+        Some(place)
+    }
+
+    /// Puts a block in that isn't here.
+    pub(crate) fn learn(&mut self, number: u64, bytes: Box<[u8]>) -> usize {
+        if self.places.len() >= self.limit {
+            self.drop_eldest(self.limit - self.limit / 4);
+        }
+        self.clock += 1;
+        let block = Block {
+            number,
+            bytes,
+            used: self.clock,
+            change: 0,
+            is_waiting: false,
+            is_logged: false,
+            checked: 0,
+            seal: Seal::None,
+        };
+        let place = match self.unused.pop() {
+            Some(place) => {
+                self.blocks[place as usize] = block;
+                place
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() as u32 - 1
+            }
+        };
+        self.places.insert(number, place);
+        place as usize
+    }
+
+    pub(crate) fn bytes(&self, place: usize) -> &[u8] {
+        &self.blocks[place].bytes
+    }
+
+    pub(crate) fn checked(&self, place: usize) -> u32 {
+        self.blocks[place].checked
+    }
+
+    pub(crate) fn set_checked(&mut self, place: usize, bits: u32) {
+        self.blocks[place].checked |= bits;
+    }
+
+    pub(crate) fn set_seal(&mut self, place: usize, seal: Seal) {
+        self.blocks[place].seal = seal;
+    }
+
+    /// A block's bytes, to be changed; they wait for a commit from now on.
+    pub(crate) fn edit(&mut self, place: usize) -> &mut [u8] {
+        let block = &mut self.blocks[place];
+        if block.change != self.change {
+            let mut bytes = match self.spare.pop() {
+                Some(bytes) => bytes,
+                None => alloc::vec![0; self.block_size].into_boxed_slice(),
+            };
+            bytes.copy_from_slice(&block.bytes);
+            self.before.push(Before {
+                number: block.number,
+                bytes: Some(bytes),
+                is_waiting: block.is_waiting,
+                is_revoked: self.revoked.remove(&block.number),
+            });
+            block.change = self.change;
+        }
+        if !block.is_waiting {
+            block.is_waiting = true;
+            self.waiting.insert(block.number);
+        }
+        &mut block.bytes
+    }
+
+    /// A block whose bytes were of no account, and are 0 now.
+    pub(crate) fn fresh(&mut self, number: u64) -> usize {
+        let place = match self.find(number) {
+            Some(place) => {
+                self.edit(place).fill(0);
+                place
+            }
+            None => {
+                let bytes = alloc::vec![0; self.block_size].into_boxed_slice();
+                let place = self.learn(number, bytes);
+                let is_revoked = self.revoked.remove(&number);
+                self.before.push(Before { number, bytes: None, is_waiting: false, is_revoked });
+                let block = &mut self.blocks[place];
+                block.change = self.change;
+                block.is_waiting = true;
+                self.waiting.insert(number);
+                place
+            }
+        };
+        let block = &mut self.blocks[place];
+        (block.checked, block.seal) = (u32::MAX, Seal::None);
+        place
+    }
+
+    /// Begins a change, which is all or nothing.
+    pub(crate) fn begin(&mut self) {
+        self.change += 1;
+        while let Some(before) = self.before.pop() {
+            self.spare.extend(before.bytes);
+        }
+        self.spare.truncate(SPARE);
+    }
+
+    /// Makes all blocks what they were before the change.
+    pub(crate) fn take_back(&mut self) {
+        while let Some(Before { number, bytes, is_waiting, is_revoked }) = self.before.pop() {
+            if is_revoked {
+                self.revoked.insert(number);
+            }
+            let Some(place) = self.find(number) else { continue };
+            let Some(bytes) = bytes else {
+                self.remove(number);
+                continue;
+            };
+            let block = &mut self.blocks[place];
+            (block.bytes, block.is_waiting, block.change) = (bytes, is_waiting, 0);
+            if !is_waiting {
+                self.waiting.remove(&number);
             }
         }
     }
 
-    /// Forgets what lies in a range: it is the host's from now on.
-    pub(crate) fn forget(&mut self, from: u64, to: u64) {
-        for (line, range) in parts(from, to) {
-            let Some(found) = self.lines.get_mut(&line) else { continue };
-            let mine = sectors(&range);
-            for n in (0..8).filter(|n| found.logged & mine & 1 << n != 0) {
-                self.revoked.insert((line * LINE as u64 + n * SECTOR) / self.block_size);
+    /// Forgets a run of blocks: they are the host's from now on.
+    pub(crate) fn give_away(&mut self, start: u64, len: u64) {
+        let here: Vec<u64> = self.places.range(start..start + len).map(|(&it, _)| it).collect();
+        for number in here {
+            if self.logged.contains(&number) {
+                self.revoked.insert(number);
             }
-            found.known &= !mine;
-            found.waiting &= !mine;
-            found.logged &= !mine;
-            if found.waiting == 0 {
-                self.waiting.remove(&line);
-            }
-            if found.logged == 0 {
-                self.logged.remove(&line);
-            }
-            found.settle(line, &mut self.ages);
+            self.remove(number);
         }
     }
 
-    pub(crate) fn has(&self, line: u64) -> bool {
-        self.lines.get(&line).is_some_and(|found| found.known == WHOLE)
-    }
-
-    /// Takes over a line that was read, but what is known better.
-    pub(crate) fn learn(&mut self, line: u64, bytes: &[u8]) {
-        let found = self.line(line);
-        for (n, sector) in bytes.chunks(SECTOR as usize).enumerate() {
-            if found.known & 1 << n == 0 {
-                found.bytes[n * SECTOR as usize..][..sector.len()].copy_from_slice(sector);
-            }
+    fn remove(&mut self, number: u64) {
+        let Some(place) = self.places.remove(&number) else { return };
+        let block = &mut self.blocks[place as usize];
+        block.number = NONE;
+        block.bytes = Box::default();
+        if block.is_waiting {
+            self.waiting.remove(&number);
         }
-        found.known = WHOLE;
-    }
-
-    /// A line, with room made for it if it is new.
-    fn line(&mut self, line: u64) -> &mut Line {
-        if !self.lines.contains_key(&line) {
-            self.drop_eldest(self.limit - 1);
+        if block.is_logged {
+            self.logged.remove(&number);
         }
-        self.lines.entry(line).or_insert_with(|| Line {
-            age: Some(self.ages.enter(line)),
-            known: 0,
-            waiting: 0,
-            logged: 0,
-            bytes: alloc::vec![0; LINE].into_boxed_slice(),
-        })
+        self.unused.push(place);
     }
 
-    /// Carries a write to the disk into the lines that are here.
-    pub(crate) fn update(&mut self, at: u64, bytes: &[u8]) {
-        self.put(at, bytes, |cache, line| cache.lines.get_mut(&line));
-    }
-
-    /// Keeps a write until it is committed.
-    pub(crate) fn keep(&mut self, at: u64, bytes: &[u8]) {
-        let end = at + bytes.len() as u64;
-        self.put(at, bytes, |cache, line| Some(cache.line(line)));
-        for (line, range) in parts(at, end) {
-            let Some(found) = self.lines.get_mut(&line) else { continue };
-            found.waiting |= sectors(&range);
-            found.settle(line, &mut self.ages);
-            self.waiting.insert(line);
-        }
-        for block in at / self.block_size..end.div_ceil(self.block_size) {
-            self.revoked.remove(&block);
-        }
-    }
-
-    fn put(&mut self, at: u64, bytes: &[u8], line: impl Fn(&mut Cache, u64) -> Option<&mut Line>) {
-        let mut rest = bytes;
-        for (number, range) in parts(at, at + bytes.len() as u64) {
-            let (part, behind) = rest.split_at(range.len());
-            rest = behind;
-            if let Some(found) = line(self, number) {
-                found.known |= sectors(&range);
-                found.bytes[range].copy_from_slice(part);
+    /// Gives all blocks that wait their checksums.
+    pub(crate) fn seal(&mut self) {
+        for number in &self.waiting {
+            let Some(&place) = self.places.get(number) else { continue };
+            let block = &mut self.blocks[place as usize];
+            if let Some((at, sum)) = block.seal.sum(&block.bytes) {
+                put32(&mut block.bytes, at, sum);
             }
         }
     }
 
     /// The blocks that wait, ascending.
     pub(crate) fn waiting_blocks(&self) -> Vec<u64> {
-        let step = self.block_size as usize;
-        let mut blocks = Vec::new();
-        for (line, found) in self.waiting.iter().filter_map(|line| self.lines.get_key_value(line)) {
-            for from in (0..LINE).step_by(step) {
-                if found.waiting & sectors(&(from..from + step)) != 0 {
-                    blocks.push((line * LINE as u64 + from as u64) / self.block_size);
-                }
-            }
-        }
-        blocks
+        self.waiting.iter().copied().collect()
     }
 
     /// The blocks that the journal is to revoke.
@@ -255,68 +336,45 @@ impl Cache {
         self.revoked.iter().copied().collect()
     }
 
-    /// A block's line, and where it is in it.
-    fn place(&self, block: u64) -> (u64, Range<usize>) {
-        let at = block * self.block_size;
-        let within = (at % LINE as u64) as usize;
-        (at / LINE as u64, within..within + self.block_size as usize)
-    }
-
-    /// The line of a block that isn't known as a whole.
-    pub(crate) fn incomplete(&self, block: u64) -> Option<u64> {
-        let (line, range) = self.place(block);
-        let known = self.lines.get(&line).map_or(0, |found| found.known);
-        (sectors(&range) & !known != 0).then_some(line)
-    }
-
-    /// Copies a block that waits.
-    pub(crate) fn copy(&self, block: u64, to: &mut [u8]) {
-        let (line, range) = self.place(block);
-        if let Some(found) = self.lines.get(&line) {
-            to.copy_from_slice(&found.bytes[range]);
-        }
+    /// The bytes of a block that is here.
+    pub(crate) fn known(&self, number: u64) -> Option<&[u8]> {
+        self.places.get(&number).map(|&place| &*self.blocks[place as usize].bytes)
     }
 
     /// What waited is in the journal.
     pub(crate) fn committed(&mut self) {
-        while let Some(line) = self.waiting.pop_first() {
-            let Some(found) = self.lines.get_mut(&line) else { continue };
-            found.logged |= core::mem::take(&mut found.waiting);
-            self.logged.insert(line);
+        while let Some(number) = self.waiting.pop_first() {
+            let Some(&place) = self.places.get(&number) else { continue };
+            let block = &mut self.blocks[place as usize];
+            block.is_waiting = false;
+            block.is_logged = true;
+            self.logged.insert(number);
         }
         self.revoked.clear();
+        self.begin();
     }
 
-    /// Puts the first run of logged sectors into `to`; says where it goes, and how long it is.
+    /// Puts the first run of logged blocks into `to`; says which is the first, and how many.
     pub(crate) fn first_logged(&self, to: &mut [u8]) -> Option<(u64, usize)> {
         let &first = self.logged.first()?;
-        let skip = self.lines.get(&first)?.logged.trailing_zeros() as usize;
-        let (mut line, mut sector, mut len) = (first, skip, 0);
-        while len < to.len() {
-            let Some(found) = self.lines.get(&line) else { break };
-            if found.logged & 1 << sector == 0 {
+        let mut count = 0;
+        for (part, number) in to.chunks_exact_mut(self.block_size).zip(first..) {
+            if !self.logged.contains(&number) {
                 break;
             }
-            let part = &found.bytes[sector * SECTOR as usize..][..SECTOR as usize];
-            to[len..len + part.len()].copy_from_slice(part);
-            len += part.len();
-            sector += 1;
-            if sector == LINE / SECTOR as usize {
-                (line, sector) = (line + 1, 0);
-            }
+            part.copy_from_slice(self.known(number)?);
+            count += 1;
         }
-        Some((first * LINE as u64 + skip as u64 * SECTOR, len))
+        Some((first, count))
     }
 
-    /// The disk has a run of logged sectors in its place.
-    pub(crate) fn written(&mut self, at: u64, len: usize) {
-        for (line, range) in parts(at, at + len as u64) {
-            let Some(found) = self.lines.get_mut(&line) else { continue };
-            found.logged &= !sectors(&range);
-            if found.logged == 0 {
-                self.logged.remove(&line);
+    /// The disk has a run of logged blocks in their places.
+    pub(crate) fn written(&mut self, first: u64, count: usize) {
+        for number in first..first + count as u64 {
+            self.logged.remove(&number);
+            if let Some(&place) = self.places.get(&number) {
+                self.blocks[place as usize].is_logged = false;
             }
-            found.settle(line, &mut self.ages);
         }
     }
 
@@ -326,11 +384,18 @@ impl Cache {
         self.drop_eldest(self.limit);
     }
 
-    /// Drops the eldest lines that may go, as long as there are more than so many.
+    /// Drops the eldest blocks that may go, as long as there are more than so many.
     pub(crate) fn drop_eldest(&mut self, most: usize) {
-        while self.lines.len() > most {
-            let Some((_, eldest)) = self.ages.lines.pop_first() else { break };
-            self.lines.remove(&eldest);
+        let excess = self.places.len().saturating_sub(most);
+        if excess == 0 {
+            return;
+        }
+        let may_go = |block: &&Block| !block.is_waiting && !block.is_logged && block.number != NONE;
+        let ages = self.blocks.iter().filter(may_go).map(|block| (block.used, block.number));
+        let mut ages: Vec<(u64, u64)> = ages.collect();
+        ages.sort_unstable();
+        for &(_, number) in ages.iter().take(excess) {
+            self.remove(number);
         }
     }
 }

@@ -1,294 +1,504 @@
-//! Groups' bitmaps, made what the crate takes them for before it reads their descriptors.
+//! Groups: their descriptors, and the bitmaps of their blocks and inodes.
 //!
 //! A group of which nothing was ever used may have bitmaps that were never written: its descriptor
-//! says so. At the first use the crate begins such a bitmap with zeroes, also behind its end, where
-//! ones belong. So while a volume is mounted for writing, [`Groups`] writes these bitmaps as the
-//! descriptor is read, and the crate is shown a descriptor of a group in use. No call reads the
-//! bitmaps before a descriptor is written that counts on them.
+//! says so, and they are made at the first use. Bitmaps have their checksums in the descriptor,
+//! which gets them before a commit.
+//!
+//! I1: a block that was freed is not given out before the freeing is committed: until then the disk
+//! may have to be what it was before ([`Volume::busy`]). I2: inodes are given out from the lowest
+//! on, so that what of a table was never written lies behind all that are in use.
 //!
 //! On a volume without a journal that was not unmounted, a bitmap and its checksum in the
 //! descriptor may be of different times. What the bitmap says is as good as anything else there, so
-//! the checksum is made to agree, where the crate would refuse the volume; and a list of orphans
-//! that leads nowhere is forgotten. `e2fsck` is still the one to ask about such a volume.
-//!
-//! The road not taken: to set the bits in what the crate writes. It writes bitmaps by way of the
-//! journal, whose blocks have checksums.
+//! its checksum is not looked at. `e2fsck` is still the one to ask about such a volume.
 
-use alloc::vec::Vec;
+use crate::bytes::{get16, get32, put16, put32};
+use crate::cache::Seal;
+use crate::layout::{self, Layout};
+use crate::sums::{crc16, crc32c};
+use crate::{Device, ErrorKind, Result, Volume};
 
-use rsext4::blockgroup_description::Ext4GroupDesc;
-use rsext4::checksum::{
-    ext4_block_bitmap_csum32, ext4_group_desc_csum16, ext4_inode_bitmap_csum32,
-    ext4_update_superblock_checksum,
-};
-use rsext4::endian::DiskFormat;
-use rsext4::superblock::Ext4Superblock;
-use rsext4::{SUPERBLOCK_OFFSET, SUPERBLOCK_SIZE};
+/// Where a descriptor holds what: the lower half, and the upper one if it has 64 bytes.
+const BLOCKS: [usize; 2] = [0x00, 0x20];
+const INODES: [usize; 2] = [0x04, 0x24];
+const TABLE: [usize; 2] = [0x08, 0x28];
+const FREE_BLOCKS: [usize; 2] = [0x0c, 0x2c];
+const FREE_INODES: [usize; 2] = [0x0e, 0x2e];
+const DIRS: [usize; 2] = [0x10, 0x30];
+const FLAGS: usize = 0x12;
+const BLOCKS_SUM: [usize; 2] = [0x18, 0x38];
+const INODES_SUM: [usize; 2] = [0x1a, 0x3a];
+const UNUSED: [usize; 2] = [0x1c, 0x32];
+const SUM: usize = 0x1e;
 
-use crate::inodes::Tables;
-use crate::{Device, DeviceError, Mode, Reserve};
+const NO_INODES: u16 = 1;
+const NO_BLOCKS: u16 = 2;
 
-type Result<T> = core::result::Result<T, DeviceError>;
+/// Groups that are searched for a longer run when one has a shorter.
+const MOST_SEARCHED: u32 = 8;
 
-/// Where a descriptor holds what; the last of each two is there if it has 64 bytes.
-const FLAGS: usize = 18;
-const BLOCKS_SUM: [usize; 2] = [24, 56];
-const INODES_SUM: [usize; 2] = [26, 58];
-const SUM: usize = 30;
-/// Where an inode says when it was deleted.
-const DELETED: u64 = 20;
-
-/// The superblock, if it is one that the crate would go on with.
-pub(crate) fn superblock<D: Device>(device: &mut D) -> Option<Ext4Superblock> {
-    let mut bytes = [0; SUPERBLOCK_SIZE];
-    device.read(SUPERBLOCK_OFFSET, &mut bytes).ok()?;
-    let superblock = Ext4Superblock::from_disk_bytes(&bytes);
-    let fits =
-        |block_size: u32| superblock.blocks_count() <= device.bytes() / u64::from(block_size);
-    let is_good = superblock.is_valid()
-        && superblock.verify_superblock().is_ok()
-        && superblock.validate_geometry().is_ok()
-        && superblock.checked_block_size().is_ok_and(fits);
-    is_good.then_some(superblock)
+/// What a descriptor says.
+#[derive(Clone, Copy)]
+pub(crate) struct Group {
+    pub(crate) blocks: u64,
+    pub(crate) inodes: u64,
+    pub(crate) table: u64,
+    pub(crate) free_blocks: u32,
+    pub(crate) free_inodes: u32,
+    dirs: u32,
+    flags: u16,
+    /// Inodes at the table's end that were never used.
+    unused: u32,
 }
 
-/// What is kept for one user and one group.
-pub(crate) fn reserve(superblock: &Ext4Superblock) -> Reserve {
-    let (low, high) = (superblock.s_r_blocks_count_lo, superblock.s_r_blocks_count_hi);
-    let has_high = superblock.has_feature_incompat(Ext4Superblock::EXT4_FEATURE_INCOMPAT_64BIT);
-    Reserve {
-        blocks: u64::from(low) | if has_high { u64::from(high) << 32 } else { 0 },
-        owner: (superblock.s_def_resuid.into(), superblock.s_def_resgid.into()),
+/// Which of a group's bitmaps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Map {
+    Blocks,
+    Inodes,
+}
+
+fn get(raw: &[u8], [low, high]: [usize; 2]) -> u64 {
+    u64::from(get32(raw, low)) | u64::from(get32(raw, high)) << 32
+}
+
+fn get_short(raw: &[u8], [low, high]: [usize; 2]) -> u32 {
+    u32::from(get16(raw, low)) | u32::from(get16(raw, high)) << 16
+}
+
+fn put_short(raw: &mut [u8], [low, high]: [usize; 2], value: u32) {
+    put16(raw, low, value as u16);
+    put16(raw, high, (value >> 16) as u16);
+}
+
+/// The checksum of a descriptor.
+fn sum(layout: &Layout, number: u32, raw: &[u8]) -> u16 {
+    let number = number.to_le_bytes();
+    match layout.sums {
+        Some(seed) => {
+            let sum = crc32c(crc32c(seed, &number), &raw[..SUM]);
+            crc32c(crc32c(sum, &[0; 2]), &raw[SUM + 2..]) as u16
+        }
+        None => {
+            let sum = crc16(crc16(crc16(!0, &layout.uuid), &number), &raw[..SUM]);
+            crc16(sum, &raw[SUM + 2..])
+        }
     }
 }
 
-/// Whether mounting the volume for writing may delete files: it lists some, or its journal may.
-pub(crate) fn may_have_orphans<D: Device>(device: &mut D) -> bool {
-    superblock(device).is_some_and(|superblock| {
-        superblock.s_last_orphan != 0
-            || superblock.has_feature_incompat(Ext4Superblock::EXT4_FEATURE_INCOMPAT_RECOVER)
-    })
+fn is_set(bits: &[u8], at: usize) -> bool {
+    bits.get(at / 8).is_some_and(|byte| byte & 1 << (at % 8) != 0)
 }
 
-/// The inode behind another in the list of those that have no name: where others say when they were
-/// deleted.
-pub(crate) fn next_orphan<D: Device>(
-    device: &mut D,
-    superblock: &Ext4Superblock,
-    ino: u32,
-) -> Option<u32> {
-    let index = ino.checked_sub(1)?;
-    let (group, within) =
-        (index / superblock.s_inodes_per_group, index % superblock.s_inodes_per_group);
-    let size = superblock.get_desc_size();
-    let at = superblock.primary_gdt_byte_offset().ok()? + u64::from(group) * u64::from(size);
-    let mut record = alloc::vec![0; usize::from(size)];
-    device.read(at, &mut record).ok()?;
-    let table = Ext4GroupDesc::decode_checked(&record).ok()?.inode_table();
-    let inode = u64::from(superblock.inode_size().max(128)) * u64::from(within);
-    let mut next = [0; 4];
-    device.read(table.checked_mul(superblock.block_size())? + inode + DELETED, &mut next).ok()?;
-    Some(u32::from_le_bytes(next))
-}
-
-/// Has a volume without a journal forget which inodes have no name, if it names some; whether it
-/// did.
-pub(crate) fn forget_orphans<D: Device>(device: &mut D) -> bool {
-    let Some(mut superblock) = superblock(device) else { return false };
-    if superblock.has_journal() || superblock.s_last_orphan == 0 {
-        return false;
+fn set(bits: &mut [u8], range: core::ops::Range<usize>, is_used: bool) {
+    let mut at = range.start;
+    while at < range.end {
+        let Some(byte) = bits.get_mut(at / 8) else { return };
+        if at.is_multiple_of(8) && at + 8 <= range.end {
+            *byte = if is_used { 0xff } else { 0 };
+            at += 8;
+        } else {
+            let bit = 1 << (at % 8);
+            *byte = if is_used { *byte | bit } else { *byte & !bit };
+            at += 1;
+        }
     }
-    superblock.s_last_orphan = 0;
-    if has_sums(&superblock) {
-        ext4_update_superblock_checksum(&mut superblock);
+}
+
+/// The first bit from `at` on that is set, or not; `end` if there is none before.
+fn next(bits: &[u8], busy: Option<&[u8]>, mut at: usize, end: usize, is_used: bool) -> usize {
+    let word = |at: usize| {
+        let load = |bits: &[u8]| {
+            let rest = bits.get(at..).unwrap_or_default();
+            rest.first_chunk().map_or_else(
+                || rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+                |word| u64::from_le_bytes(*word),
+            )
+        };
+        let word = load(bits) | busy.map_or(0, load);
+        if is_used {
+            word
+        } else {
+            !word
+        }
+    };
+    while at < end {
+        let start = at / 64 * 8;
+        let found = word(start) & (u64::MAX << (at % 64));
+        if found != 0 {
+            return (start * 8 + found.trailing_zeros() as usize).min(end);
+        }
+        at = (at / 64 + 1) * 64;
     }
-    let mut bytes = [0; SUPERBLOCK_SIZE];
-    superblock.to_disk_bytes(&mut bytes);
-    device.write(SUPERBLOCK_OFFSET, &bytes).is_ok()
+    end
 }
 
-fn has_sums(superblock: &Ext4Superblock) -> bool {
-    superblock.has_feature_ro_compat(Ext4Superblock::EXT4_FEATURE_RO_COMPAT_METADATA_CSUM)
-}
+impl<D: Device> Volume<D> {
+    pub(crate) fn group(&mut self, number: u32) -> Result<Group> {
+        if number >= self.layout.groups {
+            return Err(ErrorKind::Corrupted);
+        }
+        let (block, at) = self.layout.descriptor(number);
+        let size = self.layout.descriptor_size;
+        let has_flags = self.has_flags();
+        let raw = &self.store.read(block)?[at..at + size];
+        // What isn't there reads as 0.
+        let raw = &raw[..size.min(64)];
+        let group = Group {
+            blocks: get(raw, BLOCKS),
+            inodes: get(raw, INODES),
+            table: get(raw, TABLE),
+            free_blocks: get_short(raw, FREE_BLOCKS),
+            free_inodes: get_short(raw, FREE_INODES),
+            dirs: get_short(raw, DIRS),
+            flags: if has_flags { get16(raw, FLAGS) } else { 0 },
+            unused: get_short(raw, UNUSED),
+        };
+        let layout = &self.layout;
+        let table = group.table.checked_add(layout.table_len() - 1);
+        let is_right = layout.has(group.blocks)
+            && layout.has(group.inodes)
+            && layout.has(group.table)
+            && table.is_some_and(|last| layout.has(last));
+        if is_right {
+            Ok(group)
+        } else {
+            Err(ErrorKind::Corrupted)
+        }
+    }
 
-/// What the descriptors are read for while a volume is mounted.
-pub(crate) struct Groups<'a, D: Device> {
-    pub(crate) device: &'a mut D,
-    pub(crate) superblock: &'a Ext4Superblock,
-    pub(crate) tables: &'a mut Tables,
-    pub(crate) mode: Mode,
-}
+    /// Flags mean nothing without a checksum.
+    fn has_flags(&self) -> bool {
+        self.layout.sums.is_some() || self.layout.has_group_sums
+    }
 
-impl<D: Device> Groups<'_, D> {
-    /// Sees to the groups whose descriptors lie wholly in `bytes`, which are the disk's at `at`.
+    fn set_group(&mut self, number: u32, group: &Group) -> Result<()> {
+        let has_flags = self.has_flags();
+        self.edit_descriptor(number, |raw| {
+            put_short(raw, FREE_BLOCKS, group.free_blocks);
+            put_short(raw, FREE_INODES, group.free_inodes);
+            put_short(raw, DIRS, group.dirs);
+            if has_flags {
+                put16(raw, FLAGS, group.flags);
+                put_short(raw, UNUSED, group.unused);
+            }
+        })
+    }
+
+    fn edit_descriptor(&mut self, number: u32, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        let (block, at) = self.layout.descriptor(number);
+        let size = self.layout.descriptor_size;
+        let raw = &mut self.store.edit(block)?[at..at + size];
+        change(raw);
+        if self.layout.sums.is_some() || self.layout.has_group_sums {
+            let sum = sum(&self.layout, number, raw);
+            put16(raw, SUM, sum);
+        }
+        Ok(())
+    }
+
+    /// Looks at all descriptors as a volume is mounted: what is free, and where no file lies.
     ///
     /// # Errors
-    /// [`DeviceError`]: a bitmap could not be read or written.
-    pub(crate) fn read(&mut self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        let superblock = self.superblock;
-        let size = u64::from(superblock.get_desc_size());
-        let (Ok(table), Ok(count)) =
-            (superblock.primary_gdt_byte_offset(), superblock.checked_block_groups_count())
-        else {
-            return Ok(());
+    /// [`ErrorKind::Corrupted`]; I/O.
+    pub(crate) fn survey(&mut self) -> Result<()> {
+        let (mut free_blocks, mut free_inodes) = (0, 0);
+        let table = self.layout.table_len();
+        let last = self.layout.descriptor(self.layout.groups - 1).0;
+        for number in 0..self.layout.groups {
+            let (block, at) = self.layout.descriptor(number);
+            let place = self.store.place_before(block, last + 1)?;
+            let raw = &self.store.cache.bytes(place)[at..at + self.layout.descriptor_size];
+            if self.has_flags() && sum(&self.layout, number, raw) != get16(raw, SUM) {
+                return Err(ErrorKind::Corrupted);
+            }
+            let group = self.group(number)?;
+            free_blocks += u64::from(group.free_blocks);
+            free_inodes += group.free_inodes;
+            self.zones.add(self.layout.start(number), self.layout.copies(number));
+            self.zones.add(group.blocks, 1);
+            self.zones.add(group.inodes, 1);
+            self.zones.add(group.table, table);
+        }
+        self.zones.sort();
+        self.counts.free_blocks = free_blocks.min(self.layout.blocks);
+        self.counts.free_inodes = free_inodes.min(self.layout.inodes);
+        Ok(())
+    }
+
+    /// A group with a bitmap that can be used.
+    fn with_map(&mut self, number: u32, map: Map) -> Result<(Group, u64)> {
+        let mut group = self.group(number)?;
+        let (block, flag) = match map {
+            Map::Blocks => (group.blocks, NO_BLOCKS),
+            Map::Inodes => (group.inodes, NO_INODES),
         };
-        let first = at.saturating_sub(table).div_ceil(size);
-        let last = (at + bytes.len() as u64).saturating_sub(table) / size;
-        for number in first..last.min(u64::from(count)) {
-            let start = (table + number * size - at) as usize;
-            let mut group = Group {
-                superblock,
-                number: number as u32,
-                record: &mut bytes[start..start + size as usize],
-            };
-            let Ok(found) = Ext4GroupDesc::decode_checked(group.record) else { continue };
-            self.tables.add(superblock, found.inode_table());
-            if self.mode == Mode::ReadWrite {
-                group.complete(self.device, &found)?;
+        if group.flags & flag != 0 {
+            self.make_map(number, &group, map);
+            group.flags &= !flag;
+            self.set_group(number, &group)?;
+            self.note_map(number, map);
+            return Ok((group, block));
+        }
+        let place = self.store.place(block)?;
+        if self.store.cache.checked(place) == 0 {
+            if self.layout.sums.is_some() && !self.is_doubtful {
+                let (low, high) = self.map_sum(block, map)?;
+                let (at, start) = self.layout.descriptor(number);
+                let [low_at, high_at] = if map == Map::Blocks { BLOCKS_SUM } else { INODES_SUM };
+                let size = self.layout.descriptor_size;
+                let raw = &self.store.read(at)?[start..start + size];
+                if get16(raw, low_at) != low || size >= 64 && get16(raw, high_at) != high {
+                    return Err(ErrorKind::Corrupted);
+                }
+            }
+            let place = self.store.place(block)?;
+            self.store.cache.set_checked(place, 1);
+        }
+        Ok((group, block))
+    }
+
+    fn map_sum(&mut self, block: u64, map: Map) -> Result<(u16, u16)> {
+        let bits = match map {
+            Map::Blocks => self.layout.group_blocks as usize,
+            Map::Inodes => self.layout.group_inodes as usize,
+        };
+        let seed = self.layout.sums.unwrap_or(0);
+        let sum = crc32c(seed, &self.store.read(block)?[..bits / 8]);
+        Ok((sum as u16, (sum >> 16) as u16))
+    }
+
+    /// Makes a bitmap of which nothing was ever used: ones are for what the group keeps of the
+    /// volume's own, and for what isn't there behind its end.
+    fn make_map(&mut self, number: u32, group: &Group, map: Map) {
+        let (start, len) = (self.layout.start(number), self.layout.len(number));
+        let copies = self.layout.copies(number).min(len);
+        let table = self.layout.table_len();
+        let bits = 8 * self.layout.block_size;
+        if map == Map::Inodes {
+            let bitmap = self.store.fresh(group.inodes, Seal::None);
+            set(bitmap, self.layout.group_inodes as usize..bits, true);
+            return;
+        }
+        let bitmap = self.store.fresh(group.blocks, Seal::None);
+        set(bitmap, 0..copies as usize, true);
+        set(bitmap, len as usize..bits, true);
+        for (first, count) in [(group.blocks, 1), (group.inodes, 1), (group.table, table)] {
+            let mine = first.max(start)..(first + count).min(start + len).max(start);
+            if mine.start < mine.end {
+                set(bitmap, (mine.start - start) as usize..(mine.end - start) as usize, true);
+            }
+        }
+    }
+
+    /// Remembers that a bitmap needs another checksum.
+    fn note_map(&mut self, number: u32, map: Map) {
+        if self.layout.sums.is_some() {
+            *self.maps.entry(number).or_default() |= 1 << (map == Map::Inodes) as u8;
+        }
+    }
+
+    /// Gives descriptors the checksums of the bitmaps that have changed.
+    pub(crate) fn seal_maps(&mut self) -> Result<()> {
+        while let Some((number, which)) = self.maps.pop_first() {
+            let group = self.group(number)?;
+            for (bit, map, block, [low_at, high_at]) in [
+                (1, Map::Blocks, group.blocks, BLOCKS_SUM),
+                (2, Map::Inodes, group.inodes, INODES_SUM),
+            ] {
+                if which & bit != 0 {
+                    let (low, high) = self.map_sum(block, map)?;
+                    let has_high = self.layout.descriptor_size >= 64;
+                    self.edit_descriptor(number, |raw| {
+                        put16(raw, low_at, low);
+                        if has_high {
+                            put16(raw, high_at, high);
+                        }
+                    })?;
+                }
             }
         }
         Ok(())
     }
-}
 
-/// A group and its descriptor's bytes.
-struct Group<'a> {
-    superblock: &'a Ext4Superblock,
-    number: u32,
-    record: &'a mut [u8],
-}
+    /// Gives out a run of blocks, at most so many, the next behind `goal` if they are free. They
+    /// are all in one group.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`]; I/O and damage.
+    pub(crate) fn take_blocks(&mut self, goal: u64, most: u64) -> Result<(u64, u64)> {
+        let (first, at) = self.layout.group_of(goal);
+        let (first, at) = if first < self.layout.groups { (first, at) } else { (0, 0) };
+        let (mut best, mut searched) = (None, 0);
+        for n in 0..self.layout.groups {
+            let number = (first + n) % self.layout.groups;
+            if self.group(number)?.free_blocks == 0 {
+                continue;
+            }
+            let from = if n == 0 { at } else { 0 };
+            // A group that is damaged is left alone.
+            let Ok((found, len)) = self.find_run(number, from, most) else { continue };
+            if len > best.map_or(0, |(_, _, len)| len) {
+                best = Some((number, found, len));
+            }
+            searched += 1;
+            let is_enough = len == most || n == 0 && len > 0 && found == at;
+            if best.is_some() && (is_enough || searched >= MOST_SEARCHED) {
+                break;
+            }
+        }
+        let (number, found, len) = best.ok_or(ErrorKind::NoSpace)?;
+        let start = self.layout.start(number) + found as u64;
+        if self.zones.meet(start, len) {
+            return Err(ErrorKind::Corrupted);
+        }
+        let (mut group, block) = self.with_map(number, Map::Blocks)?;
+        let bitmap = self.store.edit(block)?;
+        set(bitmap, found..found + len as usize, true);
+        group.free_blocks =
+            group.free_blocks.checked_sub(len as u32).ok_or(ErrorKind::Corrupted)?;
+        self.set_group(number, &group)?;
+        self.note_map(number, Map::Blocks);
+        self.counts.free_blocks = self.counts.free_blocks.saturating_sub(len);
+        Ok((start, len))
+    }
 
-impl Group<'_> {
-    fn complete<D: Device>(&mut self, device: &mut D, group: &Ext4GroupDesc) -> Result<()> {
-        let has_sum = has_sums(self.superblock)
-            || self
-                .superblock
-                .has_feature_ro_compat(Ext4Superblock::EXT4_FEATURE_RO_COMPAT_GDT_CSUM);
-        // Without a checksum the flags mean nothing; with a wrong one nothing does, and the crate
-        // is to find that.
-        if !has_sum || self.sum() != u16::from_le_bytes([self.record[SUM], self.record[SUM + 1]]) {
-            return Ok(());
+    /// The first run of so many free blocks of a group, from `at` on and then from its start, or
+    /// the longest; but one that begins at `at`, however long.
+    fn find_run(&mut self, number: u32, at: usize, most: u64) -> Result<(usize, u64)> {
+        let (group, block) = self.with_map(number, Map::Blocks)?;
+        let end = self.layout.len(number) as usize;
+        let most = (most as usize).min(group.free_blocks as usize);
+        let place = self.store.place(block)?;
+        let bits = self.store.cache.bytes(place);
+        let busy = self.busy.get(&number).map(|busy| &**busy);
+        let mut best = (0, 0);
+        for (from, to) in [(at, end), (0, at.min(end))] {
+            let mut from = from;
+            while from < to {
+                let start = next(bits, busy, from, to, false);
+                if start == to {
+                    break;
+                }
+                let stop = next(bits, busy, start, end.min(start + most), true);
+                if stop - start > best.1 {
+                    best = (start, stop - start);
+                }
+                if best.1 == most || start == at {
+                    return Ok((best.0, best.1 as u64));
+                }
+                from = stop;
+            }
         }
-        let may_differ = has_sums(self.superblock)
-            && !self.superblock.has_journal()
-            && self.superblock.s_state & Ext4Superblock::EXT4_VALID_FS == 0;
-        if group.is_block_bitmap_uninit() {
-            let bitmap = self.blocks(group);
-            self.put(device, group.block_bitmap(), &bitmap)?;
-            self.set_sum(BLOCKS_SUM, ext4_block_bitmap_csum32(self.superblock, &bitmap));
-        } else if may_differ {
-            let bitmap = self.get(device, group.block_bitmap())?;
-            self.set_sum(BLOCKS_SUM, ext4_block_bitmap_csum32(self.superblock, &bitmap));
+        Ok((best.0, best.1 as u64))
+    }
+
+    /// Takes blocks back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupted`]: one is free, or the volume's own; I/O.
+    pub(crate) fn free_blocks(&mut self, start: u64, len: u64) -> Result<()> {
+        self.may_be_files(start, len)?;
+        let (mut at, end) = (start, start + len);
+        while at < end {
+            let (number, bit) = self.layout.group_of(at);
+            let part = (end - at).min(self.layout.len(number) - bit as u64) as usize;
+            let (mut group, block) = self.with_map(number, Map::Blocks)?;
+            let place = self.store.place(block)?;
+            if next(self.store.cache.bytes(place), None, bit, bit + part, false) != bit + part {
+                return Err(ErrorKind::Corrupted);
+            }
+            set(self.store.cache.edit(place), bit..bit + part, false);
+            let size = self.layout.block_size;
+            let busy = self.busy.entry(number);
+            let busy = busy.or_insert_with(|| alloc::vec![0; size].into_boxed_slice());
+            set(busy, bit..bit + part, true);
+            let free = u64::from(group.free_blocks) + part as u64;
+            group.free_blocks = free.min(self.layout.len(number)) as u32;
+            self.set_group(number, &group)?;
+            self.note_map(number, Map::Blocks);
+            let free = self.counts.free_blocks + part as u64;
+            self.counts.free_blocks = free.min(self.layout.blocks);
+            at += part as u64;
         }
-        if group.is_inode_bitmap_uninit() {
-            let bitmap = self.bitmap(0, u64::from(self.superblock.s_inodes_per_group));
-            self.put(device, group.inode_bitmap(), &bitmap)?;
-            self.set_sum(INODES_SUM, ext4_inode_bitmap_csum32(self.superblock, &bitmap));
-        } else if may_differ {
-            let bitmap = self.get(device, group.inode_bitmap())?;
-            self.set_sum(INODES_SUM, ext4_inode_bitmap_csum32(self.superblock, &bitmap));
-        }
-        let unwritten = Ext4GroupDesc::EXT4_BG_BLOCK_UNINIT | Ext4GroupDesc::EXT4_BG_INODE_UNINIT;
-        self.record[FLAGS..FLAGS + 2].copy_from_slice(&(group.bg_flags & !unwritten).to_le_bytes());
-        let sum = self.sum().to_le_bytes();
-        self.record[SUM..SUM + 2].copy_from_slice(&sum);
         Ok(())
     }
 
-    fn sum(&self) -> u16 {
-        ext4_group_desc_csum16(self.superblock, self.number, self.record)
-    }
-
-    /// Takes note of a bitmap's checksum, if the volume has such.
-    fn set_sum(&mut self, [low, high]: [usize; 2], sum: u32) {
-        if !has_sums(self.superblock) {
-            return;
-        }
-        self.record[low..low + 2].copy_from_slice(&(sum as u16).to_le_bytes());
-        if let Some(bytes) = self.record.get_mut(high..high + 2) {
-            bytes.copy_from_slice(&((sum >> 16) as u16).to_le_bytes());
-        }
-    }
-
-    /// A bitmap with ones for what is used at the start, and behind the end.
-    fn bitmap(&self, used: u64, end: u64) -> Vec<u8> {
-        let mut bytes = alloc::vec![0; self.superblock.block_size() as usize];
-        let bits = bytes.len() as u64 * 8;
-        (0..used.min(bits)).chain(end..bits).for_each(|bit| set(&mut bytes, bit));
-        bytes
-    }
-
-    /// The block bitmap: what the group keeps of the volume's own, and what isn't there behind its
-    /// end.
-    fn blocks(&self, group: &Ext4GroupDesc) -> Vec<u8> {
-        let superblock = self.superblock;
-        let per_group = u64::from(superblock.s_blocks_per_group);
-        let start = u64::from(superblock.s_first_data_block) + u64::from(self.number) * per_group;
-        let end = (start + per_group).min(superblock.blocks_count());
-        let mut bitmap = self.bitmap(self.copies(), end - start);
-        let tables =
-            u64::from(superblock.s_inodes_per_group) * u64::from(superblock.inode_size().max(128));
-        let tables = tables.div_ceil(superblock.block_size());
-        for (first, count) in
-            [(group.block_bitmap(), 1), (group.inode_bitmap(), 1), (group.inode_table(), tables)]
-        {
-            let mine = first.max(start)..first.saturating_add(count).min(end);
-            mine.for_each(|block| set(&mut bitmap, block - start));
-        }
-        bitmap
-    }
-
-    /// Blocks at the group's start that hold copies of the superblock and the descriptors.
-    fn copies(&self) -> u64 {
-        let superblock = self.superblock;
-        let is_power_of = |base: u32| {
-            let powers = core::iter::successors(Some(base), |power| power.checked_mul(base));
-            powers.take_while(|&power| power <= self.number).any(|power| power == self.number)
-        };
-        let is_sparse =
-            superblock.has_feature_ro_compat(Ext4Superblock::EXT4_FEATURE_RO_COMPAT_SPARSE_SUPER);
-        let has_copy =
-            if superblock.has_feature_compat(Ext4Superblock::EXT4_FEATURE_COMPAT_SPARSE_SUPER2) {
-                self.number == 0 || superblock.s_backup_bgs.contains(&self.number)
-            } else {
-                !is_sparse || self.number <= 1 || [3, 5, 7].into_iter().any(is_power_of)
-            };
-        if !has_copy {
-            return 0;
-        }
-        let each = superblock.block_size() / u64::from(superblock.get_desc_size());
-        let descriptors = u64::from(superblock.block_groups_count()).div_ceil(each);
-        1 + descriptors + u64::from(superblock.s_reserved_gdt_blocks)
-    }
-
-    /// Where a block lies on the disk, if it is the volume's.
-    fn place(&self, block: u64) -> Result<u64> {
-        let is_inside = block > u64::from(self.superblock.s_first_data_block)
-            && block < self.superblock.blocks_count();
-        if is_inside {
-            Ok(block * self.superblock.block_size())
+    /// Whether blocks are such as files have.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupted`]: they aren't.
+    pub(crate) fn may_be_files(&self, start: u64, len: u64) -> Result<()> {
+        let is_inside = self.layout.has(start)
+            && len <= self.layout.blocks
+            && start + len <= self.layout.blocks;
+        if is_inside && !self.zones.meet(start, len) {
+            Ok(())
         } else {
-            Err(DeviceError)
+            Err(ErrorKind::Corrupted)
         }
     }
 
-    fn get<D: Device>(&self, device: &mut D, block: u64) -> Result<Vec<u8>> {
-        let mut bytes = alloc::vec![0; self.superblock.block_size() as usize];
-        device.read(self.place(block)?, &mut bytes)?;
-        Ok(bytes)
+    /// Gives out an inode, in a group or in one of those behind.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSpace`]; I/O and damage.
+    pub(crate) fn take_inode(&mut self, first: u32, is_dir: bool) -> Result<u32> {
+        for n in 0..self.layout.groups {
+            let number = (first + n) % self.layout.groups;
+            if self.group(number)?.free_inodes == 0 {
+                continue;
+            }
+            // A group that is damaged is left alone.
+            let Ok((mut group, block)) = self.with_map(number, Map::Inodes) else { continue };
+            let from = if number == 0 { self.layout.first_inode as usize - 1 } else { 0 };
+            let end = self.layout.group_inodes as usize;
+            let bit = next(self.store.read(block)?, None, from, end, false);
+            if bit >= end {
+                continue;
+            }
+            if group.flags & NO_BLOCKS != 0 {
+                // A group with inodes has a bitmap of blocks.
+                group = self.with_map(number, Map::Blocks)?.0;
+            }
+            set(self.store.edit(block)?, bit..bit + 1, true);
+            group.free_inodes -= 1;
+            group.dirs += u32::from(is_dir);
+            group.unused = group.unused.min((end - bit - 1) as u32);
+            self.set_group(number, &group)?;
+            self.note_map(number, Map::Inodes);
+            self.counts.free_inodes = self.counts.free_inodes.saturating_sub(1);
+            return Ok(number * self.layout.group_inodes + bit as u32 + 1);
+        }
+        Err(ErrorKind::NoSpace)
     }
 
-    /// Writes a bitmap, unless it is there already.
-    fn put<D: Device>(&self, device: &mut D, block: u64, bitmap: &[u8]) -> Result<()> {
-        if self.get(device, block)? == bitmap {
-            return Ok(());
+    /// Takes an inode back.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupted`]: it is free; I/O.
+    pub(crate) fn free_inode(&mut self, ino: u32, is_dir: bool) -> Result<()> {
+        let index = ino.checked_sub(1).ok_or(ErrorKind::Corrupted)?;
+        let (number, bit) =
+            (index / self.layout.group_inodes, (index % self.layout.group_inodes) as usize);
+        let (mut group, block) = self.with_map(number, Map::Inodes)?;
+        if ino < self.layout.first_inode || !is_set(self.store.read(block)?, bit) {
+            return Err(ErrorKind::Corrupted);
         }
-        device.write(self.place(block)?, bitmap)
+        set(self.store.edit(block)?, bit..bit + 1, false);
+        group.free_inodes = (group.free_inodes + 1).min(self.layout.group_inodes);
+        group.dirs = group.dirs.saturating_sub(u32::from(is_dir));
+        self.set_group(number, &group)?;
+        self.note_map(number, Map::Inodes);
+        self.counts.free_inodes = (self.counts.free_inodes + 1).min(self.layout.inodes);
+        Ok(())
     }
 }
 
-fn set(bitmap: &mut [u8], bit: u64) {
-    if let Some(byte) = bitmap.get_mut((bit / 8) as usize) {
-        *byte |= 1 << (bit % 8);
-    }
+/// Has a superblock say what is free, and which inode was the last to lose its name.
+pub(crate) fn note_counts(raw: &mut [u8], counts: &crate::Counts) {
+    put32(raw, layout::FREE_BLOCKS_LOW, counts.free_blocks as u32);
+    put32(raw, layout::FREE_BLOCKS_HIGH, (counts.free_blocks >> 32) as u32);
+    put32(raw, layout::FREE_INODES, counts.free_inodes);
+    put32(raw, layout::LAST_ORPHAN, counts.last_orphan);
 }

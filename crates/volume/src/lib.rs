@@ -1,28 +1,33 @@
 //! An ext4 volume whose file data is moved by its host.
 //!
-//! `rsext4` keeps the metadata: names, inodes, extents, bitmaps, the journal. It would also copy
-//! every byte of every file through a buffer of its own, one request at a time. A kernel with a
-//! page cache wants something else: to be told where a range of a file lies on the disk, and to
-//! move pages there and back by itself, many at once. [`Volume`] turns the one into the other:
+//! [`Volume`] keeps the metadata: names, inodes, extents, bitmaps, the journal. The host, a kernel
+//! with a page cache, is told where a range of a file lies on the disk, and moves pages there and
+//! back by itself, many at once:
 //!
 //! ```text
-//!   host: page cache --- data, asynchronous, in clusters ------------------+
-//!     | names, sizes, Volume::extents, Volume::reserve                     |
-//!   Volume --- rsext4 --- Shadow (what it writes of files goes nowhere) ---+--- disk
+//!   host: page cache --- data, asynchronous, in clusters -----------------------------+
+//!     | names, sizes, Volume::extents, Volume::reserve                                |
+//!   Volume: names, dir, htree --+                                                     |
+//!           extents, indirect --+-- store -- cache -- journal, or straight from sync -+-- disk
+//!           groups, inode ------+   (blocks)          replay, at a mount
 //! ```
 //!
 //! Writing goes in this order: [`Volume::reserve`] says where a range lies, allocating what it
 //! lacks and calling it written; the host writes its pages there; a later [`Volume::sync`] commits.
-//! The journal's commit begins with [`Device::flush`], which must wait for the data that was
-//! reserved before: then no committed extent ever shows what the disk held before (ext4's
-//! `data=ordered`).
+//! A commit begins with [`Device::flush`], which must wait for the data that was reserved before:
+//! then no committed extent ever shows what the disk held before (ext4's `data=ordered`).
 //!
-//! I1: rsext4 never changes a file's blocks on the disk (see `shadow`). I2: a block that was freed
-//! is not given to another file before the freeing is committed, since the other file's data is not
-//! in the journal.
+//! A change is all or nothing: blocks are copied before they are edited, and one that can't go on,
+//! for want of room or since something on the disk is damaged, leaves everything as it was
+//! ([`Volume::attempt`]). Long ones are made in steps, each such a change, which may be committed
+//! apart.
 //!
-//! The road not taken: the crate's own `write_inode`, with a copy of each byte, under the file
-//! system's lock, and a request per run that waits for the disk.
+//! I1: what comes from the disk is an enemy's: it is looked at before it is used, chooses no
+//! recursion, and bounds no loop or memory but by the volume's own length. I2: a change edits few
+//! blocks, and transactions have room for one more than they count. I3: a block that becomes the
+//! host's is in no cache and not in the journal.
+//!
+//! The road not taken: a crate for all of it (`rsext4`), which copied its caches at each change.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -30,61 +35,148 @@
 
 extern crate alloc;
 
+mod attributes;
+mod bytes;
 mod cache;
+mod dir;
 #[cfg(feature = "__example")]
 #[doc(hidden)]
 pub mod example;
+mod extents;
 mod groups;
+mod hash;
+mod htree;
 mod index;
-mod inodes;
+mod indirect;
+mod inode;
 mod journal;
+mod layout;
 mod names;
-mod shadow;
+mod orphans;
+mod replay;
+mod store;
+mod sums;
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use rsext4::{
-    ErrorContext, Ext4, Ext4Error, FileExtentState, FileExtentTarget, InodeNumber, MountOptions,
-    MountServices, MountedServices, NoopObserver, PreallocationOptions, RangeOperation,
-    ZeroRangeOptions,
-};
-use spin::Mutex;
+use extents::Extent;
+use index::Index;
+use inode::Inode;
+use journal::Journal;
+use layout::{Layout, Zones};
+use store::{Store, LINE};
 
 pub use names::{
     AccessList, Attributes, Change, Entry, New, Rename, APPEND_ONLY, IMMUTABLE, NO_ATIME, SYNC,
 };
-pub use rsext4::{
-    Clock, DirectoryCursor as Cursor, Ext4Error as ClockError, Ext4ErrorKind as ErrorKind,
-    Ext4Timestamp as Timestamp,
-};
 
-use cache::LINE;
-use index::Index;
-use journal::Journal;
-use shadow::{Shadow, State, Transaction};
-
-/// What a call may end with. The crate's kind of error says enough for an errno.
+/// What a call may end with.
 pub type Result<T> = core::result::Result<T, ErrorKind>;
 
-/// The most that is called written in one step of the crate's.
-const STEP: u64 = 128 << 10;
+/// Why a call fails; each says enough for an errno.
+///
+/// ```
+/// # use volume::{ErrorKind, Mode, Volume};
+/// # use volume::example::{disk, Now, LIMITS};
+/// let mut volume = Volume::mount(disk(), Now, Mode::ReadOnly, LIMITS)?;
+/// let found = volume.lookup(volume.root(), b"nothing").map(|found| found.ino);
+/// assert_eq!(found, Err(ErrorKind::NotFound));
+/// # Ok::<(), ErrorKind>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// The disk failed to transfer data.
+    Io,
+    /// What is on the disk can't be right.
+    Corrupted,
+    /// There is no ext4 volume.
+    InvalidMagic,
+    /// The volume has a feature that isn't known here.
+    UnsupportedFeature,
+    /// It can't be done with such a file.
+    Unsupported,
+    ReadOnly,
+    /// A commit has failed before, and nothing can be changed since.
+    JournalAborted,
+    NoSpace,
+    /// More would have to be kept in memory than may be.
+    NoMemory,
+    NotFound,
+    AlreadyExists,
+    NotDirectory,
+    IsDirectory,
+    NotEmpty,
+    TooManyLinks,
+    PermissionDenied,
+    InvalidInput,
+    FileTooLarge,
+    /// Inodes without names are in use.
+    Busy,
+}
 
-/// Blocks that are freed in one step. The crate frees one after another, and copies its caches for
-/// each step.
-const FREED_AT_ONCE: u64 = 1024;
-/// Blocks that are given out in one step, and holes that are filled.
-const BLOCKS_AT_ONCE: u64 = 8192;
-const HOLES_AT_ONCE: usize = 4;
-/// Blocks that an extent tree has at least if an inner node of it isn't the inode's: two such nodes
-/// with a leaf each.
-const DEEP_TREE: u64 = 4;
+/// A point in time since 1970.
+///
+/// ```
+/// let time = volume::Timestamp::new(1_800_000_000, 5);
+/// assert_eq!((time.sec, time.nsec), (1_800_000_000, 5));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timestamp {
+    pub sec: i64,
+    pub nsec: u32,
+}
 
-/// Blocks that a file can have.
-const MOST_BLOCKS: u64 = u32::MAX as u64;
-/// Units in which an inode counts its blocks.
-const SECTOR: u64 = 512;
+impl Timestamp {
+    pub const fn new(sec: i64, nsec: u32) -> Timestamp {
+        Timestamp { sec, nsec }
+    }
+}
+
+/// What time it is.
+///
+/// ```
+/// use volume::{Clock, Timestamp};
+///
+/// /// A clock that stands still.
+/// #[derive(Clone)]
+/// struct Still;
+///
+/// impl Clock for Still {
+///     fn now(&self) -> Timestamp {
+///         Timestamp::new(1_800_000_000, 0)
+///     }
+/// }
+/// ```
+pub trait Clock {
+    fn now(&self) -> Timestamp;
+}
+
+/// Where a listing of a directory goes on.
+///
+/// ```
+/// # volume::example::run(|volume| {
+/// # use volume::Cursor;
+/// let names = volume.list(volume.root(), Cursor::Start, 10)?;
+/// let rest = volume.list(volume.root(), names[1].next, 10)?;
+/// assert_eq!(rest.len(), names.len() - 2);
+/// # Ok(()) });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cursor {
+    Start,
+    /// At a byte of a directory that is a list.
+    Linear {
+        offset: u64,
+    },
+    /// Behind the names that have these hashes in a directory with an index.
+    Hashed {
+        hash: u32,
+        minor: u32,
+    },
+    End,
+}
 
 /// A transfer failed.
 ///
@@ -228,17 +320,6 @@ pub enum Mode {
     ReadWrite,
 }
 
-type Services = MountedServices<(), NoopObserver>;
-
-/// Which journal a volume that has one is mounted with.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Keeper {
-    /// That of [`journal`].
-    Own,
-    /// The crate's, which replays and ends what a crash has left.
-    Crate,
-}
-
 /// See the module. The host serialises calls by a lock that may sleep.
 ///
 /// ```
@@ -251,40 +332,43 @@ enum Keeper {
 /// # Ok(()) });
 /// ```
 pub struct Volume<D: Device> {
-    fs: Ext4<Shadow<D>, Services>,
-    state: Arc<Mutex<State>>,
-    block_size: u64,
-    /// Blocks were freed and that isn't committed yet.
-    freed: bool,
+    store: Store<D>,
+    layout: Layout,
+    /// The superblock, but for what [`Counts`] has.
+    superblock: Box<[u8]>,
+    counts: Counts,
+    /// Blocks that no file may have.
+    zones: Zones,
+    /// Blocks by group that were freed, which isn't committed yet.
+    busy: BTreeMap<u32, Box<[u8]>>,
+    /// Groups whose bitmaps need other checksums: the first bit for blocks, the second for inodes.
+    maps: BTreeMap<u32, u8>,
+    /// Inodes without names (`orphans`), and those of the change that goes on.
+    orphans: Vec<u32>,
+    lost: Vec<u32>,
+    /// Where the next file's data may begin.
+    next_data: u64,
     index: Index,
-    reserve: Reserve,
-    device: D,
     clock: Box<dyn Clock + Send>,
+    /// Pieces that a file may lie in, where they are listed.
+    pieces: usize,
+    is_read_only: bool,
+    /// Bitmaps and their checksums may be of different times.
+    is_doubtful: bool,
     /// Of a volume that is mounted for writing, if it has one.
     journal: Option<Journal>,
 }
 
-/// Blocks that are kept for one user and one group, by their ids.
+/// What the superblock says that changes all the time.
 #[derive(Clone, Copy, Default)]
-struct Reserve {
-    blocks: u64,
-    owner: (u32, u32),
+struct Counts {
+    free_blocks: u64,
+    free_inodes: u32,
+    last_orphan: u32,
 }
 
-fn kind(error: Ext4Error) -> ErrorKind {
-    error.kind()
-}
-
-/// Whether a change was refused since it is more than the journal can take at once.
-fn is_of_journal(error: Ext4Error) -> bool {
-    let is_journals =
-        |context| matches!(context, ErrorContext::Operation { op } if op.starts_with("jbd2:"));
-    error.kind() == ErrorKind::NoSpace && error.context().is_some_and(is_journals)
-}
-
-fn number(ino: u32) -> Result<InodeNumber> {
-    InodeNumber::new(ino).map_err(kind)
-}
+/// Pieces of a file that one change gives out.
+const PIECES_AT_ONCE: usize = 8;
 
 impl<D: Device> Volume<D> {
     /// Mounts the volume on `device`, replaying its journal and finishing what a crash interrupted.
@@ -292,8 +376,8 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::InvalidMagic`] and the like: there is no such volume;
     /// [`ErrorKind::UnsupportedFeature`]: it has a feature that is not known here;
-    /// [`ErrorKind::NoMemory`]: a file whose deletion or truncation a crash interrupted lies in
-    /// more pieces than may be listed.
+    /// [`ErrorKind::NoMemory`]: its journal, or its number of groups, is beyond what may be kept in
+    /// memory.
     ///
     /// ```
     /// # use volume::{ErrorKind, Mode, Volume};
@@ -302,131 +386,119 @@ impl<D: Device> Volume<D> {
     /// volume.unmount()?;
     /// # Ok::<(), ErrorKind>(())
     /// ```
-    pub fn mount<C: Clock + Clone + Send + 'static>(
+    pub fn mount<C: Clock + Send + 'static>(
         mut device: D,
         clock: C,
         mode: Mode,
         limits: Limits,
     ) -> Result<Self> {
-        if mode == Mode::ReadWrite && groups::may_have_orphans(&mut device) {
-            // Reading replays the journal, and deletes nothing yet.
-            let reader = Self::mount_as_it_is(
-                device.clone(),
-                clock.clone(),
-                Mode::ReadOnly,
-                limits,
-                Keeper::Crate,
-            );
-            if let Ok(mut reader) = reader {
-                reader.check_orphans(&mut device)?;
-            }
-            if groups::superblock(&mut device).is_some_and(|superblock| superblock.has_journal()) {
-                let mut writer = Self::mount_as_it_is(
-                    device.clone(),
-                    clock.clone(),
-                    mode,
-                    limits,
-                    Keeper::Crate,
-                )?;
-                writer.unmount()?;
+        let may_write = !device.is_read_only();
+        if mode == Mode::ReadWrite && !may_write {
+            return Err(ErrorKind::ReadOnly);
+        }
+        let mut raw = alloc::vec![0; layout::SUPERBLOCK].into_boxed_slice();
+        device.read(layout::SUPERBLOCK_AT, &mut raw).map_err(|_| ErrorKind::Io)?;
+        let mut volume = Self::with(device, Box::new(clock), raw, limits)?;
+        if volume.layout.journal != 0 && may_write {
+            let runs = volume.journal_runs()?;
+            if replay::replay(&mut volume.store.device, &volume.layout, &runs)? {
+                let Volume { store, clock, mut superblock, .. } = volume;
+                let mut device = store.device;
+                device.read(layout::SUPERBLOCK_AT, &mut superblock).map_err(|_| ErrorKind::Io)?;
+                volume = Self::with(device, clock, superblock, limits)?;
             }
         }
-        let mounted =
-            Self::mount_as_it_is(device.clone(), clock.clone(), mode, limits, Keeper::Own);
-        // Inodes without names that are no such are not worth a volume.
-        let is_damaged = matches!(mounted, Err(ErrorKind::Corrupted | ErrorKind::NotFound));
-        if mode == Mode::ReadWrite && is_damaged && groups::forget_orphans(&mut device) {
-            return Self::mount_as_it_is(device, clock, mode, limits, Keeper::Own);
+        volume.is_read_only = mode == Mode::ReadOnly;
+        let has_journal = volume.layout.journal != 0;
+        let state = bytes::get16(&volume.superblock, layout::STATE);
+        volume.is_doubtful = !has_journal && state & layout::VALID == 0;
+        volume.survey()?;
+        if !volume.inode(volume.root())?.is_dir() {
+            return Err(ErrorKind::Corrupted);
         }
-        mounted
-    }
-
-    fn mount_as_it_is<C: Clock + Clone + Send + 'static>(
-        mut device: D,
-        clock: C,
-        mode: Mode,
-        limits: Limits,
-        keeper: Keeper,
-    ) -> Result<Self> {
-        let read_only = device.is_read_only();
-        let mut state = State::new(STEP as usize, limits);
-        let writes = if read_only { Mode::ReadOnly } else { mode };
-        let superblock = groups::superblock(&mut device);
-        let journaled = superblock.filter(|superblock| {
-            superblock.has_journal()
-                && superblock.s_journal_inum != 0
-                && mode == Mode::ReadWrite
-                && keeper == Keeper::Own
-        });
-        let reserve = superblock.as_ref().map_or(Reserve::default(), groups::reserve);
-        state.mounting = superblock.map(|superblock| (writes, Box::new(superblock)));
-        if let Some(superblock) = &journaled {
-            state.cache.set_block_size(superblock.block_size());
-            let most = usize::MAX;
-            state.transaction = Some(Transaction { most, is_full: false, is_aborted: false });
-        }
-        let state = Arc::new(Mutex::new(state));
-        let shadow = Shadow { device: device.clone(), state: state.clone() };
-        let options = match mode {
-            Mode::ReadWrite => MountOptions::read_write(),
-            Mode::ReadOnly => MountOptions {
-                readonly: true,
-                replay_journal: !read_only,
-                ..MountOptions::read_only_no_journal_replay()
-            },
-        };
-        let services = MountServices::new(clock.clone(), (), NoopObserver);
-        let fs = Ext4::mount(shadow, services, options).map_err(kind)?;
-        let block_size = fs.statfs().block_size;
-        {
-            let mut state = state.lock();
-            state.block_size = block_size;
-            state.mounting = None;
-        }
-        let mut volume = Volume {
-            fs,
-            state,
-            block_size,
-            freed: false,
-            index: Index::new(limits.cache_lines * LINE),
-            reserve,
-            device,
-            clock: Box::new(clock),
-            journal: None,
-        };
-        if let Some(superblock) = journaled {
-            let size = volume.attributes(superblock.s_journal_inum)?.size;
-            let runs = volume.extents(superblock.s_journal_inum, 0, size)?;
-            let journal = Journal::open(&mut volume.device, &superblock, runs)?;
-            let lines = limits.cache_lines.max(shadow::FEW);
-            let most = journal.most().min(lines * (LINE / block_size as usize));
-            if let Some(transaction) = &mut volume.state.lock().transaction {
-                transaction.most = most;
-            }
-            volume.journal = Some(journal);
+        if mode == Mode::ReadWrite {
+            volume.begin_writing()?;
         }
         Ok(volume)
     }
 
-    /// Looks at each inode that the crate deletes or cuts as it mounts the volume for writing:
-    /// it lists the whole file, in one piece of memory.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NoMemory`] for a file in more pieces than may be listed.
-    fn check_orphans(&mut self, device: &mut D) -> Result<()> {
-        let Some(superblock) = groups::superblock(device) else { return Ok(()) };
-        let mut next = superblock.s_last_orphan;
-        for _ in 0..superblock.s_inodes_count {
-            if next == 0 {
-                break;
-            }
-            // What else is wrong with it, the crate will say.
-            if let Err(ErrorKind::NoMemory) = self.extents(next, 0, 1) {
-                return Err(ErrorKind::NoMemory);
-            }
-            next = groups::next_orphan(device, &superblock, next).unwrap_or(0);
+    /// A volume as its superblock says that it is; nothing else is looked at.
+    fn with(
+        device: D,
+        clock: Box<dyn Clock + Send>,
+        superblock: Box<[u8]>,
+        limits: Limits,
+    ) -> Result<Self> {
+        let layout = Layout::read(&superblock, device.bytes())?;
+        let last_orphan = bytes::get32(&superblock, layout::LAST_ORPHAN);
+        Ok(Volume {
+            store: Store::new(device, limits.cache_lines, layout.block_size, layout.blocks),
+            layout,
+            superblock,
+            counts: Counts { last_orphan, ..Counts::default() },
+            zones: Zones::new(),
+            busy: BTreeMap::new(),
+            maps: BTreeMap::new(),
+            orphans: Vec::new(),
+            lost: Vec::new(),
+            next_data: 0,
+            index: Index::new(limits.cache_lines * LINE),
+            clock,
+            pieces: limits.pieces,
+            is_read_only: true,
+            is_doubtful: false,
+            journal: None,
+        })
+    }
+
+    /// Where the journal's file lies.
+    fn journal_runs(&mut self) -> Result<Vec<Run>> {
+        let inode = self.inode(self.layout.journal)?;
+        let blocks = inode.size() / self.layout.block_size as u64;
+        let found = self.blocks_of(&inode, 0, blocks)?;
+        Ok(found.into_iter().map(|extent| self.run(extent)).collect())
+    }
+
+    /// Takes the journal into use, frees what a crash has left, and says that the volume is in use.
+    fn begin_writing(&mut self) -> Result<()> {
+        let layout = &self.layout;
+        if layout.is_for_reading || layout.has_mmp || !layout.has_extents {
+            return Err(ErrorKind::UnsupportedFeature);
         }
-        Ok(())
+        if layout.journal != 0 {
+            let runs = self.journal_runs()?;
+            for run in &runs {
+                let size = self.layout.block_size as u64;
+                self.zones.add(run.disk / size, run.len / size);
+            }
+            self.zones.sort();
+            self.journal = Some(Journal::open(&mut self.store.device, &self.layout, runs)?);
+            self.set_feature(layout::INCOMPAT, layout::RECOVER, true);
+        } else {
+            self.set_state(|state| state & !layout::VALID);
+        }
+        let mounts = bytes::get16(&self.superblock, layout::MOUNTS);
+        bytes::put16(&mut self.superblock, layout::MOUNTS, mounts.saturating_add(1));
+        if self.journal.is_none() {
+            // What is done from here on, a crash may leave in any state.
+            self.sync()?;
+        }
+        self.reap_orphans()
+    }
+
+    fn set_feature(&mut self, set: usize, feature: u32, is_on: bool) {
+        let old = bytes::get32(&self.superblock, set);
+        let new = if is_on { old | feature } else { old & !feature };
+        bytes::put32(&mut self.superblock, set, new);
+    }
+
+    fn set_state(&mut self, change: impl Fn(u16) -> u16) {
+        let state = change(bytes::get16(&self.superblock, layout::STATE));
+        bytes::put16(&mut self.superblock, layout::STATE, state);
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// The root directory's inode.
@@ -437,7 +509,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn root(&self) -> u32 {
-        self.fs.root_inode().raw()
+        2
     }
 
     /// Bytes of a block: 1024, 2048 or 4096.
@@ -448,7 +520,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn block_size(&self) -> u64 {
-        self.block_size
+        self.layout.block_size as u64
     }
 
     /// What the volume says of itself now.
@@ -461,14 +533,13 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn space(&self) -> Space {
-        let stats = self.fs.statfs();
         Space {
-            block_size: self.block_size,
-            blocks: stats.total_blocks,
-            free: stats.free_blocks,
-            reserved: self.reserve.blocks.min(stats.total_blocks),
-            files: u64::from(stats.total_inodes),
-            files_free: u64::from(stats.free_inodes),
+            block_size: self.block_size(),
+            blocks: self.layout.blocks,
+            free: self.counts.free_blocks,
+            reserved: self.layout.reserved.min(self.layout.blocks),
+            files: self.layout.inodes.into(),
+            files_free: self.counts.free_inodes.into(),
         }
     }
 
@@ -480,15 +551,15 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn reserve_owner(&self) -> (u32, u32) {
-        self.reserve.owner
+        self.layout.reserve_owner
     }
 
     /// Where the file's bytes in `at..at + len` lie, as far as they are allocated and below its
     /// size.
     ///
     /// # Errors
-    /// I/O and damage; [`ErrorKind::NoMemory`] if the whole file lies in [too many
-    /// pieces](Limits::pieces). Cost: the whole of the file's extent tree.
+    /// I/O and damage; [`ErrorKind::NoMemory`] if the range lies in [too many
+    /// pieces](Limits::pieces).
     ///
     /// ```
     /// # volume::example::run(|volume| {
@@ -502,23 +573,43 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn extents(&mut self, ino: u32, at: u64, len: u64) -> Result<Vec<Run>> {
-        if len == 0 {
+        let inode = self.inode(ino)?;
+        let end = at.saturating_add(len).min(self.ceil(inode.size()));
+        if at >= end || !self.has_blocks(&inode) {
             return Ok(Vec::new());
         }
-        let inode = number(ino)?;
-        let most = self.state.lock().most_pieces;
-        self.state.lock().pieces_left = Some(most);
-        let map = self.fs.inode_extents(inode, at, len, FileExtentTarget::Data, usize::MAX);
-        self.state.lock().pieces_left = None;
-        let map = map.map_err(kind)?;
-        let runs =
-            map.extents.into_iter().filter(|e| e.state != FileExtentState::Inline).map(|e| Run {
-                at: e.logical_start,
-                disk: e.physical_start,
-                len: e.length,
-                unwritten: e.state == FileExtentState::Unwritten,
-            });
-        Ok(runs.filter_map(|run| clip(run, at, at + len)).collect())
+        let size = self.block_size();
+        let found = self.blocks_of(&inode, at / size, end.div_ceil(size))?;
+        let runs = found.into_iter().map(|extent| self.run(extent));
+        Ok(runs.filter_map(|run| clip(run, at, end)).collect())
+    }
+
+    /// Whether an inode has a map of blocks.
+    fn has_blocks(&self, inode: &Inode) -> bool {
+        match inode.kind() {
+            inode::FILE | inode::DIR => true,
+            inode::LINK => !self.is_short_link(inode),
+            _ => false,
+        }
+    }
+
+    /// The extents of a file that have blocks in `from..to`.
+    fn blocks_of(&mut self, inode: &Inode, from: u64, to: u64) -> Result<Vec<Extent>> {
+        let (to, pieces) = (to.min(extents::MOST_BLOCKS), self.pieces);
+        match inode.has(inode::EXTENTS) {
+            true => self.extents_of(inode, from, to, pieces),
+            false => self.indirect_extents(inode, from, to, pieces),
+        }
+    }
+
+    fn run(&self, extent: Extent) -> Run {
+        let size = self.block_size();
+        Run {
+            at: extent.at * size,
+            disk: extent.start * size,
+            len: extent.len * size,
+            unwritten: extent.is_unwritten,
+        }
     }
 
     /// Gives the file its size on the disk, and makes sure that the range, which must lie below it,
@@ -540,59 +631,22 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn reserve(&mut self, ino: u32, size: u64, at: u64, len: u64) -> Result<Vec<Run>> {
-        let end = (at + len).min(size).max(at);
-        let (at, full_end) = (self.floor(at), self.ceil(end));
-        if self.fs.inode(number(ino)?).map_err(kind)?.size != size {
+        let end = at.saturating_add(len).min(size).max(at);
+        let (at, end) = (self.floor(at), self.ceil(end));
+        if self.inode(ino)?.size() != size {
             self.resize(ino, size)?;
         }
-        let runs = self.extents(ino, at, full_end - at)?;
-        if covers(&runs, at, full_end) {
+        let runs = self.extents(ino, at, end - at)?;
+        if covers(&runs, at, end) {
             return Ok(runs);
         }
-        if self.freed {
-            self.sync()?;
-        }
-        self.begin_change()?;
-        self.allocate(ino, at, full_end - at)?;
-        for run in self.extents(ino, at, full_end - at)? {
-            if run.unwritten {
-                self.state.lock().give_to_host(run.disk, run.len);
-                self.call_written(ino, run, end)?;
-            }
-        }
-        let runs = self.extents(ino, at, full_end - at)?;
-        if covers(&runs, at, full_end) {
+        self.fill(ino, at, end, Fill::Written)?;
+        let runs = self.extents(ino, at, end - at)?;
+        if covers(&runs, at, end) {
             Ok(runs)
         } else {
             Err(ErrorKind::Corrupted)
         }
-    }
-
-    /// Turns an unwritten run into a written one: lets the crate write blanks there, which the
-    /// shadow drops.
-    fn call_written(&mut self, ino: u32, run: Run, end: u64) -> Result<()> {
-        let stop = (run.at + run.len).min(end);
-        let mut at = run.at;
-        while at < stop {
-            let whole = self.floor(stop).min(at + STEP);
-            let to = if at < whole { whole } else { stop };
-            if to % self.block_size != 0 {
-                self.shield(run.disk + (self.floor(at) - run.at));
-            }
-            let blank = core::mem::take(&mut self.state.lock().blank);
-            let wrote = self.write_blank(ino, at, &blank[..(to - at) as usize]);
-            self.state.lock().blank = blank;
-            wrote?;
-            at = to;
-        }
-        Ok(())
-    }
-
-    fn write_blank(&mut self, ino: u32, at: u64, blank: &[u8]) -> Result<()> {
-        self.state.lock().set_blank(blank);
-        let wrote = self.fs.write_inode(number(ino)?, at, blank).map_err(kind);
-        self.state.lock().set_blank(&[]);
-        wrote
     }
 
     /// Reserves blocks for a range, unwritten; the size stays.
@@ -611,24 +665,103 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn allocate(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
-        let (at, end) = (self.floor(at), self.ceil(at + len));
-        let holes: Vec<u64> =
-            self.extents(ino, at, end - at)?.iter().map(|run| self.floor(run.at).max(at)).collect();
-        let mut from = at;
-        loop {
-            let next = holes[holes.partition_point(|&hole| hole <= from)..].get(HOLES_AT_ONCE);
-            let most = from.saturating_add(BLOCKS_AT_ONCE * self.block_size);
-            let to = next.map_or(end, |&next| next.min(end)).min(most);
-            let operation = RangeOperation::Allocate(PreallocationOptions::KEEP_SIZE);
-            let inode = number(ino)?;
-            self.attempt(|fs| fs.operate_inode_range(inode, from, to - from, operation))?;
-            if to == end {
-                break;
-            }
-            from = to;
-            self.begin_change()?;
+        let end = at.checked_add(len).ok_or(ErrorKind::FileTooLarge)?;
+        self.fill(ino, self.floor(at), self.ceil(end), Fill::Unwritten)
+    }
+
+    /// Has blocks for a range, in steps.
+    fn fill(&mut self, ino: u32, at: u64, end: u64, how: Fill) -> Result<()> {
+        let size = self.block_size();
+        let (mut at, end) = (at / size, end / size);
+        if end > extents::MOST_BLOCKS {
+            return Err(ErrorKind::FileTooLarge);
+        }
+        while at < end {
+            at = self.attempt(|volume| volume.fill_some(ino, at, end, how))?;
         }
         Ok(())
+    }
+
+    /// Has blocks for the first pieces of a range; returns where the rest begins.
+    fn fill_some(&mut self, ino: u32, at: u64, end: u64, how: Fill) -> Result<u64> {
+        let mut inode = self.inode(ino)?;
+        if inode.kind() != inode::FILE || !inode.has(inode::EXTENTS) {
+            return Err(ErrorKind::Unsupported);
+        }
+        let (mut next, mut given) = (at, Vec::new());
+        for _ in 0..PIECES_AT_ONCE {
+            let Some(part) = self.first_gap(&inode, next, end, how)? else {
+                next = end;
+                break;
+            };
+            let part = match part {
+                Gap::Unwritten(part) => {
+                    let part = part.part(0, part.at + u64::from(extents::LONGEST));
+                    self.call_written(&mut inode, part)?;
+                    part
+                }
+                Gap::Hole { at, len } => {
+                    let goal = self.goal(&inode, at)?;
+                    let (start, len) = self.take_blocks(goal, len.min(extents::LONGEST.into()))?;
+                    self.next_data = start + len;
+                    let is_unwritten = how == Fill::Unwritten;
+                    let part = Extent { at, len, start, is_unwritten };
+                    self.count_blocks(&mut inode, len as i64)?;
+                    self.add_extent(&mut inode, part)?;
+                    part
+                }
+            };
+            next = part.end();
+            given.push(part);
+        }
+        if !given.is_empty() {
+            self.touch_data(&mut inode);
+            self.put_inode(&inode)?;
+        }
+        for part in given {
+            self.store.cache.give_away(part.start, part.len);
+        }
+        Ok(next)
+    }
+
+    /// The first part of a range that has no blocks, or was never written if that counts.
+    fn first_gap(&mut self, inode: &Inode, at: u64, end: u64, how: Fill) -> Result<Option<Gap>> {
+        let mut at = at;
+        while at < end {
+            let Some(found) = self.first_extent(inode, at, end)? else {
+                return Ok(Some(Gap::Hole { at, len: end - at }));
+            };
+            if found.at > at {
+                return Ok(Some(Gap::Hole { at, len: found.at - at }));
+            }
+            if found.is_unwritten && how == Fill::Written {
+                return Ok(Some(Gap::Unwritten(found.part(at, end))));
+            }
+            at = found.end();
+        }
+        Ok(None)
+    }
+
+    /// Where a block of a file is to lie: behind the one before it, or where the last file's end.
+    fn goal(&mut self, inode: &Inode, at: u64) -> Result<u64> {
+        if let Some(before) = at.checked_sub(1)
+            && let Some(extent) = self.extent_before(inode, before)?
+        {
+            return Ok(extent.start + (at - extent.at));
+        }
+        let group = (inode.ino - 1) / self.layout.group_inodes;
+        let (data, _) = self.layout.group_of(self.next_data);
+        Ok(if data == group { self.next_data } else { self.layout.start(group) })
+    }
+
+    /// A file's contents have changed.
+    fn touch_data(&self, inode: &mut Inode) {
+        let now = self.now();
+        inode.set_time(inode::MTIME, now);
+        inode.set_time(inode::CTIME, now);
+        // Rights that a program's file gives to all who run it.
+        let mode = inode.mode() & !0o4000;
+        inode.set_mode(if mode & 0o111 != 0 { mode & !0o2000 } else { mode });
     }
 
     /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds
@@ -648,133 +781,60 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn resize(&mut self, ino: u32, size: u64) -> Result<()> {
-        self.begin_change()?;
-        let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
-        if size < old {
-            self.shrink(ino, size, old)?;
+        let old = self.inode(ino)?.size();
+        if size > extents::MOST_BLOCKS * self.block_size() {
+            return Err(ErrorKind::FileTooLarge);
         }
-        self.resize_now(ino, size)
+        if size < old {
+            self.free_behind(ino, size)?;
+        }
+        self.attempt(|volume| {
+            let mut inode = volume.inode(ino)?;
+            if inode.kind() != inode::FILE || !inode.has(inode::EXTENTS) {
+                return Err(ErrorKind::Unsupported);
+            }
+            inode.set_size(size);
+            volume.touch_data(&mut inode);
+            if size >> 31 != 0 {
+                volume.set_feature(layout::RO_COMPAT, layout::LARGE_FILE, true);
+            }
+            volume.put_inode(&inode)
+        })
     }
 
-    /// Frees most of the blocks between a size and the end that a file has, from that end on, in
-    /// steps that may be committed apart. After a crash the file has any size between, or zeroes at
-    /// its end.
-    fn shrink(&mut self, ino: u32, size: u64, old: u64) -> Result<()> {
-        let (from, to, step) = (self.ceil(size), self.ceil(old), self.freed_at_once());
-        let mut runs = self.extents(ino, 0, to)?;
-        let is_deep = self.tree_blocks(ino, &runs)? >= DEEP_TREE;
-        runs.retain(|run| run.at + run.len > from);
-        if runs.is_empty() {
-            return Ok(());
-        }
-        self.unshield(ino, from, to - from)?;
-        self.freed = true;
-        if is_deep {
-            return self.free(ino, from, to);
-        }
-        let (inode, mut end) = (number(ino)?, to);
-        loop {
-            end = last_bytes(&runs, end, step).map_or(from, |at| at.max(from));
-            if end == from || end <= runs[0].at {
-                break;
-            }
-            self.attempt(|fs| fs.truncate_inode(inode, end))?;
-            self.begin_change()?;
+    /// Frees the blocks of a file wholly behind a size, in steps that may be committed apart. After
+    /// a crash the file has any size between.
+    fn free_behind(&mut self, ino: u32, size: u64) -> Result<()> {
+        let (block, from) = (self.block_size(), size.div_ceil(self.block_size()));
+        self.free_steps(ino, from, extents::MOST_BLOCKS + 1, |inode, end| {
+            let end = end.saturating_mul(block).max(size);
+            inode.set_size(inode.size().min(end));
+        })
+    }
+
+    /// Frees what a file has in a range of blocks, from its end on, in steps.
+    fn free_steps(
+        &mut self,
+        ino: u32,
+        from: u64,
+        to: u64,
+        note: impl Fn(&mut Inode, u64),
+    ) -> Result<()> {
+        let mut end = to;
+        while end > from {
+            end = self.attempt(|volume| {
+                let mut inode = volume.inode(ino)?;
+                if inode.kind() != inode::FILE || !inode.has(inode::EXTENTS) {
+                    return Err(ErrorKind::Unsupported);
+                }
+                let left = volume.free_last(&mut inode, from, end)?.unwrap_or(from);
+                note(&mut inode, left);
+                volume.touch_data(&mut inode);
+                volume.put_inode(&inode)?;
+                Ok(left)
+            })?;
         }
         Ok(())
-    }
-
-    /// Bytes that are freed in one step.
-    fn freed_at_once(&self) -> u64 {
-        FREED_AT_ONCE * self.block_size
-    }
-
-    /// Blocks that a file has beside those of these runs: of its extent tree, set aside behind its
-    /// end, of attributes.
-    fn tree_blocks(&mut self, ino: u32, runs: &[Run]) -> Result<u64> {
-        let held: u64 = runs.iter().map(|run| run.len).sum();
-        let all = self.fs.inode(number(ino)?).map_err(kind)?.blocks * SECTOR;
-        Ok(all.saturating_sub(held) / self.block_size)
-    }
-
-    /// Frees the blocks of a range of whole blocks below the size. The crate refuses to take the
-    /// last child from an inner node of the extent tree, unless that is the inode's: it can't write
-    /// an empty one. So blocks stay in the first round, few of them; the tree is built anew, where
-    /// they share nodes, and they go in the next.
-    fn free(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
-        let mut before = usize::MAX;
-        loop {
-            let kept = self.free_most(ino, from, to)?;
-            if kept == 0 {
-                return Ok(());
-            }
-            if kept >= before {
-                return Err(ErrorKind::Corrupted);
-            }
-            before = kept;
-            self.rebuild(ino)?;
-        }
-    }
-
-    /// Frees what can be freed of a range, from its end on, in steps that may be committed apart.
-    /// Returns how many pieces stay.
-    fn free_most(&mut self, ino: u32, from: u64, to: u64) -> Result<usize> {
-        let runs = self.extents(ino, from, to - from)?;
-        let (mut end, mut kept) = (to, 0);
-        while let Some(at) = last_bytes(&runs, end, self.freed_at_once()) {
-            if !self.has_freed(ino, at, end)? {
-                let part = runs.partition_point(|run| run.at + run.len <= at);
-                for run in runs[part..].iter().map_while(|&run| clip(run, at, end)) {
-                    kept += usize::from(!self.has_freed(ino, run.at, run.at + run.len)?);
-                }
-            }
-            end = at;
-            self.begin_change()?;
-        }
-        Ok(kept)
-    }
-
-    /// Frees the blocks of a range, unless the crate can't as the extent tree is.
-    fn has_freed(&mut self, ino: u32, from: u64, to: u64) -> Result<bool> {
-        match self.remove_blocks(ino, from, to) {
-            Err(ErrorKind::Corrupted) => Ok(false),
-            done => done.map(|()| true),
-        }
-    }
-
-    /// Has the crate build a file's extent tree anew, by a block that is put in before its last one
-    /// and taken out again. Both are committed together.
-    fn rebuild(&mut self, ino: u32) -> Result<()> {
-        self.sync()?;
-        let inode = number(ino)?;
-        let (size, block) = (self.fs.inode(inode).map_err(kind)?.size, self.block_size);
-        let runs = self.extents(ino, 0, self.ceil(size))?;
-        // The new tree is built while the old one is there, twice, and neither's blocks come back
-        // before the commit.
-        if self.space().free < 2 * self.tree_blocks(ino, &runs)? + runs.len() as u64 / 8 + 16 {
-            return Err(ErrorKind::NoSpace);
-        }
-        let at = self.floor(size.checked_sub(1).ok_or(ErrorKind::Corrupted)?);
-        self.attempt(|fs| fs.operate_inode_range(inode, at, block, RangeOperation::Insert))?;
-        self.attempt(|fs| fs.operate_inode_range(inode, at, block, RangeOperation::Collapse))
-    }
-
-    fn resize_now(&mut self, ino: u32, size: u64) -> Result<()> {
-        let old = self.fs.inode(number(ino)?).map_err(kind)?.size;
-        let tail = old.min(size);
-        if tail % self.block_size != 0 {
-            let block = self.floor(tail);
-            for run in self.extents(ino, block, self.block_size)? {
-                self.shield(run.disk);
-            }
-        }
-        if size < old {
-            let from = self.ceil(size);
-            self.unshield(ino, from, self.ceil(old) - from.min(old))?;
-            self.freed = true;
-        }
-        let ino = number(ino)?;
-        self.attempt(|fs| fs.truncate_inode(ino, size))
     }
 
     /// Frees the blocks that lie wholly in the range; it reads as zeroes then. The rest is the
@@ -794,73 +854,10 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn punch(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
-        let (from, to) = (self.ceil(at), self.floor(at + len));
-        if from >= to {
-            return Ok(());
-        }
-        self.begin_change()?;
-        self.punch_now(ino, from, to)
-    }
-
-    fn punch_now(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
-        self.unshield(ino, from, to - from)?;
-        self.freed = true;
-        if self.free_most(ino, from, to)? == 0 {
-            return Ok(());
-        }
-        self.set_apart(ino, from, to)?;
-        self.free(ino, from, to)
-    }
-
-    fn remove_blocks(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
-        let ino = number(ino)?;
-        self.attempt(|fs| fs.operate_inode_range(ino, from, to - from, RangeOperation::PunchHole))
-    }
-
-    /// Makes extents begin and end where a range does. The crate can't take blocks out of an
-    /// extent's middle if the node that the extent is in has no room for one more. It makes room
-    /// where blocks change between written and unwritten, so that is what blocks of the range do,
-    /// which are about to go.
-    fn set_apart(&mut self, ino: u32, from: u64, to: u64) -> Result<()> {
-        for run in self.extents(ino, from, to - from)? {
-            if run.unwritten {
-                self.call_written(ino, run, run.at + run.len)?;
-            } else {
-                let zero = RangeOperation::Zero(ZeroRangeOptions::KEEP_SIZE);
-                let ino = number(ino)?;
-                self.attempt(|fs| fs.operate_inode_range(ino, run.at, run.len, zero))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees what is set aside and was never written of a file that has just lost its last name,
-    /// behind its size too: mounting again after a crash would lose these blocks. What it reads as
-    /// stays. Nothing is committed between the name's end and this.
-    fn drop_unwritten(&mut self, ino: u32) -> Result<()> {
-        let file = self.attributes(ino)?;
-        if file.mode & 0o170000 != 0o100000 || file.blocks == 0 || !file.has_extents {
-            return Ok(());
-        }
-        let runs = self.extents(ino, 0, self.ceil(file.size))?;
-        for run in runs.iter().filter(|run| run.unwritten) {
-            self.punch_now(ino, run.at, self.ceil(run.at + run.len))?;
-        }
-        let seen: u64 = runs.iter().map(|run| run.len).sum();
-        if seen == file.blocks * SECTOR {
-            return Ok(());
-        }
-        // Behind its size is something, or its extents have blocks of their own.
-        let most = MOST_BLOCKS * self.block_size;
-        self.resize_now(ino, most)?;
-        self.shrink(ino, file.size, most)?;
-        self.resize_now(ino, file.size)
-    }
-
-    /// The name is gone, whatever becomes of the rest: blocks that can't be freed now are freed by
-    /// [`reap`](Self::reap).
-    pub(crate) fn lost_last_name(&mut self, ino: u32) {
-        let _ = self.drop_unwritten(ino);
+        let (from, to) = (self.ceil(at), self.floor(at.saturating_add(len)));
+        let size = self.block_size();
+        let to = (to / size).min(extents::MOST_BLOCKS + 1);
+        self.free_steps(ino, from / size, to, |_, _| {})
     }
 
     /// Frees an inode that has no name any more and that the host no longer uses.
@@ -880,37 +877,13 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn reap(&mut self, ino: u32) -> Result<()> {
-        self.begin_change()?;
-        let info = self.fs.inode(number(ino)?).map_err(kind)?;
-        let is_file = info.mode & 0o170000 == 0o100000;
-        self.freed = true;
-        self.index.forget(ino);
-        let inode = number(ino)?;
-        let all = info.blocks * SECTOR;
-        if is_file && all > 0 && self.written(ino, info.size)? == all {
-            // The last step is the crate's.
-            self.shrink(ino, 0, info.size)?;
-        } else if is_file && all > 0 {
-            // Blocks that were set aside and never written, maybe behind the size, go by a
-            // truncation only: the crate loses them with the inode else.
-            let most = MOST_BLOCKS * self.block_size;
-            self.resize_now(ino, most)?;
-            self.shrink(ino, 0, most)?;
-            self.attempt(|fs| fs.truncate_inode(inode, 0))?;
-        }
-        self.attempt(|fs| fs.reap_unlinked_inode(inode))
-    }
-
-    /// Bytes of a file's blocks below its size that were written.
-    fn written(&mut self, ino: u32, size: u64) -> Result<u64> {
-        let runs = self.extents(ino, 0, self.ceil(size))?;
-        Ok(runs.iter().filter(|run| !run.unwritten).map(|run| run.len).sum())
+        self.reap_all(ino)
     }
 
     /// Commits all that was done, data included: see [`Device::flush`].
     ///
     /// # Errors
-    /// I/O. The journal takes nothing more after a failure.
+    /// I/O. Nothing more is changed after a failure.
     ///
     /// ```
     /// # volume::example::run(|volume| {
@@ -919,48 +892,89 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn sync(&mut self) -> Result<()> {
-        self.allow_all();
-        self.fs.sync().map_err(kind)?;
-        self.commit()?;
-        self.freed = false;
-        Ok(())
-    }
-
-    /// What the crate has in its caches belongs to what is committed, however much that is.
-    fn allow_all(&mut self) {
-        if let Some(transaction) = &mut self.state.lock().transaction {
-            transaction.is_full = true;
+        if self.is_read_only {
+            return Ok(());
         }
+        self.commit()?;
+        self.busy.clear();
+        Ok(())
     }
 
     fn commit(&mut self) -> Result<()> {
-        let Some(journal) = &mut self.journal else { return Ok(()) };
-        let now = self.clock.now().unwrap_or(Timestamp::new(0, 0));
-        journal.commit(&self.state, &mut self.device, now)
-    }
-
-    /// Before a change, and the next step of one long change: commits if much waits for that.
-    fn begin_change(&mut self) -> Result<()> {
-        if self.state.lock().is_much() {
-            self.sync()?;
+        if self.journal.as_ref().is_some_and(|journal| journal.is_aborted) {
+            return Err(ErrorKind::JournalAborted);
+        }
+        let now = self.now();
+        self.seal_maps()?;
+        self.put_superblock()?;
+        self.store.cache.seal();
+        if let Some(journal) = &mut self.journal {
+            return journal.commit(&mut self.store, now);
+        }
+        // Data first, and then what makes it reachable, whatever of that a crash leaves.
+        let failed = |_| ErrorKind::Io;
+        self.store.device.flush().map_err(failed)?;
+        if self.store.cache.waiting() > 0 {
+            self.store.cache.committed();
+            self.store.write_logged().map_err(failed)?;
+            self.store.cache.checkpointed();
+            self.store.device.flush().map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Makes a change. If it is more than the journal can take with what waits already, all of that
-    /// is committed, and the change is made anew.
-    pub(crate) fn attempt<T>(
-        &mut self,
-        change: impl Fn(&mut Ext4<Shadow<D>, Services>) -> core::result::Result<T, Ext4Error>,
-    ) -> Result<T> {
-        match change(&mut self.fs) {
-            Err(error) if is_of_journal(error) => {
+    /// Has the superblock say what is free, if it doesn't.
+    fn put_superblock(&mut self) -> Result<()> {
+        let (block, at) = self.layout.superblock();
+        let place = self.store.place(block)?;
+        let there = &self.store.cache.bytes(place)[at..at + layout::SUPERBLOCK];
+        groups::note_counts(&mut self.superblock, &self.counts);
+        layout::seal(&mut self.superblock);
+        if there != &*self.superblock {
+            bytes::put(self.store.cache.edit(place), at, &self.superblock);
+        }
+        Ok(())
+    }
+
+    /// Makes a change, which is all or nothing. Commits before, if much waits for that, and once
+    /// more if there is no room before what was freed is committed.
+    pub(crate) fn attempt<T>(&mut self, change: impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        if self.is_read_only {
+            return Err(ErrorKind::ReadOnly);
+        }
+        if let Some(journal) = &self.journal {
+            if journal.is_aborted {
+                return Err(ErrorKind::JournalAborted);
+            }
+            if self.store.cache.waiting() > journal.most() / 2 {
                 self.sync()?;
-                change(&mut self.fs)
+            }
+        }
+        if self.store.is_much() {
+            self.sync()?;
+        }
+        match self.attempt_once(&change) {
+            Err(ErrorKind::NoSpace) if !self.busy.is_empty() => {
+                self.sync()?;
+                self.attempt_once(&change)
             }
             done => done,
         }
-        .map_err(kind)
+    }
+
+    fn attempt_once<T>(&mut self, change: &impl Fn(&mut Self) -> Result<T>) -> Result<T> {
+        self.store.cache.begin();
+        let counts = self.counts;
+        let done = change(self);
+        match done {
+            Ok(_) => self.orphans.append(&mut self.lost),
+            Err(_) => {
+                self.store.cache.take_back();
+                self.counts = counts;
+                self.lost.clear();
+            }
+        }
+        done
     }
 
     /// Gives back the memory of metadata and names that are remembered and can be read again.
@@ -973,7 +987,7 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn forget(&mut self) {
-        self.state.lock().cache.drop_eldest(0);
+        self.store.cache.drop_eldest(0);
         self.index.clear();
     }
 
@@ -994,43 +1008,46 @@ impl<D: Device> Volume<D> {
     /// # Ok::<(), ErrorKind>(())
     /// ```
     pub fn unmount(&mut self) -> Result<()> {
-        self.allow_all();
-        self.fs.unmount().map_err(kind)?;
-        self.commit()?;
-        if let Some(journal) = &mut self.journal {
-            journal.checkpoint(&self.state, &mut self.device)?;
-            journal.close(&mut self.device)?;
+        if !self.orphans.is_empty() {
+            return Err(ErrorKind::Busy);
         }
+        if self.is_read_only {
+            return Ok(());
+        }
+        if self.journal.is_none() {
+            self.sync()?;
+            self.set_state(|state| state | layout::VALID);
+        }
+        self.sync()?;
+        if let Some(journal) = &mut self.journal {
+            journal.checkpoint(&mut self.store)?;
+            journal.close(&mut self.store.device)?;
+        }
+        self.is_read_only = true;
         Ok(())
     }
 
     fn floor(&self, at: u64) -> u64 {
-        at & !(self.block_size - 1)
+        at - at % self.block_size()
     }
 
     fn ceil(&self, at: u64) -> u64 {
-        at.next_multiple_of(self.block_size)
+        at.div_ceil(self.block_size()).saturating_mul(self.block_size())
     }
+}
 
-    fn shield(&self, disk: u64) {
-        self.state.lock().shielded.insert(disk / self.block_size);
-    }
+/// What blocks are given out for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    /// The host writes there.
+    Written,
+    Unwritten,
+}
 
-    /// Lifts the shield from what the file owns of a range, before it is freed.
-    fn unshield(&mut self, ino: u32, at: u64, len: u64) -> Result<()> {
-        if self.state.lock().shielded.is_empty() {
-            return Ok(());
-        }
-        for run in self.extents(ino, at, len)? {
-            let (from, to) = (run.disk / self.block_size, (run.disk + run.len) / self.block_size);
-            let mut state = self.state.lock();
-            let lifted: Vec<u64> = state.shielded.range(from..to).copied().collect();
-            for block in lifted {
-                state.shielded.remove(&block);
-            }
-        }
-        Ok(())
-    }
+/// What a range lacks.
+enum Gap {
+    Hole { at: u64, len: u64 },
+    Unwritten(Extent),
 }
 
 /// The part of a run in `from..to`.
@@ -1042,20 +1059,6 @@ fn clip(run: Run, from: u64, to: u64) -> Option<Run> {
         len: end - start,
         ..run
     })
-}
-
-/// Where the last `most` bytes of the runs below `end` begin.
-fn last_bytes(runs: &[Run], end: u64, most: u64) -> Option<u64> {
-    let below = &runs[..runs.partition_point(|run| run.at < end)];
-    let (mut left, mut start) = (most, None);
-    for run in below.iter().rev().filter_map(|&run| clip(run, 0, end)) {
-        start = Some(run.at + run.len.saturating_sub(left));
-        if run.len >= left {
-            break;
-        }
-        left -= run.len;
-    }
-    start
 }
 
 /// Whether runs leave nothing of `from..to` out, and are all written.

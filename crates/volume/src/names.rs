@@ -1,15 +1,12 @@
-//! Names and attributes: the part of the crate's interface that is used as it is.
+//! Names and attributes.
 
 use alloc::vec::Vec;
 
-use rsext4::{
-    DeviceNumber, DirectoryEntryType, FileName, FilePermissions, InodeFlags, InodeInfo,
-    InodeMetadataUpdate, InodeNumber, MutationContext, RenameOptions, SpecialInodeKind,
-    XattrNamespace, XattrSetMode,
-};
-
+use crate::bytes::{get32, put, put32};
+use crate::dir::Place;
 use crate::index::{is_dots, Known};
-use crate::{kind, number, Cursor, Device, ErrorKind, Result, Timestamp, Volume};
+use crate::inode::{self, Inode};
+use crate::{extents, Cursor, Device, ErrorKind, Result, Timestamp, Volume};
 
 /// Blocks that a directory without an index on the disk may have and be walked at each look-up.
 const FEW_BLOCKS: u64 = 4;
@@ -17,13 +14,13 @@ const FEW_BLOCKS: u64 = 4;
 const LEARNED: usize = 256;
 
 /// Flags of an inode, as `chattr` sets them: each write waits for the disk.
-pub const SYNC: u32 = InodeFlags::SYNC.bits();
+pub const SYNC: u32 = inode::SYNC;
 /// It can't be changed, nor get a name or lose one.
-pub const IMMUTABLE: u32 = InodeFlags::IMMUTABLE.bits();
+pub const IMMUTABLE: u32 = inode::IMMUTABLE;
 /// It can only be written to behind its end; a directory can only get names.
-pub const APPEND_ONLY: u32 = InodeFlags::APPEND.bits();
+pub const APPEND_ONLY: u32 = inode::APPEND_ONLY;
 /// Reads leave its access time.
-pub const NO_ATIME: u32 = InodeFlags::NO_ATIME.bits();
+pub const NO_ATIME: u32 = inode::NO_ATIME;
 
 /// What an inode says of itself.
 ///
@@ -59,26 +56,6 @@ pub struct Attributes {
     pub flags: u32,
 }
 
-impl From<InodeInfo> for Attributes {
-    fn from(info: InodeInfo) -> Self {
-        Attributes {
-            ino: info.number.raw(),
-            mode: u32::from(info.mode),
-            uid: info.uid,
-            gid: info.gid,
-            links: u32::from(info.links),
-            size: info.size,
-            blocks: info.blocks,
-            atime: info.atime,
-            mtime: info.mtime,
-            ctime: info.ctime,
-            device: info.device_number.map(|number| (number.major(), number.minor())),
-            has_extents: info.flags.contains(InodeFlags::EXTENTS),
-            flags: info.flags.bits(),
-        }
-    }
-}
-
 /// Which of an inode's lists says what each user may do.
 ///
 /// ```
@@ -98,10 +75,11 @@ pub enum AccessList {
 }
 
 impl AccessList {
-    fn namespace(self) -> XattrNamespace {
+    /// The kind of attribute that it is.
+    fn kind(self) -> u8 {
         match self {
-            AccessList::Own => XattrNamespace::PosixAclAccess,
-            AccessList::Default => XattrNamespace::PosixAclDefault,
+            AccessList::Own => 2,
+            AccessList::Default => 3,
         }
     }
 }
@@ -188,25 +166,51 @@ pub struct Entry {
     pub next: Cursor,
 }
 
-fn name(bytes: &[u8]) -> Result<FileName<'_>> {
-    FileName::new(bytes).map_err(kind)
-}
+/// Links that an inode can have; a directory with more says that it has one.
+const MOST_LINKS: u16 = 65_000;
+/// Directories between a directory and the root, at most.
+const DEEPEST: usize = 1 << 16;
 
-fn permissions(perm: u32) -> Result<FilePermissions> {
-    FilePermissions::new((perm & 0o7777) as u16).map_err(kind)
-}
-
-const fn type_bits(file_type: DirectoryEntryType) -> u32 {
-    match file_type {
-        DirectoryEntryType::Unknown => 0,
-        DirectoryEntryType::RegularFile => 0o100000,
-        DirectoryEntryType::Directory => 0o040000,
-        DirectoryEntryType::CharacterDevice => 0o020000,
-        DirectoryEntryType::BlockDevice => 0o060000,
-        DirectoryEntryType::Fifo => 0o010000,
-        DirectoryEntryType::Socket => 0o140000,
-        DirectoryEntryType::Symlink => 0o120000,
+/// The type bits that a directory's entry says.
+fn type_bits(kind: u8) -> u32 {
+    match kind {
+        1 => 0o100_000,
+        2 => 0o040_000,
+        3 => 0o020_000,
+        4 => 0o060_000,
+        5 => 0o010_000,
+        6 => 0o140_000,
+        7 => 0o120_000,
+        _ => 0,
     }
+}
+
+/// A device's numbers as an inode has them: short ones in 16 bits, others in 32.
+fn device(map: &[u8]) -> (u32, u32) {
+    let (old, new) = (get32(map, 0), get32(map, 4));
+    match old {
+        0 => (new >> 8 & 0xfff, new & 0xff | new >> 12 & 0xf_ff00),
+        _ => (old >> 8 & 0xff, old & 0xff),
+    }
+}
+
+fn put_device(map: &mut [u8], major: u32, minor: u32) -> Result<()> {
+    if major > 0xfff || minor > 0xf_ffff {
+        return Err(ErrorKind::InvalidInput);
+    }
+    match major < 256 && minor < 256 {
+        true => put32(map, 0, major << 8 | minor),
+        false => put32(map, 4, minor & 0xff | major << 8 | (minor & !0xff) << 12),
+    }
+    Ok(())
+}
+
+/// A name that may be made, moved or taken away.
+fn named(text: &[u8]) -> Result<()> {
+    if is_dots(text) {
+        return Err(ErrorKind::InvalidInput);
+    }
+    Ok(())
 }
 
 impl<D: Device> Volume<D> {
@@ -220,7 +224,28 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn attributes(&mut self, ino: u32) -> Result<Attributes> {
-        Ok(self.fs.inode(number(ino)?).map_err(kind)?.into())
+        let inode = self.inode(ino)?;
+        Ok(self.attributes_of(&inode))
+    }
+
+    fn attributes_of(&self, inode: &Inode) -> Attributes {
+        let (uid, gid) = inode.owner();
+        let is_device = matches!(inode.kind(), 0o020_000 | 0o060_000);
+        Attributes {
+            ino: inode.ino,
+            mode: inode.mode().into(),
+            uid,
+            gid,
+            links: inode.links().into(),
+            size: inode.size(),
+            blocks: self.inode_blocks(inode),
+            atime: inode.seconds(inode::ATIME),
+            mtime: inode.seconds(inode::MTIME),
+            ctime: inode.seconds(inode::CTIME),
+            device: is_device.then(|| device(inode.map())),
+            has_extents: inode.has(inode::EXTENTS),
+            flags: inode.flags(),
+        }
     }
 
     /// # Errors
@@ -236,17 +261,25 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn change(&mut self, ino: u32, change: &Change) -> Result<Attributes> {
-        self.begin_change()?;
-        let update = InodeMetadataUpdate {
-            permissions: change.perm.map(permissions).transpose()?,
-            owner: change.owner,
-            atime: change.atime,
-            mtime: change.mtime,
-            flags: change.flags.map(InodeFlags::from_bits_retain),
-            ..InodeMetadataUpdate::default()
-        };
-        let ino = number(ino)?;
-        Ok(self.attempt(|fs| fs.update_inode_metadata(ino, update))?.into())
+        self.attempt(|volume| {
+            let mut inode = volume.inode(ino)?;
+            if let Some(perm) = change.perm {
+                inode.set_mode(inode.kind() | (perm & 0o7777) as u16);
+            }
+            if let Some(owner) = change.owner {
+                inode.set_owner(owner);
+            }
+            if let Some(flags) = change.flags {
+                let set = flags & inode::SETTABLE;
+                inode.set_flags(inode.flags() & !inode::SETTABLE | set);
+            }
+            for (time, to) in [(inode::ATIME, change.atime), (inode::MTIME, change.mtime)] {
+                to.into_iter().for_each(|to| inode.set_time(time, to));
+            }
+            inode.set_time(inode::CTIME, volume.now());
+            volume.put_inode(&inode)?;
+            Ok(volume.attributes_of(&inode))
+        })
     }
 
     /// An inode's access list, as it is on the disk, if it has one.
@@ -263,11 +296,8 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn access_list(&mut self, ino: u32, which: AccessList) -> Result<Option<Vec<u8>>> {
-        match self.fs.get_xattr(number(ino)?, which.namespace(), b"") {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(kind(error)),
-        }
+        let inode = self.inode(ino)?;
+        self.attribute(&inode, which.kind())
     }
 
     /// Gives an inode an access list, in place of what it had.
@@ -287,10 +317,11 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn set_access_list(&mut self, ino: u32, which: AccessList, bytes: &[u8]) -> Result<()> {
-        self.begin_change()?;
-        let ino = number(ino)?;
-        let mode = XattrSetMode::Upsert;
-        self.attempt(|fs| fs.set_xattr(ino, which.namespace(), b"", bytes, mode))
+        self.attempt(|volume| {
+            let mut inode = volume.inode(ino)?;
+            inode.set_time(inode::CTIME, volume.now());
+            volume.set_attribute(&mut inode, which.kind(), bytes)
+        })
     }
 
     /// The inode that has a name in a directory.
@@ -327,8 +358,9 @@ impl<D: Device> Volume<D> {
 
     /// The inode that has a name, as the directory on the disk says.
     fn find(&mut self, dir: u32, text: &[u8]) -> Result<Option<Attributes>> {
-        let found = self.fs.lookup_child(number(dir)?, name(text)?).map_err(kind)?;
-        Ok(found.map(Attributes::from))
+        let dir = self.inode(dir)?;
+        let Some(found) = self.find_name(&dir, text)? else { return Ok(None) };
+        Ok(Some(self.attributes(found.ino)?))
     }
 
     /// What the index knows of a name; it learns more of the directory if that is large and a list.
@@ -337,10 +369,9 @@ impl<D: Device> Volume<D> {
             return Ok(Known::Unknown);
         }
         if !self.index.has(dir) {
-            let info = self.fs.inode(number(dir)?).map_err(kind)?;
-            let is_walked =
-                info.is_directory() && !info.flags.contains(InodeFlags::DIRECTORY_INDEX);
-            if !is_walked || info.size <= FEW_BLOCKS * self.block_size {
+            let inode = self.inode(dir)?;
+            let is_walked = inode.is_dir() && !inode.has(inode::INDEX);
+            if !is_walked || inode.size() <= FEW_BLOCKS * self.block_size() {
                 return Ok(Known::Unknown);
             }
             self.index.begin(dir);
@@ -387,16 +418,64 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn list(&mut self, dir: u32, from: Cursor, max: usize) -> Result<Vec<Entry>> {
-        let entries = self.fs.read_directory(number(dir)?, from, max).map_err(kind)?;
-        Ok(entries
-            .into_iter()
-            .map(|entry| Entry {
-                ino: entry.inode.raw(),
-                file_type: type_bits(entry.file_type),
-                name: entry.name,
-                next: entry.next_cursor,
-            })
-            .collect())
+        let inode = self.inode(dir)?;
+        let behind = match from {
+            Cursor::End => return Ok(Vec::new()),
+            Cursor::Linear { offset } => return self.list_by_offset(&inode, offset, max),
+            Cursor::Start => None,
+            Cursor::Hashed { hash, minor } => Some((hash, minor)),
+        };
+        self.dir_blocks(&inode)?;
+        if !inode.has(inode::INDEX) {
+            return match behind {
+                None => self.list_by_offset(&inode, 0, max),
+                Some(_) => Err(ErrorKind::InvalidInput),
+            };
+        }
+        let mut all = Vec::new();
+        if behind.is_none() {
+            // They aren't in the index; the first hash is behind them.
+            for name in [&b"."[..], b".."] {
+                let found = self.find_name(&inode, name)?.ok_or(ErrorKind::Corrupted)?;
+                let next = match name.len() {
+                    1 => Cursor::Linear { offset: crate::dir::needs(1) as u64 },
+                    _ => Cursor::Hashed { hash: 0, minor: 0 },
+                };
+                all.push(Entry {
+                    ino: found.ino,
+                    file_type: type_bits(2),
+                    name: name.into(),
+                    next,
+                });
+            }
+        }
+        let left = max.saturating_sub(all.len());
+        if left == 0 {
+            all.truncate(max);
+            return Ok(all);
+        }
+        let behind = behind.filter(|&behind| behind != (0, 0));
+        let Some(found) = self.list_hashed(&inode, behind, left)? else {
+            return self.list_by_offset(&inode, 0, max);
+        };
+        all.extend(found.into_iter().map(|((hash, minor), ino, kind, name)| Entry {
+            ino,
+            file_type: type_bits(kind),
+            name,
+            next: Cursor::Hashed { hash, minor },
+        }));
+        Ok(all)
+    }
+
+    fn list_by_offset(&mut self, dir: &Inode, from: u64, max: usize) -> Result<Vec<Entry>> {
+        let found = self.list_in_order(dir, from, max)?;
+        let entry = |(ino, kind, name, offset)| Entry {
+            ino,
+            file_type: type_bits(kind),
+            name,
+            next: Cursor::Linear { offset },
+        };
+        Ok(found.into_iter().map(entry).collect())
     }
 
     /// Makes something under a name that is free.
@@ -420,13 +499,10 @@ impl<D: Device> Volume<D> {
         perm: u32,
         owner: (u32, u32),
     ) -> Result<Attributes> {
-        self.begin_change()?;
-        let who = MutationContext::new(owner.0, owner.1, 0, 0);
-        let made = self.create_in(number(dir)?, name(text)?, new, permissions(perm)?, who);
+        named(text)?;
+        let made = self.attempt(|volume| volume.create_in(dir, text, new, perm, owner));
         match &made {
-            Ok(made) => {
-                self.index.set(dir, text, Some(made.ino));
-            }
+            Ok(made) => self.index.set(dir, text, Some(made.ino)),
             Err(_) => self.name_changed(dir, text),
         }
         made
@@ -434,33 +510,112 @@ impl<D: Device> Volume<D> {
 
     fn create_in(
         &mut self,
-        parent: InodeNumber,
-        text: FileName<'_>,
+        dir: u32,
+        text: &[u8],
         new: New<'_>,
-        perm: FilePermissions,
-        who: MutationContext,
+        perm: u32,
+        owner: (u32, u32),
     ) -> Result<Attributes> {
-        let device = |major, minor| DeviceNumber::new(major, minor).map_err(kind);
-        let special = match new {
+        let mut parent = self.free_name(dir, text)?;
+        let kind = match new {
+            New::File => inode::FILE,
+            New::Dir => inode::DIR,
+            New::Symlink(_) => inode::LINK,
+            New::Fifo => 0o010_000,
+            New::Socket => 0o140_000,
+            New::CharDevice(..) => 0o020_000,
+            New::BlockDevice(..) => 0o060_000,
+        };
+        let group = (dir - 1) / self.layout.group_inodes;
+        let ino = self.take_inode(group, kind == inode::DIR)?;
+        let mut inode = self.new_inode(ino)?;
+        let (now, size) = (self.now(), self.layout.inode_size);
+        inode.born(kind | (perm & 0o7777) as u16, &parent, size, now);
+        inode.set_owner(owner);
+        inode.set_links(1);
+        match new {
             New::File => {
-                return Ok(self
-                    .attempt(|fs| fs.create_regular_file(who, parent, text, perm))?
-                    .into());
+                extents::plant(inode.map_mut());
+                inode.set_flags(inode.flags() | inode::EXTENTS);
             }
             New::Dir => {
-                return Ok(self.attempt(|fs| fs.create_directory(who, parent, text, perm))?.into())
+                self.found_dir(&mut inode, dir)?;
+                inode.set_links(2);
+                self.add_link(&mut parent)?;
             }
-            New::Symlink(target) => {
-                return Ok(self.attempt(|fs| fs.create_symlink(who, parent, text, target))?.into());
+            New::Symlink(target) => self.put_target(&mut inode, target)?,
+            New::Fifo | New::Socket => {}
+            New::CharDevice(major, minor) | New::BlockDevice(major, minor) => {
+                put_device(inode.map_mut(), major, minor)?;
             }
-            New::Fifo => SpecialInodeKind::Fifo,
-            New::Socket => SpecialInodeKind::Socket,
-            New::CharDevice(major, minor) => {
-                SpecialInodeKind::CharacterDevice(device(major, minor)?)
-            }
-            New::BlockDevice(major, minor) => SpecialInodeKind::BlockDevice(device(major, minor)?),
+        }
+        self.put_inode(&inode)?;
+        self.add_name(&mut parent, text, ino, inode.mode())?;
+        self.touch(&mut parent);
+        self.put_inode(&parent)?;
+        Ok(self.attributes_of(&inode))
+    }
+
+    /// A directory in which a name can be made.
+    fn free_name(&mut self, dir: u32, text: &[u8]) -> Result<Inode> {
+        let parent = self.inode(dir)?;
+        if self.find_name(&parent, text)?.is_some() {
+            return Err(ErrorKind::AlreadyExists);
+        }
+        if parent.links() == 0 {
+            return Err(ErrorKind::NotFound);
+        }
+        Ok(parent)
+    }
+
+    /// Names of a directory have changed.
+    fn touch(&self, dir: &mut Inode) {
+        let now = self.now();
+        dir.set_time(inode::MTIME, now);
+        dir.set_time(inode::CTIME, now);
+    }
+
+    fn add_link(&self, inode: &mut Inode) -> Result<()> {
+        let links = match (inode.is_dir(), inode.links()) {
+            (true, 1) if self.layout.has_many_links => 1,
+            (true, links) if links >= MOST_LINKS - 1 && self.layout.has_many_links => 1,
+            (_, links) if links >= MOST_LINKS => return Err(ErrorKind::TooManyLinks),
+            (_, links) => links + 1,
         };
-        Ok(self.attempt(|fs| fs.create_special_inode(who, parent, text, perm, special))?.into())
+        inode.set_links(links);
+        Ok(())
+    }
+
+    /// A directory below is gone.
+    fn remove_link(dir: &mut Inode) {
+        if dir.links() > 2 {
+            dir.set_links(dir.links() - 1);
+        }
+    }
+
+    /// Whether a link's target is where others have their maps.
+    pub(crate) fn is_short_link(&self, inode: &Inode) -> bool {
+        let each = self.block_size() / inode::SECTOR;
+        let own = if inode.attributes() == 0 { 0 } else { each };
+        self.inode_blocks(inode) <= own && inode.size() < inode::MAP.len() as u64
+    }
+
+    fn put_target(&mut self, inode: &mut Inode, target: &[u8]) -> Result<()> {
+        if target.is_empty() || target.len() >= self.layout.block_size {
+            return Err(ErrorKind::InvalidInput);
+        }
+        inode.set_size(target.len() as u64);
+        if target.len() < inode::MAP.len() {
+            put(inode.map_mut(), 0, target);
+            return Ok(());
+        }
+        extents::plant(inode.map_mut());
+        inode.set_flags(inode.flags() | inode::EXTENTS);
+        let start = self.take_own_block(inode)?;
+        let extent = extents::Extent { at: 0, len: 1, start, is_unwritten: false };
+        self.add_extent(inode, extent)?;
+        put(self.store.fresh(start, crate::cache::Seal::None), 0, target);
+        Ok(())
     }
 
     /// Gives an inode that isn't a directory another name.
@@ -478,19 +633,33 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn link(&mut self, ino: u32, dir: u32, text: &[u8]) -> Result<Attributes> {
-        self.begin_change()?;
-        let (inode, parent, called) = (number(ino)?, number(dir)?, name(text)?);
-        let linked = self.attempt(|fs| fs.hard_link(inode, parent, called));
+        named(text)?;
+        let linked = self.attempt(|volume| {
+            let mut parent = volume.free_name(dir, text)?;
+            let mut inode = volume.inode(ino)?;
+            if inode.is_dir() {
+                return Err(ErrorKind::PermissionDenied);
+            }
+            if inode.links() == 0 {
+                return Err(ErrorKind::NotFound);
+            }
+            volume.add_link(&mut inode)?;
+            inode.set_time(inode::CTIME, volume.now());
+            volume.add_name(&mut parent, text, ino, inode.mode())?;
+            volume.touch(&mut parent);
+            volume.put_inode(&parent)?;
+            volume.put_inode(&inode)?;
+            Ok(volume.attributes_of(&inode))
+        });
         match &linked {
             Ok(_) => self.index.set(dir, text, Some(ino)),
             Err(_) => self.name_changed(dir, text),
         }
-        Ok(linked?.into())
+        linked
     }
 
     /// Takes away a name of something that isn't a directory. `true`: it was the last, and the
-    /// inode is the host's to [reap](Volume::reap); a file has lost the blocks that were never
-    /// written, which read as zeroes as before.
+    /// inode is the host's to [reap](Volume::reap).
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; I/O and damage.
@@ -507,18 +676,51 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn unlink(&mut self, dir: u32, text: &[u8]) -> Result<bool> {
-        self.begin_change()?;
-        let (parent, called) = (number(dir)?, name(text)?);
-        let gone = self.attempt(|fs| fs.unlink(parent, called));
+        named(text)?;
+        let gone = self.attempt(|volume| {
+            let (parent, place) = volume.name_of(dir, text)?;
+            let mut inode = volume.inode(place.ino)?;
+            if inode.is_dir() {
+                return Err(ErrorKind::IsDirectory);
+            }
+            volume.remove_name(&parent, &place)?;
+            volume.lose_name(&mut inode)?;
+            volume.touched(parent)?;
+            Ok(inode.links() == 0)
+        });
         match &gone {
             Ok(_) => self.index.set(dir, text, None),
             Err(_) => self.name_changed(dir, text),
         }
-        let gone = gone?;
-        if gone.requires_reap() {
-            self.lost_last_name(gone.inode.raw());
+        gone
+    }
+
+    /// A directory, and where it has a name.
+    fn name_of(&mut self, dir: u32, text: &[u8]) -> Result<(Inode, Place)> {
+        let parent = self.inode(dir)?;
+        let place = self.find_name(&parent, text)?.ok_or(ErrorKind::NotFound)?;
+        Ok((parent, place))
+    }
+
+    fn touched(&mut self, mut dir: Inode) -> Result<()> {
+        self.touch(&mut dir);
+        self.put_inode(&dir)
+    }
+
+    /// An inode has a name less; a directory has none then.
+    fn lose_name(&mut self, inode: &mut Inode) -> Result<()> {
+        if inode.links() == 0 {
+            return Err(ErrorKind::Corrupted);
         }
-        Ok(gone.requires_reap())
+        inode.set_links(if inode.is_dir() { 0 } else { inode.links() - 1 });
+        inode.set_time(inode::CTIME, self.now());
+        if inode.links() == 0 {
+            if inode.ino < self.layout.first_inode || self.orphans.contains(&inode.ino) {
+                return Err(ErrorKind::Corrupted);
+            }
+            self.add_orphan(inode);
+        }
+        self.put_inode(inode)
     }
 
     /// Takes away an empty directory, which is the host's to [reap](Volume::reap).
@@ -537,14 +739,23 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn remove_dir(&mut self, dir: u32, text: &[u8]) -> Result<()> {
-        self.begin_change()?;
-        let (parent, called) = (number(dir)?, name(text)?);
-        let gone = self.attempt(|fs| fs.remove_empty_directory(parent, called));
+        named(text)?;
+        let gone = self.attempt(|volume| {
+            let (mut parent, place) = volume.name_of(dir, text)?;
+            let mut inode = volume.inode(place.ino)?;
+            if !volume.is_empty(&inode)? {
+                return Err(ErrorKind::NotEmpty);
+            }
+            volume.remove_name(&parent, &place)?;
+            volume.lose_name(&mut inode)?;
+            Self::remove_link(&mut parent);
+            volume.touched(parent)
+        });
         match &gone {
-            Ok(_) => self.index.set(dir, text, None),
+            Ok(()) => self.index.set(dir, text, None),
             Err(_) => self.name_changed(dir, text),
         }
-        gone.map(|_| ())
+        gone
     }
 
     /// Moves a name. Returns the inode that lost its last name by it, which is the host's to
@@ -570,60 +781,135 @@ impl<D: Device> Volume<D> {
         to: &[u8],
         how: Rename,
     ) -> Result<Option<u32>> {
-        self.begin_change()?;
-        let options = match how {
-            Rename::Replace => RenameOptions::REPLACE,
-            Rename::NoReplace => RenameOptions::NO_REPLACE,
-            Rename::Exchange => RenameOptions::EXCHANGE,
-        };
-        let (parent, old, new_parent, new) =
-            (number(dir)?, name(text)?, number(to_dir)?, name(to)?);
-        let mut moved = self.attempt(|fs| fs.rename(parent, old, new_parent, new, options));
-        // What the crate finds where the name was depends on what the split has put there.
-        let may_split = dir == to_dir && how != Rename::Exchange;
-        if may_split && matches!(moved, Err(ErrorKind::NotFound | ErrorKind::Corrupted)) {
-            // Nothing is split for a name that is there: that one's error stands.
-            let is_new = self.find(dir, to)?.is_none();
-            if let Some(there) = self.find(dir, text)?.filter(|_| is_new) {
-                moved = self.rename_after_split(dir, text, to, &there);
-            }
-        }
+        named(text)?;
+        named(to)?;
+        let moved = self.attempt(|volume| match how {
+            Rename::Exchange => volume.exchange((dir, text), (to_dir, to)).map(|()| None),
+            _ => volume.move_name((dir, text), (to_dir, to), how),
+        });
         self.name_changed(dir, text);
         self.name_changed(to_dir, to);
-        let gone = moved?.replaced.filter(|gone| gone.requires_reap()).map(|gone| gone.inode.raw());
-        gone.into_iter().for_each(|ino| self.lost_last_name(ino));
+        moved
+    }
+
+    fn move_name(
+        &mut self,
+        (dir, text): (u32, &[u8]),
+        (to_dir, to): (u32, &[u8]),
+        how: Rename,
+    ) -> Result<Option<u32>> {
+        let (_, place) = self.name_of(dir, text)?;
+        let mut inode = self.inode(place.ino)?;
+        let parent = self.inode(to_dir)?;
+        let target = self.find_name(&parent, to)?;
+        if target.is_some() && how == Rename::NoReplace {
+            return Err(ErrorKind::AlreadyExists);
+        }
+        if target.is_some_and(|target| target.ino == place.ino) {
+            return Ok(None);
+        }
+        if parent.links() == 0 {
+            return Err(ErrorKind::NotFound);
+        }
+        self.may_move(&inode, to_dir)?;
+        let mut gone = None;
+        match target {
+            Some(target) => {
+                let mut old = self.inode(target.ino)?;
+                match (inode.is_dir(), old.is_dir()) {
+                    (true, false) => return Err(ErrorKind::NotDirectory),
+                    (false, true) => return Err(ErrorKind::IsDirectory),
+                    (true, true) if !self.is_empty(&old)? => return Err(ErrorKind::NotEmpty),
+                    _ => {}
+                }
+                self.point_name(&parent, &target, inode.ino, inode.mode())?;
+                self.lose_name(&mut old)?;
+                if old.is_dir() {
+                    let mut parent = parent;
+                    Self::remove_link(&mut parent);
+                    self.put_inode(&parent)?;
+                }
+                gone = (old.links() == 0).then_some(old.ino);
+            }
+            None => {
+                let mut parent = parent;
+                self.add_name(&mut parent, to, inode.ino, inode.mode())?;
+                self.put_inode(&parent)?;
+            }
+        }
+        // Where it is now: blocks may have been split.
+        let (from, place) = self.name_of(dir, text)?;
+        self.remove_name(&from, &place)?;
+        if inode.is_dir() && dir != to_dir {
+            self.move_dir(&inode, dir, to_dir)?;
+        }
+        for dir in [dir, to_dir] {
+            let dir = self.inode(dir)?;
+            self.touched(dir)?;
+        }
+        inode.set_time(inode::CTIME, self.now());
+        self.put_inode(&inode)?;
         Ok(gone)
     }
 
-    /// Moves a name within a directory of which a block must be split for the new one: a leaf of
-    /// the index, or the only block, which becomes an index. The crate looks for the old name's
-    /// place first, splits the block that it lies in, and finds nothing there, or an index. So
-    /// something empty is made under the new name, which splits what must be split, and the name is
-    /// moved onto that. Both changes are committed together, but for a journal that fills up in
-    /// between.
-    fn rename_after_split(
-        &mut self,
-        dir: u32,
-        text: &[u8],
-        to: &[u8],
-        there: &Attributes,
-    ) -> Result<rsext4::RenameOutcome> {
-        let parent = number(dir)?;
-        let new = if there.mode & 0o170000 == 0o040000 { New::Dir } else { New::File };
-        let who = MutationContext::new(0, 0, 0, 0);
-        let made = self.create_in(parent, name(to)?, new, permissions(0)?, who)?;
-        let (old, target) = (name(text)?, name(to)?);
-        let moved =
-            self.attempt(|fs| fs.rename(parent, old, parent, target, RenameOptions::REPLACE));
-        if moved.is_err() {
-            match new {
-                New::Dir => _ = self.attempt(|fs| fs.remove_empty_directory(parent, target)),
-                _ => _ = self.attempt(|fs| fs.unlink(parent, target)),
+    fn exchange(&mut self, (dir, text): (u32, &[u8]), (to_dir, to): (u32, &[u8])) -> Result<()> {
+        let ((one, a), (other, b)) = (self.name_of(dir, text)?, self.name_of(to_dir, to)?);
+        let (first, second) = (self.inode(a.ino)?, self.inode(b.ino)?);
+        if first.ino == second.ino {
+            return Ok(());
+        }
+        self.may_move(&first, to_dir)?;
+        self.may_move(&second, dir)?;
+        self.point_name(&one, &a, second.ino, second.mode())?;
+        self.point_name(&other, &b, first.ino, first.mode())?;
+        if dir != to_dir {
+            // The one with room for a link more comes last.
+            for (inode, from, to) in [(&first, dir, to_dir), (&second, to_dir, dir)] {
+                if inode.is_dir() {
+                    self.move_dir(inode, from, to)?;
+                }
             }
         }
-        self.reap(made.ino)?;
-        // What was replaced is gone already.
-        moved.map(|_| rsext4::RenameOutcome::default())
+        for dir in [dir, to_dir] {
+            let dir = self.inode(dir)?;
+            self.touched(dir)?;
+        }
+        for mut inode in [first, second] {
+            inode.set_time(inode::CTIME, self.now());
+            self.put_inode(&inode)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a directory can be moved into another: it isn't that, nor above it.
+    fn may_move(&mut self, inode: &Inode, to: u32) -> Result<()> {
+        let mut at = to;
+        if !inode.is_dir() {
+            return Ok(());
+        }
+        for _ in 0..DEEPEST {
+            if at == inode.ino {
+                return Err(ErrorKind::InvalidInput);
+            }
+            if at == self.root() {
+                return Ok(());
+            }
+            let (_, above) = self.name_of(at, b"..")?;
+            at = above.ino;
+        }
+        Err(ErrorKind::Corrupted)
+    }
+
+    /// Has a directory know the one above it, which is another now.
+    fn move_dir(&mut self, inode: &Inode, from: u32, to: u32) -> Result<()> {
+        let above = self.find_name(inode, b"..")?.ok_or(ErrorKind::Corrupted)?;
+        self.point_name(inode, &above, to, inode::DIR)?;
+        let mut old = self.inode(from)?;
+        Self::remove_link(&mut old);
+        self.put_inode(&old)?;
+        let mut new = self.inode(to)?;
+        self.add_link(&mut new)?;
+        self.put_inode(&new)
     }
 
     /// A symbolic link's target.
@@ -640,17 +926,22 @@ impl<D: Device> Volume<D> {
     /// # Ok(()) });
     /// ```
     pub fn read_link(&mut self, ino: u32) -> Result<Vec<u8>> {
-        let info = self.fs.inode(number(ino)?).map_err(kind)?;
-        if u32::from(info.mode) & 0o170000 != 0o120000 {
+        let inode = self.inode(ino)?;
+        let len = inode.size() as usize;
+        if inode.kind() != inode::LINK {
             return Err(ErrorKind::InvalidInput);
         }
-        // The crate makes room for as much as the inode says.
-        if info.size == 0 || info.size > self.block_size {
+        if len == 0 || len > self.layout.block_size {
             return Err(ErrorKind::Corrupted);
         }
-        let mut target = alloc::vec![0; info.size as usize];
-        let n = self.fs.read_inode(number(ino)?, 0, &mut target).map_err(kind)?;
-        target.truncate(n);
-        Ok(target)
+        if self.is_short_link(&inode) {
+            return Ok(inode.map()[..len].to_vec());
+        }
+        let found = match inode.has(inode::EXTENTS) {
+            true => self.extent_of(&inode, 0)?,
+            false => self.indirect_extents(&inode, 0, 1, 1)?.first().copied(),
+        };
+        let extent = found.filter(|extent| !extent.is_unwritten).ok_or(ErrorKind::Corrupted)?;
+        Ok(self.store.read(extent.start)?[..len].to_vec())
     }
 }

@@ -147,39 +147,12 @@ pub fn judge(wanted: &[TestDisk], folder: &Path) -> Vec<String> {
             Ok(output) if output.status.success() => {}
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stdout);
-                if !miscounts_folders_alone(&text, &folder.join(format!("disk{index}"))) {
-                    complaints.push(format!("disk {index}: {}", text.trim()));
-                }
+                complaints.push(format!("disk {index}: {}", text.trim()));
             }
             Err(error) => complaints.push(format!("can't run e2fsck (package e2fsprogs): {error}")),
         }
     }
     complaints
-}
-
-/// Whether all that e2fsck asks about is the number of blocks of folders in many pieces, which the
-/// crate that keeps the metadata counts wrong (`docs/decisions/files.md`).
-fn miscounts_folders_alone(text: &str, image: &Path) -> bool {
-    let is_problem = |line: &&str| line.ends_with("? no") && !line.ends_with("Optimize? no");
-    let problems: Vec<&str> = text.lines().filter(is_problem).collect();
-    !problems.is_empty()
-        && problems.iter().all(|line| {
-            let words: Vec<&str> =
-                line.split([' ', ',', '.']).filter(|word| !word.is_empty()).collect();
-            let ["Inode", inode, "i_blocks", "is", counted, "should", "be", are, ..] = words[..]
-            else {
-                return false;
-            };
-            let (counted, are) = (counted.parse::<u64>(), are.parse::<u64>());
-            matches!((counted, are), (Ok(counted), Ok(are)) if counted < are)
-                && is_folder(image, inode)
-        })
-}
-
-fn is_folder(image: &Path, inode: &str) -> bool {
-    let output =
-        Command::new("debugfs").args(["-R", &format!("stat <{inode}>")]).arg(image).output();
-    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("Type: directory"))
 }
 
 /// Runs a program of e2fsprogs on an image.
@@ -258,33 +231,4 @@ fn add_lists(image: &Path) -> Result<()> {
         bail!("debugfs failed: {}", said.trim());
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_folders_miscounted_blocks_are_overlooked() {
-        let image = tempfile::NamedTempFile::new().unwrap();
-        image.as_file().set_len(4 << 20).unwrap();
-        let made = Command::new("mkfs.ext4")
-            .args(["-q", "-F", "-b", "1024"])
-            .arg(image.path())
-            .status()
-            .unwrap();
-        assert!(made.success());
-        let line = |inode: u32, counted, are| {
-            format!("Inode {inode}, i_blocks is {counted}, should be {are}.  Fix? no")
-        };
-        let overlooks = |text: &str| miscounts_folders_alone(text, image.path());
-        // 2 is the root, 7 the file that room for more groups is kept in.
-        assert!(overlooks(&line(2, 12, 16)));
-        assert!(overlooks(&format!(
-            "Inode 2 could be narrower.  Optimize? no\n\n{}",
-            line(2, 12, 16)
-        )));
-        assert!(!overlooks(&line(2, 16, 12)) && !overlooks(&line(7, 12, 16)) && !overlooks(""));
-        assert!(!overlooks(&format!("{}\nBlock bitmap differences: -9\nFix? no", line(2, 12, 16))));
-    }
 }

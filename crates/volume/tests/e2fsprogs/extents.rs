@@ -94,8 +94,9 @@ fn a_file_of_more_extents_than_may_be_listed_is_refused() {
     volume.unmount().expect("unmount");
     let with = |pieces| mount_with(&disk, Limits { pieces, ..LIMITS }).expect("the volume mounts");
     let mut volume = with(499);
-    assert_eq!(volume.extents(ino, 0, 1).unwrap_err(), volume::ErrorKind::NoMemory);
-    assert_eq!(volume.resize(ino, 0).unwrap_err(), volume::ErrorKind::NoMemory);
+    let all = 1 << 40;
+    assert_eq!(volume.extents(ino, 0, all).unwrap_err(), volume::ErrorKind::NoMemory);
+    assert_eq!(volume.extents(ino, 0, 1).expect("the first is asked for").len(), 1);
     volume.unmount().expect("unmount");
     let mut volume = with(500);
     assert_eq!(volume.extents(ino, 0, 1 << 40).expect("extents").len(), 500);
@@ -103,7 +104,7 @@ fn a_file_of_more_extents_than_may_be_listed_is_refused() {
 }
 
 #[test]
-fn a_volume_that_is_to_delete_a_file_of_too_many_extents_is_refused() {
+fn a_crash_leaves_files_of_many_extents_to_be_deleted() {
     // Both with the journal to be replayed, which has the file's end, and without one.
     for options in [&["-b", "1024"][..], &["-b", "1024", "-O", "^has_journal"]] {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -122,9 +123,7 @@ fn a_volume_that_is_to_delete_a_file_of_too_many_extents_is_refused() {
         volume.sync().expect("sync");
         // It isn't unmounted.
         drop(volume);
-        let refused = mount_with(&disk, Limits { pieces: 499, ..LIMITS });
-        assert_eq!(refused.err(), Some(volume::ErrorKind::NoMemory), "{options:?}");
-        let volume = mount_with(&disk, Limits { pieces: 500, ..LIMITS }).expect("it mounts");
+        let volume = mount_with(&disk, Limits { pieces: 4, ..LIMITS }).expect("it mounts");
         assert_eq!(volume.space().free, free, "{options:?}, {kept}");
     }
 }

@@ -14,7 +14,6 @@
 //! has one set aside in `Fs::pending`.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -38,8 +37,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// bytes copied.
 const RANGES_AT_ONCE: usize = 64;
 const PART: usize = 4096;
-/// What a look at one run comes to, in bytes copied.
-const LOOK: usize = 64;
 /// Bytes that a range takes.
 const RANGE: usize = 48;
 /// Bytes that are given blocks between two looks at how many pieces that made.
@@ -417,32 +414,10 @@ impl Backing {
         Ok(())
     }
 
-    /// The pages below the disk's size that have all their blocks there, of which some were never
-    /// written; with the volume locked.
-    pub(super) fn unwritten(&self, volume: &mut Volume) -> Vec<Range<u64>> {
-        let Ok(runs) = self.known_runs().map_or_else(|| self.load(volume), Ok) else {
-            return Vec::new();
-        };
-        // A thread that stores to a page that lacks blocks asks for room.
-        let lacks = |page: u64| !has_blocks(&runs, page * PAGE, self.size().min((page + 1) * PAGE));
-        let pages = |run: &Run| {
-            let (first, last) = (run.at / PAGE, (run.at + run.len - 1) / PAGE);
-            first + u64::from(lacks(first))..last + u64::from(!lacks(last))
-        };
-        let unwritten = runs.iter().filter(|run| {
-            sched::work_done(LOOK);
-            run.unwritten
-        });
-        unwritten.map(pages).filter(|pages| !pages.is_empty()).collect()
-    }
-
-    /// After the file has lost its last name, with the volume locked: the disk has freed what was
-    /// [`unwritten`](Self::unwritten). It is promised in its place, so that what has been stored
-    /// there finds room, as far as the user may have that kept.
-    pub(super) fn lost_last_name(&self, volume: &mut Volume, unwritten: Vec<Range<u64>>) {
+    /// After the file has lost its last name, with the volume locked.
+    pub(super) fn lost_last_name(&self, volume: &mut Volume) {
         self.deleted.store(true, Ordering::Release);
         self.changed(volume);
-        let _ = unwritten.into_iter().try_for_each(|pages| self.keep(pages));
     }
 
     /// Whether a page's bytes, as far as the file goes, have neither blocks nor a promise of some.

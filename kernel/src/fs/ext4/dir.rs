@@ -10,7 +10,6 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use arrayvec::ArrayVec;
 use volume::{AccessList, Change, Cursor, New, Rename};
@@ -310,7 +309,6 @@ impl Node {
         if let (Unlink::Dir, Some(cover)) = (what, node.cover()) {
             cover.remove()?;
         }
-        let unwritten = node.unwritten(&mut volume);
         let taken = match (what, node.kind() == Kind::Dir) {
             (Unlink::File, true) => return Err(EISDIR),
             (Unlink::File, false) => volume.unlink(self.ino, name).map(|_| ()),
@@ -323,20 +321,20 @@ impl Node {
         }
         taken.map_err(errno)?;
         dir.changed(name);
-        self.detached(&mut volume, &node, unwritten);
+        self.detached(&mut volume, &node);
         self.refresh(&mut volume);
         self.modified();
         Ok(())
     }
 
     /// After `node` has lost a name. The thread that found it still holds it, so it is freed later.
-    fn detached(&self, volume: &mut Volume, node: &Arc<Node>, unwritten: Vec<Range<u64>>) {
+    fn detached(&self, volume: &mut Volume, node: &Arc<Node>) {
         node.refresh(volume);
         if !node.is_unlinked() {
             return;
         }
         if let Body::File(contents) = &node.body {
-            contents.backing.lost_last_name(volume, unwritten);
+            contents.backing.lost_last_name(volume);
         }
         self.fs().lost_last_name(node);
         if let Body::Dir(gone) = &node.body {
@@ -388,7 +386,6 @@ impl Node {
         let replaced = target.as_ref().filter(|_| mode == RenameMode::Replace);
         let cover = replaced.and_then(|target| target.cover());
         cover.map_or(Ok(()), Cover::remove)?;
-        let unwritten = target.as_ref().map_or(Vec::new(), |target| target.unwritten(volume));
         let moved = volume.rename(self.ino, name, to_node.ino, to_name, how);
         self.fs().changed(volume);
         if let (Err(_), Some(cover)) = (&moved, cover) {
@@ -407,7 +404,7 @@ impl Node {
         }
         node.refresh(volume);
         if let Some(target) = &target {
-            self.detached(volume, target, unwritten);
+            self.detached(volume, target);
         }
         for dir in [self, to_node] {
             dir.refresh(volume);

@@ -1,7 +1,7 @@
 //! ext4 on a disk: `crates/volume` keeps the metadata, the VM system the data.
 //!
 //! ```text
-//!   Inode calls --> Node --- names, attributes ------> Volume (rsext4) --> Metadata --> disk, with waiting
+//!   Inode calls --> Node --- names, attributes ------> Volume (crate)  --> Metadata --> disk, with waiting
 //!                    |  (node, dir, file)                  ^  extents, blocks
 //!                    +-- vm::Object = VnodePager --> Backing --> Data --> disk, many pages a request, without waiting
 //!                             ^                                  (device)
@@ -234,11 +234,9 @@ fn pages(blocks: u64, volume: &Volume) -> u64 {
 /// What became of a volume's call, as a program is told.
 fn errno(kind: ErrorKind) -> Errno {
     match kind {
-        ErrorKind::Unsupported
-        | ErrorKind::UnsupportedFeature
-        | ErrorKind::UnsupportedCapability => EOPNOTSUPP,
+        ErrorKind::Unsupported | ErrorKind::UnsupportedFeature => EOPNOTSUPP,
         ErrorKind::ReadOnly | ErrorKind::JournalAborted => EROFS,
-        ErrorKind::NoSpace | ErrorKind::QuotaExceeded => ENOSPC,
+        ErrorKind::NoSpace => ENOSPC,
         ErrorKind::NoMemory => ENOMEM,
         ErrorKind::TooManyLinks => EMLINK,
         ErrorKind::PermissionDenied => EPERM,
@@ -248,8 +246,7 @@ fn errno(kind: ErrorKind) -> Errno {
         ErrorKind::IsDirectory => EISDIR,
         ErrorKind::NotEmpty => ENOTEMPTY,
         ErrorKind::Busy => EBUSY,
-        ErrorKind::InvalidInput | ErrorKind::BadFileDescriptor => EINVAL,
-        ErrorKind::Overflow => EOVERFLOW,
+        ErrorKind::InvalidInput => EINVAL,
         ErrorKind::FileTooLarge => EFBIG,
         _ => EIO,
     }

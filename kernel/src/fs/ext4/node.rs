@@ -5,7 +5,6 @@
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
-use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use linux_raw_sys::{general as abi, ioctl as requests};
@@ -191,16 +190,6 @@ impl Node {
     pub(super) fn forget_runs(self: &Arc<Node>) {
         if let Body::File(contents) = &self.body {
             contents.backing.forget_runs();
-        }
-    }
-
-    /// What the disk frees of it if it now loses its last name: see `backing`.
-    pub(super) fn unwritten(&self, volume: &mut Volume) -> Vec<Range<u64>> {
-        match &self.body {
-            Body::File(contents) if self.attr.lock().nlink == 1 => {
-                contents.backing.unwritten(volume)
-            }
-            _ => Vec::new(),
         }
     }
 
