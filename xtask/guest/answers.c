@@ -430,20 +430,24 @@ static void inheriting(void) {
     word[0] = 0x40000000, say("of one that died", pi(word, LOCK_PI, 0)), say("says so", word[0] == (tid | 0x40000000)), say("give back", pi(word, UNLOCK_PI, 0)), say("is free", word[0]);
     word[0] = 1 << 29, say("of no thread", pi(word, LOCK_PI, 0)), say("try", pi(word, TRYLOCK_PI, 0)), say("give back another's", pi(word, UNLOCK_PI, 0)), word[0] = 0;
     say("odd", pi((void *)((char *)word + 1), LOCK_PI, 0)), say("nowhere", pi((void *)4096, LOCK_PI, 0)), say("give back nowhere", pi((void *)4096, UNLOCK_PI, 0)), say("a bad time", pi(word, LOCK_PI, &bad)), say("a clock", pi(word, LOCK_PI | CLOCK_FLAG, 0)), say("a clock that may be", pi(word, LOCK_PI2 | CLOCK_FLAG, 0)), say("of this process alone", pi(word + 8, LOCK_PI | 128, 0)), say("give back", pi(word + 8, UNLOCK_PI | 128, 0)), word[0] = 0;
-    pid_t child = owner(word, 100, 0);
+    pid_t child = owner(word, 1000, 0);
     say("try another's", pi(word, TRYLOCK_PI, 0)), say("until a time past", pi(word, LOCK_PI, &past)), say("is awaited", word[0] >> 31), say("until it is given", pi(word, LOCK_PI, 0)), say("is mine", (word[0] & OWNED) == tid), say("give back", pi(word, UNLOCK_PI, 0)), say("is free", word[0]), waitpid(child, 0, 0);
     child = owner(word, 50, 1), say("until the owner ends", pi(word, LOCK_PI, 0)), say("is mine", (word[0] & OWNED) == tid), say("its owner died", word[0] >> 30 & 1), say("give back", pi(word, UNLOCK_PI, 0)), waitpid(child, 0, 0), word[0] = 0;
-    // A thread of high priority waits for one of none; one between computes for 300 ms.
-    child = owner(word, 20, 0);
+    // A thread of high priority waits for one of none; one between computes until that has ended, 20 s at most.
+    child = owner(word, 200, 0);
     pid_t between = fork();
     int high = 10, middle = 5;
     if (!between) {
-        usleep(10000), word[2] = 1, spin(300), word[2] = 2;
+        usleep(10000), word[2] = 1;
+        for (int i = 0; i < 20000 && !word[5]; i++) spin(1);
+        word[2] = 2;
         _exit(0);
     }
-    say("priorities", syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &high)), say("between", syscall(SYS_sched_setscheduler, between, SCHED_FIFO, &middle)), say("take", pi(word, LOCK_PI, 0)), say("the one between computes still", word[2]), say("give back", pi(word, UNLOCK_PI, 0)), waitpid(child, 0, 0), waitpid(between, 0, 0);
+    say("priorities", syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &high)), say("between", syscall(SYS_sched_setscheduler, between, SCHED_FIFO, &middle));
+    while (!word[2]) usleep(1000);
+    say("take", pi(word, LOCK_PI, 0)), say("the one between computes still", word[2]), word[5] = 1, say("give back", pi(word, UNLOCK_PI, 0)), waitpid(child, 0, 0), waitpid(between, 0, 0);
     // Two that wait for each other.
-    word[3] = 0, child = owner(word, 100, 0);
+    word[3] = 0, child = owner(word, 1000, 0);
     pid_t second = fork();
     if (!second) {
         MUST(!pi(word + 4, LOCK_PI, 0));
