@@ -19,7 +19,7 @@
 //!
 //! A change is all or nothing: blocks are copied before they are edited, and one that can't go on,
 //! for want of room or since something on the disk is damaged, leaves everything as it was
-//! ([`Volume::attempt`]). Long ones are made in steps, each such a change, which may be committed
+//! (`Volume::attempt`). Long ones are made in steps, each such a change, which may be committed
 //! apart.
 //!
 //! I1: what comes from the disk is an enemy's: it is looked at before it is used, chooses no
@@ -129,6 +129,9 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
+    /// ```
+    /// assert_eq!(volume::Timestamp::new(-1, 0).sec, -1);
+    /// ```
     pub const fn new(sec: i64, nsec: u32) -> Timestamp {
         Timestamp { sec, nsec }
     }
