@@ -224,7 +224,7 @@ impl<D: Device> Volume<D> {
     /// Where a directory has a name.
     ///
     /// # Errors
-    /// [`ErrorKind::NotDirectory`], [`ErrorKind::NameTooLong`]; I/O and damage.
+    /// [`ErrorKind::NotDirectory`], [`ErrorKind::InvalidInput`]; I/O and damage.
     pub(crate) fn find_name(&mut self, dir: &Inode, name: &[u8]) -> Result<Option<Place>> {
         let blocks = self.dir_blocks(dir)?;
         let is_dots = crate::index::is_dots(name);
