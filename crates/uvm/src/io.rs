@@ -149,6 +149,15 @@ pub(crate) enum Direction {
     Write,
 }
 
+/// A transfer that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    pub(crate) direction: Direction,
+    pub(crate) outcome: Outcome,
+    /// Pages that ended together.
+    pub(crate) pages: usize,
+}
+
 impl<M: Machine> Uvm<M> {
     /// Counts pages that have been made busy to be read as coming in, before their owner's lock
     /// goes: between this and the transfer's start a thread that was refused memory would find

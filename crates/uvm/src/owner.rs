@@ -35,7 +35,7 @@ use machine::lines::Ordering::Relaxed;
 use machine::{order, Before, Channel, Held, Machine, PageNo, Pages, Unlocked};
 
 use crate::anon::{AnonBody, AnonNo};
-use crate::io::{Direction, Outcome, ReadRequest, Source, Transfer};
+use crate::io::{Direction, Ended, Outcome, ReadRequest, Source, Transfer};
 use crate::object::{unbusy, ObjectBody};
 use crate::object::{Launder, Pager};
 use crate::page::{Frames, Owner, PageFlags};
@@ -154,7 +154,7 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn read_done(&self, held: &mut Unlocked<'_>, pages: &[PageNo], outcome: Outcome) {
-        self.ended(held, pages, Direction::Read, outcome);
+        self.ended(held, pages, Ended { direction: Direction::Read, outcome, pages: pages.len() });
         self.coming_in.fetch_sub(pages.len(), Relaxed);
         // A thread that found nothing to take while these were under way looks again.
         self.mem().wake(Channel::MEMORY);
@@ -172,19 +172,12 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     pub fn write_done(&self, held: &mut Unlocked<'_>, pages: &[PageNo], outcome: Outcome) {
-        self.ended(held, pages, Direction::Write, outcome);
+        self.ended(held, pages, Ended { direction: Direction::Write, outcome, pages: pages.len() });
         self.frames().refill_reserves(held);
     }
 
     /// Ends the I/O of pages: of those at the front that have one owner, then of the next.
-    fn ended(
-        &self,
-        held: &mut Unlocked<'_>,
-        pages: &[PageNo],
-        direction: Direction,
-        outcome: Outcome,
-    ) {
-        let is_alone = pages.len() == 1;
+    fn ended(&self, held: &mut Unlocked<'_>, pages: &[PageNo], end: Ended) {
         let mut rest = pages;
         while let Some(&first) = rest.first() {
             let mut written = 0;
@@ -193,9 +186,9 @@ impl<M: Machine> Uvm<M> {
                 for &page in &rest[..own] {
                     let flags = self.frames().flags(page);
                     written += usize::from(flags.contains(PageFlags::PAGEOUT));
-                    match direction {
-                        Direction::Read => owner.read(self, h, page, outcome, is_alone),
-                        Direction::Write => owner.written(self, h, page, outcome, is_alone),
+                    match end.direction {
+                        Direction::Read => owner.read(self, h, page, end),
+                        Direction::Write => owner.written(self, h, page, end),
                     }
                 }
                 own
@@ -343,22 +336,15 @@ impl<M: Machine> PageOwner<'_, M> {
     }
 
     /// Ends the read of a page.
-    fn read(
-        &mut self,
-        uvm: &Uvm<M>,
-        held: &mut Locked<'_>,
-        page: PageNo,
-        outcome: Outcome,
-        is_alone: bool,
-    ) {
+    fn read(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, end: Ended) {
         if let PageOwner::Orphan = self {
             return self.evict(uvm, held, page);
         }
         let (frames, slot) = (uvm.frames(), self.slot(uvm.frames(), page));
-        match (outcome, slot, &mut *self) {
+        match (end.outcome, slot, &mut *self) {
             (Outcome::Failed, Some(slot), _) => {
                 uvm.count(Counter::SwapErrors, 1);
-                let left = if !is_alone {
+                let left = if end.pages > 1 {
                     uvm.swap().doubt(held, slot);
                     slot
                 } else {
@@ -367,7 +353,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 };
                 return self.evict_to(uvm, held, page, Some(left));
             }
-            (Outcome::Failed, None, PageOwner::Object { body, .. }) if !is_alone => {
+            (Outcome::Failed, None, PageOwner::Object { body, .. }) if end.pages > 1 => {
                 // One of them is bad, not known which: each is read by itself when it is asked for.
                 body.ahead.failed(frames.index(page));
                 return self.evict_to(uvm, held, page, None);
@@ -375,7 +361,7 @@ impl<M: Machine> PageOwner<'_, M> {
             (Outcome::Failed, None, _) => frames.set_flags(page, PageFlags::ERROR),
             (Outcome::Done | Outcome::Hole, Some(slot), _) => {
                 frames.set_flags(page, PageFlags::CLEAN);
-                if is_alone {
+                if end.pages == 1 {
                     uvm.swap().trust(held, slot);
                 }
                 if uvm.swap().gives_back(held, slot) {
@@ -389,33 +375,26 @@ impl<M: Machine> PageOwner<'_, M> {
     }
 
     /// Ends the write of a page.
-    fn written(
-        &mut self,
-        uvm: &Uvm<M>,
-        held: &mut Locked<'_>,
-        page: PageNo,
-        outcome: Outcome,
-        is_alone: bool,
-    ) {
+    fn written(&mut self, uvm: &Uvm<M>, held: &mut Locked<'_>, page: PageNo, end: Ended) {
         let frames = uvm.frames();
         let slot = self.slot(frames, page);
-        if outcome == Outcome::Failed {
+        if end.outcome == Outcome::Failed {
             self.set_dirty(frames, page);
         }
-        match (outcome, slot, &mut *self) {
+        match (end.outcome, slot, &mut *self) {
             (Outcome::Failed, Some(slot), _) => {
                 uvm.count(Counter::SwapErrors, 1);
                 self.replace_slot(frames, page, None);
-                if !is_alone {
+                if end.pages > 1 {
                     uvm.swap().doubt(held, slot);
                 }
-                let how = if !is_alone { Bits::free } else { Bits::retire };
+                let how = if end.pages > 1 { Bits::free } else { Bits::retire };
                 uvm.swap().end_use(uvm.mem(), held, slot, how);
             }
             (Outcome::Failed, None, PageOwner::Object { body, .. }) => {
                 frames.set_flags(page, PageFlags::UNWRITTEN);
                 // One of many is bad, not known which: each is written by itself the next time.
-                if !is_alone {
+                if end.pages > 1 {
                     body.parted_writes += 1;
                 } else {
                     body.write_errors += 1;
@@ -423,7 +402,7 @@ impl<M: Machine> PageOwner<'_, M> {
                 }
             }
             (Outcome::Done | Outcome::Hole, Some(slot), _) => {
-                if is_alone {
+                if end.pages == 1 {
                     uvm.swap().trust(held, slot);
                 }
                 let (flags, is_wired) = (frames.flags(page), frames.hold_count(page) != 0);
