@@ -21,10 +21,10 @@
 //! desk.
 //!
 //! # Reading order
-//! [`map`](mod@map) (spaces, entries and what is done to them), `fork`, [`fault`](mod@fault) (the
-//! four cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how a page is read and
-//! written), [`pageout`](mod@pageout) and [`swap`](mod@swap) (how one leaves; `docs/paging.md`
-//! follows it), then `audit`, which checks the invariants that the others state.
+//! [`map`](mod@map) (spaces and entries), `mapping` (what is done to them), `fork`,
+//! [`fault`](mod@fault) (the four cases), `amap`, `anon`, `object`, [`pager`](mod@pager), `io` (how
+//! a page is read and written), [`pageout`](mod@pageout) and [`swap`](mod@swap) (how one leaves;
+//! `docs/paging.md` follows it), then `audit`, which checks the invariants that the others state.
 //!
 //! # Laws
 //! * Unsafe code in two places: a frame that the embedding kernel gives back

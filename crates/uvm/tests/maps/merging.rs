@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use machine::{PageRange, Pages, Prot, ThreadCtx, Va};
-use uvm::{Advice, AnonObject, Counter, Inherit, MapRequest, Pager, Place, RemapPlace, Sharing};
+use uvm::{
+    Advice, AnonObject, Counter, Inherit, MapRequest, Name, Pager, Place, RemapPlace, Sharing,
+};
 use uvm_soft::Threads;
 
 use crate::count::Counted;
@@ -132,6 +134,37 @@ fn what_differs_stays_apart() {
         }
     }
     assert_eq!(entries(&uvm, held, &s).len(), 2 * others.len());
+    end(&uvm, held, [s]);
+}
+
+/// A stack, called like what may lie beside it.
+struct Stack;
+
+impl Name for Stack {
+    fn text(&self) -> &str {
+        "stack"
+    }
+
+    fn grows_down(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_stack_stays_apart_from_what_is_called_as_it_is() {
+    let (uvm, mut ctx) = (world(64), ThreadCtx::new());
+    let held = &mut ctx.held();
+    let s = space(&uvm, held);
+    let word = || Arc::new("stack") as Arc<dyn Name>;
+    let mut va = Va(0x10_0000);
+    for name in [word(), word(), Arc::new(Stack), Arc::new(Stack), word()] {
+        let request = MapRequest { name: Some(name), ..MapRequest::zero(Pages(1)).at(va) };
+        uvm.map(held, &s, &request).unwrap();
+        va = va + Pages(1);
+    }
+    let all = entries(&uvm, held, &s);
+    let stacks = all.iter().map(|e| e.name.as_ref().is_some_and(|name| name.grows_down()));
+    assert_eq!(stacks.collect::<Vec<_>>(), [false, true, false]);
     end(&uvm, held, [s]);
 }
 
