@@ -159,8 +159,8 @@ impl<D: Device> Volume<D> {
         found.first().map(|extent| extent.start).ok_or(ErrorKind::Corrupted)
     }
 
-    /// Whether a block of an indexed directory is of its index: its one entry is none, and takes all
-    /// of it; or the first, whose second entry does.
+    /// Whether a block of an indexed directory is of its index: its one entry is none, and takes
+    /// all of it; or the first, whose second entry does.
     fn is_of_index(&mut self, dir: &Inode, block: u64, place: u64) -> Result<bool> {
         if !dir.has(inode::INDEX) {
             return Ok(false);

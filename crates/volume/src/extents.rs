@@ -7,8 +7,8 @@
 //!                      |
 //!            header | first block, length, place on the disk | ...
 //! ```
-//! A way down is a [`Path`]; a change edits the node at its end and, if that is full or empty, those
-//! above, in a loop.
+//! A way down is a [`Path`]; a change edits the node at its end and, if that is full or empty,
+//! those above, in a loop.
 //!
 //! I1: a node's entries ascend, lie within what the entry above stands for, and lead to blocks that
 //! files may have: looked at before a node is used. I2: a change edits a bounded number of blocks,

@@ -347,8 +347,8 @@ impl<D: Device> Volume<D> {
         Ok(true)
     }
 
-    /// Names of an indexed directory behind a hash, ordered by hashes: at most so many, and what has
-    /// the last one's hashes too. `None`: there is no index that is known.
+    /// Names of an indexed directory behind a hash, ordered by hashes: at most so many, and what
+    /// has the last one's hashes too. `None`: there is no index that is known.
     pub(crate) fn list_hashed(
         &mut self,
         dir: &Inode,

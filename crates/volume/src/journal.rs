@@ -16,7 +16,8 @@
 //! block that is logged and becomes the host's is revoked by the transaction that gives it away, so
 //! that a replay doesn't write over the host's data.
 //!
-//! What a crash has left is replayed at the next mount (`replay`), before the log is taken into use.
+//! What a crash has left is replayed at the next mount (`replay`), before the log is taken into
+//! use.
 //!
 //! The road not taken: a commit record in one request with the blocks, without a flush between
 //! them (`journal_async_commit`). The data that it is to order must be durable first.

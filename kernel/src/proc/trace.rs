@@ -838,7 +838,11 @@ pub fn at_handler(thread: &Arc<Thread>, regs: &mut UserRegs) {
 /// Whether the tracer of the running thread, which is on its way to its program, has asked it to
 /// stop.
 pub fn is_asked(thread: &Thread) -> bool {
-    ANYBODY.load(Ordering::Acquire) && thread.trace.lock().is_asked
+    let asks = || {
+        let trace = thread.trace.lock();
+        trace.is_asked && trace.judged().is_some()
+    };
+    ANYBODY.load(Ordering::Acquire) && asks()
 }
 
 /// The stop that it has asked for.
@@ -1074,6 +1078,7 @@ fn release(tracer: &Arc<Thread>) -> Option<(Tracee, bool)> {
     let tracee = tracees.threads.remove(&first)?;
     let mut trace = tracee.thread.trace.lock();
     let before = trace.tracer.take();
+    trace.is_asked = false;
     tracee.thread.set_at_calls(AtCalls::empty());
     let ends = trace.is_sure && trace.wishes.contains(Wishes::EXITKILL);
     if let Some(stop) = &mut trace.stop {

@@ -23,19 +23,25 @@ pub struct Copying {
 }
 
 impl Model {
-    /// Begins the copy that an operation makes, where it is of some memory that others write; else
-    /// says no.
+    /// Begins the copy that an operation makes, where it is of some memory that others write, or
+    /// the passing of what is shared: it is looked at before it comes to its place. Else says no.
     pub fn begin_copy(&mut self, thread: usize, op: &Op) -> bool {
-        let (s, span) = match *op {
-            Op::Fork { s, child } if self.spaces[child].is_none() => (s, Span(0, WINDOW)),
-            Op::Extract { r, s, span, way: Way::Copy } if self.ranges[r].is_none() => (s, span),
-            Op::Pass { s, span, way: Way::Copy, .. } => (s, span),
+        let (s, span, way) = match *op {
+            Op::Fork { s, child } if self.spaces[child].is_none() => {
+                (s, Span(0, WINDOW), Way::Copy)
+            }
+            Op::Extract { r, s, span, way: Way::Copy } if self.ranges[r].is_none() => {
+                (s, span, Way::Copy)
+            }
+            Op::Pass { s, span, way: way @ (Way::Copy | Way::Share), .. } => (s, span, way),
             _ => return false,
         };
         let Some(from) = self.spaces[s].clone() else { return false };
         let is_fork = matches!(op, Op::Fork { .. });
-        let is_copied =
-            |page: &Page| page.writes == Writes::Cell && (!is_fork || page.inherit == Inh::Copy);
+        let is_copied = |page: &Page| {
+            let is_meant = way == Way::Copy && (!is_fork || page.inherit == Inh::Copy);
+            page.writes == Writes::Cell && is_meant
+        };
         let names = |cell| self.all_pages().filter(|page| page.cell == cell).count();
         let left: BTreeSet<u64> = span
             .pages()
@@ -45,7 +51,7 @@ impl Model {
         if left.is_empty() && is_fork {
             return false;
         }
-        let mut pages = if is_fork { self.child_of(&from) } else { self.take(s, span, Way::Copy) };
+        let mut pages = if is_fork { self.child_of(&from) } else { self.take(s, span, way) };
         for at in &left {
             pages.entry(*at).and_modify(|page| page.cell = from[at].cell);
         }

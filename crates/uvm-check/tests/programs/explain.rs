@@ -237,7 +237,8 @@ fn first_moment(model: &Model, event: &Event) -> Option<Model> {
 
 fn is_copy(op: &Op) -> bool {
     matches!(op, Op::Fork { .. })
-        || matches!(op, Op::Extract { way: Way::Copy, .. } | Op::Pass { way: Way::Copy, .. })
+        || matches!(op, Op::Extract { way: Way::Copy, .. })
+        || matches!(op, Op::Pass { way: Way::Copy | Way::Share, .. })
 }
 
 /// The worlds after the next moment of a copy of memory that others write.

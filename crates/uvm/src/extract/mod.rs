@@ -160,7 +160,9 @@ impl<M: Machine> Uvm<M> {
     /// memory at its new place. Cost: by entries; donated memory in translations too, where the
     /// port can't move tables; copied memory in writable translations.
     ///
-    /// A shared object is shared by all modes but `Copy`, which maps it privately as a fork does.
+    /// What is shared or copied is looked at in one moment of the call, and comes to its place in a
+    /// later one: what other threads map in the range between the two stays where it is. A shared
+    /// object is shared by all modes but `Copy`, which maps it privately as a fork does.
     /// Of memory that other spaces write too a copy has each page as it was at some moment of the
     /// call, and each word if that memory is locked.
     ///
