@@ -2,6 +2,7 @@
 #include "check.h"
 #include <pthread.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
@@ -645,6 +646,87 @@ static void threads_that_run_programs(void) {
     is_run_by_its_threads(0);
 }
 
+static void *comes_and_goes(void *again) {
+    for (int i = 0; i < 20; i++) getppid();
+    if (again) syscall(SYS_exit, 3);
+    return 0;
+}
+
+// Threads that come and go, and one that runs the program again or ends all.
+static void is_busy(unsigned seed) {
+    for (int i = 0; i < 6; i++) {
+        pthread_t thread;
+        if (!pthread_create(&thread, 0, comes_and_goes, (void *)(long)(rand_r(&seed) & 1)) && rand_r(&seed) & 1) pthread_join(thread, 0);
+        if (rand_r(&seed) % 4 == 0 && !fork()) _exit(4);
+    }
+    if (rand_r(&seed) & 1) execl("/bin/true", "true", (char *)0);
+    if (rand_r(&seed) & 1) raise(SIGTERM);
+    _exit(5);
+}
+
+// One turn: a busy child whose threads a tracer stops, steps, lets go and kills, as chance will have it.
+static void trace_at_random(unsigned seed) {
+    int go[2], status;
+    NEED(!pipe(go));
+    pid_t child = fork();
+    NEED(child >= 0);
+    if (child == 0) {
+        hear(go[0]);
+        is_busy(seed);
+    }
+    long options = PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_TRACEFORK | (rand_r(&seed) & 1 ? PTRACE_O_TRACEEXIT : 0) |
+        (rand_r(&seed) & 1 ? PTRACE_O_EXITKILL : 0);
+    NEED(!ptrace(PTRACE_SEIZE, child, 0, options));
+    tell(go[1]);
+    close(go[0]), close(go[1]);
+    for (int i = 0; i < 200; i++) {
+        pid_t found = waitpid(-1, &status, __WALL | WNOHANG);
+        if (found < 0) return;
+        if (found == 0) {
+            if (rand_r(&seed) % 8 == 0) ptrace(PTRACE_INTERRUPT, child, 0, 0);
+            if (rand_r(&seed) % 64 == 0) kill(child, SIGKILL);
+            sched_yield();
+            continue;
+        }
+        if (!WIFSTOPPED(status)) continue;
+        static const int requests[] = {PTRACE_CONT, PTRACE_CONT, PTRACE_CONT, PTRACE_SYSCALL, PTRACE_SINGLESTEP, 31, 32, 33, PTRACE_LISTEN};
+        struct user_regs_struct registers;
+        long word = rand_r(&seed);
+        if (rand_r(&seed) % 4 == 0 && !ptrace(PTRACE_GETREGS, found, 0, &registers)) {
+            if (rand_r(&seed) & 1) registers.orig_rax = -1;
+            ptrace(PTRACE_SETREGS, found, 0, &registers);
+            ptrace(PTRACE_POKEUSER, found, offsetof(struct user, u_debugreg) + 8 * (word & 7), word & ~7L);
+        }
+        int signal = WSTOPSIG(status) == SIGTRAP || rand_r(&seed) & 1 ? 0 : WSTOPSIG(status) & 0x7f;
+        if (rand_r(&seed) % 32 == 0) ptrace(PTRACE_DETACH, found, 0, signal);
+        else if (ptrace(requests[rand_r(&seed) % 9], found, 0, signal)) ptrace(PTRACE_CONT, found, 0, 0);
+    }
+    // What isn't killed is let go by the tracer's end.
+    if (rand_r(&seed) & 1) kill(child, SIGKILL);
+}
+
+static void tracers_race(void) {
+    NEED(!prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));
+    fflush(stdout);
+    for (unsigned turn = 0; turn < 60; turn += 3) {
+        for (unsigned i = 0; i < 3; i++)
+            if (!fork()) trace_at_random(turn + i + 1), _exit(0);
+        // Whatever was left by its tracer is killed, and ends.
+        pid_t found;
+        for (int i = 0; (found = waitpid(-1, 0, __WALL | WNOHANG)) >= 0 && i < 10000; i++) {
+            if (found == 0) usleep(1000);
+            if (i % 64 != 63) continue;
+            char name[64], text[4096] = "";
+            snprintf(name, sizeof name, "/proc/self/task/%d/children", getpid());
+            int file = open(name, O_RDONLY);
+            if (file >= 0 && read(file, text, sizeof text - 1) > 0 && i > 300)
+                for (char *at = text; *at;) kill(strtol(at, &at, 10), SIGKILL), at += strspn(at, " ");
+            close(file);
+        }
+        if (!CHECK(found < 0 && errno == ECHILD)) break;
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "capabilities")) return capabilities() != 0;
     if (argc > 2 && !strcmp(argv[1], "execs")) return execs(atoi(argv[2]));
@@ -663,6 +745,7 @@ int main(int argc, char **argv) {
         {"tracers_collect_before_parents", tracers_collect_before_parents},
         {"leaders_that_go_first", leaders_that_go_first},
         {"threads_that_run_programs", threads_that_run_programs},
+        {"tracers_race", tracers_race},
     };
     return RUN(tests, argc, argv);
 }
