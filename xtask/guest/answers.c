@@ -590,6 +590,7 @@ static void ask(const char *name, int fd, int type, int flags, const void *body,
     for (ssize_t got; (got = recv(fd, buffer, sizeof buffer, MSG_DONTWAIT)) > 0;)
         for (struct message *one = (void *)buffer; got >= 16 && one->len >= 16 && got >= one->len; got -= (one->len + 3) & ~3u, one = (void *)((char *)one + ((one->len + 3) & ~3u))) {
             printf(" type %d, multi %d, sequence %d", one->type, one->flags & MULTI, one->sequence);
+            if (one->type == 2) printf(", %d bytes", one->len);
             if (one->type == 2) printf(", %s", error_name(-*(int *)(one + 1)));
             printf("\n");
         }
@@ -615,7 +616,9 @@ static void interfaces(void) {
     say("another protocol", ok(socket(AF_NETLINK, SOCK_RAW, 30))), say("a stream", ok(socket(AF_NETLINK, SOCK_STREAM, 0)));
     say("name", getsockname(fd, (void *)&name, &len)), say("length", len), say("port", name.port), say("bind", bind(fd, (void *)&name, len)), getsockname(fd, (void *)&name, &len), say("the process's port", name.port == (unsigned)getpid());
     say("bind the second there", bind(second, (void *)&name, len)), name.port = 0, say("bind it", bind(second, (void *)&name, len)), getsockname(second, (void *)&name, &len), say("another port", name.port != 0 && name.port != (unsigned)getpid());
-    say("a short name", bind(fd, (void *)&name, 8)), name.port = 12345678, say("to another program", ok(sendto(fd, "", 1, 0, (void *)&name, len)));
+    say("a short name", bind(fd, (void *)&name, 8)), name.port = 12345678, say("to another program", ok(sendto(fd, "", 1, 0, (void *)&name, len))), say("nothing", send(fd, "", 0, 0));
+    struct message two[3] = {{17, NOOP, REQUEST | ACK, 1, 0}, {0}, {0}};
+    memcpy((char *)two + 20, &(struct message){17, NOOP, REQUEST | ACK, 2, 0}, 16), say("two at once", send(fd, two, 40, 0)), say("the first", recv(fd, two, sizeof two, MSG_DONTWAIT)), say("the second", recv(fd, two, sizeof two, MSG_DONTWAIT));
     struct link link = {0}, none = {.index = 77}, one = {.index = 1};
     ask("links", fd, GETLINK, REQUEST | DUMP, &link, sizeof link), ask("by one byte", fd, GETLINK, REQUEST | DUMP, "", 1);
     ask("addresses of 4", fd, GETADDR, REQUEST | DUMP, (char[]){AF_INET}, 1), ask("addresses of 6", fd, GETADDR, REQUEST | DUMP, (char[]){AF_INET6}, 1);

@@ -118,7 +118,7 @@ impl Contents {
         let result = self.drain_bytes(to);
         to.widen(away);
         let out = held - self.len();
-        if out > first.before {
+        if out > first.before && result.is_ok() {
             self.skip(whole - out);
         }
         result

@@ -237,7 +237,7 @@ impl File {
     /// the mount, it changes once per change of the contents (`relatime`).
     pub fn access_time(&self, atime: Nanos, mtime: Nanos) -> Nanos {
         let mount = self.place.mount_flags();
-        let is_kept = mount & (abi::MS_NOATIME | abi::MS_RDONLY) != 0;
+        let is_kept = mount & abi::MS_NOATIME != 0 || self.place.may_change().is_err();
         if self.flags() & abi::O_NOATIME != 0 || is_kept {
             atime
         } else if mount & abi::MS_STRICTATIME != 0 {

@@ -19,7 +19,7 @@ use crate::sync::SpinLock;
 pub const NAME_MAX: usize = 255;
 pub const VALUE_MAX: usize = 65536;
 /// Attributes that a node has at most.
-const MOST: usize = 256;
+const MOST: usize = 255;
 
 const TRUSTED: &[u8] = b"trusted.";
 const SECURITY: &[u8] = b"security.";
@@ -98,17 +98,23 @@ impl Attributes {
     }
 
     /// All names that a process may see, each with a zero byte behind it.
-    fn names(&self, by: &Cred) -> Vec<u8> {
+    fn names(&self, by: &Cred) -> Result<Vec<u8>> {
         let sees_trusted = by.has(Caps::SYS_ADMIN);
-        let mut names = Vec::with_capacity(MOST * 16);
-        for one in self.0.lock().iter() {
-            let is_seen = sees_trusted || !one.name.starts_with(TRUSTED);
-            if is_seen && names.len() + one.name.len() < VALUE_MAX {
-                names.extend_from_slice(&one.name);
-                names.push(0);
+        let is_seen = |one: &&Attribute| sees_trusted || !one.name.starts_with(TRUSTED);
+        let mut names = Vec::new();
+        loop {
+            let len = self.0.lock().iter().filter(is_seen).map(|one| one.name.len() + 1).sum();
+            names.room(len)?;
+            let all = self.0.lock();
+            let now: usize = all.iter().filter(is_seen).map(|one| one.name.len() + 1).sum();
+            if now <= names.capacity() {
+                for one in all.iter().filter(is_seen) {
+                    names.extend_from_slice(&one.name);
+                    names.push(0);
+                }
+                return Ok(names);
             }
         }
-        names
     }
 }
 
@@ -185,6 +191,9 @@ fn may_change(by: &Cred, node: &InodeRef, name: &[u8]) -> Result<()> {
 }
 
 /// The names of a node's attributes, each with a zero byte behind it.
-pub fn names(by: &Cred, node: &InodeRef) -> Vec<u8> {
-    node.attributes().map_or_else(Vec::new, |attributes| attributes.names(by))
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn names(by: &Cred, node: &InodeRef) -> Result<Vec<u8>> {
+    node.attributes().map_or_else(|| Ok(Vec::new()), |attributes| attributes.names(by))
 }

@@ -12,6 +12,7 @@ use linux_raw_sys::general as abi;
 
 use super::address::{Address, Family, Ip, Kind};
 use super::interface;
+use super::options::SOL_NETLINK;
 use super::queue::{Extra, Record};
 use super::rights::Control;
 use super::socket::Socket;
@@ -117,11 +118,16 @@ impl Transport for Netlink {
         _: Option<Control>,
         _: Blocking,
     ) -> Result<usize> {
+        let len = from.left();
+        if len == 0 {
+            return Err(ENODATA);
+        }
         dest.map_or(Ok(()), to_kernel)?;
         if !socket.is_bound() {
-            socket.bind(Some(&Address::Netlink { port: 0, groups: 0 }))?;
+            let bound = socket.bind(Some(&Address::Netlink { port: 0, groups: 0 }));
+            // Another thread's send may have been first.
+            bound.or_else(|errno| if socket.is_bound() { Ok(()) } else { Err(errno) })?;
         }
-        let len = from.left();
         if len > socket.options.send_limit() - OVERHEAD {
             return Err(EMSGSIZE);
         }
@@ -143,10 +149,15 @@ impl Transport for Netlink {
 
 /// Programs send to the kernel alone.
 fn to_kernel(name: &Address) -> Result<()> {
-    match name {
-        Address::Netlink { port: 0, groups: 0 } => Ok(()),
-        Address::Netlink { port: 0, .. } => Err(EPERM),
-        _ => Err(ECONNREFUSED),
+    let Address::Netlink { port, groups } = *name else { return Err(EINVAL) };
+    if port != 0 || groups != 0 {
+        curproc::cred().need(Caps::NET_ADMIN)?;
+    }
+    // Of a group there is no member to hear it but the kernel.
+    if port == 0 {
+        Ok(())
+    } else {
+        Err(ECONNREFUSED)
     }
 }
 
@@ -159,6 +170,8 @@ const REQUEST_FLAG: u16 = 1;
 const MULTI: u16 = 2;
 const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
+/// The option that asks for that.
+const CAP_ACK: u32 = 10;
 /// An error's copy of the request has its header alone.
 const CAPPED: u16 = 0x100;
 
@@ -184,12 +197,14 @@ struct Request {
     header: [u8; HEADER],
     body: [u8; 128],
     len: usize,
+    is_whole: bool,
 }
 
 impl Request {
     /// The next of a buffer; none behind the last, or where a length makes no sense.
     fn next(from: &mut Source<'_>) -> Result<Option<Request>> {
-        let mut request = Request { header: [0; HEADER], body: [0; 128], len: 0 };
+        let (header, body) = ([0; HEADER], [0; 128]);
+        let mut request = Request { header, body, len: 0, is_whole: true };
         if from.left() < HEADER {
             from.skip(from.left());
             return Ok(None);
@@ -201,7 +216,8 @@ impl Request {
         }
         request.len = behind.min(request.body.len());
         fill(from, &mut request.body[..request.len])?;
-        from.skip((behind - request.len).next_multiple_of(4));
+        request.is_whole = request.len == behind;
+        from.skip(behind.next_multiple_of(4) - request.len);
         Ok(Some(request))
     }
 
@@ -275,9 +291,15 @@ fn answer(socket: &Socket, request: &Request) {
         return;
     }
     let mut reply = Reply::new(socket, request);
-    reply.begin(ERROR, CAPPED);
+    // An error has the whole request, unless the program wants less, or it is long.
+    let asks_for_less = socket.options.kept(SOL_NETLINK, CAP_ACK).is_some_and(|on| on != 0);
+    let has_body = result.is_err() && request.is_whole && !asks_for_less;
+    reply.begin(ERROR, if has_body { 0 } else { CAPPED });
     reply.put(&(-result.map_or_else(|errno| errno.0, |()| 0)).to_ne_bytes());
     reply.put(&request.header);
+    if has_body {
+        reply.put(&request.body[..request.len]);
+    }
     reply.end();
     reply.send(socket);
 }

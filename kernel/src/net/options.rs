@@ -34,7 +34,7 @@ pub const IPPROTO_IP: u32 = 0;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 pub const IPPROTO_IPV6: u32 = 41;
-const SOL_NETLINK: u32 = 270;
+pub const SOL_NETLINK: u32 = 270;
 /// With times of 64 bits, as the older ones have here too.
 const RCVTIMEO_NEW: u32 = 66;
 const SNDTIMEO_NEW: u32 = 67;

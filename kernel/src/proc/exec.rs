@@ -482,11 +482,12 @@ pub fn unshare(thread: &Thread, what: Flags) -> Result<()> {
     if what.contains(Flags::VM) && thread.mm().is_some_and(|mm| mm.is_shared()) {
         return Err(EINVAL);
     }
-    if what.contains(Flags::FS) {
-        unshare_fs(process)?;
-    }
+    // What can fail goes first.
     if what.contains(Flags::FILES) {
         unshare_files(thread)?;
+    }
+    if what.contains(Flags::FS) {
+        unshare_fs(process)?;
     }
     Ok(())
 }

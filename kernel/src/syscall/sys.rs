@@ -159,7 +159,7 @@ fn prctl(option: u32, arg: u64, arg3: u64, arg4: u64, arg5: u64) -> Result<u64> 
         prctl::PR_GET_TIMERSLACK => return Ok(thread.timer_slack.load(Ordering::Relaxed)),
         prctl::PR_SET_TIMERSLACK => {
             // How late timers may be: they never are for it.
-            let slack = if arg as i64 <= 0 { TIMER_SLACK } else { arg };
+            let slack = if arg == 0 { TIMER_SLACK } else { arg };
             thread.timer_slack.store(slack, Ordering::Relaxed);
         }
         prctl::PR_GET_THP_DISABLE => {

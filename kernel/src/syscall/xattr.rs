@@ -73,7 +73,7 @@ fn get(place: &Place, name_at: u64, value: u64, size: usize) -> Result<usize> {
 }
 
 fn list(place: &Place, names: u64, size: usize) -> Result<usize> {
-    put(&xattr::names(&curproc::cred(), &place.inode), names, size)
+    put(&xattr::names(&curproc::cred(), &place.inode)?, names, size)
 }
 
 fn remove(place: &Place, name_at: u64) -> Result<()> {
