@@ -113,14 +113,7 @@ impl Address {
     ///
     /// Fails with `EINVAL` for a wrong length, `EAFNOSUPPORT` for another family.
     pub fn get(family: Family, addr: u64, len: u32) -> Result<Option<Address>> {
-        let len = len as i32;
-        if !(0..=ADDRESS_MAX as i32).contains(&len) {
-            return Err(EINVAL);
-        }
-        let mut bytes = [0; ADDRESS_MAX];
-        let bytes = &mut bytes[..len as usize];
-        user::copy_in(bytes, addr)?;
-        Self::decode(family, bytes)
+        RawName::read(addr, len)?.decode(family)
     }
 
     fn decode(family: Family, bytes: &[u8]) -> Result<Option<Address>> {
@@ -135,10 +128,7 @@ impl Address {
             Family::Unix => Err(EINVAL),
             Family::Netlink if bytes.len() < 12 || number != net::AF_NETLINK => Err(EINVAL),
             Family::Netlink => {
-                let word = |at: usize| [0, 1, 2, 3].map(|i| bytes[at + i]);
-                let (port, groups) = (word(4), word(8));
-                let (port, groups) = (u32::from_ne_bytes(port), u32::from_ne_bytes(groups));
-                Ok(Some(Address::Netlink { port, groups }))
+                Ok(Some(Address::Netlink { port: word(bytes, 4), groups: word(bytes, 8) }))
             }
             Family::Inet4 if bytes.len() < 16 => Err(EINVAL),
             Family::Inet6 if bytes.len() < 24 => Err(EINVAL),
@@ -208,6 +198,51 @@ impl Address {
         let bytes = self.encode(family);
         user::copy_out(addr, &bytes[..bytes.len().min(room)])?;
         user::put(len_addr, &(bytes.len() as u32))
+    }
+}
+
+/// Four bytes of a message as a number.
+pub fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([0, 1, 2, 3].map(|i| bytes[at + i]))
+}
+
+/// A name as a program has given it, whatever its family.
+pub struct RawName {
+    bytes: [u8; ADDRESS_MAX],
+    len: usize,
+}
+
+impl RawName {
+    /// Reads the `len` bytes at `addr`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a wrong length, `EFAULT`.
+    pub fn read(addr: u64, len: u32) -> Result<RawName> {
+        let (mut bytes, len) = ([0; ADDRESS_MAX], len as usize);
+        user::copy_in(bytes.get_mut(..len).ok_or(EINVAL)?, addr)?;
+        Ok(RawName { bytes, len })
+    }
+
+    /// Whether it says a family; none is `AF_UNSPEC`.
+    pub fn has_family(&self) -> bool {
+        self.len >= 2 && self.bytes[..2] != [0, 0]
+    }
+
+    /// Whether it says that it is of no family.
+    pub fn is_unspecified(&self) -> bool {
+        self.len >= 2 && !self.has_family()
+    }
+
+    /// As the name of a socket of `family`; see [`Address::get`].
+    pub fn decode(&self, family: Family) -> Result<Option<Address>> {
+        Address::decode(family, &self.bytes[..self.len])
+    }
+
+    /// Any address of version 4, with its port: what `bind` takes without a family.
+    pub fn any_v4(&self) -> Option<Address> {
+        let is_any = self.is_unspecified() && self.len >= 16 && self.bytes[4..8] == [0; 4];
+        let port = u16::from_be_bytes([self.bytes[2], self.bytes[3]]);
+        is_any.then_some(Address::Inet { ip: Ip::ANY4, port })
     }
 }
 

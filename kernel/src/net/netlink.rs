@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use linux_raw_sys::general as abi;
 
-use super::address::{Address, Family, Ip, Kind};
+use super::address::{word, Address, Family, Ip, Kind};
 use super::interface;
 use super::options::SOL_NETLINK;
 use super::queue::{Extra, Record};
@@ -222,8 +222,7 @@ impl Request {
     }
 
     fn word(&self, at: usize) -> u32 {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i| self.header[at + i]);
-        u32::from_ne_bytes([a, b, c, d])
+        word(&self.header, at)
     }
 
     fn kind(&self) -> u16 {
@@ -235,8 +234,7 @@ impl Request {
     }
 
     fn number(&self, at: usize) -> u32 {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i| self.body[at + i]);
-        u32::from_ne_bytes([a, b, c, d])
+        word(&self.body, at)
     }
 
     /// The value of an attribute behind `struct ifinfomsg`.

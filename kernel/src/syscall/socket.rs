@@ -13,7 +13,7 @@ use crate::fs::fdtable::OnExec;
 use crate::fs::file::File;
 use crate::fs::ops::downcast_file;
 use crate::fs::pipe::Blocking;
-use crate::net::address::{Address, Family, Ip, Kind, ADDRESS_MAX, TYPE_FLAGS};
+use crate::net::address::{Address, Family, Kind, RawName, TYPE_FLAGS};
 use crate::net::options;
 use crate::net::queue::{Got, Peek};
 use crate::net::rights::{self, defer_close, Control};
@@ -61,16 +61,9 @@ fn socketpair(family: u32, kind: u32, protocol: u32, out: u64) -> Result<()> {
 fn bind(fd: i32, addr: u64, len: u32) -> Result<()> {
     let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
-    let mut address = Address::get(socket.family, addr, len)?;
-    // Without a family, any address of version 4 is meant.
-    if address.is_none() && socket.family == Family::Inet4 && len >= 16 {
-        let [port, ip]: [[u8; 4]; 2] = user::get(addr)?;
-        if ip == [0; 4] {
-            let port = u16::from_be_bytes([port[2], port[3]]);
-            address = Some(Address::Inet { ip: Ip::ANY4, port });
-        }
-    }
-    socket.bind(address.as_ref())
+    let name = RawName::read(addr, len)?;
+    let any = if socket.family == Family::Inet4 { name.any_v4() } else { None };
+    socket.bind(name.decode(socket.family)?.or(any).as_ref())
 }
 
 fn listen(fd: i32, backlog: i32) -> Result<()> {
@@ -99,19 +92,13 @@ fn accept4(fd: i32, addr: u64, len_addr: u64, flags: u32) -> Result<i32> {
 fn connect(fd: i32, addr: u64, len: u32) -> Result<()> {
     let file = curproc::file(fd)?;
     let socket = socket_of(&file)?;
-    let mut name = [0; ADDRESS_MAX];
-    read_name(&mut name, addr, len)?;
-    let is_unspecified = len >= 2 && name[..2] == [0, 0];
-    let address = match (socket.family, socket.kind) {
-        // A connection is asked for before its name is looked at.
-        (Family::Inet4 | Family::Inet6, Kind::Stream) if !is_unspecified && len >= 2 => {
-            if socket.is_connected() {
-                return socket.connect(Some(&Address::Unnamed), Blocking::of(&file));
-            }
-            Address::get(socket.family, addr, len)?
-        }
-        (Family::Unix, Kind::Datagram) if is_unspecified => None,
-        _ => Address::get(socket.family, addr, len)?,
+    let name = RawName::read(addr, len)?;
+    let is_tcp = socket.family.is_inet() && socket.kind == Kind::Stream;
+    let address = match socket.family {
+        // Whether there is a connection is asked before the name is looked at.
+        _ if is_tcp && name.has_family() && socket.is_connected() => Some(Address::Unnamed),
+        Family::Unix if socket.kind == Kind::Datagram && name.is_unspecified() => None,
+        family => name.decode(family)?,
     };
     socket.connect(address.as_ref(), Blocking::of(&file))
 }
@@ -214,18 +201,12 @@ pub fn destination(socket: &Socket, addr: u64, len: u32) -> Result<Option<Addres
     if socket.kind != Kind::Stream {
         return Address::get(socket.family, addr, len);
     }
-    read_name(&mut [0; ADDRESS_MAX], addr, len)?;
+    RawName::read(addr, len)?;
     match socket.peer_name() {
         _ if socket.family.is_inet() => Ok(None),
         Ok(_) => Err(EISCONN),
         Err(_) => Err(EOPNOTSUPP),
     }
-}
-
-/// Copies a name in, whatever its family.
-fn read_name(name: &mut [u8; ADDRESS_MAX], addr: u64, len: u32) -> Result<()> {
-    let name = name.get_mut(..len as usize).ok_or(EINVAL)?;
-    user::copy_in(name, addr)
 }
 
 fn recvfrom(fd: i32, buf: u64, len: usize, flags: u32, addr: u64, len_addr: u64) -> Result<usize> {
