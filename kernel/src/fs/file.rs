@@ -20,7 +20,7 @@ use super::access;
 use super::epoll::Watch;
 use super::inode::{Inode, InodeRef, Kind};
 use super::lease::{self, Opener};
-use super::mount::{Mount, Writer};
+use super::mount::{Mapping, Writer};
 use super::ops::{FileOps, FileRef, PathOnly, Position, QUEUES};
 use super::path::Place;
 use super::signals::{self, Signals};
@@ -33,7 +33,7 @@ use crate::share;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Watcher};
 use crate::uio::{Sink, Source};
 use crate::upcalls::{self, FileOwner};
-use crate::vm::{self, ChargedName, Name};
+use crate::vm::{self, Name};
 
 /// The status flags that `F_SETFL` changes.
 const SETTABLE: u32 = abi::O_APPEND | abi::O_NONBLOCK | abi::O_DIRECT | abi::O_NOATIME;
@@ -103,13 +103,13 @@ pub struct File {
     /// How a program has said that it reads the file: a [`vm::Usage`] as a number.
     usage: AtomicU8,
     /// What its mappings were called last.
-    mapping_name: SpinLock<Option<Arc<ChargedName>>>,
+    mapping_name: SpinLock<Option<Arc<MappingName>>>,
     /// The watches that are told of the file's wake-ups.
     watched: SpinLock<Vec<Arc<Watch>>>,
     /// The process that is told of the file by signals, once one was named.
     signals: Once<Arc<Signals>>,
     opener: Option<Opener>,
-    _writer: Option<Writer>,
+    writer: Option<Arc<Writer>>,
     _charge: Charge,
     _count: Opened,
 }
@@ -134,7 +134,8 @@ impl Reserved {
             place.may_change()?;
         }
         let writes = is_file && flags & abi::O_ACCMODE != abi::O_RDONLY;
-        let writer = place.mount.as_ref().filter(|_| writes).map(Mount::writer).transpose()?;
+        let writer =
+            place.mount.as_ref().filter(|_| writes).map(|mount| mount.writer()).transpose()?;
         let io = if flags & abi::O_PATH == 0 {
             place.inode.clone().open(flags)?
         } else {
@@ -208,7 +209,7 @@ impl File {
             watched: SpinLock::new(Vec::new()),
             signals: Once::new(),
             opener,
-            _writer: writer,
+            writer: writer.map(Arc::new),
             _charge: charge,
             _count: count,
         })
@@ -606,15 +607,21 @@ impl File {
     ///
     /// # Errors
     /// `ENOMEM`: the process has all that it may.
-    pub fn mapping_name(&self) -> Result<Arc<ChargedName>> {
+    pub fn mapping_name(&self) -> Result<Arc<MappingName>> {
         let path = self.path();
         let path = String::from_utf8_lossy(&path);
         let known = self.mapping_name.lock().clone();
         if let Some(name) = known.filter(|name| name.text() == path) {
             return Ok(name);
         }
+        let charge = charge::take(size_of::<MappingName>() + path.len()).map_err(|_| ENOMEM)?;
         let stat = self.inode().stat();
-        let name = ChargedName::new(path.into_owned(), (stat.dev, stat.ino))?;
+        let name = Arc::new(MappingName {
+            text: path.into_owned(),
+            node: (stat.dev, stat.ino),
+            _use: self.place.mount.as_ref().map(|mount| mount.mapping(self.writer.clone())),
+            _charge: charge,
+        });
         let old = self.mapping_name.lock().replace(name.clone());
         drop(old);
         Ok(name)
@@ -627,6 +634,25 @@ impl File {
 
     pub fn is_dir(&self) -> bool {
         self.place.inode.kind() == Kind::Dir
+    }
+}
+
+/// What mappings of an open file are called. It keeps the file's mount as the open file does, and
+/// is charged to the process that mapped first until the last mapping has gone.
+pub struct MappingName {
+    text: String,
+    node: (u64, u64),
+    _use: Option<Mapping>,
+    _charge: Charge,
+}
+
+impl Name for MappingName {
+    fn text(&self) -> &str {
+        &self.text
+    }
+
+    fn node(&self) -> (u64, u64) {
+        self.node
     }
 }
 

@@ -340,6 +340,12 @@ pub trait Inode: Any + Send + Sync {
         None
     }
 
+    /// Whether names here, and what they lead to, are found without waiting for a disk or another
+    /// program.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
+
     /// Whether its file system is mounted for reading only.
     fn is_read_only(&self) -> bool {
         false

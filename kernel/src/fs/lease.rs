@@ -15,7 +15,9 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering::Relaxed, Ordering::SeqCst,
+};
 
 use linux_raw_sys::general as abi;
 
@@ -57,6 +59,8 @@ pub struct Opens {
     /// Programs of it that run.
     running: AtomicU32,
     is_leased: AtomicBool,
+    /// How long what is written is said to live (`F_SET_RW_HINT`): kept for programs.
+    pub life: AtomicU8,
 }
 
 /// An open file among its node's.

@@ -38,14 +38,41 @@ struct FileSystem {
     writers: AtomicU32,
 }
 
+/// What is done with a mount. It outlives the mount where it has to, as it may be let go where
+/// nothing may sleep.
+#[derive(Default)]
+struct Uses {
+    /// Files that are open for writing.
+    writers: AtomicU32,
+    /// Files that are mapped.
+    mappings: AtomicU32,
+}
+
 /// A file that is open for writing, in one mount. While there is one, neither the mount nor its
 /// file system becomes one for reading only.
-pub struct Writer(Arc<Mount>);
+pub struct Writer {
+    mount: Arc<Uses>,
+    fs: Arc<FileSystem>,
+}
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.writers.fetch_sub(1, SeqCst);
-        self.0.fs.writers.fetch_sub(1, SeqCst);
+        self.mount.writers.fetch_sub(1, SeqCst);
+        self.fs.writers.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A file that is mapped, in one mount, which is not unmounted meanwhile. It may be let go with a
+/// map locked.
+pub struct Mapping {
+    mount: Arc<Uses>,
+    /// Of a file that was opened for writing, however it is mapped.
+    _writer: Option<Arc<Writer>>,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.mount.mappings.fetch_sub(1, SeqCst);
     }
 }
 
@@ -64,7 +91,7 @@ pub struct Mount {
     fs_type: &'static str,
     fs: Arc<FileSystem>,
     flags: AtomicU32,
-    writers: AtomicU32,
+    uses: Arc<Uses>,
     /// The directory is being unmounted: walks pass the mount by.
     is_leaving: AtomicBool,
 }
@@ -110,7 +137,7 @@ impl Mount {
             fs_type,
             fs,
             flags: AtomicU32::new(flags & FLAGS),
-            writers: AtomicU32::new(0),
+            uses: Arc::default(),
             is_leaving: AtomicBool::new(false),
         })
     }
@@ -244,11 +271,18 @@ impl Mount {
     ///
     /// # Errors
     /// `EROFS`.
-    pub fn writer(self: &Arc<Mount>) -> Result<Writer> {
+    pub fn writer(&self) -> Result<Writer> {
         self.fs.writers.fetch_add(1, SeqCst);
-        self.writers.fetch_add(1, SeqCst);
-        let writer = Writer(self.clone());
+        self.uses.writers.fetch_add(1, SeqCst);
+        let writer = Writer { mount: self.uses.clone(), fs: self.fs.clone() };
         self.may_change().map(|()| writer)
+    }
+
+    /// Counts a file that is about to be mapped, which `writer` counts too if it is open for
+    /// writing.
+    pub fn mapping(&self, writer: Option<Arc<Writer>>) -> Mapping {
+        self.uses.mappings.fetch_add(1, SeqCst);
+        Mapping { mount: self.uses.clone(), _writer: writer }
     }
 
     /// Options of its file system, each behind a comma.
@@ -427,7 +461,7 @@ pub fn remount(dir: &Dir, flags: u32, change: impl FnOnce(&InodeRef) -> Result<(
     }
     let (is_of_one_place, closes) = (flags & abi::MS_BIND != 0, flags & abi::MS_RDONLY != 0);
     let (is_closed, writers) = if is_of_one_place {
-        (mount.flags() & abi::MS_RDONLY != 0, &mount.writers)
+        (mount.flags() & abi::MS_RDONLY != 0, &mount.uses.writers)
     } else {
         (mount.fs.is_read_only.load(Relaxed), &mount.fs.writers)
     };
@@ -506,7 +540,7 @@ fn is_in(all: &[Arc<Mount>], mount: &Arc<Mount>) -> bool {
 /// How something is unmounted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// If no working directory, open file or mount is in it.
+    /// If no working directory, file that is open or mapped, or mount is in it.
     IfUnused,
     /// With all that is mounted below it; open files and working directories keep it alive.
     Lazily,
@@ -563,7 +597,9 @@ fn hide(mount: &Arc<Mount>, how: Unmount) -> Result<(Vec<Arc<Mount>>, bool)> {
         if tree.len() > 1 && !is_lazy {
             return Err(EBUSY);
         }
-        if is_lazy || Arc::strong_count(mount) <= REFERENCES_WHEN_UNUSED {
+        let is_unused = Arc::strong_count(mount) <= REFERENCES_WHEN_UNUSED
+            && mount.uses.mappings.load(SeqCst) == 0;
+        if is_lazy || is_unused {
             let mut others = mounts.iter().filter(|other| other.dev == mount.dev);
             let was_last = others.all(|other| is_in(&tree, other));
             tree.iter().for_each(|mount| mount.is_leaving.store(true, Relaxed));

@@ -220,6 +220,8 @@ pub struct Rules {
     pub beneath: bool,
     /// The directory where it starts is its root.
     pub in_root: bool,
+    /// Look at what isn't in memory, or might not be.
+    pub at_once: bool,
 }
 
 impl Rules {
@@ -385,8 +387,13 @@ pub fn walk(start: &Start, path: &[u8], follow: Follow) -> Result<Found> {
         if step.name.len() > NAME_MAX {
             return Err(ENAMETOOLONG);
         }
+        if rules.at_once && !dir.inode.is_in_memory() {
+            return Err(EAGAIN);
+        }
         let found = match dir.inode.lookup(step.name) {
             Ok(inode) => inode,
+            // Linux remembers no names that there are none of, here.
+            Err(ENOENT) if rules.at_once => return Err(EAGAIN),
             Err(ENOENT) if step.last => return Ok(step.found(dir, None, None)),
             Err(errno) => return Err(errno),
         };

@@ -6,20 +6,28 @@
 //! had that value. A read under the lock doesn't bring the page in: if it isn't there, the lock is
 //! given back, the page brought in, and all begins anew.
 //!
+//! A bucket is in order of keys, and of a key in order of numbers that waiters get when they come,
+//! so that nobody walks past those of other words. Whoever wakes or moves many gives the lock back
+//! now and then; those that have come meanwhile have numbers above the one where it ends.
+//!
 //! Invariants: F1: a waiter is in the bucket of its key exactly while `woken` is false. F2: a
-//! waiter's key changes only with both buckets locked (lower index first).
+//! waiter's key and number change only with both buckets locked (lower index first). F3: a number is
+//! given with the bucket locked that the waiter enters.
+//!
+//! Locks: buckets, then those of `futex_pi`.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::futex_pi::{self, Moved};
 use super::thread::Restart;
-use super::{current_thread, futex_pi};
+use super::{current_thread, table};
 use crate::arch::layout::USER_END;
 use crate::errno::{
-    Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTSYS, ERESTART_RESTARTBLOCK, ETIMEDOUT,
+    Result, EAGAIN, EFAULT, EINVAL, ENOSYS, ERESTARTNOINTR, ERESTARTSYS, ERESTART_RESTARTBLOCK,
+    ETIMEDOUT,
 };
-use crate::mem::fault::{self, Room};
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinGuard, SpinLock, WaitQueue, Woken};
 use crate::user;
@@ -29,7 +37,7 @@ const BUCKETS: usize = 64;
 const ANY: u32 = u32::MAX;
 
 /// What makes two futex words the same.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     /// An address in one address space.
     Private { mm: usize, va: u64 },
@@ -96,80 +104,117 @@ pub enum Scope {
     Shared,
 }
 
+/// Where a waiter is: its key, and its number among those of the key.
+type Place = (Key, u64);
+
 struct Waiter {
-    key: SpinLock<Key>,
+    place: SpinLock<Place>,
     bits: u32,
     woken: AtomicBool,
     queue: WaitQueue,
+    /// Of one that is only moved: the wait for a mutex that it becomes.
+    becomes: Option<Arc<futex_pi::Wait>>,
 }
 
 impl Waiter {
-    fn is_for(&self, key: Key, bits: u32) -> bool {
-        self.bits & bits != 0 && *self.key.lock() == key
+    fn new(key: Key, bits: u32, becomes: Option<Arc<futex_pi::Wait>>) -> Arc<Waiter> {
+        Arc::new(Waiter {
+            place: SpinLock::new((key, 0)),
+            bits,
+            woken: AtomicBool::new(false),
+            queue: WaitQueue::new(),
+            becomes,
+        })
+    }
+
+    /// Puts it, which is nowhere, into a locked bucket, behind all others of the key.
+    fn enter(self: &Arc<Waiter>, bucket: &mut Bucket, key: Key) {
+        let place = (key, NUMBERS.fetch_add(1, Ordering::Relaxed));
+        *self.place.lock() = place;
+        bucket.insert(place, self.clone());
+    }
+
+    /// Wakes it, which is in no bucket any more.
+    fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.queue.wake_all();
     }
 }
 
-type Bucket = SpinLock<Vec<Arc<Waiter>>>;
+type Bucket = BTreeMap<Place, Arc<Waiter>>;
 
-static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(Vec::new()) }; BUCKETS];
+static TABLE: [SpinLock<Bucket>; BUCKETS] = [const { SpinLock::new(BTreeMap::new()) }; BUCKETS];
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-/// Waiters that are woken with their bucket locked.
+/// Waiters that are looked at with their bucket locked.
 const BATCH: usize = 64;
 
-/// Wakes up to `count` waiters whose bits meet `bits`. Returns how many.
-fn wake_key(key: Key, count: usize, bits: u32) -> usize {
-    let (mut woken, mut left) = (0, count);
-    loop {
-        let mut bucket = TABLE[key.bucket()].lock();
-        let batch = wake_in(&mut bucket, key, left.min(BATCH), bits);
-        woken += batch;
-        left -= batch;
-        if batch < BATCH || left == 0 {
-            return woken;
-        }
-        // A waiter that comes while other tasks have their turn is behind these, and isn't woken
-        // for them.
-        left = left.min(bucket.iter().filter(|waiter| waiter.is_for(key, bits)).count());
-        drop(bucket);
-        sched::give_way();
+/// Those of a key who wait when a call begins, from the first to the last.
+struct Walk {
+    key: Key,
+    next: u64,
+    end: u64,
+}
+
+impl Walk {
+    /// With the key's bucket locked.
+    fn new(key: Key) -> Walk {
+        Walk { key, next: 0, end: NUMBERS.load(Ordering::Relaxed) }
+    }
+
+    fn next(&mut self, bucket: &Bucket) -> Option<(Place, Arc<Waiter>)> {
+        let here = (self.key, self.next)..(self.key, self.end);
+        let (&place, waiter) = bucket.range(here).next()?;
+        self.next = place.1 + 1;
+        Some((place, waiter.clone()))
     }
 }
 
-/// Wakes up to `count` waiters of a key whose bits meet `bits`, in the key's bucket. Returns how
-/// many.
-fn wake_in(bucket: &mut Vec<Arc<Waiter>>, key: Key, count: usize, bits: u32) -> usize {
+/// Wakes up to `count` waiters whose bits meet `bits`. Returns how many.
+///
+/// # Errors
+/// `EINVAL`: the next one is to be moved to a mutex.
+fn wake_key(key: Key, count: usize, bits: u32) -> Result<usize> {
     let mut woken = 0;
-    bucket.retain(|waiter| {
-        let hit = woken < count && waiter.is_for(key, bits);
-        if hit {
-            woken += 1;
-            waiter.woken.store(true, Ordering::Release);
-            waiter.queue.wake_all();
+    let mut bucket = TABLE[key.bucket()].lock();
+    let mut walk = Walk::new(key);
+    loop {
+        for _ in 0..BATCH {
+            if woken == count {
+                return Ok(woken);
+            }
+            let Some((place, waiter)) = walk.next(&bucket) else { return Ok(woken) };
+            if waiter.becomes.is_some() {
+                return Err(EINVAL);
+            }
+            if waiter.bits & bits != 0 {
+                bucket.remove(&place);
+                waiter.wake();
+                woken += 1;
+            }
         }
-        !hit
-    });
-    fault::shrink(bucket);
-    woken
+        drop(bucket);
+        sched::give_way();
+        bucket = TABLE[key.bucket()].lock();
+    }
 }
 
 /// Wakes waiters on a word of the running thread's memory, whatever scope they named.
 pub fn wake_address(va: u64, count: usize) {
     if let Ok(key) = Key::of(va, Scope::Shared) {
-        wake_key(key, count, ANY);
+        let _ = wake_key(key, count, ANY);
     }
 }
 
 /// Takes a waiter out of its bucket. Returns whether it was woken before.
-fn withdraw(waiter: &Arc<Waiter>) -> bool {
+fn withdraw(waiter: &Waiter) -> bool {
     loop {
-        let key = *waiter.key.lock();
-        let mut bucket = TABLE[key.bucket()].lock();
+        let place = *waiter.place.lock();
+        let mut bucket = TABLE[place.0.bucket()].lock();
         if waiter.woken.load(Ordering::Acquire) {
             return true;
         }
-        if let Some(at) = bucket.iter().position(|other| Arc::ptr_eq(other, waiter)) {
-            bucket.remove(at);
-            fault::shrink(&mut *bucket);
+        if bucket.remove(&place).is_some() {
             return false;
         }
     }
@@ -187,17 +232,8 @@ fn wait(
         return Err(Stop::Errno(EINVAL));
     }
     let key = Key::of(va, scope)?;
-    let waiter = Arc::new(Waiter {
-        key: SpinLock::new(key),
-        bits,
-        woken: AtomicBool::new(false),
-        queue: WaitQueue::new(),
-    });
-    {
-        let mut bucket = compared(va, expected, || TABLE[key.bucket()].lock())?;
-        bucket.room(1)?;
-        bucket.push(waiter.clone());
-    }
+    let waiter = Waiter::new(key, bits, None);
+    waiter.enter(&mut *compared(va, expected, || TABLE[key.bucket()].lock())?, key);
     let woken = || waiter.woken.load(Ordering::Acquire).then_some(());
     let outcome = waiter.queue.wait_intr(deadline, woken).map_err(|why| match why {
         Woken::Timeout => Stop::Errno(ETIMEDOUT),
@@ -207,6 +243,43 @@ fn wait(
         Err(_) if withdraw(&waiter) => Ok(()),
         other => other,
     }
+}
+
+/// `FUTEX_WAIT_REQUEUE_PI`: sleeps while the word is `expected`, until the thread owns the mutex at
+/// `va2`, to which another call moves it.
+fn wait_to_own(
+    va: u64,
+    va2: u64,
+    scope: Scope,
+    expected: u32,
+    deadline: Option<Nanos>,
+) -> Result<u64> {
+    if va == va2 {
+        return Err(EINVAL);
+    }
+    let (to, from) = (Key::written(va2, scope)?, Key::of(va, scope)?);
+    let wait = futex_pi::Wait::new(&current_thread(), to)?;
+    let waiter = Waiter::new(from, ANY, Some(wait.clone()));
+    {
+        let mut bucket = compared(va, expected, || TABLE[from.bucket()].lock())?;
+        if from == to {
+            return Err(EINVAL);
+        }
+        waiter.enter(&mut bucket, from);
+    }
+    if let Err(why) = wait.until_granted(deadline) {
+        let was_moved = withdraw(&waiter);
+        if !was_moved || futex_pi::withdraw(&wait) {
+            return Err(match why {
+                Woken::Timeout => ETIMEDOUT,
+                // To begin anew would be to wait for another move.
+                Woken::Signal if was_moved => EAGAIN,
+                Woken::Signal => ERESTARTNOINTR,
+            });
+        }
+    }
+    wait.own(va2)?;
+    Ok(0)
 }
 
 /// What `lock` gives, taken while the word at `va` is `expected`; `EAGAIN` if it is another.
@@ -226,12 +299,6 @@ fn compared<T>(va: u64, expected: u32, lock: impl Fn() -> T) -> Result<T> {
 enum Stop {
     Errno(crate::errno::Errno),
     Signal,
-}
-
-impl From<machine::NoMemory> for Stop {
-    fn from(_: machine::NoMemory) -> Stop {
-        Stop::Errno(crate::errno::ENOMEM)
-    }
 }
 
 impl From<crate::errno::Errno> for Stop {
@@ -270,9 +337,9 @@ fn wait_again(args: &[u64; 4]) -> Result<u64> {
 
 /// The locked buckets of two keys.
 struct Both {
-    first: SpinGuard<'static, Vec<Arc<Waiter>>>,
+    first: SpinGuard<'static, Bucket>,
     /// None if it is the same.
-    second: Option<SpinGuard<'static, Vec<Arc<Waiter>>>>,
+    second: Option<SpinGuard<'static, Bucket>>,
     /// Whether `second` is the bucket of the first key.
     swapped: bool,
 }
@@ -284,64 +351,117 @@ impl Both {
         Both { first, second: (a != b).then(|| TABLE[a.max(b)].lock()), swapped: b < a }
     }
 
-    /// The bucket of the first key, and of the second if that is another.
-    fn pair(&mut self) -> (&mut Vec<Arc<Waiter>>, Option<&mut Vec<Arc<Waiter>>>) {
-        match (&mut self.second, self.swapped) {
-            (None, _) => (&mut self.first, None),
-            (Some(second), true) => (second, Some(&mut self.first)),
-            (Some(second), false) => (&mut self.first, Some(second)),
+    /// The bucket of the first key.
+    fn source(&mut self) -> &mut Bucket {
+        match &mut self.second {
+            Some(second) if self.swapped => second,
+            _ => &mut self.first,
+        }
+    }
+
+    /// The bucket of the second key.
+    fn target(&mut self) -> &mut Bucket {
+        match &mut self.second {
+            Some(second) if !self.swapped => second,
+            _ => &mut self.first,
         }
     }
 }
 
-/// Wakes `wake` waiters of one word and moves up to `requeue` others to another, if the first word
-/// is `expected`. Returns how many it touched; `ENOMEM` where the other's bucket has no room for
-/// them.
+/// Wakes `wake` waiters of one word and moves up to `most` others to another, if the first word is
+/// `expected`. Returns how many it touched.
+///
+/// # Errors
+/// `EAGAIN`: the word is another; `EINVAL`: the next one is to be moved to a mutex; `EFAULT`.
 fn requeue(
     va: u64,
-    keys: (Key, Key),
+    (from, to): (Key, Key),
     wake: usize,
-    requeue: usize,
+    most: usize,
     expected: Option<u32>,
 ) -> Result<usize> {
-    let (from, to) = keys;
     let lock = || Both::lock(from, to);
     let mut both = match expected {
         Some(expected) => compared(va, expected, lock)?,
         None => lock(),
     };
-    let (source, mut target) = both.pair();
-    if from == to {
+    let (mut walk, mut done) = (Walk::new(from), 0);
+    loop {
+        for _ in 0..BATCH {
+            if done == wake.saturating_add(most) {
+                return Ok(done);
+            }
+            let Some((place, waiter)) = walk.next(both.source()) else { return Ok(done) };
+            if waiter.becomes.is_some() {
+                return Err(EINVAL);
+            }
+            if done < wake {
+                both.source().remove(&place);
+                waiter.wake();
+            } else if from != to {
+                both.source().remove(&place);
+                waiter.enter(both.target(), to);
+            }
+            done += 1;
+        }
         drop(both);
-        return Ok(wake_key(from, wake, ANY));
+        sched::give_way();
+        both = lock();
     }
-    let waiting = source.iter().filter(|waiter| waiter.is_for(from, ANY)).count();
-    let moving = waiting.saturating_sub(wake).min(requeue);
-    // In one bucket they change their key and stay where they are.
-    if let Some(target) = &mut target {
-        target.room(moving)?;
+}
+
+/// `FUTEX_CMP_REQUEUE_PI`: makes the first of those that wait for one word so the owner of the mutex
+/// at `va2`, if it is free, and up to `most` others wait for that, if the word is `expected`.
+/// Returns how many it touched.
+///
+/// # Errors
+/// As [`requeue`], `EINVAL` for those that wait otherwise; as [`futex_pi::lock`].
+fn requeue_to_own(
+    va: u64,
+    va2: u64,
+    (from, to): (Key, Key),
+    most: usize,
+    expected: u32,
+) -> Result<usize> {
+    if from == to {
+        return Err(EINVAL);
     }
-    let woken = wake_in(source, from, wake.min(BATCH), ANY);
-    // The first of those that are left are woken when the buckets are given back.
-    let (mut left, mut moved) = (wake - woken, 0);
-    source.retain(|waiter| {
-        if moved == moving || !waiter.is_for(from, ANY) {
-            return true;
+    let lock = || Both::lock(from, to);
+    let (mut walk, mut done) = (None, 0);
+    while !sched::is_leaving() {
+        let owner = table::thread(futex_pi::owner_of(user::load_u32(va2)?));
+        let mut both = match &walk {
+            None => compared(va, expected, lock)?,
+            Some(_) => lock(),
+        };
+        let walk = walk.get_or_insert_with(|| Walk::new(from));
+        let mut owner = owner;
+        for _ in 0..BATCH {
+            if done == most.saturating_add(1) {
+                return Ok(done);
+            }
+            let at = walk.next;
+            let Some((place, waiter)) = walk.next(both.source()) else { return Ok(done) };
+            let wait = waiter.becomes.as_ref().filter(|wait| wait.is_for(to)).ok_or(EINVAL)?;
+            match futex_pi::move_in(va2, wait, owner.as_ref(), most > 0)? {
+                Moved::Owns => owner = Some(wait.thread().clone()),
+                Moved::Waits => {}
+                Moved::Not => {
+                    walk.next = at;
+                    break;
+                }
+            }
+            both.source().remove(&place);
+            waiter.woken.store(true, Ordering::Release);
+            done += 1;
         }
-        if left > 0 {
-            left -= 1;
-            return true;
-        }
-        moved += 1;
-        *waiter.key.lock() = to;
-        let Some(target) = &mut target else { return true };
-        target.push(waiter.clone());
-        false
-    });
-    fault::shrink(source);
-    drop(both);
-    let woken = if woken < BATCH { woken } else { woken + wake_key(from, wake - woken, ANY) };
-    Ok(woken + moved)
+        drop(both);
+        // The word has changed, or its page is to be brought in.
+        let value = user::load_u32(va2)?;
+        user::compare_exchange_u32(va2, value, value)?;
+        sched::give_way();
+    }
+    Err(ERESTARTNOINTR)
 }
 
 /// `FUTEX_WAKE_OP`: changes the second word atomically, wakes waiters of the first, and of the
@@ -376,9 +496,9 @@ fn wake_op(key: Key, va2: u64, scope: Scope, counts: (usize, usize), op: u32) ->
         5 => old >= test,
         _ => return Err(ENOSYS),
     };
-    let mut woken = wake_key(key, counts.0, ANY);
+    let mut woken = wake_key(key, counts.0, ANY)?;
     if passes {
-        woken += wake_key(key2, counts.1, ANY);
+        woken += wake_key(key2, counts.1, ANY)?;
     }
     Ok(woken)
 }
@@ -389,13 +509,16 @@ const WAIT_BITSET: u32 = 9;
 const LOCK_PI: u32 = 6;
 const UNLOCK_PI: u32 = 7;
 const TRYLOCK_PI: u32 = 8;
+const WAIT_REQUEUE_PI: u32 = 11;
+const CMP_REQUEUE_PI: u32 = 12;
 const LOCK_PI2: u32 = 13;
 
 /// The futex system call.
 pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) -> Result<u64> {
     let scope = if op & PRIVATE_FLAG != 0 { Scope::Private } else { Scope::Shared };
     let command = op & !(PRIVATE_FLAG | CLOCK_REALTIME_FLAG);
-    if op & CLOCK_REALTIME_FLAG != 0 && !matches!(command, WAIT_BITSET | LOCK_PI2) {
+    if op & CLOCK_REALTIME_FLAG != 0 && !matches!(command, WAIT_BITSET | WAIT_REQUEUE_PI | LOCK_PI2)
+    {
         return Err(ENOSYS);
     }
     let count = |n: u32| n as usize;
@@ -408,9 +531,9 @@ pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) 
             let deadline = deadline(command == 0, op & CLOCK_REALTIME_FLAG != 0, timeout)?;
             wait_call(va, scope, value, deadline, bits)
         }
-        1 => Ok(wake_key(Key::there(va, scope)?, waking(value), ANY) as u64),
+        1 => Ok(wake_key(Key::there(va, scope)?, waking(value), ANY)? as u64),
         10 if value3 == 0 => Err(EINVAL),
-        10 => Ok(wake_key(Key::there(va, scope)?, waking(value), value3) as u64),
+        10 => Ok(wake_key(Key::there(va, scope)?, waking(value), value3)? as u64),
         3 | 4 => {
             if (value as i32) < 0 || (second as i32) < 0 {
                 return Err(EINVAL);
@@ -426,6 +549,17 @@ pub fn futex(va: u64, op: u32, value: u32, timeout: u64, va2: u64, value3: u32) 
         LOCK_PI | LOCK_PI2 => {
             let is_wall = command == LOCK_PI || op & CLOCK_REALTIME_FLAG != 0;
             futex_pi::lock(va, scope, deadline(false, is_wall, timeout)?, true)
+        }
+        WAIT_REQUEUE_PI => {
+            let deadline = deadline(false, op & CLOCK_REALTIME_FLAG != 0, timeout)?;
+            wait_to_own(va, va2, scope, value, deadline)
+        }
+        CMP_REQUEUE_PI => {
+            if (value as i32) < 0 || (second as i32) < 0 || va == va2 || value != 1 {
+                return Err(EINVAL);
+            }
+            let keys = (Key::there(va, scope)?, Key::written(va2, scope)?);
+            Ok(requeue_to_own(va, va2, keys, count(second), value3)? as u64)
         }
         UNLOCK_PI => futex_pi::unlock(va, scope),
         TRYLOCK_PI => futex_pi::lock(va, scope, None, false),

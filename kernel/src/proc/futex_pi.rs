@@ -4,13 +4,14 @@
 //!
 //! The word has the owner's number. A program takes and gives back a free mutex by itself; the
 //! kernel is called where a thread waits, and hands the word on. There is one table for all, which
-//! is small: a mutex without waiters isn't in it.
+//! is small: a mutex without waiters isn't in it. A thread that waits for a condition variable with
+//! such a mutex sleeps in `futex` until another moves it here.
 //!
-//! Invariants: P1: a wait is in `WAITS` exactly while it isn't granted. P2: all waits of a key have
+//! Invariants: P1: a wait that has come here is in `WAITS` exactly while it isn't granted. P2: all waits of a key have
 //! one owner, and its thread's `waits_for` is that. P3: what is lent to a thread is the highest
 //! priority of those that wait for it, as far as `LENT_DEPTH` owners that wait themselves.
 //!
-//! Locks: `WAITS`, then a thread's `waits_for`, or the scheduler's.
+//! Locks: those of `futex`, `WAITS`, then a thread's `waits_for`, or the scheduler's.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,7 +20,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use super::futex::{Key, Scope};
 use super::robust::{OWNER_DIED, TID_MASK, WAITERS};
 use super::thread::Thread;
-use super::{current_thread, table};
+use super::{current_thread, table, Pid};
 use crate::charge::{self, Count, Counted};
 use crate::errno::*;
 use crate::mem::fault::{self, Room};
@@ -33,7 +34,8 @@ const MOST: usize = 1024;
 /// Owners, each of which waits for the next, that a priority is lent to.
 const LENT_DEPTH: usize = 16;
 
-struct Wait {
+/// A thread that waits for a mutex, or is about to.
+pub(super) struct Wait {
     key: Key,
     thread: Arc<Thread>,
     granted: AtomicBool,
@@ -41,6 +43,57 @@ struct Wait {
     owner_died: AtomicBool,
     queue: WaitQueue,
     _count: Count,
+}
+
+impl Wait {
+    /// # Errors
+    /// `ENOMEM`: the user has as many as it may.
+    pub(super) fn new(thread: &Arc<Thread>, key: Key) -> Result<Arc<Wait>> {
+        let user = charge::account().user().clone();
+        let count = Count::of(user, Counted::OwnedWaits, 1, share::share_of(MOST));
+        Ok(Arc::new(Wait {
+            key,
+            thread: thread.clone(),
+            granted: AtomicBool::new(false),
+            owner_died: AtomicBool::new(false),
+            queue: WaitQueue::new(),
+            _count: count.map_err(|_| ENOMEM)?,
+        }))
+    }
+
+    pub(super) fn thread(&self) -> &Arc<Thread> {
+        &self.thread
+    }
+
+    pub(super) fn is_for(&self, key: Key) -> bool {
+        self.key == key
+    }
+
+    /// Sleeps until the thread is the owner, or another reason not to.
+    pub(super) fn until_granted(&self, deadline: Option<Nanos>) -> Result<(), Woken> {
+        let granted = || self.granted.load(Ordering::Acquire).then_some(());
+        self.queue.wait_intr(deadline, granted)
+    }
+
+    /// The thread, which runs, is the owner of the mutex at `va`.
+    ///
+    /// # Errors
+    /// `EFAULT`: the word can't say that the last owner died.
+    pub(super) fn own(&self, va: u64) -> Result<()> {
+        while self.owner_died.load(Ordering::Acquire) && !sched::is_leaving() {
+            let value = user::load_u32(va)?;
+            let own = value & WAITERS | OWNER_DIED | self.thread.tid() as u32;
+            if user::compare_exchange_u32(va, value, own)? == value {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn grant(&self) {
+        self.granted.store(true, Ordering::Release);
+        self.queue.wake_all();
+    }
 }
 
 struct Entry {
@@ -96,8 +149,7 @@ fn hand_over(waits: &mut Vec<Entry>, at: usize) {
     lend(waits, &old);
     lend(waits, new);
     fault::shrink(waits);
-    wait.granted.store(true, Ordering::Release);
-    wait.queue.wake_all();
+    wait.grant();
 }
 
 /// A thread's own priority has changed.
@@ -147,21 +199,12 @@ pub fn lock(va: u64, scope: Scope, deadline: Option<Nanos>, may_wait: bool) -> R
             break wait;
         }
     };
-    let granted = || wait.granted.load(Ordering::Acquire).then_some(());
-    if let Err(why) = wait.queue.wait_intr(deadline, granted) {
+    if let Err(why) = wait.until_granted(deadline) {
         if withdraw(&wait) {
             return Err(if why == Woken::Timeout { ETIMEDOUT } else { ERESTARTNOINTR });
         }
     }
-    if wait.owner_died.load(Ordering::Acquire) {
-        loop {
-            let value = user::load_u32(va)?;
-            let own = value & WAITERS | OWNER_DIED | tid;
-            if user::compare_exchange_u32(va, value, own)? == value || sched::is_leaving() {
-                break;
-            }
-        }
-    }
+    wait.own(va)?;
     Ok(0)
 }
 
@@ -174,30 +217,33 @@ fn enter(
     value: u32,
     known: Option<Arc<Thread>>,
 ) -> Result<Option<Arc<Wait>>> {
-    let user = charge::account().user().clone();
-    let count = Count::of(user, Counted::OwnedWaits, 1, share::share_of(MOST));
-    let wait = Arc::new(Wait {
-        key,
-        thread: me.clone(),
-        granted: AtomicBool::new(false),
-        owner_died: AtomicBool::new(false),
-        queue: WaitQueue::new(),
-        _count: count.map_err(|_| ENOMEM)?,
-    });
-    let mut waits = WAITS.lock();
+    let wait = Wait::new(me, key)?;
+    let has_entered = admit(&mut WAITS.lock(), &wait, va, value, known.as_ref())?;
+    Ok(has_entered.then_some(wait))
+}
+
+/// As [`enter`], with the table locked. Whether the wait is in it.
+fn admit(
+    waits: &mut Vec<Entry>,
+    wait: &Arc<Wait>,
+    va: u64,
+    value: u32,
+    known: Option<&Arc<Thread>>,
+) -> Result<bool> {
+    let (key, me) = (wait.key, &wait.thread);
     if waits.len() >= MOST {
         return Err(ENOMEM);
     }
     waits.room(1)?;
     if user::peek_u32(va) != Ok(value) {
-        return Ok(None);
+        return Ok(false);
     }
-    let owner = match (owner(&waits, key), known) {
+    let owner = match (owner(waits, key), known) {
         // The word has another number only if a program wrote that there, or while the thread that
         // has it now says so.
-        (Some(owner), Some(known)) if !Arc::ptr_eq(owner, &known) => return Err(EINVAL),
+        (Some(owner), Some(known)) if !Arc::ptr_eq(owner, known) => return Err(EINVAL),
         (Some(owner), _) => owner.clone(),
-        (None, Some(known)) => known,
+        (None, Some(known)) => known.clone(),
         (None, None) => return Err(ESRCH),
     };
     // What only threads of one process wait for belongs to none of another.
@@ -214,12 +260,62 @@ fn enter(
     }
     *me.waits_for.lock() = Some(owner.clone());
     waits.push(Entry { wait: wait.clone(), owner: owner.clone() });
-    lend(&waits, &owner);
-    Ok(Some(wait))
+    lend(waits, &owner);
+    Ok(true)
+}
+
+/// The number of the thread that owns a mutex with this word; 0 for none.
+pub(super) fn owner_of(value: u32) -> Pid {
+    (value & TID_MASK) as Pid
+}
+
+/// What has become of a wait that was to be moved here.
+pub(super) enum Moved {
+    Owns,
+    Waits,
+    /// The word has another owner than was said, or its page has to be brought in.
+    Not,
+}
+
+/// Makes the thread of a wait the owner of the mutex at `va` if that is free, else one that waits
+/// for its owner, which is `known` as the word was read. With `others`, more are about to come. May
+/// be called with a spin lock held.
+///
+/// # Errors
+/// As [`lock`].
+pub(super) fn move_in(
+    va: u64,
+    wait: &Arc<Wait>,
+    known: Option<&Arc<Thread>>,
+    others: bool,
+) -> Result<Moved> {
+    let mut waits = WAITS.lock();
+    let Ok(value) = user::peek_u32(va) else { return Ok(Moved::Not) };
+    let (owned_by, tid) = (owner_of(value), wait.thread.tid());
+    if owned_by == tid {
+        return Err(EDEADLK);
+    }
+    if known.is_some_and(|known| known.tid() != owned_by) {
+        return Ok(Moved::Not);
+    }
+    let is_free = owned_by == 0 && owner(&waits, wait.key).is_none();
+    let word = if is_free {
+        value & OWNER_DIED | tid as u32 | if others { WAITERS } else { 0 }
+    } else {
+        value | WAITERS
+    };
+    if user::try_exchange_u32(va, value, word) != Ok(value) {
+        return Ok(Moved::Not);
+    }
+    if is_free {
+        wait.grant();
+        return Ok(Moved::Owns);
+    }
+    Ok(if admit(&mut waits, wait, va, word, known)? { Moved::Waits } else { Moved::Not })
 }
 
 /// Takes a wait back. Whether it was not granted.
-fn withdraw(wait: &Arc<Wait>) -> bool {
+pub(super) fn withdraw(wait: &Arc<Wait>) -> bool {
     let mut waits = WAITS.lock();
     let Some(at) = waits.iter().position(|entry| Arc::ptr_eq(&entry.wait, wait)) else {
         return false;

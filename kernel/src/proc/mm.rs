@@ -73,9 +73,8 @@ pub struct Mm {
     lock_future: AtomicU8,
     /// Whether memory was mapped with `MAP_NORESERVE`, for which nothing is promised.
     pub has_unpromised: AtomicBool,
-    /// Whether its threads have said that they will ask for barriers among themselves
-    /// (`membarrier`).
-    pub asks_barriers: AtomicBool,
+    /// The private commands of `membarrier` that its threads have said they will use.
+    pub asks_barriers: AtomicU8,
     /// Processes with the ids of this one may look into it.
     dumpable: AtomicBool,
     pub layout: SpinLock<Layout>,
@@ -92,7 +91,7 @@ impl Mm {
             users: AtomicUsize::new(1),
             lock_future: AtomicU8::new(NOT),
             has_unpromised: AtomicBool::new(false),
-            asks_barriers: AtomicBool::new(false),
+            asks_barriers: AtomicU8::new(0),
             dumpable: AtomicBool::new(true),
             layout: SpinLock::new(layout),
             growing: Mutex::new(()),

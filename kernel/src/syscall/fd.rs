@@ -1,6 +1,7 @@
 //! Descriptors: duplicates, flags, locks, and the calls that make files without a name.
 
 use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
 
 use linux_raw_sys::general as abi;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -140,6 +141,19 @@ fn fcntl(fd: i32, command: u32, arg: u64) -> Result<u64> {
         }
         abi::F_SETSIG => {
             file.signals()?.set_owner(|owner| owner.set_signal(arg as i32))?;
+            Ok(0)
+        }
+        abi::F_GET_RW_HINT => {
+            let opens = file.inode().opens();
+            let life = opens.map_or(0, |opens| opens.life.load(Ordering::Relaxed));
+            user::put(arg, &u64::from(life)).map(|()| 0)
+        }
+        abi::F_SET_RW_HINT => {
+            let life: u64 = user::get(arg)?;
+            let known = abi::RWH_WRITE_LIFE_EXTREME;
+            let life = u8::try_from(life).ok().filter(|&life| u32::from(life) <= known);
+            let opens = file.inode().opens().ok_or(EINVAL)?;
+            opens.life.store(life.ok_or(EINVAL)?, Ordering::Relaxed);
             Ok(0)
         }
         abi::F_NOTIFY if !file.is_dir() => Err(ENOTDIR),

@@ -146,8 +146,7 @@ fn openat2(dir: i32, addr: u64, how: u64, size: usize) -> Result<i32> {
         return Err(EINVAL);
     }
     let rules = rules(how.resolve)?;
-    if how.resolve & u64::from(abi::RESOLVE_CACHED) != 0 {
-        // No walk here knows before whether it will wait for a disk.
+    if rules.at_once && flags & (abi::O_CREAT | abi::O_TRUNC | UNNAMED) != 0 {
         return Err(EAGAIN);
     }
     let path = path(addr)?;
@@ -166,6 +165,7 @@ fn rules(resolve: u64) -> Result<Rules> {
         no_links: resolve & abi::RESOLVE_NO_SYMLINKS != 0,
         beneath: resolve & abi::RESOLVE_BENEATH != 0,
         in_root: resolve & abi::RESOLVE_IN_ROOT != 0,
+        at_once: resolve & abi::RESOLVE_CACHED != 0,
     };
     let known = abi::RESOLVE_NO_XDEV
         | abi::RESOLVE_NO_MAGICLINKS

@@ -14,7 +14,6 @@ use crate::proc::{current_process, current_thread, table, uts};
 use crate::sched::load;
 use crate::{sched, user, vm};
 use linux_raw_sys::prctl;
-use machine::CpuSet;
 
 pub const CALLS: Calls = calls! {
     __NR_uname => uname[1],
@@ -23,7 +22,7 @@ pub const CALLS: Calls = calls! {
     __NR_sysinfo => sysinfo[1],
     __NR_prctl => prctl[5],
     __NR_arch_prctl => arch_prctl[regs],
-    __NR_membarrier => membarrier[2],
+    __NR_membarrier => membarrier[3],
     __NR_getcpu => getcpu[2],
     __NR_personality => personality[1],
     __NR_rseq => absent[0],
@@ -214,41 +213,51 @@ fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
 }
 
 /// Threads that don't run have passed through the kernel's own barriers when they do. Those that
-/// run on other CPUs are interrupted: of this process for the private command, of all for the
-/// global ones.
-fn membarrier(command: i32, flags: u32) -> Result<u64> {
-    const GLOBAL: i32 = 1;
-    const GLOBAL_EXPEDITED: i32 = 2;
-    const REGISTER_GLOBAL_EXPEDITED: i32 = 4;
-    const PRIVATE_EXPEDITED: i32 = 8;
-    const REGISTER_PRIVATE_EXPEDITED: i32 = 16;
-    const ALL: i32 = GLOBAL
-        | GLOBAL_EXPEDITED
-        | REGISTER_GLOBAL_EXPEDITED
-        | PRIVATE_EXPEDITED
-        | REGISTER_PRIVATE_EXPEDITED;
-    if flags != 0 {
+/// run on other CPUs are interrupted: of this memory for the private commands, of all for the global
+/// ones. The return from an interrupt also makes the CPU fetch its next instructions anew. There
+/// are no restartable sequences to begin again.
+fn membarrier(command: u32, flags: u32, _cpu: i32) -> Result<u64> {
+    const GLOBAL: u32 = 1;
+    const GLOBAL_EXPEDITED: u32 = 2;
+    const REGISTER_GLOBAL_EXPEDITED: u32 = 4;
+    const PRIVATE: u32 = 8;
+    const CORE: u32 = 32;
+    const SEQUENCES: u32 = 128;
+    /// The number of what registers for a private command.
+    const REGISTER: u32 = 1;
+    const ALL: u32 = 511;
+    const OF_A_CPU: u32 = 1;
+    if flags != 0 && (command, flags) != (SEQUENCES, OF_A_CPU) {
         return Err(EINVAL);
     }
-    match command {
-        0 => return Ok(ALL as u64),
-        GLOBAL | GLOBAL_EXPEDITED => ipi::barrier(sched::busy()),
-        PRIVATE_EXPEDITED => {
-            if !super::mem::current_mm()?.asks_barriers.load(Ordering::Relaxed) {
-                return Err(EPERM);
-            }
-            core::sync::atomic::fence(Ordering::SeqCst);
-            let cpus = {
-                let process = current_process();
-                let group = process.group.lock();
-                let tasks = group.threads.iter().filter_map(|thread| thread.task());
-                let cpus = tasks.filter_map(|task| sched::runs_elsewhere(&task)).map(CpuSet::one);
-                cpus.fold(CpuSet::NONE, CpuSet::union)
-            };
-            ipi::barrier(cpus);
+    let registered = |what: u32| {
+        let asks = super::mem::current_mm()?.asks_barriers.load(Ordering::Relaxed);
+        if u32::from(asks) & what == 0 {
+            Err(EPERM)
+        } else {
+            Ok(())
         }
-        REGISTER_PRIVATE_EXPEDITED => {
-            super::mem::current_mm()?.asks_barriers.store(true, Ordering::Relaxed)
+    };
+    const CORE_REGISTER: u32 = CORE << REGISTER;
+    const PRIVATE_REGISTER: u32 = PRIVATE << REGISTER;
+    const SEQUENCES_REGISTER: u32 = SEQUENCES << REGISTER;
+    match command {
+        0 => return Ok(ALL.into()),
+        GLOBAL | GLOBAL_EXPEDITED => ipi::barrier(sched::busy()),
+        PRIVATE | SEQUENCES => {
+            registered(command)?;
+            core::sync::atomic::fence(Ordering::SeqCst);
+            ipi::barrier(vm::cpus(&super::mem::current_mm()?.space));
+        }
+        CORE => {
+            registered(command)?;
+            // A CPU may come to run this memory with what it has fetched before.
+            ipi::barrier(cpu::online());
+            cpu::fetch_anew();
+        }
+        PRIVATE_REGISTER | CORE_REGISTER | SEQUENCES_REGISTER => {
+            let asks = (command >> REGISTER) as u8;
+            super::mem::current_mm()?.asks_barriers.fetch_or(asks, Ordering::Relaxed);
         }
         REGISTER_GLOBAL_EXPEDITED => {}
         _ => return Err(EINVAL),

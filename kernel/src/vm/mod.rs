@@ -38,7 +38,7 @@ pub use self::settings::{
 };
 pub use self::settings::{swap_transfer_ended, SwapTransfer};
 pub use self::space::{
-    activate, advise, brk, check_mapped, deactivate, dump_line, dump_sums, fault, inherit,
+    activate, advise, brk, check_mapped, cpus, deactivate, dump_line, dump_sums, fault, inherit,
     is_one_mapping, line, lock, lock_all, map, mapped, mapping_stats, object_stats, page_states,
     protect, range_stats, remap, resident, resident_pages, shared_key, space_clear, space_fork,
     space_new, tables, unlock, unlock_all, unmap, Mapped, Object, Space,

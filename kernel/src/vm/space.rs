@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 
-use machine::{Machine, PageRange, Pages, Pmap, Prot, Va, PAGE_SIZE};
+use machine::{CpuSet, Machine, PageRange, Pages, Pmap, Prot, Va, PAGE_SIZE};
 use uvm::{
     FaultError, FaultKind, Inherit, MapError, MapRequest, Pager, RangeError, RangeStats, Sharing,
 };
@@ -424,6 +424,11 @@ pub fn mapping_stats(space: &Space, start: u64, end: u64) -> MappingStats {
 /// Page tables.
 pub fn tables(space: &Space) -> u64 {
     space.get().pmap().tables() as u64
+}
+
+/// The CPUs that run programs in it, and perhaps some that have just left it.
+pub fn cpus(space: &Space) -> CpuSet {
+    space.get().pmap().cpus()
 }
 
 /// Translations present.

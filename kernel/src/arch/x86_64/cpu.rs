@@ -414,6 +414,11 @@ pub fn take_user_ticks() -> u64 {
     this().user_ticks.take()
 }
 
+/// Has this CPU fetch its next instructions anew, as memory has them now.
+pub fn fetch_anew() {
+    core::hint::black_box(__cpuid(0));
+}
+
 fn leaf7_ebx() -> u32 {
     if __cpuid(0).eax < 7 {
         return 0;

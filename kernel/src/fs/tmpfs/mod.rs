@@ -326,6 +326,10 @@ impl Inode for TmpNode {
         Some(&self.attributes)
     }
 
+    fn is_in_memory(&self) -> bool {
+        true
+    }
+
     fn opens(&self) -> Option<&Opens> {
         matches!(self.body, Body::File(_)).then_some(&self.opens)
     }

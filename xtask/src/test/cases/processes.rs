@@ -64,6 +64,11 @@ pub const CASES: &[Case] = &[
         )
     },
     Case {
+        expect: &[Exactly(include_str!("../../../guest/details.linux"))],
+        seconds: 300,
+        ..guest("calls about details", &[("details", Libc::Musl)], &["/bin/details"])
+    },
+    Case {
         expect: &[Exactly(include_str!("../../../guest/addresses.linux"))],
         memory: "512M",
         seconds: 300,

@@ -215,8 +215,9 @@ impl Space {
         Space { root, top: unsafe { Root::at(pa(root)) } }
     }
 
+    /// The CPUs that may have translations of it.
     #[inline]
-    pub(super) fn cpus(&self) -> CpuSet {
+    pub fn cpus(&self) -> CpuSet {
         cpus_of(self.root)
     }
 
