@@ -20,7 +20,7 @@ use super::access;
 use super::epoll::Watch;
 use super::inode::{Inode, InodeRef, Kind};
 use super::lease::{self, Opener};
-use super::mount::{Mapping, Writer};
+use super::mount::{MappedFile, Writer};
 use super::ops::{FileOps, FileRef, PathOnly, Position, QUEUES};
 use super::path::Place;
 use super::signals::{self, Signals};
@@ -642,7 +642,7 @@ impl File {
 pub struct MappingName {
     text: String,
     node: (u64, u64),
-    _use: Option<Mapping>,
+    _use: Option<MappedFile>,
     _charge: Charge,
 }
 

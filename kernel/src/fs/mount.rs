@@ -64,13 +64,13 @@ impl Drop for Writer {
 
 /// A file that is mapped, in one mount, which is not unmounted meanwhile. It may be let go with a
 /// map locked.
-pub struct Mapping {
+pub struct MappedFile {
     mount: Arc<Uses>,
     /// Of a file that was opened for writing, however it is mapped.
     _writer: Option<Arc<Writer>>,
 }
 
-impl Drop for Mapping {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         self.mount.mappings.fetch_sub(1, SeqCst);
     }
@@ -280,9 +280,9 @@ impl Mount {
 
     /// Counts a file that is about to be mapped, which `writer` counts too if it is open for
     /// writing.
-    pub fn mapping(&self, writer: Option<Arc<Writer>>) -> Mapping {
+    pub fn mapping(&self, writer: Option<Arc<Writer>>) -> MappedFile {
         self.uses.mappings.fetch_add(1, SeqCst);
-        Mapping { mount: self.uses.clone(), _writer: writer }
+        MappedFile { mount: self.uses.clone(), _writer: writer }
     }
 
     /// Options of its file system, each behind a comma.
