@@ -28,6 +28,7 @@ enum Target<'a> {
     User(u64),
     Vector(&'a [IoVec]),
     Kernel(&'a mut [u8]),
+    Page(PageBytes),
 }
 
 /// The whole pages in `len` bytes at `addr`, if they begin there; none outside user memory.
@@ -64,6 +65,11 @@ impl<'a> Sink<'a> {
 
     pub fn kernel(buf: &'a mut [u8]) -> Self {
         Sink { left: buf.len(), target: Target::Kernel(buf), done: 0 }
+    }
+
+    /// Bytes of a page that the caller keeps.
+    pub fn page(bytes: PageBytes) -> Self {
+        Sink { left: bytes.len(), target: Target::Page(bytes), done: 0 }
     }
 
     /// Leaves room for `most` bytes only; returns how much that takes away, for [`Sink::widen`].
@@ -103,6 +109,10 @@ impl<'a> Sink<'a> {
                 to.copy_from_slice(&bytes[at..at + to.len()]);
                 Ok(())
             }
+            Piece::Page(to) => {
+                to.copy_from(&bytes[at..at + to.len()]);
+                Ok(())
+            }
         })
     }
 
@@ -120,7 +130,7 @@ impl<'a> Sink<'a> {
             Target::Vector(vector) => {
                 locate(vector, self.done).map_or(0, |(addr, len)| before_page_end(addr).min(len))
             }
-            Target::Kernel(_) => 0,
+            Target::Kernel(_) | Target::Page(_) => 0,
         };
         if room >= want - before {
             return put;
@@ -152,6 +162,10 @@ impl<'a> Sink<'a> {
                 bytes.part(at, to.len()).copy_to(to);
                 Ok(())
             }
+            Piece::Page(to) => {
+                to.copy_between(bytes.part(at, to.len()));
+                Ok(())
+            }
         })
     }
 
@@ -164,7 +178,7 @@ impl<'a> Sink<'a> {
                 let (addr, room) = locate(vector, self.done)?;
                 whole_pages(addr, room.min(self.left))
             }
-            Target::Kernel(_) => None,
+            Target::Kernel(_) | Target::Page(_) => None,
         }
     }
 
@@ -175,7 +189,7 @@ impl<'a> Sink<'a> {
             Target::Vector(vector) => {
                 vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit))
             }
-            Target::Kernel(_) => true,
+            Target::Kernel(_) | Target::Page(_) => true,
         }
     }
 
@@ -191,6 +205,10 @@ impl<'a> Sink<'a> {
             Piece::User(addr, len) => user::zero_out(addr, len),
             Piece::Kernel(to) => {
                 to.fill(0);
+                Ok(())
+            }
+            Piece::Page(to) => {
+                to.zero();
                 Ok(())
             }
         })
@@ -213,6 +231,7 @@ impl<'a> Sink<'a> {
             let (piece, len) = match &mut self.target {
                 Target::User(addr) => (Piece::User(*addr + done as u64, want - at), want - at),
                 Target::Kernel(buf) => (Piece::Kernel(&mut buf[done..done + want - at]), want - at),
+                Target::Page(page) => (Piece::Page(page.part(done, want - at)), want - at),
                 Target::Vector(vector) => {
                     let (addr, room) = locate(vector, done).ok_or(EFAULT)?;
                     let len = room.min(want - at);
@@ -233,18 +252,21 @@ impl<'a> Sink<'a> {
 enum Piece<'a> {
     User(u64, usize),
     Kernel(&'a mut [u8]),
+    Page(PageBytes),
 }
 
 /// A piece of what is taken.
 enum Bytes<'a> {
     User(u64, usize),
     Kernel(&'a [u8]),
+    Page(PageBytes),
 }
 
 enum Origin<'a> {
     User(u64),
     Vector(&'a [IoVec]),
     Kernel(&'a [u8]),
+    Page(PageBytes),
 }
 
 /// Where a write takes its bytes from.
@@ -267,6 +289,11 @@ impl<'a> Source<'a> {
         Source { left: bytes.len(), origin: Origin::Kernel(bytes), done: 0 }
     }
 
+    /// Bytes of a page that the caller keeps.
+    pub fn page(bytes: PageBytes) -> Self {
+        Source { left: bytes.len(), origin: Origin::Page(bytes), done: 0 }
+    }
+
     /// Leaves `most` bytes only; returns how many that takes away, for [`Source::widen`].
     pub fn narrow(&mut self, most: usize) -> usize {
         let away = self.left.saturating_sub(most);
@@ -286,7 +313,7 @@ impl<'a> Source<'a> {
             Origin::Vector(vector) => {
                 locate(vector, self.done).map(|(addr, len)| (addr, len.min(self.left)))
             }
-            Origin::Kernel(_) => None,
+            Origin::Kernel(_) | Origin::Page(_) => None,
         }
     }
 
@@ -298,7 +325,7 @@ impl<'a> Source<'a> {
                 let (addr, room) = locate(vector, self.done)?;
                 whole_pages(addr, room.min(self.left))
             }
-            Origin::Kernel(_) => None,
+            Origin::Kernel(_) | Origin::Page(_) => None,
         }
     }
 
@@ -309,7 +336,7 @@ impl<'a> Source<'a> {
             Origin::Vector(vector) => {
                 vector.iter().all(|piece| is_multiple(piece.addr, piece.len, unit))
             }
-            Origin::Kernel(_) => true,
+            Origin::Kernel(_) | Origin::Page(_) => true,
         }
     }
 
@@ -340,7 +367,7 @@ impl<'a> Source<'a> {
     /// Fails if not even the next byte can be read; takes nothing.
     pub fn probe(&self) -> Result<()> {
         let addr = match self.origin {
-            Origin::Kernel(_) => return Ok(()),
+            Origin::Kernel(_) | Origin::Page(_) => return Ok(()),
             Origin::User(addr) => addr + self.done as u64,
             Origin::Vector(vector) => locate(vector, self.done).ok_or(EFAULT)?.0,
         };
@@ -353,6 +380,10 @@ impl<'a> Source<'a> {
             Bytes::User(addr, len) => user::copy_in(&mut to[at..at + len], addr),
             Bytes::Kernel(from) => {
                 to[at..at + from.len()].copy_from_slice(from);
+                Ok(())
+            }
+            Bytes::Page(from) => {
+                from.copy_to(&mut to[at..at + from.len()]);
                 Ok(())
             }
         })
@@ -368,7 +399,7 @@ impl<'a> Source<'a> {
         }
         let before = got.unwrap_or(0);
         let room = self.run().map_or(0, |(addr, len)| before_page_end(addr).min(len));
-        if matches!(self.origin, Origin::Kernel(_)) || room >= want - before {
+        if matches!(self.origin, Origin::Kernel(_) | Origin::Page(_)) || room >= want - before {
             return got;
         }
         match self.get_pieces(to.part(before, room)) {
@@ -382,6 +413,10 @@ impl<'a> Source<'a> {
             Bytes::User(addr, len) => user::copy_in_page(to.part(at, len), addr),
             Bytes::Kernel(from) => {
                 to.part(at, from.len()).copy_from(from);
+                Ok(())
+            }
+            Bytes::Page(from) => {
+                to.part(at, from.len()).copy_between(from);
                 Ok(())
             }
         })
@@ -401,6 +436,7 @@ impl<'a> Source<'a> {
             let (piece, len) = match self.origin {
                 Origin::User(addr) => (Bytes::User(addr + self.done as u64, left), left),
                 Origin::Kernel(from) => (Bytes::Kernel(&from[self.done..self.done + left]), left),
+                Origin::Page(from) => (Bytes::Page(from.part(self.done, left)), left),
                 Origin::Vector(vector) => {
                     let (addr, room) = locate(vector, self.done).ok_or(EFAULT)?;
                     let len = room.min(left);

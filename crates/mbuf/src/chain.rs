@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::ops::Range;
 
 use crate::piece::{Piece, INLINE};
-use crate::{NoMemory, Pages, PAGE_SIZE};
+use crate::{Bytes, NoMemory, Pages, Room, PAGE_SIZE};
 
 /// A part of a page that is smaller is copied where it is moved to: its page would stay for little.
 const SLIVER: usize = PAGE_SIZE / 4;
@@ -154,16 +154,19 @@ impl<H: Pages> Chain<H> {
     /// ```
     pub fn append(&mut self, pages: &H, bytes: &[u8]) -> Result<(), NoMemory> {
         let before = self.len;
-        let mut left = bytes;
-        while !left.is_empty() {
-            let Ok(room) = self.room(pages, left.len()) else {
-                self.trim_back(pages, self.len - before);
-                return Err(NoMemory);
-            };
-            let n = room.len().min(left.len());
-            room[..n].copy_from_slice(&left[..n]);
-            left = &left[n..];
+        self.append_bytes(pages, Bytes::Here(bytes))
+            .inspect_err(|_| self.trim_back(pages, self.len - before))
+    }
+
+    /// Copies bytes in behind what is there, as far as pages can be had.
+    fn append_bytes(&mut self, pages: &H, bytes: Bytes<'_, H>) -> Result<(), NoMemory> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let room = self.room(pages, bytes.len() - done)?;
+            let n = room.len().min(bytes.len() - done);
+            pages.copy(bytes.clone().part(done..done + n), room.part(0..n));
             self.wrote(pages, n);
+            done += n;
         }
         Ok(())
     }
@@ -180,12 +183,12 @@ impl<H: Pages> Chain<H> {
     /// # let heap = Heap;
     /// let mut chain = Chain::new();
     /// let room = chain.room(&heap, 100)?;
-    /// room[..5].copy_from_slice(b"bytes");
+    /// heap.copy(Bytes::Here(b"bytes"), room.part(0..5));
     /// chain.wrote(&heap, 5);
-    /// assert_eq!(chain.first(&heap), b"bytes");
+    /// assert_eq!(chain.first().to_vec(&heap), b"bytes");
     /// # Ok::<(), NoMemory>(())
     /// ```
-    pub fn room<'a>(&'a mut self, pages: &H, want: usize) -> Result<&'a mut [u8], NoMemory> {
+    pub fn room<'a>(&'a mut self, pages: &H, want: usize) -> Result<Room<'a, H>, NoMemory> {
         let last_has = self.pieces.back_mut().map_or(0, |last| last.room_behind(pages).len());
         if last_has == 0 {
             // I4: behind a piece without a page comes one with.
@@ -206,9 +209,9 @@ impl<H: Pages> Chain<H> {
     /// # use host::*;
     /// # let heap = Heap;
     /// let mut chain = Chain::new();
-    /// chain.room(&heap, 100)?.fill(7);
+    /// heap.copy(Bytes::Here(&[7; 3]), chain.room(&heap, 100)?.part(0..3));
     /// chain.wrote(&heap, 3);
-    /// assert_eq!(chain.first(&heap), [7, 7, 7]);
+    /// assert_eq!(chain.first().to_vec(&heap), [7, 7, 7]);
     /// # Ok::<(), NoMemory>(())
     /// ```
     pub fn wrote(&mut self, pages: &H, n: usize) {
@@ -233,7 +236,7 @@ impl<H: Pages> Chain<H> {
     /// let mut chain = Chain::new();
     /// chain.append(&heap, b"body")?;
     /// chain.prepend(&heap, b"head ")?;
-    /// assert_eq!(chain.pieces(&heap).flatten().copied().collect::<Vec<u8>>(), b"head body");
+    /// assert_eq!(chain.bytes(&heap), b"head body");
     /// # Ok::<(), NoMemory>(())
     /// ```
     pub fn prepend(&mut self, pages: &H, bytes: &[u8]) -> Result<(), NoMemory> {
@@ -247,8 +250,8 @@ impl<H: Pages> Chain<H> {
             let Some(first) = self.pieces.front_mut() else { return Err(NoMemory) };
             let room = first.room_before(pages);
             let n = room.len().min(left.len());
-            let at = room.len() - n;
-            room[at..].copy_from_slice(&left[left.len() - n..]);
+            let (at, end) = (room.len() - n, room.len());
+            pages.copy(Bytes::Here(&left[left.len() - n..]), room.part(at..end));
             first.grow_front(n);
             self.len += n;
             left = &left[..left.len() - n];
@@ -424,9 +427,13 @@ impl<H: Pages> Chain<H> {
             let Some(first) = other.pieces.front() else { break };
             let part = first.len().min(left);
             if part < SLIVER {
-                let bytes = first.bytes_from(pages, 0);
+                let bytes = first.bytes_from(0);
                 let n = bytes.len().min(part);
-                self.append(pages, &bytes[..n])?;
+                let before = self.len;
+                if self.append_bytes(pages, bytes.part(0..n)).is_err() {
+                    self.trim_back(pages, self.len - before);
+                    return Err(NoMemory);
+                }
                 other.trim_front(pages, n);
                 left -= n;
                 continue;
@@ -470,7 +477,7 @@ impl<H: Pages> Chain<H> {
     /// let mut chain = Chain::new();
     /// chain.append(&heap, b"head body")?;
     /// let body = chain.split_at(&heap, 5)?;
-    /// assert_eq!(body.first(&heap), b"body");
+    /// assert_eq!(body.first().to_vec(&heap), b"body");
     /// # Ok::<(), NoMemory>(())
     /// ```
     pub fn split_at(&mut self, pages: &H, at: usize) -> Result<Chain<H>, NoMemory> {
@@ -516,7 +523,7 @@ impl<H: Pages> Chain<H> {
     /// let mut chain = Chain::new();
     /// chain.append(&heap, b"bytes")?;
     /// chain.trim_front(&heap, 2);
-    /// assert_eq!(chain.first(&heap), b"tes");
+    /// assert_eq!(chain.first().to_vec(&heap), b"tes");
     /// # Ok::<(), NoMemory>(())
     /// ```
     pub fn trim_front(&mut self, pages: &H, n: usize) {
@@ -546,7 +553,7 @@ impl<H: Pages> Chain<H> {
     /// let mut chain = Chain::new();
     /// chain.append(&heap, b"bytes")?;
     /// chain.trim_back(&heap, 2);
-    /// assert_eq!(chain.first(&heap), b"byt");
+    /// assert_eq!(chain.first().to_vec(&heap), b"byt");
     /// # Ok::<(), NoMemory>(())
     /// ```
     pub fn trim_back(&mut self, pages: &H, n: usize) {
@@ -581,11 +588,11 @@ impl<H: Pages> Chain<H> {
     /// # let heap = Heap;
     /// let mut chain = Chain::new();
     /// chain.append(&heap, b"bytes")?;
-    /// assert_eq!(chain.first(&heap), b"bytes");
+    /// assert_eq!(chain.first().to_vec(&heap), b"bytes");
     /// # Ok::<(), NoMemory>(())
     /// ```
-    pub fn first<'a>(&'a self, pages: &H) -> &'a [u8] {
-        self.pieces.front().map_or(&[], |piece| piece.bytes_from(pages, 0))
+    pub fn first(&self) -> Bytes<'_, H> {
+        self.pieces.front().map_or(Bytes::Here(&[]), |piece| piece.bytes_from(0))
     }
 
     /// Shows the bytes to `take`, as they lie together, and drops those that it says it has, until
@@ -608,15 +615,16 @@ impl<H: Pages> Chain<H> {
     pub fn consume<E>(
         &mut self,
         pages: &H,
-        mut take: impl FnMut(&[u8]) -> Result<usize, E>,
+        mut take: impl FnMut(Bytes<'_, H>) -> Result<usize, E>,
     ) -> Result<(), E> {
         while let Some(first) = self.pieces.front() {
             let (mut done, mut goes_on) = (0, Ok(true));
             while done < first.len() && matches!(goes_on, Ok(true)) {
-                let bytes = first.bytes_from(pages, done);
+                let bytes = first.bytes_from(done);
+                let shown = bytes.len();
                 goes_on = take(bytes).map(|n| {
                     done += n;
-                    n == bytes.len()
+                    n == shown
                 });
             }
             self.trim_front(pages, done);
@@ -635,14 +643,14 @@ impl<H: Pages> Chain<H> {
     /// # let heap = Heap;
     /// let mut chain = Chain::new();
     /// chain.append(&heap, &[7; 10_000])?;
-    /// assert_eq!(chain.pieces(&heap).map(<[u8]>::len).sum::<usize>(), 10_000);
+    /// assert_eq!(chain.pieces().map(|bytes| bytes.len()).sum::<usize>(), 10_000);
     /// # Ok::<(), NoMemory>(())
     /// ```
-    pub fn pieces<'a>(&'a self, pages: &'a H) -> impl Iterator<Item = &'a [u8]> + 'a {
+    pub fn pieces(&self) -> impl Iterator<Item = Bytes<'_, H>> + '_ {
         self.pieces.iter().flat_map(move |piece| {
             let mut at = 0;
             core::iter::from_fn(move || {
-                let bytes = (at < piece.len()).then(|| piece.bytes_from(pages, at))?;
+                let bytes = (at < piece.len()).then(|| piece.bytes_from(at))?;
                 at += bytes.len();
                 Some(bytes)
             })
@@ -666,17 +674,32 @@ impl<H: Pages> Chain<H> {
     pub fn copy_out(&self, pages: &H, at: usize, to: &mut [u8]) -> usize {
         let mut done = 0;
         let mut skip = at;
-        for piece in self.pieces(pages) {
-            let part = &piece[skip.min(piece.len())..];
-            skip -= skip.min(piece.len());
-            let n = part.len().min(to.len() - done);
-            to[done..done + n].copy_from_slice(&part[..n]);
+        for piece in self.pieces() {
+            let from = skip.min(piece.len());
+            skip -= from;
+            let n = (piece.len() - from).min(to.len() - done);
+            pages.copy(piece.part(from..from + n), Room::Here(&mut to[done..done + n]));
             done += n;
             if done == to.len() {
                 break;
             }
         }
         done
+    }
+
+    /// A copy of all bytes. For tests.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// # let heap = Heap;
+    /// let mut chain = Chain::new();
+    /// chain.append(&heap, b"bytes")?;
+    /// assert_eq!(chain.bytes(&heap), b"bytes");
+    /// # Ok::<(), NoMemory>(())
+    /// ```
+    pub fn bytes(&self, pages: &H) -> alloc::vec::Vec<u8> {
+        self.pieces().flat_map(|piece| piece.to_vec(pages)).collect()
     }
 
     /// The page of the first piece, if the piece is a whole page.

@@ -1,7 +1,7 @@
 // A host for the examples in the documentation, which take this file in; the crate has no such
 // module. The README shows it whole.
 
-pub use mbuf::{Chain, NoMemory, Pages, PAGE_SIZE};
+pub use mbuf::{Bytes, Chain, NoMemory, Pages, Room, PAGE_SIZE};
 pub use std::ops::Range;
 pub use std::rc::Rc;
 
@@ -19,14 +19,19 @@ impl Pages for Heap {
         Ok(page.clone())
     }
     fn release(&self, _: Self::Page) {}
-    fn bytes<'a>(&self, page: &'a Self::Page) -> &'a [u8] {
-        page
+    fn is_writable(&self, page: &Self::Page) -> bool {
+        Rc::strong_count(page) == 1
     }
-    fn bytes_mut<'a>(&self, page: &'a mut Self::Page) -> Option<&'a mut [u8]> {
-        Rc::get_mut(page).map(Vec::as_mut_slice)
-    }
-    fn run_bytes<'a>(&self, run: &'a Self::Run, page: usize) -> &'a [u8] {
-        &run[page]
+    fn copy(&self, from: Bytes<'_, Self>, to: Room<'_, Self>) {
+        let from = match from {
+            Bytes::Here(bytes) => bytes,
+            Bytes::Page(page, range) => &page[range],
+            Bytes::Run(run, page, range) => &run[page][range],
+        };
+        match to {
+            Room::Here(to) => to.copy_from_slice(from),
+            Room::Page(page, range) => Rc::make_mut(page)[range].copy_from_slice(from),
+        }
     }
     fn share_run(&self, run: &Self::Run, pages: Range<usize>) -> Result<Self::Run, NoMemory> {
         Ok(run[pages].to_vec())

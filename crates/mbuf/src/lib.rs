@@ -38,16 +38,20 @@ extern crate alloc;
 
 use core::ops::Range;
 
+mod bytes;
 mod chain;
 mod piece;
 
+pub use bytes::{Bytes, Room};
 pub use chain::Chain;
 pub use machine::{NoMemory, PAGE_SIZE};
 pub use piece::INLINE;
 
 /// Where the pages of chains come from.
 ///
-/// A page's release is a verb, since it may take locks and wake people, which no destructor may.
+/// A page's release is a verb, since it may take locks and wake threads, which no destructor may.
+/// The bytes of a page are reached by [`copy`](Pages::copy) alone, while it runs: a host needs no
+/// address at which they are seen for longer.
 ///
 /// ```
 /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
@@ -56,10 +60,12 @@ pub use piece::INLINE;
 /// let page = heap.alloc()?;
 /// let other = heap.share(&page)?;
 /// heap.release(page);
-/// assert_eq!(heap.bytes(&other).len(), PAGE_SIZE, "it is there for the other reference");
+/// let mut bytes = [1; PAGE_SIZE];
+/// heap.copy(Bytes::Page(&other, 0..PAGE_SIZE), Room::Here(&mut bytes));
+/// assert_eq!(bytes, [0; PAGE_SIZE], "it is there for the other reference");
 /// # Ok::<(), NoMemory>(())
 /// ```
-pub trait Pages {
+pub trait Pages: Sized {
     /// A reference to a page of [`PAGE_SIZE`] bytes.
     type Page;
     /// References to pages in a row, which are not written.
@@ -78,15 +84,11 @@ pub trait Pages {
     /// Takes a reference back; the page goes with the last.
     fn release(&self, page: Self::Page);
 
-    /// The page's bytes: [`PAGE_SIZE`] of them.
-    fn bytes<'a>(&self, page: &'a Self::Page) -> &'a [u8];
+    /// Whether the page is the chain's to write: it asked for it, and there is no other reference.
+    fn is_writable(&self, page: &Self::Page) -> bool;
 
-    /// The page's bytes for writing, or `None` if others refer to it or the page isn't the chain's
-    /// to write.
-    fn bytes_mut<'a>(&self, page: &'a mut Self::Page) -> Option<&'a mut [u8]>;
-
-    /// The bytes of a run's page.
-    fn run_bytes<'a>(&self, run: &'a Self::Run, page: usize) -> &'a [u8];
+    /// Copies bytes to room that is as long.
+    fn copy(&self, from: Bytes<'_, Self>, to: Room<'_, Self>);
 
     /// Another run of some of the same pages.
     ///

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::{NoMemory, Pages, PAGE_SIZE};
+use crate::{Bytes, NoMemory, Pages, Room, PAGE_SIZE};
 
 /// Bytes that fit into a piece without a page.
 pub const INLINE: usize = 48;
@@ -93,38 +93,36 @@ impl<H: Pages> Piece<H> {
 
     /// The bytes from byte `at` of the piece on, as far as they lie together.
     #[inline]
-    pub(crate) fn bytes_from<'a>(&'a self, pages: &H, at: usize) -> &'a [u8] {
+    pub(crate) fn bytes_from(&self, at: usize) -> Bytes<'_, H> {
         let range = self.range().start + at..self.range().end;
         match &self.storage {
-            Storage::Inline(bytes) => &bytes[range],
-            Storage::Page(page) => &pages.bytes(page)[range],
-            Storage::Run(run) => {
-                let page = range.start / PAGE_SIZE;
-                let within = range.start % PAGE_SIZE..(range.end - page * PAGE_SIZE).min(PAGE_SIZE);
-                &pages.run_bytes(run, page)[within]
-            }
+            Storage::Inline(bytes) => Bytes::Here(&bytes[range]),
+            Storage::Page(page) => Bytes::Page(page, range),
+            Storage::Run(run) => Bytes::of_run(run, range.start, range.end),
         }
     }
 
-    /// The whole storage for writing, if it may be written.
-    fn writable<'a>(&'a mut self, pages: &H) -> Option<&'a mut [u8]> {
+    /// The part `range` of its storage; nothing if it may not be written.
+    fn room<'a>(&'a mut self, pages: &H, range: Range<usize>) -> Room<'a, H> {
         match &mut self.storage {
-            Storage::Inline(bytes) => Some(bytes),
-            Storage::Page(page) => pages.bytes_mut(page),
-            Storage::Run(_) => None,
+            Storage::Inline(bytes) => Room::Here(&mut bytes[range]),
+            Storage::Page(page) if pages.is_writable(page) => Room::Page(page, range),
+            _ => Room::Here(&mut []),
         }
     }
 
     /// The bytes behind the piece that may be written; none if it is full or not to be written.
-    pub(crate) fn room_behind<'a>(&'a mut self, pages: &H) -> &'a mut [u8] {
-        let end = self.range().end;
-        self.writable(pages).map_or(&mut [], |bytes| &mut bytes[end..])
+    pub(crate) fn room_behind<'a>(&'a mut self, pages: &H) -> Room<'a, H> {
+        let end = if self.is_inline() { INLINE } else { PAGE_SIZE };
+        // A run ends where it ends.
+        let start = self.range().end.min(end);
+        self.room(pages, start..end)
     }
 
     /// The bytes in front of the piece that may be written.
-    pub(crate) fn room_before<'a>(&'a mut self, pages: &H) -> &'a mut [u8] {
+    pub(crate) fn room_before<'a>(&'a mut self, pages: &H) -> Room<'a, H> {
         let start = self.range().start;
-        self.writable(pages).map_or(&mut [], |bytes| &mut bytes[..start])
+        self.room(pages, 0..start)
     }
 
     /// The first `n` bytes of the room behind have been written.

@@ -69,7 +69,7 @@ fn start(pages: &Counted) -> Chain<Counted> {
 }
 
 fn bytes(chain: &Chain<Counted>, pages: &Counted) -> Vec<u8> {
-    chain.pieces(pages).flatten().copied().collect()
+    chain.bytes(pages)
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::rc::Rc;
 
 use common::Counted;
-use mbuf::{Chain, Pages, INLINE, PAGE_SIZE};
+use mbuf::{Bytes, Chain, Pages, INLINE, PAGE_SIZE};
 
 /// Two chains and what they should hold.
 struct World {
@@ -84,7 +84,7 @@ impl World {
                 let (chain, model) = &mut self.chains[which];
                 if let Some(page) = chain.take_page() {
                     let whole: Vec<u8> = model.drain(..PAGE_SIZE).collect();
-                    assert_eq!(self.pages.bytes(&page), whole);
+                    assert_eq!(Bytes::Page(&page, 0..PAGE_SIZE).to_vec(&self.pages), whole);
                     self.pages.release(page);
                 }
             }
@@ -124,8 +124,8 @@ impl World {
                 assert_eq!(run.as_ref().map_or(0, |run| run.len() * PAGE_SIZE), len);
                 if let Some(run) = run {
                     let whole: Vec<u8> = model.drain(..len).collect();
-                    let pages = run.iter().flat_map(|page| self.pages.bytes(page).iter().copied());
-                    assert!(pages.eq(whole));
+                    let page = |n| Bytes::Run(&run, n, 0..PAGE_SIZE).to_vec(&self.pages);
+                    assert!((0..run.len()).flat_map(page).eq(whole));
                     self.pages.release_run(run);
                 }
             }
@@ -137,7 +137,7 @@ impl World {
                     chain.consume(&self.pages, |bytes| match bytes.len().min(amount - got.len()) {
                         0 => Err("no room"),
                         n => {
-                            got.extend_from_slice(&bytes[..n]);
+                            got.extend(bytes.part(0..n).to_vec(&self.pages));
                             Ok(n)
                         }
                     });
@@ -150,7 +150,7 @@ impl World {
                 let (chain, model) = &mut self.chains[which];
                 let room = chain.room(&self.pages, amount).unwrap();
                 let n = room.len().min(amount) / 2;
-                room[..n].copy_from_slice(&bytes[..n]);
+                self.pages.copy(Bytes::Here(&bytes[..n]), room.part(0..n));
                 chain.wrote(&self.pages, n);
                 model.extend_from_slice(&bytes[..n]);
             }
@@ -162,12 +162,13 @@ impl World {
             chain.audit();
             assert_eq!(chain.len(), model.len());
             let mut left = &model[..];
-            for piece in chain.pieces(&self.pages) {
-                assert!(!piece.is_empty() && left.starts_with(piece), "the bytes");
+            for piece in chain.pieces() {
+                let piece = piece.to_vec(&self.pages);
+                assert!(!piece.is_empty() && left.starts_with(&piece), "the bytes");
                 left = &left[piece.len()..];
             }
             assert!(left.is_empty());
-            assert!(model.starts_with(chain.first(&self.pages)));
+            assert!(model.starts_with(&chain.first().to_vec(&self.pages)));
             for at in [0, 1, INLINE, PAGE_SIZE - 1, PAGE_SIZE + 1] {
                 let mut out = [0; 100];
                 let n = chain.copy_out(&self.pages, at, &mut out);
@@ -269,7 +270,10 @@ fn a_run_that_is_read_bit_by_bit_goes_back_in_parts() {
     for left in (0..64).rev() {
         chain.trim_front(&pages, PAGE_SIZE);
         assert!(pages.out.get() <= left + 16, "{} pages are kept for {left}", pages.out.get());
-        assert_eq!(chain.first(&pages).first().copied(), (left > 0).then(|| 64 - left as u8));
+        assert_eq!(
+            chain.first().to_vec(&pages).first().copied(),
+            (left > 0).then(|| 64 - left as u8)
+        );
     }
     assert_eq!(pages.out.get(), 0);
 }
@@ -293,7 +297,7 @@ fn slivers_keep_no_pages() {
     kept.audit();
     assert_eq!((kept.len(), pages.out.get()), (2000, 1));
     assert!(kept.memory() < 2 * PAGE_SIZE);
-    assert!(kept.pieces(&pages).flatten().enumerate().all(|(at, &byte)| byte == (at / 2) as u8));
+    assert!(kept.bytes(&pages).into_iter().enumerate().all(|(at, byte)| byte == (at / 2) as u8));
     // A larger part goes as it is, without what was before it.
     let row: Vec<_> = (0..4).map(|i| Rc::new(vec![i; PAGE_SIZE])).collect();
     let mut from = Chain::new();
@@ -316,8 +320,7 @@ fn a_split_page_is_not_written_by_either_half() {
     front.append(&pages, &[8; 600]).unwrap();
     back.prepend(&pages, &[9; 600]).unwrap();
     back.append(&pages, &[10; 600]).unwrap();
-    let bytes =
-        |chain: &Chain<Counted>| chain.pieces(&pages).flatten().copied().collect::<Vec<u8>>();
+    let bytes = |chain: &Chain<Counted>| chain.bytes(&pages);
     assert_eq!(bytes(&front), [vec![7; 500], vec![8; 600]].concat());
     assert_eq!(bytes(&back), [vec![9; 600], vec![7; 500], vec![10; 600]].concat());
     front.release(&pages);

@@ -1,7 +1,8 @@
 //! Page frames as bytes: what is on its way between programs is kept in them.
 
-use machine::{NoMemory, PAGE_SIZE};
+use machine::NoMemory;
 
+use crate::arch::bytes::PageBytes;
 use crate::mem::frames::KERNEL;
 use crate::vm::{self, LoanedPage};
 
@@ -60,27 +61,16 @@ impl Frame {
         vm::give_back_page(self.page);
     }
 
+    /// Whether its bytes are this frame's alone, to be written.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        // I2, and no program has taken it over.
+        self.asked_for && KERNEL.frames().is_borrowers(self.page.page())
+    }
+
     /// The page's bytes.
     #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        loaned_bytes(&self.page)
+    pub fn bytes(&self) -> PageBytes {
+        KERNEL.bytes(self.page.page())
     }
-
-    /// The page's bytes, to be written; `None` if they aren't this frame's alone.
-    #[inline]
-    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        let alone = self.asked_for && KERNEL.frames().is_borrowers(self.page.page());
-        let at = KERNEL.address(self.page.page()) as *mut u8;
-        // SAFETY: no other frame refers to it (I2), no program has taken it over, and this one is
-        // borrowed for writing.
-        alone.then(|| unsafe { core::slice::from_raw_parts_mut(at, PAGE_SIZE) })
-    }
-}
-
-/// The bytes of a page on loan, or of the kernel's own that no thread writes any more.
-#[inline]
-pub fn loaned_bytes(page: &LoanedPage) -> &[u8] {
-    let at = KERNEL.address(page.page()) as *const u8;
-    // SAFETY: no thread writes it while this borrow lasts: not its owner (I1), and no frame (I2).
-    unsafe { core::slice::from_raw_parts(at, PAGE_SIZE) }
 }

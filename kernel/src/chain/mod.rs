@@ -9,10 +9,13 @@ pub mod zero_copy;
 use alloc::sync::Arc;
 use core::ops::Range;
 
-use mbuf::{NoMemory, Pages, PAGE_SIZE};
+use mbuf::{Bytes, NoMemory, Pages, Room};
 
-use self::frame::{loaned_bytes, Frame};
+use self::frame::Frame;
+use crate::arch::bytes::PageBytes;
 use crate::errno::{Result, ENOBUFS};
+use crate::mem::frames::KERNEL;
+use crate::uio::{Sink, Source};
 use crate::vm::{self, Export, Loan, LoanedPage};
 
 /// A chain as the kernel has it.
@@ -55,6 +58,58 @@ impl Run {
     }
 }
 
+/// Bytes of a chain, as the rest of the kernel copies them.
+enum Seen<'a> {
+    Here(&'a [u8]),
+    Page(PageBytes),
+}
+
+/// Those bytes.
+///
+/// # Panics
+/// If they are in a range, which is made a loan before it is read.
+#[inline]
+fn seen<'a>(bytes: Bytes<'a, Clusters>) -> Seen<'a> {
+    let (page, range) = match bytes {
+        Bytes::Here(bytes) => return Seen::Here(bytes),
+        Bytes::Page(frame, range) => (frame.page(), range),
+        Bytes::Run(run, page, range) => (&run.pages()[page], range),
+    };
+    Seen::Page(KERNEL.bytes(page.page()).part(range.start, range.len()))
+}
+
+/// Copies bytes of a chain out, as far as there is room; returns how many.
+///
+/// # Errors
+/// `EFAULT`: not one.
+#[inline]
+pub fn copy_out(to: &mut Sink<'_>, bytes: Bytes<'_, Clusters>) -> Result<usize> {
+    match seen(bytes) {
+        Seen::Here(bytes) => to.put(bytes),
+        Seen::Page(bytes) => to.put_page(bytes),
+    }
+}
+
+/// Bytes of a chain as what a write takes.
+pub fn source<'a>(bytes: Bytes<'a, Clusters>) -> Source<'a> {
+    match seen(bytes) {
+        Seen::Here(bytes) => Source::kernel(bytes),
+        Seen::Page(bytes) => Source::page(bytes),
+    }
+}
+
+/// Fills room of a chain, as far as there are bytes; returns how many.
+///
+/// # Errors
+/// `EFAULT`: not one.
+#[inline]
+pub fn copy_in(from: &mut Source<'_>, room: Room<'_, Clusters>) -> Result<usize> {
+    match room {
+        Room::Here(room) => from.get(room),
+        Room::Page(frame, range) => from.get_page(frame.bytes().part(range.start, range.len())),
+    }
+}
+
 impl Pages for Clusters {
     type Page = Frame;
     type Run = Run;
@@ -75,20 +130,21 @@ impl Pages for Clusters {
     }
 
     #[inline]
-    fn bytes<'a>(&self, page: &'a Frame) -> &'a [u8] {
-        page.bytes()
+    fn is_writable(&self, page: &Frame) -> bool {
+        page.is_writable()
     }
 
-    #[inline]
-    fn bytes_mut<'a>(&self, page: &'a mut Frame) -> Option<&'a mut [u8]> {
-        page.bytes_mut()
-    }
-
-    #[inline]
-    fn run_bytes<'a>(&self, run: &'a Run, page: usize) -> &'a [u8] {
-        static NOT_SHOWN: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-        debug_assert!(page < run.pages().len(), "a range is loaned before it is read");
-        run.pages().get(page).map_or(&NOT_SHOWN, loaned_bytes)
+    fn copy(&self, from: Bytes<'_, Self>, to: Room<'_, Self>) {
+        match (seen(from), to) {
+            (Seen::Here(from), Room::Here(to)) => to.copy_from_slice(from),
+            (Seen::Page(from), Room::Here(to)) => from.copy_to(to),
+            (Seen::Here(from), Room::Page(frame, range)) => {
+                frame.bytes().part(range.start, range.len()).copy_from(from);
+            }
+            (Seen::Page(from), Room::Page(frame, range)) => {
+                frame.bytes().part(range.start, range.len()).copy_between(from);
+            }
+        }
     }
 
     fn share_run(&self, run: &Run, pages: Range<usize>) -> core::result::Result<Run, NoMemory> {

@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use mbuf::{NoMemory, Pages, PAGE_SIZE};
+use mbuf::{NoMemory, Pages, Room, PAGE_SIZE};
 
 use super::frame::Frame;
 use super::{append_loaned, Chain, Clusters, Run};
@@ -135,7 +135,7 @@ fn copy(chain: &mut Chain, from: &mut Source<'_>, len: usize) -> Result<()> {
         let left = end - from.done();
         let room = chain.room(&Clusters, left).map_err(|NoMemory| ENOBUFS)?;
         let n = room.len().min(left);
-        match from.get(&mut room[..n]) {
+        match super::copy_in(from, room.part(0..n)) {
             Ok(n) => chain.wrote(&Clusters, n),
             Err(errno) => {
                 chain.wrote(&Clusters, 0);
@@ -310,8 +310,8 @@ impl Made {
     fn copy(&mut self, chain: &mut Chain) -> Result<()> {
         if self.open.is_none() {
             self.reserve(0)?;
-            let mut frame = Clusters.alloc().map_err(|NoMemory| ENOBUFS)?;
-            frame.bytes_mut().ok_or(ENOBUFS)?.fill(0);
+            let frame = Clusters.alloc().map_err(|NoMemory| ENOBUFS)?;
+            frame.bytes().zero_page();
             self.count(0);
             self.open = Some(frame);
         }
@@ -319,10 +319,9 @@ impl Made {
             return Err(ENOBUFS);
         };
         let used = piece.offset + piece.len - self.pages.len() * PAGE_SIZE;
-        let room = frame.bytes_mut().map_or(&mut [][..], |bytes| &mut bytes[used..]);
-        let bytes = chain.first(&Clusters);
-        let n = bytes.len().min(room.len());
-        room[..n].copy_from_slice(&bytes[..n]);
+        let bytes = chain.first();
+        let n = bytes.len().min(PAGE_SIZE - used);
+        Clusters.copy(bytes.part(0..n), Room::Page(frame, used..used + n));
         piece.len += n;
         chain.trim_front(&Clusters, n);
         if used + n == PAGE_SIZE {
@@ -333,19 +332,19 @@ impl Made {
 }
 
 /// Bytes copied before interrupts that wait are taken.
-const WINDOW: usize = 64 * 1024;
+const STEP: usize = 64 * 1024;
 
 /// Moves a chain's bytes out as far as there is room, and drops them from it: first as the pages
 /// that they are on, as long as the reader has whole pages for them and that pays; then copied. The
 /// caller holds no spin lock.
 pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
     while hand_over(chain, to) {}
-    let mut window = to.done() + WINDOW;
+    let mut next = to.done() + STEP;
     chain.consume(&Clusters, |bytes| {
-        let n = to.put(bytes)?;
-        if to.done() >= window {
+        let n = super::copy_out(to, bytes)?;
+        if to.done() >= next {
             io::interrupt_window();
-            window += WINDOW;
+            next += STEP;
         }
         Ok(n)
     })

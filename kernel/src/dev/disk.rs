@@ -105,7 +105,7 @@ impl Node {
         if rest > 0 {
             let sector = part.sector + (whole * PAGE_SIZE / SECTOR) as u64;
             // SAFETY: the frame is the caller's.
-            let bytes = unsafe { Bytes::new(KERNEL.address(frames[whole]), rest) };
+            let bytes = unsafe { Bytes::of_page(frames[whole], rest) };
             self.disk.transfer_bytes(op, sector, bytes)?;
         }
         Ok(())

@@ -14,7 +14,7 @@ pub use uvm::page::{Owner, Reserve};
 pub use uvm::Quota;
 
 use crate::arch::bytes::PageBytes;
-use crate::arch::{cpu, layout, pmap};
+use crate::arch::{cpu, pmap};
 use crate::lock::{assert_none_ordered, Once};
 
 /// The machine; its state is in statics, so a reference to it costs nothing.
@@ -79,15 +79,6 @@ impl KernelMachine {
     pub fn frames(&self) -> &'static Frames<KernelMachine> {
         // SAFETY: memory is handed over in start-up before anything can reach the VM system.
         unsafe { FRAMES.get_unchecked() }
-    }
-
-    /// A page's bytes in the direct map.
-    ///
-    /// # Panics
-    /// If the frame holds no bytes of use.
-    #[inline]
-    pub fn address(&self, page: PageNo) -> u64 {
-        layout::direct(self.frames().bytes_at(page).0)
     }
 
     /// A page's bytes.

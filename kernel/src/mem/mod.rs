@@ -11,6 +11,7 @@ pub mod heap;
 mod initramfs;
 pub mod pools;
 pub mod stack;
+pub mod window;
 
 use arrayvec::ArrayVec;
 use machine::{NoMemory, Pa, PAGE_SHIFT, PAGE_SIZE};

@@ -180,13 +180,13 @@ fn fill(chain: &mut Chain, len: usize) -> Result<()> {
 }
 
 fn noise(seed: usize) -> Result<Frame> {
-    let mut frame = Clusters.alloc().map_err(|_| ENOBUFS)?;
+    let frame = Clusters.alloc().map_err(|_| ENOBUFS)?;
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ (seed as u64 + 1);
-    for word in frame.bytes_mut().ok_or(ENOBUFS)?.chunks_exact_mut(8) {
+    for at in (0..PAGE_SIZE).step_by(8) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes());
+        frame.bytes().part(at, 8).copy_from(&state.to_le_bytes());
     }
     Ok(frame)
 }

@@ -11,7 +11,7 @@ use super::rights::Control;
 use super::socket::{How, Received, Socket, Watcher, SHUT_RECEIVE, SHUT_SEND};
 use super::transport::Route;
 use crate::chain::zero_copy::{append, hold, LOAN};
-use crate::chain::{Chain, Clusters};
+use crate::chain::{copy_out, Chain, Clusters};
 use crate::charge;
 use crate::errno::*;
 use crate::fs::pipe::Blocking;
@@ -272,11 +272,11 @@ impl Socket {
         self.incoming.with(|queue| {
             let record = queue.front()?;
             let before = to.done();
-            for piece in record.chain.pieces(&Clusters) {
+            for piece in record.chain.pieces() {
                 if to.left() == 0 {
                     break;
                 }
-                if let Err(errno) = to.put(piece) {
+                if let Err(errno) = copy_out(to, piece) {
                     return Some(Err(errno));
                 }
             }

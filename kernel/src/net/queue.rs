@@ -29,7 +29,7 @@ use mbuf::NoMemory;
 
 use super::rights::{defer_close, Rights, Ucred};
 use crate::chain::zero_copy::{append, pour, LOAN};
-use crate::chain::{Chain, Clusters};
+use crate::chain::{copy_out, Chain, Clusters};
 use crate::charge::{self, Account};
 use crate::errno::*;
 use crate::mem::fault;
@@ -306,8 +306,8 @@ impl Queue {
             if !got.takes(&record.extra) {
                 break;
             }
-            for piece in record.chain.pieces(&Clusters) {
-                to.put(piece)?;
+            for piece in record.chain.pieces() {
+                copy_out(to, piece)?;
                 if to.left() == 0 {
                     break;
                 }

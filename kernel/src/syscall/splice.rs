@@ -14,7 +14,7 @@ use super::file::vector;
 use super::path_args::only;
 use super::{calls, Calls};
 use crate::chain::zero_copy::{append, hold, Loans};
-use crate::chain::{append_loaned, Chain, Clusters};
+use crate::chain::{append_loaned, source, Chain, Clusters};
 use crate::errno::*;
 use crate::fs::file::{check_span, File};
 use crate::fs::inode::{same, Kind};
@@ -113,10 +113,10 @@ impl Side {
         }
         let before = chain.len();
         let result = chain.consume(&Clusters, |bytes| {
-            let mut source = Source::kernel(bytes);
+            let mut from = source(bytes);
             match &mut self.at {
-                None => self.file.write(&mut source),
-                Some(at) => self.file.put_at(*at, &mut source).inspect(|&n| *at += n as u64),
+                None => self.file.write(&mut from),
+                Some(at) => self.file.put_at(*at, &mut from).inspect(|&n| *at += n as u64),
             }
         });
         outcome(before - chain.len(), result)
@@ -162,12 +162,9 @@ fn collect(file: &File, at: u64, most: usize, chain: &mut Chain) -> Result<()> {
 fn read_in(file: &File, at: u64, most: usize, chain: &mut Chain) -> Result<()> {
     let mut done = 0;
     while done < most {
-        let mut frame = Clusters.alloc().map_err(|_| ENOBUFS)?;
+        let frame = Clusters.alloc().map_err(|_| ENOBUFS)?;
         let want = (most - done).min(PAGE_SIZE);
-        let read = match frame.bytes_mut() {
-            Some(bytes) => file.read_at(at + done as u64, &mut Sink::kernel(&mut bytes[..want])),
-            None => Err(ENOBUFS),
-        };
+        let read = file.read_at(at + done as u64, &mut Sink::page(frame.bytes().part(0, want)));
         let n = *read.as_ref().unwrap_or(&0);
         if n == 0 {
             frame.free();

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use mbuf::{NoMemory, Pages, PAGE_SIZE};
+use mbuf::{Bytes, NoMemory, Pages, Room, PAGE_SIZE};
 
 /// What a fresh page holds: bytes that no test sends.
 pub const STALE: u8 = 0xee;
@@ -76,19 +76,23 @@ impl Pages for Counted {
         *self.loaned_back.borrow_mut() += usize::from(page.loan);
     }
 
-    fn bytes<'a>(&self, page: &'a Page) -> &'a [u8] {
-        &page.bytes
+    fn is_writable(&self, page: &Page) -> bool {
+        !page.loan && Rc::strong_count(&page.bytes) == 1
     }
 
-    fn bytes_mut<'a>(&self, page: &'a mut Page) -> Option<&'a mut [u8]> {
-        if page.loan {
-            return None;
+    fn copy(&self, from: Bytes<'_, Self>, to: Room<'_, Self>) {
+        let from = match from {
+            Bytes::Here(bytes) => bytes,
+            Bytes::Page(page, range) => &page.bytes[range],
+            Bytes::Run(run, page, range) => &run[page].bytes[range],
+        };
+        match to {
+            Room::Here(to) => to.copy_from_slice(from),
+            Room::Page(page, range) => {
+                assert!(self.is_writable(page), "a page that others have is written");
+                Rc::get_mut(&mut page.bytes).unwrap()[range].copy_from_slice(from);
+            }
         }
-        Rc::get_mut(&mut page.bytes).map(|bytes| bytes.as_mut_slice())
-    }
-
-    fn run_bytes<'a>(&self, run: &'a Vec<Page>, page: usize) -> &'a [u8] {
-        &run[page].bytes
     }
 
     fn share_run(&self, run: &Vec<Page>, pages: Range<usize>) -> Result<Vec<Page>, NoMemory> {

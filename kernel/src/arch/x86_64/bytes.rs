@@ -9,12 +9,14 @@ use core::arch::asm;
 use machine::{PageNo, PAGE_SIZE};
 
 use crate::mem::frames::KERNEL;
+use crate::mem::window::Window;
 
-/// Bytes that lie together in one page, which this keeps from being freed.
+/// Bytes that lie together in one page, which this keeps from being freed: their name, by which the
+/// operations here reach them through a [`Window`].
 #[derive(Clone, Copy)]
 pub struct PageBytes {
-    /// In the direct map; so are the `len` bytes from there on.
-    at: *mut u8,
+    /// The physical address of the first.
+    at: u64,
     len: usize,
 }
 
@@ -25,7 +27,7 @@ impl PageBytes {
     /// If the frame holds no bytes of use.
     #[inline]
     pub fn of(page: PageNo) -> PageBytes {
-        PageBytes { at: KERNEL.address(page) as *mut u8, len: PAGE_SIZE }
+        PageBytes { at: KERNEL.frames().bytes_at(page).0, len: PAGE_SIZE }
     }
 
     /// How many they are.
@@ -34,10 +36,10 @@ impl PageBytes {
         self.len
     }
 
-    /// Where they lie in the direct map.
+    /// A window onto them.
     #[inline]
-    pub fn address(&self) -> u64 {
-        self.at as u64
+    pub fn window(self) -> Window {
+        Window::open(self.at)
     }
 
     /// `len` of them from `start` on.
@@ -51,7 +53,7 @@ impl PageBytes {
             "{len} bytes at {start} of {}",
             self.len
         );
-        PageBytes { at: self.at.wrapping_add(start), len }
+        PageBytes { at: self.at + start as u64, len }
     }
 
     /// Copies the bytes to `to`, which is as long.
@@ -60,7 +62,7 @@ impl PageBytes {
         assert!(to.len() == self.len, "{} bytes are copied to {}", self.len, to.len());
         // SAFETY: both are `len` bytes long, by this type and the check; what is exclusively
         // borrowed overlaps with no page's bytes.
-        unsafe { copy(self.at, to.as_mut_ptr(), self.len) };
+        unsafe { copy(self.window().at(), to.as_mut_ptr(), self.len) };
     }
 
     /// Copies `from`, which is as long, to them.
@@ -68,11 +70,12 @@ impl PageBytes {
     pub fn copy_from(self, from: &[u8]) {
         assert!(from.len() == self.len, "{} bytes are copied from {}", self.len, from.len());
         // SAFETY: as in `copy_to`; no Rust object lies in a page that has such bytes.
-        unsafe { copy(from.as_ptr(), self.at, self.len) };
+        unsafe { copy(from.as_ptr(), self.window().at(), self.len) };
     }
 
     /// Makes the bytes zero.
     pub fn zero(self) {
+        let window = self.window();
         // SAFETY: as in `copy_from`.
         unsafe {
             asm!(
@@ -81,7 +84,7 @@ impl PageBytes {
                 "rep stosb",
                 rest = in(reg) self.len % 8,
                 in("rax") 0u64,
-                inout("rdi") self.at => _,
+                inout("rdi") window.at() => _,
                 inout("rcx") self.len / 8 => _,
                 options(nostack, preserves_flags)
             );
@@ -96,6 +99,7 @@ impl PageBytes {
     #[inline]
     pub fn zero_page(self) {
         assert!(self.len == PAGE_SIZE, "{} bytes are no page", self.len);
+        let window = self.window();
         // SAFETY: as in `copy_from`, and they begin a page; xmm0 holds a program's value and is
         // restored.
         unsafe {
@@ -114,7 +118,7 @@ impl PageBytes {
                 "jnz 2b",
                 "movups xmm0, [rsp]",
                 "add rsp, 16",
-                at = inout(reg) self.at => _,
+                at = inout(reg) window.at() => _,
             );
         }
     }
@@ -126,16 +130,25 @@ impl PageBytes {
     #[inline]
     pub fn copy_page(self, from: PageBytes) {
         assert!([self.len, from.len] == [PAGE_SIZE; 2], "{} bytes are no page", self.len);
+        let (from, to) = (from.window(), self.window());
         // SAFETY: as in `copy_from`.
         unsafe {
             asm!(
                 "rep movsq",
-                inout("rsi") from.at => _,
-                inout("rdi") self.at => _,
+                inout("rsi") from.at() => _,
+                inout("rdi") to.at() => _,
                 inout("rcx") PAGE_SIZE / 8 => _,
                 options(nostack, preserves_flags)
             );
         }
+    }
+
+    /// Copies `from`, bytes of another page and as many, to these.
+    pub fn copy_between(self, from: PageBytes) {
+        assert!(self.len == from.len, "{} bytes are copied to {}", from.len, self.len);
+        let (from, to) = (from.window(), self.window());
+        // SAFETY: as in `copy_from`.
+        unsafe { copy(from.at(), to.at(), self.len) };
     }
 
     /// Whether all are zero.
@@ -154,6 +167,7 @@ impl PageBytes {
     /// Whether the first `len` bytes are zero: some multiple of 64, and not none.
     fn are_zero_in_steps(self, len: usize) -> bool {
         debug_assert!(len != 0 && len.is_multiple_of(64) && len <= self.len);
+        let window = self.window();
         let found: u64;
         // SAFETY: `len` bytes can be read, by this type and its callers.
         unsafe {
@@ -172,8 +186,8 @@ impl PageBytes {
                 "jne 2b",
                 "3:",
                 found = out(reg) found,
-                at = inout(reg) self.at => _,
-                end = in(reg) self.at.wrapping_add(len),
+                at = inout(reg) window.at() => _,
+                end = in(reg) window.at().wrapping_add(len),
                 options(nostack, readonly)
             );
         }

@@ -132,8 +132,9 @@ pub fn copy_in(dst: &mut [u8], src: UserRange) -> Result<(), Fault> {
 #[inline]
 pub fn copy_in_page(dst: PageBytes, src: UserRange) -> Result<(), Fault> {
     let src = src.start(dst.len());
-    // SAFETY: `dst` lies in the direct map and holds no Rust object; faults at `src` are caught.
-    check(using(|| unsafe { user_copy(dst.address(), src, dst.len()) }))
+    let window = dst.window();
+    // SAFETY: the window's page holds no Rust object; faults at `src` are caught.
+    check(using(|| unsafe { user_copy(window.at() as u64, src, dst.len()) }))
 }
 
 /// Copies to user memory; `src` is as long.
@@ -148,8 +149,9 @@ pub fn copy_out(dst: UserRange, src: &[u8]) -> Result<(), Fault> {
 #[inline]
 pub fn copy_out_page(dst: UserRange, src: PageBytes) -> Result<(), Fault> {
     let dst = dst.start(src.len());
-    // SAFETY: `src` lies in the direct map; the rest as in `copy_out`.
-    check(using(|| unsafe { user_copy(dst, src.address(), src.len()) }))
+    let window = src.window();
+    // SAFETY: the window's bytes can be read; the rest as in `copy_out`.
+    check(using(|| unsafe { user_copy(dst, window.at() as u64, src.len()) }))
 }
 
 /// Zeroes user memory.

@@ -235,10 +235,10 @@ fn with_slices<T>(
     inputs[0] = header.as_bytes();
     let (mut reads, mut writes) = (1, 0);
     for segment in data {
-        let (at, len) = (segment.at as *mut u8, segment.len as usize);
+        let (at, len) = (segment.at(), segment.len as usize);
         if op == Op::Write {
-            // SAFETY: frames in the direct map, kept by the request's owner; the crate takes no
-            // more than their address.
+            // SAFETY: frames that the request's owner keeps; the crate takes no more than their
+            // address.
             inputs[reads] = unsafe { core::slice::from_raw_parts(at, len) };
             reads += 1;
         } else {

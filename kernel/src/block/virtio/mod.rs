@@ -117,7 +117,7 @@ unsafe impl Hal for KernelHal {
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, _direction: BufferDirection) -> PhysAddr {
-        // Every buffer lies in the direct map: `segments` makes no others.
+        // The crate's own lie in the direct map, and `Segment::at` makes others as if they did.
         buffer.as_ptr().cast::<u8>() as u64 - layout::DIRECT
     }
 

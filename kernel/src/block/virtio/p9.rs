@@ -268,18 +268,16 @@ impl Lists<'_> {
             core::array::from_fn(|_| &mut [] as &mut [u8]);
         let (mut reads, mut writes) = (0, 0);
         for segment in self.sent.into_iter().flatten() {
-            // SAFETY: frames in the direct map that the request's owner keeps; the crate takes no
-            // more than their address.
-            sent[reads] = unsafe {
-                core::slice::from_raw_parts(segment.at as *const u8, segment.len as usize)
-            };
+            // SAFETY: frames that the request's owner keeps; the crate takes no more than their
+            // address.
+            sent[reads] =
+                unsafe { core::slice::from_raw_parts(segment.at(), segment.len as usize) };
             reads += 1;
         }
         for segment in self.received.into_iter().flatten() {
             // SAFETY: as above.
-            received[writes] = unsafe {
-                core::slice::from_raw_parts_mut(segment.at as *mut u8, segment.len as usize)
-            };
+            received[writes] =
+                unsafe { core::slice::from_raw_parts_mut(segment.at(), segment.len as usize) };
             writes += 1;
         }
         work(&sent[..reads], &mut received[..writes])

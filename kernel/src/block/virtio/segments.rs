@@ -13,15 +13,23 @@ pub const MAX_SEGMENTS: usize = 129;
 /// Bytes that lie together in memory.
 #[derive(Clone, Copy)]
 pub struct Segment {
-    /// In the direct map.
-    pub(super) at: u64,
+    /// Their physical address.
+    at: u64,
     pub(super) len: u32,
+}
+
+impl Segment {
+    /// An address that stands for the first byte towards the driver's crate, which hands it to
+    /// `Hal::share` and to nothing else: the kernel may have no mapping there.
+    pub(super) fn at(&self) -> *mut u8 {
+        layout::direct(self.at) as *mut u8
+    }
 }
 
 /// The memory of one request.
 pub type Segments = ArrayVec<Segment, MAX_SEGMENTS>;
 
-/// Appends bytes of the direct map, to the last segment if they follow it.
+/// Appends bytes of frames, to the last segment if they follow it.
 fn append(list: &mut Segments, at: u64, len: u32) {
     match list.last_mut() {
         Some(last) if last.at + u64::from(last.len) == at => last.len += len,
@@ -32,15 +40,25 @@ fn append(list: &mut Segments, at: u64, len: u32) {
 /// The segments of whole pages; at most 128.
 pub fn of_pages(pages: &[PageNo]) -> Segments {
     let mut list = Segments::new();
-    pages.iter().for_each(|&page| append(&mut list, KERNEL.address(page), PAGE_SIZE as u32));
+    let mut add = |page| append(&mut list, KERNEL.frames().bytes_at(page).0, PAGE_SIZE as u32);
+    pages.iter().for_each(|&page| add(page));
     list
 }
 
-/// Kernel memory for a transfer.
+/// Memory for a transfer.
 #[derive(Clone, Copy)]
 pub struct Bytes {
-    at: u64,
+    at: At,
     len: usize,
+}
+
+/// Where its bytes are.
+#[derive(Clone, Copy)]
+enum At {
+    /// At addresses of the kernel's own memory.
+    Kernel(u64),
+    /// In one frame, at that physical address.
+    Frame(u64),
 }
 
 impl Bytes {
@@ -50,7 +68,16 @@ impl Bytes {
     /// The bytes are the caller's until all requests for them have ended; and no other thread's, if
     /// a disk is to write there.
     pub unsafe fn new(at: u64, len: usize) -> Bytes {
-        Bytes { at, len }
+        Bytes { at: At::Kernel(at), len }
+    }
+
+    /// The first `len` bytes of a page, at most all.
+    ///
+    /// # Safety
+    /// As for [`new`](Bytes::new).
+    pub unsafe fn of_page(page: PageNo, len: usize) -> Bytes {
+        assert!(len <= PAGE_SIZE, "{len} bytes of a page");
+        Bytes { at: At::Frame(KERNEL.frames().bytes_at(page).0), len }
     }
 
     /// How many they are.
@@ -65,19 +92,29 @@ impl Bytes {
             "{len} bytes at {start} of {}",
             self.len
         );
-        Bytes { at: self.at + start as u64, len }
+        let at = match self.at {
+            At::Kernel(at) => At::Kernel(at + start as u64),
+            At::Frame(at) => At::Frame(at + start as u64),
+        };
+        Bytes { at, len }
     }
 }
 
-/// The segments of kernel memory, at most 128 pages of it.
+/// The segments of a transfer's memory, at most 128 pages of it.
 pub fn of_bytes(bytes: Bytes) -> Segments {
     let mut list = Segments::new();
-    let end = bytes.at + bytes.len as u64;
-    let mut from = bytes.at;
+    let mut from = match bytes.at {
+        At::Kernel(at) => at,
+        At::Frame(at) => {
+            append(&mut list, at, bytes.len as u32);
+            return list;
+        }
+    };
+    let end = from + bytes.len as u64;
     while from < end {
         let next = (from + 1).next_multiple_of(PAGE_SIZE as u64).min(end);
         let pa = tables::physical(from).expect("a buffer of the kernel's is mapped");
-        append(&mut list, layout::direct(pa), (next - from) as u32);
+        append(&mut list, pa, (next - from) as u32);
         from = next;
     }
     list
