@@ -469,6 +469,45 @@ impl<L: Level, R, T> fmt::Debug for Ordered<L, R, T> {
     }
 }
 
+/// A `T` behind a lock that ranks below all others, for what the VM system's own code may call with
+/// any lock held. Nothing else is locked and nothing sleeps inside, so that it needs no token.
+///
+/// ```
+/// # use machine::order::Leaf;
+/// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+/// let count = Leaf::<Lock, _>::new(1);
+/// count.with(|count| *count += 1);
+/// assert_eq!(count.with(|count| *count), 2);
+/// ```
+#[derive(Debug)]
+pub struct Leaf<R, T>(Ordered<FreeList, R, T>);
+
+impl<R: RawLock, T> Leaf<R, T> {
+    /// `value` behind a free lock.
+    ///
+    /// ```
+    /// # use machine::order::Leaf;
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// let one = Leaf::<Lock, _>::new(1);
+    /// # let _ = one;
+    /// ```
+    pub fn new(value: T) -> Leaf<R, T> {
+        Leaf(Ordered::new(value))
+    }
+
+    /// Runs `work` on the value with the lock held; it takes no other.
+    ///
+    /// ```
+    /// # use machine::order::Leaf;
+    /// # type Lock = <uvm_soft::StdThreads as uvm_soft::Threads>::Lock;
+    /// assert_eq!(Leaf::<Lock, _>::new(1).with(|value| *value), 1);
+    /// ```
+    #[inline]
+    pub fn with<U>(&self, work: impl FnOnce(&mut T) -> U) -> U {
+        work(&mut self.0.take())
+    }
+}
+
 /// Access to what a lock guards; gives the lock back when dropped.
 ///
 /// ```
