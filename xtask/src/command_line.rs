@@ -8,6 +8,9 @@ use std::fmt::Write;
 /// Where programs of other users than root start: they may write there.
 const HOME_OF_USERS: &str = "/tmp";
 
+/// Has each machine that runs our kernel make ephemeral mappings so, in tests and benchmarks too.
+const EPHEMERAL: &str = "UVM_EPHEMERAL";
+
 /// The kernel's command line: settings, then the program's words, percent-encoded.
 pub fn of(kernel: Kernel, words: &[String], command: &[String]) -> String {
     let term = std::env::var("TERM").unwrap_or_else(|_| "linux".to_owned());
@@ -18,6 +21,9 @@ pub fn of(kernel: Kernel, words: &[String], command: &[String]) -> String {
     for word in words {
         line.push_str(word);
         line.push(' ');
+    }
+    if let (Kernel::Uvm, Ok(how)) = (kernel, std::env::var(EPHEMERAL)) {
+        let _ = write!(line, "ephemeral={how} ");
     }
     let user = words.iter().find_map(|word| word.strip_prefix("user="));
     let (home, name) = match user.and_then(|ids| ids.split(':').next()) {

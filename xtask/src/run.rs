@@ -58,6 +58,10 @@ pub struct RunArgs {
     /// The kernel to boot.
     #[arg(long, value_enum, default_value_t = Kernel::Uvm)]
     kernel: Kernel,
+    /// How the kernel sees pages of programs: all the time, or for the moments of a copy, with
+    /// mappings that are kept, private to a CPU, or made each time. NAME:N says how many are shared.
+    #[arg(long, value_parser = ephemeral, value_name = "direct|cache|private|original[:N]")]
+    ephemeral: Option<String>,
     /// Tell which system calls the kernel does not have, once each.
     #[arg(long)]
     trace: bool,
@@ -152,6 +156,7 @@ fn root_of(args: &RunArgs) -> Result<Option<RootOf<'_>>> {
 fn words(args: &RunArgs) -> Vec<String> {
     let mut words = console::words();
     words.extend(args.trace.then(|| "trace".to_owned()));
+    words.extend(args.ephemeral.as_ref().map(|how| format!("ephemeral={how}")));
     words.extend(args.user.as_ref().map(|ids| format!("user={ids}")));
     words
 }
@@ -210,6 +215,16 @@ fn memory(size: &str) -> std::result::Result<String, String> {
     match digits.parse::<u64>() {
         Ok(1..) => Ok(size.to_owned()),
         _ => Err("write a size like 64M or 2G".to_owned()),
+    }
+}
+
+/// How the kernel makes its ephemeral mappings.
+fn ephemeral(how: &str) -> std::result::Result<String, String> {
+    let (name, count) = how.split_once(':').unwrap_or((how, "1"));
+    let is_known = ["direct", "cache", "private", "original"].contains(&name);
+    match count.parse::<u32>() {
+        Ok(1..=65536) if is_known => Ok(how.to_owned()),
+        _ => Err("write direct, cache, private or original, and :N for up to 65536".to_owned()),
     }
 }
 

@@ -1,24 +1,110 @@
 //! Windows: where the kernel sees bytes of page frames, for a moment.
 //!
 //! A page that programs have, of a file, a pipe or a socket, has no address that the kernel may
-//! keep. Who copies, compares or zeroes its bytes opens a window, which ends with the value. The
-//! kernel runs with interrupts off but at named places, and a window is open at none of them, nor
-//! while its thread sleeps.
+//! keep. Who copies, compares or zeroes its bytes opens a window, which ends with the value. How
+//! windows are made is chosen at start-up by `ephemeral=direct|cache|private|original`, with the
+//! number of shared ones behind a colon: `ephemeral=cache:6144`. Without it all memory is in the
+//! direct map, and a window is an addition.
 //!
-//! Source: the sf_buf paper, section 4.1 (an ephemeral mapping that is private to a CPU).
+//! I1: the kernel runs with interrupts off but at named places; a window is open at none of them,
+//! nor while its thread sleeps or a fault is answered. So it is private to its CPU.
+//!
+//! Source: the sf_buf paper, section 4; the crate `sf_buf`.
 
-use crate::arch::layout;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use machine::{NoMemory, Pa, PAGE_SIZE};
+use sf_buf::{Counts, Kind, Place, SfBuf, SfBufs};
+
+use crate::arch::windows::{self, WindowTables};
+use crate::arch::{cpu, layout};
+use crate::lock::{Once, RawSpin};
+
+/// Shared mappings, unless the command line says how many.
+const SHARED: u32 = 16 * 1024;
+/// And at most: 256 MiB of addresses.
+const MOST: u32 = 64 * 1024;
+
+/// Mappings that are made and end.
+struct Made {
+    bufs: SfBufs<RawSpin>,
+    tables: WindowTables,
+}
+
+static MADE: Once<Made> = Once::new();
+/// Whether there are any.
+static IS_MADE: AtomicBool = AtomicBool::new(false);
 
 /// Addresses at which bytes of one page are seen, until it is dropped.
 pub struct Window {
     at: u64,
+    _buf: Option<SfBuf<'static, RawSpin, WindowTables>>,
+}
+
+/// Chooses how windows are made, by the command line. Before other CPUs run.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn init(cmdline: &str) -> Result<(), NoMemory> {
+    let words = cmdline.split_ascii_whitespace().take_while(|&word| word != "--");
+    let Some(said) = words.filter_map(|word| word.strip_prefix("ephemeral=")).last() else {
+        return Ok(());
+    };
+    let (name, count) = said.split_once(':').unwrap_or((said, ""));
+    let count = if count.is_empty() { Ok(SHARED) } else { count.parse() };
+    let (Some(kind), Ok(count @ 1..=MOST)) = (Kind::parse(name), count) else {
+        panic!("ephemeral={said}: direct, cache, private or original, and up to {MOST} mappings")
+    };
+    if kind == Kind::Direct {
+        return Ok(());
+    }
+    let bufs = SfBufs::new(kind, cpu::found().min(cpu::MAX_CPUS), count)?;
+    let tables = WindowTables::new(bufs.slots())?;
+    MADE.call_once(|| Made { bufs, tables });
+    IS_MADE.store(true, Relaxed);
+    Ok(())
+}
+
+/// Whether windows are mappings that end, none of which may be open while a fault is answered.
+#[inline]
+pub fn are_kept() -> bool {
+    IS_MADE.load(Relaxed)
+}
+
+/// For `/proc/vmstat`: what windows have cost since start-up. A window of the direct map costs
+/// nothing and isn't counted.
+pub fn counters() -> [(&'static str, u64); 5] {
+    let counts = MADE.get().map_or_else(Counts::default, |made| made.bufs.counts());
+    [
+        ("windows_opened", counts.opened),
+        ("windows_hits", counts.hits),
+        ("windows_local", counts.local),
+        ("windows_remote", counts.remote),
+        ("windows_rounds", counts.rounds),
+    ]
 }
 
 impl Window {
     /// A window onto the page of physical address `pa`, which the caller keeps from being freed.
+    ///
+    /// # Panics
+    /// If this CPU has too many open.
     #[inline]
     pub fn open(pa: u64) -> Window {
-        Window { at: layout::direct(pa) }
+        if are_kept() {
+            return Window::make(pa);
+        }
+        Window { at: layout::direct(pa), _buf: None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make(pa: u64) -> Window {
+        let Some(made) = MADE.get() else { unreachable!("it is there since `init`") };
+        let within = pa % PAGE_SIZE as u64;
+        let buf = made.bufs.open_here(&made.tables, Pa(pa - within));
+        let Place::Slot(slot) = buf.place() else { unreachable!("nothing is mapped for good") };
+        Window { at: windows::address(slot) + within, _buf: Some(buf) }
     }
 
     /// Where that physical address is seen, and what follows it in its page.

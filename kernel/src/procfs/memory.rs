@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arch::pmap;
 use crate::lock::lock_times;
-use crate::mem::{fault, heap, stack};
+use crate::mem::{fault, heap, stack, window};
 use crate::proc::{oom, trap};
 use crate::vm::{self, commit};
 
@@ -110,7 +110,8 @@ pub(super) fn vmstat() -> String {
     {
         let _ = writeln!(out, "{name} {value}");
     }
-    for (name, value) in fault::counters().into_iter().chain(heap::counters()) {
+    let counters = fault::counters().into_iter().chain(heap::counters()).chain(window::counters());
+    for (name, value) in counters {
         let _ = writeln!(out, "{name} {value}");
     }
     for (name, value) in lock_times::counters() {

@@ -36,6 +36,8 @@ pub enum Ipi {
     Barrier = 4,
     /// Forget all translations, the kernel's too.
     ForgetKernel = 8,
+    /// Forget those of one page of the kernel's.
+    ForgetPage = 16,
 }
 
 /// The CPU's own bit: it looks at the others all the time.
@@ -168,25 +170,44 @@ fn answer(requests: u32) {
         tables::forget_all();
         FORGETTING.fetch_and(!(1 << cpu::index()), AcqRel);
     }
+    if requests & Ipi::ForgetPage as u32 != 0 {
+        io::invlpg(PAGE.load(Acquire));
+        FORGETTING.fetch_and(!(1 << cpu::index()), AcqRel);
+    }
 }
 
-/// CPUs that have been asked to forget the kernel's translations and haven't yet; for one thread at
-/// a time.
+/// CPUs that have been asked to forget translations of the kernel's and haven't yet; for one thread
+/// at a time.
 static FORGETTING: AtomicU64 = AtomicU64::new(0);
+/// Of which page, for `ForgetPage`.
+static PAGE: AtomicU64 = AtomicU64::new(0);
+/// The right to ask.
+static ONE: SpinLock<()> = SpinLock::new(());
 
-/// Returns when no CPU holds any translation of before, the kernel's included. A CPU that waits for
-/// another one's call to end answers that call meanwhile (I2).
-pub fn forget_kernel() {
-    static ONE: SpinLock<()> = SpinLock::new(());
-    let _one = ONE.lock();
-    let others = cpu::online().without(CpuSet::one(cpu::index()));
-    FORGETTING.store(others.bits(), SeqCst);
-    send(others, Ipi::ForgetKernel);
-    tables::forget_all();
+/// Asks other CPUs to forget, and returns when they have. A CPU that waits for another one's call
+/// to end answers that call meanwhile (I2).
+fn ask_to_forget(cpus: CpuSet, what: Ipi) {
+    FORGETTING.store(cpus.bits(), SeqCst);
+    send(cpus, what);
     let mut wait = Wait::new();
     while FORGETTING.load(Acquire) != 0 {
         wait.pause();
     }
+}
+
+/// Returns when none of these CPUs, of which this isn't one, holds a translation of before of the
+/// kernel's page at `va`.
+pub fn forget_page(va: u64, cpus: CpuSet) {
+    let _one = ONE.lock();
+    PAGE.store(va, SeqCst);
+    ask_to_forget(cpus, Ipi::ForgetPage);
+}
+
+/// Returns when no CPU holds any translation of before, the kernel's included.
+pub fn forget_kernel() {
+    let _one = ONE.lock();
+    tables::forget_all();
+    ask_to_forget(cpu::online().without(CpuSet::one(cpu::index())), Ipi::ForgetKernel);
 }
 
 /// Returns when each of these CPUs has executed a full barrier.

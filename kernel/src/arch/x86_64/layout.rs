@@ -4,6 +4,7 @@
 //!   0xffff_8000_0000_0000  DIRECT   all physical memory, large pages, no execution
 //!   0xffff_c000_0000_0000  STACKS   kernel stacks with unmapped guard pages
 //!   0xffff_d000_0000_0000  HEAP     the kernel heap, grown page by page
+//!   0xffff_e000_0000_0000  WINDOWS  ephemeral mappings of single pages
 //!   0xffff_ffff_8000_0000  IMAGE    the kernel image: text, read-only data, data
 //! ```
 
@@ -23,6 +24,8 @@ pub const DIRECT: u64 = 0xffff_8000_0000_0000;
 pub const STACKS: u64 = 0xffff_c000_0000_0000;
 /// Area of the heap.
 pub const HEAP: u64 = 0xffff_d000_0000_0000;
+/// Area of ephemeral mappings.
+pub const WINDOWS: u64 = 0xffff_e000_0000_0000;
 /// Where the image is linked, at its physical address plus this.
 pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
 

@@ -42,6 +42,7 @@ pub mod switch;
 pub mod tables;
 pub mod trap;
 pub mod user_access;
+pub mod windows;
 
 pub use regs::{Bases, UserRegs};
 

@@ -5,13 +5,15 @@
 //!   direct map   2-MiB pages, writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
 //!   image        text: execute; read-only data: read; data: write; nothing both written and executed
 //!   stacks, heap one page at a time, as they grow; unmapped when the page daemon takes them back
+//!   windows      one page of programs' memory each, for a moment: see `windows`
 //! ```
 //! All root entries of the upper half are filled at start-up and never change; a new root copies
 //! them.
 //!
 //! I1: once other CPUs run, an entry here only becomes present and stays what it is. A CPU keeps no
 //! translation of an absent entry; so none has to be told. A CPU that makes one absent ([`unmap`])
-//! has all CPUs forget it before its page or its address is used again.
+//! has all CPUs forget it before its page or its address is used again. The entries of windows
+//! change all the time, by the rules of `sf_buf`.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -162,7 +164,7 @@ pub fn init(top: u64) -> Result<(), NoMemory> {
     ROOT.store(new_table()?, Relaxed);
     let root = root();
     for entry in 256..512 {
-        if [layout::DIRECT, layout::STACKS, layout::HEAP, layout::IMAGE]
+        if [layout::DIRECT, layout::STACKS, layout::HEAP, layout::WINDOWS, layout::IMAGE]
             .iter()
             .any(|&va| index(va, 3) == entry)
         {
@@ -236,6 +238,15 @@ fn entry(va: u64, level: u32) -> Result<&'static AtomicU64, NoMemory> {
             }
         }
     }
+}
+
+/// The last table that serves a kernel address, made if it isn't there. It stays.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn last_table(va: u64) -> Result<&'static Table, NoMemory> {
+    entry(va, 0)?;
+    root().walk(va, 0).map_err(|_| NoMemory)
 }
 
 /// Where stacks and heap grow: CPUs take turns.

@@ -3,9 +3,14 @@
 use super::bytes::PageBytes;
 use super::{cpu, pmap};
 use crate::arch::layout::USER_END;
+use crate::mem::window;
+use machine::PAGE_SIZE;
 
 extern "C" {
     fn user_copy(dst: u64, src: u64, len: usize) -> u64;
+    fn user_try_copy(dst: u64, src: u64, len: usize) -> usize;
+    fn user_try_copy_words();
+    fn user_try_copy_bytes();
     fn user_zero(dst: u64, len: usize) -> u64;
     fn user_string(dst: *mut u8, src: u64, max: usize) -> i64;
     fn user_load32(src: u64, out: *mut u32) -> u64;
@@ -131,10 +136,58 @@ pub fn copy_in(dst: &mut [u8], src: UserRange) -> Result<(), Fault> {
 /// Like [`copy_in`], to bytes of a page, which other threads may write meanwhile.
 #[inline]
 pub fn copy_in_page(dst: PageBytes, src: UserRange) -> Result<(), Fault> {
-    let src = src.start(dst.len());
-    let window = dst.window();
-    // SAFETY: the window's page holds no Rust object; faults at `src` are caught.
-    check(using(|| unsafe { user_copy(window.at() as u64, src, dst.len()) }))
+    if !window::are_kept() {
+        let window = dst.window();
+        let src = src.start(dst.len());
+        // SAFETY: the window's page holds no Rust object; faults at `src` are caught.
+        return check(using(|| unsafe { user_copy(window.at() as u64, src, dst.len()) }));
+    }
+    copy_in_parts(
+        dst.len(),
+        src,
+        |done, src| {
+            let window = dst.part(done, dst.len() - done).window();
+            // SAFETY: as above.
+            using(|| unsafe { user_try_copy(window.at() as u64, src, dst.len() - done) })
+        },
+        |done, src| {
+            let mut few = [0; FEW];
+            let few = &mut few[..src.len()];
+            copy_in(few, src)?;
+            dst.part(done, few.len()).copy_from(few);
+            Ok(())
+        },
+    )
+}
+
+/// Bytes that are copied by way of the stack where a fault is to be answered.
+const FEW: usize = 64;
+
+/// Copies `len` bytes between a page and user memory with no window open while a fault is answered:
+/// `all` copies from byte `done` on until there is a fault, and says how many bytes are left;
+/// `few` copies some, which may fault and sleep.
+#[cold]
+fn copy_in_parts(
+    len: usize,
+    user: UserRange,
+    all: impl Fn(usize, u64) -> usize,
+    few: impl Fn(usize, UserRange) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    user.start(len);
+    let mut done = 0;
+    loop {
+        done = len - all(done, user.part(done, len - done).start(len - done));
+        if done == len {
+            return Ok(());
+        }
+        let to_page_end = PAGE_SIZE - user.part(done, 1).start(1) as usize % PAGE_SIZE;
+        let some = FEW.min(len - done).min(to_page_end);
+        few(done, user.part(done, some))?;
+        done += some;
+        if done == len {
+            return Ok(());
+        }
+    }
 }
 
 /// Copies to user memory; `src` is as long.
@@ -148,10 +201,27 @@ pub fn copy_out(dst: UserRange, src: &[u8]) -> Result<(), Fault> {
 /// Like [`copy_out`], from bytes of a page, which other threads may write meanwhile.
 #[inline]
 pub fn copy_out_page(dst: UserRange, src: PageBytes) -> Result<(), Fault> {
-    let dst = dst.start(src.len());
-    let window = src.window();
-    // SAFETY: the window's bytes can be read; the rest as in `copy_out`.
-    check(using(|| unsafe { user_copy(dst, window.at() as u64, src.len()) }))
+    if !window::are_kept() {
+        let window = src.window();
+        let dst = dst.start(src.len());
+        // SAFETY: the window's bytes can be read; the rest as in `copy_out`.
+        return check(using(|| unsafe { user_copy(dst, window.at() as u64, src.len()) }));
+    }
+    copy_in_parts(
+        src.len(),
+        dst,
+        |done, dst| {
+            let window = src.part(done, src.len() - done).window();
+            // SAFETY: as above.
+            using(|| unsafe { user_try_copy(dst, window.at() as u64, src.len() - done) })
+        },
+        |done, dst| {
+            let mut few = [0; FEW];
+            let few = &mut few[..dst.len()];
+            src.part(done, few.len()).copy_to(few);
+            copy_out(dst, few)
+        },
+    )
 }
 
 /// Zeroes user memory.
@@ -188,7 +258,12 @@ pub fn peek32(src: UserRange) -> Result<u32, Fault> {
 
 /// Whether a fault at `rip` is not to be answered.
 pub fn is_peek(rip: u64) -> bool {
-    let peeks = [user_peek32_load as *const (), user_try_exchange32_store as *const ()];
+    let peeks = [
+        user_peek32_load as *const (),
+        user_try_exchange32_store as *const (),
+        user_try_copy_words as *const (),
+        user_try_copy_bytes as *const (),
+    ];
     peeks.iter().any(|&at| rip == at as u64)
 }
 

@@ -24,6 +24,33 @@ user_copy:
     FIXUP 12b, user_access_failed
     FIXUP 13b, user_access_failed
 
+# user_try_copy(dst, src, len): as user_copy, but a fault is the end of it; how many bytes were not copied.
+.balign 16
+.globl user_try_copy, user_try_copy_words, user_try_copy_bytes
+user_try_copy:
+    STAC
+    mov rcx, rdx
+    shr rcx, 3
+user_try_copy_words:
+    rep movsq
+    mov ecx, edx
+    and ecx, 7
+user_try_copy_bytes:
+    rep movsb
+    CLAC
+    xor eax, eax
+    ret
+15: CLAC
+    lea rax, [rcx * 8]
+    and edx, 7
+    add rax, rdx
+    ret
+16: CLAC
+    mov rax, rcx
+    ret
+    FIXUP user_try_copy_words, 15b
+    FIXUP user_try_copy_bytes, 16b
+
 # user_zero(dst, len)
 .balign 16
 .globl user_zero
