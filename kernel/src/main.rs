@@ -74,8 +74,8 @@ fn start(info: &BootInfo) -> ! {
     let platform = acpi::init(info.rsdp);
     cpu::set_found(platform.cpus.len());
     let devices = framebuffer::find();
-    mem::init(|| info.memory(), info.module, devices.as_slice()).expect("enough memory to start");
-    mem::window::init(info.cmdline).expect("enough memory for windows");
+    mem::init(|| info.memory(), info.module, devices.as_slice(), info.cmdline)
+        .expect("enough memory to start");
     let last_resort = stack::Stack::new().expect("enough memory for a stack");
     // SAFETY: the stack is forgotten, so no other task gets it.
     unsafe { cpu::init(last_resort.top()) };

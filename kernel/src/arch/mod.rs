@@ -60,7 +60,8 @@
 //!
 //! # Memory
 //! * `layout`: where user memory ends, and where the kernel's parts lie
-//! * `tables::{map_if_absent, unmap, map_device, is_mapped, physical}`: the kernel's own mappings;
+//! * `tables::{map_if_absent, unmap, map_device, is_mapped, physical, show, hide, split_direct}`: the
+//!   kernel's own mappings, and which frames are in the direct map;
 //!   `unmap` leaves it to the caller to have all CPUs forget (`ipi::forget_kernel`)
 //! * `windows::{WindowTables, address}`: slots of kernel addresses that show a page for a moment, as
 //!   `sf_buf` asks for them

@@ -5,6 +5,7 @@
 
 use machine::{Pa, PAGE_SIZE};
 
+use super::direct;
 use super::frames::{unlocked, KERNEL};
 use crate::arch::layout::{self, Range};
 
@@ -43,6 +44,7 @@ impl Initramfs {
         for pa in (gone.start..gone.whole_pages().end).step_by(PAGE_SIZE) {
             // Pages that the archive has only parts of are in no segment.
             if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
+                direct::leave(&Range { start: pa, end: pa + PAGE_SIZE as u64 });
                 // SAFETY: it came loaded, and no borrow of what lies in it lasts.
                 unsafe { KERNEL.frames().release_own(page) };
                 unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));

@@ -5,6 +5,7 @@
 //! MiB and the image are never handed over; the initramfs comes along as loaded, and is freed while
 //! it is unpacked.
 
+pub mod direct;
 pub mod fault;
 pub mod frames;
 pub mod heap;
@@ -36,7 +37,7 @@ const HEAP_START: usize = 1 << 20;
 
 /// Takes memory over: tables with the right protections, heap, frames. `memory` is what the
 /// firmware calls usable, in which the image and the `loaded` archive still lie; `devices` are
-/// frames that aren't the allocator's, and get numbers.
+/// frames that aren't the allocator's, and get numbers; the command line says how pages are seen.
 ///
 /// # Errors
 /// [`NoMemory`] if the machine has too little.
@@ -44,19 +45,28 @@ pub fn init<M: Iterator<Item = Range>>(
     memory: impl Fn() -> M,
     loaded: Range,
     devices: &[(Pa, u32)],
+    cmdline: &str,
 ) -> Result<(), NoMemory> {
     let usable = usable(memory(), loaded);
     let pages: u64 = usable.iter().map(|r| (r.end - r.start) >> PAGE_SHIFT).sum();
     let top = memory().map(|r| r.end).max().ok_or(NoMemory)?;
     *EARLY.lock() = usable;
     tables::init(top)?;
+    window::choose(cmdline);
+    // Tables for that come from early memory.
+    if window::are_kept() {
+        let early = EARLY.lock().clone();
+        early.iter().chain([&loaded.whole_pages()]).try_for_each(tables::split_direct)?;
+    }
     let loaded: ArrayVec<(Pa, u32), 1> = segment(&loaded.whole_pages()).into_iter().collect();
     let pages = pages + loaded.iter().map(|(_, pages)| u64::from(*pages)).sum::<u64>();
     let records = pages as usize + devices.iter().map(|(_, pages)| *pages as usize).sum::<usize>();
     heap::init(records * RECORD + HEAP_START)?;
     let rest = core::mem::take(&mut *EARLY.lock());
+    rest.iter().for_each(|range| direct::leave(&range.whole_pages()));
     let segments: ArrayVec<(Pa, u32), RANGES> = rest.iter().filter_map(segment).collect();
     frames::init(&segments, &loaded, devices)?;
+    window::init()?;
     heap::lay_cushion(pages as usize * PAGE_SIZE)
 }
 
@@ -92,8 +102,22 @@ fn usable(memory: impl Iterator<Item = Range>, loaded: Range) -> ArrayVec<Range,
     free
 }
 
-/// A page frame for the kernel itself, with whatever it held, from as deep in the last pages as
-/// `reserve` allows.
+/// A page frame for a table of the kernel's, in the direct map, with whatever it held.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn table_frame() -> Result<u64, NoMemory> {
+    match frames::table() {
+        Some(frames) => {
+            let page = frames::at_allocator(|held| direct::take(held, Reserve::Kernel))?;
+            Ok(frames.pa(page).0)
+        }
+        None => frame(Reserve::Kernel),
+    }
+}
+
+/// A page frame for the kernel itself, which gives it an address of its own; with whatever it held,
+/// from as deep in the last pages as `reserve` allows.
 ///
 /// # Errors
 /// [`NoMemory`].
@@ -113,7 +137,8 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
 /// Gives back what [`frame`] gave since memory was handed over.
 ///
 /// # Safety
-/// The frame is given back once, and no CPU holds a translation of it but the direct map's.
+/// The frame is given back once, and no CPU holds a translation of it but the direct map's, if that
+/// shows all.
 pub unsafe fn free_frame(pa: u64) {
     if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
         // SAFETY: by the caller's promise.

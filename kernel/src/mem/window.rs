@@ -31,8 +31,9 @@ struct Made {
     tables: WindowTables,
 }
 
+static CHOICE: Once<(Kind, u32)> = Once::new();
 static MADE: Once<Made> = Once::new();
-/// Whether there are any.
+/// Whether there are any, or will be.
 static IS_MADE: AtomicBool = AtomicBool::new(false);
 
 /// Addresses at which bytes of one page are seen, until it is dropped.
@@ -41,27 +42,33 @@ pub struct Window {
     _buf: Option<SfBuf<'static, RawSpin, WindowTables>>,
 }
 
-/// Chooses how windows are made, by the command line. Before other CPUs run.
+/// Chooses how windows are made, by the command line: before any is.
 ///
-/// # Errors
-/// [`NoMemory`].
-pub fn init(cmdline: &str) -> Result<(), NoMemory> {
+/// # Panics
+/// If the command line names no way that there is.
+pub fn choose(cmdline: &str) {
     let words = cmdline.split_ascii_whitespace().take_while(|&word| word != "--");
     let Some(said) = words.filter_map(|word| word.strip_prefix("ephemeral=")).last() else {
-        return Ok(());
+        return;
     };
     let (name, count) = said.split_once(':').unwrap_or((said, ""));
     let count = if count.is_empty() { Ok(SHARED) } else { count.parse() };
     let (Some(kind), Ok(count @ 1..=MOST)) = (Kind::parse(name), count) else {
         panic!("ephemeral={said}: direct, cache, private or original, and up to {MOST} mappings")
     };
-    if kind == Kind::Direct {
-        return Ok(());
-    }
+    CHOICE.call_once(|| (kind, count));
+    IS_MADE.store(kind != Kind::Direct, Relaxed);
+}
+
+/// Makes what the choice needs.
+///
+/// # Errors
+/// [`NoMemory`].
+pub fn init() -> Result<(), NoMemory> {
+    let Some(&(kind, count)) = CHOICE.get().filter(|_| are_kept()) else { return Ok(()) };
     let bufs = SfBufs::new(kind, cpu::found().min(cpu::MAX_CPUS), count)?;
     let tables = WindowTables::new(bufs.slots())?;
     MADE.call_once(|| Made { bufs, tables });
-    IS_MADE.store(true, Relaxed);
     Ok(())
 }
 

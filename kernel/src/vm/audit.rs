@@ -10,7 +10,7 @@ use super::space::Space;
 use super::system::{above, with};
 use crate::arch::pmap;
 use crate::mem::frames::KERNEL;
-use crate::mem::heap;
+use crate::mem::{direct, heap};
 use crate::sched;
 use crate::sync::WaitQueue;
 
@@ -51,6 +51,7 @@ fn once() -> Result<(), String> {
             with(|uvm, held| uvm.audit(held, &all, &[]))
                 .map_err(|wrong| wrong.to_string())
                 .and_then(|()| pmap::audit().map_err(String::from))
+                .and_then(|()| direct::audit().map_err(String::from))
         });
         (spaces, found)
     });

@@ -20,7 +20,7 @@ use super::system::{above, system, with};
 use crate::arch::pmap;
 use crate::errno::Result;
 use crate::mem::frames::KERNEL;
-use crate::mem::{heap, stack};
+use crate::mem::{direct, heap, stack};
 use crate::sched;
 use crate::sync::WaitQueue;
 
@@ -50,6 +50,7 @@ fn run() -> ! {
         stack::give_back();
         heap::give_back();
         pmap::give_back_nodes();
+        direct::trim();
         if free_soon() < system().frames().low_water() {
             (above().memory_is_short)();
             if work() {

@@ -2,7 +2,7 @@
 //! has no lower half.
 //!
 //! ```text
-//!   direct map   2-MiB pages, writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
+//!   direct map   2-MiB pages, or 4-KiB pages if not all are in it (`mem::direct`), writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
 //!   image        text: execute; read-only data: read; data: write; nothing both written and executed
 //!   stacks, heap one page at a time, as they grow; unmapped when the page daemon takes them back
 //!   windows      one page of programs' memory each, for a moment: see `windows`
@@ -200,6 +200,48 @@ fn map_direct(top: u64) -> Result<(), NoMemory> {
     Ok(())
 }
 
+/// Has the direct map show a range of memory by small pages, each of which can be hidden. Before
+/// other CPUs run.
+///
+/// # Errors
+/// [`NoMemory`]; part of it is so.
+pub fn split_direct(range: &Range) -> Result<(), NoMemory> {
+    const LARGE_PAGE: u64 = 2 << 20;
+    for pa in (range.start & !(LARGE_PAGE - 1)..range.end).step_by(LARGE_PAGE as usize) {
+        let above = entry(layout::direct(pa), 1)?;
+        let old = above.load(Relaxed);
+        if old & LARGE == 0 {
+            continue;
+        }
+        let small = new_table()?;
+        // SAFETY: the table is new.
+        for (n, entry) in unsafe { table(small) }.iter().enumerate() {
+            entry.store((old & !LARGE) + (n << 12) as u64, Relaxed);
+        }
+        above.store(small | PRESENT | WRITE, Relaxed);
+    }
+    forget_all();
+    Ok(())
+}
+
+/// The direct map's entry of a frame that it shows by small pages, or not.
+fn direct_entry(pa: u64) -> &'static AtomicU64 {
+    match root().walk(layout::direct(pa), 0) {
+        Ok(last) => &last[index(layout::direct(pa), 0)],
+        Err(_) => panic!("{pa:#x} is in a large page of the direct map"),
+    }
+}
+
+/// Puts a frame into the direct map: see `mem::direct`.
+pub fn show(pa: u64) {
+    direct_entry(pa).store(pa | PRESENT | WRITE | GLOBAL | NO_EXECUTE, Relaxed);
+}
+
+/// Takes a frame out of the direct map. The caller has all CPUs forget it.
+pub fn hide(pa: u64) {
+    direct_entry(pa).store(0, Relaxed);
+}
+
 fn map_image() -> Result<(), NoMemory> {
     let parts = [
         (&raw const text_start, &raw const text_end, 0),
@@ -219,7 +261,7 @@ fn map_image() -> Result<(), NoMemory> {
 
 /// A zeroed page for a table.
 fn new_table() -> Result<u64, NoMemory> {
-    let pa = mem::frame(Reserve::Kernel)?;
+    let pa = mem::table_frame()?;
     MADE.fetch_add(1, Relaxed);
     // SAFETY: the frame is this table's from now on.
     unsafe { table(pa) }.iter().for_each(|e| e.store(0, Relaxed));

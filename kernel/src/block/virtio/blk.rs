@@ -16,7 +16,7 @@
 use alloc::boxed::Box;
 
 use crate::mem::frames::Reserve;
-use machine::PAGE_SIZE;
+use machine::{NoMemory, PAGE_SIZE};
 use virtio_drivers::queue::VirtQueue;
 use virtio_drivers::transport::{SomeTransport, Transport};
 use virtio_drivers::Error;
@@ -27,6 +27,7 @@ use super::{Found, KernelHal};
 use crate::arch::irq::Vector;
 use crate::arch::layout;
 use crate::errno::{Result, EIO, EOPNOTSUPP};
+use crate::mem::direct;
 use crate::mem::frames::{unlocked, KERNEL};
 
 /// Descriptors of the ring: what QEMU's disks have unless told otherwise.
@@ -103,9 +104,8 @@ impl Queue {
     pub fn new(found: Found, vector: Vector) -> core::result::Result<(Queue, Geometry), Error> {
         let Found { mut transport, mut interrupt } = found;
         let features = transport.begin_init(Feature::all());
-        let page = unlocked(|held| KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel))
-            .map_err(|_| Error::DmaError)?;
-        KERNEL.frames().keep(page);
+        let page = unlocked(|held| direct::take(held, Reserve::Kernel))
+            .map_err(|NoMemory| Error::DmaError)?;
         const { assert!(SLOTS * size_of::<Envelope>() <= PAGE_SIZE && SLOTS <= u8::MAX as usize) };
         interrupt.connect(vector);
         let ring = make_ring(&mut transport)?;

@@ -19,14 +19,14 @@ pub mod segments;
 
 use core::ptr::NonNull;
 
-use machine::{Machine, PageNo, PAGE_SHIFT};
+use machine::{Machine, Pa, PageNo, PAGE_SHIFT};
 use virtio_drivers::transport::{DeviceType, SomeTransport};
 use virtio_drivers::{BufferDirection, Hal, PhysAddr};
 
 use crate::arch::irq::Vector;
 use crate::arch::layout;
 use crate::arch::tables;
-use crate::mem;
+use crate::mem::direct;
 use crate::mem::frames::{unlocked, KERNEL};
 use crate::println;
 
@@ -93,7 +93,7 @@ unsafe impl Hal for KernelHal {
         };
         for page in (first.0..first.0 + pages as u32).map(PageNo) {
             KERNEL.zero(page);
-            frames.keep(page);
+            direct::keep(page);
         }
         let pa = frames.pa(first).0;
         match NonNull::new(layout::direct(pa) as *mut u8) {
@@ -104,8 +104,10 @@ unsafe impl Hal for KernelHal {
 
     unsafe fn dma_dealloc(pa: PhysAddr, _va: NonNull<u8>, pages: usize) -> i32 {
         for n in 0..pages as u64 {
-            // SAFETY: `dma_alloc` gave it, and the crate and its device have done with it.
-            unsafe { mem::free_frame(pa + (n << PAGE_SHIFT)) };
+            if let Some(page) = KERNEL.frames().page_at(Pa(pa + (n << PAGE_SHIFT))) {
+                // SAFETY: `dma_alloc` gave it, and the crate and its device have done with it.
+                unlocked(|held| unsafe { direct::give(held, page) });
+            }
         }
         0
     }

@@ -21,7 +21,7 @@ mod walk;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{CpuSet, Machine, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
+use machine::{CpuSet, NoMemory, Pa, PageNo, VaRange, PAGE_SHIFT};
 
 use super::record::{self, record, Locked, Record, IN_BUCKET, OWN};
 use super::NIL;

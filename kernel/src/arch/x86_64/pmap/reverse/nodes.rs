@@ -26,8 +26,8 @@ use super::super::record::record;
 use super::super::NIL;
 use crate::arch::{cpu, preempt};
 use crate::lock::SpinLock;
-use crate::mem::frames::KERNEL;
-use crate::mem::{self, heap};
+use crate::mem::frames::{unlocked, KERNEL};
+use crate::mem::{direct, heap};
 
 /// Nodes in a frame, and in a batch that CPUs exchange.
 const NODES: u32 = 256;
@@ -153,7 +153,7 @@ pub fn give_back() {
         record(PageNo(frame)).make_plain();
         FRAMES.fetch_sub(1, Relaxed);
         // SAFETY: all nodes of the frame are free and no other CPU has them; no record names them.
-        unsafe { mem::free_frame(KERNEL.frames().pa(PageNo(frame)).0) };
+        unlocked(|held| unsafe { direct::give(held, PageNo(frame)) });
     }
 }
 
@@ -233,13 +233,13 @@ fn refill<P: Before<PageCache>>(free: &FreeNodes, held: &mut Held<'_, P>) -> Res
         (batch, len) = DEPOT.lock().take();
     }
     if batch == NIL {
-        let frame = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
+        let frame = direct::take(held, Reserve::Kernel)?;
         // A number must fit 32 bits and not be NIL: frames up to 64 GiB.
         let Some(first) = frame.0.checked_mul(NODES).filter(|n| n < &(NIL - NODES)) else {
-            KERNEL.frames().free_page(&KERNEL, held, frame);
+            // SAFETY: it was just taken.
+            unsafe { direct::give(held, frame) };
             return Err(NoMemory);
         };
-        KERNEL.frames().keep(frame);
         record(frame).make_own();
         FRAMES.fetch_add(1, Relaxed);
         batch = first;

@@ -2,10 +2,12 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use crate::mem::direct;
 use crate::mem::frames::Reserve;
 
 use super::*;
-use crate::arch::tables as kernel_tables;
+use crate::arch::x86_64::bytes;
+use crate::arch::{layout, tables as kernel_tables};
 use crate::lock::SpinLock;
 
 /// Zeroed tables and roots kept at most, by all CPUs together and by each at least.
@@ -102,8 +104,7 @@ pub(super) fn free<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
     TABLES.fetch_sub(1, Relaxed);
     record(page).make_plain();
     // SAFETY: no entry leads to the table, and no CPU walks through it.
-    unsafe { KERNEL.frames().release_own(page) };
-    KERNEL.frames().free_page(&KERNEL, held, page);
+    unsafe { direct::give(held, page) };
 }
 
 /// A zeroed page for a table.
@@ -111,9 +112,9 @@ pub(super) fn zeroed<P: Before<PageCache>>(held: &mut Held<'_, P>) -> Result<Pag
     if let Some(page) = KEPT[cpu::index()].0.lock().zeroed.pop() {
         return Ok(page);
     }
-    let page = KERNEL.frames().alloc(&KERNEL, held, Reserve::Kernel)?;
-    KERNEL.zero(page);
-    KERNEL.frames().keep(page);
+    let page = direct::take(held, Reserve::Kernel)?;
+    // SAFETY: the frame is this table's from now on.
+    unsafe { bytes::zero_page(layout::direct(pa(page)) as *mut u8) };
     record(page).make_own();
     TABLES.fetch_add(1, Relaxed);
     Ok(page)
