@@ -143,6 +143,16 @@ impl Waiter {
 
 type Bucket = BTreeMap<Place, Arc<Waiter>>;
 
+/// Takes a waiter out of a locked bucket, which keeps no memory when it is empty. Whether it was
+/// there.
+fn take_out(bucket: &mut Bucket, place: &Place) -> bool {
+    let found = bucket.remove(place).is_some();
+    if bucket.is_empty() {
+        *bucket = BTreeMap::new();
+    }
+    found
+}
+
 static TABLE: [SpinLock<Bucket>; BUCKETS] = [const { SpinLock::new(BTreeMap::new()) }; BUCKETS];
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
@@ -188,7 +198,7 @@ fn wake_key(key: Key, count: usize, bits: u32) -> Result<usize> {
                 return Err(EINVAL);
             }
             if waiter.bits & bits != 0 {
-                bucket.remove(&place);
+                take_out(&mut bucket, &place);
                 waiter.wake();
                 woken += 1;
             }
@@ -214,7 +224,7 @@ fn withdraw(waiter: &Waiter) -> bool {
         if waiter.woken.load(Ordering::Acquire) {
             return true;
         }
-        if bucket.remove(&place).is_some() {
+        if take_out(&mut bucket, &place) {
             return false;
         }
     }
@@ -396,10 +406,10 @@ fn requeue(
                 return Err(EINVAL);
             }
             if done < wake {
-                both.source().remove(&place);
+                take_out(both.source(), &place);
                 waiter.wake();
             } else if from != to {
-                both.source().remove(&place);
+                take_out(both.source(), &place);
                 waiter.enter(both.target(), to);
             }
             done += 1;
@@ -451,7 +461,7 @@ fn requeue_to_own(
                     break;
                 }
             }
-            both.source().remove(&place);
+            take_out(both.source(), &place);
             waiter.woken.store(true, Ordering::Release);
             done += 1;
         }
