@@ -25,7 +25,6 @@ mod arch;
 mod block;
 #[allow(unsafe_code)]
 mod boot;
-#[allow(unsafe_code)]
 mod chain;
 mod charge;
 mod cred;

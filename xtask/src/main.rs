@@ -127,6 +127,7 @@ fn main() -> ExitCode {
         Command::Bench(bench::BenchCommand::Micro(args)) => bench::micro(&args),
         Command::Bench(bench::BenchCommand::Paging(args)) => bench::paging(&args),
         Command::Bench(bench::BenchCommand::Smp(args)) => bench::smp(&args),
+        Command::Bench(bench::BenchCommand::SfBuf(args)) => bench::sf_buf(&args),
         Command::Bench(bench::BenchCommand::Move(args)) => bench::moving(&args),
         Command::Profile(args) => bench::profile(&args),
         Command::Fuzz(args) => fuzz::fuzz(&args),

@@ -120,6 +120,11 @@ unsafe fn release<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
     KERNEL.frames().free_page(&KERNEL, held, page);
 }
 
+/// Frames in the map that nothing is kept in.
+pub fn free() -> usize {
+    FREE.lock().len
+}
+
 /// Gives free frames of the map back to the allocator, as far as there are many. The page daemon's;
 /// it waits for all CPUs, with nothing locked.
 pub fn trim() {
@@ -149,6 +154,14 @@ pub fn leave(range: &Range) {
     assert!(cpu::count() == 1, "other CPUs would have to be told");
     (range.start..range.end).step_by(PAGE_SIZE).for_each(tables::hide);
     tables::forget_all();
+}
+
+/// Reads a page as a stray pointer would, at its place in the direct map: where that doesn't show
+/// it, the machine panics. For tests.
+pub fn read_astray(page: PageNo) {
+    let at = layout::direct(KERNEL.frames().pa(page).0) as *const u8;
+    // SAFETY: any bytes are a byte; an address that isn't mapped ends the machine.
+    unsafe { at.read_volatile() };
 }
 
 /// Checks I1 for every frame, with all other CPUs standing still.

@@ -609,7 +609,12 @@ impl FileOps for ProcNode {
         if n == 1 && letter == *b"h" {
             crate::sched::clock::hang();
         }
-        if n == 1 && !b"clh".contains(&letter[0]) {
+        if n == 1 && letter == *b"r" {
+            let page = crate::vm::new_page().map_err(|_| ENOMEM)?;
+            crate::mem::direct::read_astray(page.page());
+            crate::vm::give_back_page(page);
+        }
+        if n == 1 && !b"clhr".contains(&letter[0]) {
             return Err(EINVAL);
         }
         Ok((n + from.skip(from.left()), 0))

@@ -16,7 +16,7 @@ use uvm::page::{PageFlags, Place};
 use super::system::system;
 use crate::arch::{pmap, tables};
 use crate::mem::frames::KERNEL;
-use crate::mem::{heap, stack};
+use crate::mem::{direct, heap, stack};
 use crate::sched;
 
 /// Counts of pages.
@@ -120,13 +120,14 @@ pub fn in_use() -> Result<Vec<(String, i64)>, NoMemory> {
 }
 
 /// Frames that the kernel has and keeps for the next use when they are in none: tables, stacks, the
-/// heap, nodes of the reverse map.
+/// heap, nodes of the reverse map, what stays in the direct map.
 fn kept_frames() -> i64 {
     let frames = pmap::tables() as u64
         + pmap::node_frames() as u64
         + stack::pages()
         + heap::bytes() / PAGE_SIZE as u64
-        + tables::MADE.load(Relaxed);
+        + tables::MADE.load(Relaxed)
+        + direct::free() as u64;
     frames as i64
 }
 

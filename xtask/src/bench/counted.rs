@@ -38,7 +38,31 @@ pub fn measure(
     program: &str,
     words: &[String],
 ) -> Result<(Vec<Row>, Machine, bool)> {
-    let (machine, finished) = boot(kernel, clock, cpus, program, words, None)?;
+    let booted = boot(kernel, clock, cpus, program, words, None)?;
+    judge(booted, system, clock)
+}
+
+/// As [`measure`], by our kernel with such settings on its command line, as which it is known.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_set(
+    settings: &[String],
+    system: &str,
+    clock: Clock,
+    cpus: u32,
+    program: &str,
+    words: &[String],
+) -> Result<(Vec<Row>, Machine, bool)> {
+    let booted = boot_set(Kernel::Uvm, settings, clock, cpus, program, words, None)?;
+    judge(booted, system, clock)
+}
+
+fn judge(
+    (machine, finished): (Machine, Finished),
+    system: &str,
+    clock: Clock,
+) -> Result<(Vec<Row>, Machine, bool)> {
     let measured = parse(system, &finished.output);
     for failure in &measured.failures {
         ui::say(&format!("{system} could not do: {failure}"));
@@ -71,6 +95,18 @@ pub fn boot(
     words: &[String],
     plugin: Option<String>,
 ) -> Result<(Machine, Finished)> {
+    boot_set(kernel, &[], clock, cpus, name, words, plugin)
+}
+
+fn boot_set(
+    kernel: Kernel,
+    settings: &[String],
+    clock: Clock,
+    cpus: u32,
+    name: &str,
+    words: &[String],
+    plugin: Option<String>,
+) -> Result<(Machine, Finished)> {
     let program = guest::compile(name, guest::Libc::Musl)?;
     let folder = tempfile::tempdir().context("can't make a temporary folder")?;
     let mut image = crate::image::Image::minimal()?;
@@ -88,7 +124,8 @@ pub fn boot(
     let mut command = vec![path];
     command.extend_from_slice(words);
     let root = Root { image, command };
-    run::prepare(&mut machine, kernel, root, &Input::Nothing.words())?;
+    let settings = [Input::Nothing.words(), settings.to_vec()].concat();
+    run::prepare(&mut machine, kernel, root, &settings)?;
     let finished = session::capture(&machine, Input::Nothing, LIMIT)?;
     Ok((machine, finished))
 }
@@ -121,7 +158,7 @@ pub fn parse(system: &str, output: &str) -> Measured {
                 }
             }
             // Linux counts other things under the same names: they would only mislead.
-            ["counter", name, value] if system == "uvm" => {
+            ["counter", name, value] if system != "linux" => {
                 if let (Some(row), Ok(value)) = (measured.rows.last_mut(), value.parse()) {
                     row.counters.insert(name.to_owned(), value);
                 }

@@ -13,10 +13,11 @@ pub enum Bench {
     Move,
     Paging,
     Smp,
+    SfBuf,
     Micro,
 }
 
-pub const ALL: [Bench; 4] = [Bench::Move, Bench::Paging, Bench::Smp, Bench::Micro];
+pub const ALL: [Bench; 5] = [Bench::Move, Bench::Paging, Bench::Smp, Bench::SfBuf, Bench::Micro];
 
 /// How much of a benchmark was run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +38,7 @@ impl Bench {
             Bench::Move => "move",
             Bench::Paging => "paging",
             Bench::Smp => "smp",
+            Bench::SfBuf => "sf_buf",
             Bench::Micro => "micro",
         }
     }

@@ -6,6 +6,7 @@ mod bare;
 mod bars;
 mod counted;
 mod data_figures;
+mod ephemeral;
 mod figures;
 mod html;
 mod kept;
@@ -24,6 +25,7 @@ mod smp;
 mod table;
 mod workloads;
 
+pub use ephemeral::{sf_buf, SfBufArgs};
 pub use micro::{micro, MicroArgs};
 pub use moving::{moving, MoveArgs};
 pub use paging::{paging, PagingArgs};
@@ -46,6 +48,8 @@ It takes about as many minutes for each of the --runs as stand behind, and the k
           loaned and passed, by pipes, sockets and files (--quick: this kernel's instructions alone, 0.5 min)
   paging  seconds to write more than memory, compressed swap, mapped files;    24 workloads, 5 runs of 0.2 to 2 min each
           counts of page faults, map entries and the kernel's own memory
+  sf_buf  instructions and TLB invalidations with no program's page in the     23 rows by 4 ways, 1 run of 2 min
+          kernel's sight
   smp     how often two CPUs fault, map and fork at once, against one          6 operations, 7 runs of 3 min
 
 Examples:
@@ -68,6 +72,10 @@ pub enum BenchCommand {
     /// What a second CPU brings: faults, mapping and forks of one and two workers, ours beside
     /// Linux.
     Smp(SmpArgs),
+    /// What it costs to have no page of a program in the kernel's sight, by each kind of ephemeral
+    /// mappings: instructions and TLB invalidations.
+    #[command(name = "sf_buf")]
+    SfBuf(SfBufArgs),
 }
 
 /// One measured value. The names of the fields are those of the JSON document.

@@ -36,6 +36,17 @@ impl Output {
         extent: Extent,
         verdict: impl Fn(&str) -> Verdict,
     ) -> Result<()> {
+        self.show_as(bench, document, extent, table::render(document, verdict))
+    }
+
+    /// As [`show`](Output::show), with a table of its own.
+    pub fn show_as(
+        &self,
+        bench: Bench,
+        document: &Document,
+        extent: Extent,
+        table: String,
+    ) -> Result<()> {
         let page = kept::keep(bench, document, extent)?;
         let json = serde_json::to_string(document)?;
         match &self.json {
@@ -47,7 +58,7 @@ impl Output {
                 .with_context(|| format!("can't write {}", file.display()))?,
             None => {}
         }
-        print!("{}", table::render(document, verdict));
+        print!("{table}");
         println!(
             "{}\nWith all that was measured before, as a page: {}",
             document.about,

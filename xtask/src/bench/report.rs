@@ -8,7 +8,9 @@
 use super::html::{bars as picture, escape, figure, folded, table, Bar};
 use super::kept::{self, date, Bench};
 use super::table::{in_unit, number};
-use super::{bars, data_figures, micro, names, paper, scaling, Better, Document, Row, Verdict};
+use super::{
+    bars, data_figures, ephemeral, micro, names, paper, scaling, Better, Document, Row, Verdict,
+};
 use anyhow::Result;
 use std::fmt::Write;
 
@@ -33,6 +35,7 @@ fn section(bench: Bench, document: &Document) -> Result<String> {
         Bench::Move => "Moving data",
         Bench::Paging => "Paging",
         Bench::Smp => "Two CPUs",
+        Bench::SfBuf => "Ephemeral mappings",
         Bench::Micro => "Instructions per operation",
     };
     let command = format!("<code>./uvm bench {}</code>", bench.name());
@@ -45,14 +48,18 @@ fn section(bench: Bench, document: &Document) -> Result<String> {
         Bench::Move => data_figures::figures(document)?,
         Bench::Paging => paper::figures(document)?,
         Bench::Smp => scaling::figures(document),
+        Bench::SfBuf => ephemeral::figures(document),
         Bench::Micro => ratios(document),
     };
     let about = format!("<pre>{}</pre>\n", escape(&document.about));
+    // Its rows stand beside each other, not beside Linux's.
+    let tables = match bench {
+        Bench::SfBuf => String::new(),
+        _ => barred(bench, document) + &folded("All rows", &all_rows(document)),
+    };
     Ok(format!(
-        "<h2>{title}</h2>\n<p class=\"when\">{} {command}</p>\n{pictures}{}{}{}",
+        "<h2>{title}</h2>\n<p class=\"when\">{} {command}</p>\n{pictures}{tables}{}",
         when(document),
-        barred(bench, document),
-        folded("All rows", &all_rows(document)),
         folded("The machine", &about)
     ))
 }
@@ -201,6 +208,7 @@ pub fn samples() -> Result<[String; 2]> {
             Bench::Move => [names::of("move")?, data_figures::gain_names()].concat(),
             Bench::Paging => paper::names(),
             Bench::Smp => scaling::names(&names::of("smp")?),
+            Bench::SfBuf => names::of("micro")?,
             Bench::Micro => names::of("micro")?,
         };
         let rows = names.iter().enumerate().flat_map(|(n, name)| {

@@ -1,5 +1,6 @@
 //! The kernel's acceptance tests, as tables: what runs, what it gets to read, what must come of it.
 
+mod ephemeral;
 mod files;
 mod machine;
 mod memory;
@@ -74,8 +75,14 @@ pub enum Expect {
 use Expect::{Contains, Lacks};
 
 /// All of them, by what they are about.
-pub const ALL: [&[Case]; 5] =
-    [programs::CASES, processes::CASES, memory::CASES, files::CASES, machine::CASES];
+pub const ALL: [&[Case]; 6] = [
+    programs::CASES,
+    processes::CASES,
+    memory::CASES,
+    files::CASES,
+    machine::CASES,
+    ephemeral::CASES,
+];
 
 /// What most cases have in common.
 pub const CASE: Case = Case {
