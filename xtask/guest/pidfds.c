@@ -206,6 +206,21 @@ static void clone_gives_one(void) {
     CHECK(dup(0) == lowest && !close(lowest));
 }
 
+// The child's number is open when the child begins.
+static void a_child_finds_its_own(void) {
+    volatile int *fd = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    NEED(fd != MAP_FAILED);
+    for (int i = 0; i < 300; i++) {
+        *fd = -1;
+        pid_t child = syscall(SYS_clone, CLONE_PIDFD | CLONE_FILES | SIGCHLD, 0, fd, 0, 0);
+        if (child == 0) _exit(*fd < 0 || fcntl(*fd, F_GETFD) != FD_CLOEXEC);
+        int status;
+        NEED(child > 0 && waitpid(child, &status, 0) == child);
+        CHECK(!status);
+        close(*fd);
+    }
+}
+
 static void descriptors_of_others(void) {
     int pipes[2], go[2];
     char byte;
@@ -270,7 +285,7 @@ static void a_number_comes_round(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(the_end_is_told), CASE(sleepers_hear_of_it), CASE(one_that_does_not_wait), CASE(what_is_refused),
-        CASE(signals_say_what_kill_says), CASE(clone_gives_one), CASE(descriptors_of_others), CASE(a_number_comes_round),
+        CASE(signals_say_what_kill_says), CASE(clone_gives_one), CASE(a_child_finds_its_own), CASE(descriptors_of_others), CASE(a_number_comes_round),
     };
     return RUN(cases, argc, argv);
 }

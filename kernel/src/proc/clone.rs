@@ -134,7 +134,7 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
         let reserved = table::expect(table::NO_PARENT, Asker::of(&caller.process))?;
         let child = new_thread(caller, request, reserved.pid(), holding)?;
         inherit_policy(caller, &child);
-        let made = start(caller, child, first, request, reserved)?;
+        let made = start(caller, child, first, request, reserved, None)?;
         return Ok(made.told(caller, regs));
     }
     let account = Account::new(caller.process.account().user().clone());
@@ -150,10 +150,7 @@ pub fn clone(regs: &mut UserRegs, request: &Request) -> Result<Pid> {
     let child = new_process(caller, request, reserved.pid(), account, holding)?;
     descriptor.iter().for_each(|descriptor| descriptor.is_of(&child.process));
     inherit_policy(caller, &child);
-    let made = start(caller, child, first, request, reserved)?;
-    if let Some(descriptor) = descriptor {
-        descriptor.open();
-    }
+    let made = start(caller, child, first, request, reserved, descriptor)?;
     Ok(made.told(caller, regs))
 }
 
@@ -290,13 +287,14 @@ fn most_tasks(parent: &Process) -> usize {
     }
 }
 
-/// Enters the child everywhere and lets it run. Whatever fails here is undone.
+/// Enters the child everywhere, opens its descriptor and lets it run. Whatever fails here is undone.
 fn start(
     caller: &Arc<Thread>,
     child: Arc<Thread>,
     regs: UserRegs,
     request: &Request,
     reserved: ReservedPid,
+    descriptor: Option<Expected>,
 ) -> Result<Made> {
     let flags = request.flags;
     let tid = child.tid();
@@ -328,6 +326,9 @@ fn start(
         return Err(errno);
     }
     table::count_made();
+    if let Some(descriptor) = descriptor {
+        descriptor.open();
+    }
     let asks =
         if request.flags.contains(Flags::PTRACE) { trace::Asks::Yes } else { trace::Asks::No };
     let event = event_of(request);

@@ -53,6 +53,11 @@ impl PidFd {
         File::anonymous(self.clone(), abi::O_RDWR | flags & abi::O_NONBLOCK)
     }
 
+    /// The process's number, which may be another's by now.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     fn node<'a>(&self, tree: &'a Tree) -> Option<&'a Node> {
         let is_own =
             |node: &&Node| node.process.pidfd.get().is_some_and(|own| core::ptr::eq(&**own, self));
@@ -105,7 +110,7 @@ impl Expected {
         process.pidfd.call_once(|| self.pidfd.clone());
     }
 
-    /// The process is in the table.
+    /// The process is in the table, and doesn't run yet.
     pub fn open(self) {
         self.number.open(self.file, OnExec::Close);
     }

@@ -345,22 +345,25 @@ impl Process {
         self.group.lock().threads.first().cloned()
     }
 
-    /// Calls `f` with each of its threads, the group unlocked. Of many threads, some may be left
-    /// out while others end.
+    /// Calls `f` with each of its threads, the group unlocked, from the last to the first: with some
+    /// of many threads twice, while others end.
     pub fn for_each_thread(&self, mut f: impl FnMut(&Arc<Thread>)) {
         const AT_ONCE: usize = 64;
         /// What is done with a thread: the work of copying so many bytes.
         const EACH: usize = 4096;
-        for from in (0..).step_by(AT_ONCE) {
+        let mut left = usize::MAX;
+        while left > 0 {
             let part: [Option<Arc<Thread>>; AT_ONCE] = {
                 let group = self.group.lock();
-                core::array::from_fn(|at| group.threads.get(from + at).cloned())
+                let end = left.min(group.threads.len());
+                left = end.saturating_sub(AT_ONCE);
+                core::array::from_fn(|at| group.threads[left..end].get(at).cloned())
             };
             for thread in part.iter().flatten() {
                 f(thread);
                 sched::work_done(EACH);
             }
-            if part[AT_ONCE - 1].is_none() || sched::is_leaving() {
+            if sched::is_leaving() {
                 return;
             }
         }

@@ -35,19 +35,20 @@ fn pidfd_send_signal(fd: i32, number: i32, info: u64, flags: u32) -> Result<()> 
     only(flags, 0)?;
     let file = curproc::file(fd)?;
     let pidfd = PidFd::of_file(&file).or_else(|| procfs::pidfd_of_folder(&file)).ok_or(EBADF)?;
-    let signal = optional(number)?;
-    let process = pidfd.process()?;
-    let info = match info {
-        0 => signal.map(send::by_user),
+    let given = match info {
+        0 => None,
         at => {
-            let info = read_info(signal.unwrap_or(SIGKILL), at)?;
+            let info = read_info(optional(number).ok().flatten().unwrap_or(SIGKILL), at)?;
             if user::get::<i32>(at)? != number {
                 return Err(EINVAL);
             }
-            check_code(&info, process.pid)?;
-            signal.map(|_| info)
+            check_code(&info, pidfd.pid())?;
+            Some(info)
         }
     };
+    let process = pidfd.process()?;
+    let signal = optional(number)?;
+    let info = signal.map(|signal| given.unwrap_or_else(|| send::by_user(signal)));
     access::may_signal(&process, signal)?;
     info.map_or(Ok(()), |info| send::send_to_process(&process, info))
 }

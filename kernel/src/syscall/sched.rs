@@ -1,6 +1,7 @@
 //! System calls on the scheduler: policies, priorities, niceness, affinity.
 
 use alloc::sync::Arc;
+use core::cell::Cell;
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering;
 
@@ -8,6 +9,7 @@ use super::{calls, Calls};
 use crate::arch::cpu;
 use crate::errno::{Result, E2BIG, EINVAL, EPERM, ESRCH};
 use crate::mem::fault;
+use crate::proc::process::Process;
 use crate::proc::{access, current_process, current_thread, table, Pid, Thread};
 use crate::sched::{self, policy, Policy};
 use crate::user;
@@ -223,15 +225,24 @@ const PRIO_PGRP: i32 = 1;
 const PRIO_USER: i32 = 2;
 
 /// Calls `f` with the threads that a kind and a number stand for: one, those of a group of
-/// processes, or a user's.
+/// processes, or a user's; `ended` with processes that have none any more and are to be waited for.
 ///
 /// # Errors
 /// `EINVAL` for an unknown kind; `ESRCH` if there is no such thread.
-fn for_each_thread_of(kind: i32, id: i32, mut f: impl FnMut(&Arc<Thread>)) -> Result<()> {
+fn for_each_thread_of(
+    kind: i32,
+    id: i32,
+    mut f: impl FnMut(&Arc<Thread>),
+    mut ended: impl FnMut(&Process),
+) -> Result<()> {
     let own = current_process();
     let processes = match (kind, id) {
         (PRIO_PROCESS, _) => {
-            f(&thread(id)?);
+            match (thread(id), table::process(id)) {
+                (Ok(thread), _) => f(&thread),
+                (_, Some(process)) => ended(&process),
+                (Err(errno), None) => return Err(errno),
+            }
             return Ok(());
         }
         (PRIO_PGRP, _) => table::group_members(if id == 0 { own.pgid() } else { id })?,
@@ -242,7 +253,14 @@ fn for_each_thread_of(kind: i32, id: i32, mut f: impl FnMut(&Arc<Thread>)) -> Re
         _ => return Err(EINVAL),
     };
     for process in &processes {
-        process.for_each_thread(&mut f);
+        let mut has_threads = false;
+        process.for_each_thread(|thread| {
+            has_threads = true;
+            f(thread);
+        });
+        if !has_threads {
+            ended(process);
+        }
     }
     if processes.is_empty() {
         Err(ESRCH)
@@ -253,22 +271,25 @@ fn for_each_thread_of(kind: i32, id: i32, mut f: impl FnMut(&Arc<Thread>)) -> Re
 
 /// As 20 less the niceness, so that no answer is negative: of several threads the least nice one's.
 fn getpriority(kind: i32, id: i32) -> Result<i32> {
-    let ended = || table::process(id).filter(|_| kind == PRIO_PROCESS);
-    let mut least = i32::MAX;
-    match for_each_thread_of(kind, id, |thread| least = least.min(thread.nice())) {
-        Err(ESRCH) => least = ended().ok_or(ESRCH)?.nice.load(Ordering::Relaxed),
-        found => found?,
-    }
-    Ok(20 - least.min(19))
+    let least = Cell::new(i32::MAX);
+    let look = |nice: i32| least.set(least.get().min(nice));
+    let ended = |process: &Process| look(process.nice.load(Ordering::Relaxed));
+    for_each_thread_of(kind, id, |thread| look(thread.nice()), ended)?;
+    Ok(20 - least.get().min(19))
 }
 
 fn setpriority(kind: i32, id: i32, nice: i32) -> Result<()> {
     let nice = nice.clamp(-20, 19);
     // All of them are tried; what one of them refuses is told.
-    let mut outcome = Ok(());
-    for_each_thread_of(kind, id, |thread| match access::may_renice(thread, nice) {
+    let outcome = Cell::new(Ok(()));
+    let each = |thread: &Arc<Thread>| match access::may_renice(thread, nice) {
         Ok(()) => thread.renice(nice),
-        refused => outcome = refused,
-    })?;
-    outcome
+        refused => outcome.set(refused),
+    };
+    let ended = |process: &Process| match access::may_schedule(process) {
+        Ok(()) => process.nice.store(nice, Ordering::Relaxed),
+        refused => outcome.set(refused),
+    };
+    for_each_thread_of(kind, id, each, ended)?;
+    outcome.get()
 }
