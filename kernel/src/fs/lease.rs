@@ -405,24 +405,41 @@ fn address(file: &File) -> usize {
     file as *const File as usize
 }
 
-/// The leases of the first file behind `from` that has any, for `/proc/locks`.
-pub fn next(from: Option<FileId>, out: &mut Vec<Shown>) -> Result<Option<FileId>> {
-    use core::ops::Bound::{Excluded, Unbounded};
-    out.room(MOST)?;
+impl Lease {
+    fn shown(&self, id: FileId) -> Shown {
+        Shown {
+            kind: if self.breaking.is_some() { "LEASE  BREAKING " } else { "LEASE  ACTIVE   " },
+            mode: match (self.breaking, self.access) {
+                (Some((Left::Nothing, _)), _) => "UNLCK",
+                (Some((Left::Read, _)), _) | (None, Access::Read) => "READ",
+                (None, Access::Write) => "WRITE",
+            },
+            pid: self.pid,
+            file: id,
+            range: None,
+            waits: false,
+        }
+    }
+}
+
+/// A lease of the first file that has any from `from` on, behind the first `skipped` of them: the
+/// file, and whether it has more. For `/proc/locks`.
+pub fn next(from: FileId, skipped: usize, out: &mut Vec<Shown>) -> Result<Option<(FileId, bool)>> {
+    out.room(1)?;
     let table = LEASES.lock();
-    let begin = from.map_or(Unbounded, Excluded);
-    let Some((&id, leases)) = table.range((begin, Unbounded)).next() else { return Ok(None) };
-    out.extend(leases.all.iter().map(|lease| Shown {
-        kind: if lease.breaking.is_some() { "LEASE  BREAKING " } else { "LEASE  ACTIVE   " },
-        mode: match (lease.breaking, lease.access) {
-            (Some((Left::Nothing, _)), _) => "UNLCK",
-            (Some((Left::Read, _)), _) | (None, Access::Read) => "READ",
-            (None, Access::Write) => "WRITE",
-        },
-        pid: lease.pid,
-        file: id,
-        range: None,
-        waits: false,
-    }));
-    Ok(Some(id))
+    let mut files = table
+        .range(from..)
+        .filter(|(id, leases)| **id != from || leases.all.len() > skipped || skipped == 0);
+    let Some((&id, leases)) = files.next() else { return Ok(None) };
+    let skipped = if id == from { skipped } else { 0 };
+    out.extend(leases.all.get(skipped).map(|lease| lease.shown(id)));
+    Ok(Some((id, leases.all.len() > skipped + 1)))
+}
+
+/// The lease of an open file, for `/proc/PID/fdinfo`.
+pub fn of_file(file: &File) -> Option<Shown> {
+    let id = id(&**file.inode());
+    let table = LEASES.lock();
+    let all = &table.get(&id)?.all;
+    all.iter().find(|lease| lease.file == file as *const File as usize).map(|lease| lease.shown(id))
 }

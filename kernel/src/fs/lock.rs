@@ -95,8 +95,9 @@ type FileId = (u64, u64);
 /// A range that is held, and what it is charged.
 struct Held {
     range: Range,
-    /// The process that has taken it.
+    /// The process that has taken it, and the open file through which it has, by its address.
     pid: i32,
+    file: usize,
     charge: Charge,
 }
 
@@ -126,28 +127,47 @@ impl Shown {
     }
 }
 
-/// Some locks of the first file that has any from `from` on, behind the first `skipped` of its
-/// ranges: the file, and whether it has more. For `/proc/locks`.
+/// A lock of the first file that has any from `from` on, behind the last `skipped` of its ranges,
+/// with those that wait for it: the file, and whether it has more. For `/proc/locks`.
 pub fn next(from: FileId, skipped: usize, out: &mut Vec<Shown>) -> Result<Option<(FileId, bool)>> {
-    out.room(PIECE + SHOWN_WAITERS)?;
+    out.room(1 + SHOWN_WAITERS)?;
     let table = LOCKS.lock();
     let mut files = table.range(from..).filter(|(id, locks)| {
         **id != from || locks.ranges.len() > skipped || skipped == 0 && !locks.ranges.is_empty()
     });
     let Some((&id, locks)) = files.next() else { return Ok(None) };
     let skipped = if id == from { skipped } else { 0 };
-    let mut waiters: Vec<_> = locks.line.values().take(SHOWN_WAITERS).collect();
-    for Held { range, pid, .. } in locks.ranges.iter().skip(skipped).take(PIECE) {
+    let mut ranges = locks.ranges.iter().rev();
+    if let Some(Held { range, pid, .. }) = ranges.nth(skipped) {
         out.push(Shown::new(id, *pid, range));
-        waiters.retain(|waiter| {
+        for waiter in locks.line.values().take(SHOWN_WAITERS) {
             let waits = range.conflicts(&waiter.wanted);
             if waits {
                 out.push(Shown { waits, ..Shown::new(id, waiter.pid, &waiter.wanted) });
             }
-            !waits
-        });
+        }
     }
-    Ok(Some((id, locks.ranges.len() > skipped + PIECE)))
+    Ok(Some((id, locks.ranges.len() > skipped + 1)))
+}
+
+/// The places of ranges begin there.
+const RANGES: u64 = 1 << 32;
+
+/// A lock that process `pid` has taken through an open file, the first from place `from` on, and its
+/// place: that of `flock` comes before ranges. For `/proc/PID/fdinfo`.
+pub fn of_file(file: &File, pid: i32, from: u64) -> Option<(u64, Shown)> {
+    let (id, at) = (id(file), file as *const File as usize);
+    let table = LOCKS.lock();
+    let is_shown = |held: &Held| match held.range.owner {
+        Owner::Process(owner) => owner == pid && held.file == at,
+        Owner::File(owner) | Owner::Flock(owner) => owner == at,
+    };
+    let all = table.get(&id)?.ranges.iter().enumerate().filter(|(_, held)| is_shown(held));
+    let place = |(index, held): &(usize, &Held)| {
+        *index as u64 | if held.range.owner.is_flock() { 0 } else { RANGES }
+    };
+    let first = all.filter(|held| place(held) >= from).min_by_key(place)?;
+    Some((place(&first), Shown::new(id, first.1.pid, &first.1.range)))
 }
 
 /// The locks of a file.
@@ -267,11 +287,16 @@ pub fn conflict(file: &File, wanted: &Range) -> Option<Range> {
 /// `EAGAIN` if another owner is in the way; `ENOLCK` if there are too many, or the user has all
 /// that it may.
 pub fn set(file: &File, wanted: Range) -> Result<()> {
-    attempt(id(file), wanted, None)
+    attempt(file, id(file), wanted, None)
 }
 
 /// Takes the lock, or queues `waiter` under its ticket if another owner's lock conflicts.
-fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Result<()> {
+fn attempt(
+    file: &File,
+    id: FileId,
+    wanted: Range,
+    waiter: Option<(u64, &Arc<Waiter>)>,
+) -> Result<()> {
     let (charge, mut spare) = (held_charge()?, Some(held_charge()?));
     let pid = upcalls::current_process().pid;
     if matches!(wanted.owner, Owner::Process(_)) {
@@ -314,7 +339,8 @@ fn attempt(id: FileId, wanted: Range, waiter: Option<(u64, &Arc<Waiter>)>) -> Re
         let other = locks.ranges.swap_remove(at).range;
         (whole.start, whole.end) = (whole.start.min(other.start), whole.end.max(other.end));
     }
-    locks.ranges.push(Held { range: whole, pid, charge });
+    let file = file as *const File as usize;
+    locks.ranges.push(Held { range: whole, pid, file, charge });
     IN_USE.store(true, Release);
     drop(table);
     if gives {
@@ -336,13 +362,13 @@ pub fn set_wait(file: &File, wanted: Range) -> Result<()> {
     let pid = upcalls::current_process().pid;
     let waiter =
         Arc::new(Waiter { wanted, pid, offer: SpinLock::new(None), offered: WaitQueue::new() });
-    match attempt(id, wanted, Some((ticket, &waiter))) {
+    match attempt(file, id, wanted, Some((ticket, &waiter))) {
         Err(EAGAIN) => {}
         outcome => return outcome,
     }
     let again = || {
         let hole = waiter.take_offer()?;
-        let outcome = attempt(id, wanted, Some((ticket, &waiter)));
+        let outcome = attempt(file, id, wanted, Some((ticket, &waiter)));
         offer(id, &hole, ticket + 1, outcome.is_ok().then_some(&wanted));
         (outcome != Err(EAGAIN)).then_some(outcome)
     };
@@ -447,12 +473,12 @@ fn carve(ranges: &mut Vec<Held>, hole: &Range, spare: &mut Option<Charge>) -> bo
             continue;
         }
         gives = true;
-        let Held { pid, charge, .. } = ranges.swap_remove(index);
+        let Held { pid, file, charge, .. } = ranges.swap_remove(index);
         let mut charge = Some(charge);
         let ends = [(held.start, hole.start), (hole.end, held.end)];
         for (start, end) in ends.into_iter().filter(|(start, end)| start < end) {
             if let Some(charge) = charge.take().or_else(|| spare.take()) {
-                ranges.push(Held { range: Range { start, end, ..held }, pid, charge });
+                ranges.push(Held { range: Range { start, end, ..held }, pid, file, charge });
             }
         }
     }

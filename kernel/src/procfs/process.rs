@@ -21,8 +21,8 @@ use crate::devnum::major_and_minor;
 use crate::errno::*;
 use crate::fs::fdtable::OnExec;
 use crate::fs::inode::Kind;
-use crate::fs::mount;
 use crate::fs::path::escaped;
+use crate::fs::{lease, lock, mount};
 use crate::proc::access::{self, By};
 use crate::proc::limits::{RLIMIT_RSS, RLIMIT_SIGPENDING};
 use crate::proc::{current_process, oom, table, Pid, Process, Thread};
@@ -235,6 +235,8 @@ pub(super) fn descriptor(
     spot: Spot,
     out: &mut Text,
 ) -> Result<Option<u64>> {
+    /// What has a key with this bit is a lock, from the place on that the key has besides.
+    const LOCKS: u64 = 1 << 63;
     let (file, on_exec) = look_into(process, |process| {
         let files = process.files()?;
         Ok((files.get_any(fd).map_err(|_| ENOENT)?, files.on_exec(fd).map_err(|_| ENOENT)?))
@@ -245,9 +247,21 @@ pub(super) fn descriptor(
         let mount = place.mount.as_ref().map_or(0, |mount| mount.id());
         writeln!(out, "pos:\t{}\nflags:\t0{flags:o}", file.position())?;
         writeln!(out, "mnt_id:\t{mount}\nino:\t{}", place.inode.stat().ino)?;
-        return Ok(Some(0));
+        return Ok(Some(LOCKS));
     }
-    file.io().describe(spot.key, out)
+    if spot.key & LOCKS == 0 {
+        return file.io().describe(spot.key, out);
+    }
+    let mut shown = |lock: &lock::Shown| {
+        write!(out, "lock:\t{}: ", spot.line)?;
+        super::system::show_lock(lock, out)
+    };
+    if let Some((place, lock)) = lock::of_file(&file, process.pid, spot.key & !LOCKS) {
+        shown(&lock)?;
+        return Ok(Some(LOCKS | (place + 1)));
+    }
+    lease::of_file(&file).iter().try_for_each(shown)?;
+    Ok(Some(0))
 }
 
 fn state_name(state: char) -> &'static str {

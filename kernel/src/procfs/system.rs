@@ -143,39 +143,27 @@ static FS: &[Member] = &[
     text("file-nr", || format!("{}\t0\t{}\n", file::counts().0, file::counts().1)),
 ];
 
-/// `/proc/locks`: what is held, with the leases behind. The key of a record names the file, and how
-/// many of its locks were shown.
+/// `/proc/locks`: what is held, with the leases behind, a lock a record. The key names the file, and
+/// how many of its locks were shown.
 fn locks(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
-    const PIECE: u64 = 256;
     const PIECES: u64 = 1 << 12;
     const INODES: u64 = 1 << 35;
     const LEASES: u64 = 1 << 63;
     let (is_lease, at) = (spot.key & LEASES != 0, spot.key & !LEASES);
     let (piece, file) = (at % PIECES, (at / PIECES / INODES, at / PIECES % INODES));
     let mut shown = Vec::new();
-    let next = if is_lease {
-        let from = (file != (0, 0)).then_some(file);
-        lease::next(from, &mut shown)?.map(|id| (id, 0))
-    } else {
-        let skipped = (piece * PIECE) as usize;
-        lock::next(file, skipped, &mut shown)?.map(|(id, is_more)| match is_more {
-            true => (id, if id == file { piece + 1 } else { 1 }),
-            false => ((id.0, id.1 + 1), 0),
-        })
+    let next = match is_lease {
+        true => lease::next(file, piece as usize, &mut shown)?,
+        false => lock::next(file, piece as usize, &mut shown)?,
     };
-    let mut number = spot.line * PIECE;
+    let next = next.map(|(id, is_more)| match is_more {
+        true => (id, if id == file { piece + 1 } else { 1 }),
+        false => ((id.0, id.1 + 1), 0),
+    });
     for lock in &shown {
-        let (major, minor) = major_and_minor(lock.file.0);
         // A waiter has the number of what it waits for.
-        number += u64::from(!lock.waits);
-        write!(out, "{number}: {}", if lock.waits { "-> " } else { "" })?;
-        write!(out, "{} {} {} ", lock.kind, lock.mode, lock.pid)?;
-        write!(out, "{major:02x}:{minor:02x}:{} ", lock.file.1)?;
-        match lock.range {
-            Some((start, end)) if end < lock::END => writeln!(out, "{start} {}", end - 1)?,
-            Some((start, _)) => writeln!(out, "{start} EOF")?,
-            None => writeln!(out, "0 EOF")?,
-        }
+        write!(out, "{}: {}", spot.line + 1, if lock.waits { "-> " } else { "" })?;
+        show_lock(lock, out)?;
     }
     let key = |((dev, ino), piece): ((u64, u64), u64)| (dev * INODES + ino) * PIECES + piece;
     let next = match next {
@@ -185,6 +173,19 @@ fn locks(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
         None => Some(LEASES),
     };
     Ok(next.filter(|&next| next > spot.key))
+}
+
+/// A lock or lease, behind its number.
+pub(super) fn show_lock(lock: &lock::Shown, out: &mut Text) -> Result<()> {
+    let (major, minor) = major_and_minor(lock.file.0);
+    write!(out, "{} {} {} ", lock.kind, lock.mode, lock.pid)?;
+    write!(out, "{major:02x}:{minor:02x}:{} ", lock.file.1)?;
+    match lock.range {
+        Some((start, end)) if end < lock::END => writeln!(out, "{start} {}", end - 1)?,
+        Some((start, _)) => writeln!(out, "{start} EOF")?,
+        None => writeln!(out, "0 EOF")?,
+    }
+    Ok(())
 }
 
 /// `/proc/sysvipc`.
