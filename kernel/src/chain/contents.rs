@@ -19,7 +19,7 @@ use alloc::sync::Arc;
 
 use mbuf::NoMemory;
 
-use super::packets::Packets;
+use super::packets::{Packets, Piece};
 use super::ring::Ring;
 use super::zero_copy::{append, pour, Loans, PIPE_LOAN};
 use super::{Chain, Clusters, Run};
@@ -283,6 +283,39 @@ impl Contents {
         });
     }
 
+    /// Moves a chain in as a packet, of `most` bytes in all.
+    pub fn give_packet(&mut self, most: usize, chain: &mut Chain) -> Result<()> {
+        self.packets.room()?;
+        let before = self.len();
+        let result = self.give(most, chain);
+        let came = self.len() - before;
+        if came > 0 {
+            self.packets.push(before + came, came);
+            self.charge();
+        }
+        result
+    }
+
+    /// As [`take`](Self::take), but no further than to the beginning or end of a packet.
+    pub fn take_piece(&mut self, most: usize, to: &mut Chain) -> Result<Piece> {
+        let mut pieces = self.packets.pieces(most);
+        let (len, kind) = pieces.find(|&(len, _)| len > 0).unwrap_or((0, Piece::Bytes));
+        drop(pieces);
+        self.take(len, to).map(|()| kind)
+    }
+
+    /// Puts back what was taken as a packet, in front of all else.
+    pub fn unget_packet(&mut self, chain: Chain) {
+        let len = chain.len();
+        self.join_front(chain);
+        self.packets.put_back_packet(len);
+    }
+
+    /// The pieces that the first `most` bytes fall into.
+    pub fn pieces(&self, most: usize) -> impl Iterator<Item = (usize, Piece)> + '_ {
+        self.packets.pieces(most.min(self.len())).filter(|&(len, _)| len > 0)
+    }
+
     /// Moves in what there is room for, of `most` in all.
     pub fn give(&mut self, most: usize, chain: &mut Chain) -> Result<()> {
         let room = most - self.len();
@@ -312,8 +345,12 @@ impl Contents {
     }
 
     /// Puts back what was taken, in front of all else.
-    pub fn unget(&mut self, mut chain: Chain) {
+    pub fn unget(&mut self, chain: Chain) {
         self.packets.put_back(chain.len());
+        self.join_front(chain);
+    }
+
+    fn join_front(&mut self, mut chain: Chain) {
         let _ = self.with_moved(|held| {
             // Only a second mover finds something here. Nothing may be lost: a process is ended
             // before this fails.

@@ -2,7 +2,7 @@
 
 pub mod contents;
 pub mod frame;
-mod packets;
+pub mod packets;
 mod ring;
 pub mod zero_copy;
 

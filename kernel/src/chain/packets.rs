@@ -14,6 +14,13 @@ pub struct Mark {
     pub len: usize,
 }
 
+/// Whether bytes that move together are a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    Bytes,
+    Packet,
+}
+
 /// The packets of a pipe, first in first out.
 pub struct Packets {
     marks: VecDeque<Mark>,
@@ -68,6 +75,29 @@ impl Packets {
             self.marks.pop_front();
             fault::shrink(&mut self.marks);
         }
+    }
+
+    /// `n` bytes have come in front of all, as a packet, if there is memory for its mark.
+    pub fn put_back_packet(&mut self, n: usize) {
+        if self.room().is_err() {
+            return self.put_back(n);
+        }
+        self.marks.push_front(Mark { before: 0, len: n });
+        self.covered += n;
+    }
+
+    /// The lengths of what the first `most` bytes fall into, and which are packets.
+    pub fn pieces(&self, most: usize) -> impl Iterator<Item = (usize, Piece)> + '_ {
+        let marks = self
+            .marks
+            .iter()
+            .flat_map(|mark| [(mark.before, Piece::Bytes), (mark.len, Piece::Packet)]);
+        let mut left = most;
+        marks.chain([(usize::MAX, Piece::Bytes)]).map(move |(len, kind)| {
+            let len = len.min(left);
+            left -= len;
+            (len, kind)
+        })
     }
 
     /// `n` bytes have come in front of all, in no packet.

@@ -278,7 +278,7 @@ impl File {
     /// # Errors
     /// `ENOMEM`.
     pub fn signals(&self) -> Result<&Arc<Signals>> {
-        self.signals.try_call_once(Signals::new)
+        self.signals.try_call_once(|| Signals::new().inspect(|new| self.io.has_owner(new)))
     }
 
     /// The process that is told of the file, if one ever was.
@@ -392,15 +392,6 @@ impl File {
             Some(movable) => movable.unget(self, chain),
             None => chain.release(&Clusters),
         }
-    }
-
-    /// What [`take`](Self::take) would give, which stays: see
-    /// [`Movable::look`](super::ops::Movable::look).
-    pub fn look(&self, most: usize) -> Result<Chain> {
-        if !self.is_readable() {
-            return Err(EBADF);
-        }
-        self.io.movable().ok_or(EINVAL)?.look(self, most)
     }
 
     pub fn read_at(&self, at: u64, to: &mut Sink<'_>) -> Result<usize> {

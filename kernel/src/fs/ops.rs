@@ -19,6 +19,7 @@ use core::fmt;
 use linux_raw_sys::general as abi;
 
 use super::file::File;
+use super::signals::Signals;
 use crate::block::Disk;
 use crate::chain::Chain;
 use crate::errno::*;
@@ -135,6 +136,9 @@ pub trait FileOps: Any + Send + Sync {
         false
     }
 
+    /// The open file is told of by these from now on.
+    fn has_owner(&self, _signals: &Arc<Signals>) {}
+
     /// The process group in the foreground of a terminal, which hears of it if no other is named.
     fn foreground(&self) -> Option<i32> {
         None
@@ -172,9 +176,6 @@ pub trait Movable {
 
     /// Puts a chain back that [`take`](Self::take) gave, in front of all else.
     fn unget(&self, file: &File, chain: Chain);
-
-    /// What [`take`](Self::take) would give, which stays: another chain on the same pages.
-    fn look(&self, file: &File, most: usize) -> Result<Chain>;
 }
 
 /// Memory behind a file.

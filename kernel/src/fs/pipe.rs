@@ -23,6 +23,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as abi;
 
 use crate::chain::contents::Contents;
+pub use crate::chain::packets::Piece;
 use crate::chain::Chain;
 use crate::charge::{self, Charge, Count, Counted, Full, User};
 use crate::cred::caps::Caps;
@@ -30,10 +31,14 @@ use crate::errno::*;
 use crate::fs::file::File;
 use crate::fs::inode::*;
 use crate::fs::ops::*;
+use crate::mem::fault::Room;
 use crate::sync::{Mutex, SpinLock, WaitQueue, Woken};
 use crate::uio::{outcome, Sink, Source};
 use crate::upcalls;
 use crate::vm::{self, Asks, Export, Space};
+
+/// Lengths of pieces, and what they are.
+pub type Pieces = Vec<(usize, Piece)>;
 
 const PAGE: usize = 4096;
 /// Writes of up to so many bytes are not mixed with others'.
@@ -359,25 +364,58 @@ impl Pipe {
         Ok(given == Some(true))
     }
 
+    /// As [`take`](Pipe::take), but no further than to the beginning or end of a packet.
+    pub fn take_piece(&self, blocking: Blocking, most: usize) -> Result<(Chain, Piece)> {
+        let (mut chain, mut kind) = (Chain::new(), Piece::Bytes);
+        let result = self.get(blocking, |contents| {
+            kind = contents.take_piece(most, &mut chain)?;
+            Ok(())
+        });
+        outcome(chain.len(), result).map(|_| (chain, kind))
+    }
+
+    /// As [`give`](Pipe::give), of a piece that is a packet or isn't.
+    pub fn give_piece(&self, blocking: Blocking, chain: &mut Chain, kind: Piece) -> Result<usize> {
+        if kind == Piece::Bytes {
+            return self.give(blocking, chain);
+        }
+        let whole = chain.len();
+        let result = self.put(blocking, whole, |contents, limit| {
+            contents.give_packet(self.most(blocking, limit), chain)
+        });
+        outcome(whole - chain.len(), told(result))
+    }
+
     /// Puts back what was taken, in front of all else.
     pub fn unget(&self, chain: Chain) {
+        self.unget_piece(chain, Piece::Bytes);
+    }
+
+    /// Puts back what was taken as a piece.
+    pub fn unget_piece(&self, chain: Chain, kind: Piece) {
         let mut contents = self.contents.lock();
-        contents.unget(chain);
+        match kind {
+            Piece::Bytes => contents.unget(chain),
+            Piece::Packet => contents.unget_packet(chain),
+        }
         self.publish(&contents);
         drop(contents);
         self.readers.wait.wake_all();
     }
 
-    /// The first `most` bytes on the same pages, which stay; waits as a read does.
-    pub fn look(&self, blocking: Blocking, most: usize) -> Result<Chain> {
-        let mut chain = Chain::new();
+    /// The first `most` bytes on the same pages, which stay, and the pieces that they fall into;
+    /// waits as a read does.
+    pub fn look(&self, blocking: Blocking, most: usize) -> Result<(Chain, Pieces)> {
+        let (mut chain, mut pieces) = (Chain::new(), Pieces::new());
         if most > 0 {
             self.get(blocking, |contents| {
+                pieces.room(contents.packets() * 2 + 1)?;
                 chain = contents.look(most)?;
+                pieces.extend(contents.pieces(chain.len()));
                 Ok(())
             })?;
         }
-        Ok(chain)
+        Ok((chain, pieces))
     }
 
     /// Runs `get` once on what is in the pipe, when there is something; waits for that, and gives
@@ -723,9 +761,5 @@ impl Movable for PipeInode {
 
     fn unget(&self, _file: &File, chain: Chain) {
         self.pipe.unget(chain);
-    }
-
-    fn look(&self, file: &File, most: usize) -> Result<Chain> {
-        self.pipe.look(Blocking::of(file), most)
     }
 }

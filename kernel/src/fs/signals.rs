@@ -89,6 +89,11 @@ impl Signals {
     pub fn tell(&self, fd: i32, news: FileNews) {
         self.owner.lock().tell(fd, news);
     }
+
+    /// Sends the owner what tells of an urgent byte.
+    pub fn tell_urgent(&self) {
+        self.owner.lock().tell_urgent();
+    }
 }
 
 /// Switches `O_ASYNC`; without effect for files of kinds that never tell.

@@ -64,7 +64,8 @@ impl PacketOptions {
                 });
             }
             (IPPROTO_IP, net::IP_PKTINFO) if family == Family::Inet4 => {
-                let &[_, source, _] = words(data)? else { return Err(EINVAL) };
+                let &[index, source, _] = words(data)? else { return Err(EINVAL) };
+                check_interface(index)?;
                 self.take_source(Ip::v4(u32::from_be_bytes(source)))?;
             }
             (IPPROTO_IPV6, net::IPV6_HOPLIMIT) if family == Family::Inet6 => {
@@ -78,6 +79,8 @@ impl PacketOptions {
                 else {
                     return Err(EINVAL);
                 };
+                let (_, index) = data.split_last_chunk().ok_or(EINVAL)?;
+                check_interface(*index)?;
                 self.take_source(Ip(u128::from_be_bytes(*source)))?;
             }
             (SOL_SOCKET, _) => return Err(EINVAL),
@@ -97,6 +100,15 @@ impl PacketOptions {
         }
         self.source = Some(ip);
         Ok(())
+    }
+}
+
+/// Whether a sender names no interface, or the one there is.
+fn check_interface(index: [u8; 4]) -> Result<()> {
+    if (0..=interface::INDEX).contains(&i32::from_ne_bytes(index)) {
+        Ok(())
+    } else {
+        Err(ENODEV)
     }
 }
 

@@ -27,7 +27,7 @@ impl Socket {
     /// `bind`.
     pub fn bind(&self, name: Option<&Address>) -> Result<()> {
         if self.is_bound() {
-            return Err(EINVAL);
+            return self.transport.bind_again(self, name);
         }
         let (name, bound) = self.transport.bind(self, name)?;
         self.hold(name, bound)

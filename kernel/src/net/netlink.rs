@@ -89,6 +89,17 @@ impl Transport for Netlink {
         Ok((Address::Netlink { port, groups }, Box::new(Port(port))))
     }
 
+    /// Its port stays; its groups are others.
+    fn bind_again(&self, socket: &Socket, name: Option<&Address>) -> Result<()> {
+        let Some(new @ &Address::Netlink { port, .. }) = name else { return Err(EINVAL) };
+        let mut ends = socket.ends.lock();
+        if !matches!(ends.name, Address::Netlink { port: own, .. } if own == port) {
+            return Err(EINVAL);
+        }
+        ends.name = new.clone();
+        Ok(())
+    }
+
     fn bind_listener(&self, _: &Socket) -> Result<()> {
         Err(EOPNOTSUPP)
     }
@@ -145,6 +156,26 @@ impl Transport for Netlink {
     fn poll(&self, _: &Socket) -> u32 {
         abi::POLLOUT | abi::POLLWRNORM
     }
+}
+
+/// `NETLINK_ADD_MEMBERSHIP` and its opposite: a group by its number, of which names have the first
+/// 32.
+///
+/// # Errors
+/// `EINVAL`: there is no such group.
+pub fn join(socket: &Socket, group: i32, joins: bool) -> Result<()> {
+    const GROUPS: i32 = 36;
+    if !(1..=GROUPS).contains(&group) {
+        return Err(EINVAL);
+    }
+    let mut ends = socket.ends.lock();
+    let (port, groups) = match ends.name {
+        Address::Netlink { port, groups } => (port, groups),
+        _ => (0, 0),
+    };
+    let bit = 1u32.checked_shl(group as u32 - 1).unwrap_or(0);
+    ends.name = Address::Netlink { port, groups: if joins { groups | bit } else { groups & !bit } };
+    Ok(())
 }
 
 /// Programs send to the kernel alone.

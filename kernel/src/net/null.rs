@@ -110,10 +110,6 @@ impl Transport for Null {
         Ok(len)
     }
 
-    fn look(&self, _: &Socket, most: usize, _: Blocking) -> Result<Chain> {
-        take(most)
-    }
-
     fn poll(&self, _: &Socket) -> u32 {
         EVENTS
     }

@@ -10,8 +10,8 @@ use linux_raw_sys::net;
 
 use super::address::{Family, Kind};
 use super::arrival;
-use super::interface;
 use super::socket::Socket;
+use super::{interface, netlink};
 use crate::charge::{self, Charge};
 use crate::cred::caps::Caps;
 use crate::errno::*;
@@ -46,6 +46,7 @@ const KEPT_MAX: usize = 64;
 pub struct Options {
     send_buffer: AtomicUsize,
     receive_buffer: AtomicUsize,
+    low_water: AtomicUsize,
     send_timeout: AtomicU64,
     receive_timeout: AtomicU64,
     reuse_address: AtomicBool,
@@ -94,6 +95,7 @@ impl Options {
         Options {
             send_buffer: AtomicUsize::new(BUFFER),
             receive_buffer: AtomicUsize::new(BUFFER),
+            low_water: AtomicUsize::new(1),
             send_timeout: AtomicU64::new(0),
             receive_timeout: AtomicU64::new(0),
             reuse_address: AtomicBool::new(false),
@@ -110,6 +112,7 @@ impl Options {
     pub fn copy_from(&self, other: &Options) {
         self.send_buffer.store(other.send_limit(), Relaxed);
         self.receive_buffer.store(other.receive_limit(), Relaxed);
+        self.low_water.store(other.low_water(), Relaxed);
         self.reuse_address.store(other.reuse_address(), Relaxed);
         self.reuse_port.store(other.reuse_port(), Relaxed);
         self.passes_cred.store(other.passes_cred(), Relaxed);
@@ -123,6 +126,12 @@ impl Options {
     /// Bytes that may wait here.
     pub fn receive_limit(&self) -> usize {
         self.receive_buffer.load(Relaxed)
+    }
+
+    /// Bytes of a stream that a receiver is to have at once, if it has room for them
+    /// (`SO_RCVLOWAT`).
+    pub fn low_water(&self) -> usize {
+        self.low_water.load(Relaxed)
     }
 
     /// How long a send waits; 0 for good.
@@ -187,7 +196,7 @@ fn kept_default(socket: &Socket, level: u32, name: u32) -> Option<i32> {
     let inet = socket.family.is_inet();
     let stream = socket.kind == Kind::Stream;
     match (level, name) {
-        (SOL_SOCKET, net::SO_RCVLOWAT | net::SO_SNDLOWAT) => Some(1),
+        (SOL_SOCKET, net::SO_SNDLOWAT) => Some(1),
         (
             SOL_SOCKET,
             net::SO_KEEPALIVE
@@ -328,6 +337,22 @@ pub fn set(socket: &Socket, level: u32, name: u32, addr: u64, len: i32) -> Resul
             options.only6.store(value.flag()?, Relaxed);
         }
         (SOL_SOCKET, net::SO_SNDLOWAT) => return Err(ENOPROTOOPT),
+        (SOL_SOCKET, net::SO_RCVLOWAT) => {
+            let most = i32::MAX as usize;
+            let most = if socket.family.is_inet() { options.receive_limit() / 2 } else { most };
+            let low = usize::try_from(value.int()?).unwrap_or(most).clamp(1, most);
+            options.low_water.store(low, Relaxed);
+            socket.readers.wake_all();
+        }
+        (SOL_SOCKET, net::SO_OOBINLINE) => {
+            let is_inline = value.flag()?;
+            options.keep(level, name, i32::from(is_inline))?;
+            socket.incoming.with(|queue| queue.set_inline(is_inline));
+            socket.readers.wake_all();
+        }
+        (SOL_NETLINK, 1 | 2) if socket.family == Family::Netlink => {
+            netlink::join(socket, value.int()?, name == 1)?;
+        }
         (SOL_SOCKET, net::SO_BINDTODEVICE) => bind_to_device(&value)?,
         // Advice about a connection's way, and a filter that there isn't.
         (SOL_SOCKET, net::SO_CNX_ADVICE) => {}
@@ -441,6 +466,7 @@ fn value_of(socket: &Socket, level: u32, name: u32) -> Result<Vec<u8>> {
         (SOL_SOCKET, net::SO_REUSEADDR) => int(i32::from(options.reuse_address())),
         (SOL_SOCKET, net::SO_REUSEPORT) => int(i32::from(options.reuse_port())),
         (SOL_SOCKET, net::SO_PASSCRED) => int(i32::from(options.passes_cred())),
+        (SOL_SOCKET, net::SO_RCVLOWAT) => int(options.low_water() as i32),
         (SOL_SOCKET, net::SO_SNDBUF) => int(options.send_limit() as i32),
         (SOL_SOCKET, net::SO_RCVBUF) => int(options.receive_limit() as i32),
         (SOL_SOCKET, net::SO_RCVTIMEO | RCVTIMEO_NEW) => time(options.receive_timeout()),

@@ -108,15 +108,6 @@ impl Socket {
         Ok(chain)
     }
 
-    /// As a look at up to `most` bytes of the next message: a chain on the same pages.
-    pub(super) fn look_packet(&self, most: usize, blocking: Blocking) -> Result<Chain> {
-        let how = How { blocking, peek: Peek::Yes, wait_all: false };
-        let look = |socket: &Socket| {
-            socket.incoming.with(|queue| (!queue.is_empty()).then(|| queue.refer(most)))
-        };
-        Ok(self.next_packet(how, look)?.unwrap_or_default())
-    }
-
     /// How a datagram comes there, if the receiver asks to be told.
     fn arrival(&self, route: &Route, packet: PacketOptions) -> Option<Arrival> {
         let is_asked = route.receiver.options.told() != 0;

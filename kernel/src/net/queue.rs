@@ -28,7 +28,7 @@ use super::arrival::Arrival;
 use mbuf::NoMemory;
 
 use super::rights::{defer_close, Rights, Ucred};
-use crate::chain::zero_copy::{append, pour, LOAN};
+use crate::chain::zero_copy::{append, pour, Loans, LOAN};
 use crate::chain::{copy_out, Chain, Clusters};
 use crate::charge::{self, Account};
 use crate::errno::*;
@@ -64,12 +64,23 @@ pub struct Record {
     pub from: Address,
     pub extra: Extra,
     charge: usize,
+    /// Of a stream: one byte that is the urgent one, or was.
+    is_urgent: bool,
+}
+
+/// What has become of a stream's urgent byte.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Urgent {
+    None,
+    Waits,
+    /// It was received for itself, and still stands where it was sent.
+    Taken,
 }
 
 impl Record {
     /// A message.
     pub fn message(chain: Chain, from: Address, extra: Extra) -> Record {
-        let mut record = Record { chain, from, extra, charge: 0 };
+        let mut record = Record { chain, from, extra, charge: 0, is_urgent: false };
         record.charge = record.memory();
         record
     }
@@ -97,6 +108,10 @@ pub struct Queue {
     used: usize,
     memory: usize,
     is_closed: bool,
+    /// Of the one record that is urgent, if there is one.
+    urgent: Urgent,
+    /// Urgent bytes are received among the others (`SO_OOBINLINE`).
+    is_inline: bool,
 }
 
 /// A queue and what polls see of it.
@@ -104,6 +119,7 @@ pub struct Incoming {
     queue: Mutex<Queue>,
     used: AtomicUsize,
     records: AtomicUsize,
+    has_urgent: AtomicBool,
     is_wanted: AtomicBool,
     maker: Arc<Account>,
 }
@@ -117,9 +133,12 @@ impl Incoming {
                 used: 0,
                 memory: 0,
                 is_closed: false,
+                urgent: Urgent::None,
+                is_inline: false,
             }),
             used: AtomicUsize::new(0),
             records: AtomicUsize::new(0),
+            has_urgent: AtomicBool::new(false),
             is_wanted: AtomicBool::new(false),
             maker: charge::account(),
         }
@@ -127,6 +146,11 @@ impl Incoming {
 
     pub fn is_empty(&self) -> bool {
         self.records.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether an urgent byte waits.
+    pub fn has_urgent(&self) -> bool {
+        self.has_urgent.load(Ordering::SeqCst)
     }
 
     /// What counts against the limit.
@@ -156,7 +180,10 @@ impl Incoming {
         let result = f(&mut queue);
         self.maker.changed(before, queue.memory);
         self.used.store(queue.used, Ordering::SeqCst);
-        self.records.store(queue.records.len(), Ordering::SeqCst);
+        // An urgent byte that isn't received among the others is nothing to receive.
+        let is_apart = queue.urgent != Urgent::None && !queue.is_inline;
+        self.records.store(queue.records.len() - usize::from(is_apart), Ordering::SeqCst);
+        self.has_urgent.store(queue.urgent == Urgent::Waits, Ordering::SeqCst);
         result
     }
 
@@ -191,7 +218,7 @@ impl Incoming {
     pub fn clear(&self, close: Close) -> bool {
         let records = self.with(|queue| {
             queue.is_closed |= close == Close::Yes;
-            (queue.used, queue.memory) = (0, 0);
+            (queue.used, queue.memory, queue.urgent) = (0, 0, Urgent::None);
             core::mem::take(&mut queue.records)
         });
         let had = !records.is_empty();
@@ -241,12 +268,14 @@ impl Queue {
     /// Fails with `EFAULT` or `ENOBUFS`, after what could be copied.
     pub fn fill(&mut self, from: &mut Source<'_>, room: usize, extra: &mut Extra) -> Result<()> {
         let glues = self.records.back().is_some_and(|last| {
-            extra.rights.is_none() && last.extra.rights.is_none() && extra.cred == last.extra.cred
+            let is_plain = extra.rights.is_none() && last.extra.rights.is_none();
+            is_plain && !last.is_urgent && extra.cred == last.extra.cred
         });
         if !glues {
             fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
             let extra = Extra { rights: extra.rights.take(), cred: extra.cred, arrival: None };
-            let record = Record { chain: Chain::new(), from: Address::Unnamed, extra, charge: 0 };
+            let (chain, from) = (Chain::new(), Address::Unnamed);
+            let record = Record { chain, from, extra, charge: 0, is_urgent: false };
             self.memory += record.memory();
             self.records.push_back(record);
         }
@@ -275,8 +304,11 @@ impl Queue {
         }
         while to.left() > 0 {
             let Some(record) = self.records.front_mut() else { return Ok(Flow::More) };
-            if !got.takes(&record.extra) {
+            if !got.takes(&record.extra) || record.is_urgent && got.cred.is_some() {
                 return Ok(Flow::Stop);
+            }
+            if core::mem::take(&mut record.is_urgent) {
+                self.urgent = Urgent::None;
             }
             let (before, memory) = (to.done(), record.chain.memory());
             let result = pour(&mut record.chain, to);
@@ -303,7 +335,10 @@ impl Queue {
 
     fn look(&mut self, to: &mut Sink<'_>, got: &mut Got) -> Result<Flow> {
         for record in &self.records {
-            if !got.takes(&record.extra) {
+            if record.is_urgent && !self.is_inline && got.cred.is_none() {
+                continue;
+            }
+            if !got.takes(&record.extra) || record.is_urgent && got.cred.is_some() {
                 break;
             }
             for piece in record.chain.pieces() {
@@ -327,11 +362,13 @@ impl Queue {
     ///
     /// Fails with `ENOBUFS`; `chain` has then what was not moved.
     pub fn give(&mut self, chain: &mut Chain, room: usize) -> Result<()> {
-        let is_plain = |last: &Record| last.extra.rights.is_none() && last.extra.cred.is_none();
+        let is_plain = |last: &Record| {
+            last.extra.rights.is_none() && last.extra.cred.is_none() && !last.is_urgent
+        };
         if !self.records.back().is_some_and(is_plain) {
             fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
             let (from, extra) = (Address::Unnamed, Extra::default());
-            let record = Record { chain: Chain::new(), from, extra, charge: 0 };
+            let record = Record { chain: Chain::new(), from, extra, charge: 0, is_urgent: false };
             self.memory += record.memory();
             self.records.push_back(record);
         }
@@ -359,6 +396,9 @@ impl Queue {
         rights: &mut Option<Box<Rights>>,
     ) -> Result<()> {
         let Some(record) = self.records.front_mut() else { return Ok(()) };
+        if core::mem::take(&mut record.is_urgent) {
+            self.urgent = Urgent::None;
+        }
         let (before, memory) = (record.chain.len(), record.chain.memory());
         let result = to.take_from(&Clusters, &mut record.chain, most).map_err(|NoMemory| ENOBUFS);
         let n = before - record.chain.len();
@@ -372,14 +412,6 @@ impl Queue {
             }
         }
         result
-    }
-
-    /// Up to `most` bytes of the first record, on the same pages.
-    ///
-    /// Fails with `ENOBUFS`.
-    pub fn refer(&self, most: usize) -> Result<Chain> {
-        let Some(record) = self.records.front() else { return Ok(Chain::new()) };
-        record.chain.refer(&Clusters, most.min(record.chain.len())).map_err(|NoMemory| ENOBUFS)
     }
 
     /// Whether a message that takes `charge` fits under `limit`; one always does in an empty queue.
@@ -405,7 +437,83 @@ impl Queue {
         fault::shrink(&mut self.records);
         self.used -= record.charge;
         self.memory -= record.memory();
+        if record.is_urgent {
+            self.urgent = Urgent::None;
+        }
         Some(record)
+    }
+
+    /// Puts an urgent byte behind what is there. The one before is a byte like others from now on; of
+    /// TCP it is lost where nothing stands before it.
+    ///
+    /// Fails with `ENOBUFS`.
+    pub fn push_urgent(&mut self, byte: u8, is_local: bool) -> Result<()> {
+        fault::attempt(|| self.records.try_reserve(1)).map_err(|_| ENOBUFS)?;
+        let mut chain = Chain::new();
+        let mut bytes = Source::kernel(core::slice::from_ref(&byte));
+        append(&mut chain, &mut bytes, 1, Loans::Nothing)?;
+        if self.at_mark() && !is_local && !self.is_inline {
+            self.pop().into_iter().for_each(Record::discard);
+        }
+        self.records.iter_mut().for_each(|record| record.is_urgent = false);
+        let mut record = Record::message(chain, Address::Unnamed, Extra::default());
+        // Many of them are no more than as many messages.
+        record.charge = MESSAGE_COST;
+        record.is_urgent = true;
+        self.used += record.charge;
+        self.memory += record.memory();
+        self.records.push_back(record);
+        self.urgent = Urgent::Waits;
+        Ok(())
+    }
+
+    /// The urgent byte, which a receiver takes for itself; one of TCP keeps its place.
+    ///
+    /// Fails with `EINVAL` if none waits.
+    pub fn urgent(&mut self, peek: Peek, is_local: bool) -> Result<u8> {
+        if self.is_inline || self.urgent != Urgent::Waits {
+            return Err(EINVAL);
+        }
+        let at = self.records.iter().position(|record| record.is_urgent).ok_or(EINVAL)?;
+        let mut byte = 0;
+        self.records[at].chain.copy_out(&Clusters, 0, core::slice::from_mut(&mut byte));
+        if peek == Peek::Yes {
+            return Ok(byte);
+        }
+        self.urgent = Urgent::Taken;
+        if is_local {
+            self.urgent = Urgent::None;
+            if let Some(record) = self.records.remove(at) {
+                self.used -= record.charge;
+                self.memory -= record.memory();
+                record.discard();
+            }
+        }
+        Ok(byte)
+    }
+
+    /// Whether the next byte is the urgent one, or was.
+    pub fn at_mark(&self) -> bool {
+        self.records.front().is_some_and(|record| record.is_urgent)
+    }
+
+    /// A receiver that has nothing yet goes past the mark: what isn't received among others is lost.
+    pub fn pass_mark(&mut self) {
+        if self.at_mark() && !self.is_inline {
+            self.pop().into_iter().for_each(Record::discard);
+        }
+    }
+
+    /// Bytes before an urgent one that isn't received among the others; all of them, if there is
+    /// none.
+    pub fn len_to_mark(&self) -> usize {
+        let before = self.records.iter().take_while(|record| !record.is_urgent || self.is_inline);
+        before.map(|record| record.chain.len()).sum()
+    }
+
+    /// `SO_OOBINLINE`.
+    pub fn set_inline(&mut self, is_inline: bool) {
+        self.is_inline = is_inline;
     }
 }
 

@@ -36,6 +36,7 @@ use crate::fs::file::File;
 use crate::fs::inode::{Decide, Inode, Stat};
 use crate::fs::ops::*;
 use crate::fs::pipe::Blocking;
+use crate::fs::signals::Signals;
 use crate::sched::{self, Nanos};
 use crate::sync::{SpinLock, WaitQueue, Woken};
 use crate::uio::{Sink, Source};
@@ -114,6 +115,8 @@ pub struct Socket {
     shut: AtomicU32,
     /// An error to be told once; 0 for none.
     error: AtomicI32,
+    /// Those of the open file, once it has an owner.
+    signals: SpinLock<Weak<Signals>>,
     ino: u64,
     attr: SpinLock<Attr>,
     me: Weak<Socket>,
@@ -162,6 +165,7 @@ impl Socket {
             }),
             shut: AtomicU32::new(0),
             error: AtomicI32::new(0),
+            signals: SpinLock::new(Weak::new()),
             attr: SpinLock::new(Attr { perm: 0o777, uid: by.fsuid, gid: by.fsgid }),
             ino: crate::fs::new_ino(),
             me: me.clone(),
@@ -259,6 +263,11 @@ impl Socket {
         self.kind == Kind::Datagram
     }
 
+    /// Whether the last byte of what is sent may be an urgent one.
+    pub fn has_urgent_bytes(&self) -> bool {
+        self.kind == Kind::Stream && (self.family == Family::Unix || self.family.is_inet())
+    }
+
     /// Which directions are shut.
     pub fn shut(&self) -> u32 {
         self.shut.load(Ordering::SeqCst)
@@ -305,6 +314,34 @@ impl Socket {
             return true;
         }
         matches!(&self.ends.lock().phase, Phase::Listening(listener) if !listener.pending.is_empty())
+    }
+
+    /// Whether a poll says so: not before as much has come as is asked for (`SO_RCVLOWAT`), as long as
+    /// the sender has room for it.
+    fn is_polled_readable(&self) -> bool {
+        let low = self.options.low_water();
+        let is_few = || self.incoming.used() < low;
+        let is_short = || {
+            let peer = self.peer();
+            is_few() && peer.is_some_and(|peer| peer.has_room_in(self))
+        };
+        let waits = low > 1 && self.kind == Kind::Stream && self.family.is_inet();
+        let is_over = || self.shut() & SHUT_RECEIVE != 0 || self.has_error();
+        self.is_readable() && (!waits || self.is_listening() || is_over() || !is_short())
+    }
+
+    /// An urgent byte has come: the owner of the open file hears of it.
+    pub(super) fn tell_urgent(&self) {
+        let signals = self.signals.lock().upgrade();
+        signals.into_iter().for_each(|signals| signals.tell_urgent());
+    }
+
+    /// `SIOCATMARK`.
+    fn at_mark(&self) -> Result<usize> {
+        if self.kind == Kind::Stream || self.family == Family::Unix && self.kind != Kind::Datagram {
+            return Ok(self.incoming.with(|queue| usize::from(queue.at_mark())));
+        }
+        Err(if self.family == Family::Unix { EOPNOTSUPP } else { ENOTTY })
     }
 
     /// Waits in `queue` until `ready`, for at most `timeout` (0: for good).
@@ -413,11 +450,12 @@ impl FileOps for Socket {
         let value = match request {
             FIONREAD if self.is_listening() => return Err(EINVAL),
             FIONREAD => self.incoming.with(|queue| match self.kind {
+                Kind::Stream if self.family.is_inet() => queue.len_to_mark(),
                 Kind::Stream | Kind::Seqpacket => queue.len(),
                 Kind::Datagram => queue.front().map_or(0, |record| record.chain.len()),
             }),
             TIOCOUTQ => self.peer().map_or(0, |peer| peer.incoming.used()),
-            SIOCATMARK => 0,
+            SIOCATMARK => self.at_mark()?,
             _ => return interface::ioctl(request, arg),
         };
         user::put(arg, &(value.min(i32::MAX as usize) as i32))?;
@@ -426,13 +464,20 @@ impl FileOps for Socket {
 
     fn poll(&self, _file: &File) -> u32 {
         let mut events = 0;
-        if self.is_readable() {
+        if self.is_polled_readable() {
             events |= abi::POLLIN | abi::POLLRDNORM;
+        }
+        if self.incoming.has_urgent() {
+            events |= abi::POLLPRI;
         }
         if self.has_error() {
             events |= abi::POLLERR;
         }
         events | self.transport.poll(self)
+    }
+
+    fn has_owner(&self, signals: &Arc<Signals>) {
+        *self.signals.lock() = Arc::downgrade(signals);
     }
 
     fn queues<'a>(&'a self, _file: &File, out: &mut Vec<&'a WaitQueue>) {
@@ -461,10 +506,6 @@ impl Movable for Socket {
     fn unget(&self, _file: &File, chain: Chain) {
         self.incoming.unget(chain, self.kind == Kind::Stream);
         self.readers.wake_all();
-    }
-
-    fn look(&self, file: &File, most: usize) -> Result<Chain> {
-        self.transport.look(self, most, Blocking::of(file))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Bytes through a connection without boundaries.
 
-use super::address::Address;
+use super::address::{Address, Family};
 use super::queue::{Extra, Flow, Got, Peek, Queue};
 use super::rights::{defer_close, Control, Ucred};
 use super::socket::{How, Socket, SHUT_RECEIVE, SHUT_SEND};
@@ -93,7 +93,7 @@ impl Socket {
             let was_empty = queue.is_empty();
             (fill(queue, room).map(|()| Put::There), was_empty)
         });
-        if was_empty || peer.readers.is_watched() {
+        if was_empty || peer.readers.is_watched() || peer.options.low_water() > 1 {
             peer.readers.wake_all();
         }
         match result {
@@ -113,6 +113,59 @@ impl Socket {
             }
             result => result,
         }
+    }
+
+    /// As [`send_stream`](Self::send_stream), with the last byte an urgent one, of which the peer's
+    /// owner hears.
+    pub fn send_urgent(
+        &self,
+        from: &mut Source<'_>,
+        control: Option<Control>,
+        blocking: Blocking,
+    ) -> Result<usize> {
+        let is_local = self.family == Family::Unix;
+        let Some(before) = from.left().checked_sub(1) else {
+            return if is_local { Err(EOPNOTSUPP) } else { Ok(0) };
+        };
+        let mut sent = 0;
+        if before > 0 {
+            let away = from.narrow(before);
+            let result = self.send_stream(None, from, control, blocking);
+            from.widen(away);
+            sent = result?;
+        }
+        if sent < before {
+            return Ok(sent);
+        }
+        let mut byte = 0;
+        from.get(core::slice::from_mut(&mut byte))?;
+        let result = self.put_urgent(byte, is_local, blocking);
+        outcome(sent + usize::from(result.is_ok()), result)
+    }
+
+    fn put_urgent(&self, byte: u8, is_local: bool, blocking: Blocking) -> Result<()> {
+        let Some(peer) = self.peer() else { return Err(self.why_not_sent()) };
+        let mut is_there = false;
+        while !is_there {
+            let put = self.put(&peer, blocking, |queue, _| {
+                queue.push_urgent(byte, is_local)?;
+                is_there = true;
+                Ok(())
+            })?;
+            is_there |= matches!(put, Put::Lost { .. });
+        }
+        peer.readers.wake_all();
+        peer.tell_urgent();
+        Ok(())
+    }
+
+    /// Receives the urgent byte.
+    ///
+    /// Fails with `EINVAL` if there is none, or it is among the others.
+    pub fn receive_urgent(&self, to: &mut Sink<'_>, peek: Peek) -> Result<usize> {
+        let is_local = self.family == Family::Unix;
+        let byte = self.incoming.with(|queue| queue.urgent(peek, is_local))?;
+        to.put(core::slice::from_ref(&byte))
     }
 
     /// The error of a send without a peer.
@@ -153,10 +206,12 @@ impl Socket {
             return Err(self.transport.rules().not_connected);
         }
         let start = to.done();
+        let wanted = if how.wait_all { to.left() } else { to.left().min(self.options.low_water()) };
         let mut result = Ok(());
         while to.left() > 0 {
-            match self.get(how, |queue| queue.drain(to, how.peek, got)) {
-                Ok(Some(Flow::More)) if how.wait_all => {}
+            let done = to.done() - start;
+            match self.get(how, done, |queue| queue.drain(to, how.peek, got)) {
+                Ok(Some(Flow::More)) if to.done() - start < wanted => {}
                 Ok(_) => break,
                 Err(errno) => {
                     result = Err(errno);
@@ -177,7 +232,8 @@ impl Socket {
         let result = if most == 0 {
             Ok(None)
         } else {
-            self.get(how, |queue| queue.take(&mut chain, most, &mut rights).map(|()| Flow::Stop))
+            let mut take = |queue: &mut Queue| queue.take(&mut chain, most, &mut rights);
+            self.get(how, 0, |queue| take(queue).map(|()| Flow::Stop))
         };
         if let Some(rights) = rights {
             defer_close(rights);
@@ -188,29 +244,22 @@ impl Socket {
         }
     }
 
-    /// As a look at up to `most` bytes: a chain on the same pages.
-    pub(super) fn look_stream(&self, most: usize, blocking: Blocking) -> Result<Chain> {
-        if !self.is_connected() {
-            return Err(self.transport.rules().not_connected);
-        }
-        let mut chain = Chain::new();
-        let how = How { blocking, peek: Peek::Yes, wait_all: false };
-        self.get(how, |queue| {
-            chain = queue.refer(most)?;
-            Ok(Flow::Stop)
-        })?;
-        Ok(chain)
-    }
-
     /// Runs `drain` once on the queue, when something is in it; waits for that. `None`: nothing
-    /// more comes.
+    /// more comes. A receiver that has `done` something stops at an urgent byte, else it goes past
+    /// that.
     fn get(
         &self,
         how: How,
+        done: usize,
         mut drain: impl FnMut(&mut Queue) -> Result<Flow>,
     ) -> Result<Option<Flow>> {
         loop {
-            let taken = self.incoming.with(|queue| (!queue.is_empty()).then(|| drain(queue)));
+            let taken = self.incoming.with(|queue| {
+                if done == 0 && how.peek == Peek::No {
+                    queue.pass_mark();
+                }
+                (!queue.is_empty()).then(|| drain(queue))
+            });
             if let Some(taken) = taken {
                 if how.peek == Peek::No {
                     self.tell_of_room();

@@ -90,6 +90,11 @@ pub trait Transport: Sync {
     /// it.
     fn bind(&self, socket: &Socket, name: Option<&Address>) -> Result<(Address, Box<dyn Binding>)>;
 
+    /// A socket that has a name is given another.
+    fn bind_again(&self, _socket: &Socket, _name: Option<&Address>) -> Result<()> {
+        Err(EINVAL)
+    }
+
     /// Gives a name to a socket that has none and is to listen.
     fn bind_listener(&self, socket: &Socket) -> Result<()>;
 
@@ -169,13 +174,6 @@ pub trait Transport: Sync {
         match socket.kind {
             Kind::Stream => socket.give_stream(chain, blocking),
             _ => socket.give_packet(chain, blocking),
-        }
-    }
-
-    fn look(&self, socket: &Socket, most: usize, blocking: Blocking) -> Result<Chain> {
-        match socket.kind {
-            Kind::Stream => socket.look_stream(most, blocking),
-            _ => socket.look_packet(most, blocking),
         }
     }
 

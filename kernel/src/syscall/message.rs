@@ -166,7 +166,8 @@ fn receive_one(file: &File, addr: u64, flags: u32) -> Result<usize> {
         None => core::mem::take(&mut got.files),
     };
     let received = received?;
-    let mut out = flags & net::MSG_CMSG_CLOEXEC;
+    let is_udp = socket.family.is_inet() && socket.kind == Kind::Datagram;
+    let mut out = flags & net::MSG_CMSG_CLOEXEC | if is_udp { 0 } else { flags & net::MSG_OOB };
     if received.copied < received.whole {
         out |= net::MSG_TRUNC;
     }

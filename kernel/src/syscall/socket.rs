@@ -149,10 +149,11 @@ pub fn send(
     flags: u32,
 ) -> Result<usize> {
     let socket = socket_of(file)?;
-    if flags & net::MSG_OOB != 0 {
-        return Err(EOPNOTSUPP);
-    }
-    let result = socket.send(dest, from, control, blocking(file, flags));
+    let result = match flags & net::MSG_OOB != 0 {
+        true if !socket.has_urgent_bytes() => return Err(EOPNOTSUPP),
+        true => socket.send_urgent(from, control, blocking(file, flags)),
+        false => socket.send(dest, from, control, blocking(file, flags)),
+    };
     let is_silent = flags & net::MSG_NOSIGNAL != 0 || socket.is_silent();
     if result == Err(EPIPE) && !is_silent {
         crate::proc::raise_sigpipe();
@@ -166,8 +167,12 @@ pub fn receive(file: &File, to: &mut Sink<'_>, flags: u32, got: &mut Got) -> Res
     // Over UDP nothing is urgent.
     let is_udp = socket.family.is_inet() && socket.kind == Kind::Datagram;
     if flags & net::MSG_OOB != 0 && !is_udp {
-        let has_urgent = socket.kind == Kind::Stream;
-        return Err(if has_urgent { EINVAL } else { EOPNOTSUPP });
+        if !socket.has_urgent_bytes() {
+            return Err(EOPNOTSUPP);
+        }
+        let peek = if flags & net::MSG_PEEK != 0 { Peek::Yes } else { Peek::No };
+        let copied = socket.receive_urgent(to, peek)?;
+        return Ok(Received { copied, whole: copied, from: None });
     }
     if flags & net::MSG_ERRQUEUE != 0 && socket.family.is_inet() {
         return Err(EAGAIN);

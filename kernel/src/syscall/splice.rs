@@ -8,7 +8,7 @@
 //! change no more until they have arrived (`uvm::loan`); what goes into a file is copied there.
 //! What one side has given and the other doesn't take is put back.
 
-use mbuf::{Pages, PAGE_SIZE};
+use mbuf::{NoMemory, Pages, PAGE_SIZE};
 
 use super::file::vector;
 use super::path_args::only;
@@ -337,10 +337,56 @@ fn splice(
     {
         return Err(EAGAIN);
     }
-    let done = transfer(&mut from, &mut to, most, Until::Some)?;
+    let done = match &pipes {
+        (Some(one), Some(other)) => {
+            let waits = (Blocking::of(&from.file), blocking(&to.file, flags));
+            between(one, other, waits, most)?
+        }
+        _ => transfer(&mut from, &mut to, most, Until::Some)?,
+    };
     from.finish()?;
     to.finish()?;
     Ok(done)
+}
+
+/// Moves up to `most` bytes from pipe to pipe, waiting at either for the first of them. Packets stay
+/// packets.
+fn between(
+    one: &Pipe,
+    other: &Pipe,
+    mut waits: (Blocking, Blocking),
+    most: usize,
+) -> Result<usize> {
+    let mut done = 0;
+    let result = loop {
+        if done == most || done > 0 && (one.len() == 0 || proc::signal_pending()) {
+            break Ok(());
+        }
+        let (mut chain, kind) = match one.take_piece(waits.0, most - done) {
+            Ok(piece) => piece,
+            Err(errno) => break Err(errno),
+        };
+        if chain.is_empty() {
+            break Ok(());
+        }
+        let given = hold(&chain).and_then(|_charge| other.give_piece(waits.1, &mut chain, kind));
+        let is_rest = !chain.is_empty();
+        if is_rest {
+            one.unget_piece(chain, kind);
+        }
+        match given {
+            Ok(n) => {
+                done += n;
+                sched::work_done(n);
+            }
+            Err(errno) => break Err(errno),
+        }
+        if is_rest {
+            break Ok(());
+        }
+        waits = (Blocking::No, Blocking::No);
+    };
+    outcome(done, result)
 }
 
 fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
@@ -363,13 +409,21 @@ fn tee(input: i32, out: i32, len: usize, flags: u32) -> Result<usize> {
         return Err(EAGAIN);
     }
     let room = target.wait_for_room(blocking(&to, flags))?;
-    let mut chain = from.look(len.min(room))?;
-    if chain.is_empty() {
-        return Ok(0);
-    }
-    let given = hold(&chain).and_then(|_charge| to.give(&mut chain));
+    let (mut chain, pieces) = source.look(Blocking::of(&from), len.min(room))?;
+    let (mut done, mut waits) = (0, Blocking::of(&to));
+    let given = hold(&chain).and_then(|_charge| {
+        for (len, kind) in pieces {
+            let mut piece = Chain::new();
+            piece.take_from(&Clusters, &mut chain, len).map_err(|NoMemory| ENOBUFS)?;
+            let given = target.give_piece(waits, &mut piece, kind);
+            piece.release(&Clusters);
+            done += given?;
+            waits = Blocking::No;
+        }
+        Ok(())
+    });
     chain.release(&Clusters);
-    given
+    outcome(done, given)
 }
 
 /// Moves the program's own pages into a pipe, once it has room, and copies what is in no whole

@@ -9,7 +9,7 @@ use alloc::sync::{Arc, Weak};
 use linux_raw_sys::general as abi;
 
 use super::send::{post, report_change};
-use super::{code, Detail, SigInfo, SigSet, Signal, SIGIO};
+use super::{code, Detail, SigInfo, SigSet, Signal, SIGIO, SIGURG};
 use crate::errno::{Result, EINVAL, ESRCH};
 use crate::proc::process::Process;
 use crate::proc::thread::Thread;
@@ -133,6 +133,17 @@ impl FileOwner {
             let code = if is_other { code::SI_SIGIO } else { news as i32 };
             SigInfo { signal, code, detail: Detail::File { band: news.band().into(), fd } }
         });
+        self.send(info, plain);
+    }
+
+    /// Sends SIGURG: an urgent byte has come.
+    pub fn tell_urgent(&self) {
+        let info = SigInfo::kernel(SIGURG);
+        self.send(info, info);
+    }
+
+    /// Sends a signal, in place of which `plain` is sent where there is no room for its detail.
+    fn send(&self, info: SigInfo, plain: SigInfo) {
         let mut report = None;
         let mut send = |process: &Arc<Process>, thread: Option<&Arc<Thread>>| {
             if !access::may_tell_of_file(process, self.uid, self.euid) {
