@@ -172,18 +172,23 @@ pub fn create(first: &InodeRef) -> Result<InodeRef> {
         ("ttyS0", TTY_S0, 0o620),
     ];
     #[cfg(feature = "coverage")]
-    root.create(b"coverage", NewNode::Special(Kind::Char, COVERAGE), 0o400, by)?;
+    root.create(b"coverage", NewNode::Special(Kind::Char, COVERAGE), Asked::exactly(0o400), by)?;
     for (name, rdev, perm) in nodes {
-        root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), perm, by)?;
+        root.create(name.as_bytes(), NewNode::Special(Kind::Char, rdev), Asked::exactly(perm), by)?;
     }
     if framebuffer::memory().is_some() {
-        root.create(b"fb0", NewNode::Special(Kind::Char, framebuffer::NUMBER), 0o660, by)?;
+        root.create(
+            b"fb0",
+            NewNode::Special(Kind::Char, framebuffer::NUMBER),
+            Asked::exactly(0o660),
+            by,
+        )?;
     }
     for disk in block::disks() {
         root.create(
             disk.name().as_bytes(),
             NewNode::Special(Kind::Block, disk.number()),
-            0o660,
+            Asked::exactly(0o660),
             by,
         )?;
     }
@@ -194,11 +199,16 @@ pub fn create(first: &InodeRef) -> Result<InodeRef> {
         ("stderr", "/proc/self/fd/2"),
     ];
     for (name, target) in links {
-        root.create(name.as_bytes(), NewNode::Symlink(target.as_bytes()), 0o777, by)?;
+        root.create(
+            name.as_bytes(),
+            NewNode::Symlink(target.as_bytes()),
+            Asked::exactly(0o777),
+            by,
+        )?;
     }
-    root.create(b"shm", NewNode::Dir, 0o1777, by)?;
-    root.create(b"pts", NewNode::Dir, 0o755, by)?;
-    root.create(b"mqueue", NewNode::Dir, 0o1777, by)?;
+    root.create(b"shm", NewNode::Dir, Asked::exactly(0o1777), by)?;
+    root.create(b"pts", NewNode::Dir, Asked::exactly(0o755), by)?;
+    root.create(b"mqueue", NewNode::Dir, Asked::exactly(0o1777), by)?;
     Ok(root)
 }
 

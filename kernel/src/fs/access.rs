@@ -6,7 +6,7 @@
 
 use linux_raw_sys::general as abi;
 
-use super::acl;
+use super::acl::{self, Acl};
 use super::inode::{Cover, Inode, Kind, Marks, Ownership, RenameMode, SetAttr};
 use crate::cred::caps::Caps;
 use crate::cred::Cred;
@@ -281,6 +281,26 @@ pub fn change_mode(by: &Cred, node: &Ownership, mode: u32) -> Result<SetAttr> {
     let keeps = by.in_group(node.gid) || by.has(Caps::FSETID);
     let perm = if keeps { mode } else { mode & !abi::S_ISGID };
     Ok(SetAttr { perm: Some(perm & 0o7777), ..SetAttr::default() })
+}
+
+/// The mode of a node that is given an access list, which programs give by owners.
+///
+/// # Errors
+/// `EPERM`.
+pub fn change_list(by: &Cred, node: &Ownership, list: Option<&Acl>) -> Result<u32> {
+    may_own(by, node)?;
+    let Some(list) = list else { return Ok(node.perm) };
+    let keeps = by.in_group(node.gid) || by.has(Caps::FSETID);
+    let lost = if keeps { 0 } else { abi::S_ISGID };
+    Ok((node.perm & !0o777 | list.mode()) & !lost)
+}
+
+/// Whether what only owners change may be.
+///
+/// # Errors
+/// `EPERM`.
+pub fn may_own(by: &Cred, node: &Ownership) -> Result<()> {
+    may_hide_reads(by, node)
 }
 
 /// `chown`: the set-id bits go, as they must when a file changes hands.

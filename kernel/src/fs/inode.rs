@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use linux_raw_sys::general as abi;
 
 use super::access;
-use super::acl::Acl;
+use super::acl::{Acl, Which};
 use super::lease::Opens;
 use super::ops::FileRef;
 use super::path::Place;
@@ -185,6 +185,25 @@ pub struct SetAttr {
 /// Judges by a node's owner, and says what changes.
 pub type Decide<'a> = &'a dyn Fn(&Ownership) -> Result<SetAttr>;
 
+/// The permission bits of a new node: those that are asked for, and those that the umask takes away
+/// where the directory has no default list.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub perm: u32,
+    pub umask: u32,
+}
+
+impl Asked {
+    /// These, whatever the umask.
+    pub const fn exactly(perm: u32) -> Asked {
+        Asked { perm, umask: 0 }
+    }
+
+    pub fn masked(self) -> u32 {
+        self.perm & !self.umask
+    }
+}
+
 /// What a new node shall be.
 pub enum NewNode<'a> {
     File,
@@ -284,7 +303,13 @@ pub trait Inode: Any + Send + Sync {
 
     /// Makes a node, which belongs to `by` from its first moment. Whether that is allowed is judged
     /// in the step that makes it; so it is with the other operations on names.
-    fn create(&self, _name: &[u8], _new: NewNode<'_>, _perm: u32, _by: &Cred) -> Result<InodeRef> {
+    fn create(
+        &self,
+        _name: &[u8],
+        _new: NewNode<'_>,
+        _perm: Asked,
+        _by: &Cred,
+    ) -> Result<InodeRef> {
         Err(if self.kind() == Kind::Dir { EPERM } else { ENOTDIR })
     }
 
@@ -333,6 +358,22 @@ pub trait Inode: Any + Send + Sync {
     /// Its extended attributes, where its file system keeps some.
     fn attributes(&self) -> Option<&Attributes> {
         None
+    }
+
+    /// Its access list, or of a directory the one that what is made there begins with.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: its file system shows none.
+    fn access_list(&self, _which: Which) -> Result<Option<Arc<Acl>>> {
+        Err(EOPNOTSUPP)
+    }
+
+    /// Gives it another, or takes it away.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`, `EPERM`, `ENOSPC`; nothing has changed.
+    fn set_access_list(&self, _which: Which, _list: Option<Acl>, _by: &Cred) -> Result<()> {
+        Err(EOPNOTSUPP)
     }
 
     /// How it is open, for a node that can have leases.

@@ -98,7 +98,12 @@ pub fn init(initramfs: Initramfs) -> Result<usize> {
     tmpfs.limit();
     for dir in ["/tmp", "/run"] {
         if resolve(&root_start(), dir.as_bytes(), Follow::Yes).is_err() {
-            root.create(&dir.as_bytes()[1..], inode::NewNode::Dir, 0o1777, &Cred::kernel())?;
+            root.create(
+                &dir.as_bytes()[1..],
+                inode::NewNode::Dir,
+                inode::Asked::exactly(0o1777),
+                &Cred::kernel(),
+            )?;
         }
     }
     Ok(failed)

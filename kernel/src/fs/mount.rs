@@ -23,7 +23,7 @@ use core::sync::atomic::{
 use linux_raw_sys::general as abi;
 use spin::Once;
 
-use super::inode::{same, Cover, InodeRef, Kind, NewNode};
+use super::inode::{same, Asked, Cover, InodeRef, Kind, NewNode};
 use super::path::{dir_path, walk, Dir, Follow, Start, PATH_MAX};
 use crate::errno::*;
 use crate::sched;
@@ -254,6 +254,11 @@ impl Mount {
         self.flags.load(SeqCst) & abi::MS_RDONLY != 0
             || self.fs.is_read_only.load(SeqCst)
             || self.root.is_read_only()
+    }
+
+    /// Whether nothing can be changed in its file system, by whatever way.
+    pub fn is_of_read_only(&self) -> bool {
+        self.fs.is_read_only.load(SeqCst) || self.root.is_read_only()
     }
 
     /// Asked before each change of what a walk found here.
@@ -669,7 +674,8 @@ fn folder(start: &Start, path: &[u8]) -> Result<Dir> {
         Some(_) => found.place()?.dir()?,
         None => {
             let (above, name) = found.vacant()?;
-            let inode = above.inode.create(&name, NewNode::Dir, 0o755, &start.by)?;
+            let inode =
+                above.inode.create(&name, NewNode::Dir, Asked::exactly(0o755), &start.by)?;
             Dir { inode, ..above }
         }
     };

@@ -134,6 +134,21 @@ impl Place {
         self.mount.as_ref().map_or(Ok(()), |mount| mount.may_change())
     }
 
+    /// Whether `by` may use the node in all the ways of `mask`. A file system for reading only refuses
+    /// before that is judged, where the node's contents are kept there; a mount that is so says
+    /// nothing here.
+    ///
+    /// # Errors
+    /// `EROFS`, `EACCES`, `EPERM`.
+    pub fn permits(&self, by: &Cred, mask: u32) -> Result<()> {
+        let is_kept = matches!(self.inode.kind(), Kind::File | Kind::Dir | Kind::Symlink);
+        let is_closed = self.mount.as_ref().is_some_and(|mount| mount.is_of_read_only());
+        if mask & access::WRITE != 0 && is_kept && is_closed {
+            return Err(EROFS);
+        }
+        self.inode.permits(by, mask)
+    }
+
     /// The path from the root of everything, with ` (deleted)` behind it if it no longer leads
     /// here.
     pub fn path(&self) -> Vec<u8> {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 
 use super::cpio::{Entry, Reader};
-use super::inode::{downcast, InodeRef, Kind, NewNode, SetAttr};
+use super::inode::{downcast, Asked, InodeRef, Kind, NewNode, SetAttr};
 use super::path::{walk, Dir, Follow, Start};
 use super::tmpfs::TmpNode;
 use crate::errno::*;
@@ -70,7 +70,7 @@ fn place(start: &Start, entry: &Entry<'_>, links: &mut HashMap<u32, InodeRef>) -
                 Kind::Symlink => NewNode::Symlink(entry.data),
                 special => NewNode::Special(special, entry.rdev),
             };
-            found.dir.inode.create(name, new, entry.mode, &start.by)?
+            found.dir.inode.create(name, new, Asked::exactly(entry.mode), &start.by)?
         }
         (None, None, _) => return Err(EINVAL),
     };
@@ -102,7 +102,7 @@ fn make_parents(start: &Start, name: &[u8]) -> Result<()> {
         }
         let found = walk(start, &name[..at], Follow::Yes)?;
         if let (None, Some(name)) = (&found.inode, &found.name) {
-            found.dir.inode.create(name, NewNode::Dir, 0o755, &start.by)?;
+            found.dir.inode.create(name, NewNode::Dir, Asked::exactly(0o755), &start.by)?;
         }
     }
     Ok(())

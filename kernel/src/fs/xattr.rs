@@ -1,5 +1,6 @@
 //! Extended attributes: values that programs leave at a node by names (xattr(7)). Files in memory
-//! keep those of `trusted.` and `security.`, as on Linux 6.1; no other file system here keeps any.
+//! keep those of `trusted.` and `security.`, and access lists, as on Linux 6.1; no other file system
+//! here keeps any.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -7,6 +8,7 @@ use alloc::vec::Vec;
 use linux_raw_sys::general as abi;
 
 use super::access;
+use super::acl::{Acl, Which};
 use super::inode::{InodeRef, Kind};
 use crate::charge::Charge;
 use crate::cred::caps::Caps;
@@ -160,7 +162,12 @@ fn kept<'a>(node: &'a InodeRef, name: &[u8]) -> Result<&'a Attributes> {
 /// `ENODATA`, `ERANGE`, `EOPNOTSUPP`, `EACCES`, `ENOMEM`.
 pub fn get(by: &Cred, node: &InodeRef, name: &[u8], most: usize) -> Result<Vec<u8>> {
     may(by, node, name, false)?;
-    kept(node, name)?.get(name, most)
+    let Some(which) = list_named(name) else { return kept(node, name)?.get(name, most) };
+    let list = node.access_list(which)?.ok_or(ENODATA)?.for_program()?;
+    if most != 0 && list.len() > most {
+        return Err(ERANGE);
+    }
+    Ok(list)
 }
 
 /// Gives a node an attribute.
@@ -170,7 +177,21 @@ pub fn get(by: &Cred, node: &InodeRef, name: &[u8], most: usize) -> Result<Vec<u
 /// changed.
 pub fn set(by: &Cred, node: &InodeRef, name: &[u8], value: Vec<u8>, flags: u32) -> Result<()> {
     may_change(by, node, name)?;
+    if let Some(which) = list_named(name) {
+        return set_list(by, node, which, Acl::of_program(&value)?);
+    }
     kept(node, name)?.set(name, value, flags, by)
+}
+
+/// Gives a node an access list, or takes it away.
+fn set_list(by: &Cred, node: &InodeRef, which: Which, list: Option<Acl>) -> Result<()> {
+    node.access_list(which)?;
+    if which == Which::Default && node.kind() != Kind::Dir {
+        return if list.is_some() { Err(EACCES) } else { Ok(()) };
+    }
+    access::may_own(by, &node.ownership())?;
+    list.as_ref().map_or(Ok(()), Acl::check)?;
+    node.set_access_list(which, list, by)
 }
 
 /// Takes an attribute away.
@@ -179,7 +200,10 @@ pub fn set(by: &Cred, node: &InodeRef, name: &[u8], value: Vec<u8>, flags: u32) 
 /// `ENODATA`; as [`set`].
 pub fn remove(by: &Cred, node: &InodeRef, name: &[u8]) -> Result<()> {
     may_change(by, node, name)?;
-    kept(node, name)?.remove(name)
+    match list_named(name) {
+        Some(which) => set_list(by, node, which, None),
+        None => kept(node, name)?.remove(name),
+    }
 }
 
 fn may_change(by: &Cred, node: &InodeRef, name: &[u8]) -> Result<()> {
@@ -195,5 +219,26 @@ fn may_change(by: &Cred, node: &InodeRef, name: &[u8]) -> Result<()> {
 /// # Errors
 /// `ENOMEM`.
 pub fn names(by: &Cred, node: &InodeRef) -> Result<Vec<u8>> {
-    node.attributes().map_or_else(|| Ok(Vec::new()), |attributes| attributes.names(by))
+    let mut names = Vec::new();
+    for (name, which) in LISTS {
+        if matches!(node.access_list(which), Ok(Some(_))) {
+            names.room(name.len() + 1)?;
+            names.extend(name);
+            names.push(0);
+        }
+    }
+    if let Some(attributes) = node.attributes() {
+        let others = attributes.names(by)?;
+        names.room(others.len())?;
+        names.extend(others);
+    }
+    Ok(names)
+}
+
+/// The names of access lists.
+const LISTS: [(&[u8], Which); 2] =
+    [(b"system.posix_acl_access", Which::Access), (b"system.posix_acl_default", Which::Default)];
+
+fn list_named(name: &[u8]) -> Option<Which> {
+    LISTS.iter().find(|(list, _)| *list == name).map(|&(_, which)| which)
 }

@@ -13,7 +13,7 @@ use super::named::Named;
 use super::socket::Socket;
 use crate::errno::*;
 use crate::fs::access;
-use crate::fs::inode::{Inode, InodeRef, Kind, NewNode};
+use crate::fs::inode::{Asked, Inode, InodeRef, Kind, NewNode};
 use crate::fs::mount::Mount;
 use crate::fs::path::{resolve, walk, Follow, Start};
 use crate::proc::curproc;
@@ -70,7 +70,7 @@ fn bind_path(socket: &Socket, path: &[u8]) -> Result<Bound> {
         return Err(ENOENT);
     }
     let (dir, name) = found.vacant().map_err(in_use)?;
-    let perm = socket.stat().perm & !context.umask();
+    let perm = Asked { perm: socket.stat().perm, umask: context.umask() };
     let made = dir.inode.create(&name, NewNode::Special(Kind::Socket, 0), perm, &curproc::cred());
     let node = made.map_err(in_use)?;
     let place = place_of(&node);

@@ -97,12 +97,12 @@ fn push_entry(out: &mut Vec<u8>, room: usize, entry: &DirEntry<'_>, layout: Layo
     true
 }
 
-fn masked(mode: u32) -> Result<u32> {
-    Ok(mode & 0o7777 & !curproc::context()?.umask())
+fn asked(perm: u32) -> Result<Asked> {
+    Ok(Asked { perm, umask: curproc::context()?.umask() })
 }
 
 /// Makes a node that belongs to the running process.
-fn create(dir: &Dir, name: &[u8], new: NewNode<'_>, perm: u32) -> Result<()> {
+fn create(dir: &Dir, name: &[u8], new: NewNode<'_>, perm: Asked) -> Result<()> {
     dir.inode.create(name, new, perm, &curproc::cred()).map(|_| ())
 }
 
@@ -112,7 +112,7 @@ fn mkdir(path: u64, mode: u32) -> Result<()> {
 
 fn mkdirat(dir: i32, path: u64, mode: u32) -> Result<()> {
     let (dir, name) = find(dir, path, Follow::Name)?.vacant()?;
-    create(&dir, &name, NewNode::Dir, masked(mode)? & 0o1777)
+    create(&dir, &name, NewNode::Dir, asked(mode & 0o1777)?)
 }
 
 /// The directory and name of something new that is no directory.
@@ -143,7 +143,7 @@ fn mknodat(dir: i32, path: u64, mode: u32, dev: u64) -> Result<()> {
         access::may_create(&by, &dir.inode.ownership())?;
         by.need(Caps::MKNOD)?;
     }
-    create(&dir, &name, new, masked(mode)?)
+    create(&dir, &name, new, asked(mode & 0o7777)?)
 }
 
 fn symlink(target: u64, link: u64) -> Result<()> {
@@ -156,7 +156,7 @@ fn symlinkat(target: u64, dir: i32, link: u64) -> Result<()> {
         return Err(ENOENT);
     }
     let (dir, name) = vacant_file(find(dir, link, Follow::Name)?)?;
-    create(&dir, &name, NewNode::Symlink(&target), 0o777)
+    create(&dir, &name, NewNode::Symlink(&target), Asked::exactly(0o777))
 }
 
 fn readlink(path: u64, buf: u64, len: i32) -> Result<usize> {

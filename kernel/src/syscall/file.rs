@@ -66,7 +66,7 @@ const PATH_FLAGS: u32 = abi::O_PATH | abi::O_DIRECTORY | abi::O_NOFOLLOW | abi::
 /// What `open` and its kin ask for, after decoding.
 struct How {
     flags: u32,
-    perm: u32,
+    perm: Asked,
 }
 
 impl How {
@@ -77,7 +77,8 @@ impl How {
         if flags & both == both || unnamed && flags & abi::O_DIRECTORY == 0 {
             return Err(EINVAL);
         }
-        Ok(How { flags, perm: mode & 0o7777 & !curproc::context()?.umask() })
+        let perm = Asked { perm: mode & 0o7777, umask: curproc::context()?.umask() };
+        Ok(How { flags, perm })
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -256,7 +257,10 @@ fn find_or_create_once(start: &Start, path: &[u8], how: &How) -> Result<Found> {
         return Err(EISDIR);
     }
     if !how.has(abi::O_PATH) && place.inode.kind() != Kind::Symlink {
-        place.inode.permits(&start.by, how.access())?;
+        if how.has(abi::O_TRUNC) && place.inode.kind() == Kind::File {
+            place.may_change()?;
+        }
+        place.permits(&start.by, how.access())?;
         if how.has(abi::O_NOATIME) {
             access::may_hide_reads(&start.by, &place.inode.ownership())?;
         }
@@ -492,10 +496,12 @@ fn truncate(addr: u64, len: i64) -> Result<()> {
     let len = u64::try_from(len).map_err(|_| EINVAL)?;
     let place = place(CWD, addr, Follow::Yes)?;
     let inode = &place.inode;
-    if inode.kind() == Kind::File {
-        place.may_change()?;
+    match inode.kind() {
+        Kind::File => place.may_change()?,
+        Kind::Dir => return Err(EISDIR),
+        _ => return Err(EINVAL),
     }
-    inode.permits(&curproc::cred(), access::WRITE)?;
+    place.permits(&curproc::cred(), access::WRITE)?;
     let _writer = lease::Opener::new(inode, abi::O_WRONLY)?;
     inode.truncate(len)
 }

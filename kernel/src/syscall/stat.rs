@@ -263,11 +263,12 @@ fn faccessat2(dir: i32, path: u64, mode: u32, flags: u32) -> Result<()> {
     if mode & permissions::EXECUTE != 0 && kind == Kind::File && is_forbidden {
         return Err(EACCES);
     }
-    let is_on_disk = matches!(kind, Kind::File | Kind::Dir | Kind::Symlink);
-    if mode & permissions::WRITE != 0 && is_on_disk {
+    place.permits(&by, mode)?;
+    let is_kept = matches!(kind, Kind::File | Kind::Dir | Kind::Symlink);
+    if mode & permissions::WRITE != 0 && is_kept {
         place.may_change()?;
     }
-    place.inode.permits(&by, mode)
+    Ok(())
 }
 
 fn set_perm(place: &Place, mode: u32) -> Result<()> {

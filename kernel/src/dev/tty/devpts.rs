@@ -136,7 +136,13 @@ impl Inode for Root {
         Ok(number(name).and_then(pty::find).ok_or(ENOENT)?)
     }
 
-    fn create(&self, _name: &[u8], _new: NewNode<'_>, _perm: u32, _by: &Cred) -> Result<InodeRef> {
+    fn create(
+        &self,
+        _name: &[u8],
+        _new: NewNode<'_>,
+        _perm: Asked,
+        _by: &Cred,
+    ) -> Result<InodeRef> {
         Err(EACCES)
     }
 

@@ -193,7 +193,7 @@ impl Node {
         &self,
         name: &[u8],
         new: NewNode<'_>,
-        perm: u32,
+        perm: Asked,
         by: &Cred,
     ) -> Result<Arc<Node>> {
         self.dir()?;
@@ -229,7 +229,7 @@ impl Node {
         charge: &mut Option<Charge>,
         name: &[u8],
         (kind, new): (Kind, New<'_>),
-        perm: u32,
+        perm: Asked,
         by: &Cred,
     ) -> Result<Arc<Node>> {
         let dir = self.dir()?;
@@ -237,7 +237,7 @@ impl Node {
             return Err(ENOENT);
         }
         let above = self.ownership();
-        let born = access::reserved(by, &above, kind, perm);
+        let born = access::reserved(by, &above, kind, self.perm_for(kind, perm));
         // What is there already is told first.
         if let Err(refused) = access::may_create(by, &above) {
             return Err(if self.look_at(volume, name).is_ok() { EEXIST } else { refused });

@@ -107,6 +107,15 @@ impl Lists {
 }
 
 impl Node {
+    /// The permission bits of what is made in this directory.
+    pub(super) fn perm_for(&self, kind: Kind, asked: Asked) -> u32 {
+        if self.default_acl.is_some() && kind != Kind::Symlink {
+            asked.perm
+        } else {
+            asked.masked()
+        }
+    }
+
     /// What is made in this directory with mode `perm` gets: its mode and its lists.
     pub(super) fn lists_for(&self, kind: Kind, perm: u32) -> (u32, [Option<Vec<u8>>; 2]) {
         let Some(default) = self.default_acl.as_ref().filter(|_| kind != Kind::Symlink) else {
@@ -395,7 +404,7 @@ impl Inode for Node {
         Ok(self.find(name)?)
     }
 
-    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<InodeRef> {
+    fn create(&self, name: &[u8], new: NewNode<'_>, perm: Asked, by: &Cred) -> Result<InodeRef> {
         Ok(self.make(name, new, perm, by)?)
     }
 

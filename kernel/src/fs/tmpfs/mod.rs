@@ -32,6 +32,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::{general as abi, ioctl as requests};
 
 use super::access;
+use super::acl::{Acl, Which};
 use super::file::File;
 use super::inode::*;
 use crate::charge::{self, Charge};
@@ -92,6 +93,9 @@ struct Attr {
     btime: Nanos,
     /// What `chattr` sets.
     flags: u32,
+    acl: Option<Arc<Acl>>,
+    /// Of a directory: the list that what is made there begins with.
+    default_acl: Option<Arc<Acl>>,
     /// The file has no name yet, and may get one.
     linkable: bool,
 }
@@ -99,7 +103,8 @@ struct Attr {
 impl Attr {
     fn ownership(&self, kind: Kind) -> Ownership {
         let marks = Marks::of(self.flags);
-        Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid, marks, acl: None }
+        let acl = self.acl.clone();
+        Ownership { kind, perm: self.perm, uid: self.uid, gid: self.gid, marks, acl }
     }
 }
 
@@ -188,6 +193,8 @@ impl TmpNode {
             ctime: now,
             btime: now,
             flags: 0,
+            acl: None,
+            default_acl: None,
             linkable: false,
         };
         Ok(Arc::new_cyclic(|me| TmpNode {
@@ -203,10 +210,25 @@ impl TmpNode {
         }))
     }
 
-    /// Sets owner and mode of a node that is in no directory yet.
-    fn belong(&self, to: &Ownership) {
+    /// Sets owner, mode and lists of a node that is in no directory yet, and is made in `dir`.
+    ///
+    /// # Errors
+    /// `ENOSPC`: the user has all that it may.
+    fn belong(&self, dir: &TmpNode, asked: Asked, by: &Cred) -> Result<()> {
+        let above = dir.ownership();
+        let default = dir.attr.lock().default_acl.clone().filter(|_| self.kind != Kind::Symlink);
+        let perm = if default.is_some() { asked.perm } else { asked.masked() };
+        let mut born = access::reserved(by, &above, self.kind, perm);
+        if let Some(default) = &default {
+            let (perm, list) = default.inherited(born.perm);
+            born.perm = perm;
+            born.acl = list.map(|list| list.charged(by.uid)).transpose()?.map(Arc::new);
+        }
         let mut attr = self.attr.lock();
-        (attr.perm, attr.uid, attr.gid) = (to.perm, to.uid, to.gid);
+        (attr.perm, attr.uid, attr.gid) = (born.perm, born.uid, born.gid);
+        attr.acl = born.acl;
+        attr.default_acl = default.filter(|_| self.kind == Kind::Dir);
+        Ok(())
     }
 
     /// A file of `by` that no directory holds, for `memfd_create`.
@@ -226,12 +248,12 @@ impl TmpNode {
 
     /// `O_TMPFILE`: a file without a name on the file system of this directory; `linkable` if it
     /// may get one.
-    pub fn unnamed_here(&self, perm: u32, linkable: bool, by: &Cred) -> Result<Arc<TmpNode>> {
+    pub fn unnamed_here(&self, perm: Asked, linkable: bool, by: &Cred) -> Result<Arc<TmpNode>> {
         access::may_create(by, &self.ownership())?;
         let data = self.new_data()?;
-        let node =
-            TmpNode::new(&self.fs, Kind::File, Body::File(data), perm, node_charge(by.uid, 0)?)?;
-        node.belong(&access::reserved(by, &self.ownership(), Kind::File, perm));
+        let charge = node_charge(by.uid, 0)?;
+        let node = TmpNode::new(&self.fs, Kind::File, Body::File(data), perm.masked(), charge)?;
+        node.belong(self, perm, by)?;
         let mut attr = node.attr.lock();
         (attr.nlink, attr.linkable) = (0, linkable);
         drop(attr);
@@ -382,12 +404,54 @@ impl Inode for TmpNode {
                 return Err(EPERM);
             }
         }
+        let mut old = None;
+        if let (Some(perm), Some(list)) = (change.perm, &attr.acl) {
+            let list = list.with_mode(perm).charged(list.uid().unwrap_or(attr.uid))?;
+            old = attr.acl.replace(Arc::new(list));
+        }
         attr.perm = change.perm.map_or(attr.perm, |perm| perm & 0o7777);
         attr.uid = change.uid.unwrap_or(attr.uid);
         attr.gid = change.gid.unwrap_or(attr.gid);
         attr.atime = change.atime.unwrap_or(attr.atime);
         attr.mtime = change.mtime.unwrap_or(attr.mtime);
         attr.ctime = now;
+        drop(attr);
+        drop(old);
+        Ok(())
+    }
+
+    fn access_list(&self, which: Which) -> Result<Option<Arc<Acl>>> {
+        if self.kind == Kind::Symlink {
+            return Err(EOPNOTSUPP);
+        }
+        let attr = self.attr.lock();
+        Ok(match which {
+            Which::Access => attr.acl.clone(),
+            Which::Default => attr.default_acl.clone(),
+        })
+    }
+
+    fn set_access_list(&self, which: Which, list: Option<Acl>, by: &Cred) -> Result<()> {
+        let list = list.map(|list| list.charged(by.uid)).transpose()?;
+        let now = sched::wall();
+        // As for `set_attr`.
+        let _tree = (self.kind == Kind::Dir).then(|| self.fs.tree.lock());
+        let mut attr = self.attr.lock();
+        let own = attr.ownership(self.kind);
+        let old = match which {
+            Which::Access => {
+                attr.perm = access::change_list(by, &own, list.as_ref())?;
+                let list = list.filter(|list| !list.is_mode_alone()).map(Arc::new);
+                core::mem::replace(&mut attr.acl, list)
+            }
+            Which::Default => {
+                access::may_own(by, &own)?;
+                core::mem::replace(&mut attr.default_acl, list.map(Arc::new))
+            }
+        };
+        attr.ctime = now;
+        drop(attr);
+        drop((old, own));
         Ok(())
     }
 
@@ -416,7 +480,7 @@ impl Inode for TmpNode {
         self.dir()?.lookup(name)
     }
 
-    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<InodeRef> {
+    fn create(&self, name: &[u8], new: NewNode<'_>, perm: Asked, by: &Cred) -> Result<InodeRef> {
         vm::leave_memory(Asks::Process).map_err(|_| ENOSPC)?;
         let long = if let NewNode::Symlink(target) = &new { target.len() } else { 0 };
         let charge = node_charge(by.uid, long)?;
@@ -427,11 +491,10 @@ impl Inode for TmpNode {
             NewNode::Special(Kind::Fifo, _) => (Kind::Fifo, Body::Fifo(Pipe::fifo(by.uid)?)),
             NewNode::Special(kind, rdev) => (kind, Body::Special(rdev)),
         };
-        let node = TmpNode::new(&self.fs, kind, body, perm, charge)?;
+        let node = TmpNode::new(&self.fs, kind, body, perm.masked(), charge)?;
         self.add_entry(name, node.clone(), by.uid, |dir, node| {
             access::may_create(by, &dir.ownership())?;
-            node.belong(&access::reserved(by, &dir.ownership(), kind, perm));
-            Ok(())
+            node.belong(dir, perm, by)
         })?;
         Ok(node)
     }

@@ -273,8 +273,8 @@ impl Inode for Node {
         Ok(self.find(name)?)
     }
 
-    fn create(&self, name: &[u8], new: NewNode<'_>, perm: u32, by: &Cred) -> Result<InodeRef> {
-        Ok(self.make(name, new, perm, by)?)
+    fn create(&self, name: &[u8], new: NewNode<'_>, perm: Asked, by: &Cred) -> Result<InodeRef> {
+        Ok(self.make(name, new, perm.masked(), by)?)
     }
 
     fn link(&self, name: &[u8], node: &InodeRef, by: &Cred) -> Result<()> {

@@ -65,6 +65,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         expect: &[Exactly(include_str!("../../../guest/details.linux"))],
+        clock: Clock::Instructions,
         seconds: 300,
         ..guest("calls about details", &[("details", Libc::Musl)], &["/bin/details"])
     },
