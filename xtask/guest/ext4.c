@@ -196,6 +196,10 @@ static void what_stays(void) {
     CHECK(!symlink(target, "long") && !symlink("a", "short") && !link("a", "other") && !chmod("a", 0640));
     struct timespec times[2] = {{1000000000, 5}, {1100000000, 7}};
     CHECK(!utimensat(AT_FDCWD, "a", times, 0) && !chown("a", 12, 34567) && !mknod("pipe", S_IFIFO | 0600, 0));
+    // Blocks are given out after all of this.
+    fd = make("program", 50000, 3);
+    CHECK(!fchmod(fd, 06755) && !futimens(fd, times));
+    close(fd);
     remount();
     NEED(!chdir(folder));
     CHECK(is("a", 300000, 9) && is("other", 300000, 9) && is("short", 300000, 9) && is("empty", 0, 0));
@@ -205,6 +209,8 @@ static void what_stays(void) {
     struct stat about;
     CHECK(!stat("a", &about) && about.st_nlink == 2 && (about.st_mode & 07777) == 0640);
     CHECK(about.st_mtime == 1100000000 && about.st_uid == 12 && about.st_gid == 34567);
+    CHECK(!stat("program", &about) && (about.st_mode & 07777) == 06755 && is("program", 50000, 3));
+    CHECK(about.st_atim.tv_nsec == 5 && about.st_mtim.tv_sec == 1100000000 && about.st_mtim.tv_nsec == 7);
     CHECK(!stat("pipe", &about) && S_ISFIFO(about.st_mode));
 }
 

@@ -87,6 +87,9 @@ struct Block {
     is_logged: bool,
     /// Whose checksums are known to be right: the block's, or that of one inode by bit.
     checked: u32,
+    /// It is a node of extents whose entries were looked at, and nothing else has been written
+    /// there.
+    is_ordered: bool,
     seal: Seal,
 }
 
@@ -182,6 +185,7 @@ impl Cache {
             is_waiting: false,
             is_logged: false,
             checked: 0,
+            is_ordered: false,
             seal: Seal::None,
         };
         let place = match self.unused.pop() {
@@ -210,12 +214,26 @@ impl Cache {
         self.blocks[place].checked |= bits;
     }
 
+    pub(crate) fn is_ordered(&self, place: usize) -> bool {
+        self.blocks[place].is_ordered
+    }
+
+    pub(crate) fn set_ordered(&mut self, place: usize) {
+        self.blocks[place].is_ordered = true;
+    }
+
     pub(crate) fn set_seal(&mut self, place: usize, seal: Seal) {
         self.blocks[place].seal = seal;
     }
 
     /// A block's bytes, to be changed; they wait for a commit from now on.
     pub(crate) fn edit(&mut self, place: usize) -> &mut [u8] {
+        self.blocks[place].is_ordered = false;
+        self.edit_node(place)
+    }
+
+    /// Like [`edit`](Self::edit), by who keeps a node's entries in order.
+    pub(crate) fn edit_node(&mut self, place: usize) -> &mut [u8] {
         let block = &mut self.blocks[place];
         if block.change != self.change {
             let mut bytes = match self.spare.pop() {
@@ -284,6 +302,7 @@ impl Cache {
             };
             let block = &mut self.blocks[place];
             (block.bytes, block.is_waiting, block.change) = (bytes, is_waiting, 0);
+            block.is_ordered = false;
             if !is_waiting {
                 self.waiting.remove(&number);
             }

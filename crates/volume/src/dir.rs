@@ -105,6 +105,15 @@ fn room(bytes: &[u8], end: usize, name: usize) -> Result<Option<Room>> {
     Ok(None)
 }
 
+/// # Errors
+/// [`ErrorKind::Corrupted`]: a program would take the name for a path, or for none.
+pub(crate) fn may_be_listed(name: &[u8]) -> Result<()> {
+    match name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        true => Err(ErrorKind::Corrupted),
+        false => Ok(()),
+    }
+}
+
 impl<D: Device> Volume<D> {
     /// Bytes of a block of entries, without its tail.
     pub(crate) fn entries_end(&self) -> usize {
@@ -159,6 +168,12 @@ impl<D: Device> Volume<D> {
         found.first().map(|extent| extent.start).ok_or(ErrorKind::Corrupted)
     }
 
+    /// Whether a directory has an index that is kept. On a volume without the feature, names are
+    /// added and looked for beside what index there was.
+    pub(crate) fn is_indexed(&self, dir: &Inode) -> bool {
+        dir.has(inode::INDEX) && self.layout.has_indexes
+    }
+
     /// Whether a block of an indexed directory is of its index: its one entry is none, and takes
     /// all of it; or the first, whose second entry does.
     fn is_of_index(&mut self, dir: &Inode, block: u64, place: u64) -> Result<bool> {
@@ -208,17 +223,29 @@ impl<D: Device> Volume<D> {
         bytes
     }
 
+    /// Whether an inode is such as names lead to: not the journal's, or one that a volume keeps for
+    /// itself.
+    pub(crate) fn may_have_name(&self, ino: u32) -> bool {
+        let layout = &self.layout;
+        let is_files = (layout.first_inode..=layout.inodes).contains(&ino) && ino != layout.journal;
+        is_files || ino == self.root()
+    }
+
     /// Looks for a name in one block.
     pub(crate) fn search(&mut self, place: u64, end: usize, name: &[u8]) -> Result<Option<Place>> {
-        let mut before = None;
+        let (mut before, mut found) = (None, None);
         for entry in entries(self.store.read(place)?, end) {
             let entry = entry?;
             if entry.ino != 0 && entry.name == name {
-                return Ok(Some(Place { ino: entry.ino, block: place, at: entry.at, before }));
+                found = Some(Place { ino: entry.ino, block: place, at: entry.at, before });
+                break;
             }
             before = Some(entry.at);
         }
-        Ok(None)
+        match found {
+            Some(found) if !self.may_have_name(found.ino) => Err(ErrorKind::Corrupted),
+            found => Ok(found),
+        }
     }
 
     /// Where a directory has a name.
@@ -232,7 +259,7 @@ impl<D: Device> Volume<D> {
             return Err(ErrorKind::InvalidInput);
         }
         if !is_dots
-            && dir.has(inode::INDEX)
+            && self.is_indexed(dir)
             && let Some(found) = self.find_hashed(dir, name)?
         {
             return Ok(found);
@@ -279,7 +306,7 @@ impl<D: Device> Volume<D> {
         mode: u16,
     ) -> Result<()> {
         let entry = (ino, self.entry_kind(mode), name);
-        if dir.has(inode::INDEX) && self.layout.has_indexes {
+        if self.is_indexed(dir) {
             return self.add_hashed(dir, entry);
         }
         let blocks = self.dir_blocks(dir)?;
@@ -407,6 +434,7 @@ impl<D: Device> Volume<D> {
                 if entry.ino == 0 || at < from {
                     continue;
                 }
+                may_be_listed(entry.name)?;
                 if found.len() == max {
                     return Ok(found);
                 }

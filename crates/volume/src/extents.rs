@@ -42,9 +42,6 @@ const FREED_AT_ONCE: usize = 8;
 pub(crate) const MOST_BLOCKS: u64 = u32::MAX as u64;
 /// Nodes that an insertion may have to split.
 const ROUNDS: usize = 4 * (MOST_LEVELS + 1);
-/// How a node's block is remembered whose entries were looked at.
-const ORDERED: u32 = 2;
-
 /// Blocks of a file that lie in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
@@ -176,7 +173,7 @@ impl<D: Device> Volume<D> {
         let seal = self.extents_seal(inode);
         match block {
             0 => Ok(inode.map_mut()),
-            _ => self.store.edit_sealed(block, seal),
+            _ => self.store.edit_node(block, seal),
         }
     }
 
@@ -192,7 +189,7 @@ impl<D: Device> Volume<D> {
         if block != 0 {
             let seal = self.extents_seal(inode);
             let place = self.store.check(block, seal)?;
-            is_ordered = self.store.cache.checked(place) & ORDERED != 0;
+            is_ordered = self.store.cache.is_ordered(place);
         }
         let node = self.node(inode, block)?;
         let (count, most) = (usize::from(get16(node, COUNT)), usize::from(get16(node, MOST)));
@@ -230,7 +227,7 @@ impl<D: Device> Volume<D> {
         }
         if block != 0 {
             let place = self.store.place(block)?;
-            self.store.cache.set_checked(place, ORDERED);
+            self.store.cache.set_ordered(place);
         }
         Ok((count, most))
     }

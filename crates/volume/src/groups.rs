@@ -12,6 +12,8 @@
 //! descriptor may be of different times. What the bitmap says is as good as anything else there, so
 //! its checksum is not looked at. `e2fsck` is still the one to ask about such a volume.
 
+use alloc::vec::Vec;
+
 use crate::bytes::{get16, get32, put16, put32};
 use crate::cache::Seal;
 use crate::layout::{self, Layout};
@@ -202,7 +204,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// [`ErrorKind::Corrupted`]; I/O.
     pub(crate) fn survey(&mut self) -> Result<()> {
-        let (mut free_blocks, mut free_inodes) = (0, 0);
+        let (mut free_blocks, mut free_inodes) = (0, 0_u32);
         let table = self.layout.table_len();
         let last = self.layout.descriptor(self.layout.groups - 1).0;
         for number in 0..self.layout.groups {
@@ -214,7 +216,7 @@ impl<D: Device> Volume<D> {
             }
             let group = self.group(number)?;
             free_blocks += u64::from(group.free_blocks);
-            free_inodes += group.free_inodes;
+            free_inodes = free_inodes.saturating_add(group.free_inodes);
             self.zones.add(self.layout.start(number), self.layout.copies(number));
             self.zones.add(group.blocks, 1);
             self.zones.add(group.inodes, 1);
@@ -226,7 +228,7 @@ impl<D: Device> Volume<D> {
         Ok(())
     }
 
-    /// A group with a bitmap that can be used.
+    /// A group with a bitmap that can be used; one that was never written is made.
     fn with_map(&mut self, number: u32, map: Map) -> Result<(Group, u64)> {
         let mut group = self.group(number)?;
         let (block, flag) = match map {
@@ -268,27 +270,36 @@ impl<D: Device> Volume<D> {
         Ok((sum as u16, (sum >> 16) as u16))
     }
 
-    /// Makes a bitmap of which nothing was ever used: ones are for what the group keeps of the
-    /// volume's own, and for what isn't there behind its end.
+    /// Makes a bitmap of which nothing was ever used.
     fn make_map(&mut self, number: u32, group: &Group, map: Map) {
-        let (start, len) = (self.layout.start(number), self.layout.len(number));
-        let copies = self.layout.copies(number).min(len);
-        let table = self.layout.table_len();
-        let bits = 8 * self.layout.block_size;
-        if map == Map::Inodes {
-            let bitmap = self.store.fresh(group.inodes, Seal::None);
-            set(bitmap, self.layout.group_inodes as usize..bits, true);
-            return;
+        match map {
+            Map::Blocks => {
+                let made = self.block_map(number, group);
+                self.store.fresh(group.blocks, Seal::None).copy_from_slice(&made);
+            }
+            Map::Inodes => {
+                let bits = 8 * self.layout.block_size;
+                let bitmap = self.store.fresh(group.inodes, Seal::None);
+                set(bitmap, self.layout.group_inodes as usize..bits, true);
+            }
         }
-        let bitmap = self.store.fresh(group.blocks, Seal::None);
-        set(bitmap, 0..copies as usize, true);
-        set(bitmap, len as usize..bits, true);
+    }
+
+    /// The bitmap of a group's blocks of which none was ever given out: ones are for what the group
+    /// keeps of the volume's own, and for what isn't there behind its end.
+    fn block_map(&self, number: u32, group: &Group) -> Vec<u8> {
+        let (start, len) = (self.layout.start(number), self.layout.len(number));
+        let mut bitmap = alloc::vec![0; self.layout.block_size];
+        set(&mut bitmap, 0..self.layout.copies(number).min(len) as usize, true);
+        set(&mut bitmap, len as usize..8 * self.layout.block_size, true);
+        let table = self.layout.table_len();
         for (first, count) in [(group.blocks, 1), (group.inodes, 1), (group.table, table)] {
             let mine = first.max(start)..(first + count).min(start + len).max(start);
             if mine.start < mine.end {
-                set(bitmap, (mine.start - start) as usize..(mine.end - start) as usize, true);
+                set(&mut bitmap, (mine.start - start) as usize..(mine.end - start) as usize, true);
             }
         }
+        bitmap
     }
 
     /// Remembers that a bitmap needs another checksum.
@@ -338,6 +349,9 @@ impl<D: Device> Volume<D> {
             let from = if n == 0 { at } else { 0 };
             // A group that is damaged is left alone.
             let Ok((found, len)) = self.find_run(number, from, most) else { continue };
+            if self.zones.meet(self.layout.start(number) + found as u64, len) {
+                continue;
+            }
             if len > best.map_or(0, |(_, _, len)| len) {
                 best = Some((number, found, len));
             }
@@ -349,9 +363,6 @@ impl<D: Device> Volume<D> {
         }
         let (number, found, len) = best.ok_or(ErrorKind::NoSpace)?;
         let start = self.layout.start(number) + found as u64;
-        if self.zones.meet(start, len) {
-            return Err(ErrorKind::Corrupted);
-        }
         let (mut group, block) = self.with_map(number, Map::Blocks)?;
         let bitmap = self.store.edit(block)?;
         set(bitmap, found..found + len as usize, true);
@@ -364,13 +375,20 @@ impl<D: Device> Volume<D> {
     }
 
     /// The first run of so many free blocks of a group, from `at` on and then from its start, or
-    /// the longest; but one that begins at `at`, however long.
+    /// the longest; but one that begins at `at`, however long. The group stays as it is.
     fn find_run(&mut self, number: u32, at: usize, most: u64) -> Result<(usize, u64)> {
-        let (group, block) = self.with_map(number, Map::Blocks)?;
+        let group = self.group(number)?;
         let end = self.layout.len(number) as usize;
         let most = (most as usize).min(group.free_blocks as usize);
-        let place = self.store.place(block)?;
-        let bits = self.store.cache.bytes(place);
+        let made;
+        let bits = if group.flags & NO_BLOCKS != 0 {
+            made = self.block_map(number, &group);
+            &made[..]
+        } else {
+            let (_, block) = self.with_map(number, Map::Blocks)?;
+            let place = self.store.place(block)?;
+            self.store.cache.bytes(place)
+        };
         let busy = self.busy.get(&number).map(|busy| &**busy);
         let mut best = (0, 0);
         for (from, to) in [(at, end), (0, at.min(end))] {
@@ -463,7 +481,7 @@ impl<D: Device> Volume<D> {
             }
             set(self.store.edit(block)?, bit..bit + 1, true);
             group.free_inodes -= 1;
-            group.dirs += u32::from(is_dir);
+            group.dirs = group.dirs.saturating_add(is_dir.into());
             group.unused = group.unused.min((end - bit - 1) as u32);
             self.set_group(number, &group)?;
             self.note_map(number, Map::Inodes);
@@ -486,7 +504,7 @@ impl<D: Device> Volume<D> {
             return Err(ErrorKind::Corrupted);
         }
         set(self.store.edit(block)?, bit..bit + 1, false);
-        group.free_inodes = (group.free_inodes + 1).min(self.layout.group_inodes);
+        group.free_inodes = group.free_inodes.saturating_add(1).min(self.layout.group_inodes);
         group.dirs = group.dirs.saturating_sub(u32::from(is_dir));
         self.set_group(number, &group)?;
         self.note_map(number, Map::Inodes);

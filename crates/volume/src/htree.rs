@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 
 use crate::bytes::{get16, get32, put, put16, put32};
 use crate::cache::Seal;
-use crate::dir::{entries, needs, put_entry, Place};
+use crate::dir::{entries, may_be_listed, needs, put_entry, Place};
 use crate::hash::hash;
 use crate::inode::{self, Inode};
 use crate::{Device, ErrorKind, Result, Volume};
@@ -359,12 +359,14 @@ impl<D: Device> Volume<D> {
         let (end, seed) = (self.entries_end(), self.layout.hash_seed);
         let mut way = self.way(dir, version, behind.map_or(0, |(hash, _)| hash))?;
         let (mut found, mut sorted) = (Vec::<Listed>::new(), 0);
-        let mut chained = 0;
+        let (mut chained, mut left) = (0, self.dir_blocks(dir)?);
         loop {
+            left = left.checked_sub(1).ok_or(ErrorKind::Corrupted)?;
             for entry in entries(self.store.read(way.leaf)?, end) {
                 let entry = entry?;
                 let hashes = hash(entry.name, version, &seed);
                 if entry.ino != 0 && behind.is_none_or(|behind| hashes > behind) {
+                    may_be_listed(entry.name)?;
                     found.push((hashes, entry.ino, entry.kind, entry.name.to_vec()));
                 }
             }

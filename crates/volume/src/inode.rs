@@ -158,17 +158,25 @@ impl Inode {
         put16(&mut self.raw, high, (block >> 32) as u16);
     }
 
-    pub(crate) fn seconds(&self, time: Time) -> u32 {
-        get32(&self.raw, time.at)
+    /// Whether it has a field beyond the first 128 bytes.
+    fn has_field(&self, at: usize) -> bool {
+        at + 4 <= EXTRA + self.extra()
+    }
+
+    pub(crate) fn time(&self, time: Time) -> Timestamp {
+        let seconds = i64::from(get32(&self.raw, time.at) as i32);
+        if !self.has_field(time.extra) {
+            return Timestamp::new(seconds, 0);
+        }
+        let extra = get32(&self.raw, time.extra);
+        Timestamp::new(seconds + (i64::from(extra & 3) << 32), (extra >> 2).min(999_999_999))
     }
 
     pub(crate) fn set_time(&mut self, time: Time, to: Timestamp) {
-        let has = |at: usize| at + 4 <= EXTRA + self.extra();
-        let has_extra = has(time.extra);
-        if time.at < EXTRA || has(time.at) {
+        if time.at < EXTRA || self.has_field(time.at) {
             put32(&mut self.raw, time.at, to.sec as u32);
         }
-        if has_extra {
+        if self.has_field(time.extra) {
             // Seconds beyond what 32 bits with a sign can say.
             let epoch = ((to.sec - i64::from(to.sec as i32)) >> 32) as u32 & 3;
             put32(&mut self.raw, time.extra, epoch | to.nsec << 2);

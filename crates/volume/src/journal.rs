@@ -81,8 +81,9 @@ const FAILED: u32 = 0xffff_fffb;
 /// A transaction takes this part of the log at most. There is room for half of the log, since
 /// the last change of a transaction may go beyond.
 const PART: u32 = 3;
-/// Blocks of the smallest log.
-const LEAST: u32 = 256;
+/// Blocks of the smallest log, behind its superblock, as `mke2fs` makes it: a change of the largest
+/// kind, which frees extents from a tree whose nodes have one entry each, takes some hundred.
+const LEAST: u32 = 1023;
 
 pub(crate) fn get(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |it| u32::from_be_bytes(*it))

@@ -58,7 +58,7 @@ mod store;
 mod sums;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use extents::Extent;
@@ -349,6 +349,8 @@ pub struct Volume<D: Device> {
     /// Inodes without names (`orphans`), and those of the change that goes on.
     orphans: Vec<u32>,
     lost: Vec<u32>,
+    /// Those of `orphans` that are damaged and can't be freed: `e2fsck` is to.
+    stuck: BTreeSet<u32>,
     /// Where the next file's data may begin.
     next_data: u64,
     index: Index,
@@ -444,6 +446,7 @@ impl<D: Device> Volume<D> {
             maps: BTreeMap::new(),
             orphans: Vec::new(),
             lost: Vec::new(),
+            stuck: BTreeSet::new(),
             next_data: 0,
             index: Index::new(limits.cache_lines * LINE),
             clock,
@@ -718,7 +721,7 @@ impl<D: Device> Volume<D> {
             given.push(part);
         }
         if !given.is_empty() {
-            self.touch_data(&mut inode);
+            self.touch(&mut inode);
             self.put_inode(&inode)?;
         }
         for part in given {
@@ -757,16 +760,6 @@ impl<D: Device> Volume<D> {
         Ok(if data == group { self.next_data } else { self.layout.start(group) })
     }
 
-    /// A file's contents have changed.
-    fn touch_data(&self, inode: &mut Inode) {
-        let now = self.now();
-        inode.set_time(inode::MTIME, now);
-        inode.set_time(inode::CTIME, now);
-        // Rights that a program's file gives to all who run it.
-        let mode = inode.mode() & !0o4000;
-        inode.set_mode(if mode & 0o111 != 0 { mode & !0o2000 } else { mode });
-    }
-
     /// Changes the size on the disk. Blocks wholly behind it are freed; what the last one holds
     /// behind the size is the host's to clear.
     ///
@@ -797,7 +790,7 @@ impl<D: Device> Volume<D> {
                 return Err(ErrorKind::Unsupported);
             }
             inode.set_size(size);
-            volume.touch_data(&mut inode);
+            volume.touch(&mut inode);
             if size >> 31 != 0 {
                 volume.set_feature(layout::RO_COMPAT, layout::LARGE_FILE, true);
             }
@@ -832,7 +825,7 @@ impl<D: Device> Volume<D> {
                 }
                 let left = volume.free_last(&mut inode, from, end)?.unwrap_or(from);
                 note(&mut inode, left);
-                volume.touch_data(&mut inode);
+                volume.touch(&mut inode);
                 volume.put_inode(&inode)?;
                 Ok(left)
             })?;
@@ -866,7 +859,7 @@ impl<D: Device> Volume<D> {
     /// Frees an inode that has no name any more and that the host no longer uses.
     ///
     /// # Errors
-    /// I/O and damage; mounting again frees it then.
+    /// I/O and damage: mounting again, or `e2fsck`, frees it then, and it keeps no volume in use.
     ///
     /// ```
     /// # volume::example::run(|volume| {
@@ -917,7 +910,8 @@ impl<D: Device> Volume<D> {
         // Data first, and then what makes it reachable, whatever of that a crash leaves.
         let failed = |_| ErrorKind::Io;
         self.store.device.flush().map_err(failed)?;
-        if self.store.cache.waiting() > 0 {
+        // What an earlier commit has failed to write is tried again.
+        if self.store.cache.held() > 0 {
             self.store.cache.committed();
             self.store.write_logged().map_err(failed)?;
             self.store.cache.checkpointed();
@@ -1011,7 +1005,7 @@ impl<D: Device> Volume<D> {
     /// # Ok::<(), ErrorKind>(())
     /// ```
     pub fn unmount(&mut self) -> Result<()> {
-        if !self.orphans.is_empty() {
+        if self.orphans.len() > self.stuck.len() {
             return Err(ErrorKind::Busy);
         }
         if self.is_read_only {

@@ -44,10 +44,10 @@ pub struct Attributes {
     pub size: u64,
     /// In units of 512 bytes.
     pub blocks: u64,
-    /// Seconds since 1970.
-    pub atime: u32,
-    pub mtime: u32,
-    pub ctime: u32,
+    /// In whole seconds where inodes are small.
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
     /// Major and minor number of a device.
     pub device: Option<(u32, u32)>,
     /// Its blocks are found by extents, which is what can be written here.
@@ -239,9 +239,9 @@ impl<D: Device> Volume<D> {
             links: inode.links().into(),
             size: inode.size(),
             blocks: self.inode_blocks(inode),
-            atime: inode.seconds(inode::ATIME),
-            mtime: inode.seconds(inode::MTIME),
-            ctime: inode.seconds(inode::CTIME),
+            atime: inode.time(inode::ATIME),
+            mtime: inode.time(inode::MTIME),
+            ctime: inode.time(inode::CTIME),
             device: is_device.then(|| device(inode.map())),
             has_extents: inode.has(inode::EXTENTS),
             flags: inode.flags(),
@@ -370,7 +370,7 @@ impl<D: Device> Volume<D> {
         }
         if !self.index.has(dir) {
             let inode = self.inode(dir)?;
-            let is_walked = inode.is_dir() && !inode.has(inode::INDEX);
+            let is_walked = inode.is_dir() && !self.is_indexed(&inode);
             if !is_walked || inode.size() <= FEW_BLOCKS * self.block_size() {
                 return Ok(Known::Unknown);
             }
@@ -426,7 +426,7 @@ impl<D: Device> Volume<D> {
             Cursor::Hashed { hash, minor } => Some((hash, minor)),
         };
         self.dir_blocks(&inode)?;
-        if !inode.has(inode::INDEX) {
+        if !self.is_indexed(&inode) {
             return match behind {
                 None => self.list_by_offset(&inode, 0, max),
                 Some(_) => Err(ErrorKind::InvalidInput),
@@ -568,11 +568,12 @@ impl<D: Device> Volume<D> {
         Ok(parent)
     }
 
-    /// Names of a directory have changed.
-    fn touch(&self, dir: &mut Inode) {
+    /// What an inode holds has changed. Rights that a file gives to all who run it are the host's to
+    /// take away, as the program writes: this may come long after that.
+    pub(crate) fn touch(&self, inode: &mut Inode) {
         let now = self.now();
-        dir.set_time(inode::MTIME, now);
-        dir.set_time(inode::CTIME, now);
+        inode.set_time(inode::MTIME, now);
+        inode.set_time(inode::CTIME, now);
     }
 
     fn add_link(&self, inode: &mut Inode) -> Result<()> {

@@ -14,10 +14,15 @@ impl<D: Device> Volume<D> {
         self.lost.push(inode.ino);
     }
 
-    /// Takes an inode out of the list.
+    /// Where the list has an inode: it is likely to be near the end.
+    fn orphan_at(&self, ino: u32) -> Result<usize> {
+        let at = self.orphans.iter().rposition(|&other| other == ino);
+        at.ok_or(ErrorKind::InvalidInput)
+    }
+
+    /// Takes an inode out of the list on the volume.
     fn remove_orphan(&mut self, inode: &Inode) -> Result<()> {
-        let at = self.orphans.iter().rposition(|&ino| ino == inode.ino);
-        let at = at.ok_or(ErrorKind::InvalidInput)?;
+        let at = self.orphan_at(inode.ino)?;
         match self.orphans.get(at + 1) {
             Some(&before) => {
                 let mut before = self.inode(before)?;
@@ -58,12 +63,21 @@ impl<D: Device> Volume<D> {
 
     /// Frees an inode in steps that may be committed apart.
     pub(crate) fn reap_all(&mut self, ino: u32) -> Result<()> {
-        if !self.orphans.contains(&ino) {
-            return Err(ErrorKind::InvalidInput);
-        }
+        let at = self.orphan_at(ino)?;
         let now = self.now();
-        while !self.attempt(|volume| volume.reap_some(ino, now))? {}
-        self.orphans.retain(|&other| other != ino);
+        loop {
+            match self.attempt(|volume| volume.reap_some(ino, now)) {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(kind) => {
+                    if !is_passing(kind) {
+                        self.stuck.insert(ino);
+                    }
+                    return Err(kind);
+                }
+            }
+        }
+        self.orphans.remove(at);
         self.index.forget(ino);
         Ok(())
     }
@@ -73,7 +87,7 @@ impl<D: Device> Volume<D> {
         let (mut list, mut next) = (alloc::vec::Vec::new(), self.counts.last_orphan);
         while next != 0 && list.len() < self.layout.inodes as usize {
             let Ok(inode) = self.inode(next) else { break };
-            if next < self.layout.first_inode || list.len() == MOST {
+            if next == self.root() || !self.may_have_name(next) || list.len() == MOST {
                 break;
             }
             list.push(next);
@@ -87,11 +101,12 @@ impl<D: Device> Volume<D> {
                 _ => self.cut_orphan(ino),
             };
             match done {
-                Err(ErrorKind::Corrupted | ErrorKind::InvalidInput) => break,
+                Err(kind) if !is_passing(kind) => break,
                 done => done?,
             }
         }
         self.orphans.clear();
+        self.stuck.clear();
         self.counts.last_orphan = 0;
         Ok(())
     }
@@ -108,9 +123,17 @@ impl<D: Device> Volume<D> {
             inode.set_deleted(0);
             volume.put_inode(&inode)
         })?;
-        self.orphans.retain(|&other| other != ino);
+        self.orphans.pop();
         Ok(())
     }
+}
+
+/// Whether a later attempt may do better: it isn't the volume that is damaged.
+fn is_passing(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Io | ErrorKind::JournalAborted | ErrorKind::NoMemory | ErrorKind::ReadOnly
+    )
 }
 
 /// Inodes that a mount looks at; more are left to `e2fsck`.

@@ -109,6 +109,14 @@ impl<D: Device> Store<D> {
         Ok(self.cache.edit(place))
     }
 
+    /// Like [`edit_sealed`](Self::edit_sealed), of a node whose entries stay in order: what is
+    /// known of that stays known.
+    pub(crate) fn edit_node(&mut self, number: u64, seal: Seal) -> Result<&mut [u8]> {
+        let place = self.check(number, seal)?;
+        self.cache.set_seal(place, seal);
+        Ok(self.cache.edit_node(place))
+    }
+
     /// A block of zeroes, in place of what it was.
     pub(crate) fn fresh(&mut self, number: u64, seal: Seal) -> &mut [u8] {
         let place = self.cache.fresh(number);

@@ -2,6 +2,7 @@
 //! and `debugfs`.
 
 mod common;
+mod crafted;
 mod crashes;
 mod extents;
 mod geometries;

@@ -137,7 +137,10 @@ impl Node {
             Kind::Fifo => Body::Fifo(Pipe::fifo(found.uid)?),
             _ => Body::Other,
         };
-        let time = |seconds: u32| Nanos::from(seconds) * SECOND;
+        let time = |time: volume::Timestamp| {
+            // What was before 1970 is shown as of then.
+            time.sec.max(0) as Nanos * SECOND + if time.sec < 0 { 0 } else { time.nsec.into() }
+        };
         let attr = Attr {
             perm: found.mode & 0o7777,
             nlink: found.links,
