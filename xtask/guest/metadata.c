@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
         put(name, (size_t)MEGABYTES << 20);
     }
     sync();
-    end("write 3 files of 8 MiB", 50);
+    end("write 3 files of 8 MiB", 30);
     begin();
     for (int n = 0; n < LARGE; n++) {
         snprintf(name, sizeof name, "large%d", n);

@@ -7,8 +7,8 @@
 //!          or: wakes the task that waits in read, write, flush
 //! ```
 //! A disk has 64 slots, made when it is found: a request takes one, with a copy of its list of
-//! pages, and nothing is allocated. When no slot or not enough of the ring is free, `submit`
-//! sleeps: so a program that writes much is held back to what the disk takes.
+//! pages, and nothing is allocated. When no slot is free, `submit` sleeps: so a program that writes
+//! much is held back to what the disk takes.
 //!
 //! I1: a slot is free (in `Shared::free`), in the ring, or done and about to be given back; the
 //! task that took it off `free` gives it back, but for a slot that no task waits for: that is given
@@ -27,13 +27,13 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
+use core::iter;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayVec;
 use machine::PageNo;
 
 use self::virtio::blk::{Full, Geometry, Op as QueueOp, Queue, SLOTS};
-use self::virtio::segments::Segments;
 use self::virtio::Found;
 use crate::arch::irq;
 use crate::devnum::device_number;
@@ -49,7 +49,7 @@ pub use text::{diskstats, partitions, stat};
 /// Bytes of a sector, the unit of every disk here.
 pub const SECTOR: usize = 512;
 /// Pages of one request at most.
-pub const MAX_PAGES: usize = 128;
+pub const MAX_PAGES: usize = 256;
 /// Bytes of one request at most.
 const MAX_BYTES: usize = MAX_PAGES * machine::PAGE_SIZE;
 /// Disks at most: one for each letter.
@@ -371,8 +371,7 @@ impl Disk {
 
     /// Starts a request as soon as there is room; returns its slot.
     fn start(&self, op: QueueOp, sector: u64, memory: Memory<'_>, done: Option<Done>) -> usize {
-        let segments = memory.segments();
-        let attempt = || self.try_start(op, sector, memory, &segments, done).ok();
+        let attempt = || self.try_start(op, sector, memory, done).ok();
         match attempt() {
             Some(slot) => slot,
             None => self.room.wait(attempt),
@@ -384,15 +383,24 @@ impl Disk {
         op: QueueOp,
         sector: u64,
         memory: Memory<'_>,
-        segments: &Segments,
         done: Option<Done>,
     ) -> core::result::Result<usize, Full> {
         let now = sched::now();
         let mut shared = self.shared.lock();
         let index = usize::from(*shared.free.last().ok_or(Full)?);
-        *self.slots[index].lock() =
-            Slot { op, data: memory.keep(), done, result: None, started: now };
-        shared.queue.start(index, op, sector, segments)?;
+        let mut slot = self.slots[index].lock();
+        slot.data.keep(memory);
+        (slot.op, slot.done, slot.result, slot.started) = (op, done, None, now);
+        match memory {
+            Memory::None => shared.queue.start(index, op, sector, iter::empty())?,
+            Memory::Pages(pages) => {
+                shared.queue.start(index, op, sector, segments::of_pages(pages))?;
+            }
+            Memory::Bytes(bytes) => {
+                shared.queue.start(index, op, sector, segments::of_bytes(bytes))?;
+            }
+        }
+        drop(slot);
         shared.free.pop();
         shared.stats.pass(now);
         shared.stats.in_flight += 1;
@@ -440,8 +448,7 @@ impl Disk {
         let mut shared = self.shared.lock();
         let index = shared.queue.finished()?;
         let mut slot = self.slots[index].lock();
-        let segments = slot.data.segments();
-        slot.result = Some(shared.queue.finish(index, slot.op, &segments));
+        slot.result = Some(shared.queue.finish(index));
         shared.stats.count(&slot);
         Some(index)
     }
@@ -456,37 +463,28 @@ impl From<Op> for QueueOp {
     }
 }
 
-impl Memory<'_> {
-    fn segments(self) -> Segments {
-        match self {
-            Memory::None => Segments::new(),
-            Memory::Pages(pages) => segments::of_pages(pages),
-            Memory::Bytes(bytes) => segments::of_bytes(bytes),
-        }
-    }
-
-    fn keep(self) -> Data {
-        match self {
-            Memory::None => Data::None,
-            Memory::Pages(pages) => Data::Pages(pages.iter().copied().collect()),
-            Memory::Bytes(bytes) => Data::Bytes(bytes),
-        }
-    }
-}
-
 impl Data {
+    /// Takes a copy of the list of pages, in place: it is large.
+    fn keep(&mut self, memory: Memory<'_>) {
+        match memory {
+            Memory::None => *self = Data::None,
+            Memory::Bytes(bytes) => *self = Data::Bytes(bytes),
+            Memory::Pages(pages) => {
+                if !matches!(self, Data::Pages(_)) {
+                    *self = Data::Pages(ArrayVec::new());
+                }
+                if let Data::Pages(kept) = self {
+                    kept.clear();
+                    kept.extend(pages.iter().copied());
+                }
+            }
+        }
+    }
+
     fn pages(&self) -> &[PageNo] {
         match self {
             Data::Pages(pages) => pages,
             Data::None | Data::Bytes(..) => &[],
-        }
-    }
-
-    fn segments(&self) -> Segments {
-        match self {
-            Data::None => Memory::None.segments(),
-            Data::Pages(pages) => Memory::Pages(pages).segments(),
-            Data::Bytes(bytes) => Memory::Bytes(*bytes).segments(),
         }
     }
 

@@ -234,12 +234,11 @@ impl Turn<'_> {
     }
 }
 
-/// The segments of a buffer. Apart, since a list for pages is large on the stack.
-#[inline(never)]
+/// The segments of a buffer.
 fn of_slice(buffer: &[u8]) -> ArrayVec<Segment, OF_MESSAGE> {
     // SAFETY: the thread whose turn it is has the buffers until the answer has come (I1).
     let bytes = unsafe { Bytes::new(buffer.as_ptr() as u64, buffer.len()) };
-    segments::of_bytes(bytes).into_iter().collect()
+    segments::of_bytes(bytes).collect()
 }
 
 /// The memory of a request: what the device reads and writes.

@@ -7,14 +7,11 @@ use crate::arch::layout;
 use crate::arch::tables;
 use crate::mem::frames::KERNEL;
 
-/// Segments of one request at most: 128 pages, and one more where bytes don't start at a page.
-pub const MAX_SEGMENTS: usize = 129;
-
 /// Bytes that lie together in memory.
 #[derive(Clone, Copy)]
 pub struct Segment {
     /// Their physical address.
-    at: u64,
+    pub(super) at: u64,
     pub(super) len: u32,
 }
 
@@ -26,23 +23,22 @@ impl Segment {
     }
 }
 
-/// The memory of one request.
-pub type Segments = ArrayVec<Segment, MAX_SEGMENTS>;
-
-/// Appends bytes of frames, to the last segment if they follow it.
-fn append(list: &mut Segments, at: u64, len: u32) {
-    match list.last_mut() {
-        Some(last) if last.at + u64::from(last.len) == at => last.len += len,
-        _ => list.push(Segment { at, len }),
-    }
+/// Makes one segment of those that follow each other.
+fn joined(parts: impl Iterator<Item = Segment>) -> impl Iterator<Item = Segment> {
+    let mut parts = parts.peekable();
+    core::iter::from_fn(move || {
+        let mut whole = parts.next()?;
+        while let Some(next) = parts.next_if(|next| whole.at + u64::from(whole.len) == next.at) {
+            whole.len += next.len;
+        }
+        Some(whole)
+    })
 }
 
-/// The segments of whole pages; at most 128.
-pub fn of_pages(pages: &[PageNo]) -> Segments {
-    let mut list = Segments::new();
-    let mut add = |page| append(&mut list, KERNEL.frames().bytes_at(page).0, PAGE_SIZE as u32);
-    pages.iter().for_each(|&page| add(page));
-    list
+/// The segments of whole pages.
+pub fn of_pages(pages: &[PageNo]) -> impl Iterator<Item = Segment> + '_ {
+    let each = |&page| Segment { at: KERNEL.frames().bytes_at(page).0, len: PAGE_SIZE as u32 };
+    joined(pages.iter().map(each))
 }
 
 /// Memory for a transfer.
@@ -100,29 +96,31 @@ impl Bytes {
     }
 }
 
-/// The segments of a transfer's memory, at most 128 pages of it.
-pub fn of_bytes(bytes: Bytes) -> Segments {
-    let mut list = Segments::new();
-    let mut from = match bytes.at {
-        At::Kernel(at) => at,
-        At::Frame(at) => {
-            append(&mut list, at, bytes.len as u32);
-            return list;
-        }
-    };
+/// The segments of a transfer's memory.
+pub fn of_bytes(bytes: Bytes) -> impl Iterator<Item = Segment> {
+    let (At::Kernel(mut from) | At::Frame(mut from)) = bytes.at;
     let end = from + bytes.len as u64;
-    while from < end {
+    let pages = core::iter::from_fn(move || {
         let next = (from + 1).next_multiple_of(PAGE_SIZE as u64).min(end);
-        let pa = tables::physical(from).expect("a buffer of the kernel's is mapped");
-        append(&mut list, pa, (next - from) as u32);
+        let len = next.checked_sub(from).filter(|&len| len > 0)? as u32;
+        let at = match bytes.at {
+            At::Kernel(_) => tables::physical(from).expect("a buffer of the kernel's is mapped"),
+            At::Frame(_) => from,
+        };
         from = next;
-    }
-    list
+        Some(Segment { at, len })
+    });
+    joined(pages)
 }
 
-/// The segments of `len` bytes, at most, of pages behind the first `skip` bytes; at most 128 pages.
-pub fn of_part(pages: &[PageNo], mut skip: u64, mut len: u64) -> Segments {
-    let mut part = Segments::new();
+/// The segments of `len` bytes, at most, of pages behind the first `skip` bytes; at most so many
+/// pages as the list has room for.
+pub fn of_part<const PAGES: usize>(
+    pages: &[PageNo],
+    mut skip: u64,
+    mut len: u64,
+) -> ArrayVec<Segment, PAGES> {
+    let mut part = ArrayVec::new();
     for Segment { at, len: bytes } in of_pages(pages) {
         let from = skip.min(u64::from(bytes));
         let take = (u64::from(bytes) - from).min(len);

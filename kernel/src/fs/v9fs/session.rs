@@ -435,7 +435,7 @@ impl Session {
             let first = (done as usize) / PAGE_SIZE;
             let some = &pages[first..pages.len().min(first + self.pages)];
             let skip = done - (first * PAGE_SIZE) as u64;
-            let part = segments::of_part(some, skip, len - done);
+            let part = segments::of_part::<MAX_PAGES>(some, skip, len - done);
             let count = segments::bytes(&part) as u32;
             match step(at + done, &part, count)? {
                 0 => break,
