@@ -1512,6 +1512,15 @@ static void folders_on_a_disk(void) {
     // With nobody else to run, the clock would go on to some distant time at each wait for the disk.
     BESIDE("making files on a disk", folder("/mnt/many", ON_DISK_NAMES));
     BESIDE("sync of many files", sync());
+    BESIDE("making, syncing and removing files on a disk", {
+        for (int round = 0; round < 5; round++) {
+            folder("/mnt/some", ON_DISK_NAMES / 5);
+            sync();
+            for (int i = 0; i < ON_DISK_NAMES / 5; i++) NEED(!unlink(numbered("/mnt/some", i)));
+            NEED(!rmdir("/mnt/some"));
+            sync();
+        }
+    });
     BESIDE("umount of many files on a disk", CHECK(!umount("/mnt")));
     BESIDE("mount of a disk", CHECK(!mount("/dev/vda", "/mnt", "ext4", 0, "")));
     // Of 64 MiB, in blocks of 1 KiB.

@@ -1,13 +1,19 @@
-// Work on a file system's metadata until it is on the first disk, and the requests that this makes there: 1.2 times those
-// that Linux 6.1 makes at most, which are said with each kind of work. Prints a line for each; the same program runs on Linux.
+// Work on a file system's metadata until it is on the first disk, and what this takes: requests to the disk, and time of the CPU.
+// 1.2 times of what Linux 6.1 takes at most, which is said with each kind of work. Prints a line for each; the same program runs on
+// Linux. With "time", where the clock counts instructions: a program that only computes has the CPU whenever nothing else wants it, so
+// the time it doesn't get is what the work took, by whichever thread of the kernel. Without, requests alone are counted.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,8 +22,24 @@ enum { FILES = 1000, LARGE = 3, MEGABYTES = 8, COMMITS = 200 };
 static char data[1 << 20];
 
 struct counts {
-    uint64_t reads, writes, sectors_read, sectors_written, nanos, cpu;
+    uint64_t reads, writes, sectors_read, sectors_written, busy;
 };
+
+// The program that computes; 0: there is none.
+static pid_t idler;
+
+static uint64_t nanos(clockid_t clock) {
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+static void must(int is_right, const char *what) {
+    if (is_right) return;
+    perror(what);
+    if (idler > 0) kill(idler, SIGKILL);
+    exit(1);
+}
 
 static struct counts now(void) {
     struct counts here = {0};
@@ -28,11 +50,11 @@ static struct counts now(void) {
                    &here.sectors_written) == 5 && strcmp(name, "vda") == 0)
             break;
     if (file != NULL) fclose(file);
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    here.nanos = (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    here.cpu = (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    clockid_t idle;
+    if (idler > 0) {
+        must(clock_getcpuclockid(idler, &idle) == 0, "clock_getcpuclockid");
+        here.busy = nanos(CLOCK_MONOTONIC) - nanos(idle);
+    }
     return here;
 }
 
@@ -42,21 +64,16 @@ static void begin(void) { before = now(); }
 
 static int failed, ran;
 
-// The work that `begin` began; Linux makes so many requests for it, or a bound stands for them.
-static void end(const char *what, uint64_t linux_makes) {
+// The work that `begin` began; Linux makes so many requests for it, or a bound stands for them, and takes so many microseconds.
+static void end(const char *what, uint64_t linux_makes, uint64_t linux_takes) {
     struct counts after = now();
-    int is_within = 5 * (after.reads - before.reads + after.writes - before.writes) <= 6 * linux_makes;
+    uint64_t requests = after.reads - before.reads + after.writes - before.writes, micros = (after.busy - before.busy) / 1000;
+    int is_within = 5 * requests <= 6 * linux_makes && (idler == 0 || 5 * micros <= 6 * linux_takes);
     failed += !is_within;
     ran++;
-    printf("%s %s: %lu reads, %lu writes; %lu sectors read, %lu written; %lu us, %lu of the CPU\n", is_within ? "ok" : "FAILED", what, after.reads - before.reads,
-           after.writes - before.writes, after.sectors_read - before.sectors_read,
-           after.sectors_written - before.sectors_written, (after.nanos - before.nanos) / 1000, (after.cpu - before.cpu) / 1000);
-}
-
-static void must(int is_right, const char *what) {
-    if (is_right) return;
-    perror(what);
-    exit(1);
+    printf("%-6s %-24s %5lu requests, Linux %5lu; %7lu us, Linux %7lu; %lu reads of %lu sectors, %lu writes of %lu\n", is_within ? "ok" : "FAILED",
+           what, requests, linux_makes, micros, linux_takes, after.reads - before.reads, after.sectors_read - before.sectors_read,
+           after.writes - before.writes, after.sectors_written - before.sectors_written);
 }
 
 static void put(const char *name, size_t bytes) {
@@ -107,12 +124,19 @@ static void commits(void) {
         close(journal);
         must(unlink("db-journal") == 0, "unlink");
     }
-    end("200 small transactions", 1185);
+    end("200 small transactions", 1185, 101100);
     close(db);
 }
 
 int main(int argc, char **argv) {
-    must(chdir(argc > 1 ? argv[1] : "/mnt") == 0, "chdir");
+    must(chdir("/mnt") == 0, "chdir");
+    if (argc > 1 && strcmp(argv[1], "time") == 0) {
+        must((idler = fork()) >= 0, "fork");
+        if (idler == 0) {
+            must(syscall(SYS_sched_setscheduler, 0, SCHED_IDLE, &(struct sched_param){0}) == 0, "sched_setscheduler");
+            for (;;) continue;
+        }
+    }
     memset(data, 5, sizeof data);
     setvbuf(stdout, NULL, _IONBF, 0);
     char name[64];
@@ -123,34 +147,35 @@ int main(int argc, char **argv) {
         put(name, 1000);
     }
     sync();
-    end("create 1000 files", 51);
+    end("create 1000 files", 51, 208900);
     begin();
     copy_all();
     sync();
-    end("copy 1000 files", 49);
+    end("copy 1000 files", 49, 223700);
     begin();
     remove_all("files");
     sync();
-    end("remove 1000 files", 6);
+    end("remove 1000 files", 6, 109400);
     begin();
     remove_all("copy");
     sync();
-    end("remove 1000 files again", 8);
+    end("remove 1000 files again", 8, 109800);
     begin();
     for (int n = 0; n < LARGE; n++) {
         snprintf(name, sizeof name, "large%d", n);
         put(name, (size_t)MEGABYTES << 20);
     }
     sync();
-    end("write 3 files of 8 MiB", 30);
+    end("write 3 files of 8 MiB", 30, 75250);
     begin();
     for (int n = 0; n < LARGE; n++) {
         snprintf(name, sizeof name, "large%d", n);
         must(unlink(name) == 0, name);
     }
     sync();
-    end("remove them", 7);
+    end("remove them", 7, 14100);
     commits();
+    if (idler > 0) kill(idler, SIGKILL), waitpid(idler, NULL, 0);
     printf("/bin/metadata: %d of %d cases hold\n", ran - failed, ran);
     return failed != 0;
 }

@@ -568,8 +568,8 @@ impl<D: Device> Volume<D> {
         Ok(parent)
     }
 
-    /// What an inode holds has changed. Rights that a file gives to all who run it are the host's to
-    /// take away, as the program writes: this may come long after that.
+    /// What an inode holds has changed. Rights that a file gives to all who run it are the host's
+    /// to take away, as the program writes: this may come long after that.
     pub(crate) fn touch(&self, inode: &mut Inode) {
         let now = self.now();
         inode.set_time(inode::MTIME, now);

@@ -46,22 +46,24 @@ impl Plug {
         (self.at, core::mem::take(&mut self.pages), self.blocks)
     }
 
-    /// Adds pages, as many as a request takes at most; returns those before if they must go first.
+    /// Adds the first of some pages, as many as a request has room for; returns how many, and those
+    /// before if they must go first.
     fn add(
         &mut self,
         at: u64,
         pages: &[PageNo],
         blocks: Blocks,
         most: usize,
-    ) -> Option<(u64, Pages, Blocks)> {
+    ) -> (usize, Option<(u64, Pages, Blocks)>) {
         let end = self.at + (self.pages.len() * PAGE_SIZE) as u64;
-        let is_next = end == at && self.blocks == blocks && self.pages.len() + pages.len() <= most;
+        let is_next = end == at && self.blocks == blocks && self.pages.len() < most;
         let before = if is_next || self.pages.is_empty() { None } else { Some(self.take()) };
         if self.pages.is_empty() {
             (self.at, self.blocks) = (at, blocks);
         }
-        self.pages.extend(pages.iter().copied());
-        before
+        let count = pages.len().min(most - self.pages.len());
+        self.pages.extend(pages[..count].iter().copied());
+        (count, before)
     }
 }
 
@@ -148,15 +150,19 @@ impl Data {
     /// [announced](Self::announce). They may wait in a [plug](Self::with_plug).
     pub(super) fn write(&self, at: u64, pages: &[PageNo], blocks: Blocks) {
         let most = self.disk.max_pages();
-        for (n, part) in pages.chunks(most).enumerate() {
-            let at = at + (n * most * PAGE_SIZE) as u64;
+        let mut done = 0;
+        while done < pages.len() {
+            let (at, rest) = (at + (done * PAGE_SIZE) as u64, &pages[done..]);
             let task = sched::current();
             if !self.is_plugged_by(task.id()) {
+                let part = &rest[..rest.len().min(most)];
                 self.start(at, part, blocks);
+                done += part.len();
                 continue;
             }
-            let before = PLUGS[self.index].lock().add(at, part, blocks, most);
+            let (count, before) = PLUGS[self.index].lock().add(at, rest, blocks, most);
             task.has_plug.store(true, Ordering::Relaxed);
+            done += count;
             if let Some((at, pages, blocks)) = before {
                 self.start(at, &pages, blocks);
             }

@@ -60,6 +60,12 @@ pub const CASES: &[Case] = &[
         ..guest("requests for metadata", &[("metadata", Libc::Musl)], &["/bin/metadata"])
     },
     Case {
+        disks: &[disks::ext4(256).blocks(4096)],
+        clock: Clock::Instructions,
+        seconds: 300,
+        ..guest("requests and time for metadata", &[("metadata", Libc::Musl)], &["/bin/metadata", "time"])
+    },
+    Case {
         disks: &[disks::ext4(64).without_indexes()],
         cpus: 4,
         seconds: 300,
