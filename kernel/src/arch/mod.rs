@@ -49,7 +49,7 @@
 //! * `Bases`, `fpu::State`: what else a switch saves: segment bases, vector state, which `accepts`
 //!   judges before it is loaded
 //! * `debug::Watch`: a task's watchpoints, which a switch loads
-//! * `switch::{Context, switch, entry_stack, on_stack}`: a new task's stack begins with the up-call
+//! * `switch::{Context, switch, entry_stack}`: a new task's stack begins with the up-call
 //!   `task_started` or `run_kernel_task`; `switch` returns when the context is switched to again
 //! * `abi`: the ABI of programs: numbers and registers of system calls, signal frames, a debugger's
 //!   view, names of the machine

@@ -1,9 +1,6 @@
 //! Kernel stacks: 32 KiB each, with an unmapped page below, so that an overflow is a fault and not
 //! a corruption.
 //!
-//! A library that was written for a desk needs more: [`Stack::large`] is for
-//! [`on_stack`](crate::arch::switch::on_stack).
-//!
 //! A stack's pages stay mapped when it is given back, and the next task takes it over: making a
 //! task costs no table work, and no CPU has to forget a kernel translation. Only when far more are
 //! free than are kept, after a crowd of threads, the page daemon takes the pages of most of them
@@ -30,10 +27,6 @@ pub const SIZE: u64 = 32 * 1024;
 const PAGES: u64 = SIZE / PAGE_SIZE as u64;
 /// Distance of two stacks: the lowest part is the guard.
 const STRIDE: u64 = 64 * 1024;
-/// A large stack takes the room of so many, but for one page.
-const LARGE: u64 = 3;
-/// Its pages.
-const LARGE_PAGES: u64 = LARGE * STRIDE / PAGE_SIZE as u64 - 1;
 /// Stacks at most: what one top-level table entry spans.
 const LIMIT: u64 = (1 << 39) / STRIDE;
 
@@ -48,21 +41,10 @@ struct Pool {
     free: Vec<u64>,
     /// Without.
     bare: Vec<u64>,
-    /// Large ones, with pages.
-    large: Vec<u64>,
-    /// Of both kinds; a large one counts by its room.
     made: u64,
-    /// Of the large kind.
-    larges: u64,
 }
 
-static POOL: SpinLock<Pool> = SpinLock::new(Pool {
-    free: Vec::new(),
-    bare: Vec::new(),
-    large: Vec::new(),
-    made: 0,
-    larges: 0,
-});
+static POOL: SpinLock<Pool> = SpinLock::new(Pool { free: Vec::new(), bare: Vec::new(), made: 0 });
 
 /// The stack that was given back last on each CPU, or 0: most of it is in that CPU's cache. Only
 /// that CPU looks; the kernel isn't preempted.
@@ -92,7 +74,7 @@ impl Stack {
             return Ok(Stack { top });
         }
         if let Some(&top) = pool.bare.last() {
-            map(top, SIZE)?;
+            map(top)?;
             pool.bare.pop();
             return Ok(Stack { top });
         }
@@ -104,31 +86,9 @@ impl Stack {
         fault::attempt(|| pool.free.try_reserve(made))?;
         fault::attempt(|| pool.bare.try_reserve(made))?;
         let top = layout::STACKS + (pool.made + 1) * STRIDE;
-        map(top, SIZE)?;
+        map(top)?;
         pool.made += 1;
         Ok(Stack { top })
-    }
-
-    /// A stack of 188 KiB. Its pages stay when it is given back, for the next.
-    ///
-    /// # Errors
-    /// [`NoMemory`].
-    pub fn large() -> Result<Large, NoMemory> {
-        let mut pool = POOL.lock();
-        if let Some(top) = pool.large.pop() {
-            return Ok(Large { top });
-        }
-        // As above: room for all that were made.
-        let made = pool.made as usize + 1;
-        fault::attempt(|| pool.large.try_reserve(made))?;
-        if pool.made + LARGE > LIMIT {
-            return Err(NoMemory);
-        }
-        let top = layout::STACKS + (pool.made + LARGE) * STRIDE;
-        map(top, LARGE_PAGES * PAGE_SIZE as u64)?;
-        pool.made += LARGE;
-        pool.larges += 1;
-        Ok(Large { top })
     }
 
     /// The first address above.
@@ -179,47 +139,29 @@ fn take_batch() -> Option<ArrayVec<u64, BATCH>> {
     Some(pool.free.drain(rest..).collect())
 }
 
-/// A stack to run something on now and then.
-pub struct Large {
-    top: u64,
-}
-
-impl Drop for Large {
-    fn drop(&mut self) {
-        POOL.lock().large.push(self.top);
-    }
-}
-
-impl Large {
-    /// The first address above.
-    pub fn top(&self) -> u64 {
-        self.top
-    }
-}
-
-fn map(top: u64, size: u64) -> Result<(), NoMemory> {
-    (1..=size / PAGE_SIZE as u64)
+fn map(top: u64) -> Result<(), NoMemory> {
+    (1..=PAGES)
         .try_for_each(|page| tables::map_if_absent(top - page * PAGE_SIZE as u64, Reserve::User))
 }
 
 /// Pages of all stacks, in use or not.
 pub fn pages() -> u64 {
     let pool = POOL.lock();
-    (pool.made - pool.bare.len() as u64) * PAGES + pool.larges * (LARGE_PAGES - LARGE * PAGES)
+    (pool.made - pool.bare.len() as u64) * PAGES
 }
 
-/// Stacks in use, the large ones counted by their room.
+/// Stacks in use.
 pub fn in_use() -> u64 {
     let near = NEAR.iter().filter(|near| near.load(Relaxed) != 0).count();
     let pool = POOL.lock();
-    pool.made - (pool.free.len() + pool.bare.len() + near) as u64 - LARGE * pool.large.len() as u64
+    pool.made - (pool.free.len() + pool.bare.len() + near) as u64
 }
 
 /// Heap bytes of the lists of free stacks, which only grow, with the most stacks that there were at
 /// once.
 pub fn list_bytes() -> usize {
     let pool = POOL.lock();
-    (pool.free.capacity() + pool.bare.capacity() + pool.large.capacity()) * size_of::<u64>()
+    (pool.free.capacity() + pool.bare.capacity()) * size_of::<u64>()
 }
 
 /// Whether an address lies below some stack: an overflow came there.

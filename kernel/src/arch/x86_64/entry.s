@@ -303,19 +303,6 @@ task_start_kernel:
     call {kernel_task}
     ud2
 
-# call_on_stack(call, argument, top): calls `call` with `argument` on another stack.
-.globl call_on_stack
-call_on_stack:
-    push rbp
-    mov rbp, rsp
-    mov rsp, rdx
-    mov rax, rdi
-    mov rdi, rsi
-    call rax
-    mov rsp, rbp
-    pop rbp
-    ret
-
 # switch_stacks(save: *mut u64, load: u64): callee-saved registers on the old stack, the rest is dead by the ABI.
 .balign 16
 .globl switch_stacks

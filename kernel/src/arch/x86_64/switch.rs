@@ -1,14 +1,13 @@
 //! Kernel stacks' contents: what a new task finds on its stack, the switch from one stack to
-//! another, a call on another.
+//! another.
 
 use core::cell::UnsafeCell;
 
 use super::regs::{UserRegs, BASES};
-use crate::mem::stack::{Large, Stack};
+use crate::mem::stack::Stack;
 
 extern "C" {
     fn switch_stacks(save: *mut u64, load: u64);
-    fn call_on_stack(call: extern "C" fn(*mut u8), argument: *mut u8, top: u64);
     fn task_start_user();
     fn task_start_kernel();
 }
@@ -80,28 +79,4 @@ pub unsafe fn switch(from: &Context, to: &Context) {
     // SAFETY: by the caller's promise; the stack pointers were left by earlier switches or by
     // `prepare`.
     unsafe { switch_stacks(from.0.get(), *to.0.get()) }
-}
-
-/// Runs `work` on another stack, and comes back. The thread may sleep meanwhile: where its
-/// registers are saved is its own affair.
-pub fn on_stack<T>(stack: &mut Large, work: impl FnOnce() -> T) -> T {
-    struct Call<F, T>(Option<F>, Option<T>);
-    extern "C" fn run<F: FnOnce() -> T, T>(call: *mut u8) {
-        // SAFETY: `call` is the one below, which outlives this and which no other CPU touches
-        // meanwhile.
-        let call = unsafe { &mut *call.cast::<Call<F, T>>() };
-        call.1 = call.0.take().map(|work| work());
-    }
-    fn runner<F: FnOnce() -> T, T>(_: &Call<F, T>) -> extern "C" fn(*mut u8) {
-        run::<F, T>
-    }
-    let mut call = Call(Some(work), None);
-    let run = runner(&call);
-    // SAFETY: the stack is this call's alone, by the exclusive borrow, and nothing of it is kept
-    // when the call is over.
-    unsafe { call_on_stack(run, (&raw mut call).cast(), stack.top()) };
-    match call.1 {
-        Some(result) => result,
-        None => unreachable!("the call has returned"),
-    }
 }
