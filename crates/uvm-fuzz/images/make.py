@@ -7,7 +7,11 @@ IMAGES = {
     "plain": (1, ["-O", PLAIN + ",^has_journal"]),
     "journal": (3, ["-O", PLAIN, "-J", "size=1"]),
     "checksums": (3, ["-O", "metadata_csum,^resize_inode", "-J", "size=1"]),
+    # Many small groups, of which most were never used; a folder with an index; a file of many extents.
+    "groups": (4, ["-O", PLAIN + ",^has_journal,64bit,^flex_bg", "-g", "512"]),
+    "unused": (4, ["-O", "uninit_bg,^metadata_csum,^resize_inode,^has_journal,^64bit", "-g", "512"]),
 }
+INDEXED = ["groups", "unused"]
 BLOCK = 1024
 
 with tempfile.TemporaryDirectory() as folder:
@@ -32,7 +36,10 @@ with tempfile.TemporaryDirectory() as folder:
             file.truncate(mib << 20)
         fixed = ["-U", "clear", "-E", "hash_seed=00000000-0000-0000-0000-000000000001,root_owner=0:0"]
         command = ["mke2fs", "-q", "-F", "-t", "ext4", "-b", str(BLOCK), "-N", "128", *fixed, *options, "-d", root, path]
-        subprocess.run(command, check=True, env=dict(os.environ, PATH=os.environ["PATH"] + ":/usr/sbin:/sbin"))
+        environment = dict(os.environ, PATH=os.environ["PATH"] + ":/usr/sbin:/sbin")
+        subprocess.run(command, check=True, env=environment)
+        if name in INDEXED:
+            subprocess.run(["e2fsck", "-fyD", path], check=False, env=environment, stdout=subprocess.DEVNULL)
         with open(path, "rb") as file:
             image = file.read()
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), "wb") as out:

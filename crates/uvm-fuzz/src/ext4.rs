@@ -2,13 +2,15 @@
 //! and changed.
 //!
 //! The images are in `images/`: their blocks that aren't nothing, each behind its number. Two have
-//! no checksums, one of them a journal; the third has both. An input is records of four bytes: most
-//! change a byte of one of these blocks, the others are calls.
+//! no checksums, one of them a journal; the third has both; two more have many groups, of one most
+//! were never used, and a folder with an index. An input is records of four bytes: most change a
+//! byte of one of these blocks, the others are calls.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
 use volume::{
-    Change, Clock, Cursor, Device, DeviceError, Limits, Mode, New, Rename, Timestamp, Volume,
+    AccessList, Change, Clock, Cursor, Device, DeviceError, Limits, Mode, New, Rename, Timestamp,
+    Volume,
 };
 
 const BLOCK: usize = 1024;
@@ -40,6 +42,8 @@ fn images() -> &'static [Image] {
             read(include_bytes!("../images/plain")),
             read(include_bytes!("../images/journal")),
             read(include_bytes!("../images/checksums")),
+            read(include_bytes!("../images/groups")),
+            read(include_bytes!("../images/unused")),
         ]
     })
 }
@@ -88,7 +92,10 @@ impl Clock for Now {
 /// If the volume does, or reads behind the disk's end.
 pub fn target(bytes: &[u8]) {
     let Some((&how, records)) = bytes.split_first() else { return };
-    let image = &images()[usize::from(how) % 3];
+    let image = match how & 0x40 {
+        0 => &images()[usize::from(how) % 3],
+        _ => &images()[3 + usize::from(how) % 2],
+    };
     let mut disk = vec![0; image.len * BLOCK];
     for (number, block) in &image.blocks {
         disk[number * BLOCK..][..BLOCK].copy_from_slice(block);
@@ -164,7 +171,7 @@ fn change(volume: &mut Volume<Disk>, seen: &mut Seen, call: &[u8]) {
     let nothing = (2, b"nothing".to_vec());
     let (at, old) = seen.names.get(b % seen.names.len().max(1)).cloned().unwrap_or(nothing);
     let size = (c as u64) << (b % 40);
-    match (call[0] - CALLS) % 14 {
+    match (call[0] - CALLS) % 19 {
         0 => {
             if let Ok(made) = volume.create(dir, new.as_bytes(), New::File, 0o644, (0, 0)) {
                 seen.others.push(made.ino);
@@ -193,6 +200,19 @@ fn change(volume: &mut Volume<Disk>, seen: &mut Seen, call: &[u8]) {
         10 => drop(volume.sync()),
         11 => drop(volume.extents(ino, size, u64::MAX - size)),
         12 => drop(volume.reap(ino)),
+        14 => drop(volume.rename(at, &old, dir, new.as_bytes(), Rename::NoReplace)),
+        15 => {
+            if let Some((other, name)) = seen.names.get(a % seen.names.len().max(1)) {
+                drop(volume.rename(at, &old, *other, name, Rename::Exchange));
+            }
+        }
+        16 => drop(volume.allocate(ino, (a as u64) << 10, size)),
+        17 => {
+            let value = vec![b'v'; 4 * (a + c)];
+            let _ = volume.set_access_list(ino, AccessList::Own, &value);
+            let _ = volume.access_list(ino, AccessList::Default);
+        }
+        18 => volume.forget(),
         _ => drop(volume.change(ino, &Change { perm: Some(c as u32), ..Change::default() })),
     }
 }
