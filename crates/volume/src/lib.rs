@@ -1021,6 +1021,7 @@ impl<D: Device> Volume<D> {
             journal.close(&mut self.store.device)?;
         }
         self.is_read_only = true;
+        self.forget();
         Ok(())
     }
 

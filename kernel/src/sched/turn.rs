@@ -10,7 +10,7 @@ use super::{clock, count_time, current, others_ready, schedule, Leaves, Nanos, W
 use crate::arch::{cpu, io};
 
 /// How long a thread of the kernel that was woken may run while others wait.
-pub(super) const TURN: Nanos = 1_000_000;
+pub(super) const TURN: Nanos = 100_000;
 /// Bytes copied between two checks for waiting threads: a fraction of a millisecond.
 const LOOK: usize = 64 * 1024;
 
