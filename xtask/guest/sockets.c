@@ -1144,10 +1144,33 @@ static void unread_bytes_are_bounded(void) {
     CHECK(send(pair[0], block, sizeof block, MSG_DONTWAIT) == sizeof block);
 }
 
+// What answers a question about all interfaces comes whole, or not at all, however little room there is.
+static void dumps_have_their_ends(void) {
+    enum { NEWLINK = 16, GETLINK = 18, DONE = 3 };
+    struct { unsigned len; unsigned short type, flags; unsigned sequence, port; char body[16]; } ask = {32, GETLINK, 0x301, 0, 0, {0}};
+    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK, 0), small = 1;
+    unsigned open = 0, whole = 0;
+    NEED(fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small));
+    for (ask.sequence = 1; ask.sequence < 50; ask.sequence++) CHECK(send(fd, &ask, 32, 0) == 32);
+    static _Alignas(8) char buffer[32768];
+    for (ssize_t got; (got = recv(fd, buffer, sizeof buffer, 0)) > 0 || errno == ENOBUFS;) {
+        struct head { unsigned len; unsigned short type, flags; unsigned sequence, port; } *one;
+        for (ssize_t at = 0; at + 16 <= got; at += (one->len + 3) & ~3u) {
+            one = (void *)(buffer + at);
+            NEED(one->len >= 16);
+            if (one->type == NEWLINK) CHECK(!open || open == one->sequence), open = one->sequence;
+            if (one->type == DONE) CHECK(open == one->sequence), open = 0, whole++;
+        }
+    }
+    CHECK(errno == EAGAIN && !open && whole > 0);
+    close(fd);
+}
+
 int main(int argc, char **argv) {
     loopback_up();
     static const struct test_case cases[] = {
         {"stream pairs", stream_pairs},
+        {"dumps have their ends", dumps_have_their_ends},
         {"all bytes in order", all_bytes_in_order},
         {"many small sends", many_small_sends},
         {"ends of pairs", ends_of_pairs},

@@ -358,12 +358,11 @@ fn act(socket: &Socket, request: &Request) -> Result<()> {
             _ if UNICAST_GETS.contains(&kind) => {}
             _ => return Err(EOPNOTSUPP),
         }
-        reply.send(socket);
         let mut end = Reply::new(socket, request);
         end.begin(DONE, MULTI);
         end.put(&0i32.to_ne_bytes());
         end.end();
-        end.send(socket);
+        send_all(socket, &[&reply, &end]);
         return Ok(());
     }
     match kind {
@@ -481,28 +480,45 @@ impl Reply {
         }
     }
 
-    /// Puts it into the socket's queue; what finds no room is lost, and the next receive says so.
+    /// Puts it into the socket's queue.
     fn send(&self, socket: &Socket) {
-        if self.len == 0 {
-            return;
-        }
+        send_all(socket, &[self]);
+    }
+
+    fn record(&self) -> (Record, Result<()>) {
         let mut chain = Chain::new();
         let bytes = &self.bytes[..self.len];
         let made = append(&mut chain, &mut Source::kernel(bytes), self.len, Loans::Nothing);
         let from = Address::Netlink { port: 0, groups: 0 };
-        let mut record = Some(Record::message(chain, from, Extra::default()));
-        let charge = record.as_ref().map_or(0, Record::charge);
-        let limit = socket.options.receive_limit();
-        let came = socket.incoming.with(|queue| {
-            if made.is_err() || !queue.fits(charge, limit) || socket.incoming.is_over_account() {
-                return Err(ENOBUFS);
-            }
-            queue.push(&mut record)
-        });
-        record.into_iter().for_each(Record::discard);
-        match came {
-            Ok(()) => socket.readers.wake_all(),
-            Err(errno) => socket.set_error(errno),
+        (Record::message(chain, from, Extra::default()), made)
+    }
+}
+
+/// Puts up to two messages that belong together into the socket's queue. Without room for all, all
+/// are lost, and the next receive says so.
+fn send_all(socket: &Socket, replies: &[&Reply]) {
+    let (mut records, mut made, mut charge) = ([None, None], Ok(()), 0);
+    let said = replies.iter().filter(|reply| reply.len > 0);
+    for (place, reply) in records.iter_mut().zip(said) {
+        let (record, result) = reply.record();
+        charge += record.charge();
+        made = made.and(result);
+        *place = Some(record);
+    }
+    if charge == 0 {
+        return;
+    }
+    let limit = socket.options.receive_limit();
+    let came = socket.incoming.with(|queue| {
+        if made.is_err() || !queue.fits(charge, limit) || socket.incoming.is_over_account() {
+            return Err(ENOBUFS);
         }
+        queue.reserve(records.len())?;
+        records.iter_mut().filter(|record| record.is_some()).try_for_each(|it| queue.push(it))
+    });
+    records.into_iter().flatten().for_each(Record::discard);
+    match came {
+        Ok(()) => socket.readers.wake_all(),
+        Err(errno) => socket.set_error(errno),
     }
 }

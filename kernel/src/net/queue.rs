@@ -419,6 +419,13 @@ impl Queue {
         self.records.is_empty() || self.used + charge <= limit
     }
 
+    /// Makes room for some messages.
+    ///
+    /// Fails with `ENOBUFS`.
+    pub fn reserve(&mut self, count: usize) -> Result<()> {
+        fault::attempt(|| self.records.try_reserve(count)).map_err(|_| ENOBUFS)
+    }
+
     /// Puts a message behind the others and takes it from the caller.
     ///
     /// Fails with `ENOBUFS`; the caller has it still.
