@@ -123,12 +123,41 @@ int main(void) {
     return 3;
 }
 ";
+    with_program("watched", WATCHED, debuggers()?)
+}
+
+/// Debian's valgrind and gdb, and a program that loses memory and reads where there is none.
+pub fn valgrind() -> Result<Result<Prepared, String>> {
+    const LEAKY: &str = "#include <stdio.h>
+#include <stdlib.h>
+char *lost;
+static int look(const char *at) { return at[40]; }
+int main(void) {
+    char *block = malloc(40);
+    lost = malloc(123);
+    lost = 0;
+    int found = look(block);
+    free(block);
+    printf(\"found %d\\n\", found != 1000);
+    return 3;
+}
+";
+    let programs = debian_programs(&["bash", "coreutils", "gdb", "libc6-dbg", "valgrind"])?;
+    with_program("leaky", LEAKY, programs)
+}
+
+/// What is prepared, and a C program in `/bin`.
+fn with_program(
+    name: &str,
+    text: &str,
+    prepared: Result<Prepared, String>,
+) -> Result<Result<Prepared, String>> {
     let Some(gcc) = image::find_program("gcc") else {
         return Ok(Err("gcc is not installed".to_owned()));
     };
     let folder = build::scratch("tests")?;
-    let (source, program) = (folder.join("watched.c"), folder.join("watched"));
-    std::fs::write(&source, WATCHED)?;
+    let (source, program) = (folder.join(format!("{name}.c")), folder.join(name));
+    std::fs::write(&source, text)?;
     let made = Command::new(gcc)
         .args(["-g", "-O0", "-fPIE", "-pie", "-pthread", "-o"])
         .args([&program, &source])
@@ -136,9 +165,8 @@ int main(void) {
     if !made.success() {
         anyhow::bail!("gcc can't compile {}", source.display());
     }
-    let prepared = debuggers()?;
     Ok(prepared.map(|prepared| Prepared {
-        add: vec![format!("{}:/bin/watched", program.display())],
+        add: vec![format!("{}:/bin/{name}", program.display())],
         ..prepared
     }))
 }

@@ -192,6 +192,26 @@ pub const CASES: &[Case] = &[
         ..CASE
     },
     Case {
+        name: "valgrind, and gdb through it",
+        command: &["/bin/bash", "-c", VALGRIND],
+        prepare: prepare::valgrind,
+        expect: &[
+            Contains("true is clean, 0"),
+            Matches(r"Invalid read of size 1\r?\n==\d+== +at 0x[0-9A-F]+: look \(leaky.c:4\)"),
+            Contains("123 bytes in 1 blocks are definitely lost"),
+            Contains("ERROR SUMMARY: 2 errors from 2 contexts"),
+            Contains("found 1"),
+            Contains("code 9"),
+            Contains("Breakpoint 1, look"),
+            Contains("$1 = 7"),
+            Contains("received signal SIGTRAP"),
+            Contains("exited with code 03"),
+        ],
+        memory: "1G",
+        seconds: 600,
+        ..CASE
+    },
+    Case {
         name: "ltrace",
         command: &["/bin/bash", "-c", "ltrace -f /bin/watched 2>&1"],
         prepare: prepare::debugged,
@@ -403,6 +423,12 @@ grep -q ':0929 ' /proc/net/tcp && break; done
 gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'set sysroot /' -ex 'file /bin/watched' -ex 'target remote 127.0.0.1:2345' \
 -ex 'break work' -ex continue -ex 'print watched' -ex 'watch watched' -ex continue -ex continue -ex 'print watched' -ex delete \
 -ex 'print ((int(*)(int))abs)(-11)' -ex continue 2>&1; wait";
+
+const VALGRIND: &str = "valgrind -q --error-exitcode=1 /bin/true; echo true is clean, $?
+valgrind --leak-check=full --error-exitcode=9 /bin/leaky 2>&1; echo code $?
+valgrind --vgdb=yes --vgdb-error=0 /bin/leaky >/tmp/said 2>&1 & gdb -nx -batch -ex 'set debuginfod enabled off' \
+-ex 'file /bin/leaky' -ex 'target remote | vgdb --wait=60 --max-invoke-ms=1000' -ex 'break look' -ex continue -ex 'print 3 + 4' \
+-ex delete -ex continue -ex continue 2>&1; wait; grep SUMMARY /tmp/said";
 
 const BASH: &str = "for ((i = 0; i < 3; i++)); do printf '%s ' $((i * i)); done | sed 's/ $/\\n/'; a=(x y z); echo ${a[@]: -1}; \
 diff <(echo a) <(echo b) >/dev/null || echo differ; s=hello; echo ${s^^}; wc -l <<<$'1\\n2\\n3'; (exit 5)";
