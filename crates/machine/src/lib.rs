@@ -10,7 +10,8 @@
 //! * [`pmap`]: the contract with the code that programs the MMU, in the manner of pmap(9);
 //!   [`plain`]: an implementation of it over a port's tables; [`bare`]: a spin lock, and bytes of
 //!   frames;
-//! * [`promise`]: a heap that promises memory, over any allocator;
+//! * [`promise`]: a heap that promises memory, over any allocator; [`pieces`]: long arrays in
+//!   pieces that it can promise;
 //! * [`shootdown`]: what an operation lowered, gathered, and flushed on the CPUs once; [`notes`]:
 //!   how CPUs send each other shootdown requests;
 //! * [`machine`](mod@machine): the trait a host implements, and how an operation waits without
@@ -48,6 +49,7 @@ pub mod machine;
 pub mod notes;
 #[allow(unsafe_code)]
 pub mod order;
+pub mod pieces;
 pub mod plain;
 pub mod pmap;
 #[allow(unsafe_code)]
@@ -62,6 +64,7 @@ pub use current::Current;
 pub use machine::{Channel, Machine, NoMemory, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx, Unlocked};
+pub use pieces::Pieces;
 pub use pmap::{Pmap, Prot, Run, Wiring};
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown, MAX_CPUS};

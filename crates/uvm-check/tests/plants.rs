@@ -184,7 +184,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "heap: the tables of swap lie in pieces that no host promises",
-        file: "uvm/src/swap/pieces.rs",
+        file: "machine/src/pieces.rs",
         changes: &[("const PIECE: usize = 16 << 10;", "const PIECE: usize = 32 << 10;")],
         found_by: PIECES,
     },

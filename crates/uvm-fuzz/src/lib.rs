@@ -372,7 +372,7 @@ mod vm {
     }
 
     pub fn set_zswap(percent: u8) -> Result<()> {
-        let is_fine = percent <= uvm::swap::zram::MOST_ZRAM;
+        let is_fine = percent <= uvm_zram::MOST_ZRAM;
         is_fine.then(|| ZSWAP.store(percent, Relaxed)).ok_or(EINVAL)
     }
 

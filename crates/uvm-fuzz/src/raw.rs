@@ -11,13 +11,13 @@ use std::sync::Arc;
 use machine::order::Nothing;
 use machine::{Held, Pa, PageRange, Pages, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::page::Class;
-use uvm::swap::zram::{Zram, ZramOn};
 use uvm::{
     Access, Advice, AnonObject, At, Backing, Detached, Inherit, Intent, Loan, MapRequest, Pager,
     Pass, Pinned, Place, Quota, RemapPlace, Sharing, Space, SwapId, Uvm,
 };
 use uvm_check::host::{Line, Manner, SwapDisk};
 use uvm_soft::{host, Config, Fate, SoftMachine};
+use uvm_zram::{Zram, ZramOn};
 
 /// Bytes before the first call.
 const HEADER: usize = 2;

@@ -213,8 +213,8 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     #[inline]
-    pub fn frames(&self) -> &Frames<M> {
-        self.memory.frames()
+    pub fn frames(&self) -> &Arc<Frames<M>> {
+        &self.memory.frames
     }
 
     /// Counters.

@@ -116,7 +116,7 @@ pub fn zswap() -> u8 {
 
 /// Sets that share: `EINVAL` for too much, `ENOMEM` if what is compressed does not fit elsewhere.
 pub fn set_zswap(percent: u8) -> Result<()> {
-    if percent > uvm::swap::zram::MOST_ZRAM {
+    if percent > uvm_zram::MOST_ZRAM {
         return Err(EINVAL);
     }
     super::swap::set_zram(percent)

@@ -1,7 +1,7 @@
 //! What the kernel asks of the library about swap: compressed pages, errors. Areas on disks are in
 //! `fs::swap`.
 
-use uvm::swap::zram::{Zram, ZramInfo, ZramOn};
+use uvm_zram::{Zram, ZramInfo, ZramOn};
 use uvm::{SwapDevice, SwapError};
 
 use super::system::{system, with};

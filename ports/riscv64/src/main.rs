@@ -25,7 +25,7 @@ use machine::Pa;
 use riscv::register::{scause, sepc, sie, stval};
 use spin::Mutex;
 use uvm::page::Frames;
-use uvm::swap::zram::Zram;
+use uvm_zram::Zram;
 use uvm::Uvm;
 use uvm_conformance::workload;
 

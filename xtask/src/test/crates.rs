@@ -141,9 +141,6 @@ pub fn oldest_compilers() -> Result<Verdict> {
         let of_it: Vec<&Published> = crates.iter().filter(|it| it.rust == version).collect();
         let mut command = with(&["check", "--offline", "--quiet"]);
         command.args(packages(of_it.iter().copied()));
-        if of_it.iter().any(|it| it.library == "uvm") {
-            command.args(["--features", "zram"]);
-        }
         let done = output(command.arg("--target-dir").arg(build::scratch("oldest")?))?;
         if !done.status.success() {
             return Ok(failed(format!("Rust {version}:\n{}", tail(&text(&done), 60))));
@@ -182,7 +179,7 @@ pub fn interface() -> Result<Verdict> {
     // The same folder as for the documentation: what it needs of dependencies is there.
     let target = build::scratch("documentation")?;
     let mut command = cargo(&["doc", "--offline", "--quiet", "--no-deps"]);
-    command.args(packages(&crates)).args(["--features", "zram"]).arg("--target-dir");
+    command.args(packages(&crates)).arg("--target-dir");
     // The compiler's format of this is unstable; it is read by a crate that knows its version.
     command.arg(&target).env("RUSTC_BOOTSTRAP", "1");
     command.env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");

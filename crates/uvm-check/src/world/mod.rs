@@ -22,13 +22,13 @@ use machine::{
     PAGE_SIZE,
 };
 use uvm::page::Owner;
-use uvm::swap::zram::{Zram, ZramInfo, ZramOn};
 use uvm::{
     Access, Advice, AnonObject, At as To, Detached, DevicePager, EntryInfo, FaultError, GetError,
     Inherit, Intent, Loan, MapError, MapRequest, Pager, Pass, Pinned, Place, Quota, RangeError,
     RemapPlace, Retry, Sharing, Space, SwapError, SwapId, TransferError, Uvm, CLUSTER,
 };
 use uvm_soft::{host, Config, Denied, Fate, SoftMachine};
+use uvm_zram::{Zram, ZramInfo, ZramOn};
 
 use crate::desk::Desk;
 use crate::host::{print, File, Line, Manner, Rom, SwapDisk};

@@ -13,12 +13,12 @@ use shuttle::thread::JoinHandle;
 use machine::{Machine, PageRange, Pages, Pmap, ThreadCtx};
 use uvm::page::Owner;
 use uvm::page::{PageFlags, Place, Queue};
-use uvm::swap::zram::{Zram, ZramInfo, ZramOn};
 use uvm::{
     AnonObject, At, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, SwapId,
 };
 use uvm_check::host::{File, Line, Manner, SwapDisk};
 use uvm_soft::{Fate, IoBy, Moment};
+use uvm_zram::{Zram, ZramInfo, ZramOn};
 
 use super::world::{check_rounds, spawn, Soft, World, P, Q};
 

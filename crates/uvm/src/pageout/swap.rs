@@ -29,8 +29,6 @@ use crate::object::{busy_check, Stored};
 use crate::owner::PageOwner;
 use crate::page::{PageFlags, Reserve};
 use crate::stat::Counter;
-#[cfg(feature = "zram")]
-use crate::swap::zram::{Zram, ZramOn, MOST_ZRAM};
 use crate::swap::{Slot, SwapError, SwapId, WRITE_CLUSTER};
 use crate::Uvm;
 
@@ -249,49 +247,5 @@ impl<M: Machine> Uvm<M> {
             self.transferred(held, Direction::Read, &pages, transfer);
         }
         home.batch.clear();
-    }
-}
-
-#[cfg(feature = "zram")]
-impl<M: Machine> Zram<M> {
-    /// Gives an instance's device a share of memory, in percent up to
-    /// [`MOST_ZRAM`](crate::swap::zram::MOST_ZRAM), and switches it on before all other devices if
-    /// need be; 0 brings home what is in it, and switches it off. One thread at a time.
-    ///
-    /// # Errors
-    /// [`SwapError`]: `TooMuch`, `TooMany`, `Io` or `NoMemory`. The share is what it was.
-    ///
-    /// ```
-    /// # use uvm_soft::example::*;
-    /// # run(|uvm, held, space| {
-    /// let mut zram = None;
-    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
-    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 0)?;
-    /// assert!(zram.is_none(), "and is off again");
-    /// # Ok(()) });
-    /// ```
-    pub fn set_share(
-        uvm: &Uvm<M>,
-        held: &mut Unlocked<'_>,
-        on: &mut ZramOn<M>,
-        percent: u8,
-    ) -> Result<(), SwapError> {
-        if percent > MOST_ZRAM {
-            return Err(SwapError::TooMuch);
-        }
-        match (&*on, percent) {
-            (None, 0) => {}
-            (None, _) => {
-                let device = Zram::new(uvm.machine(), uvm.memory.frames.clone(), percent)?;
-                let id = uvm.swap_on(held, device.clone(), i16::MAX)?;
-                *on = Some((device, id));
-            }
-            (Some((_, id)), 0) => {
-                uvm.swap_off(held, *id)?;
-                *on = None;
-            }
-            (Some((device, _)), _) => device.resize(held, uvm.frames().total(), percent),
-        }
-        Ok(())
     }
 }

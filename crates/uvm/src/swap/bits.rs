@@ -9,9 +9,7 @@
 
 use core::ops::Range;
 
-use machine::NoMemory;
-
-use super::pieces::Pieces;
+use machine::{NoMemory, Pieces};
 
 /// A run that ends a search among scattered slots: 64 KiB.
 const ENOUGH: u32 = 16;

@@ -12,7 +12,7 @@
 //!
 //! Devices of higher priority fill first; among equals they take turns, a run each. Only
 //! swapped-out data is on a device: `swap_off` (`pageout/swap.rs`) brings it home. A device may
-//! be [memory](SwapDevice::is_memory), as `zram.rs` is.
+//! be [memory](SwapDevice::is_memory), as the one of the crate `uvm-zram` is.
 //!
 //! I1: a slot is taken exactly if one holder keeps its number, or a run that was just allocated
 //! does. I2: a slot that I/O reads or writes, or that a prepared read names, is taken: so a device
@@ -24,11 +24,6 @@
 //! kernels have that share a slot among address spaces: here the anon is what is shared.
 
 mod bits;
-mod pieces;
-#[cfg(feature = "zram")]
-mod size_classes;
-#[cfg(feature = "zram")]
-pub mod zram;
 
 use alloc::sync::Arc;
 use core::ops::Range;
@@ -40,7 +35,7 @@ pub(crate) use bits::Bits;
 use machine::{order, Before, Held, Machine, Ordered, PageNo, Unlocked};
 
 use crate::io::Transfer;
-use crate::page::Memory;
+use crate::memory::Memory;
 pub use crate::page::Slot;
 use crate::stat::Counter;
 use crate::Uvm;

@@ -481,7 +481,7 @@ fn nothing_is_allocated_unreserved_or_in_large_pieces() {
     let device = Arc::new(Empty(1 << 20));
     within_reservation(|| assert!(uvm.swap_on(held, device, 0).is_ok()));
     let mut zram = None;
-    within_reservation(|| uvm::swap::zram::Zram::set_share(&uvm, held, &mut zram, 50).unwrap());
+    within_reservation(|| uvm_zram::Zram::set_share(&uvm, held, &mut zram, 50).unwrap());
     audit(&uvm, held, &[&s], &[]);
     uvm.space_destroy(held, s);
 }

@@ -10,12 +10,12 @@ use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageRange, Pages, Pmap, Prot, ThreadCtx, Va};
 use uvm::page::Reserve;
 use uvm::pageout::Last;
-use uvm::swap::zram::Zram;
 use uvm::{
     Advice, AnonObject, At, Counter, FaultError, FaultKind, Loan, MapRequest, Pager, Sharing,
     Space, SwapError, SwapId, Uvm, VnodePager,
 };
 use uvm_soft::{Config, Fate, SoftMachine};
+use uvm_zram::Zram;
 
 type World = Arc<Uvm<SoftMachine>>;
 

@@ -7,11 +7,11 @@ use crate::stores::{Mode, SwapDisk};
 use machine::order::Nothing;
 use machine::{Held, Machine, Pa, PageNo, PageRange, Pages, Prot, ThreadCtx, Va, PAGE_SIZE};
 use uvm::page::Owner;
-use uvm::swap::zram::{Zram, ZramInfo, ZramOn, MOST_ZRAM};
 use uvm::{
     AnonObject, Backing, Counter, FaultError, MapRequest, Pager, Sharing, Space, SwapError, Uvm,
 };
 use uvm_soft::{Config, Denied, Fate, SoftMachine};
+use uvm_zram::{Zram, ZramInfo, ZramOn, MOST_ZRAM};
 
 const BOUNDS: PageRange = PageRange::new(Va(machine::PAGE_SIZE as u64), Va(1 << 40)).unwrap();
 

@@ -15,9 +15,7 @@
 //! The road not taken is moving chunks together so that frames become free sooner: it needs to know
 //! every chunk's owner.
 
-use machine::{NoMemory, PageNo, PAGE_SIZE};
-
-use super::pieces::Pieces;
+use machine::{NoMemory, PageNo, Pieces, PAGE_SIZE};
 
 /// The most chunks of a frame.
 const MOST: usize = 16;

@@ -23,6 +23,14 @@
 //! Source: Linux's zram. The roads not taken: buffers for each CPU, to be had when many CPUs are
 //! seen to wait here; writing the oldest pages on to another device, as Linux's zswap does, which
 //! needs each slot's holder.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod size_classes;
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -31,13 +39,11 @@ use machine::lines::{AtomicU32, Ordering::Relaxed};
 use lz4_flex::block::{
     compress_into_with_table, decompress_into, get_maximum_output_size, CompressTable,
 };
-use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, Unlocked, PAGE_SIZE};
+use machine::{order, Held, Machine, NoMemory, Ordered, PageNo, Pieces, Unlocked, PAGE_SIZE};
+use uvm::page::{Frames, Reserve};
+use uvm::{SwapDevice, SwapError, SwapId, Transfer, Uvm};
 
-use super::pieces::Pieces;
-use super::size_classes::{Chunk, Parts, SizeClasses};
-use super::{SwapDevice, SwapId};
-use crate::io::Transfer;
-use crate::page::{Frames, Reserve};
+use size_classes::{Chunk, Parts, SizeClasses};
 
 /// The largest share of memory that the device may have, in percent.
 pub const MOST_ZRAM: u8 = 50;
@@ -51,7 +57,7 @@ const SLOTS_PER_FRAME: usize = 2;
 /// # use uvm_soft::example::*;
 /// # run(|uvm, held, space| {
 /// let mut zram = None;
-/// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+/// uvm_zram::Zram::set_share(uvm, held, &mut zram, 20)?;
 /// let (device, _) = zram.as_ref().ok_or("it is on")?;
 /// assert_eq!((device.info(held).percent, device.info(held).pages), (20, 0));
 /// # Ok(()) });
@@ -103,7 +109,7 @@ struct Work {
 /// # use uvm_soft::example::*;
 /// # run(|uvm, held, space| {
 /// let mut zram = None;
-/// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+/// uvm_zram::Zram::set_share(uvm, held, &mut zram, 20)?;
 /// let range = memory(uvm, held, space, 8)?;
 /// uvm.pageout_range(held, space, range);
 /// assert_eq!(load(uvm, space, range.start)?, [1], "packed, and unpacked");
@@ -130,7 +136,7 @@ impl<M: Machine> Zram<M> {
     /// # use uvm_soft::example::*;
     /// let machine = SoftMachine::new(Config::default());
     /// let frames = Arc::new(Frames::new(&[(Pa(0), 1024)], machine.cpus())?);
-    /// let zram = uvm::swap::zram::Zram::new(&machine, frames.clone(), 20)?;
+    /// let zram = uvm_zram::Zram::new(&machine, frames.clone(), 20)?;
     /// let uvm = Uvm::new(machine, frames)?;
     /// uvm.swap_on(&mut ThreadCtx::new().held(), zram, 0)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -161,8 +167,48 @@ impl<M: Machine> Zram<M> {
         }))
     }
 
+    /// Gives an instance's device a share of memory, in percent up to
+    /// [`MOST_ZRAM`], and switches it on before all other devices if need be; 0 brings home what is in it, and switches it off. One thread at a time.
+    ///
+    /// # Errors
+    /// [`SwapError`]: `TooMuch`, `TooMany`, `Io` or `NoMemory`. The share is what it was.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let mut zram = None;
+    /// uvm_zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+    /// uvm_zram::Zram::set_share(uvm, held, &mut zram, 0)?;
+    /// assert!(zram.is_none(), "and is off again");
+    /// # Ok(()) });
+    /// ```
+    pub fn set_share(
+        uvm: &Uvm<M>,
+        held: &mut Unlocked<'_>,
+        on: &mut ZramOn<M>,
+        percent: u8,
+    ) -> Result<(), SwapError> {
+        if percent > MOST_ZRAM {
+            return Err(SwapError::TooMuch);
+        }
+        match (&*on, percent) {
+            (None, 0) => {}
+            (None, _) => {
+                let device = Zram::new(uvm.machine(), uvm.frames().clone(), percent)?;
+                let id = uvm.swap_on(held, device.clone(), i16::MAX)?;
+                *on = Some((device, id));
+            }
+            (Some((_, id)), 0) => {
+                uvm.swap_off(held, *id)?;
+                *on = None;
+            }
+            (Some((device, _)), _) => device.resize(held, uvm.frames().total(), percent),
+        }
+        Ok(())
+    }
+
     /// Gives it another share of so many frames.
-    pub(crate) fn resize(&self, held: &mut Unlocked<'_>, total: usize, percent: u8) {
+    fn resize(&self, held: &mut Unlocked<'_>, total: usize, percent: u8) {
         let mut store = self.store.lock(held).0;
         store.set_percent(total, percent);
         self.room.store(store.room(), Relaxed);
@@ -174,7 +220,7 @@ impl<M: Machine> Zram<M> {
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
     /// let mut zram = None;
-    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+    /// uvm_zram::Zram::set_share(uvm, held, &mut zram, 20)?;
     /// let (device, _) = zram.as_ref().ok_or("it is on")?;
     /// println!("{:?}", device.info(held));
     /// # Ok(()) });
@@ -193,7 +239,7 @@ impl<M: Machine> Zram<M> {
     /// # use uvm_soft::example::*;
     /// # run(|uvm, held, space| {
     /// let mut zram = None;
-    /// uvm::swap::zram::Zram::set_share(uvm, held, &mut zram, 20)?;
+    /// uvm_zram::Zram::set_share(uvm, held, &mut zram, 20)?;
     /// let (device, _) = zram.as_ref().ok_or("it is on")?;
     /// device.audit(held)?;
     /// # Ok(()) });
@@ -347,3 +393,8 @@ impl Store {
         self.chunks.cut(frame, parts).inspect_err(|_| frames.free_page(machine, held, frame))
     }
 }
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-use machine::NoMemory;
+use crate::NoMemory;
 
 /// Bytes of a piece, at most.
 const PIECE: usize = 16 << 10;
@@ -18,7 +18,15 @@ const PIECE: usize = 16 << 10;
 const ROW: usize = 512;
 
 /// See the module.
-pub(super) struct Pieces<T> {
+///
+/// ```
+/// use machine::Pieces;
+/// let mut slots = Pieces::new(100_000, &0u64)?;
+/// slots[99_999] = 7;
+/// assert_eq!((slots[0], slots[99_999]), (0, 7));
+/// # Ok::<(), machine::NoMemory>(())
+/// ```
+pub struct Pieces<T> {
     rows: Vec<Vec<Vec<T>>>,
 }
 
@@ -30,7 +38,11 @@ impl<T: Clone> Pieces<T> {
     ///
     /// # Errors
     /// [`NoMemory`]: it is that long, or the heap that short.
-    pub(super) fn new(len: usize, item: &T) -> Result<Self, NoMemory> {
+    ///
+    /// ```
+    /// assert!(machine::Pieces::new(usize::MAX / 64, &0u64).is_err());
+    /// ```
+    pub fn new(len: usize, item: &T) -> Result<Self, NoMemory> {
         let (pieces, mut rows) = (len.div_ceil(Self::ITEMS), Vec::new());
         if pieces.div_ceil(ROW) * size_of::<Vec<Vec<T>>>() > PIECE {
             return Err(NoMemory);
@@ -50,14 +62,26 @@ impl<T: Clone> Pieces<T> {
         Ok(Pieces { rows })
     }
 
-    /// Heap bytes of so many items.
-    pub(super) const fn bytes(len: usize) -> usize {
+    /// Heap bytes of so many items: what a caller reserves before it makes them.
+    ///
+    /// ```
+    /// assert!(machine::Pieces::<u64>::bytes(1000) >= 8000);
+    /// ```
+    #[must_use]
+    pub const fn bytes(len: usize) -> usize {
         let pieces = len.div_ceil(Self::ITEMS);
         let rows = pieces.div_ceil(ROW);
         len * size_of::<T>() + (pieces + rows) * (size_of::<Vec<T>>() + 16) + 16
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
+    /// The items, in order.
+    ///
+    /// ```
+    /// let pieces = machine::Pieces::new(3000, &1u64)?;
+    /// assert_eq!(pieces.iter().sum::<u64>(), 3000);
+    /// # Ok::<(), machine::NoMemory>(())
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.rows.iter().flatten().flatten()
     }
 }
