@@ -64,7 +64,7 @@ const MERGES: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "an_entry_merges_with_one_that_has_an_amap"];
 const DEVICE: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "a_device_is_unmapped_beside_a_fault_in_it"];
-const FREE_PAGES: &[&str] = &["-p", "uvm-vm", "--test", "page"];
+const FREE_PAGES: &[&str] = &["-p", "uvm-page", "--test", "page"];
 const HOLES: &[&str] = &["-p", "uvm-vm", "--test", "paging", "a_store_to_a_hole"];
 const REFUSED: &[&str] =
     &["--features", "shuttle", "--test", "schedules", "nobody_is_refused_while_swap_has_room"];
@@ -295,7 +295,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "isolation: a neighbour is mapped ahead to be written though its anon is shared",
-        file: "uvm/src/page/record.rs",
+        file: "uvm-page/src/record.rs",
         changes: &[("record.owner.load(Acquire) & WHO == pack(Owner::Anon(anon))", "record.owner.load(Acquire) & WHO & !SHARED == pack(Owner::Anon(anon))")],
         found_by: AHEAD,
     },
@@ -344,7 +344,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "isolation: a neighbour is mapped ahead to be written though it is loaned",
-        file: "uvm/src/page/record.rs",
+        file: "uvm-page/src/record.rs",
         changes: &[("        self.loans(page) == 0\n            && record.flags", "        record.flags")],
         found_by: AHEAD,
     },
@@ -395,19 +395,19 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "loan: what a device may write to is loaned as it is",
-        file: "uvm/src/page/record.rs",
+        file: "uvm-page/src/record.rs",
         changes: &[("holds & WIRINGS != 0 || holds & LOANS >= MOST_LOANS", "holds & LOANS >= MOST_LOANS")],
         found_by: &["-p", "uvm-vm", "--test", "moving", "what_a_device"],
     },
     Plant {
         what: "loan: an owner that goes frees what is loaned",
-        file: "uvm/src/page/record.rs",
+        file: "uvm-page/src/record.rs",
         changes: &[("(holds & WIRINGS) + (holds & LOANS) / LOAN", "(holds & WIRINGS)")],
         found_by: RANDOM,
     },
     Plant {
         what: "loan: who gives a page back last forgets to free it",
-        file: "uvm/src/page/record.rs",
+        file: "uvm-page/src/record.rs",
         changes: &[("        before == DISOWNED | LOAN\n", "        before == DISOWNED | LOAN && false\n")],
         found_by: RANDOM,
     },
@@ -581,7 +581,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "an old copy on swap is taken for the page",
-        file: "uvm/src/page/memory.rs",
+        file: "uvm/src/memory.rs",
         changes: &[(
             "self.frames.flags(page).contains(PageFlags::CLEAN) && !self.pmap().is_modified(page)",
             "self.frames.flags(page).contains(PageFlags::CLEAN)",
@@ -602,7 +602,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "the page daemon takes a new page that is about to be mapped",
-        file: "uvm/src/page/memory.rs",
+        file: "uvm/src/memory.rs",
         changes: &[("is_idle && frames.place(page) != Place::Nowhere", "is_idle")],
         found_by: RENEWED,
     },
@@ -677,7 +677,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: pages that could not be read are never taken",
-        file: "uvm/src/page/memory.rs",
+        file: "uvm/src/memory.rs",
         changes: &[(
             "!frames.flags(page).contains(PageFlags::BUSY) && frames",
             "!frames.flags(page).intersects(PageFlags::BUSY | PageFlags::ERROR) && frames",
@@ -714,7 +714,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "run: what was there before is not cleared",
-        file: "uvm/src/page/memory.rs",
+        file: "uvm/src/memory.rs",
         changes: &[("        self.machine.zero(page);\n", "")],
         found_by: RANDOM,
     },
@@ -822,19 +822,19 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "memory: a free block merges with a buddy of another CPU's",
-        file: "uvm/src/page/buddy.rs",
+        file: "uvm-page/src/buddy.rs",
         changes: &[("&& page.index.load(Relaxed) == cpu as u64;", "&& cpu < self.lists.len();")],
         found_by: FREE_PAGES,
     },
     Plant {
         what: "memory: a free block merges with a part of its buddy",
-        file: "uvm/src/page/buddy.rs",
+        file: "uvm-page/src/buddy.rs",
         changes: &[("u32::from(page.order.load(Relaxed)) == order", "u32::from(page.order.load(Relaxed)) <= order")],
         found_by: FREE_PAGES,
     },
     Plant {
         what: "memory: what a pass has freed is taken before the reserve is filled",
-        file: "uvm/src/page/free.rs",
+        file: "uvm-page/src/free.rs",
         changes: &[("if self.global.free_list_len.load(Relaxed) < self.reserve_kernel {", "if false {")],
         found_by: RESERVE,
     },
@@ -888,7 +888,7 @@ const PLANTS: &[Plant] = &[
     },
     Plant {
         what: "full: the last page of a quota can not be had",
-        file: "uvm/src/object/quota.rs",
+        file: "uvm-page/src/quota.rs",
         changes: &[("filter(|&sum| sum <= quota.most())", "filter(|&sum| sum < quota.most())")],
         found_by: RANDOM,
     },

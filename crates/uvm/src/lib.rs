@@ -27,8 +27,7 @@
 //! `docs/paging.md` follows it), then `audit`, which checks the invariants that the others state.
 //!
 //! # Laws
-//! * Unsafe code in two places: a frame that the embedding kernel gives back
-//!   ([`page::Frames::release_own`]), and the pin by which a fault keeps its entry (`map::lock`).
+//! * Unsafe code in one place: the pin by which a fault keeps its entry (`map::lock`).
 //! * No operation sleeps but by [`machine::Machine::wait`], with nothing locked.
 //! * What can fail is reserved before anything changes; out of memory is an error.
 //! * The order of locks is a matter of types (`machine::order`).
@@ -62,10 +61,12 @@ pub mod loan;
 mod loanout;
 pub mod map;
 mod mapping;
+mod memory;
 mod object;
 mod owed;
 mod owner;
-pub mod page;
+/// Page frames: a crate of its own, which the embedding kernel may use without the rest.
+pub use page;
 pub mod pageout;
 pub mod pager;
 mod pin;
@@ -80,7 +81,8 @@ use machine::lines::{AtomicU32, AtomicU64, AtomicUsize};
 
 use machine::{Machine, NoMemory, Ordered, PageNo, Ticket, Unlocked};
 
-use crate::page::{Frames, Memory};
+use crate::memory::Memory;
+use crate::page::Frames;
 use crate::pageout::{Last, Reclaim};
 
 pub use audit::AuditError;
@@ -96,10 +98,11 @@ pub use map::{
 };
 pub use mapping::RemapPlace;
 pub use object::{Object, ObjectBody, ObjectGuard, Removed};
+pub use page::Quota;
 pub use pageout::Progress;
 pub use pager::{
     Access, AnonObject, Attached, DevicePager, GetError, Intent, IoError, Launder, Pager, Put,
-    Quota, Vnode, VnodePager,
+    Vnode, VnodePager,
 };
 pub use pin::Pinned;
 pub use stat::{Counter, Stat, COUNTERS};

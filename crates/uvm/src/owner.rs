@@ -85,7 +85,7 @@ impl<M: Machine> Uvm<M> {
                 let mut owner = PageOwner::Object { pager: &pager, body: &mut body };
                 owner.has(self.frames(), page).then(|| work(&mut owner, &mut h.down_to()))
             }
-            Owner::Free | Owner::Kernel | Owner::Orphan => None,
+            _ => None,
         }
     }
 

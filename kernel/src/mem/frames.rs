@@ -8,10 +8,9 @@ use alloc::sync::Arc;
 
 use machine::order::{Held, Nothing, PageQueues};
 use machine::{NoMemory, Pa, PageNo, ThreadCtx};
-use uvm::page::Frames;
+use page::Frames;
 
-pub use uvm::page::{Owner, Reserve};
-pub use uvm::Quota;
+pub use page::{Owner, Quota, Reserve};
 
 use crate::arch::bytes::PageBytes;
 use crate::arch::{cpu, pmap};

@@ -23,8 +23,9 @@ use anyhow::{Context, Result};
 use list::List;
 
 /// Folders whose code runs in the kernel: of each crate its `src`.
-const CRATES: [&str; 6] = [
+const CRATES: [&str; 7] = [
     "crates/machine/src",
+    "crates/uvm-page/src",
     "crates/uvm/src",
     "crates/uvm-zram/src",
     "crates/mbuf/src",

@@ -58,10 +58,10 @@ const PARTS: &[Part] = &[
         tests: &["map::tree::", "--", "--skip=no_order"],
     },
     Part {
-        files: &["crates/uvm/src/page/*.rs"],
+        files: &["crates/uvm-page/src/*.rs"],
         names: ".",
         but: "",
-        packages: "uvm-vm",
+        packages: "uvm-page",
         cargo: &["--test=page"],
         tests: &[],
     },

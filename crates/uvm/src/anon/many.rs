@@ -1,10 +1,11 @@
 //! The end of anons: the numbers of many go back to the depot as a list, under one hold of its
 //! lock.
 //!
-//! Source: as for magazines (`page/free.rs`), whose depot this is. The road not taken is
+//! Source: as for magazines (`free.rs` of `uvm-page`), whose depot this is. The road not taken is
 //! larger magazines: a CPU would keep what no other CPU can have.
 
-use crate::page::{Gather, Memory, Owner, PageFlags, Unmapped, HALF};
+use crate::memory::Memory;
+use crate::page::{Gather, Owner, PageFlags, Unmapped, HALF};
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
 use machine::order;

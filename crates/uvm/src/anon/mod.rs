@@ -32,7 +32,7 @@
 
 mod many;
 
-use crate::page::Memory;
+use crate::memory::Memory;
 use crate::Uvm;
 use alloc::boxed::Box;
 use alloc::vec::Vec;

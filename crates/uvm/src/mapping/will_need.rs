@@ -11,8 +11,8 @@ use machine::{Machine, NoMemory, PageRange, Pages, Unlocked, Va, VaRange};
 
 use crate::io::{ReadRequest, CLUSTER};
 use crate::map::{Advice, Entry};
+use crate::memory::Memory;
 use crate::object::{Access, GetError, Pager};
-use crate::page::Memory;
 use crate::{Space, Stop, Uvm};
 
 /// Pages, or entries, that are looked at under one hold of a lock.

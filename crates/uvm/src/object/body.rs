@@ -7,10 +7,11 @@ use machine::{order, Held, Machine, PageNo, Pages, Pmap, Ticket};
 
 use super::ahead::{Plan, ReadAhead};
 use super::copiers::Copiers;
-use super::{busy_check, Access, GetError, Quota};
+use super::{busy_check, Access, GetError};
 use crate::amap::slots::{Slots, ALONE_BYTES};
 use crate::anon::{drop_page, leave};
-use crate::page::{Frames, Gather, Memory, Owner, PageFlags, Slot, Unmapped};
+use crate::memory::Memory;
+use crate::page::{Frames, Gather, Owner, PageFlags, Quota, Slot, Unmapped};
 use crate::Uvm;
 
 /// What an object's lock guards.
@@ -96,7 +97,10 @@ impl ObjectBody {
     /// # Errors
     /// [`GetError::NoSpace`]: there may not be that many.
     pub(crate) fn take_quota(&self, pages: usize) -> Result<(), GetError> {
-        self.quota.as_ref().map_or(Ok(()), |quota| quota.take(pages))
+        match &self.quota {
+            Some(quota) if !quota.take(pages) => Err(GetError::NoSpace),
+            _ => Ok(()),
+        }
     }
 
     /// Takes it back.

@@ -25,7 +25,6 @@ mod body;
 pub(crate) mod copiers;
 pub(crate) mod find;
 mod pager;
-mod quota;
 pub(crate) mod table;
 mod writers;
 
@@ -37,14 +36,13 @@ use machine::shared;
 use machine::{order, Before, Channel, Held, Machine, NoMemory, PageNo, Pages, Shared, Ticket};
 
 use crate::io::{CLUSTER, FOR_COPIES};
-use crate::page::Memory;
-use crate::page::{Owner, PageFlags, Reserve};
+use crate::memory::Memory;
+use crate::page::{Owner, PageFlags, Quota, Reserve};
 use crate::refs::Refs;
 use crate::Uvm;
 pub(crate) use body::{resident, Stored};
 pub use body::{ObjectBody, Removed};
 pub use pager::{Access, Advice, GetError, IoError, Launder, Pager, Put};
-pub use quota::Quota;
 
 /// The head of a memory object, embedded in its pager.
 ///

@@ -17,7 +17,8 @@ use alloc::sync::Arc;
 use machine::{order, Held, Machine, NoMemory, PageNo, Pages, Unlocked};
 
 use crate::io::{ReadRequest, Source, CLUSTER};
-use crate::object::{Access, Advice, GetError, Launder, Object, ObjectBody, Pager, Quota};
+use crate::object::{Access, Advice, GetError, Launder, Object, ObjectBody, Pager};
+use crate::page::Quota;
 use crate::page::{PageFlags, Slot};
 use crate::Uvm;
 

@@ -7,7 +7,7 @@ mod device;
 mod vnode;
 mod write_back;
 
-pub use crate::object::{Access, GetError, IoError, Launder, Pager, Put, Quota};
+pub use crate::object::{Access, GetError, IoError, Launder, Pager, Put};
 pub use access::Intent;
 pub use anon_object::{AnonObject, Attached};
 pub use device::DevicePager;

@@ -18,17 +18,17 @@ use machine::atomic::Ordering::{Relaxed, Release};
 use machine::order::{Before, Held, PageCache};
 use machine::{Channel, Machine, NoMemory, PageNo};
 
-use super::buddy::{Block, FreeLists, MAX_ORDER};
-use super::gather::PageChain;
-use super::{pack, Frames, Owner, Place, Reserve, Segment};
+use crate::buddy::{Block, FreeLists, MAX_ORDER};
+use crate::gather::PageChain;
+use crate::{pack, Frames, Owner, Place, Reserve, Segment};
 
 /// Numbers that a magazine holds.
 pub const FULL: usize = 64;
 /// Numbers that come from the lists, or go back, at once.
-pub(crate) const HALF: usize = FULL / 2;
+pub const HALF: usize = FULL / 2;
 
 /// Free numbers, of pages or of what else a table holds, that one CPU has at hand.
-pub(crate) type Magazine = ArrayVec<u32, FULL>;
+pub type Magazine = ArrayVec<u32, FULL>;
 
 /// Free blocks that a CPU takes over under one hold of the lock.
 const BLOCKS: usize = 64;
@@ -205,7 +205,7 @@ impl<M: Machine> Frames<M> {
         self.per_cpu[cpu].cached.store(cache.len(), Release);
     }
 
-    pub(super) fn free_chain<P: Before<PageCache>>(
+    pub(crate) fn free_chain<P: Before<PageCache>>(
         &self,
         machine: &M,
         held: &mut Held<'_, P>,
@@ -376,7 +376,7 @@ impl<M: Machine> Frames<M> {
 
     /// The segment of a frame.
     #[inline]
-    pub(super) fn segment_of(&self, no: u32) -> &Segment {
+    pub(crate) fn segment_of(&self, no: u32) -> &Segment {
         let has = |segment: &&Segment| no.wrapping_sub(segment.first.0) < segment.pages;
         self.segments.iter().find(has).unwrap_or_else(|| panic!("{no} is no frame"))
     }

@@ -12,7 +12,7 @@ use machine::lines::{AtomicBool, AtomicU64};
 use machine::order::PageCache;
 use machine::{Before, Held, Machine, NoMemory, PageNo, Pmap};
 
-use super::{Frames, PageFlags, Place, Reserve};
+use crate::page::{Frames, PageFlags, Place, Reserve};
 
 /// A machine and its page frames: what the operations of the library work on.
 pub(crate) struct Memory<M: Machine> {

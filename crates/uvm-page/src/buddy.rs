@@ -27,13 +27,13 @@ use alloc::vec::Vec;
 use machine::atomic::Ordering::Relaxed;
 use machine::{NoMemory, PAGE_SHIFT};
 
-use super::{List, Page, Segment};
+use crate::{List, Page, Segment};
 
 /// The largest block is what one page of page tables maps: 2 MiB of pages of 4 KiB.
-pub(super) const MAX_ORDER: u32 = PAGE_SHIFT - 3;
+pub(crate) const MAX_ORDER: u32 = PAGE_SHIFT - 3;
 const ORDERS: usize = MAX_ORDER as usize + 1;
 /// The order in a record that isn't the first of a free block.
-pub(super) const NO_BLOCK: u8 = u8::MAX;
+pub(crate) const NO_BLOCK: u8 = u8::MAX;
 
 /// Blocks of one CPU, by order.
 #[derive(Clone, Copy)]
@@ -44,18 +44,18 @@ struct Blocks {
 }
 
 /// Free pages that are in no CPU's magazine. Pages are given by number, with their records.
-pub(super) struct FreeLists {
+pub(crate) struct FreeLists {
     /// One for each CPU, and behind them the one for pages that no CPU has had.
     lists: Vec<Blocks>,
     /// Pages on all of them.
-    pub(super) len: usize,
+    pub(crate) len: usize,
 }
 
 /// A run of pages, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Block {
-    pub(super) first: u32,
-    pub(super) pages: u32,
+pub(crate) struct Block {
+    pub(crate) first: u32,
+    pub(crate) pages: u32,
 }
 
 impl FreeLists {
@@ -63,7 +63,7 @@ impl FreeLists {
     ///
     /// # Errors
     /// [`NoMemory`] if the heap can't hold them.
-    pub(super) fn new(cpus: usize) -> Result<FreeLists, NoMemory> {
+    pub(crate) fn new(cpus: usize) -> Result<FreeLists, NoMemory> {
         let none = Blocks { by_order: [List::EMPTY; ORDERS], orders: 0 };
         let mut lists = Vec::new();
         lists.try_reserve_exact(cpus + 1).map_err(|_| NoMemory)?;
@@ -72,7 +72,7 @@ impl FreeLists {
     }
 
     /// Adds all pages of a segment that no CPU has had yet, in ascending order.
-    pub(super) fn add_segment(&mut self, pages: &[Page], segment: &Segment) {
+    pub(crate) fn add_segment(&mut self, pages: &[Page], segment: &Segment) {
         let all = Block { first: segment.first.0, pages: segment.pages };
         let unused = self.lists.len() - 1;
         for (first, order) in aligned(all, segment) {
@@ -83,7 +83,7 @@ impl FreeLists {
 
     /// Frees a run that lies within a segment. Its pages' records say so already.
     #[inline]
-    pub(super) fn free(&mut self, pages: &[Page], cpu: usize, run: Block, segment: &Segment) {
+    pub(crate) fn free(&mut self, pages: &[Page], cpu: usize, run: Block, segment: &Segment) {
         self.len += run.pages as usize;
         if run.pages == 1 {
             return self.merge(pages, cpu, run.first, 0, segment);
@@ -144,7 +144,7 @@ impl FreeLists {
 
     /// Takes a block of at most so many pages for a CPU: one that fits, or a smaller one, before a
     /// larger one is divided; `None` if all lists are empty.
-    pub(super) fn take_up_to(&mut self, pages: &[Page], cpu: usize, most: u32) -> Option<Block> {
+    pub(crate) fn take_up_to(&mut self, pages: &[Page], cpu: usize, most: u32) -> Option<Block> {
         let order = most.ilog2().min(MAX_ORDER);
         let list = self.in_turn(cpu).find(|&list| self.lists[list].orders != 0)?;
         let orders = self.lists[list].orders;
@@ -155,7 +155,7 @@ impl FreeLists {
 
     /// Takes a block of so many pages for a CPU, whose number is aligned to the power of two that
     /// isn't smaller. Cost: by CPUs.
-    pub(super) fn take_run<'a>(
+    pub(crate) fn take_run<'a>(
         &mut self,
         pages: &[Page],
         cpu: usize,
@@ -176,7 +176,7 @@ impl FreeLists {
 
     /// Gives a CPU some blocks of others, at most so many, so that they merge with its own. Returns
     /// whether there were any.
-    pub(super) fn take_over<'a>(
+    pub(crate) fn take_over<'a>(
         &mut self,
         pages: &[Page],
         cpu: usize,
@@ -212,7 +212,7 @@ impl FreeLists {
     }
 
     /// Calls `each` with every list and the order of its blocks.
-    pub(super) fn each_list<E>(
+    pub(crate) fn each_list<E>(
         &self,
         mut each: impl FnMut(&List, u32) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -240,13 +240,13 @@ fn aligned(run: Block, segment: &Segment) -> impl Iterator<Item = (u32, u32)> {
 
 impl Segment {
     /// The frame's number by its physical address.
-    pub(super) fn frame(&self, no: u32) -> u64 {
+    pub(crate) fn frame(&self, no: u32) -> u64 {
         (self.start.0 >> PAGE_SHIFT) + u64::from(no - self.first.0)
     }
 
     /// The block beside one, with which it makes a larger one; `None` if the segment ends there.
     #[inline]
-    pub(super) fn buddy(&self, first: u32, order: u32) -> Option<u32> {
+    pub(crate) fn buddy(&self, first: u32, order: u32) -> Option<u32> {
         let frame = self.frame(first) as u32;
         let buddy = first.wrapping_add(frame ^ 1 << order).wrapping_sub(frame);
         (buddy.wrapping_sub(self.first.0) < self.pages).then_some(buddy)

@@ -3,15 +3,15 @@
 
 use core::num::NonZeroU32;
 
-use super::buddy::NO_BLOCK;
-use super::{Frames, Owner, Page, PageFlags, Place, NIL, PLACES};
+use crate::buddy::NO_BLOCK;
+use crate::{Frames, Owner, Page, PageFlags, Place, NIL, PLACES};
 use machine::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
 use machine::order::{Before, Held, PageQueues};
 use machine::{Machine, PageNo};
 
 /// Fields of the word of holds: wirings, loans, and whether the owner has disowned the page.
-pub(super) const WIRINGS: u32 = 0xffff;
+pub(crate) const WIRINGS: u32 = 0xffff;
 const LOAN: u32 = 1 << 16;
 const LOANS: u32 = 0x7fff * LOAN;
 const DISOWNED: u32 = 1 << 31;
@@ -61,12 +61,13 @@ impl Slot {
     /// No place: the data could not be read, and is gone.
     pub const LOST: Slot = Slot(NonZeroU32::MAX);
 
-    /// No place: the page may go without being written, and is zeroes then
-    /// ([`free_lazily`](crate::Uvm::free_lazily)).
-    pub(crate) const ZERO: Slot = Slot(NonZeroU32::new(u32::MAX - 1).unwrap());
+    /// No place: the page may go without being written, and is zeroes then, as it was freed lazily.
+    #[doc(hidden)]
+    pub const ZERO: Slot = Slot(NonZeroU32::new(u32::MAX - 1).unwrap());
 
     /// Numbers end here: a page's record has room for no more.
-    pub(crate) const NUMBERS: u32 = 1 << (64 - SLOT_SHIFT);
+    #[doc(hidden)]
+    pub const NUMBERS: u32 = 1 << (64 - SLOT_SHIFT);
 
     /// The slot of a number.
     ///
@@ -202,7 +203,8 @@ impl<M: Machine> Frames<M> {
     }
 
     /// The page's owner goes while I/O has it: from now on it is the I/O's, with its place on swap.
-    pub(crate) fn set_orphan(&self, page: PageNo, slot: Option<Slot>) {
+    #[doc(hidden)]
+    pub fn set_orphan(&self, page: PageNo, slot: Option<Slot>) {
         let slot = u64::from(slot.map_or(0, Slot::number)) << SLOT_SHIFT;
         self.page(page).owner.store(slot | pack(Owner::Orphan), Release);
     }
@@ -333,8 +335,9 @@ impl<M: Machine> Frames<M> {
 
     /// Whether the page can be pinned once more, for a call of a program that works on it. Pins
     /// count among the wirings.
+    #[doc(hidden)]
     #[inline]
-    pub(crate) fn may_pin(&self, page: PageNo) -> bool {
+    pub fn may_pin(&self, page: PageNo) -> bool {
         self.page(page).wire.load(Relaxed) & WIRINGS < MOST_PINS
     }
 
@@ -530,7 +533,7 @@ impl<M: Machine> Frames<M> {
 }
 
 impl Page {
-    pub(super) fn new(owner: Owner, place: Place) -> Page {
+    pub(crate) fn new(owner: Owner, place: Place) -> Page {
         Page {
             owner: AtomicU64::new(pack(owner)),
             index: AtomicU64::new(0),
@@ -552,7 +555,7 @@ const WHO: u64 = (1 << SLOT_SHIFT) - 1;
 /// With an anon: several leaves refer to it.
 const SHARED: u64 = 4 << 32;
 
-pub(super) const fn pack(owner: Owner) -> u64 {
+pub(crate) const fn pack(owner: Owner) -> u64 {
     match owner {
         Owner::Free => 0,
         Owner::Kernel => 1 << 32,

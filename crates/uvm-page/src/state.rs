@@ -110,7 +110,7 @@ pub enum Place {
     Own,
 }
 
-pub(super) const PLACES: [Place; 7] = [
+pub(crate) const PLACES: [Place; 7] = [
     Place::Nowhere,
     Place::Pending,
     Place::Active,

@@ -29,7 +29,7 @@ use machine::atomic::Ordering::{Acquire, Relaxed};
 use machine::order::{Before, Held, PageCache, PageQueues, RawLock};
 use machine::{Machine, PageNo, Pmap, Prot, Shootdown};
 
-use super::{pack, Frames, Owner, PageFlags, NIL};
+use crate::{pack, Frames, Owner, PageFlags, NIL};
 
 /// Pages that leave their queues at once.
 const QUEUED: usize = 32;
@@ -63,7 +63,7 @@ pub struct Gather {
 #[derive(Default)]
 pub(crate) struct PageChain {
     pub(crate) head: Option<PageNo>,
-    pub(super) len: usize,
+    pub(crate) len: usize,
 }
 
 impl Gather {
@@ -142,7 +142,7 @@ impl Gather {
 
     /// Adds a page that is free once this is performed (I1).
     #[inline]
-    pub(super) fn gather<M: Machine>(&mut self, frames: &Frames<M>, page: PageNo) {
+    pub(crate) fn gather<M: Machine>(&mut self, frames: &Frames<M>, page: PageNo) {
         frames.page(page).next.store(self.freed.head.map_or(NIL, |page| page.0), Relaxed);
         self.freed.head = Some(page);
         self.freed.len += 1;

@@ -7,7 +7,7 @@
 //! above), and what reaches a frame by number asks. Not taken: numbers that only some may make.
 //! They are copied, and as wrong when the page has gone.
 
-use super::{Frames, Place, PLACES};
+use crate::{Frames, Place, PLACES};
 use machine::atomic::Ordering::Relaxed;
 use machine::{Machine, Pa, PageNo};
 

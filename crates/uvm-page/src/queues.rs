@@ -23,9 +23,9 @@ use machine::atomic::Ordering::Relaxed;
 use machine::order::{Before, Held, PageQueues};
 use machine::{Machine, PageNo};
 
-use super::buddy::{MAX_ORDER, NO_BLOCK};
-use super::record::WIRINGS;
-use super::{pack, Frames, List, Owner, Page, PageFlags, Place, NIL};
+use crate::buddy::{MAX_ORDER, NO_BLOCK};
+use crate::record::WIRINGS;
+use crate::{pack, Frames, List, Owner, Page, PageFlags, Place, NIL};
 
 /// Pages that come on the active queue at once.
 const BATCH: usize = 32;
@@ -81,19 +81,19 @@ pub enum Class {
 
 /// How many pages are on which queue, and on both by class; a moment's value.
 #[derive(Default)]
-pub(super) struct Balance {
+pub(crate) struct Balance {
     queues: [AtomicUsize; 2],
     classes: [AtomicUsize; 3],
 }
 
 /// By [`Queue`], and how many pages are on both by [`Class`].
-pub(super) struct Queues {
+pub(crate) struct Queues {
     lists: [List; 2],
     classes: [usize; 3],
 }
 
 impl Queues {
-    pub(super) const fn new() -> Queues {
+    pub(crate) const fn new() -> Queues {
         Queues { lists: [List::EMPTY; 2], classes: [0; 3] }
     }
 }
@@ -109,7 +109,7 @@ fn class_of(flags: u16) -> Class {
 }
 
 /// What a CPU's batch has.
-pub(super) type Pending = ArrayVec<u32, BATCH>;
+pub(crate) type Pending = ArrayVec<u32, BATCH>;
 
 impl<M: Machine> Frames<M> {
     /// Puts a page that is on no queue on its way to the active queue; a page that is on one stays,
@@ -228,12 +228,9 @@ impl<M: Machine> Frames<M> {
     }
 
     /// Takes pages that are in no batch off their queues, under one hold of the lock.
+    #[doc(hidden)]
     #[inline(never)]
-    pub(crate) fn dequeue_all<P: Before<PageQueues>>(
-        &self,
-        held: &mut Held<'_, P>,
-        pages: &[PageNo],
-    ) {
+    pub fn dequeue_all<P: Before<PageQueues>>(&self, held: &mut Held<'_, P>, pages: &[PageNo]) {
         let (mut queues, _h) = self.global.queues.lock(held);
         pages.iter().for_each(|&page| _ = self.unqueue(&mut queues, page));
         self.count(&queues);
@@ -241,7 +238,7 @@ impl<M: Machine> Frames<M> {
 
     /// Takes a page off the queue that it is on, if any; says whether it was on one.
     #[inline]
-    pub(super) fn unqueue(&self, queues: &mut Queues, page: PageNo) -> bool {
+    pub(crate) fn unqueue(&self, queues: &mut Queues, page: PageNo) -> bool {
         let record = self.page(page);
         let place = record.place.load(Relaxed);
         let Some(queue) =
@@ -466,7 +463,7 @@ impl<M: Machine> Frames<M> {
         }
     }
 
-    pub(super) fn count(&self, queues: &Queues) {
+    pub(crate) fn count(&self, queues: &Queues) {
         let balance = &self.global.balance;
         balance.queues.iter().zip(&queues.lists).for_each(|(n, list)| n.store(list.len, Relaxed));
         balance.classes.iter().zip(&queues.classes).for_each(|(n, &len)| n.store(len, Relaxed));

@@ -31,14 +31,17 @@
 //!
 //! Source: UVM's `uvm_page.c` as the paper describes its role (1999, section 2); the per-CPU caches
 //! and batches are ours, so that a fault takes no lock shared by all CPUs.
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
 
 mod buddy;
 mod free;
 mod gather;
-#[allow(unsafe_code)]
-mod memory;
 mod own;
 mod queues;
+mod quota;
 mod record;
 mod state;
 
@@ -46,16 +49,17 @@ use alloc::vec::Vec;
 
 use buddy::FreeLists;
 pub use free::FULL;
-pub(crate) use free::{Magazine, HALF};
+#[doc(hidden)]
+pub use free::{Magazine, HALF};
 pub use gather::{Gather, Unmapped};
 use machine::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use machine::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, AtomicUsize};
 use machine::order::{FreeList, Ordered, PageCache, PageQueues, RawLock};
 use machine::shared::CachePadded;
 use machine::{Machine, NoMemory, Pa, PageNo, PAGE_SHIFT};
-pub(crate) use memory::Memory;
 use queues::{Balance, Pending, Queues};
 pub use queues::{Class, Queue, SCAN};
+pub use quota::Quota;
 use record::pack;
 pub use record::{Slot, Taken, TryLoan};
 use state::PLACES;
@@ -556,3 +560,8 @@ impl Page {
         (no != NIL).then_some(PageNo(no))
     }
 }
+
+/// The example of the crate's README, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

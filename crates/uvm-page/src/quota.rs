@@ -17,8 +17,6 @@ use alloc::sync::Arc;
 use machine::lines::AtomicUsize;
 use machine::lines::Ordering::Relaxed;
 
-use super::GetError;
-
 /// See the module.
 ///
 /// ```
@@ -140,19 +138,21 @@ impl Quota {
     }
 
     /// Counts pages that are about to be made: all of them or, if they are too many, none. None are
-    /// never too many, though there may be more than there ought to be.
-    pub(crate) fn take(&self, pages: usize) -> Result<(), GetError> {
+    /// never too many, though there may be more than there ought to be. Says whether.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn take(&self, pages: usize) -> bool {
         if pages == 0 {
-            return Ok(());
+            return true;
         }
         for (at, quota) in self.chain().enumerate() {
             let fits = |used: usize| used.checked_add(pages).filter(|&sum| sum <= quota.most());
             if quota.used.fetch_update(Relaxed, Relaxed, fits).is_err() {
                 self.chain().take(at).for_each(|inner| _ = inner.used.fetch_sub(pages, Relaxed));
-                return Err(GetError::NoSpace);
+                return false;
             }
         }
-        Ok(())
+        true
     }
 
     /// It and all that it lies within.
@@ -161,17 +161,20 @@ impl Quota {
     }
 
     /// Counts heap that a list has got.
-    pub(crate) fn grew(&self, bytes: usize) {
+    #[doc(hidden)]
+    pub fn grew(&self, bytes: usize) {
         self.chain().for_each(|quota| _ = quota.heap.fetch_add(bytes, Relaxed));
     }
 
     /// Takes that back.
-    pub(crate) fn shrank(&self, bytes: usize) {
+    #[doc(hidden)]
+    pub fn shrank(&self, bytes: usize) {
         self.chain().for_each(|quota| _ = quota.heap.fetch_sub(bytes, Relaxed));
     }
 
     /// Gives back what was taken for pages.
-    pub(crate) fn give_back(&self, pages: usize) {
+    #[doc(hidden)]
+    pub fn give_back(&self, pages: usize) {
         self.chain().for_each(|quota| _ = quota.used.fetch_sub(pages, Relaxed));
     }
 }
