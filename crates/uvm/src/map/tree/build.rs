@@ -1,94 +1,58 @@
-//! A tree from entries that come in order: each goes to the right edge, so that nothing is looked
-//! up.
+//! A tree from entries that come in order: leaf after leaf is joined at the right edge, so that
+//! nothing is looked up.
 
 use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
 use machine::VaRange;
 
-use super::node::{rebalance, Child, Node, Nodes};
-use super::{most_levels, node_bytes, Span, Tree, LEAF, LEVELS};
+use super::node::{Node, Nodes};
+use super::splice::{join, Rooted};
+use super::{most_levels, node_bytes, Span, Tree, INNER, LEAF};
 
-/// Heap bytes of a tree that is built of so many entries: full nodes but for one on each level, and
-/// an empty one in its place when all are there.
+/// Heap bytes of a tree that is built of so many entries: full leaves, inner nodes that are half
+/// full, and two nodes on the edge of each level.
 pub(crate) const fn built_bytes<E>(entries: usize) -> usize {
     let edges = 2 * (most_levels(entries as u64) + 1);
-    // A leaf's share for each, and as much again for eight as more levels and inner nodes want.
-    edges * node_bytes::<E>() + entries * node_bytes::<E>().div_ceil(LEAF - 1)
+    // A leaf's share for each, and one of the inner nodes above it.
+    let (half, leaves) = (INNER / 2, LEAF * (INNER / 2 - 1));
+    edges * node_bytes::<E>() + entries * (node_bytes::<E>() * half).div_ceil(leaves)
 }
 
-/// A tree that is being built: the right edge of each level, leaves first.
+/// A tree that is being built, and the leaf that comes next.
 pub(crate) struct Builder<E> {
-    edge: ArrayVec<Box<Node<E>>, LEVELS>,
+    made: Option<Rooted<E>>,
+    leaf: Option<Box<Node<E>>>,
     len: usize,
     nodes: Nodes<E>,
 }
 
 impl<E: Span> Builder<E> {
     pub(crate) fn new() -> Self {
-        Builder { edge: ArrayVec::new(), len: 0, nodes: Nodes::new() }
+        Builder { made: None, leaf: None, len: 0, nodes: Nodes::new() }
     }
 
     /// Adds an entry behind all others. [Heap](built_bytes) has been reserved.
     pub(crate) fn push(&mut self, entry: E) {
         self.len += 1;
-        match self.edge.first_mut().map(|leaf| &mut **leaf) {
-            Some(Node::Leaf(entries)) if !entries.is_full() => return entries.push(entry),
-            Some(_) => self.close(0),
-            None => self.edge.push(self.nodes.leaf(ArrayVec::new())),
+        if let Some(Node::Leaf(entries)) = self.leaf.as_deref_mut() {
+            if !entries.is_full() {
+                return entries.push(entry);
+            }
         }
-        if let Node::Leaf(entries) = &mut *self.edge[0] {
-            entries.push(entry);
-        }
+        self.join_leaf();
+        self.leaf = Some(self.nodes.leaf(ArrayVec::from_iter([entry])));
     }
 
-    /// Hands the node on the edge of a level over to the level above, for an empty one.
-    fn close(&mut self, level: usize) {
-        let empty = match &*self.edge[level] {
-            Node::Leaf(_) => self.nodes.leaf(ArrayVec::new()),
-            Node::Inner(_) => self.nodes.inner(ArrayVec::new()),
-        };
-        let full = core::mem::replace(&mut self.edge[level], empty);
-        self.push_child(level + 1, Child::of(full));
-    }
-
-    fn push_child(&mut self, level: usize, child: Child<E>) {
-        match self.edge.get_mut(level).map(|node| &mut **node) {
-            Some(Node::Inner(children)) if !children.is_full() => return children.push(child),
-            Some(_) => self.close(level),
-            None => self.edge.push(self.nodes.inner(ArrayVec::new())),
-        }
-        if let Node::Inner(children) = &mut *self.edge[level] {
-            children.push(child);
-        }
+    fn join_leaf(&mut self) {
+        let leaf = self.leaf.take().map(|node| Rooted { node, level: 1 });
+        self.made = join(self.made.take(), leaf, &mut self.nodes);
     }
 
     /// The tree.
     pub(crate) fn finish(mut self) -> Tree<E> {
-        let mut level = 0;
-        while level + 1 < self.edge.len() {
-            let empty = self.nodes.inner(ArrayVec::new());
-            let last = core::mem::replace(&mut self.edge[level], empty);
-            self.push_child(level + 1, Child::of(last));
-            level += 1;
-        }
-        let mut tree = Tree { root: self.edge.pop(), len: self.len };
-        tree.collapse_root();
-        if let Some(root) = &mut tree.root {
-            root.rebalance_edge(&mut self.nodes);
-        }
-        tree
-    }
-}
-
-impl<E: Span> Node<E> {
-    /// Fills the last node of each level from its full left neighbour.
-    fn rebalance_edge(&mut self, nodes: &mut Nodes<E>) {
-        let Node::Inner(children) = self else { return };
-        rebalance(children, children.len() - 1, nodes);
-        if let Some(last) = children.last_mut() {
-            last.node.rebalance_edge(nodes);
-        }
+        self.join_leaf();
+        Tree { root: self.made.take().map(|all| all.node), len: self.len }
     }
 }
 

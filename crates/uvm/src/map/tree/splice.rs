@@ -22,9 +22,9 @@ use super::node::{put_child, rebalance, Child, Node, Nodes, Side};
 use super::{Span, Taken, Tree};
 
 /// A tree's root and its levels.
-struct Rooted<E> {
-    node: Box<Node<E>>,
-    level: usize,
+pub(super) struct Rooted<E> {
+    pub(super) node: Box<Node<E>>,
+    pub(super) level: usize,
 }
 
 impl<E: Span> Tree<E> {
@@ -194,7 +194,7 @@ fn with_children<E>(mut inner: Rooted<E>, nodes: &mut Nodes<E>) -> Option<Rooted
 }
 
 /// Both, where all of `left` lies before all of `right`.
-fn join<E: Span>(
+pub(super) fn join<E: Span>(
     left: Option<Rooted<E>>,
     right: Option<Rooted<E>>,
     nodes: &mut Nodes<E>,

@@ -468,9 +468,19 @@ fn heap_is_reserved_for_a_node_on_each_level_and_a_root() {
     assert_eq!(t.insert_bytes(2), 2 * (levels + 1) * NODE);
     assert_eq!(t.splice_bytes(), (3 * (levels + 1) + 2) * NODE);
     // Full nodes: there is nothing that an insertion finds room in.
-    let all = r(0, 10 * (LEAF * INNER * INNER) as u64);
-    let mut full = t.take(all).into_tree().filter_map(all, |e| Some(*e));
+    let mut entries = (0..).map(|i| r(i * 10, i * 10 + 5));
+    let len = LEAF * INNER * INNER;
+    let mut full = Tree { root: Some(full(3, &mut entries)), len };
+    full.check().unwrap();
     assert_eq!((full.levels(), made(|| full.insert(r(7, 8)))), (3, 4));
+}
+
+/// A node of so many levels that has all that it can have.
+fn full(level: usize, entries: &mut impl Iterator<Item = VaRange>) -> Box<Node<VaRange>> {
+    Box::new(match level {
+        1 => Node::Leaf(entries.take(LEAF).collect()),
+        _ => Node::Inner((0..INNER).map(|_| node::Child::of(full(level - 1, entries))).collect()),
+    })
 }
 
 #[test]
