@@ -135,8 +135,6 @@ pub enum Plant {
     CleanUntold,
     /// `page_protect` says of no mapping that it was wired.
     MiscountWired,
-    /// `enter` maps a run's first page alone.
-    FirstOfRun,
     /// `enter_ahead` replaces what is there.
     AheadReplaces,
     /// `enter_ahead` doesn't ask whether it may.
@@ -151,7 +149,7 @@ pub enum Plant {
 
 impl Plant {
     /// All.
-    pub const ALL: [Plant; 25] = [
+    pub const ALL: [Plant; 24] = [
         Plant::IgnoreProtect,
         Plant::IgnorePageProtect,
         Plant::IgnoreRemove,
@@ -171,7 +169,6 @@ impl Plant {
         Plant::LoseBits,
         Plant::CleanUntold,
         Plant::MiscountWired,
-        Plant::FirstOfRun,
         Plant::AheadReplaces,
         Plant::AheadUnasked,
         Plant::ReuseNames,

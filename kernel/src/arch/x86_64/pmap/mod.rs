@@ -52,7 +52,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
 use machine::{
-    NoMemory, PageNo, Pages, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring, PAGE_SIZE,
+    NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE,
 };
 
 use super::cpu;
@@ -211,17 +211,14 @@ impl Pmap for NativePmap {
         &self,
         held: &mut Held<'_, P>,
         space: &Space,
-        run: Run,
+        at: (Va, PageNo),
         prot: Prot,
         access: Prot,
         wiring: Wiring,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         let how = Entering { prot, access, wiring };
-        if run.pages != Pages(1) {
-            return enter_run(held, space, run, how, down);
-        }
-        enter_page(held, space, (run.va, run.page), how, down)
+        enter_page(held, space, at, how, down)
     }
 
     #[inline]
@@ -540,17 +537,6 @@ impl Entering {
     fn ahead(prot: Prot) -> Entering {
         Entering { prot, access: Prot::NONE, wiring: Wiring::Pageable }
     }
-}
-
-#[cold]
-fn enter_run<P: Before<PageCache>>(
-    held: &mut Held<'_, P>,
-    space: &Space,
-    run: Run,
-    how: Entering,
-    down: &mut Shootdown,
-) -> Result<(), NoMemory> {
-    run.iter().try_for_each(|at| enter_page(held, space, at, how, down))
 }
 
 #[inline(never)]
