@@ -98,7 +98,7 @@ fn trace_death(thread: &Thread, regs: &UserRegs, signal: Signal) {
         let fault = *thread.last_fault.lock();
         let (pid, comm) = (thread.process.pid, thread.comm());
         crate::control!(
-            "trace process {pid} ({comm}) killed by signal {}: rip {:#x} rsp {:#x} address {:#x} vector {}",
+            "trace process {pid} ({comm}) killed by signal {}: at {:#x}, stack {:#x}, address {:#x}, vector {}",
             signal.number(),
             regs.instruction_pointer(),
             regs.stack_pointer(),
