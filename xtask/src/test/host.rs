@@ -177,8 +177,10 @@ fn small_leaves() -> Result<Verdict> {
 /// bits, as a port may have them. The target is named so that programs that run while others are
 /// built have pages of their own size.
 fn large() -> Result<Verdict> {
-    let packages = ["test", "-p", "uvm-vm", "-p", "uvm-conformance", "--lib", "--tests"];
-    let mut command = cargo(&packages);
+    let mut command = cargo(&["test", "--lib", "--tests"]);
+    command.args(
+        ["uvm-page", "uvm-vm", "uvm-zram", "uvm-conformance"].iter().flat_map(|it| ["-p", it]),
+    );
     let flags = "--cfg uvm_page_shift=\"14\" --cfg uvm_max_cpus=\"256\"";
     command.args(["--no-fail-fast", "--target", HOST]).env("RUSTFLAGS", flags);
     command.args(["--", "--skip", HOLDS]);
