@@ -75,10 +75,10 @@ impl<M: Machine> Fault<'_, '_, M> {
         let mut unmarked = 0;
         // A fault that comes to a marked page must be noticed.
         let special = PageFlags::BUSY | PageFlags::ERROR | PageFlags::AHEAD;
-        for i in 0..w.len {
-            let Some(page) = resident(pages[i]).filter(|_| i != w.fault && anons[i] == 0) else {
-                continue;
-            };
+        let places = pages.iter().zip(&anons).zip(&mut found).enumerate();
+        for (i, ((&number, &anon), to)) in places {
+            let is_other = i != w.fault && anon == 0;
+            let Some(page) = resident(number).filter(|_| is_other) else { continue };
             if self.uvm.frames().flags(page).intersects(special) {
                 continue;
             }
@@ -88,7 +88,7 @@ impl<M: Machine> Fault<'_, '_, M> {
                 body.mark(Pages(index));
                 unmarked = (index / LEAF + 1) * LEAF;
             }
-            found[i] = Some((page, own));
+            *to = Some((page, own));
             any = true;
         }
         if any {
