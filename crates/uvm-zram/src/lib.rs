@@ -194,7 +194,7 @@ impl<M: Machine> Zram<M> {
         match (&*on, percent) {
             (None, 0) => {}
             (None, _) => {
-                let device = Zram::new(uvm.machine(), uvm.frames().clone(), percent)?;
+                let device = Zram::new(uvm.machine(), uvm.shared_frames(), percent)?;
                 let id = uvm.swap_on(held, device.clone(), i16::MAX)?;
                 *on = Some((device, id));
             }

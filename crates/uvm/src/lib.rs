@@ -216,8 +216,21 @@ impl<M: Machine> Uvm<M> {
     /// # Ok(()) });
     /// ```
     #[inline]
-    pub fn frames(&self) -> &Arc<Frames<M>> {
-        &self.memory.frames
+    pub fn frames(&self) -> &Frames<M> {
+        self.memory.frames()
+    }
+
+    /// Physical memory, for what has frames of it as long as it lives itself: a swap device.
+    ///
+    /// ```
+    /// # use uvm_soft::example::*;
+    /// # run(|uvm, held, space| {
+    /// let frames: Arc<Frames<SoftMachine>> = uvm.shared_frames();
+    /// assert_eq!(frames.total(), uvm.frames().total());
+    /// # Ok(()) });
+    /// ```
+    pub fn shared_frames(&self) -> Arc<Frames<M>> {
+        self.memory.frames.clone()
     }
 
     /// Counters.

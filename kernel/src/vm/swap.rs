@@ -1,8 +1,8 @@
 //! What the kernel asks of the library about swap: compressed pages, errors. Areas on disks are in
 //! `fs::swap`.
 
-use uvm_zram::{Zram, ZramInfo, ZramOn};
 use uvm::{SwapDevice, SwapError};
+use uvm_zram::{Zram, ZramInfo, ZramOn};
 
 use super::system::{system, with};
 use crate::errno::{Errno, Result, EBUSY, EINVAL, EIO, ENOMEM, EPERM};

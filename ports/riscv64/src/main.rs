@@ -25,9 +25,9 @@ use machine::Pa;
 use riscv::register::{scause, sepc, sie, stval};
 use spin::Mutex;
 use uvm::page::Frames;
-use uvm_zram::Zram;
 use uvm::Uvm;
 use uvm_conformance::workload;
+use uvm_zram::Zram;
 
 use host::{enter, frames, uvm, Virt};
 use user::User;

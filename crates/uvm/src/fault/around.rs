@@ -14,7 +14,7 @@ use core::ops::Range;
 
 use machine::{order, Held, Machine, Pages, Pmap, Prot, Va};
 
-use super::resolve::Hold;
+use super::resolve::{is_to_ask, Hold};
 use super::Fault;
 use crate::amap::borrowed::borrowed;
 use crate::amap::slots::{Slots, LEAF};
@@ -52,6 +52,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         (len > 1).then(|| Window { start, len, fault: (self.va - start).0 as usize })
     }
 
+    #[inline(never)]
     pub(super) fn enter_object_around(
         &mut self,
         held: &mut Held<'_, order::Object>,
@@ -75,14 +76,15 @@ impl<M: Machine> Fault<'_, '_, M> {
         let mut unmarked = 0;
         // A fault that comes to a marked page must be noticed.
         let special = PageFlags::BUSY | PageFlags::ERROR | PageFlags::AHEAD;
+        let frames = self.uvm.frames();
         let places = pages.iter().zip(&anons).zip(&mut found).enumerate();
         for (i, ((&number, &anon), to)) in places {
             let is_other = i != w.fault && anon == 0;
             let Some(page) = resident(number).filter(|_| is_other) else { continue };
-            if self.uvm.frames().flags(page).intersects(special) {
+            if frames.flags(page).intersects(special) {
                 continue;
             }
-            let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
+            let own = if is_to_ask(frames, page) { prot.without_write() } else { prot };
             let index = first.0 + i as u64;
             if own.contains(Prot::WRITE) && index >= unmarked {
                 body.mark(Pages(index));

@@ -34,7 +34,7 @@ use crate::map::lock::TreeGuard;
 use crate::map::{Entry, ORef, Writes, NOWHERE};
 use crate::object::find::SPECIAL;
 use crate::object::{busy_check, Access, ObjectBody, ObjectGuard};
-use crate::page::PageFlags;
+use crate::page::{Frames, PageFlags};
 use crate::stat::Counter;
 use crate::{Stop, Uvm};
 
@@ -486,14 +486,6 @@ impl<M: Machine> Fault<'_, '_, M> {
             && self.uvm.frames().loans(page) != 0
     }
 
-    /// Whether something must be done before a store reaches an object's page: it is loaned, or a
-    /// hole.
-    #[inline]
-    pub(super) fn is_to_ask(&self, page: PageNo) -> bool {
-        let frames = self.uvm.frames();
-        frames.loans(page) != 0 || frames.flags(page).contains(PageFlags::HOLE)
-    }
-
     /// Case 2A: enters an object's page. Case 2B, a private write: enters a copy, which is the
     /// amap's.
     #[inline]
@@ -514,7 +506,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         }
         uvm.count(Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
-        let own = if self.is_to_ask(page) { prot.without_write() } else { prot };
+        let own = if is_to_ask(uvm.frames(), page) { prot.without_write() } else { prot };
         let index = entry.index(oref, self.va);
         if own.contains(Prot::WRITE) {
             body.mark(index);
@@ -549,4 +541,10 @@ impl<M: Machine> Fault<'_, '_, M> {
         machine.frames().activate(machine, held, copy);
         entered
     }
+}
+
+/// Whether something must be done before a store reaches an object's page: it is loaned, or a hole.
+#[inline]
+pub(super) fn is_to_ask<M: Machine>(frames: &Frames<M>, page: PageNo) -> bool {
+    frames.loans(page) != 0 || frames.flags(page).contains(PageFlags::HOLE)
 }
