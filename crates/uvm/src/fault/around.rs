@@ -81,10 +81,11 @@ impl<M: Machine> Fault<'_, '_, M> {
         for (i, ((&number, &anon), to)) in places {
             let is_other = i != w.fault && anon == 0;
             let Some(page) = resident(number).filter(|_| is_other) else { continue };
-            if frames.flags(page).intersects(special) {
+            let flags = frames.flags(page);
+            if flags.intersects(special) {
                 continue;
             }
-            let own = if is_to_ask(frames, page) { prot.without_write() } else { prot };
+            let own = if is_to_ask(frames, page, flags) { prot.without_write() } else { prot };
             let index = first.0 + i as u64;
             if own.contains(Prot::WRITE) && index >= unmarked {
                 body.mark(Pages(index));

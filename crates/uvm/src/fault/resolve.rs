@@ -506,7 +506,11 @@ impl<M: Machine> Fault<'_, '_, M> {
         }
         uvm.count(Counter::FaultsObject, 1);
         let prot = if private { entry.prot.without_write() } else { entry.prot };
-        let own = if is_to_ask(uvm.frames(), page) { prot.without_write() } else { prot };
+        let own = if is_to_ask(uvm.frames(), page, uvm.frames().flags(page)) {
+            prot.without_write()
+        } else {
+            prot
+        };
         let index = entry.index(oref, self.va);
         if own.contains(Prot::WRITE) {
             body.mark(index);
@@ -543,8 +547,9 @@ impl<M: Machine> Fault<'_, '_, M> {
     }
 }
 
-/// Whether something must be done before a store reaches an object's page: it is loaned, or a hole.
+/// Whether something must be done before a store reaches an object's page, which has these flags:
+/// it is loaned, or a hole.
 #[inline]
-pub(super) fn is_to_ask<M: Machine>(frames: &Frames<M>, page: PageNo) -> bool {
-    frames.loans(page) != 0 || frames.flags(page).contains(PageFlags::HOLE)
+pub(super) fn is_to_ask<M: Machine>(frames: &Frames<M>, page: PageNo, flags: PageFlags) -> bool {
+    flags.contains(PageFlags::HOLE) || frames.loans(page) != 0
 }
