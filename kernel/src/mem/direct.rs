@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use machine::order::{Before, Held, PageCache};
 use machine::{Channel, Machine, NoMemory, Pa, PageNo, PAGE_SIZE};
-use uvm::page::Place;
+use page::Place;
 
 use super::frames::{unlocked, Reserve, KERNEL};
 use super::window;
