@@ -20,9 +20,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use machine::order::{Before, Held, PageCache};
 use machine::{Channel, Machine, NoMemory, Pa, PageNo, PAGE_SIZE};
-use page::Place;
 
-use super::frames::{unlocked, Reserve, KERNEL};
+use super::frames::{unlocked, Place, Reserve, KERNEL};
 use super::window;
 use crate::arch::layout::Range;
 use crate::arch::{cpu, ipi, layout, tables};

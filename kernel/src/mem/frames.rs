@@ -10,7 +10,7 @@ use machine::order::{Held, Nothing, PageQueues};
 use machine::{NoMemory, Pa, PageNo, ThreadCtx};
 use page::Frames;
 
-pub use page::{Owner, Quota, Reserve};
+pub use page::{Owner, Place, Quota, Reserve};
 
 use crate::arch::bytes::PageBytes;
 use crate::arch::{cpu, pmap};

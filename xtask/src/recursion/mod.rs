@@ -23,12 +23,13 @@ use anyhow::{Context, Result};
 use list::List;
 
 /// Folders whose code runs in the kernel: of each crate its `src`.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "crates/machine/src",
     "crates/uvm-page/src",
     "crates/uvm/src",
     "crates/uvm-zram/src",
     "crates/mbuf/src",
+    "crates/sf_buf/src",
     "crates/volume/src",
     "kernel/src",
 ];
