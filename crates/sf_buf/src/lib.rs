@@ -66,6 +66,23 @@ pub trait KernelMap {
     /// whether it was present.
     fn set(&self, slot: u32, page: Option<Pa>) -> bool;
 
+    /// Has an empty slot of this CPU's own show a page.
+    #[inline]
+    fn show_own(&self, slot: u32, page: Pa) {
+        self.set(slot, Some(page));
+    }
+
+    /// Has a slot of this CPU's own show nothing, and this CPU forget it. Says whether there was
+    /// anything to forget, or may have been.
+    #[inline]
+    fn hide_own(&self, slot: u32) -> bool {
+        let was_used = self.set(slot, None);
+        if was_used {
+            self.invalidate(slot);
+        }
+        was_used
+    }
+
     /// This CPU forgets its translation of the slot.
     fn invalidate(&self, slot: u32);
 
@@ -210,16 +227,11 @@ pub struct SfBuf<'a, R: RawLock, K: KernelMap> {
     bufs: &'a SfBufs<R>,
     map: &'a K,
     page: Pa,
-    of: Of,
+    slot: u32,
 }
 
-/// What is to end.
-enum Of {
-    Direct,
-    Private(u32),
-    Cache(u32),
-    Original(u32),
-}
+/// In place of a slot: the page is seen where it always is.
+const DIRECT: u32 = u32::MAX;
 
 impl<R: RawLock> SfBufs<R> {
     /// Mappings of a kind, for CPUs of numbers below `cpus`; `shared` of them may be open or kept
@@ -294,13 +306,13 @@ impl<R: RawLock> SfBufs<R> {
         page: Pa,
         reach: Reach,
     ) -> Option<SfBuf<'a, R, K>> {
-        let of = match (self.kind, reach) {
-            (Kind::Direct, _) => Of::Direct,
-            (Kind::Private, Reach::ThisCpu) => Of::Private(self.private.open(map, page)?),
-            (Kind::Private | Kind::Cache, _) => Of::Cache(self.cache.open(map, page, reach)?),
-            (Kind::Original, _) => Of::Original(self.original.open(map, page)?),
+        let slot = match (self.kind, reach) {
+            (Kind::Direct, _) => DIRECT,
+            (Kind::Private, Reach::ThisCpu) => self.private.open(map, page)?,
+            (Kind::Private | Kind::Cache, _) => self.cache.open(map, page, reach)?,
+            (Kind::Original, _) => self.original.open(map, page)?,
         };
-        Some(SfBuf { bufs: self, map, page, of })
+        Some(SfBuf { bufs: self, map, page, slot })
     }
 
     /// A mapping for this CPU, for a caller that can neither wait nor be refused: where all shared
@@ -319,13 +331,76 @@ impl<R: RawLock> SfBufs<R> {
     /// ```
     #[inline]
     pub fn open_here<'a, K: KernelMap>(&'a self, map: &'a K, page: Pa) -> SfBuf<'a, R, K> {
-        if let Some(buf) = self.open(map, page, Reach::ThisCpu) {
-            return buf;
+        SfBuf { bufs: self, map, page, slot: self.take(map, page) }
+    }
+
+    /// The slot of such a mapping, for a caller that [ends](SfBufs::end) it by its number, once and
+    /// on this CPU: a guard of the host's own, which may be smaller than [`SfBuf`]. Of direct
+    /// mappings there is no slot.
+    ///
+    /// # Panics
+    /// As [`open_here`](SfBufs::open_here).
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// let bufs = SfBufs::<Lock>::new(Kind::Private, 1, 0)?;
+    /// let map = Tables::new(bufs.slots());
+    /// let slot = bufs.take(&map, Pa(0x7000));
+    /// assert_eq!(map.seen(Place::Slot(slot)), Some(Pa(0x7000)));
+    /// bufs.end(&map, slot);
+    /// # Ok::<(), machine::NoMemory>(())
+    /// ```
+    #[inline]
+    pub fn take<K: KernelMap>(&self, map: &K, page: Pa) -> u32 {
+        if self.kind == Kind::Private {
+            if let Some(slot) = self.private.open(map, page) {
+                return slot;
+            }
         }
-        let Some(slot) = self.private.open(map, page) else {
-            panic!("{DEPTH} ephemeral mappings are open on one CPU")
+        self.take_otherwise(map, page)
+    }
+
+    /// Out of line: the private way is a few instructions, and should stay so.
+    #[inline(never)]
+    fn take_otherwise<K: KernelMap>(&self, map: &K, page: Pa) -> u32 {
+        let slot = match self.kind {
+            Kind::Direct => return DIRECT,
+            Kind::Private => None,
+            Kind::Cache => self.cache.open(map, page, Reach::ThisCpu),
+            Kind::Original => self.original.open(map, page),
         };
-        SfBuf { bufs: self, map, page, of: Of::Private(slot) }
+        match slot.or_else(|| self.private.open(map, page)) {
+            Some(slot) => slot,
+            None => panic!("{DEPTH} ephemeral mappings are open on one CPU"),
+        }
+    }
+
+    /// Ends a mapping by its slot.
+    ///
+    /// ```
+    /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
+    /// # use host::*;
+    /// let bufs = SfBufs::<Lock>::new(Kind::Direct, 1, 0)?;
+    /// let map = Tables::new(bufs.slots());
+    /// bufs.end(&map, bufs.take(&map, Pa(0x7000)));
+    /// # Ok::<(), machine::NoMemory>(())
+    /// ```
+    #[inline]
+    pub fn end<K: KernelMap>(&self, map: &K, slot: u32) {
+        if slot < self.private.slots() {
+            self.private.close(map, slot);
+        } else if slot != DIRECT {
+            self.end_shared(map, slot);
+        }
+    }
+
+    #[inline(never)]
+    fn end_shared<K: KernelMap>(&self, map: &K, slot: u32) {
+        match self.kind {
+            Kind::Original => self.original.close(map, slot),
+            _ => self.cache.close(map, slot),
+        }
     }
 
     /// A mapping, which is waited for if all are in use: the paper's flag "interruptible", or not.
@@ -416,9 +491,9 @@ impl<R: RawLock, K: KernelMap> SfBuf<'_, R, K> {
     /// ```
     #[inline]
     pub fn place(&self) -> Place {
-        match self.of {
-            Of::Direct => Place::Direct,
-            Of::Private(slot) | Of::Cache(slot) | Of::Original(slot) => Place::Slot(slot),
+        match self.slot {
+            DIRECT => Place::Direct,
+            slot => Place::Slot(slot),
         }
     }
 }
@@ -426,12 +501,7 @@ impl<R: RawLock, K: KernelMap> SfBuf<'_, R, K> {
 impl<R: RawLock, K: KernelMap> Drop for SfBuf<'_, R, K> {
     #[inline]
     fn drop(&mut self) {
-        match self.of {
-            Of::Direct => {}
-            Of::Private(slot) => self.bufs.private.close(self.map, slot),
-            Of::Cache(slot) => self.bufs.cache.close(self.map, slot),
-            Of::Original(slot) => self.bufs.original.close(self.map, slot),
-        }
+        self.bufs.end(self.map, self.slot);
     }
 }
 

@@ -21,7 +21,8 @@ struct Cpu {
     /// The slots in use, a bit each.
     used: AtomicU32,
     opened: AtomicU64,
-    local: AtomicU64,
+    /// Closed without a use, so that there was nothing to forget.
+    unused: AtomicU64,
 }
 
 pub(crate) struct Private {
@@ -58,7 +59,7 @@ impl Private {
         own.used.store(used | 1 << free, Relaxed);
         count(&own.opened);
         let slot = cpu as u32 * DEPTH + free;
-        map.set(slot, Some(page));
+        map.show_own(slot, page);
         Some(slot)
     }
 
@@ -66,16 +67,17 @@ impl Private {
     pub(crate) fn close(&self, map: &impl KernelMap, slot: u32) {
         debug_assert!(slot / DEPTH == map.cpu() as u32, "closed on another CPU");
         let own = &self.cpus[(slot / DEPTH) as usize];
-        if map.set(slot, None) {
-            map.invalidate(slot);
-            count(&own.local);
+        if !map.hide_own(slot) {
+            count(&own.unused);
         }
         own.used.store(own.used.load(Relaxed) & !(1 << (slot % DEPTH)), Relaxed);
     }
 
     pub(crate) fn counts(&self) -> Counts {
         self.cpus.iter().fold(Counts::default(), |sum, cpu| {
-            let (opened, local) = (cpu.opened.load(Relaxed), cpu.local.load(Relaxed));
+            let (opened, unused) = (cpu.opened.load(Relaxed), cpu.unused.load(Relaxed));
+            let open = u64::from(cpu.used.load(Relaxed).count_ones());
+            let local = opened.saturating_sub(unused + open);
             sum.plus(Counts { opened, local, ..Counts::default() })
         })
     }

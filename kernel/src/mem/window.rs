@@ -14,7 +14,7 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use machine::{NoMemory, Pa, PAGE_SIZE};
-use sf_buf::{Counts, Kind, Place, SfBuf, SfBufs};
+use sf_buf::{Counts, Kind, SfBufs};
 
 use crate::arch::windows::{self, WindowTables};
 use crate::arch::{cpu, layout};
@@ -39,8 +39,11 @@ static IS_MADE: AtomicBool = AtomicBool::new(false);
 /// Addresses at which bytes of one page are seen, until it is dropped.
 pub struct Window {
     at: u64,
-    _buf: Option<SfBuf<'static, RawSpin, WindowTables>>,
+    /// The mapping's slot; `NONE` in the direct map.
+    slot: u32,
 }
+
+const NONE: u32 = u32::MAX;
 
 /// Chooses how windows are made, by the command line: before any is.
 ///
@@ -101,7 +104,7 @@ impl Window {
         if are_kept() {
             return Window::make(pa);
         }
-        Window { at: layout::direct(pa), _buf: None }
+        Window { at: layout::direct(pa), slot: NONE }
     }
 
     #[cold]
@@ -109,14 +112,30 @@ impl Window {
     fn make(pa: u64) -> Window {
         let Some(made) = MADE.get() else { unreachable!("it is there since `init`") };
         let within = pa % PAGE_SIZE as u64;
-        let buf = made.bufs.open_here(&made.tables, Pa(pa - within));
-        let Place::Slot(slot) = buf.place() else { unreachable!("nothing is mapped for good") };
-        Window { at: windows::address(slot) + within, _buf: Some(buf) }
+        let slot = made.bufs.take(&made.tables, Pa(pa - within));
+        Window { at: windows::address(slot) + within, slot }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end(slot: u32) {
+        if let Some(made) = MADE.get() {
+            made.bufs.end(&made.tables, slot);
+        }
     }
 
     /// Where that physical address is seen, and what follows it in its page.
     #[inline]
     pub fn at(&self) -> *mut u8 {
         self.at as *mut u8
+    }
+}
+
+impl Drop for Window {
+    #[inline]
+    fn drop(&mut self) {
+        if self.slot != NONE {
+            Window::end(self.slot);
+        }
     }
 }

@@ -14,6 +14,9 @@ use anyhow::{bail, Context, Result};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Runs before those that are measured, as in bench/count.h.
+pub const WARM_UP: u64 = 2;
+
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// What a run of the program said.

@@ -102,7 +102,9 @@ fn of(mut row: Row, cpus: u32) -> Row {
     if cpus == 2 {
         row.name = two(&row.name);
     }
-    let operations = row.operations.unwrap_or(1).max(1) as i64;
+    // The counters are read after the runs that warm up.
+    let all = row.operations.unwrap_or(1) * row.runs / (row.runs + counted::WARM_UP);
+    let operations = all.max(1) as i64;
     row.counters.retain(|name, _| COUNTS.iter().any(|(counter, _)| counter == name));
     row.counters.values_mut().for_each(|count| *count = *count * 1000 / operations);
     row
@@ -203,7 +205,7 @@ mod tests {
 
     fn document() -> Document {
         let row = |system: &str, value: f64| Row {
-            operations: Some(4),
+            operations: Some(12),
             counters: BTreeMap::from([("windows_opened".into(), 6), ("faults".into(), 1)]),
             ..Row::of("pipe", system, "instructions", &[value])
         };

@@ -7,16 +7,21 @@ use machine::order::Unlocked;
 use machine::{CpuSet, NoMemory, Pa, PAGE_SHIFT};
 use sf_buf::{Interrupted, KernelMap};
 
-use super::tables::{self, Table};
+use super::tables::{self, Table, ACCESSED, DIRTY, GLOBAL, NO_EXECUTE, PRESENT, WRITE};
 use super::{cpu, io, ipi, layout};
 use crate::upcalls;
 
 /// The entries of all slots, 512 in a table.
 pub struct WindowTables {
+    /// Those of the first slots, which each CPU has of its own.
+    first: &'static Table,
     tables: Vec<&'static Table>,
     /// Times that a mapping was closed.
     closed: AtomicU64,
 }
+
+/// Of a page in a slot. Dirty from the start: a store need not say so.
+const RIGHTS: u64 = PRESENT | WRITE | DIRTY | GLOBAL | NO_EXECUTE;
 
 /// Where a slot is seen.
 #[inline]
@@ -36,7 +41,8 @@ impl WindowTables {
         for table in 0..count {
             list.push(tables::last_table(address(table * 512))?);
         }
-        Ok(WindowTables { tables: list, closed: AtomicU64::new(0) })
+        let first = *list.first().ok_or(NoMemory)?;
+        Ok(WindowTables { first, tables: list, closed: AtomicU64::new(0) })
     }
 
     #[inline]
@@ -55,12 +61,22 @@ impl KernelMap for WindowTables {
         cpu::online()
     }
 
+    /// No other CPU touches the entry: a plain store does.
     #[inline]
+    fn show_own(&self, slot: u32, page: Pa) {
+        self.first[slot as usize].store(page.0 | RIGHTS, Relaxed);
+    }
+
+    /// It was used, as good as always: a look at the entry would cost more than it saves.
+    #[inline]
+    fn hide_own(&self, slot: u32) -> bool {
+        self.first[slot as usize].store(0, Relaxed);
+        self.invalidate(slot);
+        true
+    }
+
     fn set(&self, slot: u32, page: Option<Pa>) -> bool {
-        use tables::{ACCESSED, DIRTY, GLOBAL, NO_EXECUTE, PRESENT, WRITE};
-        // Dirty from the start: a store need not say so.
-        let rights = PRESENT | WRITE | DIRTY | GLOBAL | NO_EXECUTE;
-        let new = page.map_or(0, |page| page.0 | rights);
+        let new = page.map_or(0, |page| page.0 | RIGHTS);
         let old = self.entry(slot).swap(new, AcqRel);
         old & (PRESENT | ACCESSED) == PRESENT | ACCESSED
     }
