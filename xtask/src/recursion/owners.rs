@@ -37,7 +37,8 @@ fn collect(all: &Source, at: (&str, &str), ty: &Type, owned: &mut BTreeSet<Strin
             // `machine::Line` is another crate's, whatever this one has of that name.
             let qualifier = path.path.segments.first().map(|segment| segment.ident.to_string());
             let qualifier = qualifier.filter(|first| {
-                ["machine", "uvm", "mbuf", "sf_buf", "volume"].contains(&first.as_str())
+                ["machine", "page", "uvm", "zram", "mbuf", "sf_buf", "volume"]
+                    .contains(&first.as_str())
             });
             let at_home = qualifier.as_deref().map_or(at, |other| (other, ""));
             for key in all.keys(at_home.0, at_home.1, &[name].into()) {

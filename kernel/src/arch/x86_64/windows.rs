@@ -23,6 +23,8 @@ pub struct WindowTables {
 /// Of a page in a slot. Dirty from the start: a store need not say so.
 const RIGHTS: u64 = PRESENT | WRITE | DIRTY | GLOBAL | NO_EXECUTE;
 
+const _: () = assert!(cpu::MAX_CPUS * sf_buf::DEPTH as usize <= 512);
+
 /// Where a slot is seen.
 #[inline]
 pub fn address(slot: u32) -> u64 {
