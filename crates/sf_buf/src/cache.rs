@@ -96,7 +96,7 @@ impl State {
 
     fn bucket(&self, page: Pa) -> usize {
         let hash = ((page.0 >> PAGE_SHIFT) as u32).wrapping_mul(0x9e37_79b1);
-        (u64::from(hash) * self.buckets.len() as u64 >> 32) as usize
+        ((u64::from(hash) * self.buckets.len() as u64) >> 32) as usize
     }
 
     fn find(&self, page: Pa) -> Option<u32> {
