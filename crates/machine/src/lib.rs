@@ -65,7 +65,7 @@ pub use machine::{Channel, Machine, NoMemory, Ticket, UNRESERVED_BYTES};
 pub use notes::Notes;
 pub use order::{Before, Held, Level, Ordered, RawLock, ThreadCtx, Unlocked};
 pub use pieces::Pieces;
-pub use pmap::{Pmap, Prot, Wiring};
+pub use pmap::{Pmap, Prot, Run, Wiring};
 pub use shared::Shared;
 pub use shootdown::{CpuSet, Shootdown, MAX_CPUS};
 

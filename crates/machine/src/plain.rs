@@ -19,7 +19,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::order::{Before, FreeList, Held, Ordered, PageCache, RawLock, ThreadCtx};
-use crate::{CpuSet, NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+use crate::{CpuSet, NoMemory, PageNo, Pages, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring};
 
 /// Mappings for each frame of the machine, on average (I2).
 const PLACES: usize = 4;
@@ -353,21 +353,23 @@ impl<T: Tables, R: RawLock> Pmap for PlainPmap<T, R> {
         &self,
         held: &mut Held<'_, P>,
         space: &u64,
-        (va, page): (Va, PageNo),
+        run: Run,
         prot: Prot,
         access: Prot,
         wiring: Wiring,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         self.locked(|state| {
-            state.tables.make(held, *space, va)?;
-            let old = state.tables.get(*space, va).filter(|old| old.page == page);
-            if old.is_none() {
-                state.make_place(down)?;
+            for (va, page) in run.iter() {
+                state.tables.make(held, *space, va)?;
+                let old = state.tables.get(*space, va).filter(|old| old.page == page);
+                if old.is_none() {
+                    state.make_place(down)?;
+                }
+                let mut seen = old.map_or(Prot::NONE, |old| old.seen) | access & Prot::WRITE;
+                seen.set(Prot::READ, !access.is_empty() || seen.contains(Prot::READ));
+                state.replace(*space, va, Some(Entry { page, prot, wiring, seen }), down);
             }
-            let mut seen = old.map_or(Prot::NONE, |old| old.seen) | access & Prot::WRITE;
-            seen.set(Prot::READ, !access.is_empty() || seen.contains(Prot::READ));
-            state.replace(*space, va, Some(Entry { page, prot, wiring, seen }), down);
             Ok(())
         })
     }

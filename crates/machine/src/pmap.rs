@@ -83,6 +83,58 @@ pub enum Wiring {
     Wired,
 }
 
+/// Frames that follow one another, at addresses that do.
+///
+/// ```
+/// use machine::{PageNo, Pages, Run, Va};
+/// let run = Run { va: Va(0), page: PageNo(7), pages: Pages(2) };
+/// assert_eq!(run.iter().last(), Some((Va(0) + Pages(1), PageNo(8))));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The first page's address.
+    pub va: Va,
+    /// The first frame.
+    pub page: PageNo,
+    /// How many there are, at least one.
+    pub pages: Pages,
+}
+
+impl Run {
+    /// One page.
+    ///
+    /// ```
+    /// use machine::{PageNo, Pages, Run, Va};
+    /// assert_eq!(Run::one(Va(0), PageNo(7)).range().pages(), Pages(1));
+    /// ```
+    #[inline]
+    #[must_use]
+    pub const fn one(va: Va, page: PageNo) -> Run {
+        Run { va, page, pages: Pages(1) }
+    }
+
+    /// The addresses.
+    ///
+    /// ```
+    /// use machine::{PageNo, Run, Va};
+    /// assert_eq!(Run::one(Va(0), PageNo(7)).range().start, Va(0));
+    /// ```
+    #[must_use]
+    pub fn range(self) -> VaRange {
+        VaRange::new(self.va, self.va + self.pages)
+    }
+
+    /// Each page's address and frame.
+    ///
+    /// ```
+    /// use machine::{PageNo, Run, Va};
+    /// assert_eq!(Run::one(Va(0), PageNo(7)).iter().count(), 1);
+    /// ```
+    pub fn iter(self) -> impl Iterator<Item = (Va, PageNo)> {
+        (0..self.pages.0).map(move |n| (self.va + Pages(n), PageNo(self.page.0 + n as u32)))
+    }
+}
+
 /// A machine's memory management unit.
 ///
 /// ```
@@ -113,20 +165,22 @@ pub trait Pmap: Send + Sync + Sized {
     /// Frees the tables. The caller has removed all mappings and no CPU uses them.
     fn destroy<P: Before<PageCache>>(&self, held: &mut Held<'_, P>, space: Self::Space);
 
-    /// Maps a page at an address, replacing what was there. `access` is what the CPU is about to
-    /// do: the page's referenced bit (and for a store the modified bit) counts as set. `access` is
-    /// part of `prot`, or empty for a mapping made ahead of use, which leaves the bits alone.
+    /// Maps a run, replacing what was there. `access` is what the CPU is about to do: each page's
+    /// referenced bit (and for a store the modified bit) counts as set. `access` is part of `prot`,
+    /// or empty for a mapping made ahead of use, which leaves the bits alone. A port may map many
+    /// pages by one entry, or one call, as long as each page's mapping can be lowered alone.
     ///
     /// Replacing another page, or lowering, is gathered into `down`.
     ///
     /// # Errors
-    /// [`NoMemory`] for tables; what was there is as it was.
+    /// [`NoMemory`] for tables. What was at the address of one page is as it was; of a longer run
+    /// the first pages may be mapped.
     #[allow(clippy::too_many_arguments)]
     fn enter<P: Before<PageCache>>(
         &self,
         held: &mut Held<'_, P>,
         space: &Self::Space,
-        at: (Va, PageNo),
+        run: Run,
         prot: Prot,
         access: Prot,
         wiring: Wiring,

@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use machine::order::{Held, Nothing};
-use machine::{Machine, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+use machine::{Machine, PageNo, Pages, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring};
 
 use uvm::page::Reserve;
 
@@ -226,7 +226,7 @@ impl<'a, M: Machine, A: Access<M>> Lab<'a, M, A> {
     /// Maps, as a fault handler on that CPU would for `access`, and flushes.
     pub(crate) fn enter(&mut self, cpu: usize, space: &Space<M>, map: Map, access: Prot) {
         let done = self.lower_on(cpu, space, |pmap, held, space, down| {
-            pmap.enter(held, space, (map.va, map.page), map.prot, access, map.wiring, down)
+            pmap.enter(held, space, Run::one(map.va, map.page), map.prot, access, map.wiring, down)
         });
         if done.is_err() {
             self.broken(

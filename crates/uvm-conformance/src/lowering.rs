@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use machine::order::{Held, Nothing};
-use machine::{Machine, PageNo, Pmap, Prot, Shootdown, Va, VaRange, Wiring};
+use machine::{Machine, PageNo, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring};
 
 use crate::lab::{one, Lab, Map, Space};
 use crate::{Access, Law};
@@ -86,7 +86,7 @@ impl Lower {
         let enter = |held: &mut Held<'_, Nothing>, page, prot, down: &mut Shootdown| {
             let pageable = Wiring::Pageable;
             // What can't be entered is what the laws of memory are about: nothing has changed then.
-            let _ = pmap.enter(held, space, (va, page), prot, Prot::NONE, pageable, down);
+            let _ = pmap.enter(held, space, Run::one(va, page), prot, Prot::NONE, pageable, down);
         };
         match self {
             Lower::Remove => pmap.remove(held, space, one(va), down),

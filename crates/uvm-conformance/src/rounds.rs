@@ -14,7 +14,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use machine::order::{FreeList, Held, Nothing, Ordered};
-use machine::{Machine, PageNo, Pmap, Prot, Shootdown, Va, Wiring};
+use machine::{Machine, PageNo, Pmap, Prot, Run, Shootdown, Va, Wiring};
 
 use crate::lab::{one, set_word, word, Lab, OFFSET};
 use crate::lowering::{Lower, Target};
@@ -242,7 +242,8 @@ impl<M: Machine, A: Access<M>> Worker<'_, M, A> {
         let (pmap, mut down) = (self.machine.pmap(), Shootdown::new());
         let pageable = Wiring::Pageable;
         // Where there is no memory the round has nothing to lower.
-        let _ = pmap.enter(held, self.space, (va, page), prot, Prot::NONE, pageable, &mut down);
+        let _ =
+            pmap.enter(held, self.space, Run::one(va, page), prot, Prot::NONE, pageable, &mut down);
         down.flush(pmap);
     }
 

@@ -6,7 +6,7 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use machine::{Machine, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiring};
+use machine::{Machine, PageNo, Pages, Pmap, Prot, Run, Va, VaRange, Wiring};
 
 use crate::lab::{Lab, Map, Space};
 use crate::lowering::elsewhere;
@@ -20,6 +20,7 @@ pub(crate) fn check<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
     executes(lab);
     lab.begins(Law::Tables);
     replaces(lab);
+    runs(lab);
     keeps_to_the_range(lab);
     ahead(lab);
     unwires(lab);
@@ -123,6 +124,45 @@ fn raises<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
             lab.end(space);
         }
     }
+}
+
+/// A run maps each of its pages, over two tables, and one of them can be taken away alone.
+fn runs<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
+    let mut frames = lab.pages.clone();
+    frames.sort_unstable_by_key(|page| page.0);
+    let follows = |two: &PageNo, next: &PageNo| two.0 + 1 == next.0;
+    let Some(longest) = frames.chunk_by(follows).max_by_key(|run| run.len()) else { return };
+    let (page, count) = (longest[0], longest.len() as u64);
+    let space = lab.space();
+    // Tables have a power of two of entries.
+    let run = Run { va: lab.va(2048 - count / 2), page, pages: Pages(count) };
+    let entered = lab.lower_on(0, &space, |pmap, held, space, down| {
+        pmap.enter(held, space, run, Prot::READ, Prot::NONE, Wiring::Wired, down)
+    });
+    lab.expect(Law::Tables, entered.is_ok(), || format!("no memory for tables of {run:?}"));
+    let alone = PageNo(page.0 + (count / 2) as u32);
+    for is_whole in [true, false] {
+        for (va, page) in run.iter() {
+            let map = Map::wired(va, page, Prot::READ);
+            if is_whole || page != alone {
+                expect_right(lab, Law::Tables, &space, map, "it was entered with a run");
+            } else {
+                let mapped = lab.extract(&space, va);
+                lab.expect(Law::P5, mapped.is_none(), || {
+                    format!("{page:?} of {run:?} was removed; the tables have {mapped:?} there")
+                });
+            }
+        }
+        if is_whole {
+            let wired = lab.lower_on(0, &space, |pmap, held, _, down| {
+                pmap.page_protect(held, alone, Prot::NONE, down)
+            });
+            lab.expect(Law::P5, wired == 1, || {
+                format!("{alone:?} of {run:?}, wired, was removed: 1 was expected, not {wired}")
+            });
+        }
+    }
+    lab.end(space);
 }
 
 /// What is mapped for execution can be fetched.
@@ -471,8 +511,15 @@ fn without_memory<M: Machine, A: Access<M>>(lab: &mut Lab<'_, M, A>) {
             let mut down = machine::Shootdown::new();
             for va in [far, there.va] {
                 let (prot, wired) = (Prot::READ_WRITE, Wiring::Wired);
-                let done =
-                    pmap.enter(held, &space.tables, (va, page), prot, Prot::READ, wired, &mut down);
+                let done = pmap.enter(
+                    held,
+                    &space.tables,
+                    Run::one(va, page),
+                    prot,
+                    Prot::READ,
+                    wired,
+                    &mut down,
+                );
                 seen.push((va, done.is_ok(), pmap.extract(&space.tables, va)));
             }
             down.flush(pmap);

@@ -192,7 +192,9 @@ fn broken_by(plant: Plant) -> &'static [Law] {
         Plant::HalfHeap => &[Law::Heap],
         Plant::OvertakeOthers | Plant::UncountedEnter => &[Law::P6],
         Plant::KeepRights => &[Law::P3],
-        Plant::ProtectRaises | Plant::AheadReplaces | Plant::AheadUnasked => &[Law::Tables],
+        Plant::FirstOfRun | Plant::ProtectRaises | Plant::AheadReplaces | Plant::AheadUnasked => {
+            &[Law::Tables]
+        }
         Plant::LoseBits | Plant::CleanUntold => &[Law::P4],
         Plant::LoseWake => &[Law::Tickets],
         Plant::ShortZero => &[Law::Bytes],

@@ -135,6 +135,8 @@ pub enum Plant {
     CleanUntold,
     /// `page_protect` says of no mapping that it was wired.
     MiscountWired,
+    /// `enter` maps a run's first page alone.
+    FirstOfRun,
     /// `enter_ahead` replaces what is there.
     AheadReplaces,
     /// `enter_ahead` doesn't ask whether it may.
@@ -149,7 +151,7 @@ pub enum Plant {
 
 impl Plant {
     /// All.
-    pub const ALL: [Plant; 24] = [
+    pub const ALL: [Plant; 25] = [
         Plant::IgnoreProtect,
         Plant::IgnorePageProtect,
         Plant::IgnoreRemove,
@@ -169,6 +171,7 @@ impl Plant {
         Plant::LoseBits,
         Plant::CleanUntold,
         Plant::MiscountWired,
+        Plant::FirstOfRun,
         Plant::AheadReplaces,
         Plant::AheadUnasked,
         Plant::ReuseNames,

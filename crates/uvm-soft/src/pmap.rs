@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use machine::notes::{Forget, Left};
 use machine::{
-    Before, CpuSet, Held, NoMemory, Notes, PageNo, Pages, Pmap, Prot, RawLock, Shootdown, Va,
+    Before, CpuSet, Held, NoMemory, Notes, PageNo, Pages, Pmap, Prot, RawLock, Run, Shootdown, Va,
     VaRange, Wiring, PAGE_SHIFT,
 };
 
@@ -465,7 +465,7 @@ impl Pmap for SoftPmap {
         &self,
         _held: &mut Held<'_, P>,
         space: &SoftSpace,
-        (va, page): (Va, PageNo),
+        run: Run,
         prot: Prot,
         access: Prot,
         wiring: Wiring,
@@ -477,25 +477,30 @@ impl Pmap for SoftPmap {
         );
         self.hooks.come(Moment::Mapping);
         let mut state = self.enter_call();
-        let spot = spot(space, va);
-        if state.tables.needs_table(spot) && self.tables.fails() {
-            return Err(NoMemory);
-        }
-        if let Some(old) = state.tables.get(spot) {
-            let is_lowered = old.page != page || !prot.contains(old.prot);
-            if is_lowered && !self.planted(Plant::ReplaceUntold) {
-                state.note(spot, down);
-                if !self.planted(Plant::UncountedEnter) {
-                    state.counted += u32::from(down.begin_count());
+        for (va, page) in run.iter() {
+            let spot = spot(space, va);
+            if state.tables.needs_table(spot) && self.tables.fails() {
+                return Err(NoMemory);
+            }
+            if self.planted(Plant::FirstOfRun) && va != run.va {
+                continue;
+            }
+            if let Some(old) = state.tables.get(spot) {
+                let is_lowered = old.page != page || !prot.contains(old.prot);
+                if is_lowered && !self.planted(Plant::ReplaceUntold) {
+                    state.note(spot, down);
+                    if !self.planted(Plant::UncountedEnter) {
+                        state.counted += u32::from(down.begin_count());
+                    }
+                }
+                if self.planted(Plant::KeepRights) && old.page == page && prot.contains(old.prot) {
+                    continue;
                 }
             }
-            if self.planted(Plant::KeepRights) && old.page == page && prot.contains(old.prot) {
-                return Ok(());
-            }
+            state.tables.set(spot, Pte { page, prot, wired: wiring == Wiring::Wired });
+            state.tables.set_bits(page, bits_of(access));
+            state.counters.enters += 1;
         }
-        state.tables.set(spot, Pte { page, prot, wired: wiring == Wiring::Wired });
-        state.tables.set_bits(page, bits_of(access));
-        state.counters.enters += 1;
         Ok(())
     }
 

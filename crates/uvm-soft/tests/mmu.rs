@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use machine::order::{Held, Nothing};
 use machine::{
-    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Shootdown, ThreadCtx, Va, VaRange, Wiring,
+    CpuSet, Machine, PageNo, Pages, Pmap, Prot, Run, Shootdown, ThreadCtx, Va, VaRange, Wiring,
 };
 use uvm::page::{Gather, Reserve, Unmapped};
 use uvm_soft::{Config, Moment, Plant, SoftMachine, SoftSpace, Trap};
@@ -36,7 +36,7 @@ fn enter(
 ) {
     let mut down = Shootdown::new();
     m.pmap()
-        .enter(h, s, (va, page), prot, Prot::NONE, Wiring::Pageable, &mut down)
+        .enter(h, s, Run::one(va, page), prot, Prot::NONE, Wiring::Pageable, &mut down)
         .expect("there are tables");
     down.flush(m.pmap());
 }
@@ -190,7 +190,9 @@ fn a_wired_mapping_is_not_forgotten() {
     enter(&m, h, &s, VA, p, Prot::READ);
     let mut down = Shootdown::new();
     let wired = VA + Pages(1);
-    m.pmap().enter(h, &s, (wired, p), Prot::READ, Prot::READ, Wiring::Wired, &mut down).unwrap();
+    m.pmap()
+        .enter(h, &s, Run::one(wired, p), Prot::READ, Prot::READ, Wiring::Wired, &mut down)
+        .unwrap();
     down.flush(m.pmap());
     m.pmap().forget_all();
     assert_eq!(
@@ -213,7 +215,8 @@ fn a_table_that_cannot_be_had_leaves_what_was_there() {
     let (s, p) = (space(&m, h), page(&m, h));
     let mut down = Shootdown::new();
     m.pmap().tables.fail_nth(1);
-    let far = m.pmap().enter(h, &s, (VA, p), Prot::READ, Prot::READ, Wiring::Pageable, &mut down);
+    let far =
+        m.pmap().enter(h, &s, Run::one(VA, p), Prot::READ, Prot::READ, Wiring::Pageable, &mut down);
     assert!(far.is_err() && m.pmap().resident(&s) == 0 && !m.pmap().is_referenced(p));
     enter(&m, h, &s, VA, p, Prot::READ);
     m.pmap().tables.fail_nth(1);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ::machine::order::{Held, Nothing};
 use ::machine::plain::PlainPmap;
-use ::machine::{PageNo, Pages, Pmap, Prot, Shootdown, ThreadCtx, Va, Wiring};
+use ::machine::{PageNo, Pages, Pmap, Prot, Run, Shootdown, ThreadCtx, Va, Wiring};
 use machine::{List, Lock, PlainMachine};
 use uvm::page::Frames;
 use uvm::Uvm;
@@ -136,8 +136,8 @@ fn map_at(pmap: &PlainPmap<List, Lock>, count: u64, wiring: Wiring) -> (u64, usi
     let held = &mut thread.held();
     let space = pmap.create(held).expect("a list always has room");
     let enter = |n: &u64| {
-        let at = (Va(0) + Pages(*n), PageNo(0));
-        pmap.enter(held, &space, at, Prot::READ, Prot::READ, wiring, &mut down).is_ok()
+        let run = Run::one(Va(0) + Pages(*n), PageNo(0));
+        pmap.enter(held, &space, run, Prot::READ, Prot::READ, wiring, &mut down).is_ok()
     };
     (space, (0..count).filter(enter).count())
 }

@@ -3,9 +3,11 @@
 
 use core::cell::Cell;
 
-use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, VaRange, Wiring};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Run, VaRange, Wiring};
 
+use super::resolve::is_to_ask;
 use super::{Attempt, Fault, FaultError, Pin, Reach};
+use crate::object::ObjectBody;
 
 /// The token of whatever lock keeps the page: its owner's, or one before it.
 type Locked<'h> = Held<'h, order::Anon>;
@@ -17,21 +19,61 @@ impl<M: Machine> Fault<'_, '_, M> {
         if self.entry.wired || self.pins.is_some() {
             return self.enter_kept(held, page, prot);
         }
-        self.enter_as(held, page, prot, Wiring::Pageable)
+        self.enter_as(held, Run::one(self.va, page), prot, Wiring::Pageable)
+    }
+
+    /// Makes a device's page what the address shows, along with those of the window that follow one
+    /// another: nothing is known of their use, and none is ever taken away.
+    #[cold]
+    pub(super) fn enter_device(
+        &mut self,
+        held: &mut Locked<'_>,
+        body: &ObjectBody,
+        index: Pages,
+        page: PageNo,
+        prot: Prot,
+    ) -> Attempt<()> {
+        if self.entry.wired || self.pins.is_some() {
+            return self.enter_kept(held, page, prot);
+        }
+        if let Some(w) = self.window() {
+            let (before, behind) = (w.fault as u64, (w.len - w.fault) as u64);
+            let frames = self.uvm.frames();
+            // The pages at so many places before or behind this one, if they are the device's next.
+            let has = |at: Option<u64>, next: Option<u32>| {
+                let there = at.and_then(|at| body.page(Pages(at)));
+                let is_plain = |page| !is_to_ask(frames, page, frames.flags(page));
+                there.is_some_and(|page| next == Some(page.0) && is_plain(page))
+            };
+            let behind = (1..behind)
+                .take_while(|&n| has(index.0.checked_add(n), page.0.checked_add(n as u32)));
+            let before = (1..=before)
+                .take_while(|&n| has(index.0.checked_sub(n), page.0.checked_sub(n as u32)));
+            let (behind, before) = (behind.count() as u64, before.count() as u64);
+            let run = Run {
+                va: self.va - Pages(before),
+                page: PageNo(page.0 - before as u32),
+                pages: Pages(before + 1 + behind),
+            };
+            if self.enter_as(held, run, prot, Wiring::Pageable).is_ok() {
+                return Ok(());
+            }
+        }
+        // There may be memory for one.
+        self.enter_as(held, Run::one(self.va, page), prot, Wiring::Pageable)
     }
 
     #[inline(always)]
     fn enter_as(
         &mut self,
         held: &mut Locked<'_>,
-        page: PageNo,
+        run: Run,
         prot: Prot,
         wiring: Wiring,
     ) -> Attempt<()> {
         let (pmap, space, down) =
             (self.uvm.mem().pmap(), &self.space.pmap, &mut *self.effects.down);
-        let at = (self.va, page);
-        Ok(pmap.enter(held, space, at, prot, self.access, wiring, down)?)
+        Ok(pmap.enter(held, space, run, prot, self.access, wiring, down)?)
     }
 
     /// Like [`enter`](Self::enter), where the page is to stay: wired, or pinned for a thread that
@@ -51,12 +93,12 @@ impl<M: Machine> Fault<'_, '_, M> {
                 false => Wiring::Pageable,
             };
             self.end_wiring(held);
-            self.enter_as(held, page, prot, wiring)?;
+            self.enter_as(held, Run::one(self.va, page), prot, wiring)?;
             if wiring == Wiring::Wired {
                 frames.wire(page);
             }
         } else if is_programs && self.access == Prot::WRITE {
-            self.enter_as(held, page, prot, Wiring::Pageable)?;
+            self.enter_as(held, Run::one(self.va, page), prot, Wiring::Pageable)?;
         }
         if let Some(to) = self.pins {
             self.pin(page, to);

@@ -497,7 +497,7 @@ impl<M: Machine> Fault<'_, '_, M> {
         page: PageNo,
         upper: Upper<'_, M>,
     ) -> Attempt<()> {
-        let (uvm, entry) = (self.uvm, self.entry);
+        let (uvm, entry, frames) = (self.uvm, self.entry, self.uvm.frames());
         let private = entry.writes != Writes::Shared;
         if private && self.access == Prot::WRITE {
             if let Some((amap, found)) = upper {
@@ -514,6 +514,9 @@ impl<M: Machine> Fault<'_, '_, M> {
         let index = entry.index(oref, self.va);
         if own.contains(Prot::WRITE) {
             body.mark(index);
+        }
+        if frames.is_device(page) && upper.is_none() {
+            return self.enter_device(&mut held.deeper(), body, index, page, own);
         }
         self.enter(&mut held.deeper(), page, own)?;
         let slots = upper.map(|(amap, found)| (&amap.slots, found.index()));

@@ -26,7 +26,7 @@ use core::ops::Range;
 use crate::page::Gather;
 use arrayvec::ArrayVec;
 use machine::lines::Ordering::Relaxed;
-use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Va, VaRange, Wiring};
+use machine::{order, Held, Machine, PageNo, Pages, Pmap, Prot, Run, Va, VaRange, Wiring};
 
 use crate::amap::rewritten::{Rewritten, RewrittenSlots};
 use crate::amap::slots::LEAF_BYTES;
@@ -158,7 +158,15 @@ impl<M: Machine> Fork<'_, M> {
             // the first access maps it.
             if !to.prot.is_empty() {
                 let (space, prot, wiring) = (&self.child.pmap, to.prot, Wiring::Pageable);
-                let _ = pmap.enter(&mut h, space, (va, page), prot, Prot::NONE, wiring, self.down);
+                let _ = pmap.enter(
+                    &mut h,
+                    space,
+                    Run::one(va, page),
+                    prot,
+                    Prot::NONE,
+                    wiring,
+                    self.down,
+                );
             }
             uvm.frames().activate(uvm.mem(), &mut h, page);
             uvm.count(Counter::CopiedAtFork, 1);
@@ -187,7 +195,8 @@ impl<M: Machine> Uvm<M> {
             let is_own = anon.refs() == 1 && !is_shared;
             if is_own && pmap.extract(&parent.pmap, va).is_some_and(|(mapped, _)| mapped == from) {
                 let (prot, wiring) = (entry.prot, Wiring::Pageable);
-                let _ = pmap.enter(h, &parent.pmap, (va, from), prot, Prot::NONE, wiring, down);
+                let _ =
+                    pmap.enter(h, &parent.pmap, Run::one(va, from), prot, Prot::NONE, wiring, down);
             }
             Some(copy)
         });

@@ -51,7 +51,9 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use machine::order::{Before, Held, PageCache};
-use machine::{NoMemory, PageNo, Pages, Pmap, Prot, Shootdown, Va, VaRange, Wiring, PAGE_SIZE};
+use machine::{
+    NoMemory, PageNo, Pages, Pmap, Prot, Run, Shootdown, Va, VaRange, Wiring, PAGE_SIZE,
+};
 
 use super::cpu;
 use super::tables::{index, ACCESSED, ADDRESS, DIRTY, NO_EXECUTE, PRESENT, UNCACHED, USER, WRITE};
@@ -209,14 +211,17 @@ impl Pmap for NativePmap {
         &self,
         held: &mut Held<'_, P>,
         space: &Space,
-        at: (Va, PageNo),
+        run: Run,
         prot: Prot,
         access: Prot,
         wiring: Wiring,
         down: &mut Shootdown,
     ) -> Result<(), NoMemory> {
         let how = Entering { prot, access, wiring };
-        enter_page(held, space, at, how, down)
+        if run.pages != Pages(1) {
+            return enter_run(held, space, run, how, down);
+        }
+        enter_page(held, space, (run.va, run.page), how, down)
     }
 
     #[inline]
@@ -535,6 +540,17 @@ impl Entering {
     fn ahead(prot: Prot) -> Entering {
         Entering { prot, access: Prot::NONE, wiring: Wiring::Pageable }
     }
+}
+
+#[cold]
+fn enter_run<P: Before<PageCache>>(
+    held: &mut Held<'_, P>,
+    space: &Space,
+    run: Run,
+    how: Entering,
+    down: &mut Shootdown,
+) -> Result<(), NoMemory> {
+    run.iter().try_for_each(|at| enter_page(held, space, at, how, down))
 }
 
 #[inline(never)]
