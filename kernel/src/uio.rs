@@ -116,11 +116,11 @@ impl<'a> Sink<'a> {
         })
     }
 
-    /// As [`Sink::put`] with bytes of a page that others may write meanwhile. Where not all of a
-    /// piece can be put, what fits before the end of its first page is.
+    /// As [`Sink::put_bytes`], but where not all of a piece can be put, what fits before the end of
+    /// its first page is: files are read so.
     pub fn put_page(&mut self, bytes: PageBytes) -> Result<usize> {
         let want = bytes.len().min(self.left);
-        let put = self.put_pieces(bytes.part(0, want));
+        let put = self.put_bytes(bytes.part(0, want));
         if put == Ok(want) {
             return put;
         }
@@ -135,7 +135,7 @@ impl<'a> Sink<'a> {
         if room >= want - before {
             return put;
         }
-        match self.put_pieces(bytes.part(before, room)) {
+        match self.put_bytes(bytes.part(before, room)) {
             Ok(more) => Ok(before + more),
             Err(_) => put,
         }
@@ -155,8 +155,9 @@ impl<'a> Sink<'a> {
         self.put(&bytes[..room])
     }
 
-    fn put_pieces(&mut self, bytes: PageBytes) -> Result<usize> {
-        self.pieces(bytes.len(), |piece, at| match piece {
+    /// As [`Sink::put`] with bytes of a page that others may write meanwhile.
+    pub fn put_bytes(&mut self, bytes: PageBytes) -> Result<usize> {
+        self.pieces(bytes.len().min(self.left), |piece, at| match piece {
             Piece::User(addr, len) => user::copy_out_page(addr, bytes.part(at, len)),
             Piece::Kernel(to) => {
                 bytes.part(at, to.len()).copy_to(to);
@@ -389,11 +390,11 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// As [`Source::get`] to bytes of a page that others may read and write meanwhile. Where not
-    /// all of a piece can be had, what lies before the end of its first page is.
+    /// As [`Source::get_bytes`], but where not all of a piece can be had, what lies before the end
+    /// of its first page is: files are written so.
     pub fn get_page(&mut self, to: PageBytes) -> Result<usize> {
         let want = to.len().min(self.left);
-        let got = self.get_pieces(to.part(0, want));
+        let got = self.get_bytes(to.part(0, want));
         if got == Ok(want) {
             return got;
         }
@@ -402,13 +403,14 @@ impl<'a> Source<'a> {
         if matches!(self.origin, Origin::Kernel(_) | Origin::Page(_)) || room >= want - before {
             return got;
         }
-        match self.get_pieces(to.part(before, room)) {
+        match self.get_bytes(to.part(before, room)) {
             Ok(more) => Ok(before + more),
             Err(_) => got,
         }
     }
 
-    fn get_pieces(&mut self, to: PageBytes) -> Result<usize> {
+    /// As [`Source::get`] to bytes of a page that others may read and write meanwhile.
+    pub fn get_bytes(&mut self, to: PageBytes) -> Result<usize> {
         self.pieces(to.len(), |piece, at| match piece {
             Bytes::User(addr, len) => user::copy_in_page(to.part(at, len), addr),
             Bytes::Kernel(from) => {

@@ -12,8 +12,9 @@
 //!   private   slots of this CPU alone: no lock, no other CPU is ever told; gone when closed
 //!   original  a slot taken, mapped, unmapped and forgotten by all CPUs, each time
 //! ```
-//! Pages are named by their physical address. Slots are pages of kernel address space. [`KernelMap`] is what the kernel supplies: one entry of
-//! a page table for each slot, and invalidations of one address.
+//! Pages are named by their physical address. Slots are pages of kernel address space.
+//! [`KernelMap`] is what the kernel supplies: one entry of a page table for each slot, and
+//! invalidations of one address.
 //!
 //! I1: while an [`SfBuf`] lasts, its slot's entry shows its page; and no CPU that may use it (the
 //! one that opened it, or any if it was opened with [`Reach::AnyCpu`]) has another translation of
@@ -58,7 +59,7 @@ pub trait KernelMap {
     /// The CPU that calls. It stays there while a window of [`Reach::ThisCpu`] is open.
     fn cpu(&self) -> usize;
 
-    /// The CPUs that run.
+    /// The CPUs that run. One that comes later forgets all translations first, after it is named.
     fn cpus(&self) -> CpuSet;
 
     /// Has the slot's entry show a page, or nothing, with a clear accessed bit, in one step. Says
@@ -233,6 +234,35 @@ pub struct SfBuf<'a, R: RawLock, K: KernelMap> {
 /// In place of a slot: the page is seen where it always is.
 const DIRECT: u32 = u32::MAX;
 
+/// A mapping that its owner [ends](SfBufs::end) by hand, once and on the CPU that took it.
+///
+/// ```
+/// use sf_buf::{Place, Slot};
+/// assert_eq!(Slot::DIRECT.place(), Place::Direct);
+/// ```
+#[must_use = "a mapping that isn't ended keeps its slot"]
+#[derive(Debug)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// No slot, of a page that is seen where it always is: it need not be ended.
+    pub const DIRECT: Slot = Slot(DIRECT);
+
+    /// Where the page is seen.
+    ///
+    /// ```
+    /// # use sf_buf::*;
+    /// assert_eq!(Slot::DIRECT.place(), Place::Direct);
+    /// ```
+    #[inline]
+    pub fn place(&self) -> Place {
+        match self.0 {
+            DIRECT => Place::Direct,
+            slot => Place::Slot(slot),
+        }
+    }
+}
+
 impl<R: RawLock> SfBufs<R> {
     /// Mappings of a kind, for CPUs of numbers below `cpus`; `shared` of them may be open or kept
     /// at a time beside those of each CPU.
@@ -331,12 +361,11 @@ impl<R: RawLock> SfBufs<R> {
     /// ```
     #[inline]
     pub fn open_here<'a, K: KernelMap>(&'a self, map: &'a K, page: Pa) -> SfBuf<'a, R, K> {
-        SfBuf { bufs: self, map, page, slot: self.take(map, page) }
+        SfBuf { bufs: self, map, page, slot: self.take(map, page).0 }
     }
 
-    /// The slot of such a mapping, for a caller that [ends](SfBufs::end) it by its number, once and
-    /// on this CPU: a guard of the host's own, which may be smaller than [`SfBuf`]. Of direct
-    /// mappings there is no slot.
+    /// As [`open_here`](SfBufs::open_here), for a guard of the host's own, which may be smaller
+    /// than [`SfBuf`].
     ///
     /// # Panics
     /// As [`open_here`](SfBufs::open_here).
@@ -347,15 +376,15 @@ impl<R: RawLock> SfBufs<R> {
     /// let bufs = SfBufs::<Lock>::new(Kind::Private, 1, 0)?;
     /// let map = Tables::new(bufs.slots());
     /// let slot = bufs.take(&map, Pa(0x7000));
-    /// assert_eq!(map.seen(Place::Slot(slot)), Some(Pa(0x7000)));
+    /// assert_eq!(map.seen(slot.place()), Some(Pa(0x7000)));
     /// bufs.end(&map, slot);
     /// # Ok::<(), machine::NoMemory>(())
     /// ```
     #[inline]
-    pub fn take<K: KernelMap>(&self, map: &K, page: Pa) -> u32 {
+    pub fn take<K: KernelMap>(&self, map: &K, page: Pa) -> Slot {
         if self.kind == Kind::Private {
             if let Some(slot) = self.private.open(map, page) {
-                return slot;
+                return Slot(slot);
             }
         }
         self.take_otherwise(map, page)
@@ -363,20 +392,20 @@ impl<R: RawLock> SfBufs<R> {
 
     /// Out of line: the private way is a few instructions, and should stay so.
     #[inline(never)]
-    fn take_otherwise<K: KernelMap>(&self, map: &K, page: Pa) -> u32 {
+    fn take_otherwise<K: KernelMap>(&self, map: &K, page: Pa) -> Slot {
         let slot = match self.kind {
-            Kind::Direct => return DIRECT,
+            Kind::Direct => return Slot::DIRECT,
             Kind::Private => None,
             Kind::Cache => self.cache.open(map, page, Reach::ThisCpu),
             Kind::Original => self.original.open(map, page),
         };
         match slot.or_else(|| self.private.open(map, page)) {
-            Some(slot) => slot,
+            Some(slot) => Slot(slot),
             None => panic!("{DEPTH} ephemeral mappings are open on one CPU"),
         }
     }
 
-    /// Ends a mapping by its slot.
+    /// Ends a mapping.
     ///
     /// ```
     /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
@@ -387,7 +416,12 @@ impl<R: RawLock> SfBufs<R> {
     /// # Ok::<(), machine::NoMemory>(())
     /// ```
     #[inline]
-    pub fn end<K: KernelMap>(&self, map: &K, slot: u32) {
+    pub fn end<K: KernelMap>(&self, map: &K, slot: Slot) {
+        self.end_slot(map, slot.0);
+    }
+
+    #[inline]
+    fn end_slot<K: KernelMap>(&self, map: &K, slot: u32) {
         if slot < self.private.slots() {
             self.private.close(map, slot);
         } else if slot != DIRECT {
@@ -404,9 +438,13 @@ impl<R: RawLock> SfBufs<R> {
     }
 
     /// A mapping, which is waited for if all are in use: the paper's flag "interruptible", or not.
+    /// A private one isn't waited for: this CPU has them all, and its other code can't run.
     ///
     /// # Errors
     /// [`Interrupted`], if `interruptible`.
+    ///
+    /// # Panics
+    /// As [`open_here`](SfBufs::open_here), of private ones.
     ///
     /// ```
     /// # mod host { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/example.rs")); }
@@ -426,6 +464,9 @@ impl<R: RawLock> SfBufs<R> {
         reach: Reach,
         interruptible: bool,
     ) -> Result<SfBuf<'a, R, K>, Interrupted> {
+        if (self.kind, reach) == (Kind::Private, Reach::ThisCpu) {
+            return Ok(self.open_here(map, page));
+        }
         loop {
             // Before the look: a wake-up between the two isn't lost.
             let ticket = map.ticket();
@@ -491,17 +532,14 @@ impl<R: RawLock, K: KernelMap> SfBuf<'_, R, K> {
     /// ```
     #[inline]
     pub fn place(&self) -> Place {
-        match self.slot {
-            DIRECT => Place::Direct,
-            slot => Place::Slot(slot),
-        }
+        Slot(self.slot).place()
     }
 }
 
 impl<R: RawLock, K: KernelMap> Drop for SfBuf<'_, R, K> {
     #[inline]
     fn drop(&mut self) {
-        self.bufs.end(self.map, self.slot);
+        self.bufs.end_slot(self.map, self.slot);
     }
 }
 

@@ -11,8 +11,7 @@ use machine::{NoMemory, Pa};
 
 use crate::{Counts, KernelMap};
 
-/// Mappings that one CPU may have open at a time: two for a copy from page to page, and as many for
-/// an interrupt's.
+/// Mappings that one CPU may have open at a time: a copy from page to page has two.
 pub const DEPTH: u32 = 4;
 
 #[derive(Default)]

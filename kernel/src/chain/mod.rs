@@ -86,7 +86,7 @@ fn seen<'a>(bytes: Bytes<'a, Clusters>) -> Seen<'a> {
 pub fn copy_out(to: &mut Sink<'_>, bytes: Bytes<'_, Clusters>) -> Result<usize> {
     match seen(bytes) {
         Seen::Here(bytes) => to.put(bytes),
-        Seen::Page(bytes) => to.put_page(bytes),
+        Seen::Page(bytes) => to.put_bytes(bytes),
     }
 }
 
@@ -106,7 +106,7 @@ pub fn source<'a>(bytes: Bytes<'a, Clusters>) -> Source<'a> {
 pub fn copy_in(from: &mut Source<'_>, room: Room<'_, Clusters>) -> Result<usize> {
     match room {
         Room::Here(room) => from.get(room),
-        Room::Page(frame, range) => from.get_page(frame.bytes().part(range.start, range.len())),
+        Room::Page(frame, range) => from.get_bytes(frame.bytes().part(range.start, range.len())),
     }
 }
 

@@ -346,8 +346,13 @@ pub fn pour(chain: &mut Chain, to: &mut Sink<'_>) -> Result<()> {
             io::interrupt_window();
             next += STEP;
         }
-        Ok(n)
-    })
+        Ok::<usize, Errno>(n)
+    })?;
+    // A piece that could not be put whole ends the walk, too: behind it nothing may be taken.
+    if to.left() > 0 && !chain.is_empty() {
+        return Err(EFAULT);
+    }
+    Ok(())
 }
 
 /// Gives the reader the pages that come first as they are. Says no if they had better be copied.

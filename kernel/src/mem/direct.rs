@@ -4,7 +4,8 @@
 //! which the kernel itself keeps something that it reaches by a physical address: page tables, the
 //! reverse map's nodes, rings of devices. What programs, files, pipes and sockets have is not, and
 //! never was; nor is the heap, nor are stacks, which have addresses of their own. So no stray read
-//! of the kernel's, and none that a CPU makes ahead, finds a program's bytes.
+//! by a physical address finds a program's bytes. A cache of windows keeps the pages that it shows in
+//! reach, at the addresses of its slots.
 //!
 //! ```text
 //!   allocator -- take: an absent entry is filled, no CPU need hear of it --> shown
@@ -24,7 +25,7 @@ use machine::{Channel, Machine, NoMemory, Pa, PageNo, PAGE_SIZE};
 use super::frames::{unlocked, Place, Reserve, KERNEL};
 use super::window;
 use crate::arch::layout::Range;
-use crate::arch::{cpu, ipi, layout, tables};
+use crate::arch::{cpu, io, ipi, layout, tables};
 use crate::lock::SpinLock;
 
 /// Free frames that stay in the map.
@@ -64,7 +65,7 @@ impl Free {
 /// Whether the map lacks frames of the allocator's.
 #[inline]
 fn is_partial() -> bool {
-    window::are_kept()
+    window::are_ephemeral()
 }
 
 /// A frame in the direct map for the kernel itself, with whatever it held.
@@ -104,9 +105,12 @@ pub unsafe fn give<P: Before<PageCache>>(held: &mut Held<'_, P>, page: PageNo) {
         unsafe { release(held, page) };
         return;
     }
-    let mut free = FREE.lock();
-    free.push(KERNEL.frames().pa(page).0);
-    if free.len == KEPT + BATCH {
+    let len = {
+        let mut free = FREE.lock();
+        free.push(KERNEL.frames().pa(page).0);
+        free.len
+    };
+    if len == KEPT + BATCH {
         KERNEL.wake(Channel::PAGE_DAEMON);
     }
 }
@@ -124,23 +128,35 @@ pub fn free() -> usize {
     FREE.lock().len
 }
 
-/// Gives free frames of the map back to the allocator, as far as there are many. The page daemon's;
-/// it waits for all CPUs, with nothing locked.
+/// Gives free frames of the map back to the allocator, where there are many. The page daemon's; it
+/// waits for all CPUs, with nothing locked.
 pub fn trim() {
+    if free() >= KEPT + BATCH {
+        give_back(KEPT);
+    }
+}
+
+/// Gives free frames of the map back, all but `kept`. Returns whether there were any. It waits for
+/// all CPUs, with nothing locked, and takes interrupts after each batch.
+pub fn give_back(kept: usize) -> bool {
+    let mut gave = false;
     loop {
         let batch: ArrayVec<u64, BATCH> = {
             let mut free = FREE.lock();
-            if free.len < KEPT + BATCH {
-                return;
-            }
-            (0..BATCH).map_while(|_| free.pop()).collect()
+            let surplus = free.len.saturating_sub(kept).min(BATCH);
+            (0..surplus).map_while(|_| free.pop()).collect()
         };
+        if batch.is_empty() {
+            return gave;
+        }
+        gave = true;
         batch.iter().for_each(|&pa| tables::hide(pa));
         ipi::forget_kernel();
         for page in batch.into_iter().filter_map(|pa| KERNEL.frames().page_at(Pa(pa))) {
             // SAFETY: nothing was kept in it, and no CPU reaches it any more.
             unlocked(|held| unsafe { release(held, page) });
         }
+        io::interrupt_window();
     }
 }
 
@@ -163,7 +179,8 @@ pub fn read_astray(page: PageNo) {
     unsafe { at.read_volatile() };
 }
 
-/// Checks I1 for every frame, with all other CPUs standing still.
+/// Checks for every frame that the map shows none but the kernel's own, with all other CPUs standing
+/// still.
 ///
 /// # Errors
 /// What is in the map and shouldn't be.

@@ -41,10 +41,10 @@ impl Initramfs {
         let from = self.at;
         self.at = (from + bytes as u64).min(self.end);
         let gone = Range { start: from & !(PAGE_SIZE as u64 - 1), end: self.at };
+        direct::leave(&gone.whole_pages());
         for pa in (gone.start..gone.whole_pages().end).step_by(PAGE_SIZE) {
             // Pages that the archive has only parts of are in no segment.
             if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
-                direct::leave(&Range { start: pa, end: pa + PAGE_SIZE as u64 });
                 // SAFETY: it came loaded, and no borrow of what lies in it lasts.
                 unsafe { KERNEL.frames().release_own(page) };
                 unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));

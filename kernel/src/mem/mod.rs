@@ -54,7 +54,7 @@ pub fn init<M: Iterator<Item = Range>>(
     tables::init(top)?;
     window::choose(cmdline);
     // Tables for that come from early memory.
-    if window::are_kept() {
+    if window::are_ephemeral() {
         let early = EARLY.lock().clone();
         early.iter().chain([&loaded.whole_pages()]).try_for_each(tables::split_direct)?;
     }
@@ -112,7 +112,7 @@ pub fn table_frame() -> Result<u64, NoMemory> {
             let page = frames::at_allocator(|held| direct::take(held, Reserve::Kernel))?;
             Ok(frames.pa(page).0)
         }
-        None => frame(Reserve::Kernel),
+        None => early(),
     }
 }
 
@@ -127,6 +127,15 @@ pub fn frame(reserve: Reserve) -> Result<u64, NoMemory> {
         frames.keep(page);
         return Ok(frames.pa(page).0);
     }
+    let pa = early()?;
+    if window::are_ephemeral() {
+        tables::hide(pa);
+    }
+    Ok(pa)
+}
+
+/// A frame of those that start-up has.
+fn early() -> Result<u64, NoMemory> {
     let mut ranges = EARLY.lock();
     let range =
         ranges.first_mut().filter(|r| r.end - r.start > PAGE_SIZE as u64).ok_or(NoMemory)?;

@@ -17,7 +17,7 @@ use machine::{Channel, Machine, NoMemory, PAGE_SIZE};
 
 use super::fault;
 use crate::arch::layout;
-use crate::arch::{cpu, ipi, tables};
+use crate::arch::{cpu, io, ipi, tables};
 use crate::lock::SpinLock;
 use crate::mem::frames::KERNEL;
 
@@ -129,6 +129,7 @@ pub fn give_back() {
         // SAFETY: they were free stacks', and all CPUs have forgotten them.
         frames.into_iter().for_each(|pa| unsafe { super::free_frame(pa) });
         POOL.lock().bare.extend(batch);
+        io::interrupt_window();
     }
 }
 

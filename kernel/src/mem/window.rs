@@ -14,7 +14,7 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use machine::{NoMemory, Pa, PAGE_SIZE};
-use sf_buf::{Counts, Kind, SfBufs};
+use sf_buf::{Counts, Kind, Place, SfBufs, Slot};
 
 use crate::arch::windows::{self, WindowTables};
 use crate::arch::{cpu, layout};
@@ -39,11 +39,8 @@ static IS_MADE: AtomicBool = AtomicBool::new(false);
 /// Addresses at which bytes of one page are seen, until it is dropped.
 pub struct Window {
     at: u64,
-    /// The mapping's slot; `NONE` in the direct map.
-    slot: u32,
+    slot: Slot,
 }
-
-const NONE: u32 = u32::MAX;
 
 /// Chooses how windows are made, by the command line: before any is.
 ///
@@ -68,8 +65,10 @@ pub fn choose(cmdline: &str) {
 /// # Errors
 /// [`NoMemory`].
 pub fn init() -> Result<(), NoMemory> {
-    let Some(&(kind, count)) = CHOICE.get().filter(|_| are_kept()) else { return Ok(()) };
-    let bufs = SfBufs::new(kind, cpu::found().min(cpu::MAX_CPUS), count)?;
+    let Some(&(kind, count)) = CHOICE.get().filter(|_| are_ephemeral()) else { return Ok(()) };
+    // Of mappings for any CPU there is no use here.
+    let shared = if kind == Kind::Private { 0 } else { count };
+    let bufs = SfBufs::new(kind, cpu::found().min(cpu::MAX_CPUS), shared)?;
     let tables = WindowTables::new(bufs.slots())?;
     MADE.call_once(|| Made { bufs, tables });
     Ok(())
@@ -77,7 +76,7 @@ pub fn init() -> Result<(), NoMemory> {
 
 /// Whether windows are mappings that end, none of which may be open while a fault is answered.
 #[inline]
-pub fn are_kept() -> bool {
+pub fn are_ephemeral() -> bool {
     IS_MADE.load(Relaxed)
 }
 
@@ -101,10 +100,10 @@ impl Window {
     /// If this CPU has too many open.
     #[inline]
     pub fn open(pa: u64) -> Window {
-        if are_kept() {
+        if are_ephemeral() {
             return Window::make(pa);
         }
-        Window { at: layout::direct(pa), slot: NONE }
+        Window { at: layout::direct(pa), slot: Slot::DIRECT }
     }
 
     #[cold]
@@ -113,12 +112,13 @@ impl Window {
         let Some(made) = MADE.get() else { unreachable!("it is there since `init`") };
         let within = pa % PAGE_SIZE as u64;
         let slot = made.bufs.take(&made.tables, Pa(pa - within));
-        Window { at: windows::address(slot) + within, slot }
+        let Place::Slot(number) = slot.place() else { unreachable!("nothing is mapped for good") };
+        Window { at: windows::address(number) + within, slot }
     }
 
     #[cold]
     #[inline(never)]
-    fn end(slot: u32) {
+    fn end(slot: Slot) {
         if let Some(made) = MADE.get() {
             made.bufs.end(&made.tables, slot);
         }
@@ -134,8 +134,8 @@ impl Window {
 impl Drop for Window {
     #[inline]
     fn drop(&mut self) {
-        if self.slot != NONE {
-            Window::end(self.slot);
+        if self.slot.place() != Place::Direct {
+            Window::end(core::mem::replace(&mut self.slot, Slot::DIRECT));
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{current_process, table, trace};
 use crate::arch::layout::USER_END;
 use crate::cred::caps::Caps;
 use crate::errno::{Result, EACCES, EINVAL};
-use crate::mem::{fault, heap};
+use crate::mem::{direct, fault, heap};
 use crate::sync::WaitQueue;
 use crate::{sched, vm};
 
@@ -55,7 +55,7 @@ pub fn make_room() -> bool {
         return true;
     }
     // What the heap has free is others' first: a victim leaves much there.
-    if heap::give_back() {
+    if heap::give_back() | direct::give_back(0) {
         return true;
     }
     // A process that is ending frees its memory soon: wait for that first. A victim that asked for

@@ -66,7 +66,7 @@ fn run() -> ! {
 
 /// Pages that are free, and those that will be once their writes end.
 fn free_soon() -> usize {
-    system().frames().free() + system().pages_in_flight()
+    system().frames().free() + system().pages_in_flight() + direct::free()
 }
 
 /// Makes passes until enough is free or being written for. `false`: the last one found next to

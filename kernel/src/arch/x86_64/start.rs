@@ -131,5 +131,7 @@ extern "C" fn other_main() -> ! {
     upcalls::cpu_started();
     COUNTER.store(io::rdtsc(), Relaxed);
     cpu::set_online();
+    // What it may have walked to ahead of use, before others knew that it is to be told.
+    tables::forget_all();
     upcalls::idle()
 }

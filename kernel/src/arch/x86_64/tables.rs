@@ -2,7 +2,8 @@
 //! has no lower half.
 //!
 //! ```text
-//!   direct map   2-MiB pages, or 4-KiB pages if not all are in it (`mem::direct`), writable, never executable; 4-KiB pages where the image's text and read-only data lie, read-only there
+//!   direct map   2-MiB pages, or 4-KiB ones if not all frames are in it (`mem::direct`); writable, never
+//!                executable; 4-KiB pages where the image's text and read-only data lie, read-only there
 //!   image        text: execute; read-only data: read; data: write; nothing both written and executed
 //!   stacks, heap one page at a time, as they grow; unmapped when the page daemon takes them back
 //!   windows      one page of programs' memory each, for a moment: see `windows`

@@ -136,13 +136,13 @@ pub fn copy_in(dst: &mut [u8], src: UserRange) -> Result<(), Fault> {
 /// Like [`copy_in`], to bytes of a page, which other threads may write meanwhile.
 #[inline]
 pub fn copy_in_page(dst: PageBytes, src: UserRange) -> Result<(), Fault> {
-    if !window::are_kept() {
+    if !window::are_ephemeral() {
         let window = dst.window();
         let src = src.start(dst.len());
         // SAFETY: the window's page holds no Rust object; faults at `src` are caught.
         return check(using(|| unsafe { user_copy(window.at() as u64, src, dst.len()) }));
     }
-    copy_in_parts(
+    by_parts(
         dst.len(),
         src,
         |done, src| {
@@ -167,7 +167,7 @@ const FEW: usize = 64;
 /// `all` copies from byte `done` on until there is a fault, and says how many bytes are left;
 /// `few` copies some, which may fault and sleep.
 #[cold]
-fn copy_in_parts(
+fn by_parts(
     len: usize,
     user: UserRange,
     all: impl Fn(usize, u64) -> usize,
@@ -201,13 +201,13 @@ pub fn copy_out(dst: UserRange, src: &[u8]) -> Result<(), Fault> {
 /// Like [`copy_out`], from bytes of a page, which other threads may write meanwhile.
 #[inline]
 pub fn copy_out_page(dst: UserRange, src: PageBytes) -> Result<(), Fault> {
-    if !window::are_kept() {
+    if !window::are_ephemeral() {
         let window = src.window();
         let dst = dst.start(src.len());
         // SAFETY: the window's bytes can be read; the rest as in `copy_out`.
         return check(using(|| unsafe { user_copy(dst, window.at() as u64, src.len()) }));
     }
-    copy_in_parts(
+    by_parts(
         src.len(),
         dst,
         |done, dst| {
