@@ -83,6 +83,16 @@ pub const CASES: &[Case] = &[
         ..guest("numbers at the edges, by windows", &[("edges", Libc::Musl)], &["/bin/edges"])
     },
     Case {
+        words: &["ephemeral=private"],
+        ours_only: true,
+        expect: &[Exactly(include_str!("../../../guest/halves.linux"))],
+        ..guest(
+            "buffers of which a part is bad, by windows",
+            &[("halves", Libc::Musl)],
+            &["/bin/halves"],
+        )
+    },
+    Case {
         name: "windows are counted",
         words: &["ephemeral=private"],
         command: &["/bin/busybox", "sh", "-c", COUNTS],

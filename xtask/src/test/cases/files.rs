@@ -26,6 +26,10 @@ pub const CASES: &[Case] = &[
     guest("leases and locks", &[("leases", Libc::Musl)], &["/bin/leases"]),
     Case { cpus: 2, ..guest("leases and locks, two CPUs", &[("leases", Libc::Musl)], &["/bin/leases"]) },
     Case { cpus: 4, ..guest("sets of files, several CPUs", &[("polls", Libc::Musl)], &["/bin/polls"]) },
+    Case {
+        expect: &[super::Expect::Exactly(include_str!("../../../guest/halves.linux"))],
+        ..guest("buffers of which a part is bad", &[("halves", Libc::Musl)], &["/bin/halves"])
+    },
     guest("pipes and polling", &[("pipes", Libc::Musl)], &["/bin/pipes"]),
     Case {
         name: "sockets leave nothing behind",
