@@ -59,7 +59,8 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Kernel::Uvm)]
     kernel: Kernel,
     /// How the kernel sees pages of programs: all the time, or for the moments of a copy, with
-    /// mappings that are kept, private to a CPU, or made each time. NAME:N says how many are shared.
+    /// mappings that are kept, private to a CPU, or made each time. NAME:N says how many are
+    /// shared.
     #[arg(long, value_parser = ephemeral, value_name = "direct|cache|private|original[:N]")]
     ephemeral: Option<String>,
     /// Tell which system calls the kernel does not have, once each.

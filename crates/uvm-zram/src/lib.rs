@@ -167,9 +167,9 @@ impl<M: Machine> Zram<M> {
         }))
     }
 
-    /// Gives an instance's device a share of memory, in percent up to [`MOST_ZRAM`], and switches it
-    /// on before all other devices if need be; 0 brings home what is in it, and switches it off. One
-    /// thread at a time.
+    /// Gives an instance's device a share of memory, in percent up to [`MOST_ZRAM`], and switches
+    /// it on before all other devices if need be; 0 brings home what is in it, and switches it off.
+    /// One thread at a time.
     ///
     /// # Errors
     /// [`SwapError`]: `TooMuch`, `TooMany`, `Io` or `NoMemory`. The share is what it was.

@@ -36,8 +36,8 @@
 //! * `ipi::{send, poll, watch, Wait}`: a request to other CPUs, done by the interrupt or where a
 //!   CPU waits with interrupts off; what was written before `send` is seen by the CPU that does it
 //! * `ipi::{barrier, forget_kernel, forget_page, stop_others, show_all}`: all CPUs have passed a
-//!   barrier, have forgotten the kernel's translations, some those of a page, stand still, say where
-//!   they are
+//!   barrier, have forgotten the kernel's translations, some those of a page, stand still, say
+//! where they are
 //! * `irq::{register, Vector, list}`: an interrupt for a driver; the up-call `device_interrupt`
 //!   follows the driver's answer
 //! * `preempt::{open, closed}`: foreign code runs with interrupts on and gives way wherever it is
@@ -60,11 +60,11 @@
 //!
 //! # Memory
 //! * `layout`: where user memory ends, and where the kernel's parts lie
-//! * `tables::{map_if_absent, unmap, map_device, is_mapped, physical, show, hide, split_direct}`: the
-//!   kernel's own mappings, and which frames are in the direct map;
-//!   `unmap` leaves it to the caller to have all CPUs forget (`ipi::forget_kernel`)
-//! * `windows::{WindowTables, address}`: slots of kernel addresses that show a page for a moment, as
-//!   `sf_buf` asks for them
+//! * `tables::{map_if_absent, unmap, map_device, is_mapped, physical, show, hide, split_direct}`:
+//!   the kernel's own mappings, and which frames are in the direct map; `unmap` leaves it to the
+//!   caller to have all CPUs forget (`ipi::forget_kernel`)
+//! * `windows::{WindowTables, address}`: slots of kernel addresses that show a page for a moment,
+//!   as `sf_buf` asks for them
 //! * `bytes::PageBytes`: bytes of a frame that others may write meanwhile: no Rust reference is
 //!   made to them
 //! * `user_access`: copies to and from user memory that end with an error where a fault isn't

@@ -80,8 +80,8 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// A list as a program gives it; none for one without entries. [`check`](Self::check) says whether
-    /// it makes sense.
+    /// A list as a program gives it; none for one without entries. [`check`](Self::check) says
+    /// whether it makes sense.
     ///
     /// # Errors
     /// `EINVAL`, `EOPNOTSUPP` for another form, `ENOSPC` for a very long one, `ENOMEM`.

@@ -153,8 +153,8 @@ pub fn next(from: FileId, skipped: usize, out: &mut Vec<Shown>) -> Result<Option
 /// The places of ranges begin there.
 const RANGES: u64 = 1 << 32;
 
-/// A lock that process `pid` has taken through an open file, the first from place `from` on, and its
-/// place: that of `flock` comes before ranges. For `/proc/PID/fdinfo`.
+/// A lock that process `pid` has taken through an open file, the first from place `from` on, and
+/// its place: that of `flock` comes before ranges. For `/proc/PID/fdinfo`.
 pub fn of_file(file: &File, pid: i32, from: u64) -> Option<(u64, Shown)> {
     let (id, at) = (id(file), file as *const File as usize);
     let table = LOCKS.lock();

@@ -134,9 +134,9 @@ impl Place {
         self.mount.as_ref().map_or(Ok(()), |mount| mount.may_change())
     }
 
-    /// Whether `by` may use the node in all the ways of `mask`. A file system for reading only refuses
-    /// before that is judged, where the node's contents are kept there; a mount that is so says
-    /// nothing here.
+    /// Whether `by` may use the node in all the ways of `mask`. A file system for reading only
+    /// refuses before that is judged, where the node's contents are kept there; a mount that is so
+    /// says nothing here.
     ///
     /// # Errors
     /// `EROFS`, `EACCES`, `EPERM`.

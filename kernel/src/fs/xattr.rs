@@ -1,6 +1,6 @@
 //! Extended attributes: values that programs leave at a node by names (xattr(7)). Files in memory
-//! keep those of `trusted.` and `security.`, and access lists, as on Linux 6.1; no other file system
-//! here keeps any.
+//! keep those of `trusted.` and `security.`, and access lists, as on Linux 6.1; no other file
+//! system here keeps any.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -4,8 +4,8 @@
 //! which the kernel itself keeps something that it reaches by a physical address: page tables, the
 //! reverse map's nodes, rings of devices. What programs, files, pipes and sockets have is not, and
 //! never was; nor is the heap, nor are stacks, which have addresses of their own. So no stray read
-//! by a physical address finds a program's bytes. A cache of windows keeps the pages that it shows in
-//! reach, at the addresses of its slots.
+//! by a physical address finds a program's bytes. A cache of windows keeps the pages that it shows
+//! in reach, at the addresses of its slots.
 //!
 //! ```text
 //!   allocator -- take: an absent entry is filled, no CPU need hear of it --> shown
@@ -179,8 +179,8 @@ pub fn read_astray(page: PageNo) {
     unsafe { at.read_volatile() };
 }
 
-/// Checks for every frame that the map shows none but the kernel's own, with all other CPUs standing
-/// still.
+/// Checks for every frame that the map shows none but the kernel's own, with all other CPUs
+/// standing still.
 ///
 /// # Errors
 /// What is in the map and shouldn't be.

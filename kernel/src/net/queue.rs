@@ -450,8 +450,8 @@ impl Queue {
         Some(record)
     }
 
-    /// Puts an urgent byte behind what is there. The one before is a byte like others from now on; of
-    /// TCP it is lost where nothing stands before it.
+    /// Puts an urgent byte behind what is there. The one before is a byte like others from now on;
+    /// of TCP it is lost where nothing stands before it.
     ///
     /// Fails with `ENOBUFS`.
     pub fn push_urgent(&mut self, byte: u8, is_local: bool) -> Result<()> {
@@ -504,7 +504,8 @@ impl Queue {
         self.records.front().is_some_and(|record| record.is_urgent)
     }
 
-    /// A receiver that has nothing yet goes past the mark: what isn't received among others is lost.
+    /// A receiver that has nothing yet goes past the mark: what isn't received among others is
+    /// lost.
     pub fn pass_mark(&mut self) {
         if self.at_mark() && !self.is_inline {
             self.pop().into_iter().for_each(Record::discard);

@@ -316,8 +316,8 @@ impl Socket {
         matches!(&self.ends.lock().phase, Phase::Listening(listener) if !listener.pending.is_empty())
     }
 
-    /// Whether a poll says so: not before as much has come as is asked for (`SO_RCVLOWAT`), as long as
-    /// the sender has room for it.
+    /// Whether a poll says so: not before as much has come as is asked for (`SO_RCVLOWAT`), as long
+    /// as the sender has room for it.
     fn is_polled_readable(&self) -> bool {
         let low = self.options.low_water();
         let is_few = || self.incoming.used() < low;

@@ -287,7 +287,8 @@ fn most_tasks(parent: &Process) -> usize {
     }
 }
 
-/// Enters the child everywhere, opens its descriptor and lets it run. Whatever fails here is undone.
+/// Enters the child everywhere, opens its descriptor and lets it run. Whatever fails here is
+/// undone.
 fn start(
     caller: &Arc<Thread>,
     child: Arc<Thread>,

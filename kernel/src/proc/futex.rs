@@ -11,8 +11,8 @@
 //! now and then; those that have come meanwhile have numbers above the one where it ends.
 //!
 //! Invariants: F1: a waiter is in the bucket of its key exactly while `woken` is false. F2: a
-//! waiter's key and number change only with both buckets locked (lower index first). F3: a number is
-//! given with the bucket locked that the waiter enters.
+//! waiter's key and number change only with both buckets locked (lower index first). F3: a number
+//! is given with the bucket locked that the waiter enters.
 //!
 //! Locks: buckets, then those of `futex_pi`.
 
@@ -420,8 +420,8 @@ fn requeue(
     }
 }
 
-/// `FUTEX_CMP_REQUEUE_PI`: makes the first of those that wait for one word so the owner of the mutex
-/// at `va2`, if it is free, and up to `most` others wait for that, if the word is `expected`.
+/// `FUTEX_CMP_REQUEUE_PI`: makes the first of those that wait for one word so the owner of the
+/// mutex at `va2`, if it is free, and up to `most` others wait for that, if the word is `expected`.
 /// Returns how many it touched.
 ///
 /// # Errors

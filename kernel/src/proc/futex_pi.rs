@@ -7,9 +7,10 @@
 //! is small: a mutex without waiters isn't in it. A thread that waits for a condition variable with
 //! such a mutex sleeps in `futex` until another moves it here.
 //!
-//! Invariants: P1: a wait that has come here is in `WAITS` exactly while it isn't granted. P2: all waits of a key have
-//! one owner, and its thread's `waits_for` is that. P3: what is lent to a thread is the highest
-//! priority of those that wait for it, as far as `LENT_DEPTH` owners that wait themselves.
+//! Invariants: P1: a wait that has come here is in `WAITS` exactly while it isn't granted. P2: all
+//! waits of a key have one owner, and its thread's `waits_for` is that. P3: what is lent to a
+//! thread is the highest priority of those that wait for it, as far as `LENT_DEPTH` owners that
+//! wait themselves.
 //!
 //! Locks: those of `futex`, `WAITS`, then a thread's `waits_for`, or the scheduler's.
 

@@ -345,8 +345,8 @@ impl Process {
         self.group.lock().threads.first().cloned()
     }
 
-    /// Calls `f` with each of its threads, the group unlocked, from the last to the first: with some
-    /// of many threads twice, while others end.
+    /// Calls `f` with each of its threads, the group unlocked, from the last to the first: with
+    /// some of many threads twice, while others end.
     pub fn for_each_thread(&self, mut f: impl FnMut(&Arc<Thread>)) {
         const AT_ONCE: usize = 64;
         /// What is done with a thread: the work of copying so many bytes.

@@ -143,8 +143,8 @@ static FS: &[Member] = &[
     text("file-nr", || format!("{}\t0\t{}\n", file::counts().0, file::counts().1)),
 ];
 
-/// `/proc/locks`: what is held, with the leases behind, a lock a record. The key names the file, and
-/// how many of its locks were shown.
+/// `/proc/locks`: what is held, with the leases behind, a lock a record. The key names the file,
+/// and how many of its locks were shown.
 fn locks(spot: Spot, out: &mut Text) -> Result<Option<u64>> {
     const PIECES: u64 = 1 << 12;
     const INODES: u64 = 1 << 35;

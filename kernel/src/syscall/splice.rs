@@ -349,8 +349,8 @@ fn splice(
     Ok(done)
 }
 
-/// Moves up to `most` bytes from pipe to pipe, waiting at either for the first of them. Packets stay
-/// packets.
+/// Moves up to `most` bytes from pipe to pipe, waiting at either for the first of them. Packets
+/// stay packets.
 fn between(
     one: &Pipe,
     other: &Pipe,

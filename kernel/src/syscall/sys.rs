@@ -213,9 +213,9 @@ fn arch_prctl(regs: &mut UserRegs) -> Result<()> {
 }
 
 /// Threads that don't run have passed through the kernel's own barriers when they do. Those that
-/// run on other CPUs are interrupted: of this memory for the private commands, of all for the global
-/// ones. The return from an interrupt also makes the CPU fetch its next instructions anew. There
-/// are no restartable sequences to begin again.
+/// run on other CPUs are interrupted: of this memory for the private commands, of all for the
+/// global ones. The return from an interrupt also makes the CPU fetch its next instructions anew.
+/// There are no restartable sequences to begin again.
 fn membarrier(command: u32, flags: u32, _cpu: i32) -> Result<u64> {
     const GLOBAL: u32 = 1;
     const GLOBAL_EXPEDITED: u32 = 2;

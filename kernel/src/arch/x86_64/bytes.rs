@@ -11,8 +11,8 @@ use machine::{PageNo, PAGE_SIZE};
 use crate::mem::frames::KERNEL;
 use crate::mem::window::Window;
 
-/// Bytes that lie together in one page, which the caller keeps from being freed: their name, by which
-/// the operations here reach them through a [`Window`].
+/// Bytes that lie together in one page, which the caller keeps from being freed: their name, by
+/// which the operations here reach them through a [`Window`].
 #[derive(Clone, Copy)]
 pub struct PageBytes {
     /// The physical address of the first.
