@@ -37,7 +37,7 @@
 //!   CPU waits with interrupts off; what was written before `send` is seen by the CPU that does it
 //! * `ipi::{barrier, forget_kernel, forget_page, stop_others, show_all}`: all CPUs have passed a
 //!   barrier, have forgotten the kernel's translations, some those of a page, stand still, say
-//! where they are
+//!   where they are
 //! * `irq::{register, Vector, list}`: an interrupt for a driver; the up-call `device_interrupt`
 //!   follows the driver's answer
 //! * `preempt::{open, closed}`: foreign code runs with interrupts on and gives way wherever it is
