@@ -841,13 +841,13 @@ const PLANTS: &[Plant] = &[
     Plant {
         what: "full: a hole is mapped along so that it can be written",
         file: "uvm/src/fault/around.rs",
-        changes: &[("if self.is_to_ask(page) { prot.without_write() } else { prot }", "prot")],
+        changes: &[("if is_to_ask(frames, page, flags) { prot.without_write() } else { prot }", "prot")],
         found_by: HOLES,
     },
     Plant {
         what: "full: a hole is shown so that it can be written",
         file: "uvm/src/fault/resolve.rs",
-        changes: &[("let own = if self.is_to_ask(page) { prot.without_write() } else { prot };", "let own = prot;")],
+        changes: &[("let own = if is_to_ask(uvm.frames(), page, uvm.frames().flags(page)) {", "let own = if false {")],
         found_by: RANDOM,
     },
     Plant {
