@@ -20,11 +20,10 @@ use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering::Relaxed;
 
 use machine::order::{Before, Held, PageCache};
-use machine::{Channel, Machine, NoMemory, Pa, PageNo, PAGE_SIZE};
+use machine::{Channel, Machine, NoMemory, Pa, PageNo};
 
 use super::frames::{unlocked, Place, Reserve, KERNEL};
 use super::window;
-use crate::arch::layout::Range;
 use crate::arch::{cpu, io, ipi, layout, tables};
 use crate::lock::SpinLock;
 
@@ -160,14 +159,14 @@ pub fn give_back(kept: usize) -> bool {
     }
 }
 
-/// Takes the frames of a range, which is about to become the allocator's, out of the direct map;
-/// what remains of its large pages stays. Before other CPUs run.
-pub fn leave(range: &Range) {
+/// Takes frames that are about to become the allocator's, by their physical addresses, out of the
+/// direct map. Before other CPUs run.
+pub fn leave(frames: impl Iterator<Item = u64>) {
     if !is_partial() {
         return;
     }
     assert!(cpu::count() == 1, "other CPUs would have to be told");
-    (range.start..range.end).step_by(PAGE_SIZE).for_each(tables::hide);
+    frames.for_each(tables::hide);
     tables::forget_all();
 }
 

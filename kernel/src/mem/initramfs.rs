@@ -41,14 +41,15 @@ impl Initramfs {
         let from = self.at;
         self.at = (from + bytes as u64).min(self.end);
         let gone = Range { start: from & !(PAGE_SIZE as u64 - 1), end: self.at };
-        direct::leave(&gone.whole_pages());
-        for pa in (gone.start..gone.whole_pages().end).step_by(PAGE_SIZE) {
-            // Pages that the archive has only parts of are in no segment.
-            if let Some(page) = KERNEL.frames().page_at(Pa(pa)) {
-                // SAFETY: it came loaded, and no borrow of what lies in it lasts.
-                unsafe { KERNEL.frames().release_own(page) };
-                unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
-            }
+        // Pages that the archive has only parts of are in no segment.
+        let pages = (gone.start..gone.whole_pages().end)
+            .step_by(PAGE_SIZE)
+            .filter_map(|pa| Some((pa, KERNEL.frames().page_at(Pa(pa))?)));
+        direct::leave(pages.clone().map(|(pa, _)| pa));
+        for (_, page) in pages {
+            // SAFETY: it came loaded, and no borrow of what lies in it lasts.
+            unsafe { KERNEL.frames().release_own(page) };
+            unlocked(|held| KERNEL.frames().free_page(&KERNEL, held, page));
         }
     }
 }

@@ -52,7 +52,7 @@ pub fn init<M: Iterator<Item = Range>>(
     let top = memory().map(|r| r.end).max().ok_or(NoMemory)?;
     *EARLY.lock() = usable;
     tables::init(top)?;
-    window::choose(cmdline);
+    let choice = window::choose(cmdline);
     // Tables for that come from early memory.
     if window::are_ephemeral() {
         let early = EARLY.lock().clone();
@@ -63,10 +63,11 @@ pub fn init<M: Iterator<Item = Range>>(
     let records = pages as usize + devices.iter().map(|(_, pages)| *pages as usize).sum::<usize>();
     heap::init(records * RECORD + HEAP_START)?;
     let rest = core::mem::take(&mut *EARLY.lock());
-    rest.iter().for_each(|range| direct::leave(&range.whole_pages()));
+    let frames = |r: Range| (r.start..r.end).step_by(PAGE_SIZE);
+    direct::leave(rest.iter().map(Range::whole_pages).flat_map(frames));
     let segments: ArrayVec<(Pa, u32), RANGES> = rest.iter().filter_map(segment).collect();
     frames::init(&segments, &loaded, devices)?;
-    window::init()?;
+    window::init(choice)?;
     heap::lay_cushion(pages as usize * PAGE_SIZE)
 }
 

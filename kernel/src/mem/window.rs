@@ -31,7 +31,6 @@ struct Made {
     tables: WindowTables,
 }
 
-static CHOICE: Once<(Kind, u32)> = Once::new();
 static MADE: Once<Made> = Once::new();
 /// Whether there are any, or will be.
 static IS_MADE: AtomicBool = AtomicBool::new(false);
@@ -42,30 +41,33 @@ pub struct Window {
     slot: Slot,
 }
 
-/// Chooses how windows are made, by the command line: before any is.
+/// Chooses how windows are made, by the command line, before any is: the kind, and how many
+/// mappings are shared.
 ///
 /// # Panics
 /// If the command line names no way that there is.
-pub fn choose(cmdline: &str) {
+pub fn choose(cmdline: &str) -> (Kind, u32) {
     let words = cmdline.split_ascii_whitespace().take_while(|&word| word != "--");
     let Some(said) = words.filter_map(|word| word.strip_prefix("ephemeral=")).last() else {
-        return;
+        return (Kind::Direct, 0);
     };
     let (name, count) = said.split_once(':').unwrap_or((said, ""));
     let count = if count.is_empty() { Ok(SHARED) } else { count.parse() };
     let (Some(kind), Ok(count @ 1..=MOST)) = (Kind::parse(name), count) else {
         panic!("ephemeral={said}: direct, cache, private or original, and up to {MOST} mappings")
     };
-    CHOICE.call_once(|| (kind, count));
     IS_MADE.store(kind != Kind::Direct, Relaxed);
+    (kind, count)
 }
 
 /// Makes what the choice needs.
 ///
 /// # Errors
 /// [`NoMemory`].
-pub fn init() -> Result<(), NoMemory> {
-    let Some(&(kind, count)) = CHOICE.get().filter(|_| are_ephemeral()) else { return Ok(()) };
+pub fn init((kind, count): (Kind, u32)) -> Result<(), NoMemory> {
+    if kind == Kind::Direct {
+        return Ok(());
+    }
     // Of mappings for any CPU there is no use here.
     let shared = if kind == Kind::Private { 0 } else { count };
     let bufs = SfBufs::new(kind, cpu::found().min(cpu::MAX_CPUS), shared)?;
